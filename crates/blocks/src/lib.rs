@@ -1,0 +1,1 @@
+//! Immutable data blocks: the ring that places them and the segment files that keep them.

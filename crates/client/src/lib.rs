@@ -1,0 +1,1 @@
+//! The embeddable client: routing, sessions, files.

@@ -1,0 +1,81 @@
+//! Names. All are small, `Copy` and ordered; none can be mistaken for another.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A region: a place of the world whose nodes are near each other. An index into [`crate::Topology::regions`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RegionId(pub u16);
+
+/// A node: one server process of the operating system. An index into [`crate::Topology::nodes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NodeId(pub u16);
+
+/// A group: the processes that order commands together, and with it the partition of the tree
+/// that they replicate. An index into [`crate::Topology::groups`]; 0 is [`GroupId::GLOBAL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupId(pub u16);
+
+impl GroupId {
+    /// The group whose partition is replicated in every region.
+    pub const GLOBAL: GroupId = GroupId(0);
+}
+
+/// A process: the replica of one group on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// The group that it is a member of.
+    pub group: GroupId,
+    /// The node that it runs on.
+    pub node: NodeId,
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "g{}/n{}", self.group.0, self.node.0)
+    }
+}
+
+/// A client, drawn at random from 64 bits when it starts; never used again by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClientId(pub u64);
+
+/// The name of a multicast message: its client, and the number which that client gave it.
+///
+/// A client numbers from 1 and uses no number twice. A message sent again keeps its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MessageId {
+    /// Who multicast it.
+    pub client: ClientId,
+    /// The client's number for it.
+    pub sequence: u64,
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}.{}", self.client.0, self.sequence)
+    }
+}
+
+/// How many messages a group has delivered: 0 before the first. Equal at all replicas that
+/// delivered the same, so it names a state of the group's partition.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct Position(pub u64);
+
+/// The name of a data block, drawn at random from 128 bits by the client that writes it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BlockId(pub u128);
+
+impl fmt::Debug for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b{:032x}", self.0)
+    }
+}
+
+impl fmt::Display for BlockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}

@@ -1,0 +1,96 @@
+//! Why an operation on the tree is refused, and which errno that is.
+
+use serde::{Deserialize, Serialize};
+
+/// Why an operation is refused; nothing of it was done.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    thiserror::Error,
+)]
+pub enum FsError {
+    /// `ENOENT`.
+    #[error("no such file or directory")]
+    NotFound,
+    /// `EEXIST`.
+    #[error("file exists")]
+    Exists,
+    /// `ENOTDIR`.
+    #[error("not a directory")]
+    NotDirectory,
+    /// `EISDIR`.
+    #[error("is a directory")]
+    IsDirectory,
+    /// `ENOTEMPTY`.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// `EINVAL`.
+    #[error("invalid argument")]
+    Invalid,
+    /// `ENAMETOOLONG`.
+    #[error("name too long")]
+    NameTooLong,
+    /// `EFBIG`.
+    #[error("file too large")]
+    TooLarge,
+    /// `EMLINK`.
+    #[error("too many links")]
+    TooManyLinks,
+    /// `EPERM`.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// `ENODATA`.
+    #[error("no such attribute")]
+    NoAttribute,
+    /// `ENOSPC`: the attributes of this inode, or what one client may hold, are full.
+    #[error("no space")]
+    NoSpace,
+    /// `EAGAIN`: another holds a lock.
+    #[error("locked by another")]
+    WouldBlock,
+    /// `EBUSY`.
+    #[error("busy")]
+    Busy,
+    /// `ESTALE`: the inode is gone, though it is still open somewhere.
+    #[error("stale file handle")]
+    Gone,
+    /// Something is not where the client believed: it looks again and repeats. Never shown to a
+    /// program.
+    #[error("the tree has changed: look again")]
+    Stale,
+    /// The bytes do not fit into the inode: the client stores them in blocks and repeats. Never
+    /// shown to a program.
+    #[error("too much inline data: use blocks")]
+    InlineFull,
+}
+
+impl FsError {
+    /// The errno that Linux has for it.
+    pub fn errno(self) -> i32 {
+        match self {
+            FsError::NotPermitted => 1,
+            FsError::NotFound => 2,
+            FsError::WouldBlock => 11,
+            FsError::Busy => 16,
+            FsError::Exists => 17,
+            FsError::NotDirectory => 20,
+            FsError::IsDirectory => 21,
+            FsError::Invalid => 22,
+            FsError::TooLarge | FsError::InlineFull => 27,
+            FsError::NoSpace => 28,
+            FsError::TooManyLinks => 31,
+            FsError::NameTooLong => 36,
+            FsError::NotEmpty => 39,
+            FsError::NoAttribute => 61,
+            FsError::Gone | FsError::Stale => 116,
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! What clients ask of the tree: updates, which are multicast, and queries, which one replica answers.
+
+use crate::types::{
+    Attributes, Entry, Extent, Kind, Lock, LockFamily, LockOwner, Name, Place, Timestamp, Vector,
+};
+use bytes::Bytes;
+use meridian_core::{BlockId, ClientId, GroupId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The payload of a multicast message: an update and what its client had seen before it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Operation {
+    /// What the client had seen: whoever sees this update must see that, too.
+    pub vector: Vector,
+    /// The client's wall clock, for the times that `stat` shows.
+    pub time: Timestamp,
+    /// What to do.
+    pub update: Update,
+}
+
+/// A new inode.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NewNode {
+    /// What it shall be.
+    pub kind: Kind,
+    /// Permission bits, the umask applied; the low 12 bits of `st_mode`.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group of the owner, unless the directory hands down its own (set-group-id).
+    pub gid: u32,
+    /// For devices.
+    pub rdev: u32,
+    /// For symbolic links; empty otherwise.
+    pub target: Bytes,
+}
+
+/// `renameat2`'s flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RenameMode {
+    /// What is there is replaced.
+    Replace,
+    /// `EEXIST` if something is there.
+    NoReplace,
+    /// The two change places.
+    Exchange,
+}
+
+/// What `setattr` changes; `None` leaves it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Changes {
+    /// The low 12 bits of `st_mode`.
+    pub mode: Option<u16>,
+    /// Owner. A change of owner or group clears the set-id bits of a file.
+    pub uid: Option<u32>,
+    /// Group of the owner.
+    pub gid: Option<u32>,
+    /// Cuts the file, or lengthens it with a hole.
+    pub size: Option<u64>,
+    /// Last read.
+    pub atime: Option<Timestamp>,
+    /// Last change of the contents.
+    pub mtime: Option<Timestamp>,
+}
+
+/// Where a write starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum WriteAt {
+    /// At the given byte.
+    Offset(u64),
+    /// Where the file ends when the write is applied (`O_APPEND`).
+    End,
+}
+
+/// A run of bytes to be written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Piece {
+    /// Relative to the start of the write. Pieces are in order and do not overlap.
+    pub offset: u64,
+    /// The bytes; blocks must be stored before the write is multicast.
+    pub extent: Extent,
+}
+
+/// What to do with an extended attribute that is or is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum XattrMode {
+    /// Set it in any case.
+    Any,
+    /// `EEXIST` if it is there.
+    Create,
+    /// `ENODATA` if it is not.
+    Replace,
+}
+
+/// A change of the tree. Each names the partitions of the inodes that it touches, as its client
+/// saw them; if that is no longer so the answer is [`crate::FsError::Stale`], and the client looks
+/// again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Update {
+    /// `open(O_CREAT|O_EXCL)`, `mkdir`, `symlink`, `mknod`. The new inode lives where its directory
+    /// does.
+    Create {
+        /// The directory.
+        parent: Place,
+        /// The new name.
+        name: Name,
+        /// The new inode.
+        node: NewNode,
+    },
+    /// `link`.
+    Link {
+        /// What gets another name; not a directory.
+        target: Place,
+        /// The directory.
+        parent: Place,
+        /// The new name.
+        name: Name,
+    },
+    /// `unlink`.
+    Unlink {
+        /// The directory.
+        parent: Place,
+        /// The name that goes.
+        name: Name,
+        /// What it led to.
+        child: Place,
+        /// If this was its last name, keep the inode for this client, which has it open, until it
+        /// says [`Update::Forget`] or is gone.
+        keep_for: Option<ClientId>,
+    },
+    /// `rmdir`.
+    Rmdir {
+        /// The directory above.
+        parent: Place,
+        /// The name that goes.
+        name: Name,
+        /// The directory that goes.
+        child: Place,
+    },
+    /// `rename`, `renameat2`. Inodes stay in the partition in which they live.
+    Rename {
+        /// The directory that it leaves.
+        from: Place,
+        /// Its name there.
+        from_name: Name,
+        /// The directory that it comes to.
+        to: Place,
+        /// Its name there.
+        to_name: Name,
+        /// What is renamed.
+        moved: Place,
+        /// What is there before; replaced, or exchanged with.
+        replaced: Option<Place>,
+        /// What to do if something is there.
+        mode: RenameMode,
+        /// If a directory comes under another directory: that directory and all above it, up to but
+        /// without the root; each partition verifies its part, and none may be the moved one (no
+        /// cycles). For an exchange of directories those above `from`, too. Empty otherwise.
+        ancestors: Vec<Place>,
+        /// As in [`Update::Unlink`], for what is replaced.
+        keep_for: Option<ClientId>,
+    },
+    /// `chmod`, `chown`, `truncate`, `utimens`.
+    SetAttributes {
+        /// Of what.
+        inode: Place,
+        /// What changes.
+        changes: Changes,
+    },
+    /// `write`: all pieces or none.
+    Write {
+        /// The file.
+        inode: Place,
+        /// Where.
+        at: WriteAt,
+        /// What.
+        pieces: Vec<Piece>,
+    },
+    /// `fallocate(FALLOC_FL_PUNCH_HOLE)`: a range becomes a hole; the length stays.
+    PunchHole {
+        /// The file.
+        inode: Place,
+        /// From this byte.
+        offset: u64,
+        /// So many.
+        len: u64,
+    },
+    /// `setxattr`.
+    SetXattr {
+        /// Of what.
+        inode: Place,
+        /// The attribute.
+        name: Name,
+        /// Its value.
+        value: Bytes,
+        /// Whether it must or must not be there.
+        mode: XattrMode,
+    },
+    /// `removexattr`.
+    RemoveXattr {
+        /// Of what.
+        inode: Place,
+        /// The attribute.
+        name: Name,
+    },
+    /// `fcntl(F_SETLK)`, `flock`: takes a lock or answers [`crate::FsError::WouldBlock`].
+    Lock {
+        /// The file.
+        inode: Place,
+        /// The lock.
+        lock: Lock,
+    },
+    /// Gives back what an owner holds in a range.
+    Unlock {
+        /// The file.
+        inode: Place,
+        /// Whose.
+        owner: LockOwner,
+        /// Of which family.
+        family: LockFamily,
+        /// The first byte.
+        start: u64,
+        /// The last byte.
+        end: u64,
+    },
+    /// The client has closed a file without a name that was kept for it.
+    Forget {
+        /// The file.
+        inode: Place,
+        /// For whom it was kept.
+        client: ClientId,
+    },
+    /// The client lives: what it holds in this partition (locks, files without a name) stays its.
+    Renew {
+        /// Who.
+        client: ClientId,
+        /// Where.
+        partition: GroupId,
+    },
+    /// Drops what a client holds, unless it renewed meanwhile. Multicast by a node on behalf of the
+    /// partition when it has seen no renewal for the lease time.
+    Expire {
+        /// Who.
+        client: ClientId,
+        /// Where.
+        partition: GroupId,
+        /// The number of renewals that were seen.
+        renewals: u64,
+    },
+    /// `meridian fs place`: an empty directory is placed in another partition.
+    PlaceDirectory {
+        /// The directory above.
+        parent: Place,
+        /// The name of the directory.
+        name: Name,
+        /// The directory.
+        child: Place,
+        /// Where it shall live.
+        to: GroupId,
+    },
+}
+
+impl Update {
+    /// The partitions that it concerns: where it must be multicast. At least one.
+    pub fn partitions(&self) -> BTreeSet<GroupId> {
+        let mut all = BTreeSet::new();
+        let mut add = |place: &Place| {
+            all.insert(place.partition);
+        };
+        match self {
+            Update::Create { parent, .. } => add(parent),
+            Update::Link { target, parent, .. } => {
+                add(target);
+                add(parent);
+            }
+            Update::Unlink { parent, child, .. } | Update::Rmdir { parent, child, .. } => {
+                add(parent);
+                add(child);
+            }
+            Update::Rename { from, to, moved, replaced, ancestors, .. } => {
+                [from, to, moved].into_iter().for_each(&mut add);
+                replaced.iter().chain(ancestors).for_each(add);
+            }
+            Update::SetAttributes { inode, .. }
+            | Update::Write { inode, .. }
+            | Update::PunchHole { inode, .. }
+            | Update::SetXattr { inode, .. }
+            | Update::RemoveXattr { inode, .. }
+            | Update::Lock { inode, .. }
+            | Update::Unlock { inode, .. }
+            | Update::Forget { inode, .. } => add(inode),
+            Update::Renew { partition, .. } | Update::Expire { partition, .. } => {
+                all.insert(*partition);
+            }
+            Update::PlaceDirectory { parent, child, to, .. } => {
+                add(parent);
+                add(child);
+                all.insert(*to);
+            }
+        }
+        all
+    }
+}
+
+/// What an update that succeeded says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Done {
+    /// It is done.
+    Nothing,
+    /// The inode that was made or changed, after it.
+    Attributes(Attributes),
+    /// Where the write went (for [`WriteAt::End`]), and the inode after it.
+    Written {
+        /// The byte at which the write started.
+        offset: u64,
+        /// After it.
+        attributes: Attributes,
+    },
+}
+
+/// A question that one replica of `partition` answers from its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Query {
+    /// What a name leads to; its attributes too if it lives in the same partition.
+    Lookup {
+        /// The directory.
+        parent: Place,
+        /// The name; `..` is answered with the directory above.
+        name: Name,
+    },
+    /// `stat`.
+    Attributes {
+        /// Of what.
+        inode: Place,
+    },
+    /// The entries of a directory, in order of their names, after `after`.
+    Directory {
+        /// Which.
+        inode: Place,
+        /// Only names greater than this; empty for all.
+        after: Name,
+        /// At most so many.
+        limit: u32,
+    },
+    /// `readlink`.
+    Symlink {
+        /// Which.
+        inode: Place,
+    },
+    /// The extents that cover a range of a file; what none covers is a hole.
+    Contents {
+        /// Which.
+        inode: Place,
+        /// From this byte.
+        offset: u64,
+        /// So many at most.
+        len: u64,
+    },
+    /// `getxattr`.
+    Xattr {
+        /// Of what.
+        inode: Place,
+        /// The attribute.
+        name: Name,
+    },
+    /// `listxattr`.
+    Xattrs {
+        /// Of what.
+        inode: Place,
+    },
+    /// `fcntl(F_GETLK)`: a lock that stands in the way of this one.
+    LockInTheWay {
+        /// The file.
+        inode: Place,
+        /// The lock that is wanted.
+        lock: Lock,
+    },
+    /// `statfs`: how much the partition holds.
+    Totals {
+        /// Which.
+        partition: GroupId,
+    },
+}
+
+impl Query {
+    /// The partition whose replica can answer.
+    pub fn partition(&self) -> GroupId {
+        match self {
+            Query::Lookup { parent: inode, .. }
+            | Query::Attributes { inode }
+            | Query::Directory { inode, .. }
+            | Query::Symlink { inode }
+            | Query::Contents { inode, .. }
+            | Query::Xattr { inode, .. }
+            | Query::Xattrs { inode }
+            | Query::LockInTheWay { inode, .. } => inode.partition,
+            Query::Totals { partition } => *partition,
+        }
+    }
+}
+
+/// The answer to a [`Query`] of the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Answer {
+    /// To [`Query::Lookup`].
+    Entry {
+        /// What the name leads to.
+        entry: Entry,
+        /// If it lives in the partition that was asked.
+        attributes: Option<Attributes>,
+    },
+    /// To [`Query::Attributes`].
+    Attributes(Attributes),
+    /// To [`Query::Directory`].
+    Directory {
+        /// Name, what it leads to, and its attributes if it lives in the partition that was asked.
+        entries: Vec<(Name, Entry, Option<Attributes>)>,
+        /// Whether there are no more after these.
+        end: bool,
+        /// The directory above (of the root: the root).
+        parent: Place,
+    },
+    /// To [`Query::Symlink`] and [`Query::Xattr`].
+    Bytes(Bytes),
+    /// To [`Query::Contents`].
+    Contents {
+        /// The file's attributes: its length above all.
+        attributes: Attributes,
+        /// Offset in the file and extent, in order, cut to the range that was asked for.
+        extents: Vec<(u64, Extent)>,
+    },
+    /// To [`Query::Xattrs`].
+    Names(Vec<Name>),
+    /// To [`Query::LockInTheWay`].
+    Lock(Option<Lock>),
+    /// To [`Query::Totals`].
+    Totals {
+        /// Inodes.
+        inodes: u64,
+        /// Bytes stored in files, each counted once.
+        bytes: u64,
+    },
+}
+
+/// Blocks that an update mentions.
+pub fn blocks_of(pieces: &[Piece]) -> impl Iterator<Item = BlockId> + '_ {
+    pieces.iter().filter_map(|piece| match &piece.extent.data {
+        crate::types::Data::Block { block, .. } => Some(*block),
+        crate::types::Data::Inline(_) => None,
+    })
+}

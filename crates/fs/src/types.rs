@@ -1,0 +1,214 @@
+//! What the tree is made of: inodes, entries, attributes, extents. Plain values.
+
+use bytes::Bytes;
+use meridian_core::{BlockId, ClientId, GroupId, Position};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The name of a directory entry: 1 to [`NAME_MAX`] bytes without `/` and NUL, not `.` or `..`.
+pub type Name = Bytes;
+
+/// The longest name, in bytes.
+pub const NAME_MAX: usize = 255;
+/// The longest target of a symbolic link, in bytes.
+pub const SYMLINK_MAX: usize = 4095;
+/// The largest file, in bytes: offsets are signed in POSIX.
+pub const FILE_MAX: u64 = i64::MAX as u64;
+/// How many bytes of one file may lie in its inode instead of in blocks. Small files are read and
+/// written with their metadata in one message; more would make the tree heavy.
+pub const INLINE_MAX: usize = 16 << 10;
+/// The longest block, in bytes.
+pub const BLOCK_MAX: usize = 1 << 20;
+/// The longest extended attribute, in bytes, and the most that one inode may have in all.
+pub const XATTR_MAX: usize = 64 << 10;
+/// Hard links of one inode.
+pub const LINK_MAX: u32 = 65_000;
+
+/// The number of an inode. It never changes, wherever the inode moves.
+///
+/// The high 16 bits name the partition in which the inode was made, the low 48 the position of
+/// that partition's log at which it was made: unique without a shared counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Ino(pub u64);
+
+impl Ino {
+    /// The root directory, in the partition `global`.
+    pub const ROOT: Ino = Ino(1);
+
+    /// The inode made in `partition` at `position`. Position 0 stands for what a partition holds
+    /// from the start: its top directory.
+    pub fn made(partition: GroupId, position: Position) -> Ino {
+        Ino(u64::from(partition.0) << 48 | (position.0 + 1))
+    }
+
+    /// The partition in which it was made, where it lives unless it was moved.
+    pub fn birthplace(self) -> GroupId {
+        GroupId((self.0 >> 48) as u16)
+    }
+}
+
+/// An inode and the partition in which it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// The inode.
+    pub ino: Ino,
+    /// Where it lives.
+    pub partition: GroupId,
+}
+
+impl Place {
+    /// Where the root directory lives, for ever.
+    pub const ROOT: Place = Place { ino: Ino::ROOT, partition: GroupId::GLOBAL };
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+/// A time of the wall clock, as `stat` shows it.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct Timestamp {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// And nanoseconds, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+/// What `stat` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attributes {
+    /// The inode and where it lives.
+    pub place: Place,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits with set-id and sticky: the low 12 bits of `st_mode`.
+    pub mode: u16,
+    /// Names that lead to it; of a directory 2 and one for each directory in it.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group of the owner.
+    pub gid: u32,
+    /// The device that a device node stands for.
+    pub rdev: u32,
+    /// Length in bytes: of a file's contents, a link's target; of a directory its number of entries.
+    pub size: u64,
+    /// Bytes that are stored (a hole has none).
+    pub stored: u64,
+    /// Last read, by relatime.
+    pub atime: Timestamp,
+    /// Last change of the contents.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+}
+
+/// A directory entry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    /// What the name leads to.
+    pub place: Place,
+    /// What that is.
+    pub kind: Kind,
+}
+
+/// Where a run of a file's bytes lies.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Data {
+    /// Here.
+    Inline(Bytes),
+    /// In a block, from byte `start` of it.
+    Block {
+        /// Which.
+        block: BlockId,
+        /// Where in it.
+        start: u32,
+    },
+}
+
+/// A run of a file's bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Extent {
+    /// How many bytes; more than 0. For [`Data::Inline`] the length of the bytes.
+    pub len: u32,
+    /// Where they lie.
+    pub data: Data,
+}
+
+/// For each partition the position up to which its state was seen; absent means 0.
+/// The thesis's vector (section 3.4.1), sparse.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Vector(pub BTreeMap<GroupId, Position>);
+
+impl Vector {
+    /// The position seen of `partition`.
+    pub fn get(&self, partition: GroupId) -> Position {
+        self.0.get(&partition).copied().unwrap_or_default()
+    }
+
+    /// Notes that `position` of `partition` was seen.
+    pub fn raise(&mut self, partition: GroupId, position: Position) {
+        if position > self.get(partition) {
+            self.0.insert(partition, position);
+        }
+    }
+
+    /// Notes all that `other` has seen.
+    pub fn merge(&mut self, other: &Vector) {
+        for (partition, position) in &other.0 {
+            self.raise(*partition, *position);
+        }
+    }
+}
+
+/// The holder of a lock: for `fcntl` a process of a client, for `flock` an open file of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LockOwner {
+    /// The client through which it was taken.
+    pub client: ClientId,
+    /// The kernel's name of the owner on that client.
+    pub owner: u64,
+}
+
+/// The two families of locks, which do not see each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LockFamily {
+    /// `fcntl`: ranges, of a process.
+    Posix,
+    /// `flock`: the whole file, of an open file.
+    Flock,
+}
+
+/// A lock on a range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lock {
+    /// Who holds it.
+    pub owner: LockOwner,
+    /// `fcntl` or `flock`.
+    pub family: LockFamily,
+    /// The first byte.
+    pub start: u64,
+    /// The last byte; `u64::MAX` for "to the end".
+    pub end: u64,
+    /// Whether others are shut out; otherwise shared.
+    pub exclusive: bool,
+    /// The process that asked, for `F_GETLK`.
+    pub pid: u32,
+}

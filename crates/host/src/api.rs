@@ -1,0 +1,189 @@
+//! What clients and nodes say to each other, and what nodes say to nodes: the bodies of frames.
+//!
+//! The first frame of each connection, in both directions, is a [`Hello`]. After it a client sends
+//! [`Request`]s and the node answers each with one [`Reply`] of the same id, in any order; nodes send
+//! each other [`meridian_core::link`] packets.
+
+use bytes::Bytes;
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position};
+use meridian_fs::{Answer, Done, FsError, Query, Vector};
+use meridian_multicast::{Epoch, Start, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`meridian_core::Topology::cluster`]; a connection of another cluster is closed.
+    pub cluster: u64,
+    /// Who speaks.
+    pub who: Who,
+}
+
+/// See [`Hello`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Who {
+    /// A node.
+    Node {
+        /// Which.
+        node: NodeId,
+        /// Its incarnation: greater after each start.
+        incarnation: u64,
+    },
+    /// A client.
+    Client(ClientId),
+}
+
+/// A client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The client's number for it, unique on its connection.
+    pub id: u64,
+    /// What.
+    pub body: RequestBody,
+}
+
+/// See [`Request`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RequestBody {
+    /// Multicast `start`, whose payload is a [`meridian_fs::Operation`] in postcard, and answer when
+    /// the partition `group` (one of its destinations, of which this node has a replica) has applied
+    /// it. The client sends the same to a node of each destination, keeps the id when it sends
+    /// again, and is answered once more each time: any one answer ends the update.
+    Update {
+        /// Whose replica here is asked.
+        group: GroupId,
+        /// What to multicast.
+        start: Start,
+    },
+    /// Answer `query` from the replica of its partition here, once that has applied what `vector`
+    /// says of it.
+    Read {
+        /// What the client has seen.
+        vector: Vector,
+        /// The question.
+        query: Query,
+    },
+    /// Store a block, durably.
+    PutBlock {
+        /// Its name.
+        block: BlockId,
+        /// Its bytes; 1 to [`meridian_fs::types::BLOCK_MAX`].
+        data: Bytes,
+    },
+    /// Read a part of a block.
+    GetBlock {
+        /// Its name.
+        block: BlockId,
+        /// From this byte.
+        offset: u32,
+        /// So many.
+        len: u32,
+    },
+    /// Tell how you are.
+    Status,
+}
+
+/// A node answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The request's.
+    pub id: u64,
+    /// What.
+    pub body: ReplyBody,
+}
+
+/// See [`Reply`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ReplyBody {
+    /// To [`RequestBody::Update`]: it is ordered, durable and applied (or refused) everywhere alike.
+    Updated {
+        /// The message.
+        id: MessageId,
+        /// What the client has now seen.
+        vector: Vector,
+        /// What came of it.
+        result: Result<Done, FsError>,
+    },
+    /// To [`RequestBody::Read`].
+    Answer {
+        /// What the client has now seen.
+        vector: Vector,
+        /// The answer.
+        result: Result<Answer, FsError>,
+    },
+    /// To [`RequestBody::PutBlock`]: it is durable here.
+    Stored,
+    /// To [`RequestBody::GetBlock`].
+    Block(Bytes),
+    /// To [`RequestBody::Status`].
+    Status(NodeStatus),
+    /// The node cannot do it; another may. Nothing was done, or (for an update) it may still happen.
+    Refused(Refusal),
+}
+
+/// Why a node cannot do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// Ask a node of that group.
+    #[error("this node has no replica of group {0:?}")]
+    NoReplica(GroupId),
+    /// The block is not here.
+    #[error("this node does not hold block {0}")]
+    NoBlock(BlockId),
+    /// The block is damaged here.
+    #[error("block {0} fails its checksum here")]
+    Damaged(BlockId),
+    /// The disk said no.
+    #[error("disk: {0}")]
+    Disk(String),
+    /// The request makes no sense.
+    #[error("bad request: {0}")]
+    Bad(String),
+    /// Too much waits here already.
+    #[error("overloaded")]
+    Overloaded,
+}
+
+/// How a node is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Which.
+    pub node: NodeId,
+    /// Its process of the operating system.
+    pub pid: u32,
+    /// How long it has run, in milliseconds.
+    pub uptime_ms: u64,
+    /// Its replicas.
+    pub replicas: Vec<ReplicaStatus>,
+    /// Blocks held, and their bytes.
+    pub blocks: (u64, u64),
+    /// Connections closed for bytes that were not frames.
+    pub bad_frames: u64,
+    /// Peers that it has a connection to now.
+    pub connected: Vec<NodeId>,
+}
+
+/// How a replica is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Of which group.
+    pub group: GroupId,
+    /// `primary`, `follower`, `promised`, `candidate` or `recovering`.
+    pub role: String,
+    /// The epoch that it follows.
+    pub epoch: Epoch,
+    /// Who leads it.
+    pub primary: NodeId,
+    /// Messages delivered.
+    pub delivered: Position,
+    /// Of those, up to which all are applied.
+    pub applied: Position,
+    /// Its clock.
+    pub clock: Timestamp,
+    /// Proposed here and not yet delivered.
+    pub pending: u64,
+    /// How long the first of those has waited, in milliseconds.
+    pub head_age_ms: u64,
+    /// A hash of the partition's state: equal at equal `applied`.
+    pub state_hash: u64,
+}

@@ -1,0 +1,1 @@
+//! The FUSE mount on top of the client.

@@ -1,0 +1,6 @@
+//! Genuine atomic multicast: PrimCast.
+#![forbid(unsafe_code)]
+
+pub mod message;
+
+pub use message::{Epoch, Start, Timestamp};

@@ -1,0 +1,1 @@
+//! The server's shell: sockets, write-ahead log, configuration. It decides nothing.

@@ -1,0 +1,1 @@
+//! The deterministic simulator, fault injection and the checkers of histories.
