@@ -1,6 +1,63 @@
-//! Genuine atomic multicast: PrimCast.
+//! Genuine atomic multicast: PrimCast (thesis, chapter 4; Algorithms 1-3).
+//!
+//! A message is multicast to one or more groups of processes. All that deliver two messages deliver
+//! them in the same order, and only the sender and the destinations take part. [`PrimCast`] is one
+//! process of one group; its owner sends each message to (at least) one process of each destination
+//! group as [`Command::Multicast`].
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`message`] | what is multicast, what processes say, what is made durable |
+//! | [`process`] | the process: its state, and which handler takes which event |
+//! | [`log`] | `T`, the sequence of proposals, and the queue of those not delivered |
+//! | [`clocks`] | `min-clock`, `quorum-clock` |
+//! | [`remote`] | `local-ts` of other groups |
+//! | [`done`] | `D`, as far as it can be asked for |
+//! | `normal` | Algorithm 2: proposing, acknowledging, delivering |
+//! | `epoch` | Algorithm 3: changing the primary |
+//! | `upkeep` | heartbeats, repeats, truncation: what the thesis leaves open |
+//! | [`snapshot`] | bringing up a process that the log cannot bring up |
+//!
+//! # Where it differs from the pages
+//!
+//! - **ACKs inside a group are cumulative** (an epoch and a length of `T`); between groups they name
+//!   the message. The proposals and the primary's clock travel together, and a follower counts the
+//!   primary's clock only if it holds `T` up to the length shown with it: so the rule that ACK and BUMP
+//!   arrive in order does not rest on the links.
+//! - **The clock travels in ACCEPT too.** NEW-STATE raises clocks, and no later BUMP might show it.
+//! - **Nobody is primary at the start.** The first process of a group opens its first epoch like any
+//!   later one, so a primary that lost its memory never goes on in an epoch that others know.
+//! - **A process asks before it stands for primary**: unless a quorum misses the primary too, it does not.
+//!
+//! # What is durable when
+//!
+//! By the durability rule of [`meridian_core::process`] a record persisted before a send is durable
+//! before that send is seen:
+//!
+//! | before | durable is |
+//! | --- | --- |
+//! | NEW-EPOCH, PROMISE | `E_prom` |
+//! | ACCEPT | `T` as replaced, and `E_cur` |
+//! | ACK, inside the group and to others | the entries of `T` that it covers |
+//! | any message with a clock | a ceiling at or above that clock; a restart begins at the ceiling |
+//! | Stable | all deliveries up to it |
+//!
+//! The primary's proposals are sent before they are durable at the primary: they count as its vote only
+//! with its own ACK. That is safe because a process that restarts never proposes again in an epoch of
+//! its own: it opens a new one. ACKs of other groups are not durable: they are sent again to whoever
+//! restarts, until all destinations have delivered.
 #![forbid(unsafe_code)]
 
+pub mod clocks;
+pub mod done;
+mod epoch;
+pub mod log;
 pub mod message;
+mod normal;
+pub mod process;
+pub mod remote;
+pub mod snapshot;
+mod upkeep;
 
-pub use message::{Epoch, Start, Timestamp};
+pub use message::{Command, Delivery, Epoch, Message, Output, Rank, Record, Start, Timestamp};
+pub use process::{Mutation, PrimCast, Role};

@@ -1,10 +1,10 @@
 //! What is multicast, and what the processes say to each other about it.
 //!
-//! The thesis's names: START, ACK, BUMP, NEW-EPOCH, PROMISE, NEW-STATE, ACCEPT. Differences, and
-//! why, are in the crate's documentation.
+//! The thesis's names: START, ACK, BUMP, NEW-EPOCH, PROMISE, NEW-STATE, ACCEPT. Inside a group ACKs
+//! are cumulative, so they need no message name; between groups they carry one.
 
 use bytes::Bytes;
-use meridian_core::{GroupId, MessageId, NodeId};
+use meridian_core::{GroupId, MessageId, NodeId, Position, ProcessId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use std::sync::Arc;
 pub struct Start {
     /// Its name.
     pub id: MessageId,
-    /// The lowest sequence number that its client still waits for: what is below may be forgotten,
-    /// and is refused if it comes again.
+    /// The lowest sequence number that its client still waits for: what is below has ended in all
+    /// groups that it went to, may be forgotten, and is ignored if it comes again.
     pub low: u64,
     /// The groups that it goes to; ascending, at least one.
     pub dest: Arc<[GroupId]>,
@@ -28,6 +28,9 @@ pub struct Start {
 )]
 pub struct Timestamp(pub u64);
 
+/// The place of a message in the order of deliveries: final timestamp, ties broken by name.
+pub type Rank = (Timestamp, MessageId);
+
 /// An epoch of a group, owned by one of its processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epoch {
@@ -35,4 +38,278 @@ pub struct Epoch {
     pub number: u64,
     /// Who leads it.
     pub leader: NodeId,
+}
+
+/// An entry of `T`: a message and the timestamp that this group proposed for it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    /// The epoch in which it was proposed. It keeps it through later epochs.
+    pub epoch: Epoch,
+    /// The proposal: `local-ts`, once decided.
+    pub ts: Timestamp,
+    /// The message.
+    pub start: Start,
+    /// `final-ts`, if the process whose entry this is knows it.
+    pub final_ts: Option<Timestamp>,
+}
+
+/// Where entries of which epoch end in `T`: (epoch, index after its last), ascending. Two `T`s with
+/// an entry of the same epoch at the same index are equal up to there.
+pub type Runs = Vec<(Epoch, u64)>;
+
+/// An ACK to another group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RemoteAck {
+    /// For which message.
+    pub id: MessageId,
+    /// The epoch in which it was proposed in the sender's group.
+    pub epoch: Epoch,
+    /// The timestamp proposed for it there.
+    pub ts: Timestamp,
+}
+
+/// How far a process is: what a PROMISE tells instead of the whole `T`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Progress {
+    /// Its current epoch.
+    pub e_cur: Epoch,
+    /// The length of its `T`, counted from the group's beginning.
+    pub len: u64,
+    /// The first entry that it still holds.
+    pub base: u64,
+    /// The epochs of its entries.
+    pub runs: Runs,
+}
+
+/// A part of a run of entries that is too long for one message.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Part {
+    /// The index at which the run starts.
+    pub start: u64,
+    /// The index of the first entry here.
+    pub from: u64,
+    /// Entries, in order.
+    pub entries: Vec<Entry>,
+    /// The index after the run's last entry: here if this is the last part.
+    pub end: u64,
+}
+
+/// What processes say to each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Message {
+    /// START: from the sender; to the primary from a follower that was sent it; to the other groups
+    /// from one that misses their timestamps.
+    Start(Start),
+    /// The primary's ACKs, to a follower: its proposals, in the order of `T`.
+    Append {
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// The index of the first entry.
+        from: u64,
+        /// Entries, in order.
+        entries: Vec<Entry>,
+        /// No entry after these has a timestamp at or below this one.
+        clock: Timestamp,
+    },
+    /// ACK, cumulative, inside a group: all of `T` up to `len` is durable here. With an unchanged `len`
+    /// it is a BUMP, from the primary also its heartbeat.
+    Ack {
+        /// The epoch followed.
+        epoch: Epoch,
+        /// The length of `T`.
+        len: u64,
+        /// The clock.
+        clock: Timestamp,
+    },
+    /// BUMP, from a process that follows no primary.
+    Bump {
+        /// The epoch promised to.
+        epoch: Epoch,
+        /// The clock.
+        clock: Timestamp,
+    },
+    /// ACKs to a process of another group.
+    RemoteAcks(Vec<RemoteAck>),
+    /// The message has this final timestamp: from one that has delivered it.
+    Final {
+        /// Which message.
+        id: MessageId,
+        /// Its final timestamp.
+        ts: Timestamp,
+    },
+    /// Send me START for this message: your group acknowledged it and I do not know it.
+    Pull(MessageId),
+    /// I heard nothing of the primary: and you?
+    Suspect {
+        /// The epoch in question.
+        epoch: Epoch,
+    },
+    /// I neither.
+    Suspected {
+        /// The epoch in question.
+        epoch: Epoch,
+    },
+    /// NEW-EPOCH.
+    NewEpoch {
+        /// The new epoch; its leader asks.
+        epoch: Epoch,
+    },
+    /// PROMISE.
+    Promise {
+        /// The epoch promised to.
+        epoch: Epoch,
+        /// The clock.
+        clock: Timestamp,
+        /// What stands for `E_cur` and `T`.
+        progress: Progress,
+    },
+    /// The candidate asks the most advanced promiser for what it lacks of its `T`.
+    Fetch {
+        /// The candidate's epoch.
+        epoch: Epoch,
+        /// From this index.
+        from: u64,
+    },
+    /// The answer.
+    Fetched {
+        /// The candidate's epoch.
+        epoch: Epoch,
+        /// A part of what was asked for.
+        part: Part,
+    },
+    /// NEW-STATE: `T` is what you have up to `part.start`, and then this.
+    NewState {
+        /// The new epoch.
+        epoch: Epoch,
+        /// The clock to start from.
+        clock: Timestamp,
+        /// A part of what differs.
+        part: Part,
+    },
+    /// ACCEPT.
+    Accept {
+        /// The epoch accepted.
+        epoch: Epoch,
+        /// The clock: without it a clock raised by NEW-STATE would never be shown.
+        clock: Timestamp,
+    },
+    /// A follower lacks entries (it restarted, or the link was reset): send again from here.
+    Resend {
+        /// The epoch followed.
+        epoch: Epoch,
+        /// From this index.
+        from: u64,
+    },
+    /// All up to this rank is durably delivered here.
+    Stable {
+        /// The last one delivered.
+        delivered: Rank,
+    },
+    /// What you lack I no longer hold: ask for a snapshot.
+    Behind,
+    /// Send the snapshot from this byte on.
+    SnapshotRequest {
+        /// Which snapshot, 0 for a new one.
+        snapshot: u64,
+        /// From this byte.
+        offset: u64,
+    },
+    /// A part of a snapshot.
+    SnapshotPart {
+        /// Which snapshot.
+        snapshot: u64,
+        /// Where the part starts.
+        offset: u64,
+        /// The bytes.
+        bytes: Bytes,
+        /// The length of the whole.
+        total: u64,
+    },
+}
+
+/// What the owner asks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Command {
+    /// A-MULTICAST, as far as this group is concerned: the sender tells each destination group.
+    Multicast(Start),
+    /// The answer to [`Output::SnapshotWanted`].
+    Snapshot {
+        /// Who wanted it.
+        to: ProcessId,
+        /// How many deliveries the application's state contains; the offer is dropped unless it is all.
+        position: Position,
+        /// The application's state.
+        application: Bytes,
+    },
+}
+
+/// What the owner is told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Output {
+    /// A-DELIVER.
+    Deliver(Delivery),
+    /// A message that was asked for again has been delivered before.
+    Duplicate(MessageId),
+    /// All replicas of all destinations have delivered these multi-group messages for good: what was
+    /// kept for one of them that would come back may go.
+    Settled(Vec<MessageId>),
+    /// A peer cannot be brought up from the log: give [`Command::Snapshot`] for it.
+    SnapshotWanted {
+        /// Who.
+        to: ProcessId,
+    },
+    /// The application's state is to be replaced by this.
+    Install {
+        /// How many deliveries it contains.
+        position: Position,
+        /// What another's owner gave in [`Command::Snapshot`].
+        application: Bytes,
+    },
+}
+
+/// A message delivered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Delivery {
+    /// The message.
+    pub start: Start,
+    /// Its final timestamp.
+    pub ts: Timestamp,
+    /// How many were delivered, with this one.
+    pub position: Position,
+}
+
+/// What is made durable. When, and why then, is in the crate's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Record {
+    /// `E_prom`: before PROMISE and NEW-EPOCH.
+    Promised(Epoch),
+    /// Entries appended to `T`: before the ACK.
+    Append {
+        /// The index of the first.
+        from: u64,
+        /// Entries, in order.
+        entries: Vec<Entry>,
+    },
+    /// `T` from `from` on is replaced, `E_cur` changes: before ACCEPT.
+    NewState {
+        /// The new `E_cur`.
+        epoch: Epoch,
+        /// The index at which `T` is cut.
+        from: u64,
+        /// What follows.
+        entries: Vec<Entry>,
+    },
+    /// No clock above this is shown before another such record: before the first that would be.
+    Ceiling(Timestamp),
+    /// Delivered, in this order.
+    Delivered {
+        /// Which.
+        id: MessageId,
+        /// With which final timestamp.
+        ts: Timestamp,
+    },
+    /// Changes nothing: what was noted before it is durable with it.
+    Mark,
+    /// The whole state: a checkpoint, or a snapshot that was installed.
+    State(Box<crate::snapshot::State>),
 }

@@ -1,0 +1,319 @@
+//! `T`: the sequence of proposals of a group (Algorithm 1, line 4), and the queue of those not yet
+//! delivered.
+//!
+//! Invariants:
+//! - L1: two `T`s of the same current epoch are prefixes of each other (Lemma 2).
+//! - L2: what is delivered or decided is never cut off.
+//! - L3: `queue` holds exactly the entries not delivered, each under the greatest lower bound of its
+//!   final timestamp that is known here.
+
+use crate::message::{Entry, Part, Rank, Runs, Timestamp};
+use meridian_core::{MessageId, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How many bytes of entries travel in one message: well below a frame.
+pub const PART_BYTES: usize = 512 << 10;
+
+/// An entry of `T` as this process holds it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Slot {
+    /// The entry.
+    pub entry: Entry,
+    /// The greatest lower bound of its final timestamp: where it stands in the queue.
+    pub bound: Timestamp,
+    /// Whether it was delivered here.
+    pub delivered: bool,
+    /// When it came here.
+    pub since: Time,
+}
+
+/// `T`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Log {
+    /// The index of the first slot; those before were truncated.
+    base: u64,
+    slots: VecDeque<Slot>,
+    runs: Runs,
+    index: BTreeMap<MessageId, u64>,
+    queue: BTreeMap<Rank, u64>,
+    bytes: usize,
+}
+
+fn cost(entry: &Entry) -> usize {
+    entry.start.payload.len() + 128
+}
+
+impl Log {
+    /// The length, counted from the group's beginning.
+    pub fn len(&self) -> u64 {
+        self.base + self.slots.len() as u64
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The first index held.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// About how much memory the entries take, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// See [`Runs`].
+    pub fn runs(&self) -> &Runs {
+        &self.runs
+    }
+
+    /// The slot at `index`, if held.
+    pub fn get(&self, index: u64) -> Option<&Slot> {
+        self.slots.get(usize::try_from(index.checked_sub(self.base)?).ok()?)
+    }
+
+    fn slot_mut(&mut self, index: u64) -> &mut Slot {
+        let at = index.checked_sub(self.base).and_then(|at| usize::try_from(at).ok());
+        at.and_then(|at| self.slots.get_mut(at)).expect("the caller found this index")
+    }
+
+    /// Where `id` stands.
+    pub fn find(&self, id: MessageId) -> Option<u64> {
+        self.index.get(&id).copied()
+    }
+
+    /// The slot of `id`.
+    pub fn slot(&self, id: MessageId) -> Option<&Slot> {
+        self.get(self.find(id)?)
+    }
+
+    /// The slots from `from` on, with their indexes.
+    pub fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, &Slot)> {
+        let skip = usize::try_from(from.saturating_sub(self.base)).unwrap_or(usize::MAX);
+        let first = self.base + skip.min(self.slots.len()) as u64;
+        (first..).zip(self.slots.iter().skip(skip))
+    }
+
+    /// How many wait for delivery.
+    pub fn pending(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Those that wait for delivery, the first one first.
+    pub fn waiting(&self) -> impl Iterator<Item = (u64, &Slot)> {
+        self.queue.values().map(|index| (*index, self.get(*index).expect("L3: queued is held")))
+    }
+
+    /// Appends an entry.
+    ///
+    /// # Panics
+    /// If its message is already there.
+    pub fn append(&mut self, entry: Entry, now: Time) {
+        let (id, index) = (entry.start.id, self.len());
+        let earlier = self.index.insert(id, index);
+        assert!(earlier.is_none(), "{id} proposed twice: at {earlier:?} and {index}");
+        match self.runs.last_mut() {
+            Some((epoch, end)) if *epoch == entry.epoch => *end = index + 1,
+            _ => self.runs.push((entry.epoch, index + 1)),
+        }
+        self.bytes += cost(&entry);
+        let bound = entry.final_ts.unwrap_or(entry.ts).max(entry.ts);
+        self.queue.insert((bound, id), index);
+        self.slots.push_back(Slot { entry, bound, delivered: false, since: now });
+    }
+
+    /// Cuts `T` to `len` (NEW-STATE drops what no quorum had). Returns what was cut.
+    ///
+    /// # Panics
+    /// L2: if something delivered is cut, or what was truncated is needed.
+    pub fn cut(&mut self, len: u64) -> Vec<Entry> {
+        assert!(len >= self.base, "L2: cut to {len}, held from {}", self.base);
+        let mut dropped = Vec::new();
+        while self.len() > len {
+            let slot = self.slots.pop_back().expect("longer than len, which is at least base");
+            let id = slot.entry.start.id;
+            assert!(!slot.delivered, "L2: {id} was delivered and is cut off");
+            self.queue.remove(&(slot.bound, id));
+            self.index.remove(&id);
+            self.bytes -= cost(&slot.entry);
+            dropped.push(slot.entry);
+        }
+        while self.runs.last().is_some_and(|(_, end)| *end > len) {
+            let (epoch, _) = self.runs.pop().expect("looked at");
+            if self.runs.last().map_or(0, |(_, end)| *end) < len {
+                self.runs.push((epoch, len));
+            }
+        }
+        dropped
+    }
+
+    /// The final timestamp of the entry at `index` is at least `ts`.
+    pub fn raise(&mut self, index: u64, ts: Timestamp) {
+        let slot = self.slot_mut(index);
+        let (old, id) = (slot.bound, slot.entry.start.id);
+        if ts > old && !slot.delivered {
+            slot.bound = ts;
+            self.queue.remove(&(old, id));
+            self.queue.insert((ts, id), index);
+        }
+    }
+
+    /// The final timestamp of the entry at `index` is `ts`.
+    ///
+    /// # Panics
+    /// If another was decided before (Lemma 5).
+    pub fn decide(&mut self, index: u64, ts: Timestamp) {
+        let entry = &mut self.slot_mut(index).entry;
+        let known = *entry.final_ts.get_or_insert(ts);
+        assert!(known == ts, "Lemma 5: {} has final {known:?} and {ts:?}", entry.start.id);
+        assert!(ts >= entry.ts, "{}: final {ts:?} below local {:?}", entry.start.id, entry.ts);
+        self.raise(index, ts);
+    }
+
+    /// The entry at `index` is delivered.
+    pub fn deliver(&mut self, index: u64) {
+        let slot = self.slot_mut(index);
+        slot.delivered = true;
+        let rank = (slot.bound, slot.entry.start.id);
+        self.queue.remove(&rank);
+    }
+
+    /// Drops the first slot.
+    ///
+    /// # Panics
+    /// If it was not delivered.
+    pub fn truncate_first(&mut self) -> Option<Entry> {
+        let slot = self.slots.pop_front()?;
+        assert!(slot.delivered, "{} truncated before its delivery", slot.entry.start.id);
+        self.base += 1;
+        self.index.remove(&slot.entry.start.id);
+        self.bytes -= cost(&slot.entry);
+        Some(slot.entry)
+    }
+
+    /// All came here at `now`: times of another process mean nothing here.
+    pub fn restamp(&mut self, now: Time) {
+        self.slots.iter_mut().for_each(|slot| slot.since = now);
+    }
+
+    /// Entries from `from` on, as many as fit into a message; at least one if there is one.
+    pub fn batch(&self, from: u64) -> Vec<Entry> {
+        let mut bytes = 0;
+        let fits = |(_, slot): &(u64, &Slot)| {
+            bytes += cost(&slot.entry);
+            bytes <= PART_BYTES || bytes == cost(&slot.entry)
+        };
+        self.iter_from(from).take_while(fits).map(|(_, slot)| slot.entry.clone()).collect()
+    }
+
+    /// All entries from `start` on, cut into messages; one empty part if there is none.
+    pub fn parts(&self, start: u64) -> Vec<Part> {
+        let (mut parts, mut from, end) = (Vec::new(), start, self.len());
+        loop {
+            let entries = self.batch(from);
+            let next = from + entries.len() as u64;
+            parts.push(Part { start, from, entries, end });
+            if next >= end {
+                return parts;
+            }
+            from = next;
+        }
+    }
+}
+
+/// How many entries two `T`s have in common: up to where the same index has the same epoch.
+pub fn common_prefix(a: &Runs, b: &Runs) -> u64 {
+    let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
+    let mut common = 0;
+    while let (Some((epoch_a, end_a)), Some((epoch_b, end_b))) = (a.peek(), b.peek()) {
+        if epoch_a != epoch_b {
+            break;
+        }
+        common = *end_a.min(end_b);
+        if end_a != end_b {
+            break;
+        }
+        a.next();
+        b.next();
+    }
+    common
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Epoch;
+    use bytes::Bytes;
+    use meridian_core::{ClientId, GroupId, NodeId};
+
+    const E1: Epoch = Epoch { number: 1, leader: NodeId(0) };
+    const E2: Epoch = Epoch { number: 2, leader: NodeId(1) };
+
+    fn entry(sequence: u64, epoch: Epoch, ts: u64) -> Entry {
+        let id = MessageId { client: ClientId(1), sequence };
+        let start = crate::Start {
+            id,
+            low: 0,
+            dest: [GroupId(0)].into(),
+            payload: Bytes::from(vec![0; 100_000]),
+        };
+        Entry { epoch, ts: Timestamp(ts), start, final_ts: None }
+    }
+
+    fn log(epochs: &[Epoch]) -> Log {
+        let mut log = Log::default();
+        for (n, epoch) in (1..).zip(epochs) {
+            log.append(entry(n, *epoch, n), Time(0));
+        }
+        log
+    }
+
+    #[test]
+    fn equal_epochs_at_an_index_mean_equal_prefixes() {
+        let (a, b) = (log(&[E1, E1, E2]), log(&[E1, E1, E1, E1]));
+        assert_eq!(common_prefix(a.runs(), b.runs()), 2);
+        assert_eq!(common_prefix(a.runs(), a.runs()), 3);
+        assert_eq!(common_prefix(a.runs(), &vec![]), 0);
+    }
+
+    #[test]
+    fn a_cut_forgets_what_was_proposed_and_keeps_the_runs_true() {
+        let mut log = log(&[E1, E1, E2, E2]);
+        assert_eq!(log.cut(1).len(), 3);
+        assert_eq!(log.runs(), &vec![(E1, 1)]);
+        assert_eq!((log.len(), log.pending()), (1, 1));
+        log.append(entry(3, E2, 9), Time(0));
+        assert_eq!(log.runs(), &vec![(E1, 1), (E2, 2)]);
+    }
+
+    #[test]
+    fn the_queue_follows_the_bounds() {
+        let mut log = log(&[E1, E1, E1]);
+        log.raise(0, Timestamp(10));
+        let order = |log: &Log| log.waiting().map(|(index, _)| index).collect::<Vec<_>>();
+        assert_eq!(order(&log), [1, 2, 0]);
+        log.deliver(1);
+        assert_eq!(order(&log), [2, 0]);
+        assert!(log.get(0).is_some() && log.truncate_first_allowed().is_none());
+    }
+
+    #[test]
+    fn parts_cover_all_and_none_is_too_long() {
+        let log = log(&[E1; 20]);
+        let parts = log.parts(3);
+        assert!(parts.len() > 2);
+        let all: Vec<_> = parts.iter().flat_map(|part| &part.entries).collect();
+        assert_eq!(all.len(), 17);
+        assert!(parts.iter().all(|part| part.entries.len() * 100_000 <= PART_BYTES));
+        assert_eq!(log.parts(20).len(), 1);
+    }
+
+    impl Log {
+        fn truncate_first_allowed(&self) -> Option<()> {
+            self.slots.front().filter(|slot| slot.delivered).map(|_| ())
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! One process of one group: its state, and which handler takes which event.
+//!
+//! Invariants, beside those of the parts:
+//! - P1: `e_cur <= e_prom`.
+//! - P2: `clock <= ceiling`, and the ceiling is durable before a greater clock is shown.
+//! - P3: deliveries ascend in (final timestamp, id).
+
+use crate::clocks::Clocks;
+use crate::done::Done;
+use crate::epoch::Election;
+use crate::log::Log;
+use crate::message::{
+    Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp,
+};
+use crate::remote::Remote;
+use crate::snapshot::{State, Transfers};
+use crate::upkeep::{TICK, TICK_TOKEN, Upkeep};
+use meridian_core::{
+    Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// How far ahead of the clock its ceiling is set: so many messages are proposed between two records
+/// of it, and so much the clock jumps after a restart.
+const CEILING_STEP: u64 = 1 << 16;
+
+/// The members of each group, in order; the same at all processes.
+pub type Groups = Arc<BTreeMap<GroupId, Vec<NodeId>>>;
+
+/// The thesis's `state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Proposes timestamps for its group.
+    Primary,
+    /// Follows the primary of `E_cur`.
+    Follower,
+    /// Has promised to `E_prom`, or has restarted: waits to learn that its epoch stands.
+    Promised,
+    /// Opens the epoch `E_prom`.
+    Candidate,
+}
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    Correct,
+    /// Delivers without line 28.
+    NoLeaderClock,
+    /// Delivers without line 29.
+    NoQuorumClock,
+    /// Delivers without line 30's order: whatever is final first.
+    NoOrder,
+    /// A restart begins with clock 0.
+    NoCeiling,
+    /// Acknowledges before the epoch stands (notes, point 4), and goes on as primary after a restart.
+    ResumesEpoch,
+    /// Does not persist what it promised.
+    ForgetsPromise,
+    /// Proposes a message again that was delivered and asked for again.
+    ForgetsDone,
+}
+
+/// A START that this group has not proposed yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Held {
+    pub start: Start,
+    /// The epoch whose primary it was passed on to, and when.
+    pub passed_on: Option<(Epoch, Time)>,
+}
+
+/// What a primary knows of a follower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Stream {
+    /// The next index to send.
+    pub next: u64,
+    /// Acknowledged by it.
+    pub acked: u64,
+}
+
+/// A process of PrimCast. Fields are the thesis's variables where they have its names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PrimCast {
+    pub(crate) me: ProcessId,
+    pub(crate) groups: Groups,
+    pub(crate) mutation: Mutation,
+    /// `T`.
+    pub(crate) log: Log,
+    pub(crate) clock: Timestamp,
+    pub(crate) ceiling: Timestamp,
+    pub(crate) e_cur: Epoch,
+    pub(crate) e_prom: Epoch,
+    pub(crate) role: Role,
+    pub(crate) clocks: Clocks,
+    pub(crate) remote: Remote,
+    pub(crate) done: Done,
+    /// `M`, as far as it holds STARTs not in `T`.
+    pub(crate) starts: BTreeMap<MessageId, Held>,
+    /// For each member the length of `T` that it acknowledged in `E_cur`.
+    pub(crate) acked: BTreeMap<NodeId, u64>,
+    /// The length of `T` that is decided.
+    pub(crate) decided: u64,
+    pub(crate) delivered: Position,
+    /// The last one delivered.
+    pub(crate) last: Option<Rank>,
+    /// Those delivered since the others were last told up to where deliveries are stable here.
+    pub(crate) untold: VecDeque<(Position, Rank)>,
+    /// See [`PrimCast::hold_stable`].
+    pub(crate) stable_limit: Option<Position>,
+    /// What the group was last shown: epoch, length, clock.
+    pub(crate) shown: Option<(Epoch, u64, Timestamp)>,
+    /// The length of `T` up to which other groups were sent ACKs.
+    pub(crate) remote_acked: u64,
+    pub(crate) streams: BTreeMap<NodeId, Stream>,
+    pub(crate) election: Election,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) transfers: Transfers,
+}
+
+impl PrimCast {
+    /// The process `me`, with nothing delivered.
+    ///
+    /// # Panics
+    /// If `me` is not a member of its group.
+    pub fn new(me: ProcessId, groups: Groups) -> PrimCast {
+        assert!(groups[&me.group].contains(&me.node), "{me} is not in its group");
+        let e_first = Epoch { number: 0, leader: groups[&me.group][0] };
+        PrimCast {
+            me,
+            groups,
+            mutation: Mutation::Correct,
+            log: Log::default(),
+            clock: Timestamp(0),
+            ceiling: Timestamp(0),
+            e_cur: e_first,
+            e_prom: e_first,
+            role: Role::Promised,
+            clocks: Clocks::default(),
+            remote: Remote::default(),
+            done: Done::default(),
+            starts: BTreeMap::new(),
+            acked: BTreeMap::new(),
+            decided: 0,
+            delivered: Position(0),
+            last: None,
+            untold: VecDeque::new(),
+            stable_limit: None,
+            shown: None,
+            remote_acked: 0,
+            streams: BTreeMap::new(),
+            election: Election::default(),
+            upkeep: Upkeep::default(),
+            transfers: Transfers::default(),
+        }
+    }
+
+    /// The same process with a planted bug.
+    #[doc(hidden)]
+    pub fn with_mutation(mut self, mutation: Mutation) -> PrimCast {
+        self.mutation = mutation;
+        self
+    }
+
+    /// Which process this is.
+    pub fn me(&self) -> ProcessId {
+        self.me
+    }
+
+    /// Its state in the protocol.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The epoch that it is in; its leader is the primary if the epoch stands.
+    pub fn epoch(&self) -> Epoch {
+        self.e_cur
+    }
+
+    /// How many messages it has delivered.
+    pub fn delivered(&self) -> Position {
+        self.delivered
+    }
+
+    /// Its clock.
+    pub fn clock(&self) -> Timestamp {
+        self.clock
+    }
+
+    /// How many messages are proposed and not delivered.
+    pub fn pending(&self) -> usize {
+        self.log.pending()
+    }
+
+    /// How long the first message in the order of deliveries has waited; the others wait for it.
+    pub fn head_since(&self) -> Option<Time> {
+        self.log.waiting().next().map(|(_, slot)| slot.since)
+    }
+
+    /// How much memory the entries of `T` take, in bytes.
+    pub fn log_bytes(&self) -> usize {
+        self.log.bytes()
+    }
+
+    /// Deliveries after `position` do not count as stable, though they are durable: the owner still
+    /// needs something of other groups to apply them, which those must keep. Without a call all count.
+    pub fn hold_stable(&mut self, position: Position) {
+        self.stable_limit = Some(position);
+    }
+
+    /// Rebuilds what `record` says. Returns what the owner is to be told again: deliveries and
+    /// installed snapshots, in the order in which it was told them first.
+    ///
+    /// # Panics
+    /// If the records contradict each other.
+    pub fn recover(&mut self, record: Record) -> Option<Output> {
+        match record {
+            Record::Promised(epoch) => self.e_prom = epoch.max(self.e_prom),
+            Record::Append { from, entries } => {
+                let known = self.log.len().saturating_sub(from);
+                assert!(from <= self.log.len(), "entries from {from} after {}", self.log.len());
+                let fresh = entries.into_iter().skip(usize::try_from(known).unwrap_or(usize::MAX));
+                fresh.for_each(|entry| self.log.append(entry, Time(0)));
+            }
+            Record::NewState { epoch, from, entries } => {
+                self.log.cut(from);
+                entries.into_iter().for_each(|entry| self.log.append(entry, Time(0)));
+                self.e_cur = epoch;
+                self.e_prom = epoch.max(self.e_prom);
+            }
+            Record::Ceiling(ceiling) => {
+                self.ceiling = ceiling;
+                self.clock = ceiling;
+                if self.mutation == Mutation::NoCeiling {
+                    self.clock = Timestamp(0);
+                }
+            }
+            Record::Delivered { id, ts } => {
+                let index = self.log.find(id).expect("what was delivered was in T before");
+                self.log.decide(index, ts);
+                return Some(Output::Deliver(self.deliver(index, ts)));
+            }
+            Record::Mark => {}
+            Record::State(state) => {
+                let (position, application) = self.restore(*state);
+                return application.map(|application| Output::Install { position, application });
+            }
+        }
+        None
+    }
+
+    /// What can be made durable of this process, without the application's state.
+    pub fn state(&self) -> State {
+        State {
+            e_cur: self.e_cur,
+            e_prom: self.e_prom,
+            log: self.log.clone(),
+            decided: self.decided,
+            delivered: self.delivered,
+            last: self.last,
+            done: self.done.clone(),
+            clock: self.clock,
+            ceiling: self.ceiling,
+            application: None,
+        }
+    }
+
+    /// Checks what must hold between steps, walking the whole state.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn check_invariants(&self) {
+        assert!(self.e_cur <= self.e_prom, "P1: {:?} {:?}", self.e_cur, self.e_prom);
+        assert!(self.clock <= self.ceiling, "P2: {:?} {:?}", self.clock, self.ceiling);
+        assert!(self.decided <= self.log.len(), "decided {} of {}", self.decided, self.log.len());
+        let queued: Vec<_> = self.log.waiting().map(|(index, _)| index).collect();
+        let waiting = self.log.iter_from(0).filter(|(_, slot)| !slot.delivered);
+        let mut held: Vec<_> = waiting.map(|(index, _)| index).collect();
+        held.sort_unstable();
+        let mut sorted = queued.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, held, "L3");
+        for (_, slot) in self.log.iter_from(0) {
+            let id = slot.entry.start.id;
+            assert!(!self.starts.contains_key(&id), "{id} is in T and still to be proposed");
+        }
+    }
+
+    pub(crate) fn members(&self) -> &[NodeId] {
+        &self.groups[&self.me.group]
+    }
+
+    /// The other processes of the group.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = ProcessId> + use<> {
+        let (me, groups) = (self.me, self.groups.clone());
+        let count = groups[&me.group].len();
+        let nodes = (0..count).map(move |at| groups[&me.group][at]);
+        nodes.filter(move |node| *node != me.node).map(move |node| me.group.of(node))
+    }
+
+    /// The processes of `group`; none if there is no such group.
+    pub(crate) fn processes(&self, group: GroupId) -> impl Iterator<Item = ProcessId> + use<> {
+        let nodes = self.groups.get(&group).cloned().unwrap_or_default();
+        nodes.into_iter().map(move |node| group.of(node))
+    }
+
+    pub(crate) fn leads(&self, epoch: Epoch) -> bool {
+        epoch.leader == self.me.node
+    }
+
+    pub(crate) fn leader_of(&self, epoch: Epoch) -> ProcessId {
+        self.me.group.of(epoch.leader)
+    }
+
+    pub(crate) fn stands(&self) -> bool {
+        matches!(self.role, Role::Primary | Role::Follower)
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        Progress {
+            e_cur: self.e_cur,
+            len: self.log.len(),
+            base: self.log.base(),
+            runs: self.log.runs().clone(),
+        }
+    }
+
+    /// Moves the clock up to `to`, its ceiling first if need be.
+    pub(crate) fn raise_clock(&mut self, to: Timestamp, out: &mut Outbox<Self>) {
+        if to <= self.clock {
+            return;
+        }
+        if to > self.ceiling {
+            self.ceiling = Timestamp(to.0 + CEILING_STEP);
+            out.persist(Record::Ceiling(self.ceiling));
+        }
+        self.clock = to;
+    }
+
+    /// Marks the entry at `index` as delivered.
+    ///
+    /// # Panics
+    /// P3: if it is not after the last one.
+    pub(crate) fn deliver(&mut self, index: u64, ts: Timestamp) -> Delivery {
+        let start = self.log.get(index).expect("the caller found it").entry.start.clone();
+        let rank = (ts, start.id);
+        if self.mutation == Mutation::Correct {
+            assert!(self.last < Some(rank), "P3: {rank:?} after {:?}", self.last);
+        }
+        self.log.deliver(index);
+        self.done.delivered(start.id, ts, start.low);
+        self.remote.forget(start.id);
+        self.starts.remove(&start.id);
+        self.delivered = Position(self.delivered.0 + 1);
+        self.last = Some(rank);
+        self.untold.push_back((self.delivered, rank));
+        Delivery { start, ts, position: self.delivered }
+    }
+
+    fn on_message(&mut self, now: Time, from: ProcessId, message: Message, out: &mut Outbox<Self>) {
+        let ours = from.group == self.me.group;
+        if !self.processes(from.group).any(|process| process == from) {
+            return; // Not of this cluster: nothing it says can count.
+        }
+        match message {
+            Message::Start(start) => self.on_start(Some(from), start, out),
+            Message::RemoteAcks(acks) if !ours => self.on_remote_acks(now, from, &acks, out),
+            Message::Final { id, ts } => self.on_final(id, ts, out),
+            Message::Pull(id) => self.on_pull(from, id, out),
+            Message::Stable { delivered } => self.on_stable(from, delivered),
+            _ if !ours => {} // The rest is said inside a group only.
+            Message::RemoteAcks(_) => {}
+            Message::Append { epoch, from: index, entries, clock } => {
+                self.on_append(now, from, epoch, index, entries, clock, out);
+            }
+            Message::Ack { epoch, len, clock } => self.on_ack(now, from, epoch, len, clock, out),
+            Message::Bump { epoch, clock } => self.on_bump(now, from, epoch, clock, out),
+            Message::Suspect { epoch } => self.on_suspect(now, from, epoch, out),
+            Message::Suspected { epoch } => self.on_suspected(now, from, epoch, out),
+            Message::NewEpoch { epoch } => self.on_new_epoch(now, from, epoch, out),
+            Message::Promise { epoch, clock, progress } => {
+                self.on_promise(now, from, epoch, clock, progress, out);
+            }
+            Message::Fetch { epoch, from: index } => self.on_fetch(from, epoch, index, out),
+            Message::Fetched { epoch, part } => self.on_fetched(now, from, epoch, part, out),
+            Message::NewState { epoch, clock, part } => {
+                self.on_new_state(now, from, epoch, clock, part, out);
+            }
+            Message::Accept { epoch, clock } => self.on_accept(now, from, epoch, clock, out),
+            Message::Resend { epoch, from: index } => self.on_resend(from, epoch, index, out),
+            Message::Behind => self.on_behind(now, from, out),
+            Message::SnapshotRequest { snapshot, offset } => {
+                self.on_snapshot_request(from, snapshot, offset, out);
+            }
+            Message::SnapshotPart { snapshot, offset, bytes, total } => {
+                self.on_snapshot_part(now, from, snapshot, offset, &bytes, total, out);
+            }
+        }
+    }
+}
+
+/// Names the process of a group on a node.
+pub(crate) trait Of {
+    fn of(self, node: NodeId) -> ProcessId;
+}
+
+impl Of for GroupId {
+    fn of(self, node: NodeId) -> ProcessId {
+        ProcessId { group: self, node }
+    }
+}
+
+impl Process for PrimCast {
+    type Peer = ProcessId;
+    type Message = Message;
+    type Record = Record;
+    type Command = Command;
+    type Output = Output;
+
+    fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        match event {
+            Event::Started => {
+                self.on_started(now, out);
+                out.timer(now + TICK, TICK_TOKEN);
+            }
+            Event::Message { from, message } => self.on_message(now, from, message, out),
+            Event::Command(Command::Multicast(start)) => self.on_start(None, start, out),
+            Event::Command(Command::Snapshot { to, position, application }) => {
+                self.on_snapshot(to, position, application, out);
+            }
+            Event::Timer(_) => {
+                self.on_tick(now, out);
+                out.timer(now + TICK, TICK_TOKEN);
+            }
+            Event::Restarted(peer) => self.on_restarted(now, peer, out),
+            Event::Idle => self.on_idle(now, out),
+        }
+    }
+
+    fn replay(&mut self, record: Record) {
+        self.recover(record);
+    }
+
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        Box::new(std::iter::once(Record::State(Box::new(self.state()))))
+    }
+}

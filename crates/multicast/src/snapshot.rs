@@ -1,0 +1,237 @@
+//! Bringing up a process that the log cannot bring up, by the state of another.
+//!
+//! The state is the application's, given by the owner, with the protocol's at the same position: the
+//! last delivery, and `T` from the first entry that is held, delivered or not (timestamps and indexes
+//! are in different orders, so one number does not tell what was delivered).
+
+use crate::done::Done;
+use crate::log::Log;
+use crate::message::{Epoch, Message, Output, Rank, Record, Timestamp};
+use crate::process::{Held, PrimCast, Role};
+use bytes::Bytes;
+use meridian_core::{Outbox, Position, ProcessId, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How much of a snapshot travels in one message, in bytes.
+const SNAPSHOT_PART: usize = 512 << 10;
+
+/// After how long without progress a transfer is given up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// All that a process needs to go on from a position.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct State {
+    pub(crate) e_cur: Epoch,
+    pub(crate) e_prom: Epoch,
+    pub(crate) log: Log,
+    pub(crate) decided: u64,
+    pub(crate) delivered: Position,
+    pub(crate) last: Option<Rank>,
+    pub(crate) done: Done,
+    pub(crate) clock: Timestamp,
+    pub(crate) ceiling: Timestamp,
+    /// The application's state, if it came from another process.
+    pub(crate) application: Option<Bytes>,
+}
+
+/// Snapshots under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Transfers {
+    outgoing: BTreeMap<ProcessId, Outgoing>,
+    incoming: Option<Incoming>,
+    numbered: u64,
+    /// Who wanted one before the owner gave it.
+    wanted: BTreeMap<ProcessId, ()>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Outgoing {
+    snapshot: u64,
+    bytes: Bytes,
+    /// Asked for since the last tick; `None` before the first tick.
+    asked: Option<Time>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Incoming {
+    from: ProcessId,
+    snapshot: u64,
+    bytes: Vec<u8>,
+    progress: Time,
+}
+
+impl PrimCast {
+    /// Takes over `state`; returns its position and the application's part.
+    pub(crate) fn restore(&mut self, state: State) -> (Position, Option<Bytes>) {
+        self.e_prom = self.e_prom.max(state.e_prom).max(state.e_cur);
+        self.e_cur = state.e_cur;
+        self.log = state.log;
+        self.log.restamp(Time(0));
+        self.decided = state.decided;
+        self.delivered = state.delivered;
+        self.last = state.last;
+        self.untold.clear();
+        self.done = state.done;
+        self.ceiling = self.ceiling.max(state.ceiling);
+        self.clock = self.ceiling;
+        (self.delivered, state.application)
+    }
+
+    /// The log cannot bring us up: `from` has what we lack.
+    pub(crate) fn on_behind(&mut self, now: Time, from: ProcessId, out: &mut Outbox<Self>) {
+        self.request_snapshot(now, from, out);
+    }
+
+    pub(crate) fn request_snapshot(&mut self, now: Time, from: ProcessId, out: &mut Outbox<Self>) {
+        if self.transfers.incoming.is_none() && from != self.me {
+            let incoming = Incoming { from, snapshot: 0, bytes: Vec::new(), progress: now };
+            self.transfers.incoming = Some(incoming);
+            out.send(from, Message::SnapshotRequest { snapshot: 0, offset: 0 });
+        }
+    }
+
+    pub(crate) fn on_snapshot_request(
+        &mut self,
+        from: ProcessId,
+        snapshot: u64,
+        offset: u64,
+        out: &mut Outbox<Self>,
+    ) {
+        if snapshot == 0 {
+            self.transfers.wanted.insert(from, ());
+            out.output(Output::SnapshotWanted { to: from });
+        } else {
+            self.send_part(from, snapshot, offset, out);
+        }
+    }
+
+    /// The owner gives the application's state for `to`.
+    pub(crate) fn on_snapshot(
+        &mut self,
+        to: ProcessId,
+        position: Position,
+        application: Bytes,
+        out: &mut Outbox<Self>,
+    ) {
+        if position != self.delivered || self.transfers.wanted.remove(&to).is_none() {
+            return; // Not of this moment: the peer asks again.
+        }
+        let state = State { application: Some(application), ..self.state() };
+        let bytes = postcard::to_stdvec(&state).expect("a state can be encoded");
+        self.transfers.numbered += 1;
+        // Numbers of an earlier incarnation must not match: the clock begins above them.
+        let snapshot = self.clock.0 + self.transfers.numbered + 1;
+        let outgoing = Outgoing { snapshot, bytes: bytes.into(), asked: None };
+        self.transfers.outgoing.insert(to, outgoing);
+        self.send_part(to, snapshot, 0, out);
+    }
+
+    fn send_part(&mut self, to: ProcessId, snapshot: u64, offset: u64, out: &mut Outbox<Self>) {
+        let outgoing = self.transfers.outgoing.get_mut(&to);
+        let Some(outgoing) = outgoing.filter(|outgoing| outgoing.snapshot == snapshot) else {
+            return; // Given up here: it will be given up there, and asked for anew.
+        };
+        outgoing.asked = None;
+        let total = outgoing.bytes.len();
+        let start = usize::try_from(offset).unwrap_or(total).min(total);
+        let bytes = outgoing.bytes.slice(start..total.min(start + SNAPSHOT_PART));
+        let total = total as u64;
+        out.send(to, Message::SnapshotPart { snapshot, offset, bytes, total });
+    }
+
+    #[allow(clippy::too_many_arguments)] // One message's fields.
+    pub(crate) fn on_snapshot_part(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        snapshot: u64,
+        offset: u64,
+        bytes: &Bytes,
+        total: u64,
+        out: &mut Outbox<Self>,
+    ) {
+        let Some(incoming) = &mut self.transfers.incoming else { return };
+        let fresh = offset == 0 && incoming.bytes.is_empty();
+        let next = snapshot == incoming.snapshot && offset == incoming.bytes.len() as u64;
+        if incoming.from != from || !(fresh || next) {
+            return;
+        }
+        incoming.snapshot = snapshot;
+        incoming.bytes.extend_from_slice(bytes);
+        incoming.progress = now;
+        let offset = incoming.bytes.len() as u64;
+        if offset < total {
+            out.send(from, Message::SnapshotRequest { snapshot, offset });
+            return;
+        }
+        let whole = self.transfers.incoming.take().map(|incoming| incoming.bytes);
+        if let Ok(state) = postcard::from_bytes::<State>(&whole.unwrap_or_default()) {
+            self.install_snapshot(now, state, out);
+        }
+    }
+
+    fn install_snapshot(&mut self, now: Time, mut state: State, out: &mut Outbox<Self>) {
+        let (theirs, ours) = ((state.e_cur, state.log.len()), (self.e_cur, self.log.len()));
+        if state.last <= self.last || theirs < ours {
+            return; // It would take us back.
+        }
+        state.e_prom = self.e_prom.max(state.e_cur);
+        state.ceiling = self.ceiling.max(state.ceiling);
+        state.clock = state.clock.max(self.clock);
+        let candidate = self.role == Role::Candidate && state.e_prom == self.e_prom;
+        let ours: Vec<_> = self.log.iter_from(0).map(|(_, slot)| slot.entry.clone()).collect();
+        out.persist(Record::State(Box::new(state.clone())));
+        let (position, application) = self.restore(state);
+        self.clocks.advance(self.e_cur);
+        self.acked.clear();
+        self.shown = None;
+        for entry in ours {
+            self.starts
+                .entry(entry.start.id)
+                .or_insert(Held { start: entry.start, passed_on: None });
+        }
+        let (log, done) = (&self.log, &self.done);
+        let unknown = |id| log.find(id).is_none() && done.known(id) == crate::done::Known::No;
+        self.starts.retain(|id, _| unknown(*id));
+        let known: Vec<_> = self.remote.acknowledged().map(|(id, ..)| id).collect();
+        for id in known {
+            if self.done.known(id) != crate::done::Known::No {
+                self.remote.forget(id);
+            } else if let (Some(index), Some(ts)) = (self.log.find(id), self.remote.bound(id)) {
+                self.log.raise(index, ts);
+            }
+        }
+        if let Some(application) = application {
+            out.output(Output::Install { position, application });
+        }
+        if candidate {
+            self.election.fetching = None;
+            self.choose(now, out);
+        } else {
+            self.on_started(now, out);
+        }
+    }
+
+    /// The link to `peer` was reset: what was asked of it is asked anew.
+    pub(crate) fn restart_transfer(&mut self, now: Time, peer: ProcessId) {
+        self.transfers.outgoing.remove(&peer);
+        if let Some(incoming) = &mut self.transfers.incoming
+            && incoming.from == peer
+        {
+            incoming.progress = Time(now.0.saturating_sub(PATIENCE.as_nanos() as u64));
+        }
+    }
+
+    /// Gives up what makes no progress.
+    pub(crate) fn transfers_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        self.transfers
+            .outgoing
+            .retain(|_, outgoing| now.since(*outgoing.asked.get_or_insert(now)) < PATIENCE * 2);
+        let stuck = |incoming: &Incoming| now.since(incoming.progress) >= PATIENCE;
+        if let Some(incoming) = self.transfers.incoming.take_if(|incoming| stuck(incoming)) {
+            self.request_snapshot(now, incoming.from, out);
+        }
+    }
+}

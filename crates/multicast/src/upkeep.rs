@@ -1,0 +1,255 @@
+//! What a real system needs beside the pages: heartbeats, repeats after restarts, truncation.
+
+use crate::done::Known;
+use crate::epoch::ELECTION_TIMEOUT;
+use crate::message::{Message, Output, Rank, Record, RemoteAck};
+use crate::process::{Of, PrimCast, Role};
+use meridian_core::{GroupId, Outbox, ProcessId, Time, Token};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How often a process looks whether something is due.
+pub(crate) const TICK: Duration = Duration::from_millis(125);
+pub(crate) const TICK_TOKEN: Token = Token(0);
+
+/// After how long of silence the primary shows its clock again.
+const HEARTBEAT: Duration = Duration::from_millis(250);
+
+/// After how long what seems lost is asked for again.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+
+/// How many stuck messages are asked about at a time: the first ones hold up all others.
+const STUCK_AT_ONCE: usize = 32;
+
+/// How much of `T` is kept, in bytes and in entries, for a member that is away; after that it is brought
+/// up by a snapshot.
+const LOG_BYTES: usize = 32 << 20;
+const LOG_ENTRIES: u64 = 50_000;
+
+/// When what was done last, and how far the others are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Upkeep {
+    /// When the clock was last shown, seen at the first tick after it.
+    pub shown_at: Option<Time>,
+    /// When missing entries were last asked for.
+    pub asked: Option<Time>,
+    /// When the stuck were last asked about.
+    stuck_at: Time,
+    /// When deliveries were last told to the others, and up to which.
+    stable_at: Time,
+    told: Option<Rank>,
+    /// Up to where each process has durably delivered.
+    stable: BTreeMap<ProcessId, Rank>,
+}
+
+impl PrimCast {
+    pub(crate) fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        self.heartbeat(now, out);
+        self.watch_leader(now, out);
+        if now.since(self.upkeep.stuck_at) >= RETRY {
+            self.upkeep.stuck_at = now;
+            self.ask_about_stuck(now, out);
+            self.pull_unknown(now, out);
+            self.pass_on_again(now);
+        }
+        if now.since(self.upkeep.stable_at) >= RETRY {
+            self.upkeep.stable_at = now;
+            self.tell_stable(out);
+            self.truncate(out);
+        }
+        self.transfers_tick(now, out);
+    }
+
+    /// The primary is heard of four times a second, its followers once: a primary that hears no quorum
+    /// falls silent, so that others who hear each other can go on.
+    fn heartbeat(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let shown_at = *self.upkeep.shown_at.get_or_insert(now);
+        match self.role {
+            Role::Primary if now.since(shown_at) >= HEARTBEAT => {
+                self.upkeep.shown_at = Some(now);
+                if self.hears_quorum(now) {
+                    let message = self.clock_message();
+                    self.peers().for_each(|peer| out.send(peer, message.clone()));
+                }
+            }
+            Role::Follower if now.since(shown_at) >= RETRY => {
+                self.upkeep.shown_at = Some(now);
+                out.send(self.leader_of(self.e_cur), self.clock_message());
+            }
+            _ => {}
+        }
+    }
+
+    fn hears_quorum(&self, now: Time) -> bool {
+        let started = self.election.since;
+        let heard = self.peers().filter(|peer| {
+            let at = self.election.alive.get(&peer.node).copied().unwrap_or(started).max(started);
+            now.since(at) < ELECTION_TIMEOUT * 3
+        });
+        heard.count() + 1 >= crate::clocks::quorum(self.members().len())
+    }
+
+    /// Messages that wait too long for timestamps of other groups: their START may never have arrived
+    /// there (its sender died), or the ACKs were lost with a restart. START is sent to all who could
+    /// know; who knows the message answers with what it knows.
+    fn ask_about_stuck(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if !self.stands() {
+            return;
+        }
+        let waiting = self.log.waiting().map(|(_, slot)| slot);
+        let stuck = waiting.filter(|slot| {
+            slot.entry.final_ts.is_none()
+                && slot.entry.start.dest.len() > 1
+                && now.since(slot.since) > RETRY
+        });
+        for slot in stuck.take(STUCK_AT_ONCE) {
+            let start = &slot.entry.start;
+            for group in start.dest.iter() {
+                let ours = *group == self.me.group;
+                let missing = self.remote.decided(start.id, *group).is_none();
+                if (ours && now.since(slot.since) > RETRY * 3) || (!ours && missing) {
+                    for process in self.processes(*group).filter(|process| *process != self.me) {
+                        out.send(process, Message::Start(start.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Line 47 makes START known with a remote ACK; ours carry no payload, so it is asked for.
+    fn pull_unknown(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if self.role != Role::Primary {
+            return;
+        }
+        let unknown = self.remote.acknowledged().filter(|(id, proposals, _)| {
+            now.since(proposals.since) > RETRY / 2
+                && self.log.find(*id).is_none()
+                && !self.starts.contains_key(id)
+                && self.done.known(*id) == Known::No
+        });
+        for (id, _, who) in unknown.take(STUCK_AT_ONCE) {
+            who.for_each(|process| out.send(process, Message::Pull(id)));
+        }
+    }
+
+    fn pass_on_again(&mut self, now: Time) {
+        for held in self.starts.values_mut() {
+            if held.passed_on.is_some_and(|(_, at)| now.since(at) > RETRY * 2) {
+                held.passed_on = None;
+            }
+        }
+    }
+
+    /// Messages to and from `peer` may be lost: says again what it must know.
+    pub(crate) fn on_restarted(&mut self, now: Time, peer: ProcessId, out: &mut Outbox<Self>) {
+        if peer == self.me || !self.processes(peer.group).any(|process| process == peer) {
+            return;
+        }
+        if peer.group == self.me.group {
+            self.upkeep.asked = None;
+            for held in self.starts.values_mut() {
+                held.passed_on = None;
+            }
+            if self.role == Role::Candidate {
+                out.send(peer, Message::NewEpoch { epoch: self.e_prom });
+            } else if self.e_cur < self.e_prom && self.e_prom.leader == peer.node {
+                let (epoch, clock, progress) = (self.e_prom, self.clock, self.progress());
+                out.send(peer, Message::Promise { epoch, clock, progress });
+            }
+            if self.e_cur == self.e_prom {
+                out.send(peer, Message::Accept { epoch: self.e_cur, clock: self.clock });
+                if self.e_cur.leader == peer.node {
+                    let from = self.log.len();
+                    out.send(peer, Message::Resend { epoch: self.e_cur, from });
+                }
+            }
+            out.send(peer, self.clock_message());
+            self.restart_transfer(now, peer);
+        } else {
+            self.acknowledge_again(peer, out);
+        }
+        if let Some(delivered) = self.upkeep.told {
+            out.send(peer, Message::Stable { delivered });
+        }
+    }
+
+    /// ACKs for all that `peer`, of another group, may not have delivered.
+    fn acknowledge_again(&mut self, peer: ProcessId, out: &mut Outbox<Self>) {
+        if !self.stands() {
+            return; // They follow when we enter an epoch.
+        }
+        let stable = self.upkeep.stable.get(&peer);
+        let slots = self.log.iter_from(0).map(|(_, slot)| slot);
+        let unsettled = slots.filter(|slot| {
+            let rank = (slot.bound, slot.entry.start.id);
+            slot.entry.start.dest.contains(&peer.group)
+                && !(slot.delivered && stable.is_some_and(|stable| *stable >= rank))
+        });
+        let acks: Vec<_> = unsettled
+            .map(|slot| {
+                let entry = &slot.entry;
+                RemoteAck { id: entry.start.id, epoch: entry.epoch, ts: entry.ts }
+            })
+            .collect();
+        for acks in acks.chunks(1024) {
+            out.send(peer, Message::RemoteAcks(acks.to_vec()));
+        }
+    }
+
+    pub(crate) fn on_stable(&mut self, from: ProcessId, delivered: Rank) {
+        let known = self.upkeep.stable.entry(from).or_insert(delivered);
+        *known = delivered.max(*known);
+    }
+
+    /// Says up to where deliveries are durable here, to those who keep entries because of it.
+    fn tell_stable(&mut self, out: &mut Outbox<Self>) {
+        let limit = self.stable_limit.unwrap_or(self.delivered);
+        let count = self.untold.partition_point(|(position, _)| *position <= limit);
+        let Some((_, delivered)) = self.untold.drain(..count).last() else { return };
+        self.upkeep.told = Some(delivered);
+        out.persist(Record::Mark); // Durable with it: the deliveries noted before.
+        let kept = self.log.iter_from(0).flat_map(|(_, slot)| slot.entry.start.dest.iter());
+        let groups: BTreeSet<GroupId> = kept.copied().chain([self.me.group]).collect();
+        for group in groups {
+            for process in self.processes(group).filter(|process| *process != self.me) {
+                out.send(process, Message::Stable { delivered });
+            }
+        }
+    }
+
+    /// Drops from `T` what nobody needs any more: delivered by all destinations' processes; or, when
+    /// too much is kept, by a quorum of each: the others get a snapshot from that quorum.
+    fn truncate(&mut self, out: &mut Outbox<Self>) {
+        let mut settled = Vec::new();
+        while let Some(slot) = self.log.get(self.log.base()).filter(|slot| slot.delivered) {
+            let long =
+                self.log.bytes() > LOG_BYTES || self.log.len() - self.log.base() > LOG_ENTRIES;
+            let rank = (slot.bound, slot.entry.start.id);
+            let dest = slot.entry.start.dest.clone();
+            if !dest.iter().all(|group| self.delivered_by(*group, rank, long)) {
+                break;
+            }
+            let id = rank.1;
+            self.log.truncate_first();
+            self.done.truncated(id);
+            if dest.len() > 1 {
+                settled.push(id);
+            }
+        }
+        if !settled.is_empty() {
+            out.output(Output::Settled(settled));
+        }
+    }
+
+    fn delivered_by(&self, group: GroupId, rank: Rank, quorum_is_enough: bool) -> bool {
+        let members = &self.groups[&group];
+        let delivered = members.iter().filter(|node| {
+            let process = group.of(**node);
+            (process == self.me && self.upkeep.told.is_some_and(|told| told >= rank))
+                || self.upkeep.stable.get(&process).is_some_and(|stable| *stable >= rank)
+        });
+        let needed =
+            if quorum_is_enough { crate::clocks::quorum(members.len()) } else { members.len() };
+        delivered.count() >= needed
+    }
+}
