@@ -1,4 +1,20 @@
 //! What one node decides: protocols, partitions and sessions joined into one Process.
+//!
+//! [`Node`] runs, for each group that its node is a member of, a [`replica::Replica`]: a process of
+//! the multicast, the partition that it orders, and what its clients were answered. It is pure like
+//! what it joins, so the simulator runs it whole.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`api`] | what clients and nodes say to each other |
+//! | [`node`] | the node as a `Process`: routing of messages, votes, requests, records |
+//! | [`replica`] | one group's replica: deliveries applied, clients answered, leases watched |
+//! | [`sessions`] | what was answered to whom: exactly once |
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod node;
+pub mod replica;
+pub mod sessions;
+
+pub use node::{Command, ConnectionId, Message, Node, Output, Record};

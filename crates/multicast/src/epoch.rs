@@ -451,7 +451,7 @@ impl PrimCast {
     ) {
         self.election.accepted(from.node, epoch);
         self.election.alive.insert(from.node, now);
-        self.clocks.note(from.node, epoch, clock, self.e_cur);
+        self.note_clock(from, epoch, clock);
         if epoch > self.e_prom {
             self.promise(now, epoch, out);
         } else if epoch < self.e_prom {

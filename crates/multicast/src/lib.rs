@@ -25,6 +25,8 @@
 //!   primary's clock only if it holds `T` up to the length shown with it: so the rule that ACK and BUMP
 //!   arrive in order does not rest on the links.
 //! - **The clock travels in ACCEPT too.** NEW-STATE raises clocks, and no later BUMP might show it.
+//!   The leader's own counts only with its ACKs: its clock after a restart is past proposals that a
+//!   follower may lack.
 //! - **Nobody is primary at the start.** The first process of a group opens its first epoch like any
 //!   later one, so a primary that lost its memory never goes on in an epoch that others know.
 //! - **A process asks before it stands for primary**: unless a quorum misses the primary too, it does not.

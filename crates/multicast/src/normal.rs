@@ -309,7 +309,15 @@ impl PrimCast {
             self.role = Role::Promised;
         }
         self.election.alive.insert(from.node, now);
-        self.clocks.note(from.node, epoch, clock, self.e_cur);
+        self.note_clock(from, epoch, clock);
+    }
+
+    /// A clock shown without a length of `T`. Of an epoch's own leader it does not count in that epoch: it
+    /// may be past proposals that we do not hold (a primary that has restarted shows its ceiling).
+    pub(crate) fn note_clock(&mut self, from: ProcessId, epoch: Epoch, clock: Timestamp) {
+        if epoch.leader != from.node {
+            self.clocks.note(from.node, epoch, clock, self.e_cur);
+        }
     }
 
     /// Lines 46-50.
