@@ -1,1 +1,107 @@
-fn main() {}
+//! The `meridian` command.
+//!
+//! Nothing is decided here: each command reads its arguments, calls the crate that does the work, and
+//! prints. Errors become one line on standard error and exit status 1; wrong usage is status 2.
+
+#[macro_use]
+mod output;
+
+mod bench;
+mod children;
+mod cluster;
+mod data;
+mod demo;
+mod fs;
+mod last;
+mod lock;
+mod mount;
+mod server;
+mod signals;
+mod status;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Meridian: one file system over several regions
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+#[command(after_help = "\
+Start here:
+  meridian demo                        three regions of three nodes on this machine, in ./meridian
+then in another terminal:
+  cp -a /usr/include meridian/us       files placed in region us
+  meridian status                      who leads what
+  meridian fs where meridian/us        where a path is placed
+  meridian bench fs meridian/us        how fast it is")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a whole cluster on this machine and mount it
+    Demo(demo::DemoArgs),
+    /// Run one node
+    Server(server::ServerArgs),
+    /// Mount a cluster that runs
+    Mount(mount::MountArgs),
+    /// Tell how nodes and groups are
+    Status(status::StatusArgs),
+    /// Tell or change where paths of a mount are placed
+    #[command(subcommand)]
+    Fs(fs::FsCommand),
+    /// Measure a directory, in a mount or not
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+}
+
+fn main() -> ExitCode {
+    let result = match &Cli::parse().command {
+        Command::Demo(args) => demo::run(args),
+        Command::Server(args) => server::run(args),
+        Command::Mount(args) => mount::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Fs(command) => fs::run(command),
+        Command::Bench(command) => bench::run(command),
+    };
+    result.unwrap_or_else(|error| {
+        note!("meridian: {}", one_line(&error));
+        ExitCode::FAILURE
+    })
+}
+
+/// The error and its causes in one line; a cause that the text before names already is left out.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line.replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_is_one_line_that_says_nothing_twice() {
+        let error = anyhow::anyhow!("disk full").context("cannot write x: disk full").context("y");
+        assert_eq!(one_line(&error), "y: cannot write x: disk full");
+    }
+}

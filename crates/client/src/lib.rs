@@ -1,1 +1,32 @@
-//! The embeddable client: routing, sessions, files.
+//! The client of Meridian: what a mount, a command or a program of one's own speaks to the nodes with.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`client`] | updates and reads of the tree: routing, resending, the client's vector |
+//! | [`connection`] | one connection to one node, opened when needed |
+//! | [`routes`] | which node of a group to ask, and which to avoid |
+//! | [`sequences`] | the numbers of a client's messages, and which have not ended |
+//! | [`data`] | blocks: stored on the ring of each region that holds the file |
+//! | [`cache`] | blocks read or written a moment ago |
+//! | [`dirty`] | bytes written and not yet sent: a plain value |
+//! | [`files`] | open files, write-back, names: what POSIX needs, without a word of FUSE |
+//!
+//! Invariants:
+//! - V1: whatever an answered call showed, every later call of the same client sees it or what came after.
+//! - V2: an update is sent under one name however often it is sent, so it happens at most once.
+#![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod client;
+pub mod connection;
+pub mod data;
+pub mod dirty;
+pub mod error;
+pub mod files;
+mod random;
+pub mod routes;
+pub mod sequences;
+
+pub use client::{Client, ClientOptions, Prepared};
+pub use error::{ClientError, ConnectError};
+pub use files::Files;

@@ -1,10 +1,41 @@
 //! The file system's metadata: a deterministic tree, cut into partitions.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`types`] | inodes' numbers, places, attributes, extents, locks |
+//! | [`operation`] | updates, which are multicast, and queries, which one replica answers |
+//! | [`error`] | why an update or a query is refused |
+//! | [`partition`] | the state of one partition; takes deliveries and votes |
+//! | `pending`, `keys` | messages that are delivered and not decided, and what they touch |
+//! | [`vote`] | how several partitions agree on an update |
+//! | `apply`, `execute` | what updates of several inodes and of one inode do |
+//! | `read` | answers to queries |
+//! | `tree`, `inode`, `extents`, `locks`, `leases` | the state itself |
+//! | [`invariants`] | walks that panic if the state contradicts itself |
+//!
+//! Deliberately absent: who may do what (the kernel of the client checks permissions), times
+//! (each update brings its own), blocks' bytes, and any knowledge of the network.
 #![forbid(unsafe_code)]
 
+mod apply;
 pub mod error;
+mod execute;
+mod extents;
+mod inode;
+pub mod invariants;
+mod keys;
+mod leases;
+mod locks;
 pub mod operation;
+pub mod partition;
+mod pending;
+mod read;
+mod tree;
 pub mod types;
+pub mod vote;
 
 pub use error::FsError;
 pub use operation::{Answer, Done, Operation, Query, Update};
+pub use partition::{Effect, Partition};
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Timestamp, Vector};
+pub use vote::Vote;

@@ -303,12 +303,12 @@ impl Update {
     }
 }
 
-/// What an update that succeeded says.
+/// What an update that succeeded says: the same in every partition that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Done {
-    /// It is done.
+    /// It is done: what removes or renames, and what is about locks and clients.
     Nothing,
-    /// The inode that was made or changed, after it.
+    /// The inode that was made, linked, placed or changed, after it.
     Attributes(Attributes),
     /// Where the write went (for [`WriteAt::End`]), and the inode after it.
     Written {

@@ -13,7 +13,7 @@ use meridian_core::{
 use meridian_fs::vote::Vote;
 use meridian_multicast::{self as multicast, PrimCast};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// How much of a partition's state is in one record of a checkpoint, in bytes.
@@ -303,12 +303,8 @@ impl Node {
         wishes: Vec<Wish>,
         mut out: Option<&mut Outbox<Self>>,
     ) {
-        let mut todo: Vec<(GroupId, Wish)> = wishes.into_iter().map(|wish| (group, wish)).collect();
-        let mut next = 0;
-        while next < todo.len() {
-            let (group, wish) = todo[next].clone();
-            next += 1;
-            let mut more = Vec::new();
+        let mut todo: VecDeque<_> = wishes.into_iter().map(|wish| (group, wish)).collect();
+        while let Some((group, wish)) = todo.pop_front() {
             match wish {
                 Wish::Reply(waiter, body) => {
                     if let Some(out) = &mut out {
@@ -321,7 +317,7 @@ impl Node {
                         if let Some(replica) = self.replicas.get_mut(&other) {
                             let mut wishes = Vec::new();
                             replica.on_vote(id, group, vote.clone(), &mut wishes);
-                            more.extend(wishes.into_iter().map(|wish| (other, wish)));
+                            todo.extend(wishes.into_iter().map(|wish| (other, wish)));
                         }
                         if let Some(out) = &mut out {
                             self.send_vote(group, other, id, &vote, out);
@@ -340,7 +336,6 @@ impl Node {
                     }
                 }
             }
-            todo.extend(more);
         }
     }
 
@@ -378,7 +373,7 @@ impl Node {
         }
     }
 
-    fn to_all(&mut self, now: Time, event: &Event<PrimCast>, out: &mut Outbox<Self>) {
+    fn all_step(&mut self, now: Time, event: &Event<PrimCast>, out: &mut Outbox<Self>) {
         let groups: Vec<_> = self.replicas.keys().copied().collect();
         for group in groups {
             self.step_multicast(now, group, event.clone(), out);
@@ -395,7 +390,7 @@ impl Process for Node {
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
-            Event::Started => self.to_all(now, &Event::Started, out),
+            Event::Started => self.all_step(now, &Event::Started, out),
             Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(Command::Request { connection, request }) => {
                 self.on_request(now, connection, request, out);
@@ -408,10 +403,10 @@ impl Process for Node {
                 let groups: Vec<_> = self.topology.groups_of(node).collect();
                 for group in groups {
                     let peer = ProcessId { group, node };
-                    self.to_all(now, &Event::Restarted(peer), out);
+                    self.all_step(now, &Event::Restarted(peer), out);
                 }
             }
-            Event::Idle => self.to_all(now, &Event::Idle, out),
+            Event::Idle => self.all_step(now, &Event::Idle, out),
         }
     }
 

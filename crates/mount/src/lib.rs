@@ -1,1 +1,26 @@
-//! The FUSE mount on top of the client.
+//! The FUSE mount: what the kernel asks, translated for [`meridian_client::Files`].
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`session`] | mounting, unmounting, what a dead process left behind |
+//! | [`handler`] | one method for each call of the kernel |
+//! | `calls` | calls that need more than a translation |
+//! | [`listing`] | open directories |
+//! | [`convert`] | attributes, kinds, times and errors in the kernel's words |
+//!
+//! The session's threads only parse; each call is answered from a task, so a slow one holds up no
+//! other. The kernel keeps names and attributes for no time at all, so each look asks a replica;
+//! it keeps pages until an open, or until it sees another time of change.
+//!
+//! Deliberately absent: rules of the file system, which live in `meridian-fs` and
+//! `meridian-client`; `flock` apart from `fcntl` locks, which the library does not tell apart:
+//! both are locks of one family, as NFS has it.
+#![forbid(unsafe_code)]
+
+mod calls;
+pub mod convert;
+pub mod handler;
+pub mod listing;
+pub mod session;
+
+pub use session::{Mount, MountError, MountOptions, clear_stale, mount};

@@ -434,7 +434,6 @@ impl PrimCast {
         entries.iter().for_each(|entry| self.append(entry.clone(), now));
         out.persist(Record::NewState { epoch: self.e_cur, from: start, entries });
         self.clocks.advance(self.e_cur);
-        self.acked.clear();
         self.election.accepted(self.me.node, self.e_cur);
         let accept = Message::Accept { epoch: self.e_cur, clock: self.clock };
         self.peers().for_each(|peer| out.send(peer, accept.clone()));

@@ -279,12 +279,12 @@ impl PrimCast {
         }
         self.election.alive.insert(from.node, now);
         self.clocks.note(from.node, epoch, clock, self.e_cur);
+        let acked = self.acked.entry(from.node).or_insert((epoch, len));
+        *acked = (epoch, len).max(*acked);
         if epoch == self.e_cur {
             if self.e_cur == self.e_prom {
                 self.on_standing(out);
             }
-            let acked = self.acked.entry(from.node).or_default();
-            *acked = len.max(*acked);
             if let Some(stream) = self.streams.get_mut(&from.node) {
                 stream.acked = len.max(stream.acked);
             }
@@ -345,8 +345,9 @@ impl PrimCast {
 
     /// Another has the final timestamp of a message that we may still wait for.
     pub(crate) fn on_final(&mut self, id: MessageId, ts: Timestamp, out: &mut Outbox<Self>) {
+        // Below our proposal it is the final timestamp of another one, of a later epoch: ours will be cut.
         if let Some(index) = self.log.find(id)
-            && self.log.get(index).is_some_and(|slot| !slot.delivered)
+            && self.log.get(index).is_some_and(|slot| !slot.delivered && slot.entry.ts <= ts)
         {
             self.raise_clock(ts, out);
             self.log.decide(index, ts);
@@ -366,8 +367,11 @@ impl PrimCast {
         if !self.stands() {
             return;
         }
-        self.acked.insert(self.me.node, self.log.len());
-        let acked = |node| self.acked.get(node).copied().unwrap_or_default();
+        self.acked.insert(self.me.node, (self.e_cur, self.log.len()));
+        let acked = |node| match self.acked.get(node) {
+            Some((epoch, len)) if *epoch == self.e_cur => *len,
+            _ => 0,
+        };
         let held = crate::clocks::quorum_th(self.members().iter().map(acked).collect());
         let decided = held.min(self.log.len());
         while self.decided < decided {

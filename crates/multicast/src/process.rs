@@ -98,8 +98,9 @@ pub struct PrimCast {
     pub(crate) done: Done,
     /// `M`, as far as it holds STARTs not in `T`.
     pub(crate) starts: BTreeMap<MessageId, Held>,
-    /// For each member the length of `T` that it acknowledged in `E_cur`.
-    pub(crate) acked: BTreeMap<NodeId, u64>,
+    /// For each member the latest epoch in which it acknowledged, and which length of `T`: what comes
+    /// before NEW-STATE counts after it.
+    pub(crate) acked: BTreeMap<NodeId, (Epoch, u64)>,
     /// The length of `T` that is decided.
     pub(crate) decided: u64,
     pub(crate) delivered: Position,

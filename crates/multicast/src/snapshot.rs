@@ -185,7 +185,6 @@ impl PrimCast {
         out.persist(Record::State(Box::new(state.clone())));
         let (position, application) = self.restore(state);
         self.clocks.advance(self.e_cur);
-        self.acked.clear();
         self.shown = None;
         for entry in ours {
             self.starts

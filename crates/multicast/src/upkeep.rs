@@ -205,7 +205,7 @@ impl PrimCast {
     fn tell_stable(&mut self, out: &mut Outbox<Self>) {
         let limit = self.stable_limit.unwrap_or(self.delivered);
         let count = self.untold.partition_point(|(position, _)| *position <= limit);
-        let Some((_, delivered)) = self.untold.drain(..count).last() else { return };
+        let Some((_, delivered)) = self.untold.drain(..count).next_back() else { return };
         self.upkeep.told = Some(delivered);
         out.persist(Record::Mark); // Durable with it: the deliveries noted before.
         let kept = self.log.iter_from(0).flat_map(|(_, slot)| slot.entry.start.dest.iter());

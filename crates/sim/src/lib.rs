@@ -1,1 +1,41 @@
 //! The deterministic simulator, fault injection and the checkers of histories.
+//!
+//! A [`World`] runs many processes of one protocol ([`meridian_core::Process`]) in virtual time, in
+//! one thread. One seed decides everything: how long messages travel, when a flush ends, who
+//! crashes in the midst of what, which records survive. So a failure is repeated by its seed.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `world` | [`World`], [`Setup`]: time and what is planned |
+//! | `run` | how processes step; the durability rule |
+//! | `slot`, `link` | a process with its log and clock; the way between two |
+//! | `faults` | [`Faults`]: crashes, netsplits, resets, pauses, checkpoints, clocks |
+//! | `owner` | [`Owner`]: the workload on top |
+//! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
+//! | [`files`] | clients that use the file system of whole nodes |
+//! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
+//!
+//! Time and loss are simulated; that a network repeats or reorders packets is not: it is what
+//! [`meridian_core::link`] hides from every process, and is tested there.
+#![forbid(unsafe_code)]
+
+pub mod checkers;
+mod faults;
+pub mod files;
+mod harness;
+pub mod history;
+mod link;
+mod owner;
+pub mod replica;
+mod run;
+mod slot;
+#[cfg(test)]
+mod toy_tests;
+pub mod workload;
+mod world;
+
+pub use faults::{CutId, Faults};
+pub use harness::each_seed;
+pub use history::{Entry, History};
+pub use owner::{Ask, Owner};
+pub use world::{Delay, Random, Setup, World};

@@ -1,0 +1,433 @@
+//! The blocks of a node: append-only segment files, and an index of them in memory.
+//!
+//! A directory holds `FORMAT` and the segments `blocks-<number>`. One writer ([`Store`]) appends to
+//! the newest; any number of [`Blocks`] read. A segment is synced before the next is begun, so a
+//! crash can hurt the newest only, and of that only what lies behind the last durable mark.
+//!
+//! Invariants:
+//! - S1: what [`Store::put`] and then [`Store::sync`] answered `Ok` for is served until the end, or
+//!   reported [`BlockError::Damaged`].
+//! - S2: nothing is served whose checksum is wrong.
+//! - S3: no bytes are ever changed in place, but with themselves (see [`Store::open`]).
+
+use crate::disk::{Disk, DiskFile};
+use crate::format::{self, FormatError};
+use crate::record::{self, HEADER_LEN, Header, MAX_BLOCK};
+use bytes::{Bytes, BytesMut};
+use meridian_core::BlockId;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The version of the directory, in `FORMAT`.
+pub const VERSION: u32 = 1;
+
+/// Why a block was not stored or not read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BlockError {
+    /// It is not here.
+    #[error("no block {0}")]
+    NoBlock(BlockId),
+    /// It is here, but its bytes are not those that were stored.
+    #[error("block {0} fails its checksum")]
+    Damaged(BlockId),
+    /// No block has this length.
+    #[error("block of {0} bytes, allowed are 1 to {MAX_BLOCK}")]
+    Length(usize),
+    /// The disk is full: this block was not stored, all others can be read.
+    #[error("no space left for blocks")]
+    Full,
+    /// Too much waits already: to be tried again, here or elsewhere.
+    #[error("too many requests for blocks wait")]
+    Busy,
+    /// An earlier write failed; nothing is stored until the store is opened anew.
+    #[error("the store is closed after a failed write")]
+    Closed,
+    /// The disk refuses.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: Arc<io::Error>,
+    },
+}
+
+/// Why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The directory is not one of this version.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The disk refuses.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+}
+
+/// How a store is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a segment becomes, in bytes, unless one block needs more.
+    pub segment_bytes: u64,
+    /// A random number, used when the directory is new; see [`format`](mod@crate::format).
+    pub salt: u64,
+}
+
+/// How much a store holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// How many blocks.
+    pub blocks: u64,
+    /// How many bytes of data.
+    pub bytes: u64,
+}
+
+/// What was found amiss when a store was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// The tail of a file that was cut: the file, and its length now.
+    pub cut: Option<(PathBuf, u64)>,
+    /// Places where no record can be read, though others follow.
+    pub damaged: Vec<(PathBuf, u64)>,
+}
+
+/// The blocks, to be read; clones see the same.
+#[derive(Clone)]
+pub struct Blocks {
+    index: Arc<RwLock<Index>>,
+}
+
+#[derive(Default)]
+struct Index {
+    blocks: BTreeMap<BlockId, Location>,
+    segments: BTreeMap<u64, Segment>,
+    bytes: u64,
+}
+
+#[derive(Clone)]
+struct Segment {
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    /// Its name inside its records.
+    name: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Location {
+    segment: u64,
+    offset: u64,
+    len: u32,
+}
+
+/// The blocks, to be written.
+pub struct Store {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    salt: u64,
+    segment_bytes: u64,
+    blocks: Blocks,
+    /// The segment that is appended to, by number.
+    newest: u64,
+    /// Where the next record goes.
+    end: u64,
+    /// Up to where the segment is durable.
+    durable: u64,
+    closed: bool,
+    buffer: BytesMut,
+}
+
+fn failed<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BlockError + 'a {
+    move |source| match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => BlockError::Full,
+        _ => BlockError::Io { action, path: path.to_owned(), source: Arc::new(source) },
+    }
+}
+
+impl Segment {
+    fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, BlockError> {
+        let mut bytes = vec![0; len];
+        self.file.read_at(offset, &mut bytes).map_err(failed("read", &self.path))?;
+        Ok(bytes)
+    }
+
+    fn len(&self) -> Result<u64, BlockError> {
+        self.file.len().map_err(failed("measure", &self.path))
+    }
+}
+
+impl Blocks {
+    fn read_index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_index(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How much there is.
+    pub fn counters(&self) -> Counters {
+        let index = self.read_index();
+        Counters { blocks: index.blocks.len() as u64, bytes: index.bytes }
+    }
+
+    /// Reads `len` bytes of a block from `offset` on, or fewer where the block ends.
+    /// The whole block is checked.
+    ///
+    /// # Errors
+    /// [`BlockError::NoBlock`], [`BlockError::Damaged`], or [`BlockError::Io`].
+    pub fn get(&self, block: BlockId, offset: u32, len: u32) -> Result<Bytes, BlockError> {
+        let (segment, at) = {
+            let index = self.read_index();
+            let at = *index.blocks.get(&block).ok_or(BlockError::NoBlock(block))?;
+            (index.segments[&at.segment].clone(), at)
+        };
+        let bytes = match segment.read(at.offset, HEADER_LEN + at.len as usize) {
+            Err(BlockError::Io { source, .. }) if source.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(BlockError::Damaged(block));
+            }
+            bytes => Bytes::from(bytes?),
+        };
+        let data = bytes.slice(HEADER_LEN..);
+        match Header::decode(&bytes, segment.name) {
+            Some(header) if header.block == block && header.matches(&data) => {
+                let start = (offset as usize).min(data.len());
+                let end = start.saturating_add(len as usize).min(data.len());
+                Ok(data.slice(start..end))
+            }
+            _ => Err(BlockError::Damaged(block)),
+        }
+    }
+
+    fn insert(&self, block: BlockId, at: Location) {
+        let mut index = self.write_index();
+        index.bytes += u64::from(at.len);
+        if let Some(before) = index.blocks.insert(block, at) {
+            index.bytes -= u64::from(before.len);
+        }
+    }
+}
+
+impl Store {
+    /// Opens the store in `dir`, or makes one, and reads the headers of all blocks.
+    ///
+    /// What lies behind the last durable mark of the newest segment is checked wholly; then it is
+    /// written once more over itself and synced, so that it is durable though the writer may have
+    /// died, or its sync failed, before it was. A tail without any record is cut.
+    ///
+    /// # Errors
+    /// If the disk refuses, or the directory is of another version.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: Options,
+    ) -> Result<(Store, Findings), OpenError> {
+        let salt = format::open(&*disk, dir, "blocks", VERSION, options.salt)?;
+        let names = disk.list(dir).map_err(failed("list", dir))?;
+        let numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
+        let mut store = Store {
+            disk,
+            dir: dir.to_owned(),
+            salt,
+            segment_bytes: options.segment_bytes,
+            blocks: Blocks { index: Arc::default() },
+            newest: 0,
+            end: 0,
+            durable: 0,
+            closed: false,
+            buffer: BytesMut::new(),
+        };
+        let mut findings = Findings::default();
+        for number in &numbers {
+            let path = dir.join(name_of(*number));
+            let file = store.disk.open(&path).map_err(failed("open", &path))?;
+            let segment = Segment { path, file, name: salt.wrapping_add(*number) };
+            store.blocks.write_index().segments.insert(*number, segment.clone());
+            let found = headers(&segment, &mut findings)?;
+            if Some(number) == numbers.last() {
+                store.recover_newest(*number, &segment, found, &mut findings)?;
+            } else {
+                store.enter(*number, &found);
+            }
+        }
+        Ok((store, findings))
+    }
+
+    /// The blocks, to be read by any thread.
+    pub fn blocks(&self) -> Blocks {
+        self.blocks.clone()
+    }
+
+    fn enter(&self, number: u64, found: &[(u64, Header)]) {
+        for (offset, header) in found {
+            let at = Location { segment: number, offset: *offset, len: header.len };
+            self.blocks.insert(header.block, at);
+        }
+    }
+
+    fn recover_newest(
+        &mut self,
+        number: u64,
+        segment: &Segment,
+        mut found: Vec<(u64, Header)>,
+        findings: &mut Findings,
+    ) -> Result<(), BlockError> {
+        let len = segment.len()?;
+        let durable = found.iter().map(|(_, header)| header.durable).max().unwrap_or(0).min(len);
+        let mut end = durable;
+        let mut bad = Vec::new();
+        for (offset, header) in found.iter().filter(|(offset, _)| *offset >= durable) {
+            let whole = header.end(*offset) <= len && {
+                let data = segment.read(offset + HEADER_LEN as u64, header.len as usize)?;
+                header.matches(&data)
+            };
+            if whole {
+                end = header.end(*offset);
+            } else {
+                bad.push(*offset);
+            }
+        }
+        // Nothing says that the bad ones were ever acknowledged: as if they had not been written.
+        found.retain(|(offset, _)| !bad.contains(offset));
+        findings
+            .damaged
+            .extend(bad.iter().filter(|at| **at < end).map(|at| (segment.path.clone(), *at)));
+        self.enter(number, &found);
+        let doubtful = segment.read(durable, (end - durable) as usize)?;
+        let tail = segment.read(end, (len - end) as usize)?;
+        if tail.iter().any(|byte| *byte != 0) {
+            findings.cut = Some((segment.path.clone(), end));
+            findings.damaged.retain(|(path, at)| *path != segment.path || *at < end);
+        }
+        let rewritten = || {
+            segment.file.write_at(durable, &doubtful)?;
+            segment.file.truncate(end)?;
+            match segment.file.preallocate(self.segment_bytes) {
+                // It can be read; the next put will say that the disk is full.
+                Err(full) if full.kind() == io::ErrorKind::StorageFull => {}
+                result => result?,
+            }
+            segment.file.sync_data()?;
+            self.disk.sync_dir(&self.dir)
+        };
+        rewritten().map_err(failed("make durable", &segment.path))?;
+        (self.newest, self.end, self.durable) = (number, end, end);
+        Ok(())
+    }
+
+    /// Appends a block; it is durable after the next [`Store::sync`]. If it is here and sound
+    /// already, nothing is done: a block never changes.
+    ///
+    /// # Errors
+    /// [`BlockError::Full`] leaves the store as it was. After [`BlockError::Io`] it is closed.
+    pub fn put(&mut self, block: BlockId, data: &[u8]) -> Result<(), BlockError> {
+        if data.is_empty() || data.len() > MAX_BLOCK {
+            return Err(BlockError::Length(data.len()));
+        }
+        if self.closed {
+            return Err(BlockError::Closed);
+        }
+        if self.blocks.get(block, 0, 0).is_ok() {
+            return Ok(());
+        }
+        let result = self.append(block, data);
+        self.closed |= matches!(result, Err(BlockError::Io { .. }));
+        result
+    }
+
+    fn append(&mut self, block: BlockId, data: &[u8]) -> Result<(), BlockError> {
+        let len = (HEADER_LEN + data.len()) as u64;
+        let full = self.end > 0 && self.end + len > self.segment_bytes;
+        if full || self.blocks.read_index().segments.is_empty() {
+            self.begin_segment()?;
+        }
+        let segment = self.blocks.read_index().segments[&self.newest].clone();
+        self.buffer.clear();
+        record::encode(&mut self.buffer, segment.name, self.durable, block, data);
+        segment.file.write_at(self.end, &self.buffer).map_err(failed("write", &segment.path))?;
+        let at = Location { segment: self.newest, offset: self.end, len: data.len() as u32 };
+        self.blocks.insert(block, at);
+        self.end += len;
+        Ok(())
+    }
+
+    fn begin_segment(&mut self) -> Result<(), BlockError> {
+        self.sync()?;
+        let number = self.newest + 1;
+        let path = self.dir.join(name_of(number));
+        let file = self.disk.create(&path).map_err(failed("create", &path))?;
+        let made = || {
+            file.preallocate(self.segment_bytes)?;
+            file.sync_data()?;
+            self.disk.sync_dir(&self.dir)
+        };
+        if let Err(error) = made() {
+            self.disk.remove(&path).map_err(failed("remove", &path))?;
+            return Err(failed("make", &path)(error));
+        }
+        let segment = Segment { path, file, name: self.salt.wrapping_add(number) };
+        self.blocks.write_index().segments.insert(number, segment);
+        (self.newest, self.end, self.durable) = (number, 0, 0);
+        Ok(())
+    }
+
+    /// Makes durable all that was put.
+    ///
+    /// # Errors
+    /// If the disk refuses. The store is then closed for writing: after a failed sync nobody knows
+    /// which bytes were kept.
+    pub fn sync(&mut self) -> Result<(), BlockError> {
+        if self.closed {
+            return Err(BlockError::Closed);
+        }
+        if self.durable == self.end {
+            return Ok(());
+        }
+        let segment = self.blocks.read_index().segments[&self.newest].clone();
+        if let Err(source) = segment.file.sync_data() {
+            self.closed = true;
+            let path = segment.path;
+            return Err(BlockError::Io { action: "sync", path, source: Arc::new(source) });
+        }
+        self.durable = self.end;
+        Ok(())
+    }
+}
+
+fn name_of(number: u64) -> String {
+    format!("blocks-{number:016x}")
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    u64::from_str_radix(name.strip_prefix("blocks-")?, 16).ok()
+}
+
+/// The headers of a segment, with their offsets. Where there is none, the next is searched for.
+fn headers(segment: &Segment, findings: &mut Findings) -> Result<Vec<(u64, Header)>, BlockError> {
+    let len = segment.len()?;
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at + HEADER_LEN as u64 <= len {
+        let bytes = segment.read(at, HEADER_LEN)?;
+        if let Some(header) = Header::decode(&bytes, segment.name) {
+            found.push((at, header));
+            at = header.end(at);
+            continue;
+        }
+        let rest = segment.read(at, (len - at) as usize)?;
+        let next = record::find(&rest, segment.name);
+        if rest.iter().any(|byte| *byte != 0) {
+            findings.damaged.push((segment.path.clone(), at));
+        }
+        match next {
+            Some(next) => at += next as u64,
+            None => break,
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+use super::*;
+use crate::disk::read_all;
+use crate::sim_disk::SimDisk;
+use proptest::prelude::*;
+
+const DIR: &str = "/blocks";
+const SALT: u64 = 77;
+
+fn open(disk: &SimDisk) -> Result<(Store, Findings), OpenError> {
+    let options = Options { segment_bytes: 4096, salt: SALT };
+    Store::open(Arc::new(disk.clone()), Path::new(DIR), options)
+}
+
+fn segment(number: u64) -> PathBuf {
+    Path::new(DIR).join(name_of(number))
+}
+
+/// The data of a block; of 1 to some hundred bytes.
+fn data(block: u128) -> Vec<u8> {
+    vec![block as u8; 1 + (block as usize * 131) % 900]
+}
+
+fn get(store: &Store, block: u128) -> Result<Bytes, BlockError> {
+    store.blocks().get(BlockId(block), 0, u32::MAX)
+}
+
+/// Opens, checks what must be there, puts some more with a sync now and then.
+fn live(disk: &SimDisk, put: &mut u128, durable: &mut u128) -> Option<()> {
+    let mut store = match open(disk) {
+        Ok((store, _)) => store,
+        Err(_) if disk.is_off() => return None,
+        Err(error) => panic!("{error}"),
+    };
+    for block in 0..*put {
+        match get(&store, block) {
+            Ok(found) => assert_eq!(found, data(block)),
+            Err(BlockError::NoBlock(_)) => assert!(block >= *durable, "block {block} is lost"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // Those that were never acknowledged are put again, as their clients would.
+    for block in *durable..*durable + 25 {
+        *put = (*put).max(block + 1);
+        store.put(BlockId(block), &data(block)).ok()?;
+        if block % 4 == 0 {
+            store.sync().ok()?;
+            *durable = block + 1;
+        }
+    }
+    Some(())
+}
+
+/// S1, when writes that were not synced are lost, kept in part, torn or reordered.
+#[test]
+fn after_a_crash_at_any_operation_all_synced_blocks_are_there() {
+    for seed in 0..10 {
+        for cut in 1.. {
+            let (disk, mut put, mut durable) = (SimDisk::new(), 0, 0);
+            disk.cut_power_at(cut);
+            let ended = live(&disk, &mut put, &mut durable);
+            for again in 0..3 {
+                disk.restart(seed * 1_000 + cut * 10 + again);
+                if again == 0 {
+                    disk.cut_power_at(disk.operations() + 1 + (cut + seed) % 30);
+                }
+                let lived = live(&disk, &mut put, &mut durable);
+                assert!(again == 0 || lived.is_some());
+            }
+            if ended.is_some() {
+                assert!(cut > 30, "only {cut} operations");
+                break;
+            }
+        }
+    }
+}
+
+/// Three blocks, each synced.
+fn three() -> (SimDisk, Vec<u64>) {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let mut offsets = Vec::new();
+    for block in 0..3 {
+        offsets.push(store.end);
+        store.put(BlockId(block), &data(block)).unwrap();
+        store.sync().unwrap();
+    }
+    (disk, offsets)
+}
+
+#[test]
+fn a_damaged_block_is_never_served_and_can_be_put_again() {
+    let (disk, offsets) = three();
+    disk.flip(&segment(1), offsets[1] + HEADER_LEN as u64 + 5, 2);
+    for _ in 0..2 {
+        let (store, _) = open(&disk).unwrap();
+        assert!(matches!(get(&store, 1), Err(BlockError::Damaged(BlockId(1)))));
+        assert_eq!(get(&store, 0).unwrap(), data(0));
+        assert_eq!(get(&store, 2).unwrap(), data(2));
+    }
+    let (mut store, _) = open(&disk).unwrap();
+    store.put(BlockId(1), &data(1)).unwrap();
+    store.sync().unwrap();
+    assert_eq!(get(&store, 1).unwrap(), data(1));
+    assert_eq!(store.blocks().counters().blocks, 3);
+    assert_eq!(get(&open(&disk).unwrap().0, 1).unwrap(), data(1));
+}
+
+#[test]
+fn a_damaged_header_hurts_no_other_block() {
+    let (disk, offsets) = three();
+    disk.flip(&segment(1), offsets[1] + 5, 2);
+    let (store, findings) = open(&disk).unwrap();
+    assert_eq!(findings.damaged, [(segment(1), offsets[1])]);
+    assert_eq!(findings.cut, None);
+    assert!(matches!(get(&store, 1), Err(BlockError::NoBlock(_))));
+    assert_eq!(get(&store, 2).unwrap(), data(2));
+}
+
+#[test]
+fn a_torn_tail_is_cut() {
+    let (disk, offsets) = three();
+    disk.flip(&segment(1), offsets[2] + HEADER_LEN as u64, 2);
+    let (mut store, findings) = open(&disk).unwrap();
+    assert_eq!(findings, Findings { cut: Some((segment(1), offsets[2])), damaged: vec![] });
+    assert!(matches!(get(&store, 2), Err(BlockError::NoBlock(_))));
+    store.put(BlockId(2), &data(2)).unwrap();
+    store.sync().unwrap();
+    let (store, findings) = open(&disk).unwrap();
+    assert_eq!(findings, Findings::default());
+    assert_eq!(get(&store, 2).unwrap(), data(2));
+}
+
+/// After a sync that failed the page cache may hold what the disk never got.
+#[test]
+fn what_a_failed_sync_left_in_the_cache_is_written_again_before_it_counts() {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    store.put(BlockId(0), &data(0)).unwrap();
+    store.sync().unwrap();
+    store.put(BlockId(1), &data(1)).unwrap();
+    disk.fail_sync_at(disk.syncs() + 1);
+    assert!(matches!(store.sync(), Err(BlockError::Io { .. })));
+    assert!(matches!(store.put(BlockId(2), &data(2)), Err(BlockError::Closed)));
+    let (mut store, _) = open(&disk).unwrap();
+    store.put(BlockId(1), &data(1)).unwrap();
+    store.sync().unwrap();
+    disk.restart(4);
+    assert_eq!(get(&open(&disk).unwrap().0, 1).unwrap(), data(1));
+}
+
+#[test]
+fn lengths_are_checked() {
+    let (mut store, _) = open(&SimDisk::new()).unwrap();
+    assert!(matches!(store.put(BlockId(1), b""), Err(BlockError::Length(0))));
+    let long = vec![0; MAX_BLOCK + 1];
+    assert!(matches!(store.put(BlockId(1), &long), Err(BlockError::Length(_))));
+    store.put(BlockId(1), &long[1..]).unwrap(); // Longer than a segment.
+    assert_eq!(get(&store, 1).unwrap().len(), MAX_BLOCK);
+    assert_eq!(store.blocks().get(BlockId(1), 10, 4).unwrap(), vec![0; 4]);
+    assert_eq!(store.blocks().get(BlockId(1), MAX_BLOCK as u32, 4).unwrap(), vec![]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_was_put_is_got_whatever_is_opened_between(
+        steps in proptest::collection::vec((0..20u128, 0..10u8), 1..60)
+    ) {
+        let disk = SimDisk::new();
+        let (mut store, _) = open(&disk).unwrap();
+        let mut held = BTreeMap::new();
+        for (block, what) in steps {
+            match what {
+                0 => store = open(&disk).unwrap().0,
+                1 => {
+                    store.sync().unwrap();
+                    disk.restart(block as u64);
+                    store = open(&disk).unwrap().0;
+                }
+                _ => {
+                    store.put(BlockId(block), &data(block)).unwrap();
+                    held.insert(block, data(block));
+                }
+            }
+            let bytes = held.values().map(|data| data.len() as u64).sum();
+            let counters = Counters { blocks: held.len() as u64, bytes };
+            prop_assert_eq!(store.blocks().counters(), counters);
+            for (block, data) in &held {
+                prop_assert_eq!(&get(&store, *block).unwrap()[..], &data[..]);
+            }
+        }
+    }
+
+    /// S2: whatever the disk does to its bytes.
+    #[test]
+    fn no_damage_makes_wrong_data(at: u64, bit in 0..8u8) {
+        let (disk, _) = three();
+        let len = read_all(&*disk.open(&segment(1)).unwrap()).unwrap().len() as u64;
+        disk.flip(&segment(1), at % len, bit);
+        let (store, _) = open(&disk).unwrap();
+        for block in 0..3 {
+            if let Ok(found) = get(&store, block) {
+                prop_assert_eq!(&found[..], &data(block)[..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! `meridian demo`: a whole cluster on this machine, mounted.
+
+use crate::children::{Children, Ended, die_with_parent, last_words};
+use crate::cluster::{self, Shape};
+use crate::data::Data;
+use crate::last::{self, LastDemo};
+use crate::mount::{self, Mount, MountPoint};
+use crate::output;
+use crate::signals::Signals;
+use crate::status;
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use meridian_client::{Client, ClientOptions};
+use meridian_core::Topology;
+use meridian_core::topology::ClusterFile;
+use rustix::process::{Pid, Signal};
+use std::io::IsTerminal;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::time::Instant;
+
+/// How long the groups may take to get a primary before the demo gives up.
+const READY: Duration = Duration::from_secs(60);
+/// How often the nodes are asked whether they are ready.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// What the demo shall be.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every node is a process of its own (`meridian server`) that speaks TCP on 127.0.0.1. In the mount, each
+region has a directory of its name that is placed there: /us, /eu, /ap; everything else is global.
+Ctrl-C stops it all: unmounted, processes gone, a temporary data directory removed.
+
+Examples:
+  meridian demo
+  meridian demo --rtt us-eu=80,us-ap=160,eu-ap=200     as far apart as the real ones
+  meridian demo --data ./data                          kept, and started from again
+  meridian demo --exec 'cp -a /usr/include us && du -sh us/include'
+In another terminal:
+  meridian status
+  meridian mount --region eu ./eu                      a second client, in another region
+  kill -9 PID                                          a node: programs go on; the demo tells how
+                                                       to start it again")]
+pub struct DemoArgs {
+    /// Where to mount: an empty or new directory
+    #[arg(long, value_name = "DIR", default_value = "./meridian")]
+    mount: PathBuf,
+    /// The region in which the mount's client is [default: the first]
+    #[arg(long)]
+    region: Option<String>,
+    /// Keep everything in DIR, and start from it again [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Run CMD by `sh -c` in the mount, then stop and exit with its status
+    #[arg(long, value_name = "CMD")]
+    exec: Option<String>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+/// Runs `meridian demo`.
+///
+/// # Errors
+/// If something is missing on this machine, or the cluster does not get ready.
+pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    mount::check_fuse()?;
+    mount::clear_last()?;
+    let data = Data::open(args.data.as_deref())?;
+    let result = run_in(args, &data);
+    // Also after an error, whose children have ended by now.
+    let closed = data.close();
+    let code = result?;
+    closed?;
+    Ok(code)
+}
+
+fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
+    data.end_strays()?;
+    let point = MountPoint::prepare(&args.mount)?;
+    let file = data.cluster(&args.shape)?;
+    let topology = Topology::new(&file)?;
+    let region = args.region.clone().unwrap_or_else(|| topology.regions[0].name.clone());
+    let regions: Vec<_> = topology.regions.iter().map(|region| region.name.as_str()).collect();
+    ensure!(
+        topology.region_named(&region).is_some(),
+        "no region {region}: there are {}",
+        regions.join(", ")
+    );
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    // Children die with the thread that starts them, so that must be the main one: `block_on` runs
+    // what it is given here.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut demo = Demo {
+            data,
+            file,
+            topology,
+            region,
+            program: program.clone(),
+            children: Children::new(program),
+            signals: Signals::listen()?,
+        };
+        let result = demo.run(args, point).await;
+        demo.children.stop().await;
+        data.end_strays()?;
+        result
+    })
+}
+
+/// A demo that runs.
+struct Demo<'a> {
+    data: &'a Data,
+    file: ClusterFile,
+    topology: Topology,
+    region: String,
+    program: PathBuf,
+    children: Children,
+    signals: Signals,
+}
+
+impl Demo<'_> {
+    async fn run(&mut self, args: &DemoArgs, point: MountPoint) -> anyhow::Result<ExitCode> {
+        let cluster_path = self.data.cluster_path();
+        last::write(&LastDemo {
+            cluster: cluster_path.clone(),
+            mount: point.path().into(),
+            temporary: self.data.temporary,
+        });
+        self.start_servers()?;
+        cluster::write(&cluster_path, &self.file)?;
+        if let Some(signal) = self.wait_ready().await? {
+            return Ok(code_of_signal(signal));
+        }
+        let mount = Mount::start(&cluster_path, &self.region, point)?;
+        self.introduce(mount.path(), args.exec.is_none())?;
+        let result = match &args.exec {
+            Some(command) => self.execute(command, mount.path()).await,
+            None => self.watch(&mount).await,
+        };
+        let stopped = mount.stop().await;
+        let code = result?;
+        stopped?;
+        Ok(code)
+    }
+
+    fn start_servers(&mut self) -> anyhow::Result<()> {
+        for node in &mut self.file.nodes {
+            let dir = self.data.node(&node.name);
+            meridian_node::prepare(&dir, self.file.cluster, &node.name)?;
+            node.pid = Some(self.children.start(&node.name, &dir)?);
+        }
+        Ok(())
+    }
+
+    /// Waits until every group has a primary; a signal meanwhile is returned.
+    async fn wait_ready(&mut self) -> anyhow::Result<Option<i32>> {
+        let options = ClientOptions::new(self.region.as_str());
+        let client = Client::connect(self.topology.clone(), &options)?;
+        let (begin, count) = (Instant::now(), self.topology.nodes.len());
+        note!("starting {count} nodes in {} regions ...", self.topology.regions.len());
+        loop {
+            let ask = async {
+                tokio::time::sleep(ASK_AGAIN).await;
+                status::ask_all(&client, &self.topology).await
+            };
+            let report = tokio::select! {
+                report = ask => report,
+                signal = self.signals.next() => return Ok(Some(signal)),
+                ended = self.children.next_end() => {
+                    let why = last_words(&self.data.node(&ended.name));
+                    bail!("{} {}: {why}", ended.name, ended.how);
+                }
+            };
+            if report.all_led() {
+                note!("ready after {:.1} s", begin.elapsed().as_secs_f64());
+                return Ok(None);
+            }
+            if begin.elapsed() > READY {
+                bail!(
+                    "no primary in {} after {} s: see the logs, {}/*/server.log",
+                    report.not_led(),
+                    READY.as_secs(),
+                    self.data.path.display()
+                );
+            }
+        }
+    }
+
+    /// What runs where, and what to do with it. With `--exec`, standard output belongs to CMD.
+    fn introduce(&self, mount: &Path, long: bool) -> anyhow::Result<()> {
+        let rows = self.file.nodes.iter().map(|node| {
+            vec![
+                node.name.clone(),
+                node.region.clone(),
+                node.pid.map_or("-".into(), |pid| pid.to_string()),
+                node.address.clone(),
+                node.groups.join(", "),
+            ]
+        });
+        let table = output::table(&["node", "region", "pid", "address", "groups"], rows);
+        if !long {
+            note!("{table}");
+            return Ok(());
+        }
+        let mount = shown(mount);
+        let program = shown(&self.program);
+        let kept = if self.data.temporary { "removed at the end" } else { "kept" };
+        output::print(&format!(
+            "{table}
+
+mounted at {mount}, in region {region}; data in {data} ({kept})
+try in another terminal:
+  cp -a /usr/include {mount}/{region}
+  {program} status
+  {program} fs where {mount}/{region}
+Ctrl-C stops everything.",
+            region = self.region,
+            data = shown(&self.data.path),
+        ))
+    }
+
+    /// Waits for a signal, and tells of nodes that end.
+    async fn watch(&mut self, mount: &Mount) -> anyhow::Result<ExitCode> {
+        loop {
+            tokio::select! {
+                _ = self.signals.next() => {
+                    note!("stopping ...");
+                    return Ok(ExitCode::SUCCESS);
+                }
+                () = mount.unmounted() => {
+                    note!("unmounted by somebody else; stopping ...");
+                    return Ok(ExitCode::SUCCESS);
+                }
+                ended = self.children.next_end() => self.tell(&ended),
+            }
+        }
+    }
+
+    /// Runs CMD, and tells of nodes that end meanwhile.
+    async fn execute(&mut self, command: &str, mount: &Path) -> anyhow::Result<ExitCode> {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(command).current_dir(mount);
+        die_with_parent(&mut shell, Signal::HUP);
+        let mut running = shell.spawn().context("cannot run sh")?;
+        let pid = running.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let mut asked_to_end = false;
+        loop {
+            tokio::select! {
+                status = running.wait() => return Ok(code_of(status?)),
+                ended = self.children.next_end() => self.tell(&ended),
+                signal = self.signals.next() => {
+                    // CMD may know better than to end; the second time it has no choice.
+                    let signal = if asked_to_end { Signal::KILL } else { signal_of(signal) };
+                    asked_to_end = true;
+                    let has_it = signal == Signal::INT && std::io::stdin().is_terminal();
+                    if !has_it && let Some(pid) = pid {
+                        // Not waited for yet, so the number is still its.
+                        let _ = rustix::process::kill_process(pid, signal);
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, ended: &Ended) {
+        let dir = self.data.node(&ended.name);
+        let words = if ended.how.starts_with("ended") {
+            format!(": {}", last_words(&dir))
+        } else {
+            String::new()
+        };
+        note!(
+            "{} (process {}) {}{words}; start it again with: {} server --dir {}",
+            ended.name,
+            ended.pid,
+            ended.how,
+            shown(&self.program),
+            shown(&dir)
+        );
+    }
+}
+
+/// A path as one would type it here.
+fn shown(path: &Path) -> String {
+    let here = std::env::current_dir().ok();
+    let near = here.as_deref().and_then(|here| path.strip_prefix(here).ok());
+    let near = near.filter(|near| *near != Path::new(""));
+    match near {
+        Some(near) if near.components().count() == 1 => format!("./{}", near.display()),
+        Some(near) => near.display().to_string(),
+        None => path.display().to_string(),
+    }
+}
+
+/// The status that a shell would report for it.
+fn code_of(status: ExitStatus) -> ExitCode {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => ExitCode::from(code as u8),
+        (None, Some(signal)) => code_of_signal(signal),
+        (None, None) => ExitCode::FAILURE,
+    }
+}
+
+fn code_of_signal(signal: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+}
+
+fn signal_of(number: i32) -> Signal {
+    match number {
+        libc::SIGINT => Signal::INT,
+        libc::SIGHUP => Signal::HUP,
+        _ => Signal::TERM,
+    }
+}

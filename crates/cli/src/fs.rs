@@ -1,0 +1,217 @@
+//! `meridian fs`: where paths of a mount are placed, and placing directories.
+//!
+//! Both go through the extended attribute `user.meridian.placement` of the mounted path, so any
+//! mount of this machine will do, and no connection of their own is needed.
+
+use crate::{cluster, output};
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use meridian_core::Topology;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The attribute that says where an inode is placed: `global`, or a region's name.
+const PLACEMENT: &str = "user.meridian.placement";
+/// How many nodes of each region that holds a file keep each of its data blocks.
+const BLOCK_REPLICAS: usize = 2;
+
+/// Commands about paths in a mount.
+#[derive(Debug, Subcommand)]
+pub enum FsCommand {
+    /// Tell where a path is placed and which nodes hold it
+    #[command(after_help = "\
+Examples:
+  meridian fs where meridian/us/file
+  meridian fs where meridian --json")]
+    Where(WhereArgs),
+    /// Place an empty directory in a region, or globally
+    #[command(after_help = "\
+What is made in the directory afterwards is placed there, too. What is already placed stays where it
+is: only an empty directory can be given another placement for now.
+
+Examples:
+  mkdir meridian/shared && meridian fs place meridian/shared --region eu
+  mkdir meridian/us/world && meridian fs place meridian/us/world --global")]
+    Place(PlaceArgs),
+}
+
+/// See [`FsCommand::Where`].
+#[derive(Debug, Args)]
+pub struct WhereArgs {
+    /// A file or directory in a mount
+    path: PathBuf,
+    /// The cluster that is mounted there [default: that of the demo started last]
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// See [`FsCommand::Place`].
+#[derive(Debug, Args)]
+#[group(id = "to", required = true, multiple = false, args = ["region", "global"])]
+pub struct PlaceArgs {
+    /// An empty directory in a mount
+    dir: PathBuf,
+    /// Place it in this region: fast there
+    #[arg(long)]
+    region: Option<String>,
+    /// Place it in all regions: read fast everywhere, survives the loss of one
+    #[arg(long)]
+    global: bool,
+}
+
+/// The answer of `fs where`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Whereabouts {
+    path: PathBuf,
+    placement: String,
+    metadata_on: Vec<String>,
+    regions_with_data: Vec<String>,
+    data_copies_per_region: usize,
+}
+
+/// Runs `meridian fs`.
+///
+/// # Errors
+/// If the path is in no mount, or the file system refuses.
+pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        FsCommand::Where(args) => tell_where(args),
+        FsCommand::Place(args) => place(args),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell_where(args: &WhereArgs) -> anyhow::Result<()> {
+    let placement = placement_of(&args.path)?;
+    let cluster_path = cluster::named_or_last(args.cluster.as_deref())?;
+    let (topology, _) = cluster::read(&cluster_path)?;
+    let found = whereabouts(&args.path, placement, &topology).with_context(|| {
+        format!("{} is not the cluster mounted there: name it", cluster_path.display())
+    })?;
+    if args.json {
+        return output::print(&serde_json::to_string_pretty(&found)?);
+    }
+    output::print(&format!(
+        "{}\n  placed    {}\n  metadata  on {}\n  data      in the inode if small, else blocks on {} nodes of each of: {}",
+        found.path.display(),
+        found.placement,
+        found.metadata_on.join(", "),
+        found.data_copies_per_region,
+        found.regions_with_data.join(", "),
+    ))
+}
+
+fn whereabouts(path: &Path, placement: String, topology: &Topology) -> anyhow::Result<Whereabouts> {
+    let Some(group) = topology.group_named(&placement) else {
+        bail!("no partition is called {placement:?}");
+    };
+    let group = topology.group(group);
+    let nodes = group.members.iter().map(|node| topology.node(*node));
+    let mut regions_with_data: Vec<String> = Vec::new();
+    for node in nodes.clone() {
+        let region = &topology.regions[usize::from(node.region.0)].name;
+        if !regions_with_data.contains(region) {
+            regions_with_data.push(region.clone());
+        }
+    }
+    Ok(Whereabouts {
+        path: path.into(),
+        placement,
+        metadata_on: nodes.map(|node| node.name.clone()).collect(),
+        regions_with_data,
+        data_copies_per_region: BLOCK_REPLICAS,
+    })
+}
+
+fn placement_of(path: &Path) -> anyhow::Result<String> {
+    let mut value = [0; 256];
+    match rustix::fs::lgetxattr(path, PLACEMENT, &mut value) {
+        Ok(len) => Ok(String::from_utf8_lossy(&value[..len]).into_owned()),
+        // Symbolic links have no user attributes, by Linux's rule: they are placed as their directory.
+        Err(Errno::PERM | Errno::NODATA) if path.is_symlink() => placement_of(
+            path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new(".")),
+        ),
+        Err(error) => Err(not_here(path, error)),
+    }
+}
+
+fn place(args: &PlaceArgs) -> anyhow::Result<()> {
+    let to = if args.global { "global" } else { args.region.as_deref().unwrap_or("global") };
+    let dir = args.dir.display();
+    let before = placement_of(&args.dir)?;
+    if !args.dir.is_dir() {
+        bail!("{dir} is not a directory: a file is placed as the directory in which it is made");
+    }
+    if before == to {
+        return output::print(&format!("{dir} is placed in {to} already"));
+    }
+    match rustix::fs::setxattr(&args.dir, PLACEMENT, to.as_bytes(), XattrFlags::empty()) {
+        Ok(()) => output::print(&format!("{dir} is placed in {to} now (before: {before})")),
+        Err(Errno::NOTEMPTY) => {
+            bail!("{dir} is not empty: only an empty directory can be placed elsewhere for now")
+        }
+        Err(Errno::INVAL) => bail!("no region {to}{}", known_regions()),
+        Err(Errno::BUSY) => bail!("{dir} is the top of its partition and stays where it is"),
+        Err(Errno::PERM | Errno::ACCESS) => {
+            bail!("you may not place {dir}: it takes the owner, and the right to write above it")
+        }
+        Err(error) => Err(not_here(&args.dir, error)),
+    }
+}
+
+fn known_regions() -> String {
+    let known = cluster::named_or_last(None).and_then(|path| cluster::read(&path));
+    known.map_or_else(
+        |_| ": see `meridian status`".into(),
+        |(topology, _)| {
+            let names: Vec<_> = topology.regions.iter().map(|r| r.name.as_str()).collect();
+            format!(": there are {}", names.join(", "))
+        },
+    )
+}
+
+fn not_here(path: &Path, error: Errno) -> anyhow::Error {
+    let path = path.display();
+    match error {
+        Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS => {
+            anyhow::anyhow!("{path} is not in a Meridian mount: start one with `meridian demo`")
+        }
+        Errno::NOTCONN => anyhow::anyhow!("{path}: its mount is dead: start the demo again"),
+        error => anyhow::anyhow!("{path}: {}", std::io::Error::from(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Shape, new_cluster};
+
+    #[test]
+    fn a_path_is_on_the_nodes_of_its_group() {
+        let shape = Shape { nodes_per_region: Some(2), ..Shape::default() };
+        let topology = Topology::new(&new_cluster(&shape).unwrap()).unwrap();
+        let at = |placement: &str| whereabouts(Path::new("x"), placement.into(), &topology);
+        let eu = at("eu").unwrap();
+        assert_eq!(
+            (eu.metadata_on, eu.regions_with_data),
+            (vec!["eu-1".into(), "eu-2".into()], vec!["eu".into()])
+        );
+        assert_eq!(at("global").unwrap().metadata_on.len(), 6);
+        assert!(at("mars").is_err());
+    }
+
+    #[test]
+    fn a_local_path_is_named_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = placement_of(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("not in a Meridian mount"), "{error}");
+        let error = placement_of(&dir.path().join("none")).unwrap_err().to_string();
+        assert!(error.contains("No such file"), "{error}");
+    }
+}

@@ -1,0 +1,267 @@
+//! `meridian mount`, and what the demo needs to mount.
+
+use crate::signals::Signals;
+use crate::{cluster, last, output};
+use anyhow::{Context, bail};
+use clap::Args;
+use meridian_client::{Client, ClientOptions};
+use meridian_mount::MountOptions;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What to mount where.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs until Ctrl-C or SIGTERM, then unmounts. DIR is made if it is not there, and removed again.
+
+Examples:
+  meridian mount --region eu /mnt/eu
+  meridian mount --cluster DATA/cluster.json --region ap ./ap")]
+pub struct MountArgs {
+    /// An empty or new directory
+    dir: PathBuf,
+    /// Where this client is: nodes of that region are asked first
+    #[arg(long)]
+    region: String,
+    /// The cluster [default: that of the demo started last]
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Stay in the foreground; it always does
+    #[arg(long)]
+    foreground: bool,
+}
+
+/// Runs `meridian mount`.
+///
+/// # Errors
+/// If it cannot be mounted, or not unmounted.
+pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
+    output::log_to_stderr();
+    check_fuse()?;
+    let cluster = cluster::named_or_last(args.cluster.as_deref())?;
+    let point = MountPoint::prepare(&args.dir)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = Signals::listen()?;
+        let mount = Mount::start(&cluster, &args.region, point)?;
+        output::print(&format!(
+            "mounted at {} in region {}; Ctrl-C unmounts",
+            mount.path().display(),
+            args.region
+        ))?;
+        tokio::select! {
+            _ = signals.next() => {}
+            () = mount.unmounted() => note!("unmounted by somebody else"),
+        }
+        mount.stop().await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An empty directory to mount on.
+#[derive(Debug)]
+pub struct MountPoint {
+    path: PathBuf,
+    made: bool,
+}
+
+impl MountPoint {
+    /// Clears what a killed process left mounted at `path`, and makes the directory if need be.
+    ///
+    /// # Errors
+    /// If something lives there, or is in the way.
+    pub fn prepare(path: &Path) -> anyhow::Result<MountPoint> {
+        let path = absolute(path)?;
+        clear_stale(&path)?;
+        if is_mounted(&path)? {
+            bail!(
+                "something is mounted at {0} already: stop that demo, `umount {0}`, or name another directory",
+                path.display()
+            );
+        }
+        let made = match fs::create_dir(&path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot make {}", path.display()));
+            }
+        };
+        let mut entries =
+            fs::read_dir(&path).with_context(|| format!("cannot mount on {}", path.display()))?;
+        if entries.next().is_some() {
+            bail!("{} is not empty: mount on an empty or new directory", path.display());
+        }
+        Ok(MountPoint { path, made })
+    }
+
+    /// Where.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if self.made {
+            let _ = fs::remove_dir(&self.path); // Refused as long as something is mounted on it.
+        }
+    }
+}
+
+/// Unmounts what is mounted at `path` if its process has gone; does nothing otherwise.
+///
+/// # Errors
+/// If it cannot be unmounted.
+pub fn clear_stale(path: &Path) -> anyhow::Result<()> {
+    let what = || format!("do it by hand with `umount -l {}`", path.display());
+    if meridian_mount::clear_stale(path).with_context(what)? {
+        note!("unmounted {}, left by a process that was killed", path.display());
+    }
+    Ok(())
+}
+
+/// Names what is missing on this machine for any mount.
+///
+/// # Errors
+/// If there is no `/dev/fuse`, or it may not be opened.
+pub fn check_fuse() -> anyhow::Result<()> {
+    let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") else {
+        return Ok(());
+    };
+    match error.kind() {
+        std::io::ErrorKind::NotFound => bail!(
+            "/dev/fuse is missing: `modprobe fuse`, or start the container with --device /dev/fuse --cap-add SYS_ADMIN"
+        ),
+        std::io::ErrorKind::PermissionDenied => {
+            bail!(
+                "/dev/fuse may not be opened: run as root, or make it readable and writable for you"
+            )
+        }
+        _ => bail!("/dev/fuse cannot be opened: {error}: `modprobe fuse`"),
+    }
+}
+
+/// A mounted file system.
+pub struct Mount {
+    // Before the mount point, which is removed only when nothing is mounted on it any more.
+    mounted: meridian_mount::Mount,
+    point: MountPoint,
+}
+
+impl Mount {
+    /// Mounts the cluster at `point`, for a client in `region`. Needs a tokio runtime around it.
+    ///
+    /// # Errors
+    /// If there is no such region, or mounting is not permitted.
+    pub fn start(cluster: &Path, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
+        let client = Client::open(cluster, &ClientOptions::new(region))?;
+        let mounted = meridian_mount::mount(client, &point.path, MountOptions::default())?;
+        Ok(Mount { mounted, point })
+    }
+
+    /// Where.
+    pub fn path(&self) -> &Path {
+        self.point.path()
+    }
+
+    /// Waits until somebody else unmounts it.
+    pub async fn unmounted(&self) {
+        self.mounted.wait().await;
+    }
+
+    /// Stores what is still buffered and unmounts, even if a program is still in it.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or not all could be stored.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let Mount { mounted, point } = self;
+        let result = mounted.unmount().await;
+        drop(point);
+        Ok(result?)
+    }
+}
+
+/// Clears what the demo that was started last has left if it was killed.
+///
+/// # Errors
+/// If that does not work.
+pub fn clear_last() -> anyhow::Result<()> {
+    if last::read().is_some()
+        && let Some(mount) = crate::data::clear_after_killed_demo()?
+    {
+        clear_stale(&mount)?;
+    }
+    Ok(())
+}
+
+/// The path without `.`, `..` and links, though it may not be there itself or may be a dead mount.
+fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
+    let Some(name) = path.file_name() else {
+        return path.canonicalize().with_context(|| path.display().to_string());
+    };
+    let parent = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+    let parent = parent
+        .canonicalize()
+        .with_context(|| format!("no directory {} to mount in", parent.display()))?;
+    Ok(parent.join(name))
+}
+
+/// Whether the kernel lists `path` as a place where something is mounted.
+fn is_mounted(path: &Path) -> anyhow::Result<bool> {
+    let table = fs::read("/proc/self/mountinfo").context("cannot read the table of mounts")?;
+    Ok(points_in(&table).any(|point| point == path.as_os_str().as_bytes()))
+}
+
+/// The mount points in a table as `/proc/self/mountinfo`: the fifth word of each line, in which
+/// blanks and the like stand as `\040`.
+fn points_in(table: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let lines = table.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(|word| {
+        let mut point = Vec::new();
+        let mut rest = word;
+        while let Some((first, after)) = rest.split_first() {
+            let octal = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+            match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+                Some(byte) if *first == b'\\' => {
+                    point.push(byte);
+                    rest = &after[3..];
+                }
+                _ => {
+                    point.push(*first);
+                    rest = after;
+                }
+            }
+        }
+        point
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_read_as_the_kernel_writes_them() {
+        let table =
+            b"36 35 98:0 / /mnt/a\\040b rw - ext3 /dev/root rw\n1 2 0:1 / /x\\134y rw - t s o\n";
+        let points: Vec<_> = points_in(table).collect();
+        assert_eq!(points, [b"/mnt/a b".to_vec(), b"/x\\y".to_vec()]);
+        assert!(is_mounted(Path::new("/proc")).unwrap());
+    }
+
+    #[test]
+    fn only_an_empty_directory_is_mounted_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = MountPoint::prepare(&dir.path().join("a/b")).unwrap_err().to_string();
+        assert!(error.contains("no directory"), "{error}");
+        let point = MountPoint::prepare(&dir.path().join("a")).unwrap();
+        assert!(point.path().is_dir());
+        drop(point);
+        assert!(!dir.path().join("a").exists(), "made here, so removed here");
+        fs::write(dir.path().join("file"), "").unwrap();
+        let error = MountPoint::prepare(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("not empty"), "{error}");
+    }
+}

@@ -1,0 +1,54 @@
+//! `meridian server`: one node of a cluster.
+
+use crate::lock::{self, SERVER_LOCK, Tried};
+use anyhow::{Context, bail};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What a server needs to know.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The demo makes the folders and starts one server in each. One that was killed can be started again
+by hand, also while the demo runs: it catches up with the others.
+
+Exit status 2 if the server cannot start as it is configured, 3 if its disk failed or is damaged.
+
+Example:
+  meridian server --dir DATA/us-1
+
+MERIDIAN_LOG sets how much is logged: error, warn, info (the default), debug, or by module as
+in warn,meridian_node=debug.")]
+pub struct ServerArgs {
+    /// The node's folder; its name is the node's
+    #[arg(long)]
+    dir: PathBuf,
+    /// The cluster [default: cluster.json beside the node's folder]
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+}
+
+/// Runs `meridian server` until it is told to stop.
+///
+/// # Errors
+/// If the node cannot start, or must stop.
+pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
+    crate::output::log_to_stderr();
+    let dir = args.dir.canonicalize().with_context(|| {
+        format!("no node's folder at {}: the demo makes them", args.dir.display())
+    })?;
+    let _lock = match lock::try_lock(&dir.join(SERVER_LOCK))? {
+        Tried::Locked(lock) => lock,
+        Tried::Held(pid) => {
+            bail!("{} runs already, as process {pid}", dir.display());
+        }
+    };
+    let options = meridian_node::ServerOptions { dir, cluster: args.cluster.clone() };
+    match meridian_node::run(&options) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            note!("meridian: {error}");
+            Ok(ExitCode::from(error.exit_code()))
+        }
+    }
+}

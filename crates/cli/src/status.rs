@@ -1,0 +1,285 @@
+//! `meridian status`: how nodes and groups are.
+
+use crate::{cluster, output};
+use clap::Args;
+use meridian_client::{Client, ClientOptions};
+use meridian_core::{GroupId, NodeId, Topology};
+use meridian_host::api::NodeStatus;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long a node may take to answer before it counts as not reachable.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What to tell.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+lag is how many messages the replica has delivered less than the foremost of its group; head age is
+how long the oldest message there waits for its delivery.
+
+Exit status 0 if all nodes answer and all groups have a primary, else 1.
+
+Examples:
+  meridian status
+  meridian status --cluster DATA/cluster.json --json")]
+pub struct StatusArgs {
+    /// The cluster [default: that of the demo started last]
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is told.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    cluster: u64,
+    nodes: Vec<NodeReport>,
+    groups: Vec<GroupReport>,
+}
+
+/// A node.
+#[derive(Debug, Serialize)]
+struct NodeReport {
+    node: String,
+    region: String,
+    address: String,
+    reachable: bool,
+    /// Why it is not reachable.
+    error: Option<String>,
+    pid: Option<u32>,
+    uptime_ms: Option<u64>,
+    connected_peers: Option<usize>,
+    blocks: Option<u64>,
+    block_bytes: Option<u64>,
+    bad_frames: Option<u64>,
+}
+
+/// A group.
+#[derive(Debug, Serialize)]
+struct GroupReport {
+    group: String,
+    /// The greatest epoch that a member follows.
+    epoch: Option<u64>,
+    /// Who leads it, if it says itself that it does.
+    primary: Option<String>,
+    /// The foremost position delivered.
+    delivered: u64,
+    replicas: Vec<ReplicaReport>,
+}
+
+/// A member of a group that is reachable.
+#[derive(Debug, Serialize)]
+struct ReplicaReport {
+    node: String,
+    role: String,
+    epoch: u64,
+    delivered: u64,
+    applied: u64,
+    lag: u64,
+    pending: u64,
+    head_age_ms: u64,
+    state_hash: String,
+}
+
+/// Runs `meridian status`.
+///
+/// # Errors
+/// If there is no cluster to ask.
+pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let path = cluster::named_or_last(args.cluster.as_deref())?;
+    let (topology, _) = cluster::read(&path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(async {
+        let region = topology.regions[0].name.as_str();
+        let client = Client::open(&path, &ClientOptions::new(region))?;
+        anyhow::Ok(ask_all(&client, &topology).await)
+    })?;
+    let text = if args.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
+    output::print(&text)?;
+    let well = report.nodes.iter().all(|node| node.reachable) && report.all_led();
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Asks all nodes at once.
+pub async fn ask_all(client: &Client, topology: &Topology) -> Report {
+    let mut asked = Vec::new();
+    for place in 0..topology.nodes.len() {
+        let node = NodeId(u16::try_from(place).expect("ids of nodes are of 16 bits"));
+        let client = client.clone();
+        asked.push(tokio::spawn(async move {
+            client.status(node, PATIENCE).await.map_err(|error| error.to_string())
+        }));
+    }
+    let mut answers = Vec::new();
+    for answer in asked {
+        answers.push(answer.await.unwrap_or_else(|error| Err(error.to_string())));
+    }
+    Report::new(topology, &answers)
+}
+
+impl Report {
+    fn new(topology: &Topology, answers: &[Result<NodeStatus, String>]) -> Report {
+        let nodes = topology.nodes.iter().zip(answers).map(|(node, answer)| {
+            let status = answer.as_ref().ok();
+            NodeReport {
+                node: node.name.clone(),
+                region: topology.regions[usize::from(node.region.0)].name.clone(),
+                address: node.address.clone(),
+                reachable: status.is_some(),
+                error: answer.as_ref().err().cloned(),
+                pid: status.map(|s| s.pid),
+                uptime_ms: status.map(|s| s.uptime_ms),
+                connected_peers: status.map(|s| s.connected.len()),
+                blocks: status.map(|s| s.blocks.0),
+                block_bytes: status.map(|s| s.blocks.1),
+                bad_frames: status.map(|s| s.bad_frames),
+            }
+        });
+        let groups = topology.group_ids().map(|group| group_report(topology, group, answers));
+        Report { cluster: topology.cluster, nodes: nodes.collect(), groups: groups.collect() }
+    }
+
+    /// Whether each group has a primary.
+    pub fn all_led(&self) -> bool {
+        self.groups.iter().all(|group| group.primary.is_some())
+    }
+
+    /// The groups that have none, for people.
+    pub fn not_led(&self) -> String {
+        let names = self.groups.iter().filter(|group| group.primary.is_none());
+        names.map(|group| group.group.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    fn for_people(&self) -> String {
+        let or_dash = |number: Option<u64>| number.map_or("-".into(), |n| n.to_string());
+        let nodes = self.nodes.iter().map(|node| {
+            vec![
+                node.node.clone(),
+                node.region.clone(),
+                or_dash(node.pid.map(u64::from)),
+                node.address.clone(),
+                node.uptime_ms.map_or("-".into(), |ms| format!("{} s", ms / 1000)),
+                or_dash(node.connected_peers.map(|n| n as u64)),
+                or_dash(node.blocks),
+                or_dash(node.block_bytes),
+                node.error.as_ref().map_or("yes".into(), |error| format!("NO: {error}")),
+            ]
+        });
+        let head =
+            ["node", "region", "pid", "address", "up", "peers", "blocks", "bytes", "reachable"];
+        let nodes = output::table(&head, nodes);
+        let mut rows = Vec::new();
+        for group in &self.groups {
+            let primary = group.primary.clone().unwrap_or("NONE".into());
+            for replica in &group.replicas {
+                rows.push(vec![
+                    group.group.clone(),
+                    replica.node.clone(),
+                    replica.role.clone(),
+                    replica.epoch.to_string(),
+                    primary.clone(),
+                    replica.delivered.to_string(),
+                    replica.applied.to_string(),
+                    replica.lag.to_string(),
+                    replica.pending.to_string(),
+                    format!("{} ms", replica.head_age_ms),
+                ]);
+            }
+            if group.replicas.is_empty() {
+                let mut row = vec![group.group.clone(), "none reachable".into()];
+                row.resize(10, "-".into());
+                rows.push(row);
+            }
+        }
+        let head = [
+            "group",
+            "node",
+            "role",
+            "epoch",
+            "primary",
+            "delivered",
+            "applied",
+            "lag",
+            "pending",
+            "head age",
+        ];
+        format!("{nodes}\n\n{}", output::table(&head, rows))
+    }
+}
+
+fn group_report(
+    topology: &Topology,
+    group: GroupId,
+    answers: &[Result<NodeStatus, String>],
+) -> GroupReport {
+    let members = topology.group(group).members.iter();
+    let answered: Vec<_> = members
+        .filter_map(|node| {
+            let status = answers.get(usize::from(node.0))?.as_ref().ok()?;
+            Some((*node, status.replicas.iter().find(|replica| replica.group == group)?))
+        })
+        .collect();
+    let delivered = answered.iter().map(|(_, replica)| replica.delivered.0).max().unwrap_or(0);
+    let primaries = answered.iter().filter(|(_, replica)| replica.role == "primary");
+    // While epochs change an old primary may not know yet: the one of the greatest epoch leads.
+    let primary = primaries.max_by_key(|(_, replica)| replica.epoch.number);
+    let replicas = answered.iter().map(|(node, replica)| ReplicaReport {
+        node: topology.node(*node).name.clone(),
+        role: replica.role.clone(),
+        epoch: replica.epoch.number,
+        delivered: replica.delivered.0,
+        applied: replica.applied.0,
+        lag: delivered - replica.delivered.0,
+        pending: replica.pending,
+        head_age_ms: replica.head_age_ms,
+        state_hash: format!("{:016x}", replica.state_hash),
+    });
+    GroupReport {
+        group: topology.group(group).name.clone(),
+        epoch: answered.iter().map(|(_, replica)| replica.epoch.number).max(),
+        primary: primary.map(|(node, _)| topology.node(*node).name.clone()),
+        delivered,
+        replicas: replicas.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Shape, new_cluster};
+    use serde_json::json;
+
+    fn status(node: u16, replicas: &[(u16, &str, u64, u64)]) -> NodeStatus {
+        let replicas = replicas.iter().map(|(group, role, epoch, delivered)| {
+            json!({"group": group, "role": role, "epoch": {"number": epoch, "leader": node},
+                "primary": node, "delivered": delivered, "applied": delivered, "clock": 0,
+                "pending": 0, "head_age_ms": 0, "state_hash": 7})
+        });
+        let replicas: Vec<_> = replicas.collect();
+        serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
+            "replicas": replicas, "blocks": [1, 2], "bad_frames": 0, "connected": []}))
+        .unwrap()
+    }
+
+    #[test]
+    fn lag_is_counted_from_the_foremost_and_the_newest_epoch_leads() {
+        let shape =
+            Shape { regions: vec!["us".into()], nodes_per_region: Some(3), ..Shape::default() };
+        let topology = Topology::new(&new_cluster(&shape).unwrap()).unwrap();
+        let answers = [
+            Ok(status(0, &[(0, "primary", 1, 90), (1, "follower", 4, 70)])),
+            Ok(status(1, &[(0, "primary", 2, 100), (1, "promised", 4, 60)])),
+            Err("connection refused".to_string()),
+        ];
+        let report = Report::new(&topology, &answers);
+        assert_eq!(report.groups[0].primary.as_deref(), Some("us-2"));
+        assert_eq!(report.groups[0].replicas[0].lag, 10);
+        assert_eq!((report.all_led(), report.not_led()), (false, "us".to_string()));
+        let text = report.for_people();
+        assert!(text.contains("NO: connection refused") && text.contains("NONE"), "{text}");
+    }
+}

@@ -1,0 +1,341 @@
+//! The built binary, a real mount, real programs.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+mod harness;
+
+use harness::{Room, Running, eventually, kill};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Programs that people use, in the directory `$D` of the mount.
+const PROGRAMS: &str = include_str!("programs.sh");
+
+fn assert_programs_work(place: &str) {
+    let room = Room::new();
+    let ended = room.exec(&format!("D={place}\n{PROGRAMS}"));
+    assert!(ended.status.success(), "{}\n{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.ends_with("all programs work\n"), "{}", ended.stdout);
+}
+
+#[test]
+fn real_programs_work_in_a_region() {
+    assert_programs_work("us");
+}
+
+#[test]
+fn real_programs_work_in_a_region_that_is_not_the_clients() {
+    assert_programs_work("eu");
+}
+
+#[test]
+fn real_programs_work_in_the_global_part() {
+    assert_programs_work("world");
+}
+
+#[test]
+fn the_status_of_the_command_is_the_demos() {
+    let room = Room::new();
+    let ended = room.exec("pwd; ls; cat; exit 37");
+    assert_eq!(ended.status.code(), Some(37), "{ended:?}");
+    let mount = room.mount().canonicalize().unwrap_or(room.mount());
+    assert_eq!(ended.stdout, format!("{}\nap\neu\nus\n", mount.display()));
+    let ended = room.exec("kill -TERM $$");
+    assert_eq!(ended.status.code(), Some(128 + libc::SIGTERM), "{ended:?}");
+    assert!(!room.mount().exists(), "the demo made the mount point, so it removes it");
+}
+
+#[test]
+fn a_demo_shows_what_runs_where_and_stops_on_ctrl_c() {
+    let room = Room::new();
+    let demo = room.demo();
+    let cluster = room.cluster();
+    assert_eq!(cluster["nodes"].as_array().unwrap().len(), 9);
+    let status = room.run(&["status"]);
+    assert!(status.status.success(), "{status:?}");
+    for word in ["us-1", "eu-2", "ap-3", "global", "primary", "lag"] {
+        assert!(status.stdout.contains(word), "{word}: {}", status.stdout);
+    }
+    let second = room.run(&["demo", "--mount", "mnt"]);
+    assert!(!second.status.success());
+    assert!(second.stderr.contains("already"), "{second:?}");
+    demo.stop();
+    room.assert_clean();
+    let status = room.run(&["status"]);
+    assert!(status.stderr.contains("no demo is running"), "{status:?}");
+}
+
+#[test]
+fn a_demo_that_was_killed_leaves_nothing_that_hinders_the_next() {
+    let room = Room::new();
+    // With temporary data, so that the next one has to find it.
+    let temporary = room.path("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let start = || {
+        let mut command = room.meridian(&["demo", "--mount", "mnt", "--nodes-per-region", "1"]);
+        command.env("TMPDIR", &temporary);
+        Running::start(command, room.mount())
+    };
+    let demo = start();
+    fs::write(demo.mount().join("us/file"), "x").unwrap();
+    demo.kill();
+    let demo = start();
+    assert!(!demo.mount().join("us/file").exists(), "another cluster");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 1, "the old data are gone");
+    demo.stop();
+    room.assert_clean();
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+}
+
+/// Writes numbered files, each synced, until `stop`; returns how many were acknowledged.
+fn write_files(dir: &Path, stop: &AtomicBool, count: impl Fn(u64)) -> u64 {
+    let mut done = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut file = File::create_new(dir.join(done.to_string())).unwrap();
+        file.write_all(content(done).as_bytes()).unwrap();
+        file.sync_all().unwrap();
+        done += 1;
+        count(done);
+    }
+    done
+}
+
+/// Some are short enough to lie in the inode, some have blocks.
+fn content(number: u64) -> String {
+    format!("{number} ").repeat(if number.is_multiple_of(5) { 20_000 } else { 100 })
+}
+
+fn assert_written(dir: &Path, count: u64) {
+    for number in 0..count {
+        let found = fs::read_to_string(dir.join(number.to_string()))
+            .unwrap_or_else(|error| panic!("file {number} of {count}: {error}"));
+        assert!(found == content(number), "file {number} of {count} is changed");
+    }
+}
+
+/// One node of a region dies while a program writes, comes back, and then must carry the group when
+/// another dies.
+#[test]
+fn writing_goes_on_when_nodes_are_killed() {
+    let room = Room::new();
+    let demo = room.demo();
+    let dir = demo.mount().join("us/files");
+    fs::create_dir(&dir).unwrap();
+    let stop = AtomicBool::new(false);
+    let (counts, counted) = std::sync::mpsc::channel();
+    let more = || {
+        let seen = counted.try_iter().last().unwrap_or(0);
+        while counted.recv_timeout(harness::PATIENCE).expect("writing goes on") < seen + 30 {}
+    };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_files(&dir, &stop, |count| counts.send(count).unwrap()));
+        // Let the writer go also when a check below fails.
+        let stop = StopAtEnd(&stop);
+        more();
+        let first = room.group("us")["primary"].as_str().unwrap().to_string();
+        kill(room.pid_of(&first), libc::SIGKILL);
+        more();
+        let second = room.group("us")["primary"].as_str().unwrap().to_string();
+        assert_ne!(first, second);
+
+        let node_dir = room.path("data").join(&first);
+        let mut server = room.meridian(&["server", "--dir", node_dir.to_str().unwrap()]);
+        let log = File::options().append(true).open(node_dir.join("server.log")).unwrap();
+        let mut server = server.stderr(log).spawn().unwrap();
+        eventually("the node that was killed has caught up", || {
+            let group = room.group("us");
+            let mut replicas = group["replicas"].as_array().unwrap().iter();
+            let replica = replicas.find(|replica| replica["node"] == *first);
+            replica.is_some_and(|r| r["role"] == "follower" && r["lag"].as_u64().unwrap() < 50)
+        });
+        kill(room.pid_of(&second), libc::SIGKILL);
+        more();
+        drop(stop);
+        let count = writer.join().unwrap();
+        assert_written(&dir, count);
+        demo.stop();
+        assert!(server.wait().unwrap().success(), "the demo stops also what was started by hand");
+    });
+    room.assert_clean();
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_all_were_killed() {
+    let room = Room::new();
+    let demo = room.demo();
+    let (us, world) = (demo.mount().join("us/files"), demo.mount().join("files"));
+    let mut counts = Vec::new();
+    for dir in [&us, &world] {
+        fs::create_dir(dir).unwrap();
+        let stop = AtomicBool::new(false);
+        counts.push(write_files(dir, &stop, |count| stop.store(count == 60, Ordering::Relaxed)));
+    }
+    fs::rename(us.join("7"), world.join("moved")).unwrap();
+    let nodes = room.cluster()["nodes"].as_array().unwrap().clone();
+    for node in &nodes {
+        kill(i32::try_from(node["pid"].as_i64().unwrap()).unwrap(), libc::SIGKILL);
+    }
+    demo.kill();
+
+    let demo = room.demo();
+    let again = room.cluster();
+    let names = |nodes: &[serde_json::Value]| -> Vec<String> {
+        nodes.iter().map(|node| node["name"].as_str().unwrap().to_string()).collect()
+    };
+    assert_eq!(names(again["nodes"].as_array().unwrap()), names(&nodes));
+    fs::rename(world.join("moved"), us.join("7")).unwrap();
+    assert_written(&us, counts[0]);
+    assert_written(&world, counts[1]);
+    demo.stop();
+    room.assert_clean();
+    let other = room.run(&["demo", "--mount", "mnt", "--data", "data", "--nodes-per-region", "2"]);
+    assert!(other.stderr.contains("has 3 nodes in us"), "{other:?}");
+}
+
+#[test]
+fn two_mounts_see_each_others_files() {
+    let room = Room::new();
+    let demo = room.demo();
+    let cluster = room.path("data/cluster.json");
+    let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "eu", "eu"];
+    let other = Running::start(room.meridian(&args), room.path("eu"));
+    let (here, there) = (demo.mount(), other.mount());
+    for place in ["us", "eu", "."] {
+        let (mine, theirs) = (here.join(place).join("note"), there.join(place).join("note"));
+        fs::write(&mine, "from us").unwrap();
+        eventually("the other mount sees a new file", || {
+            fs::read_to_string(&theirs).is_ok_and(|text| text == "from us")
+        });
+        fs::write(&theirs, "from eu, and longer").unwrap();
+        eventually("this mount sees the change", || {
+            fs::read_to_string(&mine).unwrap() == "from eu, and longer"
+        });
+        fs::rename(&theirs, there.join(place).join("renamed")).unwrap();
+        eventually("this mount sees the new name", || {
+            !mine.exists() && here.join(place).join("renamed").exists()
+        });
+    }
+    other.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+#[test]
+fn directories_are_placed_and_paths_found() {
+    let room = Room::new();
+    let demo = room.demo();
+    let found = |path: &str| -> serde_json::Value {
+        let ended = room.run(&["fs", "where", path, "--json"]);
+        serde_json::from_str(&ended.stdout).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+    };
+    assert_eq!(found("mnt")["placement"], "global");
+    assert_eq!(found("mnt/ap")["metadata_on"], serde_json::json!(["ap-1", "ap-2", "ap-3"]));
+    let dir = demo.mount().join("shared");
+    fs::create_dir(&dir).unwrap();
+    let placed = room.run(&["fs", "place", "mnt/shared", "--region", "eu"]);
+    assert!(placed.status.success(), "{placed:?}");
+    fs::write(dir.join("file"), "x").unwrap();
+    eventually("what is made in it is placed there", || {
+        found("mnt/shared/file")["placement"] == "eu" && found("mnt/shared")["placement"] == "eu"
+    });
+    let refused = |args: &[&str], why: &str| {
+        let ended = room.run(args);
+        assert!(!ended.status.success() && ended.stderr.contains(why), "{why}: {ended:?}");
+    };
+    refused(&["fs", "place", "mnt/shared", "--global"], "not empty");
+    fs::create_dir(demo.mount().join("empty")).unwrap();
+    refused(&["fs", "place", "mnt/empty", "--region", "mars"], "no region mars");
+    refused(&["fs", "place", "run", "--global"], "not in a Meridian mount");
+    refused(&["fs", "where", "mnt/none"], "No such file");
+    demo.stop();
+    room.assert_clean();
+}
+
+#[test]
+fn the_benchmark_runs_on_a_mount() {
+    let room = Room::new();
+    let demo = room.demo();
+    let args = ["bench", "fs", "mnt/us", "--seconds", "0.5", "--threads", "4", "--json"];
+    let ended = room.run(&[&args[..], &["--history", "history"]].concat());
+    assert!(ended.status.success(), "{ended:?}");
+    let figures: Vec<serde_json::Value> = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(figures.len(), 4);
+    for figure in &figures {
+        assert!(figure["ops"].as_u64() > Some(0) && figure["errors"] == 0, "{figure}");
+    }
+    assert!(fs::read_to_string(room.path("history")).unwrap().lines().count() > 10);
+    assert_eq!(fs::read_dir(demo.mount().join("us")).unwrap().count(), 0, "it cleans up");
+    demo.stop();
+    room.assert_clean();
+}
+
+/// A demo with nothing to do leaves the machine alone: less than 5 % of a core for all ten processes.
+#[test]
+fn an_idle_demo_is_quiet() {
+    let room = Room::new();
+    let demo = room.demo();
+    let nodes = room.cluster()["nodes"].as_array().unwrap().clone();
+    let mut pids: Vec<i64> = nodes.iter().map(|node| node["pid"].as_i64().unwrap()).collect();
+    pids.push(i64::from(demo.pid()));
+    let ticks = || -> u64 { pids.iter().map(|pid| cpu_ticks(*pid)).sum() };
+    let span = Duration::from_secs(5); // What is measured is time: there is no event to wait for.
+    let before = ticks();
+    std::thread::sleep(span);
+    let used = (ticks() - before) as f64 / 100.0; // A tick is 10 ms on Linux.
+    let share = used / span.as_secs_f64();
+    assert!(share < 0.05, "{:.1} % of a core", share * 100.0);
+    demo.stop();
+}
+
+/// User and system time of a process: fields 14 and 15 of its `stat`, counted after the name.
+fn cpu_ticks(pid: i64) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn wrong_usage_is_refused_in_one_line() {
+    let room = Room::new();
+    let refused = |args: &[&str], code: i32, why: &str| {
+        let ended = room.run(args);
+        assert_eq!(ended.status.code(), Some(code), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{why}: {ended:?}");
+        assert!(code == 2 || ended.stderr.trim().lines().count() == 1, "{ended:?}");
+    };
+    refused(&["demo", "--colour"], 2, "--colour");
+    refused(&["demo", "--regions", "us,global"], 2, "global");
+    refused(&["demo", "--nodes-per-region", "0"], 2, "0");
+    refused(
+        &["demo", "--region", "mars", "--mount", "mnt"],
+        1,
+        "no region mars: there are us, eu, ap",
+    );
+    refused(&["demo", "--rtt", "us-mars=3", "--mount", "mnt"], 1, "no region mars");
+    refused(&["demo", "--mount", "/proc"], 1, "mounted at /proc already");
+    refused(&["demo", "--mount", "no/such"], 1, "no directory no");
+    refused(&["server", "--dir", "none"], 1, "no node's folder at none");
+    refused(&["status"], 1, "no demo is running");
+    refused(&["status", "--cluster", "none.json"], 1, "none.json");
+    fs::write(room.path("taken"), "").unwrap();
+    refused(&["demo", "--mount", "taken"], 1, "taken");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let number = port.local_addr().unwrap().port().to_string();
+    refused(&["demo", "--mount", "mnt", "--port", &number], 1, "is in use");
+    fs::create_dir(room.path("old")).unwrap();
+    fs::write(room.path("old/cluster.json"), r#"{"format":9,"cluster":1,"nodes":[]}"#).unwrap();
+    refused(&["demo", "--mount", "mnt", "--data", "old"], 1, "format 9");
+    room.assert_clean();
+    assert!(!room.mount().exists(), "no mount point is left by a demo that did not start");
+}

@@ -1,0 +1,92 @@
+//! Why a call of the client fails, and which errno that is.
+
+use meridian_core::topology::TopologyError;
+use meridian_fs::FsError;
+use meridian_host::api::Refusal;
+use std::path::PathBuf;
+
+/// Why a call fails.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// The tree refuses it: nothing was done.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    /// No answer in time. An update may still happen.
+    #[error("no answer in time: {what}")]
+    Timeout {
+        /// What was asked, of whom.
+        what: String,
+    },
+    /// No node that could answer can be reached.
+    #[error("cannot reach {whom}")]
+    Unreachable {
+        /// The group, region or node.
+        whom: String,
+    },
+    /// A node answers that it cannot.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// A block is on no node that should have it, or damaged on all.
+    #[error("lost data: {0}")]
+    Lost(String),
+    /// What a node answered makes no sense.
+    #[error("{0}")]
+    Protocol(String),
+}
+
+impl ClientError {
+    /// The errno that a program sees.
+    pub fn errno(&self) -> i32 {
+        const EIO: i32 = 5;
+        const ETIMEDOUT: i32 = 110;
+        match self {
+            ClientError::Fs(error) => error.errno(),
+            ClientError::Timeout { .. } | ClientError::Unreachable { .. } => ETIMEDOUT,
+            ClientError::Refused(_) | ClientError::Lost(_) | ClientError::Protocol(_) => EIO,
+        }
+    }
+
+    /// Whether nobody knows if it happened, or will.
+    pub fn is_unknown(&self) -> bool {
+        match self {
+            ClientError::Fs(_) => false,
+            ClientError::Timeout { .. }
+            | ClientError::Unreachable { .. }
+            | ClientError::Refused(_)
+            | ClientError::Lost(_)
+            | ClientError::Protocol(_) => true,
+        }
+    }
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file says nothing sensible.
+    #[error("{}: {source}", path.display())]
+    Topology {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: TopologyError,
+    },
+    /// No such region.
+    #[error("there is no region {name:?}; there are: {known}")]
+    Region {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The operating system gives no random bytes.
+    #[error("cannot read /dev/urandom: {0}")]
+    Random(std::io::Error),
+}

@@ -1,0 +1,424 @@
+//! Files as POSIX programs see them, without a word of FUSE: names, attributes, open files, and
+//! the bytes that were written and are not yet sent.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`names`] | lookup, create, unlink, rename and the like; placement |
+//! | [`attributes`] | stat, setattr, extended attributes |
+//! | [`directory`] | listings |
+//! | [`buffer`] | what is buffered of one file |
+//! | [`write`] | write, flush, fsync |
+//! | [`read`] | read, seek |
+//! | [`locks`] | fcntl locks |
+//!
+//! Invariants:
+//! - F1: what a program wrote is in the file's buffer until it is stored, or the file is gone.
+//! - F2: of one file one flush is under way at a time; writes meanwhile wait for the next.
+//! - F3: what is read or shown of a file is what a replica has, never from before this mount's last
+//!   flush of it, and over it all that is buffered.
+
+pub mod attributes;
+pub mod buffer;
+pub mod directory;
+pub mod locks;
+pub mod names;
+pub mod read;
+pub mod write;
+
+use crate::client::{Client, lock};
+use crate::error::ClientError;
+use buffer::Buffer;
+use meridian_core::{GroupId, Position};
+use meridian_fs::types::{Attributes, Ino, Place};
+use meridian_fs::{Answer, FsError, Query, Update};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// How often a call looks again when the tree has changed under it.
+pub(crate) const LOOK_AGAIN: usize = 16;
+/// How long written bytes wait at most to be sent when nobody asks for it.
+const FLUSH_AGE: Duration = Duration::from_secs(5);
+/// How often those are looked for.
+const TICK: Duration = Duration::from_secs(1);
+/// How often the partitions in which this client holds something hear that it lives.
+const RENEW: Duration = Duration::from_secs(10);
+/// How many inodes' last own changes are remembered, at least.
+const RECENT: usize = 8192;
+/// How long to wait for a partition that may have an inode, when it is looked for in all.
+const SEARCH_LIMIT: Duration = Duration::from_secs(3);
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// `O_APPEND`.
+    pub append: bool,
+    /// `O_SYNC` or `O_DSYNC`: each write is as durable as after fsync.
+    pub sync: bool,
+}
+
+/// The number of an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(pub u64);
+
+/// An inode that is open on this mount, or has something buffered.
+#[derive(Debug)]
+pub(crate) struct OpenInode {
+    pub(crate) place: Place,
+    pub(crate) buffer: Mutex<Buffer>,
+    /// F2: who holds it flushes, or changes what flushed bytes must not overtake.
+    pub(crate) flushing: tokio::sync::Mutex<()>,
+}
+
+/// An open file.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) inode: Arc<OpenInode>,
+    pub(crate) mode: OpenMode,
+}
+
+/// The last own change of inodes: the position it had, and the attributes after it. An answer
+/// from before it is not believed.
+#[derive(Debug, Default)]
+struct Recent {
+    now: HashMap<Ino, (Position, Attributes)>,
+    before: HashMap<Ino, (Position, Attributes)>,
+}
+
+/// Files over a client. Made once per mount.
+#[derive(Debug)]
+pub struct Files {
+    pub(crate) client: Client,
+    pub(crate) open: Mutex<HashMap<Handle, OpenFile>>,
+    pub(crate) inodes: Mutex<HashMap<Ino, Arc<OpenInode>>>,
+    /// Where inodes live that are not where they were made.
+    moved: Mutex<HashMap<Ino, GroupId>>,
+    recent: Mutex<Recent>,
+    /// Inodes whose name is being removed though nobody has them open here; opening them waits.
+    unlinking: Mutex<HashSet<Ino>>,
+    unlinked: Notify,
+    next_handle: AtomicU64,
+    /// Bytes buffered, of all files.
+    pub(crate) buffered: AtomicUsize,
+}
+
+impl Files {
+    /// Files over `client`. Must be called within a tokio runtime: a task flushes what is old.
+    pub fn new(client: Client) -> Arc<Files> {
+        let files = Arc::new(Files {
+            client,
+            open: Mutex::default(),
+            inodes: Mutex::default(),
+            moved: Mutex::default(),
+            recent: Mutex::default(),
+            unlinking: Mutex::default(),
+            unlinked: Notify::new(),
+            next_handle: AtomicU64::new(1),
+            buffered: AtomicUsize::new(0),
+        });
+        tokio::spawn(keep_up(Arc::downgrade(&files)));
+        files
+    }
+
+    /// The client beneath.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Opens the file `ino`.
+    ///
+    /// # Errors
+    /// [`FsError::Gone`] if it was removed a moment ago.
+    pub async fn open(&self, ino: Ino, mode: OpenMode) -> Result<Handle, ClientError> {
+        let mut verify = false;
+        let handle = loop {
+            let unlinked = self.unlinked.notified();
+            tokio::pin!(unlinked);
+            unlinked.as_mut().enable();
+            if let Some(handle) = self.open_now(ino, mode) {
+                break handle;
+            }
+            verify = true;
+            unlinked.await;
+        };
+        if verify && let Err(error) = self.attributes(ino).await {
+            self.release(handle).await;
+            return Err(error);
+        }
+        Ok(handle)
+    }
+
+    /// Opens the file `ino`, unless its name is just being removed here: then [`Files::open`] waits.
+    pub fn open_now(&self, ino: Ino, mode: OpenMode) -> Option<Handle> {
+        // Held until it is registered: who removes the name then sees that it is open.
+        let unlinking = lock(&self.unlinking);
+        (!unlinking.contains(&ino)).then(|| self.register(ino, mode))
+    }
+
+    pub(crate) fn register(&self, ino: Ino, mode: OpenMode) -> Handle {
+        let handle = Handle(self.next_handle.fetch_add(1, Ordering::Relaxed));
+        let place = self.place_of(ino);
+        let mut inodes = lock(&self.inodes);
+        let inode = inodes.entry(ino).or_insert_with(|| {
+            Arc::new(OpenInode { place, buffer: Mutex::default(), flushing: Default::default() })
+        });
+        lock(&inode.buffer).handles.insert(handle, None);
+        lock(&self.open).insert(handle, OpenFile { inode: inode.clone(), mode });
+        handle
+    }
+
+    /// The open file of that number.
+    pub(crate) fn file(&self, handle: Handle) -> Result<OpenFile, ClientError> {
+        const EBADF: FsError = FsError::Invalid;
+        lock(&self.open).get(&handle).cloned().ok_or(ClientError::Fs(EBADF))
+    }
+
+    /// Which inode is open under that number.
+    pub fn inode_of(&self, handle: Handle) -> Option<Ino> {
+        lock(&self.open).get(&handle).map(|file| file.inode.place.ino)
+    }
+
+    /// Closes it for good. What is still buffered is sent later, unless the file has no name left;
+    /// its locks go with the last handle.
+    pub async fn release(&self, handle: Handle) {
+        if self.release_now(handle) {
+            return;
+        }
+        let Some(file) = lock(&self.open).remove(&handle) else { return };
+        let inode = file.inode;
+        let (nameless, owners) = {
+            let mut buffer = lock(&inode.buffer);
+            buffer.handles.remove(&handle);
+            match buffer.handles.is_empty() {
+                true => (buffer.nameless, std::mem::take(&mut buffer.lock_owners)),
+                false => (false, Vec::new()),
+            }
+        };
+        for owner in owners {
+            if let Err(error) = self.drop_lock(&inode, owner, 0, u64::MAX).await {
+                tracing::warn!("locks of a closed file go with the lease only: {error}");
+            }
+        }
+        if nameless {
+            self.forget_nameless(&inode).await;
+        }
+        self.forget_if_unused(&inode);
+    }
+
+    /// As [`Files::release`], if nobody must be told; otherwise nothing is done.
+    pub fn release_now(&self, handle: Handle) -> bool {
+        let Ok(OpenFile { inode, .. }) = self.file(handle) else { return true };
+        {
+            let mut buffer = lock(&inode.buffer);
+            let last = buffer.handles.len() == 1;
+            if last && (buffer.nameless || !buffer.lock_owners.is_empty()) {
+                return false;
+            }
+            buffer.handles.remove(&handle);
+        }
+        lock(&self.open).remove(&handle);
+        self.forget_if_unused(&inode);
+        true
+    }
+
+    /// A file without a name was closed: nobody can ever see it again.
+    pub(crate) async fn forget_nameless(&self, inode: &Arc<OpenInode>) {
+        let _guard = inode.flushing.lock().await; // A flush must not find its batch gone.
+        self.change_buffer(inode, |buffer| buffer.clear());
+        let update = Update::Forget { inode: inode.place, client: self.client.id() };
+        if let Err(error) = self.client.update(&update).await {
+            tracing::warn!("a removed file is freed with the lease only: {error}");
+        }
+        self.forget_if_unused(inode);
+    }
+
+    pub(crate) fn forget_if_unused(&self, inode: &Arc<OpenInode>) {
+        let mut inodes = lock(&self.inodes);
+        let buffer = lock(&inode.buffer);
+        let same = |known: &Arc<OpenInode>| Arc::ptr_eq(known, inode);
+        if buffer.is_unused() && inodes.get(&inode.place.ino).is_some_and(same) {
+            inodes.remove(&inode.place.ino);
+        }
+    }
+
+    /// Whether it is open on this mount, or has something buffered.
+    pub fn is_open(&self, ino: Ino) -> bool {
+        lock(&self.inodes).contains_key(&ino)
+    }
+
+    pub(crate) fn open_inode(&self, ino: Ino) -> Option<Arc<OpenInode>> {
+        lock(&self.inodes).get(&ino).cloned()
+    }
+
+    /// Changes a buffer and counts what it then holds.
+    pub(crate) fn change_buffer<R>(
+        &self,
+        inode: &OpenInode,
+        change: impl FnOnce(&mut Buffer) -> R,
+    ) -> R {
+        let mut buffer = lock(&inode.buffer);
+        let before = buffer.held();
+        let result = change(&mut buffer);
+        let after = buffer.held();
+        self.buffered.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        result
+    }
+
+    /// Where `ino` lives, as far as is known here.
+    pub fn place_of(&self, ino: Ino) -> Place {
+        let partition = lock(&self.moved).get(&ino).copied().unwrap_or(ino.birthplace());
+        Place { ino, partition }
+    }
+
+    pub(crate) fn learn(&self, place: Place) {
+        let mut moved = lock(&self.moved);
+        if place.partition == place.ino.birthplace() {
+            moved.remove(&place.ino);
+        } else {
+            moved.insert(place.ino, place.partition);
+        }
+    }
+
+    /// Asks about `ino` where it lives; looks for it everywhere if it has moved.
+    pub(crate) async fn ask(
+        &self,
+        ino: Ino,
+        query: impl Fn(Place) -> Query,
+    ) -> Result<(Answer, Position), ClientError> {
+        let mut place = self.place_of(ino);
+        for _ in 0..LOOK_AGAIN {
+            match self.client.read_within(query(place), self.client.timeout()).await {
+                Err(ClientError::Fs(FsError::Stale)) => place = self.search(ino).await?,
+                other => return other,
+            }
+        }
+        Err(FsError::Gone.into())
+    }
+
+    /// Looks for an inode in all partitions: a directory that was placed elsewhere meanwhile.
+    pub(crate) async fn search(&self, ino: Ino) -> Result<Place, ClientError> {
+        let mut asked = tokio::task::JoinSet::new();
+        for partition in self.client.topology().group_ids() {
+            let (client, place) = (self.client.clone(), Place { ino, partition });
+            asked.spawn(async move {
+                let query = Query::Attributes { inode: place };
+                client.read_within(query, SEARCH_LIMIT).await.map(|_| place)
+            });
+        }
+        while let Some(found) = asked.join_next().await {
+            if let Ok(Ok(place)) = found {
+                self.learn(place);
+                return Ok(place);
+            }
+        }
+        Err(FsError::Gone.into())
+    }
+
+    /// Notes the attributes after an own change, which had `position`.
+    pub(crate) fn note(&self, attributes: Attributes, position: Position) {
+        let mut recent = lock(&self.recent);
+        if recent.now.len() >= RECENT {
+            recent.before = std::mem::take(&mut recent.now);
+        }
+        let ino = attributes.place.ino;
+        let newer = recent.newest(ino).is_none_or(|(known, _)| known <= position);
+        if newer {
+            recent.now.insert(ino, (position, attributes));
+        }
+    }
+
+    /// `attributes`, true at `position`, or those after an own change that came later.
+    pub(crate) fn newest(&self, attributes: Attributes, position: Position) -> Attributes {
+        match lock(&self.recent).newest(attributes.place.ino) {
+            Some((known, newer)) if known > position => newer,
+            _ => attributes,
+        }
+    }
+
+    pub(crate) fn begin_unlink(&self, ino: Ino) -> Unlinking<'_> {
+        lock(&self.unlinking).insert(ino);
+        Unlinking { files: self, ino }
+    }
+
+    /// Sends all that is buffered; before an unmount.
+    ///
+    /// # Errors
+    /// The first of what fails; the rest is sent all the same.
+    pub async fn flush_all(&self) -> Result<(), ClientError> {
+        let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
+        let mut result = Ok(());
+        for inode in inodes {
+            let ended = self.flush_inode(&inode, None).await;
+            result = result.and(ended);
+            self.forget_if_unused(&inode);
+        }
+        result
+    }
+
+    async fn flush_old(&self) {
+        let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
+        for inode in inodes {
+            let since = lock(&inode.buffer).dirty_since;
+            if since.is_some_and(|since| since.elapsed() >= FLUSH_AGE) {
+                if let Err(error) = self.flush_inode(&inode, None).await {
+                    tracing::warn!("written data wait to be sent: {error}");
+                    // Not again at once: others come first.
+                    lock(&inode.buffer).dirty_since = Some(Instant::now());
+                }
+                self.forget_if_unused(&inode);
+            }
+        }
+    }
+
+    async fn renew(&self) {
+        let held: HashSet<GroupId> = lock(&self.inodes)
+            .values()
+            .filter(|inode| {
+                let buffer = lock(&inode.buffer);
+                buffer.nameless || !buffer.lock_owners.is_empty()
+            })
+            .map(|inode| inode.place.partition)
+            .collect();
+        for partition in held {
+            let update = Update::Renew { client: self.client.id(), partition };
+            if let Err(error) = self.client.update(&update).await {
+                tracing::warn!("cannot renew what is held: {error}");
+            }
+        }
+    }
+}
+
+impl Recent {
+    fn newest(&self, ino: Ino) -> Option<(Position, Attributes)> {
+        self.now.get(&ino).or_else(|| self.before.get(&ino)).copied()
+    }
+}
+
+/// While it exists, opens of the inode wait.
+pub(crate) struct Unlinking<'a> {
+    files: &'a Files,
+    ino: Ino,
+}
+
+impl Drop for Unlinking<'_> {
+    fn drop(&mut self) {
+        lock(&self.files.unlinking).remove(&self.ino);
+        self.files.unlinked.notify_waiters();
+    }
+}
+
+/// Flushes what is old and says that the client lives, as long as there are files.
+async fn keep_up(files: Weak<Files>) {
+    let mut renewed = Instant::now();
+    loop {
+        tokio::time::sleep(TICK).await;
+        let Some(files) = files.upgrade() else { return };
+        files.flush_old().await;
+        if renewed.elapsed() >= RENEW {
+            renewed = Instant::now();
+            files.renew().await;
+        }
+    }
+}

@@ -1,0 +1,396 @@
+//! Names: lookup, create, unlink, rename. Each update names the inodes as this client sees them;
+//! if the tree has changed under it, it looks again and repeats.
+
+use crate::client::{lock, now};
+use crate::error::ClientError;
+use crate::files::attributes::strange;
+use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode, OpenMode};
+use bytes::Bytes;
+use meridian_core::GroupId;
+use meridian_fs::operation::{NewNode, RenameMode};
+use meridian_fs::types::{Attributes, Entry, Ino, Kind, Name, Place};
+use meridian_fs::{Answer, Done, FsError, Query, Update};
+use std::sync::Arc;
+
+/// How deep a directory may lie for its ancestors to be named in a rename.
+const DEPTH_MAX: usize = 1024;
+
+/// A side of a rename.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// The directory.
+    pub parent: Ino,
+    /// The name in it.
+    pub name: Name,
+}
+
+impl Files {
+    /// What `name` in `parent` leads to, with its attributes.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if nothing.
+    pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Attributes, ClientError> {
+        for _ in 0..LOOK_AGAIN {
+            let query = |parent| Query::Lookup { parent, name: name.clone() };
+            let (answer, position) = self.ask(parent, query).await?;
+            let Answer::Entry { entry, attributes } = answer else { return Err(strange()) };
+            self.learn(entry.place);
+            if let Some(attributes) = attributes {
+                return Ok(self.seen(attributes, position).await);
+            }
+            match self.attributes(entry.place.ino).await {
+                // Removed between the two questions: the name leads elsewhere now, or nowhere.
+                Err(ClientError::Fs(FsError::Gone | FsError::Stale)) => {}
+                other => return other,
+            }
+        }
+        Err(FsError::NotFound.into())
+    }
+
+    /// What `name` in `parent` leads to; asks only the parent's partition.
+    pub(crate) async fn entry(&self, parent: Ino, name: &Name) -> Result<Entry, ClientError> {
+        let query = |parent| Query::Lookup { parent, name: name.clone() };
+        match self.ask(parent, query).await?.0 {
+            Answer::Entry { entry, .. } => {
+                self.learn(entry.place);
+                Ok(entry)
+            }
+            _ => Err(strange()),
+        }
+    }
+
+    /// What a path from the root leads to. Symbolic links are not followed.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] or [`FsError::NotDirectory`] as for any path.
+    pub async fn resolve(&self, path: &str) -> Result<Attributes, ClientError> {
+        let mut at = self.attributes(Ino::ROOT).await?;
+        for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
+            at = self.lookup(at.place.ino, &Bytes::copy_from_slice(name.as_bytes())).await?;
+        }
+        Ok(at)
+    }
+
+    /// `readlink`.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] if it is no symbolic link.
+    pub async fn symlink(&self, ino: Ino) -> Result<Bytes, ClientError> {
+        match self.ask(ino, |inode| Query::Symlink { inode }).await?.0 {
+            Answer::Bytes(target) => Ok(target),
+            _ => Err(strange()),
+        }
+    }
+
+    /// Makes a file, directory, symbolic link or device.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] if the name is taken.
+    pub async fn create(
+        &self,
+        parent: Ino,
+        name: &Name,
+        node: NewNode,
+    ) -> Result<Attributes, ClientError> {
+        let mut place = self.place_of(parent);
+        for _ in 0..LOOK_AGAIN {
+            let update = Update::Create { parent: place, name: name.clone(), node: node.clone() };
+            let message = self.client.prepare(&update, now());
+            match self.client.send(&message).await {
+                Ok((Done::Attributes(attributes), _)) => {
+                    self.learn(attributes.place);
+                    return Ok(attributes);
+                }
+                Ok(_) => return Err(strange()),
+                Err(ClientError::Fs(FsError::Stale)) => place = self.search(parent).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ClientError::Fs(FsError::Stale))
+    }
+
+    /// `open(O_CREAT)`: makes the file, or finds it unless it must be new, and opens it.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] if it must be new and is not.
+    pub async fn create_open(
+        &self,
+        parent: Ino,
+        name: &Name,
+        node: NewNode,
+        exclusive: bool,
+        mode: OpenMode,
+    ) -> Result<(Attributes, Handle), ClientError> {
+        for _ in 0..LOOK_AGAIN {
+            let found = match self.create(parent, name, node.clone()).await {
+                Ok(attributes) => {
+                    let handle = self.register(attributes.place.ino, mode);
+                    self.with_size(handle, attributes.size);
+                    return Ok((attributes, handle));
+                }
+                Err(ClientError::Fs(FsError::Exists)) if !exclusive => {
+                    self.lookup(parent, name).await
+                }
+                Err(error) => return Err(error),
+            };
+            let found = match found {
+                Err(ClientError::Fs(FsError::NotFound)) => continue, // Removed meanwhile: make it.
+                other => other?,
+            };
+            match self.open(found.place.ino, mode).await {
+                Err(ClientError::Fs(FsError::Gone)) => {}
+                opened => return Ok((found, opened?)),
+            }
+        }
+        Err(ClientError::Fs(FsError::Stale))
+    }
+
+    fn with_size(&self, handle: Handle, size: u64) {
+        if let Ok(file) = self.file(handle) {
+            lock(&file.inode.buffer).size = Some(size);
+        }
+    }
+
+    /// `link`.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] if the name is taken.
+    pub async fn link(
+        &self,
+        target: Ino,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<Attributes, ClientError> {
+        let target = self.place_of(target);
+        let mut place = self.place_of(parent);
+        for _ in 0..LOOK_AGAIN {
+            let update = Update::Link { target, parent: place, name: name.clone() };
+            let message = self.client.prepare(&update, now());
+            match self.client.send(&message).await {
+                Ok((Done::Attributes(attributes), vector)) => {
+                    let position = vector.get(target.partition);
+                    return Ok(self.seen(attributes, position).await);
+                }
+                Ok(_) => return Err(strange()),
+                Err(ClientError::Fs(FsError::Stale)) => place = self.search(parent).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ClientError::Fs(FsError::Stale))
+    }
+
+    /// `unlink`. A file that is open on this mount stays until it is closed.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if there is no such name.
+    pub async fn unlink(&self, parent: Ino, name: &Name) -> Result<(), ClientError> {
+        for _ in 0..LOOK_AGAIN {
+            let entry = self.entry(parent, name).await?;
+            if entry.kind == Kind::Directory {
+                return Err(FsError::IsDirectory.into());
+            }
+            let child = entry.place;
+            let unlinking = self.begin_unlink(child.ino);
+            let kept = self.kept(child.ino);
+            let keep_for = kept.as_ref().map(|_| self.client.id());
+            let update = Update::Unlink {
+                parent: self.place_of(parent),
+                name: name.clone(),
+                child,
+                keep_for,
+            };
+            match self.client.update(&update).await {
+                Ok(_) => {
+                    self.name_lost(kept).await;
+                    drop(unlinking);
+                    return Ok(());
+                }
+                Err(ClientError::Fs(FsError::Stale)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ClientError::Fs(FsError::Stale))
+    }
+
+    /// The inode if it is open here: then it is kept when it loses its last name.
+    fn kept(&self, ino: Ino) -> Option<Arc<OpenInode>> {
+        self.open_inode(ino).filter(|open| !lock(&open.buffer).handles.is_empty())
+    }
+
+    /// After a name of a file went that was kept: notes whether it was the last.
+    async fn name_lost(&self, kept: Option<Arc<OpenInode>>) {
+        let Some(open) = kept else { return };
+        let nameless = match self.client.read(Query::Attributes { inode: open.place }).await {
+            Ok(Answer::Attributes(attributes)) => attributes.nlink == 0,
+            // If it has a name the word that it is closed changes nothing.
+            _ => true,
+        };
+        if !nameless {
+            return;
+        }
+        let closed = {
+            let mut buffer = lock(&open.buffer);
+            buffer.nameless = true;
+            buffer.handles.is_empty()
+        };
+        if closed {
+            // Closed while its name went: nobody else will say so.
+            self.forget_nameless(&open).await;
+        }
+    }
+
+    /// `rmdir`.
+    ///
+    /// # Errors
+    /// [`FsError::NotEmpty`] if it is not.
+    pub async fn rmdir(&self, parent: Ino, name: &Name) -> Result<(), ClientError> {
+        for _ in 0..LOOK_AGAIN {
+            let entry = self.entry(parent, name).await?;
+            if entry.kind != Kind::Directory {
+                return Err(FsError::NotDirectory.into());
+            }
+            let (parent, child) = (self.place_of(parent), entry.place);
+            let update = Update::Rmdir { parent, name: name.clone(), child };
+            match self.client.update(&update).await {
+                Err(ClientError::Fs(FsError::Stale)) => {}
+                other => return other.map(drop),
+            }
+        }
+        Err(ClientError::Fs(FsError::Stale))
+    }
+
+    /// `renameat2`. What is buffered of the file is sent before: its new name never shows less.
+    ///
+    /// # Errors
+    /// As POSIX has them.
+    pub async fn rename(
+        &self,
+        from: &Named,
+        to: &Named,
+        mode: RenameMode,
+    ) -> Result<(), ClientError> {
+        for _ in 0..LOOK_AGAIN {
+            let moved = self.entry(from.parent, &from.name).await?;
+            let replaced = match self.entry(to.parent, &to.name).await {
+                Ok(entry) => Some(entry),
+                Err(ClientError::Fs(FsError::NotFound)) => None,
+                Err(error) => return Err(error),
+            };
+            match (mode, &replaced) {
+                (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists.into()),
+                (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
+                (RenameMode::Replace, Some(entry)) if entry.place == moved.place => return Ok(()),
+                (_, _) => {}
+            }
+            if let Some(open) = self.open_inode(moved.place.ino) {
+                self.flush_inode(&open, None).await?;
+            }
+            let ancestors = match self.ancestors(from, to, &moved, replaced.as_ref(), mode).await {
+                Err(ClientError::Fs(FsError::Stale | FsError::Gone)) => continue,
+                other => other?,
+            };
+            let goes = replaced.as_ref().filter(|_| mode == RenameMode::Replace);
+            let unlinking = goes.map(|entry| self.begin_unlink(entry.place.ino));
+            let kept = goes.and_then(|entry| self.kept(entry.place.ino));
+            let keep_for = kept.as_ref().map(|_| self.client.id());
+            let update = Update::Rename {
+                from: self.place_of(from.parent),
+                from_name: from.name.clone(),
+                to: self.place_of(to.parent),
+                to_name: to.name.clone(),
+                moved: moved.place,
+                replaced: replaced.as_ref().map(|entry| entry.place),
+                mode,
+                ancestors,
+                keep_for,
+            };
+            match self.client.update(&update).await {
+                Err(ClientError::Fs(FsError::Stale)) => drop(unlinking),
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    self.name_lost(kept).await;
+                    drop(unlinking);
+                    return Ok(());
+                }
+            }
+        }
+        Err(ClientError::Fs(FsError::Stale))
+    }
+
+    /// The directories that must not be the moved one: see [`Update::Rename`].
+    async fn ancestors(
+        &self,
+        from: &Named,
+        to: &Named,
+        moved: &Entry,
+        replaced: Option<&Entry>,
+        mode: RenameMode,
+    ) -> Result<Vec<Place>, ClientError> {
+        let mut all = Vec::new();
+        if from.parent == to.parent {
+            return Ok(all);
+        }
+        if moved.kind == Kind::Directory {
+            self.walk_up(to.parent, &mut all).await?;
+        }
+        let comes_back = replaced.is_some_and(|entry| entry.kind == Kind::Directory);
+        if mode == RenameMode::Exchange && comes_back {
+            self.walk_up(from.parent, &mut all).await?;
+        }
+        Ok(all)
+    }
+
+    /// Appends `directory` and all above it but the root, each once.
+    async fn walk_up(&self, directory: Ino, all: &mut Vec<Place>) -> Result<(), ClientError> {
+        let mut at = self.place_of(directory);
+        for _ in 0..DEPTH_MAX {
+            if at.ino == Ino::ROOT || all.contains(&at) {
+                return Ok(());
+            }
+            let above = self.entry(at.ino, &Bytes::from_static(b"..")).await?;
+            all.push(self.place_of(at.ino)); // It may have been found elsewhere by the question.
+            at = above.place;
+        }
+        Err(FsError::NameTooLong.into())
+    }
+
+    /// Places an empty directory in the partition of `group`.
+    ///
+    /// # Errors
+    /// [`FsError::NotEmpty`] if it is not empty; [`FsError::Invalid`] for the root.
+    pub async fn place(&self, ino: Ino, group: GroupId) -> Result<(), ClientError> {
+        if ino == Ino::ROOT {
+            return Err(FsError::Invalid.into());
+        }
+        for _ in 0..LOOK_AGAIN {
+            let attributes = self.attributes(ino).await?;
+            if attributes.kind != Kind::Directory {
+                return Err(FsError::NotDirectory.into());
+            }
+            let child = attributes.place;
+            let parent = self.entry(ino, &Bytes::from_static(b"..")).await?.place;
+            let named = self.entries(parent.ino).await?;
+            let name = named.into_iter().find(|(_, entry)| entry.place.ino == ino);
+            let Some((name, _)) = name else { continue }; // It was renamed meanwhile.
+            let update = Update::PlaceDirectory { parent, name, child, to: group };
+            match self.client.update(&update).await {
+                Err(ClientError::Fs(FsError::Stale)) => {}
+                Err(error) => return Err(error),
+                Ok(_) => {
+                    self.learn(Place { ino, partition: group });
+                    return Ok(());
+                }
+            }
+        }
+        Err(ClientError::Fs(FsError::Stale))
+    }
+
+    /// In which partition an inode lives, by the group's name.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub async fn where_is(&self, ino: Ino) -> Result<String, ClientError> {
+        let partition = self.attributes(ino).await?.place.partition;
+        Ok(self.client.topology().group(partition).name.clone())
+    }
+}

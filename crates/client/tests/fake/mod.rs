@@ -1,0 +1,314 @@
+//! A cluster in this process, for tests of clients: real connections, real partitions of the tree,
+//! and no protocol between them. Updates are applied in the order in which they arrive.
+#![allow(dead_code, missing_docs)]
+
+use bytes::{Bytes, BytesMut};
+use meridian_client::connection::{decode, encode};
+use meridian_client::{Client, ClientOptions};
+use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_core::{BlockId, GroupId, MessageId, NodeId, Topology};
+use meridian_fs::{Done, Effect, FsError, Operation, Partition, Update};
+use meridian_host::api::{Hello, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody, Who};
+use meridian_multicast::Start;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+pub struct Cluster {
+    pub topology: Topology,
+    pub file: ClusterFile,
+    pub shared: Arc<Shared>,
+}
+
+pub struct Shared {
+    pub world: Mutex<World>,
+    pub nodes: Vec<Control>,
+    /// A permit for each write that may be applied, while `gated`.
+    pub gate: Semaphore,
+    pub gated: AtomicBool,
+    /// Writes that wait at the gate.
+    pub at_gate: watch::Sender<usize>,
+}
+
+/// What tests do to a node.
+pub struct Control {
+    down: watch::Sender<bool>,
+    /// So many answers to updates are lost, and the connection with them.
+    pub lose_answers: AtomicUsize,
+    pub requests: AtomicUsize,
+}
+
+pub struct World {
+    pub partitions: BTreeMap<GroupId, Partition>,
+    pub outcomes: BTreeMap<MessageId, Result<Done, FsError>>,
+    pub blocks: Vec<BTreeMap<BlockId, Bytes>>,
+    /// Every update that was applied, once.
+    pub applied: Vec<Update>,
+    /// Writes are refused with this.
+    pub refuse_writes: Option<FsError>,
+}
+
+impl Cluster {
+    /// Three regions of `per_region` nodes, `rtt_ms` apart.
+    pub async fn start(per_region: usize, rtt_ms: u32) -> Cluster {
+        let (mut nodes, mut listeners) = (Vec::new(), Vec::new());
+        for region in ["us", "eu", "ap"] {
+            for number in 1..=per_region {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                nodes.push(NodeEntry {
+                    name: format!("{region}-{number}"),
+                    region: region.into(),
+                    pid: None,
+                    address: listener.local_addr().unwrap().to_string(),
+                    groups: vec!["global".into(), region.into()],
+                });
+                listeners.push(listener);
+            }
+        }
+        let pairs = ["us-eu", "us-ap", "eu-ap"].map(|pair| (pair.to_string(), rtt_ms));
+        let rtt_ms = BTreeMap::from(pairs);
+        let file = ClusterFile { format: CLUSTER_FORMAT, cluster: 77, nodes, rtt_ms };
+        let topology = Topology::new(&file).unwrap();
+        let partitions =
+            topology.group_ids().map(|group| (group, Partition::new(&topology, group))).collect();
+        let shared = Arc::new(Shared {
+            world: Mutex::new(World {
+                partitions,
+                outcomes: BTreeMap::new(),
+                blocks: vec![BTreeMap::new(); listeners.len()],
+                applied: Vec::new(),
+                refuse_writes: None,
+            }),
+            nodes: listeners.iter().map(|_| Control::new()).collect(),
+            gate: Semaphore::new(0),
+            gated: AtomicBool::new(false),
+            at_gate: watch::Sender::new(0),
+        });
+        for (node, listener) in listeners.into_iter().enumerate() {
+            tokio::spawn(accept(shared.clone(), topology.clone(), node, listener));
+        }
+        Cluster { topology, file, shared }
+    }
+
+    pub fn client(&self, region: &str) -> Client {
+        self.client_with(ClientOptions::new(region))
+    }
+
+    pub fn client_with(&self, options: ClientOptions) -> Client {
+        Client::connect(self.topology.clone(), &options).unwrap()
+    }
+
+    /// A client that gives up early.
+    pub fn impatient(&self, region: &str, timeout_ms: u64) -> Client {
+        let timeout = Duration::from_millis(timeout_ms);
+        self.client_with(ClientOptions { timeout, ..ClientOptions::new(region) })
+    }
+
+    pub fn set_down(&self, node: usize, down: bool) {
+        self.shared.nodes[node].down.send_replace(down);
+    }
+
+    pub fn applied(&self) -> Vec<Update> {
+        self.shared.world.lock().unwrap().applied.clone()
+    }
+
+    pub fn writes(&self) -> usize {
+        let is_write = |update: &&Update| matches!(update, Update::Write { .. });
+        self.applied().iter().filter(is_write).count()
+    }
+
+    pub fn refuse_writes(&self, error: Option<FsError>) {
+        self.shared.world.lock().unwrap().refuse_writes = error;
+    }
+
+    /// Waits until so many writes wait at the gate.
+    pub async fn at_gate(&self, count: usize) {
+        let mut waiting = self.shared.at_gate.subscribe();
+        waiting.wait_for(|waiting| *waiting >= count).await.unwrap();
+    }
+}
+
+impl Control {
+    fn new() -> Control {
+        Control {
+            down: watch::Sender::new(false),
+            lose_answers: AtomicUsize::new(0),
+            requests: AtomicUsize::new(0),
+        }
+    }
+}
+
+async fn accept(shared: Arc<Shared>, topology: Topology, node: usize, listener: TcpListener) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { return };
+        if !*shared.nodes[node].down.borrow() {
+            let (shared, topology) = (shared.clone(), topology.clone());
+            tokio::spawn(async move {
+                let mut down = shared.nodes[node].down.subscribe();
+                tokio::select! {
+                    _ = down.wait_for(|down| *down) => {}
+                    () = serve(&shared, &topology, node, stream) => {}
+                }
+            });
+        }
+    }
+}
+
+async fn serve(shared: &Arc<Shared>, topology: &Topology, node: usize, stream: TcpStream) {
+    stream.set_nodelay(true).unwrap();
+    let who = Who::Node { node: NodeId(node as u16), incarnation: 1 };
+    let (mut reader, mut writer) = stream.into_split();
+    let (replies, mut to_send) = tokio::sync::mpsc::unbounded_channel::<Option<Reply>>();
+    let mut bytes = BytesMut::new();
+    encode(&mut bytes, &Hello { cluster: topology.cluster, who }).unwrap();
+    let write = async {
+        loop {
+            if writer.write_all(&bytes.split()).await.is_err() {
+                return;
+            }
+            match to_send.recv().await {
+                Some(Some(reply)) => encode(&mut bytes, &reply).unwrap(),
+                _ => return, // The connection is to be lost.
+            }
+        }
+    };
+    let read = async {
+        let (mut bytes, mut greeted) = (BytesMut::new(), false);
+        loop {
+            while !greeted {
+                match decode::<Hello>(&mut bytes).unwrap() {
+                    Some(hello) => {
+                        assert_eq!(hello.cluster, topology.cluster);
+                        greeted = true;
+                    }
+                    None => {
+                        if reader.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                            return;
+                        }
+                    }
+                }
+            }
+            while let Some(request) = decode::<Request>(&mut bytes).unwrap() {
+                let (shared, replies) = (shared.clone(), replies.clone());
+                let topology = topology.clone();
+                tokio::spawn(async move {
+                    shared.nodes[node].requests.fetch_add(1, Ordering::Relaxed);
+                    let is_update = matches!(request.body, RequestBody::Update { .. });
+                    let body = answer(&shared, &topology, node, request.body).await;
+                    let lose = &shared.nodes[node].lose_answers;
+                    let less = |left: usize| left.checked_sub(1);
+                    let lost = is_update
+                        && lose.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
+                    let _ = replies.send((!lost).then_some(Reply { id: request.id, body }));
+                });
+            }
+            if reader.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = write => {}
+        () = read => {}
+    }
+}
+
+async fn answer(shared: &Shared, topology: &Topology, node: usize, body: RequestBody) -> ReplyBody {
+    let id = NodeId(node as u16);
+    match body {
+        RequestBody::Update { group, start } => {
+            if !topology.group(group).members.contains(&id) {
+                return ReplyBody::Refused(Refusal::NoReplica(group));
+            }
+            let operation: Operation = postcard::from_bytes(&start.payload).unwrap();
+            let is_write = matches!(operation.update, Update::Write { .. });
+            if is_write && shared.gated.load(Ordering::Relaxed) {
+                shared.at_gate.send_modify(|waiting| *waiting += 1);
+                shared.gate.acquire().await.unwrap().forget();
+            }
+            let mut world = shared.world.lock().unwrap();
+            let result = world.apply(&start, operation);
+            let mut vector = world.partitions[&group].vector().clone();
+            vector.raise(group, world.partitions[&group].delivered());
+            ReplyBody::Updated { id: start.id, vector, result }
+        }
+        RequestBody::Read { vector, query } => {
+            let group = query.partition();
+            if !topology.group(group).members.contains(&id) {
+                return ReplyBody::Refused(Refusal::NoReplica(group));
+            }
+            let world = shared.world.lock().unwrap();
+            let partition = &world.partitions[&group];
+            assert!(vector.get(group) <= partition.applied(), "nobody saw the future");
+            let result = partition.read(&query);
+            ReplyBody::Answer { vector: partition.vector().clone(), result }
+        }
+        RequestBody::PutBlock { block, data } => {
+            shared.world.lock().unwrap().blocks[node].insert(block, data);
+            ReplyBody::Stored
+        }
+        RequestBody::GetBlock { block, offset, len } => {
+            let world = shared.world.lock().unwrap();
+            match world.blocks[node].get(&block) {
+                Some(data) => {
+                    ReplyBody::Block(data.slice(offset as usize..(offset + len) as usize))
+                }
+                None => ReplyBody::Refused(Refusal::NoBlock(block)),
+            }
+        }
+        RequestBody::Status => ReplyBody::Status(NodeStatus {
+            node: id,
+            pid: 1,
+            uptime_ms: 1,
+            replicas: Vec::new(),
+            blocks: (0, 0),
+            bad_frames: 0,
+            connected: Vec::new(),
+        }),
+    }
+}
+
+impl World {
+    fn apply(&mut self, start: &Start, operation: Operation) -> Result<Done, FsError> {
+        if let Some(outcome) = self.outcomes.get(&start.id) {
+            return outcome.clone();
+        }
+        let is_write = matches!(operation.update, Update::Write { .. });
+        if let Some(error) = self.refuse_writes.filter(|_| is_write) {
+            self.outcomes.insert(start.id, Err(error));
+            return Err(error);
+        }
+        self.applied.push(operation.update.clone());
+        let mut effects = Vec::new();
+        for group in &*start.dest {
+            let mut out = Vec::new();
+            let partition = self.partitions.get_mut(group).unwrap();
+            partition.deliver(start.id, operation.clone(), &mut out);
+            effects.extend(out.into_iter().map(|effect| (*group, effect)));
+        }
+        let mut outcome = None;
+        while let Some((from, effect)) = effects.pop() {
+            match effect {
+                Effect::Vote { to, id, vote } => {
+                    for group in to {
+                        let mut out = Vec::new();
+                        let partition = self.partitions.get_mut(&group).unwrap();
+                        partition.vote(id, from, vote.clone(), &mut out);
+                        effects.extend(out.into_iter().map(|effect| (group, effect)));
+                    }
+                }
+                Effect::Done { id, result } => {
+                    assert_eq!(id, start.id, "nothing else waits");
+                    outcome = Some(result);
+                }
+            }
+        }
+        let outcome = outcome.expect("all have voted");
+        self.outcomes.insert(start.id, outcome.clone());
+        outcome
+    }
+}

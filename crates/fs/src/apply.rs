@@ -1,0 +1,193 @@
+//! What an update does that names several inodes, once its partitions have agreed on it: each
+//! partition does its part, and none can fail.
+
+use crate::inode::{Content, Directory, Inode};
+use crate::locks::Locks;
+use crate::operation::{Done, RenameMode, Update};
+use crate::tree::Tree;
+use crate::types::{Attributes, Entry, Ino, Kind, Name, Place, Timestamp};
+use crate::vote::{Conclusion, EmptyDirectory};
+use imbl::OrdMap;
+use meridian_core::{ClientId, GroupId, Position};
+
+/// When an update is applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    /// The position of its message in this partition.
+    pub position: Position,
+    /// The wall clock of its client.
+    pub time: Timestamp,
+}
+
+/// Does this partition's part of `update`.
+///
+/// # Panics
+/// If the partitions agreed on something that is not possible here.
+pub(crate) fn apply(
+    tree: &mut Tree,
+    update: &Update,
+    conclusion: Conclusion,
+    moment: Moment,
+) -> Done {
+    let here = |tree: &Tree, place: &Place| place.partition == tree.group;
+    match (update, conclusion) {
+        (_, Conclusion::Nothing) => {}
+        (Update::Link { target, parent, name }, Conclusion::Link(attributes)) => {
+            if here(tree, parent) {
+                let entry = Entry { place: *target, kind: attributes.kind };
+                set_entry(tree, parent.ino, name, entry, moment.time);
+            }
+            if here(tree, target) {
+                tree.change(target.ino, |inode| {
+                    inode.nlink += 1;
+                    inode.ctime = moment.time;
+                });
+            }
+            return Done::Attributes(attributes);
+        }
+        (Update::Unlink { parent, name, child, keep_for }, Conclusion::Remove) => {
+            if here(tree, parent) {
+                unset_entry(tree, parent.ino, name, moment.time);
+            }
+            if here(tree, child) {
+                drop_name(tree, child.ino, *keep_for, moment);
+            }
+        }
+        (Update::Rmdir { parent, name, child }, Conclusion::Remove) => {
+            if here(tree, parent) {
+                unset_entry(tree, parent.ino, name, moment.time);
+            }
+            if here(tree, child) {
+                tree.remove(child.ino);
+            }
+        }
+        (Update::Rename { .. }, Conclusion::Rename { moved, replaced }) => {
+            rename(tree, update, moved, replaced, moment);
+        }
+        (Update::PlaceDirectory { parent, name, child, to }, Conclusion::Place(directory)) => {
+            let attributes = place(tree, (*parent, name), *child, *to, directory, moment.time);
+            return Done::Attributes(attributes);
+        }
+        (_, conclusion) => panic!("{update:?} cannot end with {conclusion:?}"),
+    }
+    Done::Nothing
+}
+
+fn set_entry(tree: &mut Tree, parent: Ino, name: &Name, entry: Entry, time: Timestamp) {
+    tree.change_directory(parent, |directory, nlink| directory.set(nlink, name.clone(), entry));
+    tree.change(parent, |inode| inode.touch(time));
+}
+
+fn unset_entry(tree: &mut Tree, parent: Ino, name: &Name, time: Timestamp) {
+    tree.change_directory(parent, |directory, nlink| directory.unset(nlink, name));
+    tree.change(parent, |inode| inode.touch(time));
+}
+
+/// A file loses a name; with the last one it goes, unless it is kept for a client.
+fn drop_name(tree: &mut Tree, ino: Ino, keep_for: Option<ClientId>, moment: Moment) {
+    let nlink = tree.change(ino, |inode| {
+        inode.nlink -= 1;
+        inode.ctime = moment.time;
+        inode.nlink
+    });
+    match keep_for {
+        _ if nlink > 0 => {}
+        Some(client) => {
+            tree.change(ino, |inode| inode.kept_for = Some(client));
+            tree.leases.hold(client, ino, moment.position);
+        }
+        None => drop(tree.remove(ino)),
+    }
+}
+
+fn rename(
+    tree: &mut Tree,
+    update: &Update,
+    moved_kind: Kind,
+    replaced_kind: Option<Kind>,
+    moment: Moment,
+) {
+    let Update::Rename { from, from_name, to, to_name, moved, replaced, mode, keep_for, .. } =
+        update
+    else {
+        panic!("{update:?} is not a rename");
+    };
+    let group = tree.group;
+    let here = |place: &Place| place.partition == group;
+    let exchanged = replaced
+        .zip(replaced_kind)
+        .filter(|_| *mode == RenameMode::Exchange)
+        .map(|(place, kind)| Entry { place, kind });
+    if here(from) {
+        match exchanged {
+            Some(entry) => set_entry(tree, from.ino, from_name, entry, moment.time),
+            None => unset_entry(tree, from.ino, from_name, moment.time),
+        }
+    }
+    if here(to) {
+        let entry = Entry { place: *moved, kind: moved_kind };
+        set_entry(tree, to.ino, to_name, entry, moment.time);
+    }
+    if here(moved) {
+        set_parent(tree, moved.ino, *to, moment.time);
+    }
+    let Some(replaced) = replaced.filter(here) else { return };
+    match (mode, replaced_kind) {
+        (RenameMode::Exchange, _) => set_parent(tree, replaced.ino, *from, moment.time),
+        (_, Some(Kind::Directory)) => drop(tree.remove(replaced.ino)),
+        (_, _) => drop_name(tree, replaced.ino, *keep_for, moment),
+    }
+}
+
+/// A renamed inode is now named in `parent`.
+fn set_parent(tree: &mut Tree, ino: Ino, parent: Place, time: Timestamp) {
+    tree.change(ino, |inode| {
+        inode.ctime = time;
+        if let Some(directory) = inode.as_directory_mut() {
+            directory.parent = parent;
+        }
+    });
+}
+
+fn place(
+    tree: &mut Tree,
+    (parent, name): (Place, &Name),
+    child: Place,
+    to: GroupId,
+    directory: EmptyDirectory,
+    time: Timestamp,
+) -> Attributes {
+    if to == child.partition {
+        return directory.attributes;
+    }
+    let new = Place { ino: child.ino, partition: to };
+    let attributes = Attributes { place: new, ctime: time, ..directory.attributes };
+    if parent.partition == tree.group {
+        let entry = Entry { place: new, kind: Kind::Directory };
+        tree.change_directory(parent.ino, |directory, nlink| {
+            directory.set(nlink, name.clone(), entry);
+        });
+    }
+    if child.partition == tree.group {
+        tree.remove_moved(child.ino, to);
+    }
+    if to == tree.group {
+        let inode = Inode {
+            kind: Kind::Directory,
+            mode: attributes.mode,
+            nlink: 2,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            rdev: 0,
+            atime: attributes.atime,
+            mtime: attributes.mtime,
+            ctime: time,
+            xattrs: directory.xattrs.into_iter().collect(),
+            content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
+            locks: Locks::default(),
+            kept_for: None,
+        };
+        tree.insert(child.ino, inode);
+    }
+    attributes
+}

@@ -1,0 +1,268 @@
+//! Updates that one inode decides alone: they are done or refused where they are delivered.
+
+use crate::FsError;
+use crate::apply::Moment;
+use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
+use crate::leases::CLIENT_LOCKS_MAX;
+use crate::locks::Locks;
+use crate::operation::{Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
+use crate::tree::{Tree, check_name};
+use crate::types::{
+    Entry, Ino, Kind, Lock, NAME_MAX, Name, Place, SYMLINK_MAX, Timestamp, XATTR_MAX,
+};
+use bytes::Bytes;
+use meridian_core::ClientId;
+
+/// The extended attribute that shows in which partition an inode lives. It is not stored.
+const PLACEMENT_XATTR: &[u8] = b"user.meridian.placement";
+
+/// Does `update` or refuses it.
+///
+/// # Panics
+/// If the update names several inodes.
+pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result<Done, FsError> {
+    match update {
+        Update::Create { parent, name, node } => create(tree, parent, name, node, moment),
+        Update::SetAttributes { inode, changes } => {
+            set_attributes(tree, inode, &changes, moment.time)
+        }
+        Update::Write { inode, at, pieces } => write(tree, inode, at, &pieces, moment.time),
+        Update::PunchHole { inode, offset, len } => {
+            offset.checked_add(len).ok_or(FsError::TooLarge)?;
+            if len == 0 {
+                return Err(FsError::Invalid);
+            }
+            change_inode(tree, inode, |file| {
+                file_of(file)?.punch(offset, len);
+                file.touch(moment.time);
+                Ok(())
+            })
+        }
+        Update::SetXattr { inode, name, value, mode } => change_inode(tree, inode, |inode| {
+            set_xattr(inode, name, value, mode)?;
+            inode.ctime = moment.time;
+            Ok(())
+        }),
+        Update::RemoveXattr { inode, name } => change_inode(tree, inode, |inode| {
+            check_xattr_name(&name)?;
+            inode.xattrs.remove(&name).ok_or(FsError::NoAttribute)?;
+            inode.ctime = moment.time;
+            Ok(())
+        }),
+        Update::Lock { inode, lock } => take_lock(tree, inode, &lock, moment),
+        Update::Unlock { inode, owner, family, start, end } => {
+            let locks = match tree.inode(inode) {
+                Ok(inode) => inode.locks.without(owner, family, start, end)?,
+                Err(_) => return Ok(Done::Nothing), // It went with its locks.
+            };
+            set_locks(tree, inode.ino, owner.client, locks, moment)
+        }
+        Update::Forget { inode, client } => {
+            if tree.inode(inode).is_ok_and(|inode| inode.kept_for == Some(client)) {
+                tree.remove(inode.ino);
+            }
+            Ok(Done::Nothing)
+        }
+        Update::Renew { client, .. } => {
+            tree.leases.renew(client);
+            Ok(Done::Nothing)
+        }
+        Update::Expire { client, renewals, .. } => {
+            expire(tree, client, renewals);
+            Ok(Done::Nothing)
+        }
+        Update::Link { .. }
+        | Update::Unlink { .. }
+        | Update::Rmdir { .. }
+        | Update::Rename { .. }
+        | Update::PlaceDirectory { .. } => panic!("{update:?} is decided by several inodes"),
+    }
+}
+
+/// Changes one inode, or nothing if `change` refuses.
+///
+/// `change` may refuse only before it has changed anything.
+fn change_inode(
+    tree: &mut Tree,
+    place: Place,
+    change: impl FnOnce(&mut Inode) -> Result<(), FsError>,
+) -> Result<Done, FsError> {
+    tree.inode(place)?;
+    tree.change(place.ino, |inode| {
+        change(inode)?;
+        Ok(Done::Attributes(inode.attributes(place)))
+    })
+}
+
+fn file_of(inode: &mut Inode) -> Result<&mut crate::extents::Extents, FsError> {
+    match &mut inode.content {
+        Content::File(extents) => Ok(extents),
+        Content::Directory(_) => Err(FsError::IsDirectory),
+        Content::Symlink(_) | Content::Nothing => Err(FsError::Invalid),
+    }
+}
+
+fn create(
+    tree: &mut Tree,
+    parent: Place,
+    name: Name,
+    mut node: NewNode,
+    moment: Moment,
+) -> Result<Done, FsError> {
+    check_name(&name)?;
+    if tree.directory(parent)?.entries.contains_key(&name) {
+        return Err(FsError::Exists);
+    }
+    match (node.kind, node.target.len()) {
+        (Kind::Symlink, 0) => return Err(FsError::NotFound), // As Linux has it.
+        (Kind::Symlink, 1..=SYMLINK_MAX) | (_, 0) => {}
+        (Kind::Symlink, _) => return Err(FsError::NameTooLong),
+        (_, _) => return Err(FsError::Invalid),
+    }
+    let above = tree.inode(parent)?;
+    if above.mode & SET_GID != 0 {
+        node.gid = above.gid;
+        if node.kind == Kind::Directory {
+            node.mode |= SET_GID;
+        }
+    }
+    let place = tree.place(Ino::made(tree.group, moment.position));
+    let entry = Entry { place, kind: node.kind };
+    let inode = Inode::new(node, parent, moment.time);
+    let attributes = inode.attributes(place);
+    tree.insert(place.ino, inode);
+    tree.change_directory(parent.ino, |directory, nlink| directory.set(nlink, name, entry));
+    tree.change(parent.ino, |inode| inode.touch(moment.time));
+    Ok(Done::Attributes(attributes))
+}
+
+fn set_attributes(
+    tree: &mut Tree,
+    place: Place,
+    changes: &Changes,
+    time: Timestamp,
+) -> Result<Done, FsError> {
+    change_inode(tree, place, |inode| {
+        if let Some(size) = changes.size {
+            file_of(inode)?.resize(size)?;
+            inode.mtime = time;
+        }
+        let owner_given = changes.uid.is_some() || changes.gid.is_some();
+        if owner_given && inode.kind != Kind::Directory {
+            inode.mode &= !SET_UID;
+            if inode.mode & GROUP_EXEC != 0 {
+                inode.mode &= !SET_GID; // Without it the bit does not mean set-group-id.
+            }
+        }
+        inode.mode = changes.mode.map_or(inode.mode, |mode| mode & MODE_BITS);
+        inode.uid = changes.uid.unwrap_or(inode.uid);
+        inode.gid = changes.gid.unwrap_or(inode.gid);
+        inode.atime = changes.atime.unwrap_or(inode.atime);
+        inode.mtime = changes.mtime.unwrap_or(inode.mtime);
+        inode.ctime = time;
+        Ok(())
+    })
+}
+
+fn write(
+    tree: &mut Tree,
+    place: Place,
+    at: WriteAt,
+    pieces: &[Piece],
+    time: Timestamp,
+) -> Result<Done, FsError> {
+    tree.inode(place)?;
+    tree.change(place.ino, |inode| {
+        let file = file_of(inode)?;
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::End => file.size(),
+        };
+        file.write(offset, pieces)?;
+        if !pieces.is_empty() {
+            inode.touch(time);
+        }
+        Ok(Done::Written { offset, attributes: inode.attributes(place) })
+    })
+}
+
+fn check_xattr_name(name: &Name) -> Result<(), FsError> {
+    if name.is_empty() || name.contains(&0) {
+        return Err(FsError::Invalid);
+    }
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if &name[..] == PLACEMENT_XATTR {
+        return Err(FsError::NotPermitted);
+    }
+    Ok(())
+}
+
+fn set_xattr(inode: &mut Inode, name: Name, value: Bytes, mode: XattrMode) -> Result<(), FsError> {
+    check_xattr_name(&name)?;
+    let before = inode.xattrs.get(&name);
+    match (mode, before) {
+        (XattrMode::Create, Some(_)) => return Err(FsError::Exists),
+        (XattrMode::Replace, None) => return Err(FsError::NoAttribute),
+        (XattrMode::Any | XattrMode::Create, None)
+        | (XattrMode::Any | XattrMode::Replace, Some(_)) => {}
+    }
+    let len = |name: &Name, value: &Bytes| name.len() + value.len();
+    let others: usize = inode.xattrs.iter().map(|(name, value)| len(name, value)).sum();
+    let before = before.map_or(0, |value| len(&name, value));
+    if others - before + len(&name, &value) > XATTR_MAX {
+        return Err(FsError::NoSpace);
+    }
+    inode.xattrs.insert(name, value);
+    Ok(())
+}
+
+fn take_lock(tree: &mut Tree, place: Place, lock: &Lock, moment: Moment) -> Result<Done, FsError> {
+    let locks = tree.inode(place)?.locks.with(lock)?;
+    set_locks(tree, place.ino, lock.owner.client, locks, moment)
+}
+
+/// Gives an inode other locks, which differ in what `client` holds.
+fn set_locks(
+    tree: &mut Tree,
+    ino: Ino,
+    client: ClientId,
+    locks: Locks,
+    moment: Moment,
+) -> Result<Done, FsError> {
+    let before = tree.get(ino).map_or(0, |inode| inode.locks.len());
+    let after = locks.len();
+    let held = tree.leases.get(client).map_or(0, |lease| lease.locks);
+    if after > before && held + (after - before) > CLIENT_LOCKS_MAX {
+        return Err(FsError::NoSpace);
+    }
+    let (holds, kept) = tree.change(ino, |inode| {
+        inode.locks = locks;
+        (inode.locks.holds(client), inode.kept_for == Some(client))
+    });
+    if holds {
+        tree.leases.hold(client, ino, moment.position);
+    }
+    if after != before {
+        tree.leases.change(client, ino, |lease| lease.locks = lease.locks + after - before);
+    }
+    if !holds && !kept {
+        tree.leases.release(client, ino);
+    }
+    Ok(Done::Nothing)
+}
+
+fn expire(tree: &mut Tree, client: ClientId, renewals: u64) {
+    let lease = tree.leases.get(client).filter(|lease| lease.renewals == renewals).cloned();
+    let Some(lease) = lease else { return };
+    for ino in &lease.inodes {
+        if tree.get(*ino).is_some_and(|inode| inode.kept_for == Some(client)) {
+            tree.remove(*ino);
+            continue;
+        }
+        let count = tree.change(*ino, |inode| inode.locks.drop_client(client));
+        tree.leases.change(client, *ino, |lease| lease.locks -= count);
+        tree.leases.release(client, *ino);
+    }
+}

@@ -1,0 +1,135 @@
+//! Walks over a partition, and over all partitions together, that panic if something contradicts
+//! itself. For the simulator and for tests.
+
+use crate::inode::{Content, Inode, is_top};
+use crate::partition::Partition;
+use crate::tree::Tree;
+use crate::types::{Entry, Ino, Kind, LINK_MAX, Place};
+use meridian_core::{ClientId, GroupId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Panics if one partition contradicts itself; see [`Partition::check_invariants`].
+pub(crate) fn check_partition(partition: &Partition) {
+    let tree = &partition.tree;
+    partition.pending.check_invariants();
+    tree.check_moved();
+    let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
+    let mut stored = 0;
+    for (ino, inode) in tree.iter() {
+        check_inode(tree, ino, inode);
+        stored += inode.stored();
+        for (_, entry) in inode.as_directory().into_iter().flat_map(|dir| &dir.entries) {
+            if entry.place.partition == tree.group {
+                *names.entry(entry.place.ino).or_default() += 1;
+                let child = tree.get(entry.place.ino);
+                let child = child.unwrap_or_else(|| panic!("{entry:?} leads to nothing"));
+                check_child(tree.place(ino), entry, child);
+            }
+        }
+    }
+    assert_eq!(tree.totals().1, stored, "bytes stored in {:?}", tree.group);
+    for (ino, inode) in tree.iter() {
+        let names = names.get(&ino).copied().unwrap_or_default();
+        let most = if inode.kind == Kind::Directory { 1 } else { inode.nlink };
+        assert!(names <= most, "{ino:?} has {names} names here, nlink {}", inode.nlink);
+        let parent = inode.as_directory().map(|directory| directory.parent);
+        if parent.is_some_and(|parent| parent.partition == tree.group) && !is_top(ino) {
+            assert_eq!(names, 1, "{ino:?} is not where its parent {parent:?} should have it");
+        }
+    }
+    check_leases(tree);
+}
+
+fn check_inode(tree: &Tree, ino: Ino, inode: &Inode) {
+    match (&inode.content, inode.kind) {
+        (Content::File(extents), Kind::File) => extents.check_invariants(),
+        (Content::Directory(directory), Kind::Directory) => {
+            let is_directory = |entry: &&Entry| entry.kind == Kind::Directory;
+            let below = directory.entries.values().filter(is_directory).count();
+            assert_eq!(inode.nlink as usize, 2 + below, "nlink of the directory {ino:?}");
+            let parent = directory.parent;
+            if parent.partition == tree.group {
+                let above = tree.get(parent.ino).and_then(Inode::as_directory);
+                assert!(above.is_some(), "{ino:?} is below {parent:?}, which is no directory here");
+            }
+        }
+        (Content::Symlink(_), Kind::Symlink)
+        | (Content::Nothing, Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice) => {}
+        (content, kind) => panic!("{ino:?} is a {kind:?} with {content:?}"),
+    }
+    assert!(inode.mode <= 0o7777, "mode of {ino:?}: {:o}", inode.mode);
+    if inode.kind != Kind::Directory {
+        assert!(inode.nlink <= LINK_MAX, "nlink of {ino:?}: {}", inode.nlink);
+    }
+    assert_eq!(inode.nlink == 0, inode.kept_for.is_some(), "{ino:?} without a name is kept");
+    inode.locks.check_invariants();
+}
+
+fn check_child(parent: Place, entry: &Entry, child: &Inode) {
+    assert_eq!(entry.kind, child.kind, "{entry:?} in {parent:?}");
+    assert!(child.nlink > 0, "{entry:?} in {parent:?} leads to an inode without a name");
+    if let Some(directory) = child.as_directory() {
+        assert_eq!(directory.parent, parent, "the directory above {entry:?}");
+    }
+}
+
+fn check_leases(tree: &Tree) {
+    let mut held: BTreeMap<ClientId, (u32, BTreeSet<Ino>)> = BTreeMap::new();
+    for (ino, inode) in tree.iter() {
+        for (client, count) in inode.locks.holders() {
+            let (locks, inodes) = held.entry(client).or_default();
+            *locks += count;
+            inodes.insert(ino);
+        }
+        if let Some(client) = inode.kept_for {
+            held.entry(client).or_default().1.insert(ino);
+        }
+    }
+    let leases: BTreeMap<_, _> = tree
+        .leases
+        .iter()
+        .map(|(client, lease)| (client, (lease.locks, lease.inodes.iter().copied().collect())))
+        .collect();
+    assert_eq!(leases, held, "L3");
+}
+
+/// Panics unless all partitions together are one tree. They must have decided the same updates,
+/// with none waiting.
+pub fn check_tree<'a>(partitions: impl IntoIterator<Item = &'a Partition>) {
+    let partitions: BTreeMap<GroupId, &Tree> = partitions
+        .into_iter()
+        .map(|partition| {
+            partition.check_invariants();
+            let waits = partition.pending.iter().next();
+            assert_eq!(waits, None, "an update still waits");
+            (partition.tree.group, &partition.tree)
+        })
+        .collect();
+    let get = |place: Place| {
+        let inode = partitions.get(&place.partition).and_then(|tree| tree.get(place.ino));
+        inode.unwrap_or_else(|| panic!("nothing is at {place:?}"))
+    };
+    let mut names: BTreeMap<Place, u32> = BTreeMap::from([(Place::ROOT, 1)]);
+    let mut below = vec![Place::ROOT];
+    while let Some(parent) = below.pop() {
+        let directory = get(parent).as_directory();
+        let directory = directory.unwrap_or_else(|| panic!("{parent:?} is no directory"));
+        for entry in directory.entries.values() {
+            check_child(parent, entry, get(entry.place));
+            let count = names.entry(entry.place).or_default();
+            *count += 1;
+            if entry.kind == Kind::Directory {
+                assert_eq!(*count, 1, "{entry:?} has two names");
+                below.push(entry.place);
+            }
+        }
+    }
+    for tree in partitions.values() {
+        for (ino, inode) in tree.iter() {
+            let place = tree.place(ino);
+            let count = names.get(&place).copied().unwrap_or_default();
+            let expected = if inode.kind == Kind::Directory { 1 } else { inode.nlink };
+            assert_eq!(count, expected, "names that lead from the root to {place:?}");
+        }
+    }
+}

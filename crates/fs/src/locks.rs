@@ -1,0 +1,275 @@
+//! The locks of one inode: `fcntl`'s ranges and `flock`'s whole files.
+//!
+//! Invariants:
+//! - L1: the ranges of one owner do not overlap, and touching ones differ in being exclusive.
+//! - L2: an exclusive lock overlaps no lock of another owner of its family.
+
+use crate::FsError;
+use crate::types::{Lock, LockFamily, LockOwner};
+use imbl::OrdMap;
+use meridian_core::ClientId;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// The locks of one inode.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub(crate) struct Locks {
+    /// By family, owner and first byte.
+    held: OrdMap<(LockFamily, LockOwner, u64), Lock>,
+}
+
+impl Locks {
+    /// A lock of another that `wanted` conflicts with. Those of its own owner are passed over
+    /// without a look: one owner may hold many.
+    pub fn in_the_way(&self, wanted: &Lock) -> Option<Lock> {
+        let wanted = normal(wanted);
+        let first = (wanted.family, wanted.owner, 0);
+        let last = (wanted.family, wanted.owner, u64::MAX);
+        let conflicts = |held: &&Lock| {
+            held.family == wanted.family
+                && (held.exclusive || wanted.exclusive)
+                && held.start <= wanted.end
+                && wanted.start <= held.end
+        };
+        let before = self.held.range(..first);
+        let after = self.held.range((Bound::Excluded(last), Bound::Unbounded));
+        before.chain(after).map(|(_, lock)| lock).find(conflicts).copied()
+    }
+
+    /// What this would be with `wanted` taken.
+    pub fn with(&self, wanted: &Lock) -> Result<Locks, FsError> {
+        if wanted.start > wanted.end {
+            return Err(FsError::Invalid);
+        }
+        if self.in_the_way(wanted).is_some() {
+            return Err(FsError::WouldBlock);
+        }
+        let mut lock = normal(wanted);
+        let mut after = self.without(lock.owner, lock.family, lock.start, lock.end)?;
+        let key = |start| (lock.family, lock.owner, start);
+        // Touching locks of the same sort are one.
+        let before = (lock.start > 0)
+            .then(|| after.held.range(key(0)..key(lock.start)).next_back())
+            .flatten()
+            .map(|(_, before)| *before);
+        if let Some(before) = before
+            && before.end.checked_add(1) == Some(lock.start)
+            && before.exclusive == lock.exclusive
+        {
+            after.held.remove(&key(before.start));
+            lock.start = before.start;
+        }
+        let next = lock.end.checked_add(1).and_then(|start| after.held.get(&key(start)).copied());
+        if let Some(next) = next
+            && next.exclusive == lock.exclusive
+        {
+            after.held.remove(&key(next.start));
+            lock.end = next.end;
+        }
+        after.held.insert((lock.family, lock.owner, lock.start), lock);
+        Ok(after)
+    }
+
+    /// What this would be without what `owner` holds from `start` to `end`.
+    pub fn without(
+        &self,
+        owner: LockOwner,
+        family: LockFamily,
+        start: u64,
+        end: u64,
+    ) -> Result<Locks, FsError> {
+        if start > end {
+            return Err(FsError::Invalid);
+        }
+        let (start, end) = if family == LockFamily::Flock { (0, u64::MAX) } else { (start, end) };
+        let mut after = self.clone();
+        // Locks of one owner do not overlap: of those that start before, only the last can reach in.
+        let key = |start| (family, owner, start);
+        let before = self.held.range(key(0)..key(start)).next_back();
+        let within = self.held.range(key(start)..=key(end));
+        let overlapping: Vec<Lock> = before
+            .into_iter()
+            .chain(within)
+            .map(|(_, lock)| *lock)
+            .filter(|lock| lock.end >= start)
+            .collect();
+        for lock in overlapping {
+            after.held.remove(&(family, owner, lock.start));
+            if lock.start < start {
+                let head = Lock { end: start - 1, ..lock };
+                after.held.insert((family, owner, head.start), head);
+            }
+            if lock.end > end {
+                let tail = Lock { start: end + 1, ..lock };
+                after.held.insert((family, owner, tail.start), tail);
+            }
+        }
+        Ok(after)
+    }
+
+    /// Drops all that `client` holds; answers how many locks that were.
+    pub fn drop_client(&mut self, client: ClientId) -> u32 {
+        let of_client: Vec<_> = self.of(client).collect();
+        for key in &of_client {
+            self.held.remove(key);
+        }
+        u32::try_from(of_client.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether `client` holds any.
+    pub fn holds(&self, client: ClientId) -> bool {
+        self.of(client).next().is_some()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        u32::try_from(self.held.len()).unwrap_or(u32::MAX)
+    }
+
+    fn of(&self, client: ClientId) -> impl Iterator<Item = (LockFamily, LockOwner, u64)> + '_ {
+        let owner = move |owner| LockOwner { client, owner };
+        [LockFamily::Posix, LockFamily::Flock].into_iter().flat_map(move |family| {
+            let all = (family, owner(0), 0)..=(family, owner(u64::MAX), u64::MAX);
+            self.held.range(all).map(|(key, _)| *key)
+        })
+    }
+
+    /// Who holds locks, and how many.
+    pub fn holders(&self) -> BTreeMap<ClientId, u32> {
+        let mut holders = BTreeMap::new();
+        for lock in self.held.values() {
+            *holders.entry(lock.owner.client).or_insert(0) += 1;
+        }
+        holders
+    }
+
+    /// Whether nobody holds any.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Panics unless L1 and L2 hold.
+    pub fn check_invariants(&self) {
+        let mut before: Option<&Lock> = None;
+        for ((family, owner, start), lock) in &self.held {
+            assert_eq!((*family, *owner, *start), (lock.family, lock.owner, lock.start), "L1");
+            assert!(lock.start <= lock.end, "L1: {lock:?}");
+            if let Some(before) = before
+                && (before.family, before.owner) == (lock.family, lock.owner)
+            {
+                assert!(before.end < lock.start, "L1: {before:?} and {lock:?}");
+                let touch = before.end + 1 == lock.start;
+                assert!(!touch || before.exclusive != lock.exclusive, "L1: {before:?}, {lock:?}");
+            }
+            assert_eq!(self.in_the_way(lock), None, "L2: {lock:?}");
+            before = Some(lock);
+        }
+    }
+}
+
+/// A lock of `flock` is on the whole file, whatever the range says.
+fn normal(lock: &Lock) -> Lock {
+    match lock.family {
+        LockFamily::Posix => *lock,
+        LockFamily::Flock => Lock { start: 0, end: u64::MAX, ..*lock },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use proptest::test_runner::RngSeed;
+
+    const END: u64 = 40;
+
+    fn lock(owner: u64, start: u64, end: u64, exclusive: bool) -> Lock {
+        let owner = LockOwner { client: ClientId(owner / 2), owner };
+        Lock { owner, family: LockFamily::Posix, start, end, exclusive, pid: 0 }
+    }
+
+    fn ranges(locks: &Locks) -> Vec<(u64, u64, u64, bool)> {
+        let one = |lock: &Lock| (lock.owner.owner, lock.start, lock.end, lock.exclusive);
+        locks.held.values().map(one).collect()
+    }
+
+    #[test]
+    fn ranges_of_one_owner_are_split_merged_and_converted() {
+        let locks = Locks::default().with(&lock(1, 0, 9, true)).unwrap();
+        let locks = locks.with(&lock(1, 10, 19, true)).unwrap();
+        assert_eq!(ranges(&locks), [(1, 0, 19, true)]);
+        let locks = locks.with(&lock(1, 5, 9, false)).unwrap();
+        assert_eq!(ranges(&locks), [(1, 0, 4, true), (1, 5, 9, false), (1, 10, 19, true)]);
+        let locks = locks.with(&lock(2, 6, 7, false)).unwrap();
+        assert_eq!(locks.with(&lock(2, 6, 10, false)), Err(FsError::WouldBlock));
+        assert_eq!(locks.with(&lock(1, 0, u64::MAX, true)), Err(FsError::WouldBlock));
+        let locks =
+            locks.without(lock(1, 0, 0, true).owner, LockFamily::Posix, 3, u64::MAX).unwrap();
+        assert_eq!(ranges(&locks), [(1, 0, 2, true), (2, 6, 7, false)]);
+        assert_eq!(locks.with(&lock(1, 5, 4, true)), Err(FsError::Invalid));
+    }
+
+    #[test]
+    fn the_two_families_do_not_see_each_other() {
+        let flock = |owner| Lock { family: LockFamily::Flock, ..lock(owner, 5, 6, true) };
+        let locks = Locks::default().with(&flock(1)).unwrap();
+        assert_eq!(locks.with(&flock(2)), Err(FsError::WouldBlock), "flock is on the whole file");
+        let locks = locks.with(&lock(2, 0, u64::MAX, true)).unwrap();
+        assert_eq!(locks.holders().values().sum::<u32>(), 2);
+        let shared = Lock { exclusive: false, ..flock(1) };
+        let locks = locks.with(&shared).unwrap().with(&Lock { exclusive: false, ..flock(2) });
+        assert_eq!(locks.unwrap().of(ClientId(0)).count(), 1);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 300, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default()
+        })]
+
+        /// The model: who holds each byte, and how.
+        #[test]
+        fn locks_are_those_of_each_byte(
+            steps in proptest::collection::vec((0..4u64, 0..END, 0..END, 0..3u8), 1..60)
+        ) {
+            let mut locks = Locks::default();
+            let mut model = vec![[None; 4]; usize::try_from(END).unwrap()];
+            for (owner, a, b, what) in steps {
+                let lock = lock(owner, a.min(b), a.max(b), what == 0);
+                let bytes = usize::try_from(lock.start).unwrap()..=usize::try_from(lock.end).unwrap();
+                let own = usize::try_from(owner).unwrap();
+                if what == 2 {
+                    locks = locks.without(lock.owner, lock.family, lock.start, lock.end).unwrap();
+                    model[bytes].iter_mut().for_each(|byte| byte[own] = None);
+                } else {
+                    let stands = |byte: &[Option<bool>; 4]| (0..4).any(|other| {
+                        other != own && byte[other].is_some_and(|held| held || lock.exclusive)
+                    });
+                    let blocked = model[bytes.clone()].iter().any(stands);
+                    match locks.with(&lock) {
+                        Ok(after) => {
+                            prop_assert!(!blocked);
+                            locks = after;
+                            model[bytes].iter_mut().for_each(|byte| byte[own] = Some(lock.exclusive));
+                        }
+                        Err(error) => {
+                            prop_assert_eq!(error, FsError::WouldBlock);
+                            prop_assert!(blocked);
+                        }
+                    }
+                }
+                locks.check_invariants();
+                for (at, byte) in model.iter().enumerate() {
+                    for (owner, held) in byte.iter().enumerate() {
+                        let covers = |lock: &&Lock| {
+                            lock.owner.owner == owner as u64
+                                && (lock.start..=lock.end).contains(&(at as u64))
+                        };
+                        let found = locks.held.values().find(covers).map(|lock| lock.exclusive);
+                        prop_assert_eq!(found, *held);
+                    }
+                }
+            }
+        }
+    }
+}

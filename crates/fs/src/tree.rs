@@ -1,0 +1,178 @@
+//! The inodes of one partition, and what clients hold of them.
+
+use crate::FsError;
+use crate::inode::{Directory, Inode, is_top};
+use crate::leases::Leases;
+use crate::types::{Attributes, Entry, Ino, Kind, NAME_MAX, Name, Place};
+use imbl::OrdMap;
+use meridian_core::GroupId;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The inodes of one partition.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub(crate) struct Tree {
+    pub group: GroupId,
+    inodes: OrdMap<Ino, Arc<Inode>>,
+    /// Where directories went that were placed elsewhere. Never cut down: which were forgotten would
+    /// depend on when votes came; a person places few directories.
+    moved: OrdMap<Ino, GroupId>,
+    pub leases: Leases,
+    /// The bytes stored in all files.
+    stored: u64,
+}
+
+impl Tree {
+    pub fn new(group: GroupId) -> Tree {
+        Tree {
+            group,
+            inodes: OrdMap::new(),
+            moved: OrdMap::new(),
+            leases: Leases::default(),
+            stored: 0,
+        }
+    }
+
+    /// The place of an inode of this partition.
+    pub fn place(&self, ino: Ino) -> Place {
+        Place { ino, partition: self.group }
+    }
+
+    pub fn get(&self, ino: Ino) -> Option<&Inode> {
+        self.inodes.get(&ino).map(Arc::as_ref)
+    }
+
+    /// The inode that a client names by its place.
+    pub fn inode(&self, place: Place) -> Result<&Inode, FsError> {
+        if place.partition != self.group {
+            return Err(FsError::Stale);
+        }
+        self.get(place.ino).ok_or_else(|| self.absent(place.ino))
+    }
+
+    /// Why an inode is not here.
+    pub fn absent(&self, ino: Ino) -> FsError {
+        if self.moved.contains_key(&ino) { FsError::Stale } else { FsError::Gone }
+    }
+
+    /// The directory that a client names to find, make or remove something in it.
+    pub fn directory(&self, place: Place) -> Result<&Directory, FsError> {
+        match self.inode(place) {
+            Ok(inode) => inode.as_directory().ok_or(FsError::NotDirectory),
+            Err(FsError::Gone) => Err(FsError::NotFound), // As POSIX has it for a removed directory.
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The entry `name` of `parent`, which must lead to `child`.
+    pub fn entry(&self, parent: Place, name: &Name, child: Place) -> Result<&Entry, FsError> {
+        check_name(name)?;
+        let entry = self.directory(parent)?.entries.get(name).ok_or(FsError::NotFound)?;
+        if entry.place == child { Ok(entry) } else { Err(FsError::Stale) }
+    }
+
+    /// Attributes of an inode if it lives here.
+    pub fn attributes(&self, place: Place) -> Option<Attributes> {
+        if place.partition != self.group {
+            return None;
+        }
+        self.get(place.ino).map(|inode| inode.attributes(place))
+    }
+
+    /// Changes an inode that is known to be here.
+    pub fn change<T>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> T) -> T {
+        let inode = self.inodes.get_mut(&ino).expect("the caller found it here");
+        let inode = Arc::make_mut(inode);
+        let before = inode.stored();
+        let result = change(inode);
+        self.stored = self.stored - before + inode.stored();
+        result
+    }
+
+    /// Changes a directory that is known to be here: its entries, its number of subdirectories.
+    pub fn change_directory<T>(
+        &mut self,
+        ino: Ino,
+        change: impl FnOnce(&mut Directory, &mut u32) -> T,
+    ) -> T {
+        self.change(ino, |inode| {
+            let mut nlink = inode.nlink;
+            let directory = inode.as_directory_mut().expect("the caller found a directory");
+            let result = change(directory, &mut nlink);
+            inode.nlink = nlink;
+            result
+        })
+    }
+
+    pub fn insert(&mut self, ino: Ino, inode: Inode) {
+        self.stored += inode.stored();
+        self.moved.remove(&ino);
+        let before = self.inodes.insert(ino, Arc::new(inode));
+        assert!(before.is_none(), "{ino:?} was here already");
+    }
+
+    /// Drops an inode, with the locks on it.
+    pub fn remove(&mut self, ino: Ino) -> Arc<Inode> {
+        let inode = self.inodes.remove(&ino).expect("the caller found it here");
+        self.stored -= inode.stored();
+        for (client, count) in inode.locks.holders() {
+            self.leases.change(client, ino, |lease| lease.locks -= count);
+            self.leases.release(client, ino);
+        }
+        if let Some(client) = inode.kept_for {
+            self.leases.release(client, ino);
+        }
+        inode
+    }
+
+    /// Drops an inode that lives in `to` from now on.
+    pub fn remove_moved(&mut self, ino: Ino, to: GroupId) {
+        self.remove(ino);
+        self.moved.insert(ino, to);
+    }
+
+    /// How many inodes and how many bytes in files there are.
+    pub fn totals(&self) -> (u64, u64) {
+        (self.inodes.len() as u64, self.stored)
+    }
+
+    /// All inodes.
+    pub fn iter(&self) -> impl Iterator<Item = (Ino, &Inode)> {
+        self.inodes.iter().map(|(ino, inode)| (*ino, inode.as_ref()))
+    }
+
+    /// Panics if an inode is both here and away.
+    pub fn check_moved(&self) {
+        for (ino, to) in &self.moved {
+            assert!(!self.inodes.contains_key(ino), "{ino:?} is here and was moved to {to:?}");
+            assert!(!is_top(*ino), "{ino:?} is a top directory and was moved");
+        }
+    }
+}
+
+impl Directory {
+    /// Adds a name, or changes what it leads to; keeps count of subdirectories.
+    pub fn set(&mut self, nlink: &mut u32, name: Name, entry: Entry) {
+        *nlink += u32::from(entry.kind == Kind::Directory);
+        let before = self.entries.insert(name, entry);
+        *nlink -= u32::from(before.is_some_and(|entry| entry.kind == Kind::Directory));
+    }
+
+    /// Removes a name; keeps count of subdirectories.
+    pub fn unset(&mut self, nlink: &mut u32, name: &Name) {
+        let before = self.entries.remove(name);
+        *nlink -= u32::from(before.is_some_and(|entry| entry.kind == Kind::Directory));
+    }
+}
+
+/// Whether an entry may have this name.
+pub(crate) fn check_name(name: &Name) -> Result<(), FsError> {
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    let special = name.is_empty() || &name[..] == b"." || &name[..] == b"..";
+    if special || name.iter().any(|byte| matches!(byte, b'/' | 0)) {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! How partitions agree on an update that concerns several of them.
+//!
+//! Each partition looks at its part and votes ([`prepare`]): no, with an error, or yes, with the
+//! [`Evidence`] that others need. With all votes at hand each comes to the same conclusion
+//! ([`conclude`]). An update of one partition goes the same way, with one vote.
+
+use crate::FsError;
+use crate::inode::is_top;
+use crate::operation::{RenameMode, Update};
+use crate::tree::{Tree, check_name};
+use crate::types::{Attributes, Kind, LINK_MAX, Name, Place, Timestamp};
+use bytes::Bytes;
+use meridian_core::{GroupId, Position};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one partition says of an update that concerns several.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Vote {
+    /// The position of the message in the partition that votes.
+    pub position: Position,
+    /// Yes with what others need to know, or no.
+    pub result: Result<Evidence, FsError>,
+}
+
+/// What partitions tell each other with a vote: each what it knows, the rest is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Evidence {
+    /// For `link`: what gets a name, as it is after it.
+    target: Option<Attributes>,
+    /// For `rename`: what is moved.
+    moved: Option<Kind>,
+    /// For `rename`: what is at the new name.
+    replaced: Option<Kind>,
+    /// For `rename`: that is a directory with entries.
+    replaced_full: bool,
+    /// For a directory that is placed elsewhere: all of it.
+    directory: Option<Box<EmptyDirectory>>,
+}
+
+/// A directory without entries, on its way to another partition.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct EmptyDirectory {
+    pub attributes: Attributes,
+    pub xattrs: BTreeMap<Name, Bytes>,
+}
+
+/// What the partitions together found, and so what is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Conclusion {
+    /// Nothing changes.
+    Nothing,
+    /// The target of a link, as it is after it.
+    Link(Attributes),
+    /// A name goes, and perhaps what it led to.
+    Remove,
+    /// What is moved, and what was there.
+    Rename { moved: Kind, replaced: Option<Kind> },
+    /// The directory that gets another place.
+    Place(EmptyDirectory),
+}
+
+/// This partition's part in an update: is it possible?
+///
+/// # Panics
+/// If the update is not one of those that name several inodes.
+pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<Evidence, FsError> {
+    let here = |place: &Place| place.partition == tree.group;
+    let mut found = Evidence::default();
+    match update {
+        Update::Link { target, parent, name } => {
+            if here(parent) {
+                check_free(tree, *parent, name)?;
+            }
+            if here(target) {
+                found.target = Some(check_target(tree, *target, time)?);
+            }
+        }
+        Update::Unlink { parent, name, child, .. } => {
+            if here(parent) && tree.entry(*parent, name, *child)?.kind == Kind::Directory {
+                return Err(FsError::IsDirectory);
+            }
+            if here(child) && tree.inode(*child).or(Err(FsError::Stale))?.as_directory().is_some() {
+                return Err(FsError::IsDirectory);
+            }
+        }
+        Update::Rmdir { parent, name, child } => {
+            if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
+                return Err(FsError::NotDirectory);
+            }
+            if is_top(child.ino) {
+                return Err(FsError::Busy);
+            }
+            if here(child) {
+                check_empty(tree, *child)?;
+            }
+        }
+        Update::Rename { .. } => return prepare_rename(tree, update),
+        Update::PlaceDirectory { parent, name, child, to } => {
+            if is_top(child.ino) {
+                return Err(FsError::NotPermitted);
+            }
+            if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
+                return Err(FsError::NotDirectory);
+            }
+            if here(child) {
+                found.directory = Some(Box::new(check_placeable(tree, *child, *to)?));
+            }
+        }
+        Update::Create { .. }
+        | Update::SetAttributes { .. }
+        | Update::Write { .. }
+        | Update::PunchHole { .. }
+        | Update::SetXattr { .. }
+        | Update::RemoveXattr { .. }
+        | Update::Lock { .. }
+        | Update::Unlock { .. }
+        | Update::Forget { .. }
+        | Update::Renew { .. }
+        | Update::Expire { .. } => panic!("{update:?} is decided by one inode"),
+    }
+    Ok(found)
+}
+
+/// `parent` is a directory without the name.
+fn check_free(tree: &Tree, parent: Place, name: &Name) -> Result<(), FsError> {
+    check_name(name)?;
+    let taken = tree.directory(parent)?.entries.contains_key(name);
+    if taken { Err(FsError::Exists) } else { Ok(()) }
+}
+
+/// What `target` is with one more name, if it has one.
+fn check_target(tree: &Tree, target: Place, time: Timestamp) -> Result<Attributes, FsError> {
+    let gone = |error| if error == FsError::Gone { FsError::NotFound } else { error };
+    let inode = tree.inode(target).map_err(gone)?;
+    if inode.nlink == 0 {
+        return Err(FsError::NotFound);
+    }
+    Ok(Attributes { nlink: inode.nlink + 1, ctime: time, ..inode.attributes(target) })
+}
+
+fn check_empty(tree: &Tree, child: Place) -> Result<(), FsError> {
+    let inode = tree.inode(child).or(Err(FsError::Stale))?;
+    let directory = inode.as_directory().ok_or(FsError::NotDirectory)?;
+    if directory.entries.is_empty() { Ok(()) } else { Err(FsError::NotEmpty) }
+}
+
+/// All of `child`, which can go to `to`, or lives there already.
+fn check_placeable(tree: &Tree, child: Place, to: GroupId) -> Result<EmptyDirectory, FsError> {
+    let inode = tree.inode(child).or(Err(FsError::Stale))?;
+    if inode.as_directory().is_none() {
+        return Err(FsError::NotDirectory);
+    }
+    if to != child.partition {
+        check_empty(tree, child)?;
+        if !inode.locks.is_empty() {
+            return Err(FsError::Busy);
+        }
+    }
+    Ok(EmptyDirectory {
+        attributes: inode.attributes(child),
+        xattrs: inode.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+    })
+}
+
+fn prepare_rename(tree: &Tree, update: &Update) -> Result<Evidence, FsError> {
+    let Update::Rename { from, from_name, to, to_name, moved, replaced, mode, ancestors, .. } =
+        update
+    else {
+        panic!("{update:?} is not a rename");
+    };
+    let here = |place: &Place| place.partition == tree.group;
+    let mut found = Evidence::default();
+    check_name(from_name)?;
+    check_name(to_name)?;
+    if here(from) {
+        found.moved = Some(tree.entry(*from, from_name, *moved)?.kind);
+    }
+    if here(to) {
+        let entry = tree.directory(*to)?.entries.get(to_name);
+        found.replaced = match (entry, replaced, mode) {
+            (Some(_), _, RenameMode::NoReplace) => return Err(FsError::Exists),
+            (Some(entry), Some(place), _) if entry.place == *place => Some(entry.kind),
+            (None, None, RenameMode::Replace | RenameMode::NoReplace) => None,
+            (None, _, RenameMode::Exchange) => return Err(FsError::NotFound),
+            // The client believed otherwise; to a program all of this is no error.
+            (Some(_), _, _) | (None, Some(_), _) => return Err(FsError::Stale),
+        };
+    }
+    if is_top(moved.ino) || replaced.is_some_and(|replaced| is_top(replaced.ino)) {
+        return Err(FsError::Busy);
+    }
+    if here(moved) {
+        tree.inode(*moved).or(Err(FsError::Stale))?;
+    }
+    if let Some(replaced) = replaced.as_ref().filter(|place| here(place)) {
+        let inode = tree.inode(*replaced).or(Err(FsError::Stale))?;
+        found.replaced_full =
+            inode.as_directory().is_some_and(|directory| !directory.entries.is_empty());
+    }
+    let listed: BTreeSet<Place> = ancestors.iter().copied().collect();
+    for place in listed.iter().filter(|place| here(place)) {
+        let above = tree.inode(*place).or(Err(FsError::Stale))?.as_directory();
+        let above = above.ok_or(FsError::Stale)?.parent;
+        if above != Place::ROOT && !listed.contains(&above) {
+            return Err(FsError::Stale);
+        }
+    }
+    Ok(found)
+}
+
+/// What follows from all votes on `update`: the same in every partition.
+///
+/// # Panics
+/// If a partition did not say what was its part to say: it runs other code.
+pub(crate) fn conclude(
+    update: &Update,
+    votes: &BTreeMap<GroupId, &Result<Evidence, FsError>>,
+) -> Result<Conclusion, FsError> {
+    let mut all = Evidence::default();
+    let mut refusal = None;
+    for vote in votes.values() {
+        match vote {
+            Ok(evidence) => {
+                all.target = all.target.or(evidence.target);
+                all.moved = all.moved.or(evidence.moved);
+                all.replaced = all.replaced.or(evidence.replaced);
+                all.replaced_full |= evidence.replaced_full;
+                all.directory = all.directory.or_else(|| evidence.directory.clone());
+            }
+            Err(FsError::Stale) => return Err(FsError::Stale),
+            Err(error) => refusal = refusal.or(Some(*error)),
+        }
+    }
+    if let Some(error) = refusal {
+        return Err(error);
+    }
+    match update {
+        Update::Link { .. } => {
+            let target = all.target.expect("the target's partition told its attributes");
+            match target.kind {
+                // After what the directory said: a name that is taken comes first.
+                Kind::Directory => Err(FsError::NotPermitted),
+                _ if target.nlink > LINK_MAX => Err(FsError::TooManyLinks),
+                _ => Ok(Conclusion::Link(target)),
+            }
+        }
+        Update::Rename { .. } => conclude_rename(update, &all),
+        Update::PlaceDirectory { .. } => {
+            let directory = all.directory.expect("the directory's partition told all of it");
+            Ok(Conclusion::Place(*directory))
+        }
+        _ => Ok(Conclusion::Remove),
+    }
+}
+
+/// The rules that need the kinds of both inodes, which no partition may know alone.
+fn conclude_rename(update: &Update, all: &Evidence) -> Result<Conclusion, FsError> {
+    let Update::Rename { from, to, moved: moved_place, replaced: at, mode, ancestors, .. } = update
+    else {
+        panic!("{update:?} is not a rename");
+    };
+    let moved = all.moved.expect("the partition it leaves told what it is");
+    let replaced = all.replaced;
+    assert_eq!(at.is_some(), replaced.is_some(), "all votes were yes: {update:?}");
+    if *at == Some(*moved_place) {
+        return Ok(Conclusion::Nothing);
+    }
+    let listed = |place: &Place| *place == Place::ROOT || ancestors.contains(place);
+    let comes_under_to = moved == Kind::Directory && from != to;
+    let comes_under_from =
+        *mode == RenameMode::Exchange && replaced == Some(Kind::Directory) && from != to;
+    if comes_under_to && !listed(to) || comes_under_from && !listed(from) {
+        return Err(FsError::Stale); // The client knew less than it must, or a wrong kind.
+    }
+    let cycle = comes_under_to && ancestors.contains(moved_place)
+        || comes_under_from && at.is_some_and(|at| ancestors.contains(&at));
+    if cycle {
+        return Err(FsError::Invalid);
+    }
+    if *mode == RenameMode::Replace {
+        match (moved, replaced) {
+            (Kind::Directory, Some(Kind::Directory)) if all.replaced_full => {
+                return Err(FsError::NotEmpty);
+            }
+            (Kind::Directory, None | Some(Kind::Directory)) => {}
+            (Kind::Directory, Some(_)) => return Err(FsError::NotDirectory),
+            (_, Some(Kind::Directory)) => return Err(FsError::IsDirectory),
+            (_, _) => {}
+        }
+    }
+    Ok(Conclusion::Rename { moved, replaced })
+}

@@ -1,0 +1,293 @@
+//! Several partitions that deliver one common order: what comes of it does not depend on when each
+//! of them delivers and when votes arrive, and it is always one tree.
+//!
+//! Updates are made from views that lag behind, as clients make them, so that many are refused.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use bytes::Bytes;
+use common::{ME, Rng, World, name, node};
+use meridian_core::{ClientId, GroupId, MessageId, Position};
+use meridian_fs::operation::{Changes, Piece, RenameMode, WriteAt, XattrMode};
+use meridian_fs::types::{Data, Lock, LockFamily, LockOwner};
+use meridian_fs::{
+    Done, Extent, FsError, Ino, Kind, Operation, Partition, Place, Timestamp, Update, Vector,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const CLIENTS: [ClientId; 2] = [ClientId(1), ClientId(2)];
+
+/// Which updates there are most of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mix {
+    All,
+    /// Directories made, renamed, placed and removed.
+    Directories,
+    /// Locks taken and given back, clients that go while files are removed.
+    Leases,
+}
+
+type Outcomes = BTreeMap<(MessageId, GroupId), Result<Done, FsError>>;
+
+/// What a client might do that sees `view`.
+fn random_update(view: &World, rng: &mut Rng, mix: Mix) -> Update {
+    let entries = view.entries();
+    let mut directories: Vec<Place> = entries
+        .iter()
+        .filter(|(_, _, _, kind)| *kind == Kind::Directory)
+        .map(|(_, _, place, _)| *place)
+        .collect();
+    directories.push(Place::ROOT);
+    let (parent, text, child, kind) = rng.pick(&entries).clone();
+    let directory = *rng.pick(&directories);
+    let new = (*rng.pick(&NAMES)).to_string();
+    let keep_for = rng.chance(60).then(|| *rng.pick(&CLIENTS));
+    let entry_name = name(&text);
+    let choice = match mix {
+        Mix::Directories => rng.below(12),
+        Mix::All => rng.below(27),
+        Mix::Leases => 10 + rng.below(60),
+    };
+    match choice {
+        0 | 1 => {
+            Update::Create { parent: directory, name: name(&new), node: node(Kind::Directory) }
+        }
+        2..=7 => {
+            let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
+            let (mut to, mut to_name) = (directory, new.clone());
+            if rng.chance(40) {
+                let (parent, text, _, _) = rng.pick(&entries).clone();
+                (to, to_name) = (parent, text);
+            }
+            let mode = *rng.pick(&modes);
+            view.rename_update((parent, &text), (to, &to_name), mode, keep_for).unwrap_or(
+                Update::Create { parent: directory, name: name(&new), node: node(Kind::File) },
+            )
+        }
+        8 | 9 => {
+            let to = GroupId(u16::try_from(rng.below(4)).unwrap());
+            Update::PlaceDirectory { parent, name: entry_name, child, to }
+        }
+        10 | 11 => {
+            let is_empty = |kind: Kind, place: Place| {
+                kind == Kind::Directory && view.list(place).is_ok_and(|all| all.is_empty())
+            };
+            let empty: Vec<_> =
+                entries.iter().filter(|(_, _, place, kind)| is_empty(*kind, *place)).collect();
+            if empty.is_empty() || rng.chance(20) {
+                return Update::Rmdir { parent, name: entry_name, child };
+            }
+            let (parent, text, child, _) = *rng.pick(&empty);
+            Update::Rmdir { parent: *parent, name: name(text), child: *child }
+        }
+        12 | 13 => Update::Create { parent: directory, name: name(&new), node: node(Kind::File) },
+        14 | 15 => Update::Link { target: child, parent: directory, name: name(&new) },
+        16 | 17 => Update::Unlink { parent, name: entry_name, child, keep_for },
+        _ if mix == Mix::All && kind == Kind::Directory && rng.chance(70) => {
+            Update::Create { parent: child, name: name(&new), node: node(Kind::File) }
+        }
+        _ => random_change(view, rng, child),
+    }
+}
+
+/// A change of one inode, or of what a client holds.
+fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
+    let client = *rng.pick(&CLIENTS);
+    let owner = LockOwner { client, owner: rng.below(2) };
+    let family = *rng.pick(&[LockFamily::Posix, LockFamily::Flock]);
+    let start = rng.below(20);
+    let end = start + rng.below(10);
+    match rng.below(10) {
+        0..=2 => {
+            let exclusive = rng.chance(50);
+            let lock = Lock { owner, family, start, end, exclusive, pid: 1 };
+            Update::Lock { inode, lock }
+        }
+        3 => Update::Unlock { inode, owner, family, start, end },
+        4 => {
+            let position = Position(rng.below(view.messages + 2));
+            let ino = Ino::made(inode.partition, position); // Often one that is gone, or not there yet.
+            Update::Forget { inode: Place { ino, ..inode }, client }
+        }
+        5 => Update::Renew { client, partition: inode.partition },
+        6 => {
+            let leases: Vec<_> = view.partitions[&inode.partition].leases().collect();
+            let lease = leases.iter().find(|(of, _)| *of == client);
+            let renewals = lease.map_or(0, |(_, renewals)| *renewals);
+            Update::Expire { client, partition: inode.partition, renewals }
+        }
+        7 => {
+            let changes = Changes { size: Some(start), mode: Some(0o640), ..Changes::default() };
+            Update::SetAttributes { inode, changes }
+        }
+        8 => {
+            let value = Bytes::from(vec![1; 5]);
+            Update::SetXattr { inode, name: name("user.x"), value, mode: XattrMode::Any }
+        }
+        _ => {
+            let data = Data::Inline(Bytes::from(vec![b'x'; 10]));
+            let piece = Piece { offset: 0, extent: Extent { len: 10, data } };
+            Update::Write { inode, at: WriteAt::End, pieces: vec![piece] }
+        }
+    }
+}
+
+/// One order of messages, and what came of it with each decided before the next.
+struct Reference {
+    messages: Vec<(MessageId, Operation)>,
+    world: World,
+    outcomes: Outcomes,
+    /// By partition and position applied.
+    hashes: BTreeMap<(GroupId, Position), u64>,
+}
+
+fn reference(seed: u64, steps: u64, mix: Mix) -> Reference {
+    let mut rng = Rng(seed);
+    let mut world = World::new(3);
+    let mut views = VecDeque::from([world.view()]);
+    let (mut messages, mut outcomes) = (Vec::new(), Outcomes::new());
+    let mut hashes = BTreeMap::new();
+    for step in 1..=steps {
+        let lag = usize::try_from(rng.below(4).min(rng.below(4))).unwrap();
+        let view = &views[views.len() - 1 - lag.min(views.len() - 1)];
+        let update = random_update(view, &mut rng, mix);
+        let id = MessageId { client: ME, sequence: step };
+        let vector = view.partitions[rng.pick(&[GroupId(0), GroupId(1)])].vector().clone();
+        let time = Timestamp { seconds: i64::try_from(step).unwrap(), nanos: 0 };
+        let operation = Operation { vector, time, update };
+        let groups = operation.update.partitions();
+        let result = world.submit_as(id, operation.clone());
+        outcomes.extend(groups.iter().map(|group| ((id, *group), result.clone())));
+        messages.push((id, operation));
+        for (group, partition) in &world.partitions {
+            hashes.insert((*group, partition.applied()), partition.state_hash());
+        }
+        world.check();
+        views.push_back(world.view());
+        if views.len() > 5 {
+            views.pop_front();
+        }
+    }
+    Reference { messages, world, outcomes, hashes }
+}
+
+/// Delivers the same messages, with everything at random times.
+fn shuffled(reference: &Reference, seed: u64) -> World {
+    let mut rng = Rng(seed);
+    let mut world = World::new(3);
+    let mut to_deliver: BTreeMap<GroupId, VecDeque<usize>> = BTreeMap::new();
+    for (index, (_, operation)) in reference.messages.iter().enumerate() {
+        for group in operation.update.partitions() {
+            to_deliver.entry(group).or_default().push_back(index);
+        }
+    }
+    let eager = 10 + rng.below(80);
+    loop {
+        to_deliver.retain(|_, queue| !queue.is_empty());
+        let groups: Vec<GroupId> = to_deliver.keys().copied().collect();
+        let letters = world.letters.len() as u64;
+        let touched = if letters > 0 && (groups.is_empty() || rng.chance(eager)) {
+            let letter = usize::try_from(rng.below(letters)).unwrap();
+            let to = world.letters[letter].to;
+            world.hand_over(letter);
+            to
+        } else if !groups.is_empty() {
+            let group = *rng.pick(&groups);
+            let index = to_deliver.get_mut(&group).unwrap().pop_front().unwrap();
+            let (id, operation) = reference.messages[index].clone();
+            world.deliver(group, id, operation);
+            group
+        } else {
+            return world;
+        };
+        let partition = world.partitions.get_mut(&touched).unwrap();
+        partition.check_invariants();
+        let at = (touched, partition.applied());
+        if at.1 > Position(0) {
+            assert_eq!(partition.state_hash(), reference.hashes[&at], "state hash at {at:?}");
+        }
+        if rng.chance(3) {
+            let bytes = postcard::to_allocvec(partition).unwrap();
+            let read: Partition = postcard::from_bytes(&bytes).unwrap();
+            assert!(read == *partition, "a snapshot reads back");
+            *partition = read;
+        }
+    }
+}
+
+fn assert_independent(seed: u64, steps: u64, mix: Mix) {
+    let reference = reference(seed, steps, mix);
+    for schedule in 0..4 {
+        let world = shuffled(&reference, seed ^ (schedule + 1) << 40);
+        assert!(world.results == reference.outcomes, "seed {seed}: outcomes differ");
+        for (group, partition) in &world.partitions {
+            assert!(partition.waiting().is_empty());
+            assert_eq!(partition.applied(), partition.delivered());
+            let expected = &reference.world.partitions[group];
+            assert_eq!(partition, expected, "seed {seed}, schedule {schedule}");
+        }
+        world.check();
+    }
+}
+
+/// Fixed seeds, or the one that `SEED` names.
+fn each_seed(count: u64, test: impl Fn(u64)) {
+    match std::env::var("SEED") {
+        Ok(seed) => test(seed.parse().unwrap()),
+        Err(_) => (0..count).for_each(test),
+    }
+}
+
+#[test]
+fn the_state_does_not_depend_on_when_votes_arrive() {
+    each_seed(300, |seed| assert_independent(seed, 120, Mix::All));
+}
+
+#[test]
+fn what_clients_hold_does_not_depend_on_when_votes_arrive() {
+    each_seed(300, |seed| assert_independent(2_000 + seed, 200, Mix::Leases));
+}
+
+/// Mostly renames of directories over all partitions: no cycles, one parent each.
+#[test]
+fn directories_stay_one_tree() {
+    each_seed(200, |seed| assert_independent(1_000 + seed, 150, Mix::Directories));
+}
+
+#[test]
+fn most_kinds_of_updates_both_succeed_and_fail_in_these_runs() {
+    let (mut done, mut refused) = (BTreeMap::new(), BTreeMap::new());
+    for seed in 0..40 {
+        let reference = reference(seed, 120, Mix::All);
+        for (id, operation) in &reference.messages {
+            let text = format!("{:?}", operation.update);
+            let kind = text.split([' ', '{']).next().unwrap().to_string();
+            let group = *operation.update.partitions().first().unwrap();
+            let several = operation.update.partitions().len() > 1;
+            match &reference.outcomes[&(*id, group)] {
+                Ok(_) => *done.entry((kind, several)).or_insert(0) += 1,
+                Err(error) => *refused.entry(*error).or_insert(0) += 1,
+            }
+        }
+    }
+    for kind in ["Link", "Unlink", "Rmdir", "Rename", "PlaceDirectory"] {
+        for several in [false, true] {
+            let count = done.get(&(kind.to_string(), several)).copied().unwrap_or(0);
+            let alone_never = kind == "PlaceDirectory" && !several;
+            assert!(count > 3 || alone_never, "{kind} in several partitions {several}: {count}");
+        }
+    }
+    for error in [FsError::Stale, FsError::Invalid, FsError::NotEmpty, FsError::WouldBlock] {
+        assert!(refused.contains_key(&error), "{error:?} never happens: {refused:?}");
+    }
+}
+
+/// The state of all partitions with nothing seen is a tree, too.
+#[test]
+fn the_first_state_is_one_tree() {
+    let world = World::new(3);
+    world.check();
+    assert!(world.partitions.values().all(|partition| *partition.vector() == Vector::default()));
+}

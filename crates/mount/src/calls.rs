@@ -1,0 +1,155 @@
+//! Calls that need more than a translation.
+
+use crate::convert::{attributes, errno, file_type, placeholder};
+use crate::listing::Listing;
+use bytes::Bytes;
+use fuser::{
+    Errno, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyLock,
+    ReplyXattr,
+};
+use meridian_client::files::Handle;
+use meridian_client::files::locks::Wanted;
+use meridian_client::{ClientError, Files};
+use meridian_fs::FsError;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the kernel may keep names and attributes: there are no leases, so not at all.
+pub(crate) const TTL: Duration = Duration::ZERO;
+/// Numbers of inodes are never used twice.
+pub(crate) const GENERATION: Generation = Generation(0);
+/// How long a lock is waited for at most: the kernel cannot take back a call that waits here, so
+/// the process could not be killed meanwhile.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+/// How often a lock is asked for: at first, and in the end.
+const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
+
+/// A name as the client takes it.
+pub(crate) fn name(of: &OsStr) -> Bytes {
+    Bytes::copy_from_slice(of.as_bytes())
+}
+
+/// `readdir`.
+pub(crate) async fn list(
+    files: &Files,
+    listing: &tokio::sync::Mutex<Listing>,
+    offset: u64,
+    mut reply: ReplyDirectory,
+) {
+    let mut listing = listing.lock().await;
+    let mut place = usize::try_from(offset).unwrap_or(usize::MAX);
+    if place == 0 {
+        listing.rewind();
+    }
+    loop {
+        match listing.line(files, place, false).await {
+            Ok(Some(line)) => {
+                place += 1;
+                let (ino, kind) = (INodeNo(line.entry.place.ino.0), file_type(line.entry.kind));
+                if reply.add(ino, place as u64, kind, OsStr::from_bytes(&line.name)) {
+                    return reply.ok();
+                }
+            }
+            Ok(None) => return reply.ok(),
+            Err(error) => return reply.error(errno(&error)),
+        }
+    }
+}
+
+/// `readdirplus`.
+pub(crate) async fn list_plus(
+    files: &Files,
+    listing: &tokio::sync::Mutex<Listing>,
+    offset: u64,
+    mut reply: ReplyDirectoryPlus,
+) {
+    let mut listing = listing.lock().await;
+    let mut place = usize::try_from(offset).unwrap_or(usize::MAX);
+    if place == 0 {
+        listing.rewind();
+    }
+    loop {
+        let line = match listing.line(files, place, true).await {
+            Ok(Some(line)) => line,
+            Ok(None) => return reply.ok(),
+            Err(error) => return reply.error(errno(&error)),
+        };
+        place += 1;
+        let ino = line.entry.place.ino;
+        let mut known = line.attributes;
+        if !line.is_dot && files.is_open(ino) {
+            // What was listed may be older than what was written here meanwhile.
+            known = files.attributes(ino).await.ok().or(known);
+        }
+        let shown = attributes(&known.unwrap_or_else(|| placeholder(&line.entry)));
+        let name = OsStr::from_bytes(&line.name);
+        if reply.add(INodeNo(ino.0), place as u64, name, &TTL, &shown, GENERATION) {
+            return reply.ok();
+        }
+    }
+}
+
+/// Answers with a value, or with its length if the caller has no room yet.
+pub(crate) fn give(reply: ReplyXattr, size: u32, value: Result<Bytes, ClientError>) {
+    match value {
+        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// What is answered without asking: the kernel asks for `security.capability` at each write, and
+/// for access control lists at each look.
+pub(crate) fn foreign_xattr(name: &OsStr) -> Option<Errno> {
+    let name = name.as_bytes();
+    if name.starts_with(b"security.") {
+        Some(Errno::ENODATA)
+    } else if name.starts_with(b"system.") {
+        Some(Errno::EOPNOTSUPP)
+    } else {
+        None
+    }
+}
+
+/// The kernel's lock in our words: its greatest offset means "to the end".
+pub(crate) fn wanted(owner: u64, (start, end): (u64, u64), typ: i32, pid: u32) -> Wanted {
+    let end = if end >= i64::MAX as u64 { u64::MAX } else { end };
+    Wanted { owner, start, end, exclusive: typ == libc::F_WRLCK, pid }
+}
+
+/// `F_GETLK`.
+pub(crate) async fn get_lock(files: &Files, handle: Handle, wanted: Wanted, reply: ReplyLock) {
+    match files.lock_in_the_way(handle, wanted).await {
+        Ok(None) => reply.locked(0, 0, libc::F_UNLCK, 0),
+        Ok(Some(lock)) => {
+            let typ = if lock.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+            reply.locked(lock.start, lock.end.min(i64::MAX as u64), typ, lock.pid);
+        }
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// `F_SETLK` and `F_SETLKW`: the latter asks again and again, and gives up with `EAGAIN`.
+pub(crate) async fn set_lock(
+    files: &Files,
+    handle: Handle,
+    wanted: Wanted,
+    waits: bool,
+    reply: ReplyEmpty,
+) {
+    let until = Instant::now() + LOCK_PATIENCE;
+    let mut pause = LOCK_PAUSE.0;
+    loop {
+        match files.lock(handle, wanted).await {
+            Ok(()) => return reply.ok(),
+            Err(ClientError::Fs(FsError::WouldBlock)) if waits && Instant::now() < until => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LOCK_PAUSE.1);
+            }
+            Err(error) => return reply.error(errno(&error)),
+        }
+    }
+}

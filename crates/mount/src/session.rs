@@ -1,0 +1,244 @@
+//! Mounting and unmounting.
+
+use crate::handler::Handler;
+use fuser::{Config, MountOption, SessionACL};
+use meridian_client::{Client, ClientError, Files};
+use rustix::mount::UnmountFlags;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The device of FUSE.
+const DEVICE: &str = "/dev/fuse";
+/// Threads that read requests: two with descriptors of their own are best, more are worse.
+const THREADS: usize = 2;
+/// How long to wait for the kernel to let go of a mount: beyond this somebody is still in it.
+const LET_GO: Duration = Duration::from_secs(5);
+/// How many mounts that died may lie on each other.
+const STALE_MAX: usize = 16;
+
+/// How to mount.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MountOptions {
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+    /// Other users than the one who mounts may use it. Only root may ask for it, unless
+    /// `/etc/fuse.conf` allows it.
+    pub allow_other: bool,
+}
+
+/// Why nothing is mounted, or could not be unmounted in order.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel's module is not there.
+    #[error(
+        "{DEVICE} is missing: run `modprobe fuse` as root; in a container start it with \
+         `--device {DEVICE} --cap-add SYS_ADMIN`"
+    )]
+    NoDevice,
+    /// It may not be used.
+    #[error(
+        "no permission to mount at {}: run as root, or install the package `fuse3` and make sure \
+         that you own the directory and may open {DEVICE}; in a container add \
+         `--cap-add SYS_ADMIN` ({source})", at.display()
+    )]
+    NotPermitted {
+        /// Where.
+        at: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no such directory.
+    #[error("cannot mount at {}: {source}; create the directory first", at.display())]
+    NoDirectory {
+        /// Where.
+        at: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Something else went wrong.
+    #[error("cannot {action} {}: {source}", at.display())]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// Where.
+        at: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// What programs wrote could not be stored before the end.
+    #[error("written data could not be stored: {0}")]
+    Unsaved(ClientError),
+}
+
+/// A mounted file system. Dropped, it is unmounted without waiting; [`Mount::unmount`] waits and
+/// tells whether all that was written is stored.
+#[derive(Debug)]
+pub struct Mount {
+    at: PathBuf,
+    files: Arc<Files>,
+    ended: watch::Receiver<bool>,
+    detached: bool,
+    runtime: tokio::runtime::Handle,
+}
+
+/// Mounts the tree of `client`'s cluster at `mountpoint`. Must be called within a tokio runtime
+/// with more than one thread: its tasks answer the kernel.
+///
+/// # Errors
+/// One line that says what is missing and what to do.
+pub fn mount(
+    client: Client,
+    mountpoint: &Path,
+    options: MountOptions,
+) -> Result<Mount, MountError> {
+    let runtime = tokio::runtime::Handle::current();
+    check(mountpoint)?;
+    let system = |action| {
+        let at = mountpoint.to_path_buf();
+        move |source| MountError::System { action, at, source }
+    };
+    let at = mountpoint.canonicalize().map_err(system("find"))?;
+    let mut config = Config::default();
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.mount_options = vec![
+        MountOption::FSName("meridian".into()),
+        MountOption::Subtype("meridian".into()),
+        MountOption::DefaultPermissions,
+    ];
+    if options.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    let files = Files::new(client);
+    let handler = Handler::new(files.clone(), runtime.clone());
+    let session =
+        fuser::spawn_mount(handler, &at, &config).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => MountError::NotPermitted { at: at.clone(), source },
+            io::ErrorKind::NotFound => MountError::NotPermitted { at: at.clone(), source },
+            _ => MountError::System { action: "mount at", at: at.clone(), source },
+        })?;
+    let (ended_now, ended) = watch::channel(false);
+    let wait = move || {
+        if let Err(error) = session.join() {
+            tracing::warn!("the session with the kernel ended: {error}");
+        }
+        ended_now.send_replace(true);
+    };
+    let name = "meridian-unmounted".to_string();
+    std::thread::Builder::new().name(name).spawn(wait).map_err(system("watch"))?;
+    Ok(Mount { at, files, ended, detached: false, runtime })
+}
+
+/// Finds out beforehand what would fail with a less helpful word.
+fn check(mountpoint: &Path) -> Result<(), MountError> {
+    if !Path::new(DEVICE).exists() {
+        return Err(MountError::NoDevice);
+    }
+    if let Err(source) = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE) {
+        return Err(match source.raw_os_error() {
+            Some(libc::ENXIO | libc::ENODEV | libc::ENOENT) => MountError::NoDevice,
+            _ => MountError::NotPermitted { at: mountpoint.into(), source },
+        });
+    }
+    clear_stale(mountpoint)?;
+    let no_directory = |source| MountError::NoDirectory { at: mountpoint.into(), source };
+    let metadata = std::fs::metadata(mountpoint).map_err(no_directory)?;
+    if !metadata.is_dir() {
+        return Err(no_directory(io::ErrorKind::NotADirectory.into()));
+    }
+    Ok(())
+}
+
+/// Unmounts what a process that died left mounted at `path`. Returns whether there was anything.
+///
+/// # Errors
+/// If it is there and cannot be unmounted.
+pub fn clear_stale(path: &Path) -> Result<bool, MountError> {
+    let mut found = false;
+    for _ in 0..STALE_MAX {
+        match std::fs::metadata(path) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+                found = true;
+                detach(path).map_err(|source| MountError::System {
+                    action: "unmount what a dead process left at",
+                    at: path.into(),
+                    source,
+                })?;
+            }
+            _ => break,
+        }
+    }
+    Ok(found)
+}
+
+/// Takes the mount out of the tree at once; who is in it may stay until he leaves.
+fn detach(path: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(path, UnmountFlags::DETACH) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => {
+            // Not root: the helper that mounted it may.
+            let status = Command::new("fusermount3").arg("-uzq").arg("--").arg(path).status()?;
+            if status.success() { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Mount {
+    /// Where.
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+
+    /// The files beneath.
+    pub fn files(&self) -> &Arc<Files> {
+        &self.files
+    }
+
+    /// Waits until somebody unmounts it.
+    pub async fn wait(&self) {
+        // An error means that the thread which watches is gone, and so is the session.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    /// Unmounts it, even if somebody is still in it, and stores what is still buffered.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or not all could be stored.
+    pub async fn unmount(mut self) -> Result<(), MountError> {
+        if !*self.ended.borrow() {
+            detach(&self.at).map_err(|source| MountError::System {
+                action: "unmount",
+                at: self.at.clone(),
+                source,
+            })?;
+            self.detached = true;
+            if tokio::time::timeout(LET_GO, self.wait()).await.is_err() {
+                tracing::warn!("somebody is still in {}", self.at.display());
+            }
+        }
+        self.files.flush_all().await.map_err(MountError::Unsaved)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let files = self.files.clone();
+        if !*self.ended.borrow()
+            && !self.detached
+            && let Err(error) = detach(&self.at)
+        {
+            tracing::warn!("cannot unmount {}: {error}", self.at.display());
+        }
+        self.runtime.spawn(async move {
+            if let Err(error) = files.flush_all().await {
+                tracing::error!("written data could not be stored: {error}");
+            }
+        });
+    }
+}

@@ -1,0 +1,164 @@
+//! A real mount over a cluster in this process: programs as they are.
+
+#[path = "../../client/tests/fake/mod.rs"]
+mod fake;
+
+use fake::Cluster;
+use meridian_mount::{Mount, MountError, MountOptions, clear_stale, mount};
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+struct Mounted {
+    cluster: Cluster,
+    at: TempDir,
+    mount: Mount,
+}
+
+async fn mounted() -> Mounted {
+    let cluster = Cluster::start(2, 0).await;
+    let at = tempfile::tempdir().unwrap();
+    let mount = mount(cluster.client("us"), at.path(), MountOptions::default()).unwrap();
+    Mounted { cluster, at, mount }
+}
+
+impl Mounted {
+    /// A second mount of the same tree, in another region.
+    fn again(&self, region: &str) -> (TempDir, Mount) {
+        let at = tempfile::tempdir().unwrap();
+        let mount = mount(self.cluster.client(region), at.path(), MountOptions::default()).unwrap();
+        (at, mount)
+    }
+
+    async fn run(&self, script: &str) -> String {
+        run(self.at.path(), script).await
+    }
+}
+
+/// What `script` prints; it must succeed.
+async fn run(at: &Path, script: &str) -> String {
+    let (at, script) = (at.to_path_buf(), script.to_string());
+    let text = format!("set -e\n{script}");
+    let output = tokio::task::spawn_blocking(move || {
+        Command::new("bash").arg("-c").arg(text).current_dir(at).output().unwrap()
+    });
+    let output = output.await.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{script}\n{printed}\n{errors}");
+    printed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shell_works_in_it() {
+    let world = mounted().await;
+    assert_eq!(world.run("ls").await, "ap\neu\nus\n");
+    let script = "cd us; mkdir -p a/b; echo one > a/f; echo two >> a/f; cat a/f; \
+        ln -s f a/s; ln a/f a/h; stat -c %h a/f; readlink a/s; mv a/f a/b/g; cat a/b/g; \
+        chmod 640 a/h; stat -c '%a %s' a/b/g; rm a/b/g; cat a/h; mkfifo p; test -p p; \
+        touch -d '2001-02-03 04:05:06 UTC' a/h; stat -c %Y a/h";
+    let printed = "one\ntwo\n2\nf\none\ntwo\n640 8\none\ntwo\n981173106\n";
+    assert_eq!(world.run(script).await, printed);
+    assert_eq!(world.run("rm -r us/a us/p; ls -A us | wc -l; ls -al").await.lines().count(), 7);
+    world.mount.unmount().await.unwrap();
+    assert_eq!(run(world.at.path(), "ls -A").await, "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trees_are_copied_moved_and_removed() {
+    let world = mounted().await;
+    let script = "from=$(mktemp -d); trap 'rm -r $from' EXIT; mkdir $from/t; cd $from/t; \
+        for d in a b/c d; do mkdir -p $d; for n in $(seq 30); do \
+        head -c $((n * n * 60)) /dev/urandom > $d/$n; done; done; ln -s a/1 link; \
+        touch -d '2002-02-02 02:02:02' a b/c/*; cd $OLDPWD; \
+        list() { find $1/t -printf '%P %y %m %T@ %l ' -type f -printf '%s' -o -printf '\\n' | sort; }; \
+        cp -a $from/t us/; diff -r $from/t us/t; \
+        diff <(list $from) <(list us) > /dev/null; \
+        mv us/t eu/t; diff -r $from/t eu/t; tar cf all.tar -C eu t; tar xpf all.tar -C ap; \
+        diff -r $from/t ap/t; rm -r eu/t ap/t all.tar; find . | wc -l";
+    let printed = world.run(script).await;
+    assert_eq!(printed, "4\n");
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_files_keep_their_bytes() {
+    let world = mounted().await;
+    let script = "head -c 30000000 /dev/urandom > us/r; cp us/r f; cmp us/r f; \
+        dd if=us/r of=us/p bs=4096 skip=3 seek=3 count=2000 conv=notrunc status=none; \
+        cmp -n 8192000 -i 12288 us/r us/p; truncate -s 1000 f; cmp -n 1000 f us/r; \
+        truncate -s 5000000 f; stat -c %s f; tail -c 4999000 f | tr -d '\\0' | wc -c; \
+        fallocate -p -o 0 -l 500 f; head -c 500 f | tr -d '\\0' | wc -c; stat -c %s f";
+    assert_eq!(world.run(script).await, "5000000\n0\n0\n5000000\n");
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_mounts_see_each_others_files_after_close() {
+    let world = mounted().await;
+    let (at, second) = world.again("eu");
+    world.run("echo first > us/f").await;
+    assert_eq!(run(at.path(), "cat us/f; echo second > us/f; ls us").await, "first\nf\n");
+    assert_eq!(world.run("cat us/f").await, "second\n");
+    let line = "for n in $(seq 50); do echo line >> us/log; done";
+    tokio::join!(world.run(line), run(at.path(), line));
+    assert_eq!(world.run("sort us/log | uniq -c | tr -s ' '").await, " 100 line\n");
+    second.unmount().await.unwrap();
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_hold_across_mounts() {
+    let world = mounted().await;
+    let (at, second) = world.again("eu");
+    world.run("echo 0 > us/count").await;
+    let line = "for n in $(seq 20); do flock us/lock -c \
+        'n=$(cat us/count); echo $((n + 1)) > us/count'; done";
+    tokio::join!(world.run(line), run(at.path(), line));
+    assert_eq!(world.run("cat us/count").await, "40\n");
+    second.unmount().await.unwrap();
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_file_works_while_it_is_open() {
+    let world = mounted().await;
+    let script = "exec 3<>us/f; rm us/f; echo text >&3; cat /proc/self/fd/3; \
+        stat -Lc '%h %s' /proc/self/fd/3; exec 3>&-; ls us";
+    assert_eq!(world.run(script).await, "text\n0 5\n");
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_placed_by_its_attribute() {
+    let world = mounted().await;
+    let set = "import os; os.mkdir('d'); a = 'user.meridian.placement'; \
+        print(os.getxattr('d', a)); os.setxattr('d', a, b'eu'); print(os.getxattr('d', a)); \
+        open('d/f', 'w').write('x'); print(os.getxattr('d/f', a)); \
+        os.setxattr('d/f', 'user.other', b'1'); print(os.listxattr('d/f'))";
+    let printed = world.run(&format!("python3 -c \"{set}\"")).await;
+    assert_eq!(printed, "b'global'\nb'eu'\nb'eu'\n['user.other']\n");
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_mount_changes_nothing() {
+    let cluster = Cluster::start(1, 0).await;
+    let at = tempfile::tempdir().unwrap();
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let mount = mount(cluster.client("us"), at.path(), options).unwrap();
+    let printed = run(at.path(), "touch us/f 2>&1 || true").await;
+    assert!(printed.contains("Read-only"), "{printed}");
+    assert!(cluster.applied().is_empty());
+    mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_directory_is_named() {
+    let cluster = Cluster::start(1, 0).await;
+    let missing = Path::new("/nowhere/at/all");
+    let error = mount(cluster.client("us"), missing, MountOptions::default()).unwrap_err();
+    assert!(matches!(error, MountError::NoDirectory { .. }), "{error}");
+    assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+    assert!(!clear_stale(missing).unwrap());
+}

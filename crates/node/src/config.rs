@@ -1,0 +1,231 @@
+//! A node's directory: `node.json`, `lock`, `incarnation`; beside them the log and the blocks.
+
+use crate::error::ServerError;
+use meridian_core::topology::ClusterFile;
+use meridian_core::{NodeId, Topology};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The version of a node's directory that this program writes and reads.
+pub const NODE_FORMAT: u32 = 1;
+
+/// The contents of `node.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeFile {
+    /// [`NODE_FORMAT`].
+    pub format: u32,
+    /// [`Topology::cluster`].
+    pub cluster: u64,
+    /// The node's name in the cluster file.
+    pub node: String,
+}
+
+/// Only what tells the version, so that another one is named and not called broken.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u32,
+}
+
+/// Makes `dir` the directory of node `name` of that cluster; does nothing if it is that already.
+///
+/// # Errors
+/// If it is another node's, or the disk refuses.
+pub fn prepare(dir: &Path, cluster: u64, name: &str) -> Result<(), ServerError> {
+    let path = dir.join("node.json");
+    let wanted = NodeFile { format: NODE_FORMAT, cluster, node: name.into() };
+    if path.exists() {
+        let found = read_node_file(&path)?;
+        if found == wanted {
+            return Ok(());
+        }
+        let why = format!(
+            "is node {} of cluster {}, not {name} of {cluster}: name another directory",
+            found.node, found.cluster
+        );
+        return Err(ServerError::Directory { path, why });
+    }
+    fs::create_dir_all(dir).map_err(|e| file_error("make", dir, e))?;
+    write_durably(&dir.join("incarnation"), b"0\n")?;
+    let json = serde_json::to_vec(&wanted).map_err(|e| file_error("write", &path, e.into()))?;
+    write_durably(&path, &json)
+}
+
+/// A node's directory, held by this process alone.
+#[derive(Debug)]
+pub struct NodeDir {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// Its `node.json`.
+    pub file: NodeFile,
+    /// Held as long as this lives: the system drops it however the process ends.
+    _lock: File,
+}
+
+impl NodeDir {
+    /// Reads and locks `dir`.
+    ///
+    /// # Errors
+    /// If it is not a node's directory of this version, or another process holds it.
+    pub fn open(dir: &Path) -> Result<NodeDir, ServerError> {
+        let file = read_node_file(&dir.join("node.json"))?;
+        let path = dir.join("lock");
+        let open = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = open.map_err(|e| file_error("open", &path, e))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(NodeDir { dir: dir.into(), file, _lock: lock }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(ServerError::Locked(dir.into())),
+            Err(e) => Err(file_error("lock", &path, e.into())),
+        }
+    }
+
+    /// Counts up the number of starts, durably: greater than ever before.
+    ///
+    /// # Errors
+    /// If the file is damaged, or the disk refuses.
+    pub fn next_incarnation(&self) -> Result<u64, ServerError> {
+        let path = self.dir.join("incarnation");
+        let text = fs::read_to_string(&path).map_err(|e| file_error("read", &path, e))?;
+        let Some(next) = text.trim().parse::<u64>().ok().and_then(|last| last.checked_add(1))
+        else {
+            let why = format!("{:?} is not a count of starts", text.trim());
+            return Err(ServerError::Directory { path, why });
+        };
+        write_durably(&path, format!("{next}\n").as_bytes())?;
+        Ok(next)
+    }
+
+    /// Reads the cluster file (by default the one beside the directory) and finds the node in it.
+    ///
+    /// # Errors
+    /// If it is unusable, of another cluster, or does not know the node.
+    pub fn cluster(&self, path: Option<&Path>) -> Result<(Topology, NodeId), ServerError> {
+        let beside = || self.dir.canonicalize().ok()?.parent().map(|up| up.join("cluster.json"));
+        let path = match path {
+            Some(path) => path.to_path_buf(),
+            None => beside().unwrap_or_else(|| self.dir.join("../cluster.json")),
+        };
+        let text = fs::read_to_string(&path).map_err(|e| file_error("read", &path, e))?;
+        let (topology, _) = Topology::parse(&text)
+            .map_err(|source| ServerError::Cluster { path: path.clone(), source })?;
+        if topology.cluster != self.file.cluster {
+            let why = format!(
+                "is of cluster {}, but {} belongs to {}",
+                topology.cluster,
+                self.dir.display(),
+                self.file.cluster
+            );
+            return Err(ServerError::Directory { path, why });
+        }
+        match topology.node_named(&self.file.node) {
+            Some(me) => Ok((topology, me)),
+            None => {
+                let why = format!("has no node {}", self.file.node);
+                Err(ServerError::Directory { path, why })
+            }
+        }
+    }
+}
+
+fn read_node_file(path: &Path) -> Result<NodeFile, ServerError> {
+    let bytes = fs::read(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => ServerError::Directory {
+            path: path.into(),
+            why: "is not there: not the directory of a node".into(),
+        },
+        _ => file_error("read", path, source),
+    })?;
+    let wrong = |why: String| ServerError::Directory { path: path.into(), why };
+    let format: FormatOnly =
+        serde_json::from_slice(&bytes).map_err(|e| wrong(format!("is not a node file: {e}")))?;
+    if format.format != NODE_FORMAT {
+        let found = format.format;
+        return Err(wrong(format!("is of format {found}, this program reads {NODE_FORMAT}")));
+    }
+    serde_json::from_slice(&bytes).map_err(|e| wrong(format!("is not a node file: {e}")))
+}
+
+/// Writes a cluster file so that readers see the old one or the new one, whole.
+///
+/// # Errors
+/// If the disk refuses.
+pub fn write_cluster(path: &Path, cluster: &ClusterFile) -> Result<(), ServerError> {
+    let json = serde_json::to_vec_pretty(cluster).map_err(|e| file_error("write", path, e.into()));
+    write_durably(path, &json?)
+}
+
+/// Replaces the file's content, at once and durably.
+fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
+    let beside = path.with_extension("tmp");
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().map_err(|e| file_error("write", path, e))
+}
+
+fn file_error(action: &'static str, path: &Path, source: io::Error) -> ServerError {
+    ServerError::File { action, path: path.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_belongs_to_one_node_and_one_process() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("us-1");
+        let missing = NodeDir::open(&dir).unwrap_err().to_string();
+        assert!(missing.ends_with("is not there: not the directory of a node"), "{missing}");
+        prepare(&dir, 7, "us-1").unwrap();
+        prepare(&dir, 7, "us-1").unwrap();
+        let other = prepare(&dir, 8, "us-1").unwrap_err().to_string();
+        assert!(other.contains("is node us-1 of cluster 7"), "{other}");
+        let held = NodeDir::open(&dir).unwrap();
+        assert!(matches!(NodeDir::open(&dir), Err(ServerError::Locked(_))));
+        drop(held);
+        let again = NodeDir::open(&dir).unwrap();
+        assert_eq!((again.next_incarnation().unwrap(), again.next_incarnation().unwrap()), (1, 2));
+        fs::write(dir.join("incarnation"), "two").unwrap();
+        assert!(again.next_incarnation().unwrap_err().to_string().contains("\"two\""));
+    }
+
+    #[test]
+    fn another_version_or_cluster_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("us-1");
+        prepare(&dir, 7, "us-1").unwrap();
+        let node = NodeDir::open(&dir).unwrap();
+        let mut cluster =
+            ClusterFile { format: 1, cluster: 8, nodes: Vec::new(), rtt_ms: Default::default() };
+        let path = root.path().join("cluster.json");
+        let refused = |cluster: &ClusterFile| {
+            fs::write(&path, serde_json::to_vec(cluster).unwrap()).unwrap();
+            node.cluster(None).unwrap_err().to_string()
+        };
+        let no_members = refused(&cluster);
+        assert!(no_members.contains("cluster file"), "{no_members}");
+        cluster.nodes.push(meridian_core::topology::NodeEntry {
+            name: "eu-1".into(),
+            region: "eu".into(),
+            pid: None,
+            address: "127.0.0.1:0".into(),
+            groups: vec!["global".into(), "eu".into()],
+        });
+        assert!(refused(&cluster).contains("is of cluster 8"));
+        cluster.cluster = 7;
+        assert!(refused(&cluster).contains("has no node us-1"));
+        fs::write(dir.join("node.json"), r#"{"format":9,"more":1}"#).unwrap();
+        drop(node);
+        let version = NodeDir::open(&dir).unwrap_err().to_string();
+        assert!(version.ends_with("is of format 9, this program reads 1"), "{version}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Why a server does not start, or stops.
+
+use meridian_core::topology::TopologyError;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a server does not start, or stops. Each is one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// A file of the node's directory, or the cluster file.
+    #[error("cannot {action} {}: {source}", path.display())]
+    File {
+        /// For example `read`.
+        action: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The directory is not one of a node, or of another version.
+    #[error("{}: {why}", path.display())]
+    Directory {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The cluster file is unusable.
+    #[error("{}: {source}", path.display())]
+    Cluster {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TopologyError,
+    },
+    /// Two servers must not share a directory.
+    #[error("{} is in use by another server: stop that one first", .0.display())]
+    Locked(PathBuf),
+    /// The address cannot be listened on.
+    #[error(
+        "cannot listen on {address}: {source} (is another program using it? stop that, or give {node} another address in the cluster file)"
+    )]
+    Address {
+        /// Which.
+        address: String,
+        /// The node whose it is.
+        node: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A record of the log is not one of this program's.
+    #[error("{}: record {number} does not decode ({why}): written by another version?", dir.display())]
+    Record {
+        /// The directory of the log.
+        dir: PathBuf,
+        /// Its number.
+        number: u64,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The log cannot be opened, or refused a write or a sync: nobody knows what was kept.
+    #[error("the log: {0}")]
+    Log(String),
+    /// The blocks cannot be opened.
+    #[error("the blocks: {0}")]
+    Blocks(String),
+    /// The operating system refused what every server needs.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// For example `wait for signals`.
+        action: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl ServerError {
+    /// What the process of the operating system should exit with: 3 if the disk failed under way
+    /// (or was found damaged), 2 if the server cannot start as it is configured, 1 for the rest.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            ServerError::Log(_) | ServerError::Blocks(_) | ServerError::Record { .. } => 3,
+            ServerError::File { .. }
+            | ServerError::Directory { .. }
+            | ServerError::Cluster { .. }
+            | ServerError::Locked(_)
+            | ServerError::Address { .. } => 2,
+            ServerError::System { .. } => 1,
+        }
+    }
+}

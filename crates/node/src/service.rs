@@ -1,0 +1,58 @@
+//! What a process must be for a server to run it.
+
+use meridian_core::{NodeId, Process, Time, Topology};
+use meridian_host::api::{ReplicaStatus, Reply, Request};
+use meridian_host::{Command, ConnectionId, Node, Output};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// A process that talks with clients, of which a server runs one.
+pub trait Service:
+    Process<
+        Peer = NodeId,
+        Message: Serialize + DeserializeOwned,
+        Record: Serialize + DeserializeOwned + Send,
+    > + 'static
+{
+    /// The process of node `me`, before its records are replayed.
+    fn new(topology: Arc<Topology>, me: NodeId) -> Self;
+
+    /// The command that hands it a client's request, which is of the kinds that are not the
+    /// shell's own to answer. Each should be answered once:
+    /// what is not answered counts as under way, for some minutes.
+    fn request(connection: ConnectionId, request: Request) -> Self::Command;
+
+    /// The command that tells it that the connection is gone.
+    fn closed(connection: ConnectionId) -> Self::Command;
+
+    /// The reply in an output, if it is one.
+    fn reply(output: Self::Output) -> Option<(ConnectionId, Reply)>;
+
+    /// How its replicas are.
+    fn status(&self, now: Time) -> Vec<ReplicaStatus>;
+}
+
+impl Service for Node {
+    fn new(topology: Arc<Topology>, me: NodeId) -> Node {
+        Node::new(topology, me)
+    }
+
+    fn request(connection: ConnectionId, request: Request) -> Command {
+        Command::Request { connection, request }
+    }
+
+    fn closed(connection: ConnectionId) -> Command {
+        Command::Closed(connection)
+    }
+
+    fn reply(output: Output) -> Option<(ConnectionId, Reply)> {
+        match output {
+            Output::Reply { connection, reply } => Some((connection, reply)),
+        }
+    }
+
+    fn status(&self, now: Time) -> Vec<ReplicaStatus> {
+        Node::status(self, now)
+    }
+}

@@ -1,0 +1,401 @@
+//! A process to try the shell with: a counter that all nodes add to, and a cluster of its servers.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use bytes::{Bytes, BytesMut};
+use meridian_blocks::{Disk, SimDisk};
+use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_core::{
+    ClientId, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Time, Topology, frame,
+};
+use meridian_host::ConnectionId;
+use meridian_host::api::{
+    Hello, NodeStatus, Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody, Who,
+};
+use meridian_multicast::{Epoch, Start, Timestamp};
+use meridian_node::journal::Journal;
+use meridian_node::server::{Replay, Storage, Wake};
+use meridian_node::{ServerError, ServerOptions, Service, prepare, serve, storage};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// Each `Update` adds its sequence number, and is answered once all nodes have it on disk.
+#[derive(Clone, Debug)]
+pub struct Toy {
+    me: NodeId,
+    nodes: Vec<NodeId>,
+    /// What was added: by whom, its number there, how much.
+    added: BTreeMap<(NodeId, u64), u64>,
+    /// What was asked of this node: how much, who has it, who waits.
+    asked: BTreeMap<u64, Asked>,
+    restarts: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Asked {
+    amount: u64,
+    by: Option<(ConnectionId, u64)>,
+    acks: BTreeSet<NodeId>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Message {
+    Add { number: u64, amount: u64, padding: Bytes },
+    Ack { number: u64 },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Record {
+    Asked { number: u64, amount: u64 },
+    Added { by: NodeId, number: u64, amount: u64 },
+}
+
+#[derive(Clone, Debug)]
+pub enum Command {
+    Request(ConnectionId, Request),
+    Closed(ConnectionId),
+}
+
+impl Toy {
+    fn add(&self, number: u64, to: NodeId, out: &mut Outbox<Self>) {
+        let amount = self.asked[&number].amount;
+        // Some are long: those travel in pieces.
+        let padding = if amount == 7 { Bytes::from(vec![1; 3 << 20]) } else { Bytes::new() };
+        out.send(to, Message::Add { number, amount, padding });
+    }
+
+    fn on_request(&mut self, by: ConnectionId, request: Request, out: &mut Outbox<Self>) {
+        let RequestBody::Update { start, .. } = request.body else {
+            let body = ReplyBody::Refused(Refusal::Bad("only updates".into()));
+            return out.output((by, Reply { id: request.id, body }));
+        };
+        let (number, amount) = (self.asked.len() as u64 + 1, start.id.sequence);
+        let asked = Asked { amount, by: Some((by, request.id)), ..Asked::default() };
+        self.asked.insert(number, asked);
+        out.persist(Record::Asked { number, amount });
+        for node in &self.nodes {
+            self.add(number, *node, out);
+        }
+    }
+
+    fn on_message(&mut self, from: NodeId, message: Message, out: &mut Outbox<Self>) {
+        match message {
+            Message::Add { number, amount, .. } => {
+                if self.added.insert((from, number), amount).is_none() {
+                    out.persist(Record::Added { by: from, number, amount });
+                }
+                out.send(from, Message::Ack { number });
+            }
+            Message::Ack { number } => {
+                let asked = self.asked.get_mut(&number).unwrap();
+                let new = asked.acks.insert(from);
+                if let Some((by, id)) = asked.by
+                    && new
+                    && asked.acks.len() == self.nodes.len()
+                {
+                    out.output((by, Reply { id, body: ReplyBody::Stored }));
+                }
+            }
+        }
+    }
+
+    fn resend(&self, to: NodeId, out: &mut Outbox<Self>) {
+        for (number, asked) in &self.asked {
+            if !asked.acks.contains(&to) {
+                self.add(*number, to, out);
+            }
+        }
+    }
+}
+
+impl Process for Toy {
+    type Peer = NodeId;
+    type Message = Message;
+    type Record = Record;
+    type Command = Command;
+    type Output = (ConnectionId, Reply);
+
+    fn step(&mut self, _now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        match event {
+            Event::Started => {
+                for node in self.nodes.clone() {
+                    self.resend(node, out);
+                }
+            }
+            Event::Message { from, message } => self.on_message(from, message, out),
+            Event::Command(Command::Request(by, request)) => self.on_request(by, request, out),
+            Event::Command(Command::Closed(by)) => {
+                for asked in self.asked.values_mut() {
+                    asked.by = asked.by.filter(|(waits, _)| *waits != by);
+                }
+            }
+            Event::Restarted(peer) => {
+                self.restarts += 1;
+                self.resend(peer, out);
+            }
+            Event::Timer(_) | Event::Idle => (),
+        }
+    }
+
+    fn replay(&mut self, record: Record) {
+        match record {
+            Record::Asked { number, amount } => {
+                self.asked.insert(number, Asked { amount, ..Asked::default() });
+            }
+            Record::Added { by, number, amount } => {
+                self.added.insert((by, number), amount);
+            }
+        }
+    }
+
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        let asked = self.asked.clone().into_iter();
+        let asked = asked.map(|(number, asked)| Record::Asked { number, amount: asked.amount });
+        let added = self.added.clone().into_iter();
+        let added = added.map(|((by, number), amount)| Record::Added { by, number, amount });
+        Box::new(asked.chain(added))
+    }
+}
+
+impl Service for Toy {
+    fn new(topology: Arc<Topology>, me: NodeId) -> Toy {
+        let nodes = (0..topology.nodes.len() as u16).map(NodeId).collect();
+        Toy { me, nodes, added: BTreeMap::new(), asked: BTreeMap::new(), restarts: 0 }
+    }
+
+    fn request(connection: ConnectionId, request: Request) -> Command {
+        Command::Request(connection, request)
+    }
+
+    fn closed(connection: ConnectionId) -> Command {
+        Command::Closed(connection)
+    }
+
+    fn reply(output: (ConnectionId, Reply)) -> Option<(ConnectionId, Reply)> {
+        Some(output)
+    }
+
+    fn status(&self, _now: Time) -> Vec<ReplicaStatus> {
+        vec![ReplicaStatus {
+            group: GroupId::GLOBAL,
+            role: "toy".into(),
+            epoch: Epoch { number: self.restarts, leader: self.me },
+            primary: self.me,
+            delivered: Position(self.added.len() as u64),
+            applied: Position(self.added.values().sum()),
+            clock: Timestamp(0),
+            pending: self.asked.values().filter(|asked| asked.by.is_some()).count() as u64,
+            head_age_ms: 0,
+            state_hash: 0,
+        }]
+    }
+}
+
+/// What stops a server, and its thread.
+type Running = (oneshot::Sender<()>, JoinHandle<Result<(), ServerError>>);
+
+/// Servers as threads, one region each.
+pub struct Cluster {
+    root: tempfile::TempDir,
+    pub addresses: Vec<String>,
+    pub disks: Vec<Arc<dyn Disk>>,
+    running: Vec<Option<Running>>,
+}
+
+pub const CLUSTER: u64 = 42;
+
+impl Cluster {
+    /// Starts `count` servers, each two of which are `rtt_ms` away from each other.
+    pub fn start(count: usize, rtt_ms: u32) -> Cluster {
+        let disks = (0..count).map(|_| Arc::new(SimDisk::new()) as Arc<dyn Disk>).collect();
+        let mut cluster = Cluster::new(disks, rtt_ms);
+        (0..count).for_each(|node| cluster.start_node(node));
+        cluster
+    }
+
+    /// Servers on these disks, not yet started.
+    pub fn new(disks: Vec<Arc<dyn Disk>>, rtt_ms: u32) -> Cluster {
+        let root = tempfile::tempdir().unwrap();
+        let held: Vec<_> =
+            disks.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addresses: Vec<String> =
+            held.iter().map(|held| held.local_addr().unwrap().to_string()).collect();
+        let node = |(at, address): (usize, &String)| NodeEntry {
+            name: format!("n{at}"),
+            region: format!("r{at}"),
+            pid: None,
+            address: address.clone(),
+            groups: vec!["global".into(), format!("r{at}")],
+        };
+        let mut rtt = BTreeMap::new();
+        for a in 0..disks.len() {
+            for b in a + 1..disks.len() {
+                rtt.insert(format!("r{a}-r{b}"), rtt_ms);
+            }
+        }
+        let nodes = addresses.iter().enumerate().map(node).collect();
+        let file = ClusterFile { format: CLUSTER_FORMAT, cluster: CLUSTER, nodes, rtt_ms: rtt };
+        meridian_node::config::write_cluster(&root.path().join("cluster.json"), &file).unwrap();
+        for at in 0..disks.len() {
+            let name = format!("n{at}");
+            prepare(&root.path().join(&name), CLUSTER, &name).unwrap();
+        }
+        let running = disks.iter().map(|_| None).collect();
+        Cluster { root, addresses, disks, running }
+    }
+
+    pub fn dir(&self, node: usize) -> std::path::PathBuf {
+        self.root.path().join(format!("n{node}"))
+    }
+
+    pub fn start_node(&mut self, node: usize) {
+        self.start_with::<Toy>(node, |journal| journal);
+    }
+
+    /// Starts a server of `P`, with a journal that may be wrapped in another.
+    pub fn start_with<P: Service>(
+        &mut self,
+        node: usize,
+        wrap: impl FnOnce(Box<dyn Journal>) -> Box<dyn Journal> + Send + 'static,
+    ) {
+        let options = ServerOptions { dir: self.dir(node), cluster: None };
+        let disk = self.disks[node].clone();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let open = |dir: &Path, wake: Wake, replay: Replay<'_>| {
+                let blocks = storage::open_blocks(disk.clone(), dir, wake.clone())?;
+                let journal = storage::open_journal(disk, dir, wake, replay)?;
+                Ok(Storage { journal: wrap(journal), blocks })
+            };
+            serve::<P>(&options, open, async {
+                let _ = stopped.await;
+                Ok(())
+            })
+        });
+        self.running[node] = Some((stop, thread));
+    }
+
+    /// Stops a server; how it ended.
+    pub fn stop_node(&mut self, node: usize) -> Result<(), ServerError> {
+        let (stop, thread) = self.running[node].take().unwrap();
+        let _ = stop.send(()); // It may have ended by itself.
+        thread.join().unwrap()
+    }
+
+    /// Waits for a server to end by itself.
+    pub fn wait_node(&mut self, node: usize) -> Result<(), ServerError> {
+        let (_stop, thread) = self.running[node].take().unwrap();
+        thread.join().unwrap()
+    }
+
+    pub fn client(&self, node: usize) -> Client {
+        Client::connect(&self.addresses[node])
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (stop, thread) in self.running.iter_mut().filter_map(Option::take) {
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client that waits for each reply.
+pub struct Client {
+    stream: TcpStream,
+    buffer: BytesMut,
+    next: u64,
+}
+
+/// Connects as soon as somebody listens there.
+pub fn dial(address: &str) -> TcpStream {
+    for _ in 0..2000 {
+        if let Ok(stream) = TcpStream::connect(address) {
+            stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+            return stream;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("nobody listens at {address}");
+}
+
+pub fn framed<T: Serialize>(value: &T) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    let body = postcard::to_stdvec(value).unwrap();
+    frame::encode(&mut bytes, |into| into.extend_from_slice(&body)).unwrap();
+    bytes
+}
+
+impl Client {
+    pub fn connect(address: &str) -> Client {
+        let mut client = Client { stream: dial(address), buffer: BytesMut::new(), next: 1 };
+        client.send(&Hello { cluster: CLUSTER, who: Who::Client(ClientId(9)) });
+        let hello: Hello = client.receive();
+        assert_eq!(hello.cluster, CLUSTER);
+        client
+    }
+
+    fn send<T: Serialize>(&mut self, value: &T) {
+        self.stream.write_all(&framed(value)).unwrap();
+    }
+
+    pub fn receive<T: serde::de::DeserializeOwned>(&mut self) -> T {
+        loop {
+            if let Some(body) = frame::decode(&mut self.buffer).unwrap() {
+                return postcard::from_bytes(&body).unwrap();
+            }
+            let mut chunk = [0; 4096];
+            let len = self.stream.read(&mut chunk).unwrap();
+            assert!(len > 0, "the server closed the connection");
+            self.buffer.extend_from_slice(&chunk[..len]);
+        }
+    }
+
+    /// Asks, without waiting; the request's id.
+    pub fn ask(&mut self, body: RequestBody) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.send(&Request { id, body });
+        id
+    }
+
+    pub fn call(&mut self, body: RequestBody) -> ReplyBody {
+        let id = self.ask(body);
+        let reply: Reply = self.receive();
+        assert_eq!(reply.id, id);
+        reply.body
+    }
+
+    pub fn status(&mut self) -> NodeStatus {
+        match self.call(RequestBody::Status) {
+            ReplyBody::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks until the answer is good.
+    pub fn await_status(&mut self, good: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
+        for _ in 0..4000 {
+            let status = self.status();
+            if good(&status) {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("never: {:?}", self.status());
+    }
+}
+
+pub fn update(amount: u64) -> RequestBody {
+    let id = MessageId { client: ClientId(9), sequence: amount };
+    let start = Start { id, low: 0, dest: [GroupId::GLOBAL].into(), payload: Bytes::new() };
+    RequestBody::Update { group: GroupId::GLOBAL, start }
+}

@@ -1,0 +1,84 @@
+//! The properties of atomic multicast (thesis, section 2.2.1), one file each, judged on a recorded
+//! [`History`]. Each answers with the first violation in words.
+//!
+//! Equal order within a group is judged by [`History::sequences`], which all of them start from.
+
+mod acyclic;
+mod agreement;
+mod genuine;
+mod integrity;
+mod latency;
+mod prefix;
+
+pub use acyclic::{RealTime, check_acyclic};
+pub use agreement::{check_agreement, check_validity};
+pub use genuine::check_genuine;
+pub use integrity::check_integrity;
+pub use latency::check_latency;
+pub use prefix::check_prefix;
+
+use crate::history::History;
+
+/// Why a history is not one of an atomic multicast.
+pub type Violation = String;
+
+/// All that must hold at any moment of a run.
+///
+/// # Errors
+/// The first violation.
+pub fn check_safety(history: &History) -> Result<(), Violation> {
+    check_integrity(history)?;
+    check_prefix(history)?;
+    check_acyclic(history, RealTime::Ignored)?;
+    check_genuine(history)
+}
+
+#[cfg(test)]
+pub(crate) mod examples {
+    //! Small histories.
+
+    use crate::history::{Entry, History};
+    use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time};
+
+    /// Groups of so many processes.
+    pub fn groups(groups: u16, members: u16) -> History {
+        let of = |group| (0..members).map(|node| process(group, node)).collect();
+        History::new((0..groups).map(|group| (GroupId(group), of(group))).collect())
+    }
+
+    pub fn process(group: u16, node: u16) -> ProcessId {
+        ProcessId { group: GroupId(group), node: NodeId(group * 100 + node) }
+    }
+
+    pub fn id(sequence: u64) -> MessageId {
+        MessageId { client: ClientId(9), sequence }
+    }
+
+    pub fn multicast(sequence: u64, dest: &[u16], t: u64) -> Entry {
+        let dest = dest.iter().copied().map(GroupId).collect();
+        Entry::Multicast { id: id(sequence), dest, t: Time(t) }
+    }
+
+    pub fn deliver(group: u16, node: u16, sequence: u64, position: u64) -> Entry {
+        deliver_at(group, node, sequence, position, 0)
+    }
+
+    pub fn deliver_at(group: u16, node: u16, sequence: u64, position: u64, t: u64) -> Entry {
+        let (process, position) = (process(group, node), Position(position));
+        Entry::Deliver { process, id: id(sequence), position, t: Time(t) }
+    }
+
+    /// One process in each of the groups, and what each delivers.
+    pub fn runs(sent: &[(u64, &[u16])], delivered: &[&[u64]]) -> History {
+        let mut history = groups(delivered.len() as u16, 1);
+        for (sequence, dest) in sent {
+            history.push(multicast(*sequence, dest, 0));
+        }
+        for (group, sequence) in (0..).zip(delivered) {
+            for (position, message) in (1..).zip(*sequence) {
+                history.push(deliver(group, 0, *message, position));
+            }
+        }
+        history
+    }
+}

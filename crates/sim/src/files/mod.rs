@@ -1,0 +1,303 @@
+//! Clients that use the file system, and what holds at every moment: the owner of a world of
+//! [`Node`]s.
+//!
+//! Each client does one thing at a time, and sends it to other nodes when it hears nothing. Checked
+//! is that each update has the outcome that it must have, whichever node answers and how often; that
+//! a client reads what it wrote, at any replica; that replicas which applied the same are equal.
+
+mod model;
+
+use crate::owner::{Ask, Owner};
+use crate::world::Random;
+use bytes::Bytes;
+use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, Time, Topology};
+use meridian_fs::operation::Operation;
+use meridian_fs::{Answer, Done, FsError, Place, Query, Timestamp, Vector};
+use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
+use meridian_host::{Command, ConnectionId, Node, Output};
+use meridian_multicast::Start;
+use model::{Action, File, Model};
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a client waits before it asks other nodes.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+/// What a client waits for.
+enum Waits {
+    Update { start: Start, action: Action },
+    Name { query: Query, found: Option<Place> },
+    Attributes { query: Query, file: File },
+}
+
+struct Client {
+    id: ClientId,
+    model: Model,
+    vector: Vector,
+    sequence: u64,
+    request: u64,
+    waits: Option<Waits>,
+    sent: Time,
+    left: u64,
+}
+
+/// The clients and the watchers.
+pub struct FilesWorkload {
+    /// Updates answered, and reads.
+    pub answered: (u64, u64),
+    topology: Arc<Topology>,
+    random: Random,
+    clients: Vec<Client>,
+    outcomes: BTreeMap<MessageId, Result<Done, FsError>>,
+    hashes: BTreeMap<(GroupId, Position), u64>,
+    checks: u64,
+}
+
+impl FilesWorkload {
+    /// So many clients, each of which does so many things.
+    pub fn new(seed: u64, topology: Arc<Topology>, clients: u64, things: u64) -> Self {
+        let groups: Vec<_> = topology.group_ids().collect();
+        let client = |client| Client {
+            id: ClientId(client),
+            model: Model::new(client, groups.clone()),
+            vector: Vector::default(),
+            sequence: 0,
+            request: 0,
+            waits: None,
+            sent: Time(0),
+            left: things,
+        };
+        FilesWorkload {
+            answered: (0, 0),
+            random: Random::seed_from_u64(seed ^ 0xf11e),
+            clients: (0..clients).map(client).collect(),
+            topology,
+            outcomes: BTreeMap::new(),
+            hashes: BTreeMap::new(),
+            checks: 0,
+        }
+    }
+
+    /// What starts the clients.
+    pub fn begin(&self) -> Vec<Ask<Node>> {
+        let wake = |client| Ask::Wake { token: client, after: Duration::ZERO };
+        (0..self.clients.len() as u64).map(wake).collect()
+    }
+
+    /// Whether all clients have done all they had to do.
+    pub fn is_done(&self) -> bool {
+        self.clients.iter().all(|client| client.left == 0 && client.waits.is_none())
+    }
+
+    /// What the clients wait for, in words.
+    pub fn waiting(&self) -> String {
+        let of = |client: &Client| match &client.waits {
+            None => None,
+            Some(Waits::Update { start, action }) => Some(format!("{}: {action:?}", start.id)),
+            Some(Waits::Name { query, .. } | Waits::Attributes { query, .. }) => {
+                Some(format!("{:?}: {query:?} {:?}", client.id, client.vector))
+            }
+        };
+        self.clients.iter().filter_map(of).collect::<Vec<_>>().join("\n")
+    }
+
+    /// All that the clients were told to be there: a directory, a name in it, what it leads to.
+    pub fn entries(&self) -> impl Iterator<Item = (Place, Bytes, Place)> + '_ {
+        self.clients.iter().flat_map(|client| client.model.entries())
+    }
+
+    fn start_something(&mut self, at: usize, now: Time) {
+        let client = &mut self.clients[at];
+        client.left -= 1;
+        client.request += 1;
+        let waits = match self.random.random_range(0..10) {
+            0..6 => client.model.choose(&mut self.random).map(|action| {
+                client.sequence += 1;
+                Waits::Update { start: client.start_of(&action, now), action }
+            }),
+            6..8 => client.model.any_file(&mut self.random).map(|file| Waits::Attributes {
+                query: Query::Attributes { inode: file.place },
+                file,
+            }),
+            _ => client.model.any_name(&mut self.random).map(|(parent, name, found)| Waits::Name {
+                query: Query::Lookup { parent, name },
+                found,
+            }),
+        };
+        self.clients[at].waits = waits;
+    }
+
+    /// Sends what the client waits for to nodes at random.
+    fn send(&mut self, at: usize, now: Time) -> Vec<Ask<Node>> {
+        let client = &mut self.clients[at];
+        client.sent = now;
+        let bodies: Vec<(GroupId, RequestBody)> = match &client.waits {
+            None => Vec::new(),
+            Some(Waits::Update { start, .. }) => {
+                let body = |group| RequestBody::Update { group, start: start.clone() };
+                start.dest.iter().map(|group| (*group, body(*group))).collect()
+            }
+            Some(Waits::Name { query, .. } | Waits::Attributes { query, .. }) => {
+                let vector = client.vector.clone();
+                vec![(query.partition(), RequestBody::Read { vector, query: query.clone() })]
+            }
+        };
+        let (client, id) = (client.id.0, client.request);
+        let mut asks = Vec::new();
+        for (group, body) in bodies {
+            let members = &self.topology.group(group).members;
+            let to = *members.choose(&mut self.random).expect("groups have members");
+            let connection = ConnectionId(client << 16 | u64::from(to.0));
+            let command = Command::Request { connection, request: Request { id, body } };
+            let after = Duration::from_micros(self.random.random_range(50..3000));
+            if self.random.random_ratio(1, 10) {
+                let after = after + Duration::from_millis(self.random.random_range(0..1500));
+                asks.push(Ask::Command { to, command: command.clone(), after });
+            }
+            asks.push(Ask::Command { to, command, after });
+        }
+        asks
+    }
+
+    fn on_updated(
+        &mut self,
+        at: usize,
+        id: MessageId,
+        vector: &Vector,
+        result: Result<Done, FsError>,
+    ) {
+        let first = self.outcomes.entry(id).or_insert_with(|| result.clone());
+        let same = match (&*first, &result) {
+            // Each partition tells the attributes that it has.
+            (Ok(_), Ok(_)) => true,
+            (first, again) => first == again,
+        };
+        assert!(same, "{id} had the outcome {first:?}, and now {result:?}");
+        let client = &mut self.clients[at];
+        let Some(Waits::Update { start, .. }) = &client.waits else { return };
+        if start.id != id {
+            return;
+        }
+        let Some(Waits::Update { action, .. }) = client.waits.take() else { unreachable!() };
+        self.answered.0 += 1;
+        client.vector.merge(vector);
+        let expected = client.model.expected(&action);
+        match (result, expected) {
+            (Ok(done), Ok(())) => client.model.apply(action, &done),
+            (Err(error), Err(expected)) if error == expected => {}
+            (Err(_), _) if matches!(action, Action::Shared { .. }) => {}
+            (result, expected) => panic!("{id} {action:?}: {result:?}, expected {expected:?}"),
+        }
+    }
+
+    fn on_answer(&mut self, at: usize, vector: &Vector, result: Result<Answer, FsError>) {
+        let client = &mut self.clients[at];
+        let Some(waits) = client.waits.take() else { return };
+        match (waits, result) {
+            (waits @ Waits::Update { .. }, _) => {
+                client.waits = Some(waits);
+                return;
+            }
+            (Waits::Name { found: None, .. }, Err(FsError::NotFound)) => {}
+            (Waits::Name { found: Some(place), .. }, Ok(Answer::Entry { entry, .. })) => {
+                assert_eq!(entry.place, place, "a name leads elsewhere");
+            }
+            (Waits::Attributes { file, .. }, Ok(Answer::Attributes(attributes))) => {
+                let told = (attributes.size, attributes.nlink);
+                assert_eq!(told, (file.size, file.nlink), "an old state of {:?}", file.place);
+            }
+            (Waits::Name { query, found }, result) => {
+                panic!("{:?}: {query:?} answered {result:?}, expected {found:?}", client.id);
+            }
+            (Waits::Attributes { query, .. }, result) => {
+                panic!("{:?}: {query:?} answered {result:?}", client.id);
+            }
+        }
+        self.answered.1 += 1;
+        client.vector.merge(vector);
+    }
+}
+
+impl Client {
+    fn start_of(&self, action: &Action, now: Time) -> Start {
+        let update = self.model.update(action);
+        let dest: Vec<_> = update.partitions().into_iter().collect();
+        let seconds = i64::try_from(now.0 / 1_000_000_000).expect("no world lasts so long");
+        let time = Timestamp { seconds, nanos: 0 };
+        let operation = Operation { vector: self.vector.clone(), time, update };
+        let payload = postcard::to_stdvec(&operation).expect("an operation can be encoded");
+        let id = MessageId { client: self.id, sequence: self.sequence };
+        Start { id, low: self.sequence, dest: dest.into(), payload: payload.into() }
+    }
+}
+
+impl Owner<Node> for FilesWorkload {
+    fn output(&mut self, _at: NodeId, output: Output, now: Time) -> Vec<Ask<Node>> {
+        let Output::Reply { connection, reply: Reply { id, body } } = output;
+        let at = usize::try_from(connection.0 >> 16).expect("an index");
+        if self.random.random_ratio(1, 20) {
+            return Vec::new(); // The answer is lost.
+        }
+        let current = self.clients[at].request == id;
+        match body {
+            ReplyBody::Updated { id, vector, result } => self.on_updated(at, id, &vector, result),
+            ReplyBody::Answer { vector, result } if current => self.on_answer(at, &vector, result),
+            // An old answer; or the client asks again when it has waited.
+            ReplyBody::Answer { .. } | ReplyBody::Refused(_) => {}
+            ReplyBody::Stored | ReplyBody::Block(_) | ReplyBody::Status(_) => {
+                panic!("nobody asked for {body:?}")
+            }
+        }
+        let client = &mut self.clients[at];
+        if client.waits.is_none() && client.left > 0 && current {
+            // It may go on at once.
+            self.start_something(at, now);
+            return self.send(at, now);
+        }
+        Vec::new()
+    }
+
+    fn wake(&mut self, token: u64, now: Time) -> Vec<Ask<Node>> {
+        let at = usize::try_from(token).expect("an index");
+        let client = &self.clients[at];
+        let mut asks = Vec::new();
+        if client.waits.is_some() {
+            if now.since(client.sent) > PATIENCE {
+                asks = self.send(at, now);
+            }
+        } else if client.left > 0 {
+            self.start_something(at, now);
+            asks = self.send(at, now);
+        } else {
+            return asks;
+        }
+        let after = Duration::from_millis(self.random.random_range(10..200));
+        asks.push(Ask::Wake { token, after });
+        asks
+    }
+
+    fn check(&mut self, at: NodeId, node: &Node, durable: bool) -> Result<(), String> {
+        self.checks += 1;
+        if self.checks.is_multiple_of(64) {
+            node.check_invariants();
+        }
+        if !durable {
+            return Ok(()); // It may still lose what made it so.
+        }
+        for group in self.topology.groups_of(at) {
+            let partition = node.replica(group).expect("its node has it").partition();
+            if self.checks.is_multiple_of(256) {
+                partition.check_invariants();
+            }
+            let (applied, hash) = (partition.applied(), partition.state_hash());
+            let first = *self.hashes.entry((group, applied)).or_insert(hash);
+            if first != hash {
+                return Err(format!("another state of {group:?} at {applied:?}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,362 @@
+//! What one client knows of its own files. Nobody else touches names that start with its number, so
+//! what becomes of each of its updates is certain.
+
+use crate::world::Random;
+use bytes::Bytes;
+use meridian_core::{GroupId, Position};
+use meridian_fs::operation::{NewNode, Piece, RenameMode, WriteAt};
+use meridian_fs::types::Data;
+use meridian_fs::{Done, Extent, FsError, Ino, Kind, Place, Update};
+use rand::RngExt;
+use rand::seq::IteratorRandom;
+use std::collections::BTreeMap;
+
+/// A directory: where it lives, and the one above.
+#[derive(Clone, Copy, Debug)]
+struct Directory {
+    place: Place,
+    parent: Ino,
+}
+
+/// A file: where it lives, how long it is, how many names it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct File {
+    pub place: Place,
+    pub size: u64,
+    pub nlink: u32,
+}
+
+/// The name of a directory entry.
+pub(super) type Path = (Ino, Bytes);
+
+/// Something that the client does.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    Create {
+        path: Path,
+        kind: Kind,
+    },
+    Write {
+        file: Ino,
+        len: u32,
+    },
+    Link {
+        file: Ino,
+        path: Path,
+    },
+    Unlink {
+        path: Path,
+    },
+    Rmdir {
+        path: Path,
+    },
+    Rename {
+        from: Path,
+        to: Path,
+    },
+    Place {
+        path: Path,
+        to: GroupId,
+    },
+    /// A file under a name that all clients use: whatever comes of it is right.
+    Shared {
+        update: Update,
+        made: Option<Path>,
+    },
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    prefix: String,
+    named: u64,
+    groups: Vec<GroupId>,
+    directories: BTreeMap<Ino, Directory>,
+    files: BTreeMap<Ino, File>,
+    /// What each name leads to, and whether that is a directory.
+    entries: BTreeMap<Path, (Ino, bool)>,
+    /// Names that are gone.
+    removed: Vec<Path>,
+    /// Files that this client made under names that all use, if no other took them away.
+    shared: Vec<(Path, Place)>,
+}
+
+impl Model {
+    pub fn new(client: u64, groups: Vec<GroupId>) -> Model {
+        let top = |group: &GroupId| {
+            let ino = Ino::made(*group, Position(0));
+            (ino, Directory { place: Place { ino, partition: *group }, parent: Ino::ROOT })
+        };
+        Model {
+            prefix: format!("c{client}-"),
+            named: 0,
+            directories: groups.iter().map(top).collect(),
+            groups,
+            files: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            removed: Vec::new(),
+            shared: Vec::new(),
+        }
+    }
+
+    /// Each entry: its directory, its name, what it leads to.
+    pub fn entries(&self) -> impl Iterator<Item = (Place, Bytes, Place)> + '_ {
+        self.entries.iter().map(|((directory, name), (ino, _))| {
+            (self.directories[directory].place, name.clone(), self.place(*ino))
+        })
+    }
+
+    /// Some name that is there or was there.
+    pub fn any_name(&self, random: &mut Random) -> Option<(Place, Bytes, Option<Place>)> {
+        let there = self.entries.keys().chain(&self.removed);
+        let path = there.choose(random)?.clone();
+        let directory = self.directories.get(&path.0)?.place;
+        Some((directory, path.1.clone(), self.entries.get(&path).map(|(ino, _)| self.place(*ino))))
+    }
+
+    pub fn any_file(&self, random: &mut Random) -> Option<File> {
+        self.files.values().choose(random).copied()
+    }
+
+    fn place(&self, ino: Ino) -> Place {
+        match self.directories.get(&ino) {
+            Some(directory) => directory.place,
+            None => self.files[&ino].place,
+        }
+    }
+
+    fn fresh(&mut self, random: &mut Random) -> Path {
+        self.named += 1;
+        let directory = *self.directories.keys().choose(random).expect("the tops are there");
+        (directory, Bytes::from(format!("{}{}", self.prefix, self.named)))
+    }
+
+    fn any(&self, directory: bool, random: &mut Random) -> Option<Path> {
+        let all = self.entries.iter().filter(|(_, (_, is_directory))| *is_directory == directory);
+        all.map(|(path, _)| path.clone()).choose(random)
+    }
+
+    /// Something to do.
+    pub fn choose(&mut self, random: &mut Random) -> Option<Action> {
+        let action = match random.random_range(0..24) {
+            0..4 => Action::Create { path: self.fresh(random), kind: Kind::File },
+            4..7 => Action::Create { path: self.fresh(random), kind: Kind::Directory },
+            7 => Action::Create { path: self.any(true, random)?, kind: Kind::File },
+            8..11 => {
+                let file = self.any_file(random)?.place.ino;
+                Action::Write { file, len: random.random_range(1..40) }
+            }
+            11..13 => {
+                let file = self.any_file(random)?.place.ino;
+                Action::Link { file, path: self.fresh(random) }
+            }
+            13 => Action::Unlink { path: self.any(false, random)? },
+            14 => Action::Rmdir { path: self.any(true, random)? },
+            15 => Action::Rename { from: self.any(false, random)?, to: self.fresh(random) },
+            16 => Action::Rename { from: self.any(false, random)?, to: self.any(false, random)? },
+            17..19 => {
+                let (from, to) = (self.any(true, random)?, self.fresh(random));
+                let moved = self.entries[&from].0;
+                // Not below itself: a kernel does not even ask.
+                if to.0 == moved || self.above(to.0).contains(&moved) {
+                    return None;
+                }
+                Action::Rename { from, to }
+            }
+            20.. => self.choose_shared(random),
+            _ => {
+                let path = self.any(true, random)?;
+                let to = *self.groups.iter().choose(random)?;
+                if self.place(self.entries[&path].0).partition == to {
+                    return None;
+                }
+                Action::Place { path, to }
+            }
+        };
+        if let Action::Rename { from, to } = &action
+            && self.entries.get(to).is_some_and(|(ino, _)| *ino == self.entries[from].0)
+        {
+            return None; // Two names of one file: nothing happens.
+        }
+        Some(action)
+    }
+
+    /// Something about names that others use, too: all but the first to come are refused.
+    fn choose_shared(&mut self, random: &mut Random) -> Action {
+        let group = *self.groups.iter().choose(random).expect("there are groups");
+        let name = Bytes::from(format!("shared-{}", random.random_range(0..4)));
+        let path = (Ino::made(group, Position(0)), name);
+        let known = (!self.shared.is_empty()).then(|| random.random_range(0..self.shared.len()));
+        match known.map(|at| self.shared.swap_remove(at)) {
+            None => {
+                let update = self.update(&Action::Create { path: path.clone(), kind: Kind::File });
+                Action::Shared { update, made: Some(path) }
+            }
+            Some((old, child)) if random.random_bool(0.5) => {
+                let (parent, name) = (self.directories[&old.0].place, old.1);
+                let update = Update::Unlink { parent, name, child, keep_for: None };
+                Action::Shared { update, made: None }
+            }
+            Some((old, moved)) => {
+                let update = Update::Rename {
+                    from: self.directories[&old.0].place,
+                    from_name: old.1,
+                    to: self.directories[&path.0].place,
+                    to_name: path.1,
+                    moved,
+                    replaced: None,
+                    mode: RenameMode::NoReplace,
+                    ancestors: Vec::new(),
+                    keep_for: None,
+                };
+                Action::Shared { update, made: None }
+            }
+        }
+    }
+
+    /// A directory and all above it, without the root.
+    fn above(&self, mut ino: Ino) -> Vec<Ino> {
+        let mut all = Vec::new();
+        while ino != Ino::ROOT {
+            all.push(ino);
+            ino = self.directories[&ino].parent;
+        }
+        all
+    }
+
+    pub fn update(&self, action: &Action) -> Update {
+        let parent = |path: &Path| self.directories[&path.0].place;
+        let child = |path: &Path| self.place(self.entries[path].0);
+        match action {
+            Action::Shared { update, .. } => update.clone(),
+            Action::Create { path, kind } => {
+                let (mode, target) = (0o755, Bytes::new());
+                let node = NewNode { kind: *kind, mode, uid: 1, gid: 1, rdev: 0, target };
+                Update::Create { parent: parent(path), name: path.1.clone(), node }
+            }
+            Action::Write { file, len } => {
+                let data = Data::Inline(vec![b'x'; *len as usize].into());
+                let pieces = vec![Piece { offset: 0, extent: Extent { len: *len, data } }];
+                Update::Write { inode: self.place(*file), at: WriteAt::End, pieces }
+            }
+            Action::Link { file, path } => Update::Link {
+                target: self.place(*file),
+                parent: parent(path),
+                name: path.1.clone(),
+            },
+            Action::Unlink { path } => Update::Unlink {
+                parent: parent(path),
+                name: path.1.clone(),
+                child: child(path),
+                keep_for: None,
+            },
+            Action::Rmdir { path } => {
+                Update::Rmdir { parent: parent(path), name: path.1.clone(), child: child(path) }
+            }
+            Action::Rename { from, to } => {
+                let moves_directory = self.entries[from].1 && from.0 != to.0;
+                let above = if moves_directory { self.above(to.0) } else { Vec::new() };
+                Update::Rename {
+                    from: parent(from),
+                    from_name: from.1.clone(),
+                    to: parent(to),
+                    to_name: to.1.clone(),
+                    moved: child(from),
+                    replaced: self.entries.get(to).map(|(ino, _)| self.place(*ino)),
+                    mode: RenameMode::Replace,
+                    ancestors: above.into_iter().map(|ino| self.place(ino)).collect(),
+                    keep_for: None,
+                }
+            }
+            Action::Place { path, to } => Update::PlaceDirectory {
+                parent: parent(path),
+                name: path.1.clone(),
+                child: child(path),
+                to: *to,
+            },
+        }
+    }
+
+    /// What must come of it.
+    pub fn expected(&self, action: &Action) -> Result<(), FsError> {
+        match action {
+            Action::Create { path, .. } | Action::Link { path, .. }
+                if self.entries.contains_key(path) =>
+            {
+                Err(FsError::Exists)
+            }
+            Action::Rmdir { path } | Action::Place { path, .. } => {
+                let ino = self.entries[path].0;
+                match self.entries.keys().any(|(directory, _)| *directory == ino) {
+                    true => Err(FsError::NotEmpty),
+                    false => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// It is done.
+    pub fn apply(&mut self, action: Action, done: &Done) {
+        match action {
+            Action::Shared { made, .. } => {
+                if let (Some(path), Done::Attributes(attributes)) = (made, done) {
+                    self.shared.push((path, attributes.place));
+                }
+            }
+            Action::Create { path, kind } => {
+                let Done::Attributes(made) = done else { panic!("created: {done:?}") };
+                let (place, directory) = (made.place, kind == Kind::Directory);
+                if directory {
+                    self.directories.insert(place.ino, Directory { place, parent: path.0 });
+                } else {
+                    self.files.insert(place.ino, File { place, size: 0, nlink: 1 });
+                }
+                self.entries.insert(path, (place.ino, directory));
+            }
+            Action::Write { file, len } => {
+                let Done::Written { offset, .. } = done else { panic!("written: {done:?}") };
+                let file = self.files.get_mut(&file).expect("it was written to");
+                assert_eq!(*offset, file.size, "an append went elsewhere");
+                file.size += u64::from(len);
+            }
+            Action::Link { file, path } => {
+                self.files.get_mut(&file).expect("it was linked").nlink += 1;
+                self.entries.insert(path, (file, false));
+            }
+            Action::Unlink { path } => self.remove(path),
+            Action::Rmdir { path } => self.remove(path),
+            Action::Rename { from, to } => {
+                if self.entries.contains_key(&to) {
+                    self.remove(to.clone());
+                }
+                let (ino, directory) = self.entries.remove(&from).expect("it was renamed");
+                self.removed.push(from);
+                if directory {
+                    self.directories.get_mut(&ino).expect("it was renamed").parent = to.0;
+                }
+                self.entries.insert(to, (ino, directory));
+            }
+            Action::Place { path, .. } => {
+                let Done::Attributes(made) = done else { panic!("placed: {done:?}") };
+                let (old, _) = self.entries[&path];
+                assert_eq!(made.place.ino, old, "an inode's number changed");
+                self.directories.get_mut(&old).expect("it was placed").place = made.place;
+            }
+        }
+    }
+
+    fn remove(&mut self, path: Path) {
+        let (ino, directory) = self.entries.remove(&path).expect("it was removed");
+        self.removed.push(path);
+        if directory {
+            self.directories.remove(&ino);
+        } else {
+            let file = self.files.get_mut(&ino).expect("it had a name");
+            file.nlink -= 1;
+            if file.nlink == 0 {
+                self.files.remove(&ino);
+            }
+        }
+    }
+}

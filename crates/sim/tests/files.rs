@@ -1,0 +1,193 @@
+//! Whole nodes in the simulator: what clients were told of their files holds, under all faults.
+
+use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_core::{ClientId, GroupId, MessageId, NodeId, Topology};
+use meridian_fs::invariants::check_tree;
+use meridian_fs::{Answer, Partition, Query};
+use meridian_host::Node;
+use meridian_multicast::Mutation;
+use meridian_sim::files::FilesWorkload;
+use meridian_sim::{Faults, Setup, World, each_seed};
+use rand::RngExt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Cluster = World<Node, FilesWorkload>;
+
+const CLIENTS: u64 = 6;
+/// How many things each client does.
+const THINGS: u64 = 60;
+
+/// Three regions with so many nodes each; the first of each replicates `global`, too.
+fn topology(nodes: usize) -> Arc<Topology> {
+    let entry = |region: &str, n: usize| {
+        let mut groups = vec![region.to_string()];
+        if n == 0 {
+            groups.push("global".into());
+        }
+        let (name, address) = (format!("{region}-{}", n + 1), "127.0.0.1:1".into());
+        NodeEntry { name, region: region.into(), pid: None, address, groups }
+    };
+    let regions = ["us", "eu", "ap"];
+    let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
+    let (cluster, rtt_ms) = (1, Default::default());
+    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms };
+    Arc::new(Topology::new(&file).expect("it is well formed"))
+}
+
+fn cluster(seed: u64, nodes: usize, faults: Faults) -> Cluster {
+    cluster_with(seed, nodes, faults, Mutation::Correct)
+}
+
+fn cluster_with(seed: u64, nodes: usize, faults: Faults, mutation: Mutation) -> Cluster {
+    let topology = topology(nodes);
+    let count = u16::try_from(topology.nodes.len()).expect("a few");
+    let peers = (0..count).map(NodeId).collect();
+    let of = topology.clone();
+    let mut setup = Setup::lan(peers, move |me| Node::new(of.clone(), me).with_mutation(mutation));
+    let of = topology.clone();
+    setup.delay = Box::new(move |from, to, random| {
+        let far = of.node(from).region != of.node(to).region;
+        let (least, most) = if far { (15_000, 25_000) } else { (50, 1_000) };
+        Duration::from_micros(random.random_range(least..=most))
+    });
+    setup.faults = faults;
+    let workload = FilesWorkload::new(seed, topology, CLIENTS, THINGS);
+    let mut world = World::new(seed, setup, workload);
+    world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
+    world
+}
+
+fn faults() -> Faults {
+    let ms = Duration::from_millis(1);
+    Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(800 * ms) }
+}
+
+fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
+    let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
+    replicas.map(|replica| replica.partition()).collect()
+}
+
+/// Whether all clients are done, and all replicas equal.
+fn is_quiet(world: &Cluster, topology: &Topology) -> bool {
+    world.owner.is_done()
+        && topology.group_ids().all(|group| {
+            let all = partitions(world, group);
+            all.len() == topology.group(group).members.len()
+                && all[0].applied() == all[0].delivered()
+                && all.windows(2).all(|pair| pair[0] == pair[1])
+        })
+}
+
+/// The partition without the votes that it keeps for others.
+fn without_votes(partition: &Partition) -> Partition {
+    let mut partition = partition.clone();
+    for client in 0..CLIENTS {
+        for sequence in 1..=THINGS {
+            partition.forget_vote(MessageId { client: ClientId(client), sequence });
+        }
+    }
+    partition
+}
+
+fn describe(world: &Cluster) -> String {
+    let mut text = format!("not quiet; clients wait for:\n{}", world.owner.waiting());
+    for group in (0..4).map(GroupId) {
+        let all = partitions(world, group);
+        if all.windows(2).any(|pair| pair[0] != pair[1]) {
+            let bare: Vec<_> = all.into_iter().map(without_votes).collect();
+            let state = bare.windows(2).all(|pair| pair[0] == pair[1]);
+            text += &format!("\n{group:?} differs between replicas, votes apart: {}", !state);
+        }
+    }
+    for (node, process) in world.processes() {
+        for status in process.status(world.now()) {
+            text += &format!(
+                "\n{node:?} {:?} {:?} {:?} delivered {:?} applied {:?} pending {}",
+                status.group,
+                status.role,
+                status.epoch,
+                status.delivered,
+                status.applied,
+                status.pending
+            );
+        }
+        for group in 0..4 {
+            if let Some(replica) = process.replica(GroupId(group)) {
+                text += &format!("\n  {group} waits for {:?}", replica.partition().waiting());
+            }
+        }
+    }
+    text
+}
+
+fn faults_then_peace(mut world: Cluster, nodes: usize, faults_for: Duration) {
+    let topology = topology(nodes);
+    world.run_for(faults_for);
+    world.heal();
+    if !world.run_until(|world| is_quiet(world, &topology), Duration::from_secs(120)) {
+        world.fail(&describe(&world));
+    }
+    check_tree(topology.group_ids().map(|group| partitions(&world, group)[0]));
+    for (parent, name, child) in world.owner.entries() {
+        let query = Query::Lookup { parent, name };
+        match partitions(&world, parent.partition)[0].read(&query) {
+            Ok(Answer::Entry { entry, .. }) if entry.place == child => {}
+            other => world.fail(&format!("{query:?} was acknowledged, and is {other:?}")),
+        }
+    }
+    let (updates, reads) = world.owner.answered;
+    assert!(updates > 100 && reads > 50, "{updates} updates and {reads} reads");
+}
+
+fn all_faults(seeds: Range<u64>, nodes: usize) {
+    each_seed(seeds, |seed| {
+        faults_then_peace(cluster(seed, nodes, faults()), nodes, Duration::from_secs(10));
+    });
+}
+
+#[test]
+fn without_faults_all_is_as_told() {
+    for nodes in [1, 3] {
+        each_seed(0..3, |seed| {
+            faults_then_peace(cluster(seed, nodes, Faults::none()), nodes, Duration::from_secs(5));
+        });
+    }
+}
+
+#[test]
+fn three_regions_of_one_node() {
+    all_faults(0..30, 1);
+}
+
+#[test]
+fn three_regions_of_three_nodes() {
+    all_faults(100..130, 3);
+}
+
+/// Every node loses power at once, again and again.
+#[test]
+fn all_nodes_crash_at_once() {
+    each_seed(200..215, |seed| {
+        let second = Duration::from_secs(1);
+        let faults = Faults { crash_all: Some(4 * second), outage: second / 2, ..Faults::none() };
+        faults_then_peace(cluster(seed, 3, faults), 3, 12 * second);
+    });
+}
+
+/// Bugs planted in the multicast show in the files, too.
+#[test]
+fn planted_bugs_are_noticed() {
+    for mutation in [Mutation::NoOrder, Mutation::NoLeaderClock, Mutation::NoCeiling] {
+        let noticed = (0..100).any(|seed| {
+            let run = || {
+                let mut world = cluster_with(seed, 3, faults(), mutation);
+                world.say_nothing();
+                faults_then_peace(world, 3, Duration::from_secs(10));
+            };
+            std::panic::catch_unwind(run).is_err()
+        });
+        assert!(noticed, "nobody noticed {mutation:?}");
+    }
+}

@@ -1,0 +1,251 @@
+//! PrimCast in the simulator: written scenarios.
+
+mod cluster;
+
+use bytes::Bytes;
+use cluster::{Cluster, is_quiet, judge, process, setup};
+use meridian_core::{ClientId, GroupId, MessageId, ProcessId, Time};
+use meridian_multicast::{Command, Mutation, Role, Start};
+use meridian_sim::checkers::check_latency;
+use meridian_sim::replica::groups_of;
+use meridian_sim::workload::{Manner, Workload};
+use meridian_sim::{Ask, Entry, World};
+use std::time::Duration;
+
+const UNIT: Duration = Duration::from_millis(10);
+/// Long enough for the first primaries to be there.
+const SETTLE: Duration = Duration::from_secs(8);
+
+/// Settled groups without clients.
+fn settled(sizes: &[u16], exact: Option<Duration>) -> Cluster {
+    let manner = Manner { clients: 0, ..Manner::default() };
+    let workload = Workload::new(0, groups_of(sizes), manner);
+    let mut world = World::new(0, setup(sizes, Mutation::Correct, exact), workload);
+    world.run_for(SETTLE);
+    for group in groups_of(sizes).into_keys() {
+        primary(&world, group.0);
+    }
+    world
+}
+
+fn primary(world: &Cluster, group: u16) -> ProcessId {
+    let mut primaries = world.processes().filter(|(peer, process)| {
+        peer.group == GroupId(group) && process.multicast.role() == Role::Primary
+    });
+    primaries.next().expect("the group has a primary").0
+}
+
+fn id(sequence: u64) -> MessageId {
+    MessageId { client: ClientId(77), sequence }
+}
+
+/// Multicasts a message, whose START arrives at each of `to` after `after`.
+fn multicast(world: &mut Cluster, n: u64, dest: &[u16], to: &[ProcessId], after: Duration) {
+    let now = world.now();
+    let start = world.owner.multicast(id(n), dest, now);
+    send(world, start, to, after);
+}
+
+fn send(world: &mut Cluster, start: Start, to: &[ProcessId], after: Duration) {
+    for to in to {
+        let command = Command::Multicast(start.clone());
+        world.ask(Ask::Command { to: *to, command, after });
+    }
+}
+
+fn deliveries(world: &Cluster, n: u64) -> usize {
+    let of = |entry: &&Entry| matches!(entry, Entry::Deliver { id: of, .. } if *of == id(n));
+    world.owner.history.entries.iter().filter(of).count()
+}
+
+/// Section 4.2: three communication steps at every destination if nothing else is under way.
+#[test]
+fn three_steps_without_collision() {
+    let mut world = settled(&[3, 3, 3], Some(UNIT));
+    for (n, dest) in (1..).zip([&[0][..], &[0, 1], &[0, 1, 2], &[1, 2], &[2], &[0, 2], &[1]]) {
+        let to: Vec<_> = dest.iter().map(|group| primary(&world, *group)).collect();
+        multicast(&mut world, n, dest, &to, UNIT);
+        // Not a multiple of the unit, so that heartbeats fall anywhere.
+        world.run_for(Duration::from_micros(123_457));
+        assert_eq!(deliveries(&world, n), 3 * dest.len());
+    }
+    assert_eq!(check_latency(&world.owner.history, UNIT, 3), Ok(3));
+}
+
+/// Section 4.2: five at worst, with messages that collide.
+#[test]
+fn five_steps_with_collisions() {
+    let mut world = settled(&[3, 3, 3], Some(UNIT));
+    // Group 0 is ahead of the others, so that what comes to them alone meanwhile is before.
+    let dests = [&[0][..], &[0, 1], &[0], &[1], &[1, 2], &[0, 1, 2], &[2], &[0, 2], &[1]];
+    for n in 0..300 {
+        let dest = dests[usize::try_from(n).unwrap() % dests.len()];
+        let to: Vec<_> = dest.iter().map(|group| primary(&world, *group)).collect();
+        multicast(&mut world, n + 1, dest, &to, UNIT);
+        world.run_for(Duration::from_micros(n % 11 * 700));
+    }
+    world.run_for(Duration::from_secs(1));
+    assert!((1..=300).all(|n| deliveries(&world, n) > 0));
+    let most = check_latency(&world.owner.history, UNIT, 5).unwrap();
+    assert!(most > 3, "nothing collided");
+    judge(&world);
+}
+
+/// The sender tells one group only, and is gone: the others get it from there.
+#[test]
+fn the_sender_dies_between_two_groups() {
+    let mut world = settled(&[3, 3], None);
+    for (n, to) in [(1, process(0, 0)), (2, process(1, 1)), (3, process(0, 2))] {
+        multicast(&mut world, n, &[0, 1], &[to], UNIT);
+    }
+    world.run_for(Duration::from_secs(10));
+    assert!((1..=3).all(|n| deliveries(&world, n) == 6));
+    assert!(is_quiet(&world));
+    judge(&world);
+}
+
+/// Whatever the primary was about, its group goes on without it in a few seconds.
+#[test]
+fn the_primary_is_killed() {
+    for effects in 0..40 {
+        let mut world = settled(&[3, 3], None);
+        let (first, other) = (primary(&world, 0), primary(&world, 1));
+        world.crash_after(first, effects);
+        let now = world.now();
+        let start = world.owner.multicast(id(1), &[0, 1], now);
+        send(&mut world, start.clone(), &[first, other], UNIT);
+        // The client sends again, to a follower.
+        send(&mut world, start, &[process(0, 1)], Duration::from_secs(1));
+        world.run_for(Duration::from_secs(5));
+        assert!(deliveries(&world, 1) >= 5, "{effects}: {}", deliveries(&world, 1));
+        world.heal();
+        assert!(world.run_until(is_quiet, Duration::from_secs(10)), "{effects}");
+        judge(&world);
+    }
+}
+
+/// A primary that hears its group but is not heard, or is heard and does not hear, is replaced.
+#[test]
+fn a_primary_cut_off_one_way_does_not_stop_its_group() {
+    for outward in [true, false] {
+        let mut world = settled(&[3], None);
+        let first = primary(&world, 0);
+        let others: Vec<_> =
+            world.processes().map(|(peer, _)| peer).filter(|peer| *peer != first).collect();
+        let cut = match outward {
+            true => world.cut(&[first], &others, false),
+            false => world.cut(&others, &[first], false),
+        };
+        for n in 1..=20 {
+            multicast(&mut world, n, &[0], &[others[0], others[1]], UNIT);
+            world.run_for(Duration::from_millis(500));
+        }
+        let all = |world: &Cluster| (1..=20).all(|n| deliveries(world, n) >= 2);
+        assert!(all(&world) || !outward, "outward {outward}");
+        world.mend_cut(cut);
+        assert!(world.run_until(is_quiet, Duration::from_secs(10)));
+        assert!((1..=20).all(|n| deliveries(&world, n) == 3));
+        judge(&world);
+    }
+}
+
+/// All lose power in the midst of their work, again and again.
+#[test]
+fn all_crash_at_once() {
+    let mut world = settled(&[3, 3], None);
+    for round in 0..20 {
+        for n in 1..=5 {
+            let to = [process(0, 0), process(1, 0)];
+            multicast(&mut world, round * 5 + n, &[0, 1], &to, UNIT * n as u32);
+        }
+        world.run_for(UNIT + Duration::from_millis(2 * round));
+        let all: Vec<_> = world.processes().map(|(peer, _)| peer).collect();
+        all.into_iter().for_each(|peer| world.crash(peer));
+        world.run_for(UNIT * 6);
+        world.heal();
+        world.run_for(Duration::from_secs(3));
+    }
+    assert!(world.run_until(is_quiet, Duration::from_secs(20)));
+    judge(&world);
+}
+
+/// Who was away while the log grew beyond what the others keep comes back by a snapshot.
+#[test]
+fn a_process_that_lags_far_comes_back_by_a_snapshot() {
+    let mut world = settled(&[3, 1], None);
+    let late = process(0, 2);
+    world.crash(late);
+    let big = Bytes::from(vec![7; 4 << 20]);
+    for n in 1..=30 {
+        let now: Time = world.now();
+        let dest: &[u16] = if n % 3 == 0 { &[0, 1] } else { &[0] };
+        let start = Start { payload: big.clone(), ..world.owner.multicast(id(n), dest, now) };
+        let to: Vec<_> = dest.iter().map(|group| process(*group, 0)).collect();
+        send(&mut world, start, &to, UNIT);
+        world.run_for(Duration::from_millis(300));
+    }
+    let (_, kept) = world.processes().next().expect("it is up");
+    assert!(kept.multicast.log_bytes() < 60 << 20, "{} bytes", kept.multicast.log_bytes());
+    world.restart(late);
+    assert!(world.run_until(is_quiet, Duration::from_secs(60)));
+    assert_eq!(cluster::installs(&world), 1);
+    assert_eq!(world.process(late).map(|process| process.delivered.len()), Some(30));
+    // And it is a full member again.
+    world.crash(process(0, 1));
+    multicast(&mut world, 31, &[0], &[late], UNIT);
+    world.run_for(Duration::from_secs(8));
+    assert_eq!(deliveries(&world, 31), 2);
+    judge(&world);
+}
+
+/// A process promises to a new epoch, restarts, and hears of the old primary only. What it then
+/// acknowledges to that one is lost in the new epoch, unless the promise binds it still.
+fn a_promise_then_a_restart(mutation: Mutation, seed: u64, wait: Duration) {
+    let manner = Manner { clients: 0, ..Manner::default() };
+    let workload = Workload::new(0, groups_of(&[3]), manner);
+    let mut world = World::new(seed, setup(&[3], mutation, None), workload);
+    world.say_nothing();
+    world.run_for(SETTLE);
+    let first = primary(&world, 0);
+    let mut others = world.processes().map(|(peer, _)| peer).filter(|peer| *peer != first);
+    let (one, other) = (others.next().expect("three"), others.next().expect("three"));
+    drop(others);
+    let cuts = [world.cut(&[first], &[one], true), world.cut(&[first], &[other], true)];
+    let role = |world: &Cluster, peer| world.process(peer).map(|p| p.multicast.role());
+    let stands = |world: &Cluster| {
+        [one, other].iter().any(|peer| role(world, *peer) == Some(Role::Candidate))
+            && [one, other].iter().any(|peer| role(world, *peer) == Some(Role::Promised))
+    };
+    assert!(world.run_until(stands, Duration::from_secs(10)), "nobody stands");
+    let (candidate, promised) =
+        if role(&world, one) == Some(Role::Candidate) { (one, other) } else { (other, one) };
+    world.run_for(wait);
+    let apart = world.cut(&[candidate], &[promised], true);
+    world.crash(promised);
+    world.mend_cut(if promised == other { cuts[1] } else { cuts[0] });
+    world.restart(promised);
+    multicast(&mut world, 1, &[0], &[first, promised], UNIT);
+    world.run_for(Duration::from_millis(400));
+    world.mend_cut(apart);
+    world.run_for(Duration::from_secs(3));
+    multicast(&mut world, 2, &[0], &[candidate], UNIT);
+    world.run_for(Duration::from_secs(3));
+    world.heal();
+    world.run_for(Duration::from_secs(5));
+    assert!(is_quiet(&world));
+    judge(&world);
+}
+
+#[test]
+fn a_promise_binds_over_a_restart() {
+    let runs = |mutation| {
+        let moments = (0..60).map(|tenth| (tenth, Duration::from_micros(tenth * 100)));
+        let fails = moments.filter(move |(seed, wait)| {
+            let run = || a_promise_then_a_restart(mutation, *seed, *wait);
+            std::panic::catch_unwind(run).is_err()
+        });
+        fails.count()
+    };
+    assert_eq!(runs(Mutation::Correct), 0);
+    assert!(runs(Mutation::ForgetsPromise) > 0, "nobody noticed a promise forgotten");
+}
