@@ -53,7 +53,7 @@ pub struct WhereArgs {
 
 /// See [`FsCommand::Place`].
 #[derive(Debug, Args)]
-#[group(id = "to", required = true, multiple = false, args = ["region", "global"])]
+#[command(group(clap::ArgGroup::new("to").required(true).args(["region", "global"])))]
 pub struct PlaceArgs {
     /// An empty directory in a mount
     dir: PathBuf,

@@ -186,7 +186,10 @@ async fn write_all(
         }) else {
             return "not needed any more".into();
         };
-        tokio::time::sleep_until(due).await;
+        // A timer is never early, and by up to a millisecond late: without a delay there is none.
+        if due > Instant::now() {
+            tokio::time::sleep_until(due).await;
+        }
         while bytes.len() < CHUNK {
             match queue.try_recv() {
                 Ok((due, more)) if due <= Instant::now() => bytes.unsplit(more),

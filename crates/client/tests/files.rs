@@ -1,4 +1,5 @@
 //! Files over a cluster in this process.
+#![allow(clippy::unwrap_used)]
 
 mod fake;
 

@@ -116,7 +116,6 @@ impl Replica {
             return false;
         }
         let waiters = self.updates.entry(start.id).or_default();
-        waiters.retain(|other| other.connection != waiter.connection);
         waiters.push(waiter);
         true
     }
@@ -149,12 +148,18 @@ impl Replica {
 
     fn answer(&self, waiter: Waiter, query: &Query, out: &mut Vec<Wish>) {
         let result = self.partition.read(query);
-        let vector = self.partition.vector().clone();
-        out.push(Wish::Reply(waiter, ReplyBody::Answer { vector, result }));
+        out.push(Wish::Reply(waiter, ReplyBody::Answer { vector: self.vector(), result }));
+    }
+
+    /// What a client has seen that is answered now.
+    fn vector(&self) -> Vector {
+        let mut vector = self.partition.vector().clone();
+        vector.raise(self.group, self.sessions.seen());
+        vector
     }
 
     fn updated(&self, id: MessageId, result: Outcome) -> ReplyBody {
-        ReplyBody::Updated { id, vector: self.partition.vector().clone(), result }
+        ReplyBody::Updated { id, vector: self.vector(), result }
     }
 
     /// A message was delivered.
@@ -166,6 +171,7 @@ impl Replica {
         let next = Position(self.partition.delivered().0 + 1);
         assert!(position == next, "R1: delivered {position:?}, expected {next:?}");
         self.sessions.forget_below(start.id.client, start.low);
+        self.sessions.delivered(start.id, position);
         let operation = postcard::from_bytes::<Operation>(&start.payload);
         let addressed = |operation: &Operation| {
             operation.update.partitions().iter().copied().eq(start.dest.iter().copied())

@@ -1,7 +1,7 @@
 //! What was answered to whom, so that a message that is sent again is answered again, and not applied
 //! again. Part of the replicated state: equal at all replicas that have applied the same.
 
-use meridian_core::{ClientId, MessageId};
+use meridian_core::{ClientId, MessageId, Position};
 use meridian_fs::{Done, FsError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,6 +13,11 @@ pub type Outcome = Result<Done, FsError>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Sessions {
     clients: BTreeMap<ClientId, Session>,
+    /// Where those stand that were delivered and are not decided.
+    undecided: BTreeMap<MessageId, Position>,
+    /// The greatest position of a message that was decided. While an earlier one waits for votes it is
+    /// beyond what the partition calls applied; who saw that state has seen up to here.
+    seen: Position,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,8 +36,20 @@ impl Sessions {
         }
     }
 
+    /// `id` was delivered as the message at `position`.
+    pub fn delivered(&mut self, id: MessageId, position: Position) {
+        self.undecided.insert(id, position);
+    }
+
+    /// The position up to which something of the state can be seen.
+    pub fn seen(&self) -> Position {
+        self.seen
+    }
+
     /// `id` was decided.
     pub fn decided(&mut self, id: MessageId, outcome: Outcome) {
+        let position = self.undecided.remove(&id).unwrap_or_default();
+        self.seen = position.max(self.seen);
         let session = self.clients.entry(id.client).or_default();
         if id.sequence >= session.low {
             session.outcomes.insert(id.sequence, outcome);
@@ -44,8 +61,12 @@ impl Sessions {
         self.clients.get(&id.client)?.outcomes.get(&id.sequence)
     }
 
-    /// Whether `id` was decided here: what concerns it now comes too late.
+    /// Whether `id` was decided here: what concerns it now comes too late. One that waits for votes was
+    /// not, even if its client was answered elsewhere and waits for it no more.
     pub fn is_decided(&self, id: MessageId) -> bool {
+        if self.undecided.contains_key(&id) {
+            return false;
+        }
         let Some(session) = self.clients.get(&id.client) else { return false };
         id.sequence < session.low || session.outcomes.contains_key(&id.sequence)
     }
@@ -54,6 +75,22 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a client saw must not vanish at another replica: the position that it is told counts all
+    /// that was decided, also beyond one that waits.
+    #[test]
+    fn what_can_be_seen_is_counted_beyond_one_that_waits() {
+        let id = |sequence| MessageId { client: ClientId(7), sequence };
+        let mut sessions = Sessions::default();
+        sessions.delivered(id(1), Position(1));
+        sessions.delivered(id(2), Position(2));
+        sessions.decided(id(2), Ok(Done::Nothing));
+        assert_eq!(sessions.seen(), Position(2));
+        sessions.forget_below(ClientId(7), 3);
+        assert!(sessions.is_decided(id(2)) && !sessions.is_decided(id(1)));
+        sessions.decided(id(1), Ok(Done::Nothing));
+        assert_eq!(sessions.seen(), Position(2));
+    }
 
     #[test]
     fn an_outcome_is_kept_as_long_as_its_client_may_ask() {

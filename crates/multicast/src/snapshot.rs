@@ -72,7 +72,7 @@ impl PrimCast {
         self.decided = state.decided;
         self.delivered = state.delivered;
         self.last = state.last;
-        self.untold.clear();
+        self.untold = self.last.map(|last| (self.delivered, last)).into_iter().collect();
         self.done = state.done;
         self.ceiling = self.ceiling.max(state.ceiling);
         self.clock = self.ceiling;

@@ -249,3 +249,22 @@ fn a_promise_binds_over_a_restart() {
     assert_eq!(runs(Mutation::Correct), 0);
     assert!(runs(Mutation::ForgetsPromise) > 0, "nobody noticed a promise forgotten");
 }
+
+/// What all destinations have delivered is dropped, also by those that restarted from a checkpoint
+/// before they heard that.
+#[test]
+fn what_all_have_delivered_is_dropped() {
+    let mut world = settled(&[3, 3], None);
+    for n in 1..=10 {
+        multicast(&mut world, n, &[0, 1], &[process(0, 0), process(1, 0)], UNIT);
+    }
+    assert!(world.run_until(is_quiet, Duration::from_secs(1)));
+    let all: Vec<_> = world.processes().map(|(peer, _)| peer).collect();
+    all.iter().for_each(|peer| world.checkpoint(*peer));
+    world.run_for(UNIT * 6);
+    let dropped = |world: &Cluster| world.processes().all(|(_, p)| p.multicast.log_bytes() == 0);
+    assert!(!dropped(&world), "too late");
+    all.into_iter().for_each(|peer| world.crash(peer));
+    world.heal();
+    assert!(world.run_until(dropped, Duration::from_secs(20)));
+}

@@ -1,6 +1,6 @@
 //! A cluster in this process, for tests of clients: real connections, real partitions of the tree,
 //! and no protocol between them. Updates are applied in the order in which they arrive.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use bytes::{Bytes, BytesMut};
 use meridian_client::connection::{decode, encode};

@@ -163,8 +163,7 @@ impl Model {
                 }
                 Action::Rename { from, to }
             }
-            20.. => self.choose_shared(random),
-            _ => {
+            19 => {
                 let path = self.any(true, random)?;
                 let to = *self.groups.iter().choose(random)?;
                 if self.place(self.entries[&path].0).partition == to {
@@ -172,6 +171,7 @@ impl Model {
                 }
                 Action::Place { path, to }
             }
+            _ => self.choose_shared(random),
         };
         if let Action::Rename { from, to } = &action
             && self.entries.get(to).is_some_and(|(ino, _)| *ino == self.entries[from].0)
