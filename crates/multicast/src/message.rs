@@ -205,6 +205,8 @@ pub enum Message {
         /// The last one delivered.
         delivered: Rank,
     },
+    /// Up to where? From one that keeps an entry for the receiver, which may never have held it.
+    StableWanted,
     /// What you lack I no longer hold: ask for a snapshot.
     Behind,
     /// Send the snapshot from this byte on.

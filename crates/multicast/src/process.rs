@@ -370,6 +370,7 @@ impl PrimCast {
             Message::Final { id, ts } => self.on_final(id, ts, out),
             Message::Pull(id) => self.on_pull(from, id, out),
             Message::Stable { delivered } => self.on_stable(from, delivered),
+            Message::StableWanted => self.on_stable_wanted(from, out),
             _ if !ours => {} // The rest is said inside a group only.
             Message::RemoteAcks(_) => {}
             Message::Append { epoch, from: index, entries, clock } => {

@@ -56,6 +56,7 @@ impl PrimCast {
             self.upkeep.stable_at = now;
             self.tell_stable(out);
             self.truncate(out);
+            self.ask_stable(now, out);
         }
         self.transfers_tick(now, out);
     }
@@ -199,6 +200,28 @@ impl PrimCast {
     pub(crate) fn on_stable(&mut self, from: ProcessId, delivered: Rank) {
         let known = self.upkeep.stable.entry(from).or_insert(delivered);
         *known = delivered.max(*known);
+    }
+
+    pub(crate) fn on_stable_wanted(&mut self, from: ProcessId, out: &mut Outbox<Self>) {
+        if let Some(delivered) = self.upkeep.told {
+            out.send(from, Message::Stable { delivered });
+        }
+    }
+
+    /// Asks those who hold up truncation for long: they say by themselves only what concerns entries
+    /// that they hold, and a snapshot may have brought them past the first one that we keep.
+    fn ask_stable(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let Some(slot) = self.log.get(self.log.base()) else { return };
+        if !slot.delivered || now.since(slot.since) < RETRY * 5 {
+            return;
+        }
+        let rank = (slot.bound, slot.entry.start.id);
+        let processes = slot.entry.start.dest.iter().flat_map(|group| self.processes(*group));
+        let behind = |process: &ProcessId| {
+            *process != self.me
+                && self.upkeep.stable.get(process).is_none_or(|stable| *stable < rank)
+        };
+        processes.filter(behind).for_each(|process| out.send(process, Message::StableWanted));
     }
 
     /// Says up to where deliveries are durable here, to those who keep entries because of it.
