@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 
 /// The name of the file in the data directory.
 pub const CLUSTER_FILE: &str = "cluster.json";
+/// The variable in which `demo --exec` tells CMD where that is: another demo may have been started
+/// meanwhile.
+pub const CLUSTER_VARIABLE: &str = "MERIDIAN_CLUSTER";
 /// Round trips longer than a minute are a slip of the pen.
 const RTT_MAX_MS: u32 = 60_000;
 /// One machine does not carry more processes than this.
@@ -247,13 +250,17 @@ pub fn random_name() -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(bytes) >> 11)
 }
 
-/// The cluster file a command means: the one named, or that of the demo which was started last.
+/// The cluster file a command means: the one named, else that of the demo in whose `--exec` it runs,
+/// else that of the demo which was started last.
 ///
 /// # Errors
 /// If none is named and no demo is known.
 pub fn named_or_last(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(path) = named {
         return Ok(if path.is_dir() { path.join(CLUSTER_FILE) } else { path.into() });
+    }
+    if let Some(path) = std::env::var_os(CLUSTER_VARIABLE) {
+        return Ok(path.into());
     }
     match crate::last::read() {
         Some(last) if last.cluster.exists() => Ok(last.cluster),

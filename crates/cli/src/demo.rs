@@ -54,7 +54,8 @@ pub struct DemoArgs {
     /// Keep everything in DIR, and start from it again [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Run CMD by `sh -c` in the mount, then stop and exit with its status
+    /// Run CMD by `sh -c` in the mount, then stop and exit with its status. In it,
+    /// MERIDIAN_CLUSTER names the cluster file, for `meridian status` and the like
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
     #[command(flatten)]
@@ -66,6 +67,7 @@ pub struct DemoArgs {
 /// # Errors
 /// If something is missing on this machine, or the cluster does not get ready.
 pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    output::log_to_stderr(mount::WARNINGS);
     mount::check_fuse()?;
     mount::clear_last()?;
     let data = Data::open(args.data.as_deref())?;
@@ -243,6 +245,7 @@ Ctrl-C stops everything.",
     async fn execute(&mut self, command: &str, mount: &Path) -> anyhow::Result<ExitCode> {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).current_dir(mount);
+        shell.env(cluster::CLUSTER_VARIABLE, self.data.cluster_path());
         die_with_parent(&mut shell, Signal::HUP);
         let mut running = shell.spawn().context("cannot run sh")?;
         let pid = running.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);

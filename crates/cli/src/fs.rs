@@ -43,7 +43,7 @@ Examples:
 pub struct WhereArgs {
     /// A file or directory in a mount
     path: PathBuf,
-    /// The cluster that is mounted there [default: that of the demo started last]
+    /// The cluster that is mounted there [default: MERIDIAN_CLUSTER, or that of the demo started last]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// Print JSON

@@ -11,6 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// What is logged by who mounts. The library of FUSE warns when it finds itself unmounted already.
+pub const WARNINGS: &str = "warn,fuser=error";
+
 /// What to mount where.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -25,7 +28,7 @@ pub struct MountArgs {
     /// Where this client is: nodes of that region are asked first
     #[arg(long)]
     region: String,
-    /// The cluster [default: that of the demo started last]
+    /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// Stay in the foreground; it always does
@@ -38,7 +41,7 @@ pub struct MountArgs {
 /// # Errors
 /// If it cannot be mounted, or not unmounted.
 pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
-    output::log_to_stderr();
+    output::log_to_stderr(WARNINGS);
     check_fuse()?;
     let cluster = cluster::named_or_last(args.cluster.as_deref())?;
     let point = MountPoint::prepare(&args.dir)?;

@@ -53,10 +53,10 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// Sends the log to standard error, as much of it as `MERIDIAN_LOG` says.
-pub fn log_to_stderr() {
+/// Sends the log to standard error, as much of it as `MERIDIAN_LOG` says, or else `default`.
+pub fn log_to_stderr(default: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("MERIDIAN_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

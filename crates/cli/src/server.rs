@@ -33,7 +33,7 @@ pub struct ServerArgs {
 /// # Errors
 /// If the node cannot start, or must stop.
 pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
-    crate::output::log_to_stderr();
+    crate::output::log_to_stderr("info");
     let dir = args.dir.canonicalize().with_context(|| {
         format!("no node's folder at {}: the demo makes them", args.dir.display())
     })?;

@@ -25,7 +25,7 @@ Examples:
   meridian status
   meridian status --cluster DATA/cluster.json --json")]
 pub struct StatusArgs {
-    /// The cluster [default: that of the demo started last]
+    /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// Print JSON

@@ -43,6 +43,9 @@ fn the_status_of_the_command_is_the_demos() {
     assert_eq!(ended.status.code(), Some(37), "{ended:?}");
     let mount = room.mount().canonicalize().unwrap_or(room.mount());
     assert_eq!(ended.stdout, format!("{}\nap\neu\nus\n", mount.display()));
+    let script = format!("XDG_RUNTIME_DIR=/nowhere HOME=/nowhere {} status", harness::MERIDIAN);
+    let ended = room.exec(&script);
+    assert!(ended.status.success(), "it knows its own demo: {ended:?}");
     let ended = room.exec("kill -TERM $$");
     assert_eq!(ended.status.code(), Some(128 + libc::SIGTERM), "{ended:?}");
     assert!(!room.mount().exists(), "the demo made the mount point, so it removes it");

@@ -75,7 +75,8 @@ impl Room {
             .args(args)
             .current_dir(self.dir.path())
             .env("XDG_RUNTIME_DIR", self.path("run"))
-            .env("MERIDIAN_LOG", "info")
+            .env_remove("MERIDIAN_LOG")
+            .env_remove("MERIDIAN_CLUSTER")
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .stdin(Stdio::null());
         command
