@@ -1,5 +1,6 @@
 //! Calls that need more than a translation.
 
+use crate::answers::open_mode;
 use crate::convert::{attributes, errno, file_type, placeholder};
 use crate::listing::Listing;
 use bytes::Bytes;
@@ -11,6 +12,8 @@ use meridian_client::files::Handle;
 use meridian_client::files::locks::Wanted;
 use meridian_client::{ClientError, Files};
 use meridian_fs::FsError;
+use meridian_fs::operation::{Changes, NewNode};
+use meridian_fs::types::{Attributes, Ino};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -29,6 +32,31 @@ const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::fr
 /// A name as the client takes it.
 pub(crate) fn name(of: &OsStr) -> Bytes {
     Bytes::copy_from_slice(of.as_bytes())
+}
+
+/// `open(O_CREAT)`: makes a file and opens it.
+pub(crate) async fn create(
+    files: &Files,
+    parent: Ino,
+    name: &Bytes,
+    node: NewNode,
+    flags: i32,
+) -> Result<(Attributes, Handle), ClientError> {
+    let exclusive = flags & libc::O_EXCL != 0;
+    let (mut made, handle) =
+        files.create_open(parent, name, node, exclusive, open_mode(flags)).await?;
+    if flags & libc::O_TRUNC != 0 && made.size > 0 {
+        // It was made elsewhere a moment ago; the kernel takes it for new.
+        let changes = Changes { size: Some(0), ..Changes::default() };
+        made = match files.set_attributes(made.place.ino, changes).await {
+            Ok(made) => made,
+            Err(error) => {
+                files.release(handle).await;
+                return Err(error);
+            }
+        };
+    }
+    Ok((made, handle))
 }
 
 /// `readdir`.

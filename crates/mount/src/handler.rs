@@ -1,5 +1,6 @@
 //! One method for each call of the kernel: translate, ask in a task, answer.
 
+use crate::answers::{attr, empty, entry, new_node, open_mode};
 use crate::calls::{self, GENERATION, TTL, name};
 use crate::convert::{attributes, errno, kind_of_mode, permissions, timestamp};
 use crate::listing::Listing;
@@ -10,13 +11,13 @@ use fuser::{
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
+use meridian_client::Files;
+use meridian_client::files::Handle;
 use meridian_client::files::names::Named;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
-use meridian_client::files::{Handle, OpenMode};
-use meridian_client::{ClientError, Files};
 use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
-use meridian_fs::types::{Attributes, Ino, Kind, NAME_MAX};
+use meridian_fs::types::{Ino, Kind, NAME_MAX};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
@@ -72,37 +73,6 @@ impl Handler {
     }
 }
 
-fn entry(result: Result<Attributes, ClientError>, reply: ReplyEntry) {
-    match result {
-        Ok(found) => reply.entry(&TTL, &attributes(&found), GENERATION),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn attr(result: Result<Attributes, ClientError>, reply: ReplyAttr) {
-    match result {
-        Ok(found) => reply.attr(&TTL, &attributes(&found)),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn empty(result: Result<(), ClientError>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn new_node(request: &Request, kind: Kind, mode: u32) -> NewNode {
-    let (uid, gid) = (request.uid(), request.gid());
-    NewNode { kind, mode: permissions(mode), uid, gid, rdev: 0, target: Bytes::new() }
-}
-
-fn open_mode(flags: i32) -> OpenMode {
-    // O_SYNC contains O_DSYNC.
-    OpenMode { append: flags & libc::O_APPEND != 0, sync: flags & libc::O_DSYNC != 0 }
-}
-
 impl Filesystem for Handler {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let wanted = [
@@ -127,10 +97,7 @@ impl Filesystem for Handler {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         let name = name(of);
-        self.answer(|files| async move {
-            // Names that are not there are everyday: no word of them.
-            entry(files.lookup(Ino(parent.0), &name).await, reply);
-        });
+        self.answer(|files| async move { entry(files.lookup(Ino(parent.0), &name).await, reply) });
     }
 
     fn forget(&self, _request: &Request, _ino: INodeNo, _count: u64) {
@@ -294,27 +261,14 @@ impl Filesystem for Handler {
         reply: ReplyCreate,
     ) {
         let (name, node) = (name(of), new_node(request, Kind::File, mode));
-        let exclusive = flags & libc::O_EXCL != 0;
         self.answer(|files| async move {
-            let parent = Ino(parent.0);
-            let opened = files.create_open(parent, &name, node, exclusive, open_mode(flags)).await;
-            let (mut made, handle) = match opened {
-                Ok(opened) => opened,
-                Err(error) => return reply.error(errno(&error)),
-            };
-            if flags & libc::O_TRUNC != 0 && made.size > 0 {
-                // It was made elsewhere a moment ago; the kernel takes it for new.
-                let changes = Changes { size: Some(0), ..Changes::default() };
-                made = match files.set_attributes(made.place.ino, changes).await {
-                    Ok(made) => made,
-                    Err(error) => {
-                        files.release(handle).await;
-                        return reply.error(errno(&error));
-                    }
-                };
+            match calls::create(&files, Ino(parent.0), &name, node, flags).await {
+                Ok((made, handle)) => {
+                    let (made, handle) = (attributes(&made), FileHandle(handle.0));
+                    reply.created(&TTL, &made, GENERATION, handle, FopenFlags::empty());
+                }
+                Err(error) => reply.error(errno(&error)),
             }
-            let handle = FileHandle(handle.0);
-            reply.created(&TTL, &attributes(&made), GENERATION, handle, FopenFlags::empty());
         });
     }
 

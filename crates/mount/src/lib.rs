@@ -17,6 +17,7 @@
 //! both are locks of one family, as NFS has it.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod calls;
 pub mod convert;
 pub mod handler;
