@@ -286,7 +286,8 @@ mod tests {
         assert!(refused(|f| f.format = 9).contains("format 9"));
         assert!(refused(|f| f.nodes[1].name = "us-1".into()).contains("twice"));
         assert!(refused(|f| f.nodes[1].groups.push("mars".into())).contains("mars"));
-        assert!(refused(|f| drop(f.rtt_ms.insert("us-mars".into(), 1))).contains("us-mars"));
+        let unknown = |f: &mut ClusterFile| f.rtt_ms.extend([("us-mars".to_string(), 1)]);
+        assert!(refused(unknown).contains("us-mars"));
         assert!(Topology::parse("{").is_err());
     }
 }
