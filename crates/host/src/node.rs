@@ -113,14 +113,15 @@ pub enum Record {
         /// The vote.
         vote: Vote,
     },
-    /// A part of a checkpoint of a partition.
+    /// A part of the state of a partition, of a checkpoint or a snapshot that was installed: a record
+    /// has a greatest length. It counts with the `State` of the group's multicast that follows.
     Application {
         /// Which group's.
         group: GroupId,
         /// The bytes.
         part: Bytes,
-        /// Whether no more follow.
-        last: bool,
+        /// Whether none come before.
+        first: bool,
     },
 }
 
@@ -255,7 +256,14 @@ impl Node {
                     let message = Message::Multicast { from: group, to: to.group, message };
                     out.send(to.node, message);
                 }
-                Effect::Persist(record) => out.persist(Record::Multicast { group, record }),
+                Effect::Persist(mut record) => {
+                    if let multicast::Record::State(state) = &mut record
+                        && let Some(application) = state.take_application()
+                    {
+                        parts(group, application).for_each(|part| out.persist(part));
+                    }
+                    out.persist(Record::Multicast { group, record });
+                }
                 Effect::Note(record) => out.note(Record::Multicast { group, record }),
                 Effect::Timer { at, .. } => out.timer(at, Token(u64::from(group.0))),
                 Effect::Output(output) => {
@@ -373,6 +381,18 @@ impl Node {
         }
     }
 
+    fn answer_early(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let mut wishes = Vec::new();
+        for (group, replica) in &mut self.replicas {
+            let mut of_group = Vec::new();
+            replica.on_caught_up(&mut of_group);
+            wishes.extend(of_group.into_iter().map(|wish| (*group, wish)));
+        }
+        for (group, wish) in wishes {
+            self.grant(now, group, vec![wish], Some(out));
+        }
+    }
+
     fn all_step(&mut self, now: Time, event: &Event<PrimCast>, out: &mut Outbox<Self>) {
         let groups: Vec<_> = self.replicas.keys().copied().collect();
         for group in groups {
@@ -406,7 +426,10 @@ impl Process for Node {
                     self.all_step(now, &Event::Restarted(peer), out);
                 }
             }
-            Event::Idle => self.all_step(now, &Event::Idle, out),
+            Event::Idle => {
+                self.all_step(now, &Event::Idle, out);
+                self.answer_early(now, out);
+            }
         }
     }
 
@@ -414,8 +437,11 @@ impl Process for Node {
         match record {
             Record::Multicast { group, record } => {
                 let Some(replica) = self.replicas.get_mut(&group) else { return };
+                let state = matches!(record, multicast::Record::State(_));
                 if let Some(output) = replica.multicast.recover(record) {
                     self.on_output(Time(0), group, output, None);
+                } else if state {
+                    replica.restore();
                 }
             }
             Record::Vote { from, to, id, vote } => {
@@ -424,9 +450,9 @@ impl Process for Node {
                 replica.on_vote(id, from, vote, &mut wishes);
                 self.grant(Time(0), to, wishes, None);
             }
-            Record::Application { group, part, last } => {
+            Record::Application { group, part, first } => {
                 let Some(replica) = self.replicas.get_mut(&group) else { return };
-                replica.restore_part(&part, last);
+                replica.restore_part(&part, first);
             }
         }
     }
@@ -440,13 +466,15 @@ impl Process for Node {
         Box::new(frozen.into_iter().flat_map(|(group, multicast, (partition, sessions))| {
             let state = multicast.checkpoint();
             let state = state.map(move |record| Record::Multicast { group, record });
-            let bytes = encode(&partition, &sessions);
-            let count = bytes.len().div_ceil(STATE_PART);
-            let parts = (0..count).map(move |n| {
-                let (start, end) = (n * STATE_PART, bytes.len().min((n + 1) * STATE_PART));
-                Record::Application { group, part: bytes.slice(start..end), last: n + 1 == count }
-            });
-            state.chain(parts)
+            parts(group, encode(&partition, &sessions)).chain(state)
         }))
     }
+}
+
+/// The state of a partition, cut into records.
+fn parts(group: GroupId, bytes: Bytes) -> impl Iterator<Item = Record> {
+    (0..bytes.len().div_ceil(STATE_PART)).map(move |n| {
+        let (start, end) = (n * STATE_PART, bytes.len().min((n + 1) * STATE_PART));
+        Record::Application { group, part: bytes.slice(start..end), first: n == 0 }
+    })
 }

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - R1: the partition has been delivered exactly what the multicast has delivered.
-//! - R2: a read is answered only once the partition has applied what its client has seen.
+//! - R2: a read is answered only once the partition has applied what its client has seen, and all that
+//!   was acknowledged before this node started.
 
 use crate::api::{Refusal, ReplicaStatus, ReplyBody};
 use crate::node::{ConnectionId, Waiter};
@@ -39,6 +40,8 @@ pub struct Replica {
     /// Reads that wait for a position.
     reads: BTreeMap<Position, Vec<(Waiter, Query)>>,
     reads_waiting: usize,
+    /// Reads that came before the replica had caught up after a start.
+    early: Vec<(Waiter, Vector, Query)>,
     /// When the renewals of a lease were last seen to change.
     leases: BTreeMap<ClientId, (u64, Time)>,
     /// Since when votes have been missing, and when they were last asked for.
@@ -87,6 +90,7 @@ impl Replica {
             updates: BTreeMap::new(),
             reads: BTreeMap::new(),
             reads_waiting: 0,
+            early: Vec::new(),
             leases: BTreeMap::new(),
             votes_asked: Time(0),
             leases_seen: Time(0),
@@ -123,13 +127,25 @@ impl Replica {
     /// A client asks a question.
     pub fn on_read(&mut self, waiter: Waiter, vector: &Vector, query: Query, out: &mut Vec<Wish>) {
         let needed = vector.get(self.group);
-        if needed <= self.partition.applied() {
+        if !self.multicast.is_caught_up() && self.early.len() < WAITING_MAX {
+            self.early.push((waiter, vector.clone(), query));
+        } else if needed <= self.partition.applied() {
             self.answer(waiter, &query, out);
         } else if self.reads_waiting >= WAITING_MAX {
             out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Overloaded)));
         } else {
             self.reads_waiting += 1;
             self.reads.entry(needed).or_default().push((waiter, query));
+        }
+    }
+
+    /// Answers what came before the replica had caught up, once it has: a client that has seen nothing
+    /// yet must not miss what was acknowledged before this node, or all, went down.
+    pub fn on_caught_up(&mut self, out: &mut Vec<Wish>) {
+        if self.multicast.is_caught_up() {
+            for (waiter, vector, query) in std::mem::take(&mut self.early) {
+                self.on_read(waiter, &vector, query, out);
+            }
         }
     }
 
@@ -144,6 +160,7 @@ impl Replica {
             !reads.is_empty()
         });
         self.reads_waiting = self.reads.values().map(Vec::len).sum();
+        self.early.retain(|(waiter, ..)| waiter.connection != connection);
     }
 
     fn answer(&self, waiter: Waiter, query: &Query, out: &mut Vec<Wish>) {
@@ -328,13 +345,18 @@ impl Replica {
         self.answer_reads(out);
     }
 
-    /// Takes a part of a checkpoint of the application's state.
-    pub fn restore_part(&mut self, part: &[u8], last: bool) {
-        self.restoring.extend_from_slice(part);
-        if last {
-            let whole = std::mem::take(&mut self.restoring);
-            self.install(&whole, &mut Vec::new());
+    /// Takes a part of the application's state, found on disk.
+    pub fn restore_part(&mut self, part: &[u8], first: bool) {
+        if first {
+            self.restoring.clear(); // What a crash left of another.
         }
+        self.restoring.extend_from_slice(part);
+    }
+
+    /// The multicast was restored, too: the parts are the state that belongs to it.
+    pub fn restore(&mut self) {
+        let whole = std::mem::take(&mut self.restoring);
+        self.install(&whole, &mut Vec::new());
     }
 
     /// How it is.

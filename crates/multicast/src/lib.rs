@@ -59,6 +59,8 @@ mod normal;
 pub mod process;
 pub mod remote;
 pub mod snapshot;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 pub use message::{Command, Delivery, Epoch, Message, Output, Rank, Record, Start, Timestamp};

@@ -2,7 +2,7 @@
 
 use crate::done::Known;
 use crate::message::{Entry, Epoch, Message, Output, Record, RemoteAck, Start, Timestamp};
-use crate::process::{Held, Mutation, PrimCast, Role};
+use crate::process::{CatchUp, Held, Mutation, PrimCast, Role};
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
 use std::collections::BTreeMap;
 
@@ -80,6 +80,19 @@ impl PrimCast {
         self.acknowledge_to_others(out);
         self.count();
         self.deliver_all(out);
+        self.catch_up();
+    }
+
+    /// What was delivered anywhere is in the primary's `T` (Lemma 3), or was delivered here.
+    fn catch_up(&mut self) {
+        if self.catch_up == CatchUp::Unknown && self.role == Role::Primary {
+            self.catch_up = CatchUp::To(self.log.len());
+        }
+        if let CatchUp::To(len) = self.catch_up
+            && self.log.waiting().all(|(index, _)| index >= len)
+        {
+            self.catch_up = CatchUp::Done;
+        }
     }
 
     fn propose(&mut self, now: Time, out: &mut Outbox<Self>) {
@@ -273,6 +286,9 @@ impl PrimCast {
                 // Its clock may be past proposals that we do not hold: it does not count.
                 self.ask_for_entries(now, out);
                 return;
+            }
+            if self.catch_up == CatchUp::Unknown {
+                self.catch_up = CatchUp::To(len);
             }
         } else if epoch > self.e_prom {
             self.promise(now, epoch, out);

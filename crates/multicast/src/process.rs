@@ -80,6 +80,17 @@ pub(crate) struct Stream {
     pub acked: u64,
 }
 
+/// Whether all is delivered that had been delivered anywhere before this process started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CatchUp {
+    /// Not known yet how much that is.
+    Unknown,
+    /// The primary's `T` had this length when ours was as long.
+    To(u64),
+    /// It is.
+    Done,
+}
+
 /// A process of PrimCast. Fields are the thesis's variables where they have its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PrimCast {
@@ -117,6 +128,7 @@ pub struct PrimCast {
     pub(crate) streams: BTreeMap<NodeId, Stream>,
     pub(crate) election: Election,
     pub(crate) upkeep: Upkeep,
+    pub(crate) catch_up: CatchUp,
     pub(crate) transfers: Transfers,
 }
 
@@ -153,6 +165,7 @@ impl PrimCast {
             streams: BTreeMap::new(),
             election: Election::default(),
             upkeep: Upkeep::default(),
+            catch_up: CatchUp::Unknown,
             transfers: Transfers::default(),
         }
     }
@@ -187,6 +200,12 @@ impl PrimCast {
     /// Its clock.
     pub fn clock(&self) -> Timestamp {
         self.clock
+    }
+
+    /// Whether it has delivered all that any process of the group had delivered before this one started:
+    /// until then, its owner's state may lack what others have acknowledged.
+    pub fn is_caught_up(&self) -> bool {
+        self.catch_up == CatchUp::Done
     }
 
     /// How many messages are proposed and not delivered.

@@ -62,6 +62,13 @@ struct Incoming {
     progress: Time,
 }
 
+impl State {
+    /// Takes the application's state out, for an owner that makes it durable itself, before this record.
+    pub fn take_application(&mut self) -> Option<Bytes> {
+        self.application.take()
+    }
+}
+
 impl PrimCast {
     /// Takes over `state`; returns its position and the application's part.
     pub(crate) fn restore(&mut self, state: State) -> (Position, Option<Bytes>) {

@@ -23,7 +23,7 @@ const STUCK_AT_ONCE: usize = 32;
 
 /// How much of `T` is kept, in bytes and in entries, for a member that is away; after that it is brought
 /// up by a snapshot.
-const LOG_BYTES: usize = 32 << 20;
+const LOG_BYTES: usize = 24 << 20;
 const LOG_ENTRIES: u64 = 50_000;
 
 /// When what was done last, and how far the others are.
