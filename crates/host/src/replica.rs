@@ -127,12 +127,12 @@ impl Replica {
     /// A client asks a question.
     pub fn on_read(&mut self, waiter: Waiter, vector: &Vector, query: Query, out: &mut Vec<Wish>) {
         let needed = vector.get(self.group);
-        if !self.multicast.is_caught_up() && self.early.len() < WAITING_MAX {
+        if self.reads_waiting + self.early.len() >= WAITING_MAX {
+            out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Overloaded)));
+        } else if !self.multicast.is_caught_up() {
             self.early.push((waiter, vector.clone(), query));
         } else if needed <= self.partition.applied() {
             self.answer(waiter, &query, out);
-        } else if self.reads_waiting >= WAITING_MAX {
-            out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Overloaded)));
         } else {
             self.reads_waiting += 1;
             self.reads.entry(needed).or_default().push((waiter, query));

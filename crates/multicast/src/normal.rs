@@ -83,10 +83,17 @@ impl PrimCast {
         self.catch_up();
     }
 
-    /// What was delivered anywhere is in the primary's `T` (Lemma 3), or was delivered here.
+    /// What was delivered anywhere before we started is in the `T` of the primary of that time (Lemma 3).
+    /// A quorum that has acknowledged in its epoch since we started tells that it was not deposed.
     fn catch_up(&mut self) {
-        if self.catch_up == CatchUp::Unknown && self.role == Role::Primary {
-            self.catch_up = CatchUp::To(self.log.len());
+        if self.catch_up == CatchUp::Unknown && self.stands() {
+            let here = self.acked.values().filter(|(epoch, _)| *epoch == self.e_cur);
+            if here.count() >= crate::clocks::quorum(self.members().len())
+                && let Some((epoch, len)) = self.acked.get(&self.e_cur.leader)
+                && *epoch == self.e_cur
+            {
+                self.catch_up = CatchUp::To(*len);
+            }
         }
         if let CatchUp::To(len) = self.catch_up
             && self.log.waiting().all(|(index, _)| index >= len)
@@ -286,9 +293,6 @@ impl PrimCast {
                 // Its clock may be past proposals that we do not hold: it does not count.
                 self.ask_for_entries(now, out);
                 return;
-            }
-            if self.catch_up == CatchUp::Unknown {
-                self.catch_up = CatchUp::To(len);
             }
         } else if epoch > self.e_prom {
             self.promise(now, epoch, out);

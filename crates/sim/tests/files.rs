@@ -1,16 +1,16 @@
 //! Whole nodes in the simulator: what clients were told of their files holds, under all faults.
 
-use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
-use meridian_core::{GroupId, NodeId, Topology};
+mod regions;
+
+use meridian_core::{GroupId, Topology};
 use meridian_fs::invariants::check_tree;
 use meridian_fs::{Answer, Partition, Query};
 use meridian_host::Node;
 use meridian_multicast::Mutation;
 use meridian_sim::files::FilesWorkload;
-use meridian_sim::{Faults, Setup, World, each_seed};
-use rand::RngExt;
+use meridian_sim::{Faults, World, each_seed};
+use regions::{faults, setup, topology};
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 type Cluster = World<Node, FilesWorkload>;
@@ -19,49 +19,19 @@ const CLIENTS: u64 = 6;
 /// How many things each client does.
 const THINGS: u64 = 60;
 
-/// Three regions with so many nodes each; the first of each replicates `global`, too.
-fn topology(nodes: usize) -> Arc<Topology> {
-    let entry = |region: &str, n: usize| {
-        let mut groups = vec![region.to_string()];
-        if n == 0 {
-            groups.push("global".into());
-        }
-        let (name, address) = (format!("{region}-{}", n + 1), "127.0.0.1:1".into());
-        NodeEntry { name, region: region.into(), pid: None, address, groups }
-    };
-    let regions = ["us", "eu", "ap"];
-    let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
-    let (cluster, rtt_ms) = (1, Default::default());
-    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms };
-    Arc::new(Topology::new(&file).expect("it is well formed"))
-}
-
 fn cluster(seed: u64, nodes: usize, faults: Faults) -> Cluster {
     cluster_with(seed, nodes, faults, Mutation::Correct)
 }
 
 fn cluster_with(seed: u64, nodes: usize, faults: Faults, mutation: Mutation) -> Cluster {
     let topology = topology(nodes);
-    let count = u16::try_from(topology.nodes.len()).expect("a few");
-    let peers = (0..count).map(NodeId).collect();
     let of = topology.clone();
-    let mut setup = Setup::lan(peers, move |me| Node::new(of.clone(), me).with_mutation(mutation));
-    let of = topology.clone();
-    setup.delay = Box::new(move |from, to, random| {
-        let far = of.node(from).region != of.node(to).region;
-        let (least, most) = if far { (15_000, 25_000) } else { (50, 1_000) };
-        Duration::from_micros(random.random_range(least..=most))
-    });
+    let mut setup = setup(&topology, move |me| Node::new(of.clone(), me).with_mutation(mutation));
     setup.faults = faults;
     let workload = FilesWorkload::new(seed, topology, CLIENTS, THINGS);
     let mut world = World::new(seed, setup, workload);
     world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
     world
-}
-
-fn faults() -> Faults {
-    let ms = Duration::from_millis(1);
-    Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(800 * ms) }
 }
 
 fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {

@@ -59,24 +59,29 @@ fn new_epoch_said_again_changes_nothing() {
 }
 
 /// Lines 42 and 53: who has promised takes no proposals of the old primary, and delivers nothing before it
-/// is a follower again; then it does at once.
+/// is a follower again, though it learns what makes a message deliverable; then it does.
 #[test]
 fn a_promised_process_neither_acknowledges_nor_delivers() {
-    let [a, b, c] = [0, 1, 2].map(|n| process(0, n));
+    let [a, b, c, d] = [0, 1, 2, 3].map(|n| process(0, n));
     let e2 = epoch(2, b);
-    let mut one = Net::one(&[3], c);
-    one.hears(a, append(e1(0), 0, vec![entry(e1(0), 1, start(1, &[0]))], 9));
-    one.hears(b, ack(e1(0), 1, 9));
+    let mut one = Net::one(&[5, 1], c);
+    one.hears(a, append(e1(0), 0, vec![entry(e1(0), 1, start(1, &[0, 1]))], 9));
+    one.hears(a, ack(e1(0), 1, 9));
+    one.hears(b, ack(e1(0), 1, 4));
+    one.hears(process(1, 0), remote_ack(1, e1(1), 5));
+    assert_eq!(delivered(&one.idle()), NONE, "no quorum of clocks");
     one.hears(b, Message::NewEpoch { epoch: e2 });
-    assert_eq!(delivered(&one.idle()), [], "though it is deliverable");
-    let did = one.hears(a, append(e1(0), 1, vec![entry(e1(0), 2, start(2, &[0]))], 9));
+    one.hears(d, Message::Bump { epoch: e1(0), clock: Timestamp(5) });
+    assert_eq!(delivered(&one.idle()), NONE, "though it is deliverable");
+    let did = one.hears(a, append(e1(0), 1, vec![entry(e1(0), 10, start(2, &[0]))], 10));
     assert!(
         matches!(did[..], [Did::Sent(to, Message::Bump { epoch, .. })] if to == a && epoch == e2)
     );
     assert_eq!(one.process.log.len(), 1);
     one.hears(b, new_state(e2, 9, 1, vec![]));
-    assert_eq!(delivered(&one.idle()), []);
+    assert_eq!(delivered(&one.idle()), NONE);
     one.hears(b, ack(e2, 1, 9));
+    one.hears(d, ack(e2, 1, 9));
     assert_eq!(delivered(&one.idle()), [1]);
 }
 

@@ -15,11 +15,11 @@ fn the_clock_of_a_restarted_primary_counts_only_with_a_length() {
     one.step(Event::Restarted(a));
     let clock = Timestamp(65_537);
     one.hears(a, Message::Accept { epoch: e1(0), clock });
-    assert_eq!(delivered(&one.idle()), [], "after ACCEPT");
+    assert_eq!(delivered(&one.idle()), NONE, "after ACCEPT");
     one.hears(a, Message::Bump { epoch: e1(0), clock });
-    assert_eq!(delivered(&one.idle()), [], "after BUMP");
+    assert_eq!(delivered(&one.idle()), NONE, "after BUMP");
     one.hears(a, ack(e1(0), 2, clock.0));
-    assert_eq!(delivered(&one.idle()), [], "after ACK of a longer T");
+    assert_eq!(delivered(&one.idle()), NONE, "after ACK of a longer T");
     one.hears(a, append(e1(0), 1, entries[1..].to_vec(), clock.0));
     one.hears(b, ack(e1(0), 2, 50));
     assert_eq!(delivered(&one.idle()), [2, 1]);

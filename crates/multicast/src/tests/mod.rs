@@ -125,6 +125,9 @@ fn sent(did: &[Did]) -> Vec<(ProcessId, &Message)> {
     sends.collect()
 }
 
+/// No message.
+const NONE: [u64; 0] = [];
+
 /// The numbers of the messages delivered, in order.
 fn delivered(did: &[Did]) -> Vec<u64> {
     let deliveries = did.iter().filter_map(|did| match did {

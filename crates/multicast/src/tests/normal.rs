@@ -96,10 +96,10 @@ fn acks_of_an_earlier_epoch_do_not_count() {
         follower.hears(process(0, n), accept);
     }
     follower.hears(b, append(e2, 0, vec![entry(e2, 5, start(1, &[0]))], 9));
-    assert_eq!(delivered(&follower.idle()), []);
+    assert_eq!(delivered(&follower.idle()), NONE);
     assert_eq!(follower.process.decided, 0);
     follower.hears(process(0, 3), ack(e2, 1, 9));
-    assert_eq!(delivered(&follower.idle()), []);
+    assert_eq!(delivered(&follower.idle()), NONE);
     follower.hears(process(0, 4), ack(e2, 1, 9));
     assert_eq!(delivered(&follower.idle()), [1]);
 }
@@ -110,7 +110,7 @@ fn final_ts_is_the_maximum_over_all_destinations() {
     let mut follower = follower_of(&[3, 1, 1], 2, vec![entry(e1(0), 1, start(1, &[0, 1, 2]))], 90);
     follower.hears(process(0, 1), ack(e1(0), 1, 90));
     follower.hears(process(1, 0), remote_ack(1, e1(1), 40));
-    assert_eq!(delivered(&follower.idle()), []);
+    assert_eq!(delivered(&follower.idle()), NONE);
     follower.hears(process(2, 0), remote_ack(1, e1(2), 20));
     let did = follower.idle();
     let at = place(&did, |did| matches!(did, Did::Told(_)));
@@ -126,9 +126,9 @@ fn nothing_is_delivered_above_the_primarys_clock() {
     let mut follower = follower_of(&[3, 1], 2, vec![entry(e1(0), 1, start(1, &[0, 1]))], 1);
     follower.hears(process(0, 1), ack(e1(0), 1, 9));
     follower.hears(process(1, 0), remote_ack(1, e1(1), 5));
-    assert_eq!(delivered(&follower.idle()), []);
+    assert_eq!(delivered(&follower.idle()), NONE);
     follower.hears(process(0, 0), ack(e1(0), 1, 4));
-    assert_eq!(delivered(&follower.idle()), []);
+    assert_eq!(delivered(&follower.idle()), NONE);
     follower.hears(process(0, 0), ack(e1(0), 1, 5));
     assert_eq!(delivered(&follower.idle()), [1]);
 }
@@ -140,13 +140,13 @@ fn nothing_is_delivered_above_the_clocks_of_a_quorum() {
     follower.hears(process(0, 0), ack(e1(0), 1, 9));
     follower.hears(process(0, 1), ack(e1(0), 1, 4));
     follower.hears(process(1, 0), remote_ack(1, e1(1), 5));
-    assert_eq!(delivered(&follower.idle()), []);
+    assert_eq!(delivered(&follower.idle()), NONE);
     assert!(follower.process.log.slot(id(1)).unwrap().entry.final_ts.is_some());
     // A clock of a later epoch does not count here: what it promises is for that epoch.
     let later = epoch(2, process(0, 4));
     follower.hears(process(0, 3), Message::Bump { epoch: e1(0), clock: Timestamp(4) });
     follower.process.clocks.note(process(0, 3).node, later, Timestamp(9), e1(0));
-    assert_eq!(delivered(&follower.idle()), []);
+    assert_eq!(delivered(&follower.idle()), NONE);
     follower.hears(process(0, 2), Message::Bump { epoch: e1(0), clock: Timestamp(5) });
     assert_eq!(delivered(&follower.idle()), [1]);
 }
@@ -157,7 +157,7 @@ fn a_message_waits_for_one_that_may_be_smaller() {
     let entries = vec![entry(e1(0), 1, start(1, &[0, 1])), entry(e1(0), 2, start(2, &[0]))];
     let mut follower = follower_of(&[3, 1], 2, entries, 9);
     follower.hears(process(0, 1), ack(e1(0), 2, 9));
-    assert_eq!(delivered(&follower.idle()), [], "1 may get the timestamp 1");
+    assert_eq!(delivered(&follower.idle()), NONE, "1 may get the timestamp 1");
     follower.hears(process(1, 0), remote_ack(1, e1(1), 5));
     assert_eq!(delivered(&follower.idle()), [2, 1]);
 }
@@ -169,7 +169,7 @@ fn ties_are_broken_by_name() {
     let mut follower = follower_of(&[3, 1, 1], 2, entries, 9);
     follower.hears(process(0, 1), ack(e1(0), 2, 9));
     follower.hears(process(1, 0), remote_ack(2, e1(1), 5));
-    assert_eq!(delivered(&follower.idle()), []);
+    assert_eq!(delivered(&follower.idle()), NONE);
     follower.hears(process(2, 0), remote_ack(1, e1(2), 5));
     assert_eq!(delivered(&follower.idle()), [1, 2]);
 }

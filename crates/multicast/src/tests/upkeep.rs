@@ -57,6 +57,20 @@ fn a_start_that_reached_one_group_reaches_all() {
     assert_eq!(net.delivered(1).len(), 6);
 }
 
+/// Who waits too long for another group's timestamp tells all its processes of the message.
+#[test]
+fn a_message_that_waits_for_a_group_is_sent_to_that_group() {
+    let mut primary = Net::one(&[3, 3, 1], process(0, 0));
+    primary.asked(start(1, &[0, 1]));
+    primary.idle();
+    let did = primary.tick(Duration::from_secs(2));
+    let is_start = |(to, message): (ProcessId, &Message)| {
+        (*message == Message::Start(start(1, &[0, 1]))).then_some(to)
+    };
+    let to: Vec<_> = sent(&did).into_iter().filter_map(is_start).collect();
+    assert_eq!(to, [0, 1, 2].map(|n| process(1, n)));
+}
+
 /// ACKs are not durable where they arrive: who restarts is sent them again.
 #[test]
 fn acks_are_sent_again_to_a_process_of_another_group_that_restarted() {
@@ -80,4 +94,30 @@ fn a_restart_begins_at_the_ceiling() {
     }
     assert!(again.clock() >= follower.process.clock());
     assert_eq!(again.clock(), follower.process.ceiling);
+}
+
+/// Who restarts may lack what others have acknowledged since: it knows that it does not once it has delivered all
+/// that was in its primary's `T`.
+#[test]
+fn who_restarts_has_caught_up_once_it_has_delivered_what_its_primary_held() {
+    let (a, b, c) = (process(0, 0), process(0, 1), process(0, 2));
+    let before = Net::one(&[3], c);
+    assert!(before.process.is_caught_up());
+    let again = PrimCast::new(c, before.process.groups.clone());
+    let mut one = One { process: again, now: Time(0) };
+    one.process.recover(Record::State(Box::new(before.process.state())));
+    one.step(Event::Started);
+    one.hears(b, ack(e1(0), 1, 1));
+    one.idle();
+    assert!(!one.process.is_caught_up(), "it has not heard its primary");
+    one.hears(a, ack(e1(0), 1, 1));
+    one.idle();
+    assert!(!one.process.is_caught_up(), "it lacks an entry");
+    one.hears(a, append(e1(0), 0, vec![entry(e1(0), 1, start(1, &[0]))], 0));
+    one.hears(a, ack(e1(0), 1, 0));
+    assert_eq!(delivered(&one.idle()), NONE);
+    assert!(!one.process.is_caught_up(), "it has not delivered it");
+    one.hears(a, ack(e1(0), 1, 1));
+    assert_eq!(delivered(&one.idle()), [1]);
+    assert!(one.process.is_caught_up());
 }

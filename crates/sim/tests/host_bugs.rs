@@ -1,0 +1,187 @@
+//! Bugs planted in what surrounds the protocols at a node: the checks of files object to each.
+
+mod regions;
+
+use meridian_core::{Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, Time};
+use meridian_fs::Vector;
+use meridian_host::api::RequestBody;
+use meridian_host::{Command, Message, Node, Output, Record};
+use meridian_sim::files::FilesWorkload;
+use meridian_sim::{Ask, Faults, Owner, World};
+use regions::{faults, setup, topology};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    None,
+    /// Reads are answered without waiting for what their clients have seen.
+    StaleReads,
+    /// What each node says first of its vote for a message is lost, and who lacks one gets no answer.
+    LosesVotes,
+    /// Votes are not written down: once all are past the message, who has lost one asks in vain.
+    ForgetsVotes,
+    /// Clients are answered before what they are told is durable.
+    AnswersEarly,
+}
+
+/// A node with a bug.
+struct Bugged {
+    node: Node,
+    bug: Bug,
+    voted: BTreeSet<(NodeId, GroupId, MessageId)>,
+}
+
+impl Bugged {
+    /// The event as the bug lets it through.
+    fn bend(&mut self, event: Event<Bugged>) -> Option<Event<Node>> {
+        Some(match event {
+            Event::Started => Event::Started,
+            Event::Message { from, message } => {
+                let lost = match (self.bug, &message) {
+                    (Bug::LosesVotes, Message::VoteWanted { .. }) => true,
+                    (Bug::LosesVotes, Message::Vote { from: group, id, .. }) => {
+                        self.voted.insert((from, *group, *id))
+                    }
+                    _ => false,
+                };
+                if lost {
+                    return None;
+                }
+                Event::Message { from, message }
+            }
+            Event::Command(mut command) => {
+                if let Command::Request { request, .. } = &mut command
+                    && let RequestBody::Read { vector, .. } = &mut request.body
+                    && self.bug == Bug::StaleReads
+                {
+                    *vector = Vector::default();
+                }
+                Event::Command(command)
+            }
+            Event::Timer(token) => Event::Timer(token),
+            Event::Restarted(peer) => Event::Restarted(peer),
+            Event::Idle => Event::Idle,
+        })
+    }
+}
+
+impl Process for Bugged {
+    type Peer = NodeId;
+    type Message = Message;
+    type Record = Record;
+    type Command = Command;
+    type Output = Output;
+
+    fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        let Some(event) = self.bend(event) else { return };
+        let mut inner = Outbox::new();
+        self.node.step(now, event, &mut inner);
+        let mut effects: Vec<_> = inner.drain().collect();
+        if self.bug == Bug::AnswersEarly {
+            effects.sort_by_key(|effect| !matches!(effect, Effect::Output(_)));
+        }
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message } => out.send(to, message),
+                Effect::Persist(record) => out.persist(record),
+                Effect::Note(Record::Vote { .. }) if self.bug == Bug::ForgetsVotes => {}
+                Effect::Note(record) => out.note(record),
+                Effect::Output(output) => out.output(output),
+                Effect::Timer { at, token } => out.timer(at, token),
+            }
+        }
+    }
+
+    fn replay(&mut self, record: Record) {
+        self.node.replay(record);
+    }
+
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        self.node.checkpoint()
+    }
+}
+
+/// The clients and watchers, who know nothing of the bug.
+struct Watched(FilesWorkload);
+
+fn asks(asks: Vec<Ask<Node>>) -> Vec<Ask<Bugged>> {
+    let ask = |ask| match ask {
+        Ask::Command { to, command, after } => Ask::Command { to, command, after },
+        Ask::Wake { token, after } => Ask::Wake { token, after },
+    };
+    asks.into_iter().map(ask).collect()
+}
+
+impl Owner<Bugged> for Watched {
+    fn output(&mut self, at: NodeId, output: Output, now: Time) -> Vec<Ask<Bugged>> {
+        asks(self.0.output(at, output, now))
+    }
+
+    fn wake(&mut self, token: u64, now: Time) -> Vec<Ask<Bugged>> {
+        asks(self.0.wake(token, now))
+    }
+
+    fn check(&mut self, at: NodeId, process: &Bugged, durable: bool) -> Result<(), String> {
+        self.0.check(at, &process.node, durable)
+    }
+}
+
+/// Whether all clients are done, and all replicas have applied what they delivered.
+fn is_quiet(world: &World<Bugged, Watched>) -> bool {
+    let applied = |(_, process): (NodeId, &Bugged)| {
+        let replicas = process.node.status(world.now());
+        replicas.iter().all(|replica| replica.applied == replica.delivered)
+    };
+    world.owner.0.is_done() && world.processes().all(applied)
+}
+
+/// Faults, then peace: whether all was as told, and all came to an end.
+fn runs_well(bug: Bug, seed: u64, nodes: usize, faults: Faults) -> bool {
+    let run = || {
+        let topology = topology(nodes);
+        let of = topology.clone();
+        let make = move |me| {
+            let voted = BTreeSet::new();
+            Bugged { node: Node::new(of.clone(), me), bug, voted }
+        };
+        let mut setup = setup(&topology, make);
+        setup.faults = faults;
+        let workload = FilesWorkload::new(seed, topology, 6, 60);
+        let mut world = World::new(seed, setup, Watched(workload));
+        world.say_nothing();
+        asks(world.owner.0.begin()).into_iter().for_each(|ask| world.ask(ask));
+        world.run_for(Duration::from_secs(10));
+        world.heal();
+        world.run_until(is_quiet, Duration::from_secs(60))
+    };
+    std::panic::catch_unwind(run).unwrap_or(false)
+}
+
+/// How many seeds it takes to notice. None may be noticed where there is none.
+fn assert_caught(bug: Bug, nodes: usize, faults: &Faults) {
+    let caught = (0..60).find(|seed| !runs_well(bug, *seed, nodes, faults.clone()));
+    eprintln!("{bug:?}: {caught:?}");
+    let caught = caught.unwrap_or_else(|| panic!("nobody noticed {bug:?}"));
+    assert!(runs_well(Bug::None, caught, nodes, faults.clone()), "it is not {bug:?} that fails");
+}
+
+#[test]
+fn reads_that_do_not_wait_are_caught() {
+    assert_caught(Bug::StaleReads, 3, &Faults::none());
+}
+
+#[test]
+fn votes_that_are_lost_are_caught() {
+    assert_caught(Bug::LosesVotes, 3, &Faults::none());
+}
+
+#[test]
+fn votes_that_are_not_durable_are_caught() {
+    assert_caught(Bug::ForgetsVotes, 3, &faults());
+}
+
+#[test]
+fn answers_before_durability_are_caught() {
+    assert_caught(Bug::AnswersEarly, 1, &faults());
+}

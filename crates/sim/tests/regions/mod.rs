@@ -1,0 +1,46 @@
+//! A cluster of whole nodes in three regions.
+
+use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_core::{NodeId, Process, Topology};
+use meridian_sim::{Faults, Setup};
+use rand::RngExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Three regions with so many nodes each; the first of each replicates `global`, too.
+pub fn topology(nodes: usize) -> Arc<Topology> {
+    let entry = |region: &str, n: usize| {
+        let mut groups = vec![region.to_string()];
+        if n == 0 {
+            groups.push("global".into());
+        }
+        let (name, address) = (format!("{region}-{}", n + 1), "127.0.0.1:1".into());
+        NodeEntry { name, region: region.into(), pid: None, address, groups }
+    };
+    let regions = ["us", "eu", "ap"];
+    let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
+    let (cluster, rtt_ms) = (1, Default::default());
+    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms };
+    Arc::new(Topology::new(&file).expect("it is well formed"))
+}
+
+/// Its nodes, far from each other if they are in different regions.
+pub fn setup<P: Process<Peer = NodeId>>(
+    topology: &Arc<Topology>,
+    make: impl FnMut(NodeId) -> P + 'static,
+) -> Setup<P> {
+    let count = u16::try_from(topology.nodes.len()).expect("a few");
+    let of = topology.clone();
+    let delay = Box::new(move |from, to, random: &mut meridian_sim::Random| {
+        let far = of.node(from).region != of.node(to).region;
+        let (least, most) = if far { (15_000, 25_000) } else { (50, 1_000) };
+        Duration::from_micros(random.random_range(least..=most))
+    });
+    Setup { delay, ..Setup::lan((0..count).map(NodeId).collect(), make) }
+}
+
+/// All kinds of faults, about as often as elections can follow.
+pub fn faults() -> Faults {
+    let ms = Duration::from_millis(1);
+    Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(800 * ms) }
+}
