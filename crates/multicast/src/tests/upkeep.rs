@@ -121,3 +121,21 @@ fn who_restarts_has_caught_up_once_it_has_delivered_what_its_primary_held() {
     assert_eq!(delivered(&one.idle()), [1]);
     assert!(one.process.is_caught_up());
 }
+
+/// A primary that was deposed, and does not know it, still says how long its `T` is: in a group of five it and
+/// the one that restarts are no quorum, so its word is not enough.
+#[test]
+fn one_heartbeat_does_not_tell_that_nothing_is_missed() {
+    let (a, b, c) = (process(0, 0), process(0, 1), process(0, 2));
+    let before = Net::one(&[5], c);
+    let again = PrimCast::new(c, before.process.groups.clone());
+    let mut one = One { process: again, now: Time(0) };
+    one.process.recover(Record::State(Box::new(before.process.state())));
+    one.step(Event::Started);
+    one.hears(a, ack(e1(0), 0, 0));
+    one.idle();
+    assert!(!one.process.is_caught_up(), "the primary alone may be deposed");
+    one.hears(b, ack(e1(0), 0, 0));
+    one.idle();
+    assert!(one.process.is_caught_up());
+}
