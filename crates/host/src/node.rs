@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// How much of a partition's state is in one record of a checkpoint, in bytes.
-const STATE_PART: usize = 1 << 20;
+/// How much of a long record of the multicast is in one record of ours, in bytes.
+const PART_LEN: usize = 1 << 20;
 
 /// A client's connection, named by the server's shell; not used again while the server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -113,15 +113,16 @@ pub enum Record {
         /// The vote.
         vote: Vote,
     },
-    /// A part of the state of a partition, of a checkpoint or a snapshot that was installed: a record
-    /// has a greatest length. It counts with the `State` of the group's multicast that follows.
-    Application {
-        /// Which group's.
+    /// A part of a record of the multicast that is too long for one record of the log.
+    Part {
+        /// Of which group.
         group: GroupId,
         /// The bytes.
         part: Bytes,
-        /// Whether none come before.
+        /// Whether none come before: what a crash left of another is void.
         first: bool,
+        /// Whether none come after: now it counts.
+        last: bool,
     },
 }
 
@@ -131,6 +132,8 @@ pub struct Node {
     topology: Arc<Topology>,
     me: NodeId,
     replicas: BTreeMap<GroupId, Replica>,
+    /// The parts of a long record, while records are replayed.
+    restoring: Vec<u8>,
 }
 
 impl Node {
@@ -138,7 +141,7 @@ impl Node {
     pub fn new(topology: Arc<Topology>, me: NodeId) -> Node {
         let replica = |group| (group, Replica::new(&topology, group, me));
         let replicas = topology.groups_of(me).map(replica).collect();
-        Node { topology, me, replicas }
+        Node { topology, me, replicas, restoring: Vec::new() }
     }
 
     /// Which node it is.
@@ -256,14 +259,12 @@ impl Node {
                     let message = Message::Multicast { from: group, to: to.group, message };
                     out.send(to.node, message);
                 }
-                Effect::Persist(mut record) => {
-                    if let multicast::Record::State(state) = &mut record
-                        && let Some(application) = state.take_application()
-                    {
-                        parts(group, application).for_each(|part| out.persist(part));
+                Effect::Persist(record) => match record {
+                    multicast::Record::State(_) | multicast::Record::NewState { .. } => {
+                        parts(group, &record).for_each(|part| out.persist(part));
                     }
-                    out.persist(Record::Multicast { group, record });
-                }
+                    record => out.persist(Record::Multicast { group, record }),
+                },
                 Effect::Note(record) => out.note(Record::Multicast { group, record }),
                 Effect::Timer { at, .. } => out.timer(at, Token(u64::from(group.0))),
                 Effect::Output(output) => {
@@ -393,6 +394,14 @@ impl Node {
         }
     }
 
+    /// Replays a record of the multicast; what it told then is told to the replica again.
+    fn recover(&mut self, group: GroupId, record: multicast::Record) {
+        let Some(replica) = self.replicas.get_mut(&group) else { return };
+        if let Some(output) = replica.multicast.recover(record) {
+            self.on_output(Time(0), group, output, None);
+        }
+    }
+
     fn all_step(&mut self, now: Time, event: &Event<PrimCast>, out: &mut Outbox<Self>) {
         let groups: Vec<_> = self.replicas.keys().copied().collect();
         for group in groups {
@@ -435,13 +444,18 @@ impl Process for Node {
 
     fn replay(&mut self, record: Record) {
         match record {
-            Record::Multicast { group, record } => {
-                let Some(replica) = self.replicas.get_mut(&group) else { return };
-                let state = matches!(record, multicast::Record::State(_));
-                if let Some(output) = replica.multicast.recover(record) {
-                    self.on_output(Time(0), group, output, None);
-                } else if state {
-                    replica.restore();
+            Record::Multicast { group, record } => self.recover(group, record),
+            Record::Part { group, part, first, last } => {
+                if first {
+                    self.restoring.clear();
+                }
+                self.restoring.extend_from_slice(&part);
+                if last {
+                    let record = postcard::from_bytes(&std::mem::take(&mut self.restoring));
+                    self.recover(
+                        group,
+                        record.expect("what passed its checksums is of this version"),
+                    );
                 }
             }
             Record::Vote { from, to, id, vote } => {
@@ -449,10 +463,6 @@ impl Process for Node {
                 let mut wishes = Vec::new();
                 replica.on_vote(id, from, vote, &mut wishes);
                 self.grant(Time(0), to, wishes, None);
-            }
-            Record::Application { group, part, first } => {
-                let Some(replica) = self.replicas.get_mut(&group) else { return };
-                replica.restore_part(&part, first);
             }
         }
     }
@@ -464,17 +474,18 @@ impl Process for Node {
             .map(|(group, replica)| (*group, replica.multicast.clone(), replica.frozen()))
             .collect();
         Box::new(frozen.into_iter().flat_map(|(group, multicast, (partition, sessions))| {
-            let state = multicast.checkpoint();
-            let state = state.map(move |record| Record::Multicast { group, record });
-            parts(group, encode(&partition, &sessions)).chain(state)
+            let state = multicast.state().with_application(encode(&partition, &sessions));
+            parts(group, &multicast::Record::State(Box::new(state)))
         }))
     }
 }
 
-/// The state of a partition, cut into records.
-fn parts(group: GroupId, bytes: Bytes) -> impl Iterator<Item = Record> {
-    (0..bytes.len().div_ceil(STATE_PART)).map(move |n| {
-        let (start, end) = (n * STATE_PART, bytes.len().min((n + 1) * STATE_PART));
-        Record::Application { group, part: bytes.slice(start..end), first: n == 0 }
+/// A record of the multicast, cut into records of bounded length.
+fn parts(group: GroupId, record: &multicast::Record) -> impl Iterator<Item = Record> + use<> {
+    let bytes = Bytes::from(postcard::to_stdvec(record).expect("a record can be encoded"));
+    let count = bytes.len().div_ceil(PART_LEN);
+    (0..count).map(move |n| {
+        let part = bytes.slice(n * PART_LEN..bytes.len().min((n + 1) * PART_LEN));
+        Record::Part { group, part, first: n == 0, last: n + 1 == count }
     })
 }

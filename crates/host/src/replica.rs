@@ -24,6 +24,12 @@ pub const LEASE: Duration = Duration::from_secs(30);
 /// Updates and reads that may wait at a replica; more are refused.
 const WAITING_MAX: usize = 100_000;
 
+/// The longest payload of an update, in bytes: the largest that a client makes sets an extended attribute.
+const PAYLOAD_MAX: usize = 256 << 10;
+
+/// While the multicast's log takes so many bytes, no update of a client is taken on.
+const LOG_BYTES_MAX: usize = 256 << 20;
+
 /// After how long a missing vote is asked for.
 const VOTE_RETRY: Duration = Duration::from_millis(500);
 
@@ -47,8 +53,6 @@ pub struct Replica {
     /// Since when votes have been missing, and when they were last asked for.
     votes_asked: Time,
     leases_seen: Time,
-    /// Parts of a partition's state that come from a checkpoint.
-    restoring: Vec<u8>,
 }
 
 /// What a replica wants done.
@@ -94,7 +98,6 @@ impl Replica {
             leases: BTreeMap::new(),
             votes_asked: Time(0),
             leases_seen: Time(0),
-            restoring: Vec::new(),
         }
     }
 
@@ -115,7 +118,13 @@ impl Replica {
             out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Bad(text))));
             return false;
         }
-        if self.updates.len() >= WAITING_MAX {
+        if start.payload.len() > PAYLOAD_MAX {
+            let text = format!("{} bytes, at most {PAYLOAD_MAX} are allowed", start.payload.len());
+            out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Bad(text))));
+            return false;
+        }
+        let full = self.multicast.log_bytes() >= LOG_BYTES_MAX;
+        if full || self.updates.len() >= WAITING_MAX {
             out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Overloaded)));
             return false;
         }
@@ -343,20 +352,6 @@ impl Replica {
             self.updates.keys().copied().filter(|id| self.sessions.is_decided(*id)).collect();
         answered.into_iter().for_each(|id| self.on_duplicate(id, out));
         self.answer_reads(out);
-    }
-
-    /// Takes a part of the application's state, found on disk.
-    pub fn restore_part(&mut self, part: &[u8], first: bool) {
-        if first {
-            self.restoring.clear(); // What a crash left of another.
-        }
-        self.restoring.extend_from_slice(part);
-    }
-
-    /// The multicast was restored, too: the parts are the state that belongs to it.
-    pub fn restore(&mut self) {
-        let whole = std::mem::take(&mut self.restoring);
-        self.install(&whole, &mut Vec::new());
     }
 
     /// How it is.

@@ -63,9 +63,9 @@ struct Incoming {
 }
 
 impl State {
-    /// Takes the application's state out, for an owner that makes it durable itself, before this record.
-    pub fn take_application(&mut self) -> Option<Bytes> {
-        self.application.take()
+    /// The same with the application's state, which whoever replays it is told to install.
+    pub fn with_application(self, application: Bytes) -> State {
+        State { application: Some(application), ..self }
     }
 }
 
