@@ -17,4 +17,5 @@ pub mod node;
 pub mod replica;
 pub mod sessions;
 
-pub use node::{Command, ConnectionId, Message, Node, Output, Record};
+pub use node::{Command, Message, Node, Output, Record};
+pub use replica::ConnectionId;

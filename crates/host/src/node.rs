@@ -5,7 +5,7 @@
 //! replicas of both groups of an operation needs nobody else's vote.
 
 use crate::api::{Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody};
-use crate::replica::{Replica, Wish, encode};
+use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
 use bytes::Bytes;
 use meridian_core::{
     Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time, Token, Topology,
@@ -18,19 +18,6 @@ use std::sync::Arc;
 
 /// How much of a long record of the multicast is in one record of ours, in bytes.
 const PART_LEN: usize = 1 << 20;
-
-/// A client's connection, named by the server's shell; not used again while the server runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ConnectionId(pub u64);
-
-/// Who waits for an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Waiter {
-    /// On which connection.
-    pub connection: ConnectionId,
-    /// To which request of it.
-    pub request: u64,
-}
 
 /// What nodes say to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -7,7 +7,6 @@
 //!   was acknowledged before this node started.
 
 use crate::api::{Refusal, ReplicaStatus, ReplyBody};
-use crate::node::{ConnectionId, Waiter};
 use crate::sessions::{Outcome, Sessions};
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time, Topology};
@@ -15,6 +14,7 @@ use meridian_fs::partition::Effect;
 use meridian_fs::vote::Vote;
 use meridian_fs::{FsError, Operation, Partition, Query, Timestamp, Update, Vector};
 use meridian_multicast::{Delivery, PrimCast, Role, Start};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -32,6 +32,19 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 
 /// After how long a missing vote is asked for.
 const VOTE_RETRY: Duration = Duration::from_millis(500);
+
+/// A client's connection, named by the server's shell; not used again while the server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ConnectionId(pub u64);
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Waiter {
+    /// On which connection.
+    pub connection: ConnectionId,
+    /// To which request of it.
+    pub request: u64,
+}
 
 /// One group's replica on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
