@@ -181,7 +181,7 @@ impl Client {
                         return Ok(data);
                     }
                     Err(ClientError::Refused(Refusal::NoBlock(_))) => without += 1,
-                    Err(ClientError::Refused(refusal)) => {
+                    Err(ClientError::Refused(refusal)) if refusal != Refusal::Overloaded => {
                         tracing::warn!("node {}: {refusal}", node.0);
                         without += 1;
                     }

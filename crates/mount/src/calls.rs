@@ -1,13 +1,10 @@
 //! Calls that need more than a translation.
 
 use crate::answers::open_mode;
-use crate::convert::{attributes, errno, file_type, placeholder};
+use crate::convert::{errno, file_type};
 use crate::listing::Listing;
 use bytes::Bytes;
-use fuser::{
-    Errno, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyLock,
-    ReplyXattr,
-};
+use fuser::{Errno, Generation, INodeNo, ReplyDirectory, ReplyEmpty, ReplyLock, ReplyXattr};
 use meridian_client::files::Handle;
 use meridian_client::files::locks::Wanted;
 use meridian_client::{ClientError, Files};
@@ -19,8 +16,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the kernel may keep names and attributes: there are no leases, so not at all.
+/// How long the kernel may keep names: there are no leases, so not at all. Thus each path that is
+/// opened or looked at is asked for, and the attributes come with it.
 pub(crate) const TTL: Duration = Duration::ZERO;
+/// How long it may keep attributes: two ticks of its clock, the least but nothing. So it does not
+/// ask for them again for the call for which it has just looked the name up. Who takes a lock sees
+/// none from before.
+pub(crate) const ATTRIBUTES_TTL: Duration = Duration::from_nanos(1);
 /// Numbers of inodes are never used twice.
 pub(crate) const GENERATION: Generation = Generation(0);
 /// How long a lock is waited for at most: the kernel cannot take back a call that waits here, so
@@ -59,7 +61,8 @@ pub(crate) async fn create(
     Ok((made, handle))
 }
 
-/// `readdir`.
+/// `readdir`. Attributes with the names would be of no use: the kernel keeps no names, so it asks for
+/// each again, and those of other partitions may be far away.
 pub(crate) async fn list(
     files: &Files,
     listing: &tokio::sync::Mutex<Listing>,
@@ -72,7 +75,7 @@ pub(crate) async fn list(
         listing.rewind();
     }
     loop {
-        match listing.line(files, place, false).await {
+        match listing.line(files, place).await {
             Ok(Some(line)) => {
                 place += 1;
                 let (ino, kind) = (INodeNo(line.entry.place.ino.0), file_type(line.entry.kind));
@@ -82,39 +85,6 @@ pub(crate) async fn list(
             }
             Ok(None) => return reply.ok(),
             Err(error) => return reply.error(errno(&error)),
-        }
-    }
-}
-
-/// `readdirplus`.
-pub(crate) async fn list_plus(
-    files: &Files,
-    listing: &tokio::sync::Mutex<Listing>,
-    offset: u64,
-    mut reply: ReplyDirectoryPlus,
-) {
-    let mut listing = listing.lock().await;
-    let mut place = usize::try_from(offset).unwrap_or(usize::MAX);
-    if place == 0 {
-        listing.rewind();
-    }
-    loop {
-        let line = match listing.line(files, place, true).await {
-            Ok(Some(line)) => line,
-            Ok(None) => return reply.ok(),
-            Err(error) => return reply.error(errno(&error)),
-        };
-        place += 1;
-        let ino = line.entry.place.ino;
-        let mut known = line.attributes;
-        if !line.is_dot && files.is_open(ino) {
-            // What was listed may be older than what was written here meanwhile.
-            known = files.attributes(ino).await.ok().or(known);
-        }
-        let shown = attributes(&known.unwrap_or_else(|| placeholder(&line.entry)));
-        let name = OsStr::from_bytes(&line.name);
-        if reply.add(INodeNo(ino.0), place as u64, name, &TTL, &shown, GENERATION) {
-            return reply.ok();
         }
     }
 }
@@ -160,23 +130,29 @@ pub(crate) async fn get_lock(files: &Files, handle: Handle, wanted: Wanted, repl
     }
 }
 
-/// `F_SETLK` and `F_SETLKW`: the latter asks again and again, and gives up with `EAGAIN`.
+/// `F_SETLK` and `F_SETLKW`: the latter asks again and again. It gives up as if a signal had come:
+/// programs then wait again, while none expects `EAGAIN` there. Calls `taken` before it answers that it has the lock.
 pub(crate) async fn set_lock(
     files: &Files,
     handle: Handle,
     wanted: Wanted,
     waits: bool,
+    taken: impl FnOnce() + Send,
     reply: ReplyEmpty,
 ) {
     let until = Instant::now() + LOCK_PATIENCE;
     let mut pause = LOCK_PAUSE.0;
     loop {
         match files.lock(handle, wanted).await {
-            Ok(()) => return reply.ok(),
+            Ok(()) => {
+                taken();
+                return reply.ok();
+            }
             Err(ClientError::Fs(FsError::WouldBlock)) if waits && Instant::now() < until => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LOCK_PAUSE.1);
             }
+            Err(ClientError::Fs(FsError::WouldBlock)) if waits => return reply.error(Errno::EINTR),
             Err(error) => return reply.error(errno(&error)),
         }
     }

@@ -68,25 +68,6 @@ pub fn attributes(of: &Attributes) -> FileAttr {
     }
 }
 
-/// What is shown in a listing of an entry whose attributes nobody can tell now.
-pub fn placeholder(entry: &Entry) -> Attributes {
-    let time = Timestamp::default();
-    Attributes {
-        place: entry.place,
-        kind: entry.kind,
-        mode: 0,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        stored: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-    }
-}
-
 /// An entry that stands for a directory known by its number only.
 pub fn directory_entry(ino: Ino) -> Entry {
     let partition: GroupId = ino.birthplace();

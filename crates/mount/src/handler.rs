@@ -1,15 +1,15 @@
 //! One method for each call of the kernel: translate, ask in a task, answer.
 
-use crate::answers::{attr, empty, entry, new_node, open_mode};
+use crate::answers::{attr, empty, entry, new_node, open_mode, write_mode};
 use crate::calls::{self, GENERATION, TTL, name};
 use crate::convert::{attributes, errno, kind_of_mode, permissions, timestamp};
 use crate::listing::Listing;
 use bytes::{BufMut, Bytes, BytesMut};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use meridian_client::Files;
 use meridian_client::files::Handle;
@@ -24,7 +24,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 /// The most that the kernel writes, or reads ahead, at a time.
@@ -43,13 +43,19 @@ pub struct Handler {
     runtime: tokio::runtime::Handle,
     listings: Listings,
     next_listing: AtomicU64,
+    kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Handler {
     /// Answers from `files`, with tasks of `runtime`.
     pub fn new(files: Arc<Files>, runtime: tokio::runtime::Handle) -> Handler {
         let (listings, next_listing) = (Listings::default(), AtomicU64::new(1));
-        Handler { files, runtime, listings, next_listing }
+        Handler { files, runtime, listings, next_listing, kernel: Arc::default() }
+    }
+
+    /// Where to put the way to tell the kernel something, once there is one.
+    pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
+        self.kernel.clone()
     }
 
     /// Answers from a task, so that the session's thread goes on reading.
@@ -81,8 +87,6 @@ impl Filesystem for Handler {
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
         ];
         for flag in wanted {
             if config.add_capabilities(flag).is_err() {
@@ -298,19 +302,20 @@ impl Filesystem for Handler {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
+        write_flags: WriteFlags,
+        flags: OpenFlags,
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let (handle, count) = (Handle(handle.0), data.len() as u32);
+        let mode = write_mode(flags, write_flags);
         let _runtime = self.runtime.enter(); // What is much is sent by a task.
-        match self.files.write_now(handle, offset, data) {
+        match self.files.write_now_as(handle, mode, offset, data) {
             Ok(Wrote::Done) => reply.written(count),
             Ok(Wrote::MustWait) => {
                 let data = data.to_vec();
                 self.answer(|files| async move {
-                    match files.write(handle, offset, &data).await {
+                    match files.write_as(handle, mode, offset, &data).await {
                         Ok(()) => reply.written(count),
                         Err(error) => reply.error(errno(&error)),
                     }
@@ -395,18 +400,6 @@ impl Filesystem for Handler {
     ) {
         let Some(listing) = self.listing(handle) else { return reply.error(Errno::EBADF) };
         self.answer(|files| async move { calls::list(&files, &listing, offset, reply).await });
-    }
-
-    fn readdirplus(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        reply: ReplyDirectoryPlus,
-    ) {
-        let Some(listing) = self.listing(handle) else { return reply.error(Errno::EBADF) };
-        self.answer(|files| async move { calls::list_plus(&files, &listing, offset, reply).await });
     }
 
     fn releasedir(
@@ -528,7 +521,7 @@ impl Filesystem for Handler {
     fn setlk(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
         start: u64,
@@ -539,12 +532,20 @@ impl Filesystem for Handler {
         reply: ReplyEmpty,
     ) {
         let (handle, wanted) = (Handle(handle.0), calls::wanted(owner.0, (start, end), typ, pid));
+        let kernel = self.kernel.clone();
         self.answer(|files| async move {
             if typ == libc::F_UNLCK {
                 let (start, end) = (wanted.start, wanted.end);
                 return empty(files.unlock(handle, wanted.owner, start, end).await, reply);
             }
-            calls::set_lock(&files, handle, wanted, waits, reply).await;
+            let taken = move || {
+                if let Some(kernel) = kernel.get() {
+                    // Attributes only; pages go when it sees another time of change. That it does
+                    // not know the inode any more is as well.
+                    let _ = kernel.inval_inode(ino, -1, 0);
+                }
+            };
+            calls::set_lock(&files, handle, wanted, waits, taken, reply).await;
         });
     }
 

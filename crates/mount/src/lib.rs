@@ -9,8 +9,9 @@
 //! | [`convert`] | attributes, kinds, times and errors in the kernel's words |
 //!
 //! The session's threads only parse; each call is answered from a task, so a slow one holds up no
-//! other. The kernel keeps names and attributes for no time at all, so each look asks a replica;
-//! it keeps pages until an open, or until it sees another time of change.
+//! other. The kernel keeps names for no time at all, so each look asks a replica, and attributes for
+//! a few milliseconds, the time of one call; it keeps pages until an open, or until it sees another
+//! time of change. After a lock was taken it asks for attributes in any case.
 //!
 //! Deliberately absent: rules of the file system, which live in `meridian-fs` and
 //! `meridian-client`; `flock` apart from `fcntl` locks, which the library does not tell apart:

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use meridian_client::files::directory::Page;
 use meridian_client::{ClientError, Files};
-use meridian_fs::types::{Attributes, Entry, Ino, Name};
+use meridian_fs::types::{Entry, Ino, Name};
 
 /// Entries before the first of the directory's own: `.` and `..`.
 const DOTS: usize = 2;
@@ -14,7 +14,7 @@ const DOTS: usize = 2;
 pub struct Listing {
     ino: Ino,
     above: Ino,
-    entries: Vec<(Name, Entry, Option<Attributes>)>,
+    entries: Vec<(Name, Entry)>,
     end: bool,
 }
 
@@ -25,10 +25,6 @@ pub struct Line {
     pub name: Name,
     /// What it leads to.
     pub entry: Entry,
-    /// Its attributes, if they are known.
-    pub attributes: Option<Attributes>,
-    /// Whether it is `.` or `..`.
-    pub is_dot: bool,
 }
 
 impl Listing {
@@ -46,35 +42,26 @@ impl Listing {
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub async fn line(
-        &mut self,
-        files: &Files,
-        place: usize,
-        attributes: bool,
-    ) -> Result<Option<Line>, ClientError> {
+    pub async fn line(&mut self, files: &Files, place: usize) -> Result<Option<Line>, ClientError> {
         while place >= self.entries.len() + if self.entries.is_empty() { 0 } else { DOTS }
             && !self.end
         {
-            let after = self.entries.last().map_or_else(Bytes::new, |(name, ..)| name.clone());
-            let Page { entries, end, parent } = files.list(self.ino, &after, attributes).await?;
-            self.entries.extend(entries);
+            let after = self.entries.last().map_or_else(Bytes::new, |(name, _)| name.clone());
+            let Page { entries, end, parent } = files.list(self.ino, &after, false).await?;
+            self.entries.extend(entries.into_iter().map(|(name, entry, _)| (name, entry)));
             (self.end, self.above) = (end, parent.ino);
         }
         let dot = |name: &'static [u8], ino| Line {
             name: Bytes::from_static(name),
             entry: crate::convert::directory_entry(ino),
-            attributes: None,
-            is_dot: true,
         };
         match place {
             0 => Ok(Some(dot(b".", self.ino))),
             1 => Ok(Some(dot(b"..", self.above))),
-            _ => Ok(self.entries.get(place - DOTS).map(|(name, entry, attributes)| Line {
-                name: name.clone(),
-                entry: entry.clone(),
-                attributes: *attributes,
-                is_dot: false,
-            })),
+            _ => Ok(self
+                .entries
+                .get(place - DOTS)
+                .map(|(name, entry)| Line { name: name.clone(), entry: entry.clone() })),
         }
     }
 }

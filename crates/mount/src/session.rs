@@ -116,12 +116,14 @@ pub fn mount(
     }
     let files = Files::new(client);
     let handler = Handler::new(files.clone(), runtime.clone());
+    let kernel = handler.kernel();
     let session =
         fuser::spawn_mount(handler, &at, &config).map_err(|source| match source.kind() {
             io::ErrorKind::PermissionDenied => MountError::NotPermitted { at: at.clone(), source },
             io::ErrorKind::NotFound => MountError::NotPermitted { at: at.clone(), source },
             _ => MountError::System { action: "mount at", at: at.clone(), source },
         })?;
+    let _ = kernel.set(session.notifier()); // Nobody else sets it.
     let (ended_now, ended) = watch::channel(false);
     let wait = move || {
         if let Err(error) = session.join() {

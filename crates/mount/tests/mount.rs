@@ -122,12 +122,48 @@ async fn locks_hold_across_mounts() {
     world.mount.unmount().await.unwrap();
 }
 
+/// As databases do it: the file stays open, a lock guards each look and change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_takes_a_lock_sees_what_was_written_under_it() {
+    let world = mounted().await;
+    let (at, second) = world.again("eu");
+    world.run("printf 00000 > us/count").await;
+    let script = "python3 -c \"import fcntl, os
+f = os.open('us/count', os.O_RDWR)
+for n in range(100):
+    os.pread(f, 5, 0)
+    fcntl.lockf(f, fcntl.LOCK_EX)
+    os.pwrite(f, b'%05d' % (int(os.pread(f, 5, 0)) + 1), 0)
+    fcntl.lockf(f, fcntl.LOCK_UN)\"";
+    tokio::join!(world.run(script), run(at.path(), script));
+    assert_eq!(world.run("cat us/count").await, "00200");
+    second.unmount().await.unwrap();
+    world.mount.unmount().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_file_works_while_it_is_open() {
     let world = mounted().await;
     let script = "exec 3<>us/f; rm us/f; echo text >&3; cat /proc/self/fd/3; \
         stat -Lc '%h %s' /proc/self/fd/3; exec 3>&-; ls us";
     assert_eq!(world.run(script).await, "text\n0 5\n");
+    world.mount.unmount().await.unwrap();
+}
+
+/// Pages that are written back have their place, and `fcntl` can change how a file is open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_opened_for_appending_is_mapped_and_reopened() {
+    let world = mounted().await;
+    let script = "import fcntl, mmap, os; \
+        f = os.open('us/f', os.O_RDWR | os.O_CREAT | os.O_APPEND); os.write(f, b'a' * 10); \
+        m = mmap.mmap(f, 10); m[2:4] = b'MM'; m.flush(); m.close(); os.fsync(f); \
+        print(open('us/f').read()); \
+        fcntl.fcntl(f, fcntl.F_SETFL, 0); os.pwrite(f, b'p', 0); os.fsync(f); \
+        print(open('us/f').read()); os.close(f); \
+        f = os.open('us/f', os.O_RDWR); fcntl.fcntl(f, fcntl.F_SETFL, os.O_APPEND); \
+        os.write(f, b'e'); os.close(f); print(open('us/f').read())";
+    let printed = world.run(&format!("python3 -c \"{script}\"")).await;
+    assert_eq!(printed, "aaMMaaaaaa\npaMMaaaaaa\npaMMaaaaaae\n");
     world.mount.unmount().await.unwrap();
 }
 

@@ -2,6 +2,7 @@
 
 use crate::client::now;
 use crate::error::ClientError;
+use crate::files::buffer::Buffer;
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode};
 use bytes::Bytes;
 use meridian_core::{GroupId, Position};
@@ -12,53 +13,77 @@ use std::sync::Arc;
 
 /// The extended attribute that shows, and on an empty directory changes, where it lives.
 pub const PLACEMENT: &[u8] = b"user.meridian.placement";
+/// How often `stat` asks again before it keeps flushes from coming between.
+const PATIENT_AFTER: usize = 4;
 
 impl Files {
     /// `stat`, with what is buffered here.
     ///
     /// # Errors
-    /// [`FsError::Gone`] if there is no such inode any more.
+    /// [`FsError::Gone`] if there is no such inode any more; what was appended and must be stored
+    /// before anybody knows the length cannot be stored.
     pub async fn attributes(&self, ino: Ino) -> Result<Attributes, ClientError> {
-        for _ in 0..LOOK_AGAIN {
+        for attempt in 0..LOOK_AGAIN {
+            // After some flushes that came between, none more may.
+            let open = self.open_inode(ino).filter(|_| attempt >= PATIENT_AFTER);
+            let guard = match &open {
+                Some(inode) => Some(inode.flushing.lock().await),
+                None => None,
+            };
+            let begun = self.last_change();
             let asked = self.ask(ino, |inode| Query::Attributes { inode }).await?;
             let (Answer::Attributes(attributes), position) = asked else {
                 return Err(strange());
             };
-            if let Some(attributes) = self.overlaid(attributes, position) {
+            if let Some(attributes) = self.overlaid(attributes, position, begun) {
                 return Ok(attributes);
             }
-            self.settle(ino).await;
+            drop(guard);
+            self.settle(ino).await?;
         }
         Err(ClientError::Timeout { what: "stat of a file that is written all the time".into() })
     }
 
-    /// `attributes`, true at `position`, as a program shall see them here.
-    pub(crate) async fn seen(&self, attributes: Attributes, position: Position) -> Attributes {
-        match self.overlaid(attributes, position) {
+    /// `attributes`, true at `position`, as a program shall see them here. They were asked for after
+    /// the change `begun`.
+    pub(crate) async fn seen(
+        &self,
+        attributes: Attributes,
+        position: Position,
+        begun: u64,
+    ) -> Attributes {
+        match self.overlaid(attributes, position, begun) {
             Some(attributes) => attributes,
-            None => {
-                self.settle(attributes.place.ino).await;
-                self.attributes(attributes.place.ino).await.unwrap_or(attributes)
-            }
+            None => self.attributes(attributes.place.ino).await.unwrap_or(attributes),
         }
     }
 
-    fn overlaid(&self, attributes: Attributes, position: Position) -> Option<Attributes> {
+    fn overlaid(
+        &self,
+        attributes: Attributes,
+        position: Position,
+        begun: u64,
+    ) -> Option<Attributes> {
         let Some(inode) = self.open_inode(attributes.place.ino) else {
             return Some(self.newest(attributes, position));
         };
         // Under the lock: a flush clears its bytes and notes what came of them in one step.
         let mut buffer = crate::client::lock(&inode.buffer);
+        if buffer.landed > begun {
+            return None; // Perhaps from before what landed: see [`Files::last_change`].
+        }
         let attributes = self.newest(attributes, position);
         buffer.size = Some(attributes.size);
         buffer.overlay(attributes)
     }
 
-    /// Waits for a flush that is under way.
-    async fn settle(&self, ino: Ino) {
-        if let Some(inode) = self.open_inode(ino) {
-            drop(inode.flushing.lock().await);
-        }
+    /// Waits for a flush that is under way. If one failed and nobody knows whether a replica has its
+    /// appended bytes, they are sent again.
+    async fn settle(&self, ino: Ino) -> Result<(), ClientError> {
+        let Some(inode) = self.open_inode(ino) else { return Ok(()) };
+        let _guard = inode.flushing.lock().await;
+        let unknown = crate::client::lock(&inode.buffer).append_flies();
+        if unknown { self.flush_locked(&inode, None).await } else { Ok(()) }
     }
 
     /// `setattr`. What is buffered of the file is sent before.
@@ -71,12 +96,14 @@ impl Files {
         changes: Changes,
     ) -> Result<Attributes, ClientError> {
         let open = self.open_inode(ino);
-        let attributes = self
-            .ordered(open.as_ref(), ino, |inode| Update::SetAttributes {
-                inode,
-                changes: changes.clone(),
-            })
-            .await?;
+        let update = |inode| Update::SetAttributes { inode, changes: changes.clone() };
+        let attributes = match &open {
+            Some(inode) if changes.size == Some(0) => self.empty(inode, update).await?,
+            open => {
+                let _guard = self.flushed(open.as_ref()).await?;
+                self.ordered(open.as_ref(), ino, update).await?
+            }
+        };
         Ok(match &open {
             Some(inode) => crate::client::lock(&inode.buffer).overlay(attributes),
             None => Some(attributes),
@@ -95,6 +122,7 @@ impl Files {
         len: u64,
     ) -> Result<(), ClientError> {
         let inode = self.file(handle)?.inode;
+        let _guard = self.flushed(Some(&inode)).await?;
         let hole = |inode: Place| Update::PunchHole { inode, offset, len };
         self.ordered(Some(&inode), inode.place.ino, hole).await.map(drop)
     }
@@ -105,29 +133,56 @@ impl Files {
     /// As [`Files::set_attributes`].
     pub async fn extend(&self, handle: Handle, size: u64) -> Result<(), ClientError> {
         let inode = self.file(handle)?.inode;
-        if self.attributes(inode.place.ino).await?.size >= size {
+        // Held from the look to the change: a write between them would be cut off.
+        let _guard = self.flushed(Some(&inode)).await?;
+        let asked = self.ask(inode.place.ino, |inode| Query::Attributes { inode }).await?;
+        let (Answer::Attributes(attributes), _) = asked else { return Err(strange()) };
+        if attributes.size >= size {
             return Ok(());
         }
         let changes = Changes { size: Some(size), ..Changes::default() };
-        self.set_attributes(inode.place.ino, changes).await.map(drop)
+        let update = |inode| Update::SetAttributes { inode, changes: changes.clone() };
+        self.ordered(Some(&inode), inode.place.ino, update).await.map(drop)
     }
 
-    /// Does an update of one inode after all that is buffered of it, and before all that is
-    /// written meanwhile.
+    /// Cuts an open file to nothing. It can be done also when there is no room for what is buffered.
+    async fn empty(
+        &self,
+        inode: &Arc<OpenInode>,
+        update: impl Fn(Place) -> Update,
+    ) -> Result<Attributes, ClientError> {
+        let _guard = inode.flushing.lock().await;
+        let Err(error) = self.flush_locked(inode, None).await else {
+            return self.ordered(Some(inode), inode.place.ino, update).await;
+        };
+        // What may have been sent must end first, or it could come after the cut.
+        let aside = self.change_buffer(inode, Buffer::set_aside).ok_or(error)?;
+        let result = self.ordered(Some(inode), inode.place.ino, update).await;
+        self.change_buffer(inode, |buffer| match result {
+            Ok(_) => buffer.handles.values_mut().for_each(|untold| *untold = None), // Of bytes cut.
+            Err(_) => buffer.put_back(aside),
+        });
+        result
+    }
+
+    /// Sends what is buffered, and keeps what is written meanwhile back while the guard is held.
+    async fn flushed<'a>(
+        &self,
+        open: Option<&'a Arc<OpenInode>>,
+    ) -> Result<Option<tokio::sync::MutexGuard<'a, ()>>, ClientError> {
+        let Some(inode) = open else { return Ok(None) };
+        let guard = inode.flushing.lock().await;
+        self.flush_locked(inode, None).await?;
+        Ok(Some(guard))
+    }
+
+    /// Does an update of one inode, whose buffer the caller has flushed: see [`Files::flushed`].
     async fn ordered(
         &self,
         open: Option<&Arc<OpenInode>>,
         ino: Ino,
         update: impl Fn(Place) -> Update,
     ) -> Result<Attributes, ClientError> {
-        let _guard = match open {
-            Some(inode) => {
-                let guard = inode.flushing.lock().await;
-                self.flush_locked(inode, None).await?;
-                Some(guard)
-            }
-            None => None,
-        };
         let mut place = self.place_of(ino);
         for _ in 0..LOOK_AGAIN {
             let message = self.client.prepare(&update(place), now());
@@ -137,7 +192,7 @@ impl Files {
                     if let Some(inode) = open {
                         self.change_buffer(inode, |buffer| {
                             buffer.size = Some(attributes.size);
-                            buffer.flushed_at = buffer.flushed_at.max(position);
+                            buffer.landed = self.next_change();
                             self.note(attributes, position);
                         });
                     } else {
@@ -200,6 +255,7 @@ impl Files {
         let update =
             |inode| Update::SetXattr { inode, name: name.clone(), value: value.clone(), mode };
         let open = self.open_inode(ino);
+        let _guard = self.flushed(open.as_ref()).await?;
         self.ordered(open.as_ref(), ino, update).await.map(drop)
     }
 
@@ -210,6 +266,7 @@ impl Files {
     pub async fn remove_xattr(&self, ino: Ino, name: Name) -> Result<(), ClientError> {
         let update = |inode| Update::RemoveXattr { inode, name: name.clone() };
         let open = self.open_inode(ino);
+        let _guard = self.flushed(open.as_ref()).await?;
         self.ordered(open.as_ref(), ino, update).await.map(drop)
     }
 

@@ -7,7 +7,6 @@ use crate::client::Prepared;
 use crate::dirty::Dirty;
 use crate::error::ClientError;
 use crate::files::Handle;
-use meridian_core::Position;
 use meridian_fs::types::{Attributes, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +37,14 @@ pub(crate) struct Flight {
     pub(crate) message: Option<Arc<Prepared>>,
 }
 
+/// Bytes taken out of a buffer: see [`Buffer::set_aside`].
+#[derive(Debug)]
+pub(crate) struct Aside {
+    dirty: Dirty,
+    appended: Vec<u8>,
+    flight: Option<Flight>,
+}
+
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
@@ -58,14 +65,16 @@ pub(crate) struct Buffer {
     pub(crate) dirty_since: Option<Instant>,
     /// Of each open file, the failure that it was not yet told of.
     pub(crate) handles: BTreeMap<Handle, Option<ClientError>>,
-    /// It has no name left and is kept for this client.
+    /// It has no name left and is kept for this client: nobody else can ever see its bytes.
     pub(crate) nameless: bool,
+    /// It may be kept for this client, which says so as long as it is open, and then that it is not.
+    pub(crate) kept: bool,
     /// Who took a lock through this mount and may hold it.
     pub(crate) lock_owners: Vec<u64>,
     /// The length that a replica last told.
     pub(crate) size: Option<u64>,
-    /// The position that the last flush had.
-    pub(crate) flushed_at: Position,
+    /// The number of the last change that ended here, of all changes of this mount.
+    pub(crate) landed: u64,
     /// The inode is full: bytes go to blocks.
     pub(crate) use_blocks: bool,
 }
@@ -119,11 +128,11 @@ impl Buffer {
         self.flight.as_mut().expect("a flush names its own batch").message = message;
     }
 
-    /// The batch in flight is stored; so is the file then, at `position`.
-    pub(crate) fn land(&mut self, attributes: &Attributes, position: Position) {
+    /// The batch in flight is stored; so is the file then.
+    pub(crate) fn land(&mut self, attributes: &Attributes, number: u64) {
         self.flight = None;
         self.size = Some(attributes.size);
-        self.flushed_at = self.flushed_at.max(position);
+        self.landed = number;
         if self.held() == 0 {
             self.dirty_since = None;
         }
@@ -137,15 +146,50 @@ impl Buffer {
         self.dirty_since = None;
     }
 
+    /// Takes all bytes out, unless some of them may have been sent.
+    pub(crate) fn set_aside(&mut self) -> Option<Aside> {
+        if self.flight.as_ref().is_some_and(|flight| flight.message.is_some()) {
+            return None;
+        }
+        let (dirty, appended) =
+            (std::mem::take(&mut self.dirty), std::mem::take(&mut self.appended));
+        let aside = Aside { dirty, appended, flight: self.flight.take() };
+        self.clear();
+        Some(aside)
+    }
+
+    /// Puts bytes back under those that were written since.
+    ///
+    /// # Panics
+    /// If something is in flight.
+    pub(crate) fn put_back(&mut self, mut aside: Aside) {
+        assert!(self.flight.is_none(), "who set bytes aside keeps flushes back");
+        aside.dirty.absorb(&self.dirty);
+        aside.appended.append(&mut self.appended);
+        (self.dirty, self.appended, self.flight) = (aside.dirty, aside.appended, aside.flight);
+        if self.held() > 0 {
+            self.dirty_since.get_or_insert_with(Instant::now);
+        }
+    }
+
     /// Whether appended bytes wait or fly: their place is known when they are stored.
     pub(crate) fn appends(&self) -> bool {
-        !self.appended.is_empty() || self.append_flies()
+        !self.appended.is_empty() || self.append_flies() || self.append_next() > 0
     }
 
     /// Whether appended bytes fly: a replica may have them or not yet.
     pub(crate) fn append_flies(&self) -> bool {
-        let batch = self.flight.as_ref().map(|flight| &*flight.batch);
-        matches!(batch, Some(Batch::Append(_)))
+        let named = self.flight.as_ref().filter(|flight| flight.message.is_some());
+        matches!(named.map(|flight| &*flight.batch), Some(Batch::Append(_)))
+    }
+
+    /// How many appended bytes come next, of which no replica can have heard.
+    fn append_next(&self) -> u64 {
+        let unnamed = self.flight.as_ref().filter(|flight| flight.message.is_none());
+        match unnamed.map(|flight| &*flight.batch) {
+            Some(Batch::Append(bytes)) => bytes.len() as u64,
+            Some(Batch::Positional(_)) | None => 0,
+        }
     }
 
     /// `attributes` as a program shall see them; `None` if that is known only after the flush.
@@ -156,7 +200,7 @@ impl Buffer {
         if self.append_flies() {
             return None;
         }
-        let end = self.positional_end().max(attributes.size);
+        let end = self.positional_end().max(attributes.size + self.append_next());
         attributes.size = end + self.appended.len() as u64;
         attributes.mtime = self.changed;
         attributes.ctime = attributes.ctime.max(self.changed);

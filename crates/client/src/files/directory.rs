@@ -26,8 +26,8 @@ pub struct Page {
 }
 
 impl Files {
-    /// The entries after `after`, in order of their names. With `attributes`, those of entries in
-    /// other partitions are asked for, too.
+    /// The entries after `after`, in order of their names. With `attributes` these are as a program
+    /// shall see them, and those of entries in other partitions are asked for, too.
     ///
     /// # Errors
     /// If it is gone or no directory, or its partition does not answer.
@@ -38,6 +38,7 @@ impl Files {
         attributes: bool,
     ) -> Result<Page, ClientError> {
         let query = |inode| Query::Directory { inode, after: after.clone(), limit: PAGE };
+        let begun = self.last_change();
         let (answer, position) = self.ask(ino, query).await?;
         let Answer::Directory { mut entries, end, parent } = answer else {
             return Err(strange());
@@ -46,7 +47,7 @@ impl Files {
         for (index, (_, entry, known)) in entries.iter_mut().enumerate() {
             self.learn(entry.place);
             match known {
-                Some(known) => *known = self.seen(*known, position).await,
+                Some(known) if attributes => *known = self.seen(*known, position, begun).await,
                 None if attributes => {
                     let (client, place) = (self.client.clone(), entry.place);
                     far.spawn(async move {
@@ -54,12 +55,12 @@ impl Files {
                         (index, client.read_within(query, FAR_LIMIT).await)
                     });
                 }
-                None => {}
+                Some(_) | None => {}
             }
         }
         while let Some(asked) = far.join_next().await {
             if let Ok((index, Ok((Answer::Attributes(known), position)))) = asked {
-                entries[index].2 = Some(self.seen(known, position).await);
+                entries[index].2 = Some(self.seen(known, position, begun).await);
             }
         }
         Ok(Page { entries, end, parent })

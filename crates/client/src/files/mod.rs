@@ -100,6 +100,8 @@ pub struct Files {
     unlinking: Mutex<HashSet<Ino>>,
     unlinked: Notify,
     next_handle: AtomicU64,
+    /// Counts own changes of open files as they end.
+    changes: AtomicU64,
     /// Bytes buffered, of all files.
     pub(crate) buffered: AtomicUsize,
 }
@@ -116,6 +118,7 @@ impl Files {
             unlinking: Mutex::default(),
             unlinked: Notify::new(),
             next_handle: AtomicU64::new(1),
+            changes: AtomicU64::new(0),
             buffered: AtomicUsize::new(0),
         });
         tokio::spawn(keep_up(Arc::downgrade(&files)));
@@ -188,11 +191,11 @@ impl Files {
         }
         let Some(file) = lock(&self.open).remove(&handle) else { return };
         let inode = file.inode;
-        let (nameless, owners) = {
+        let (kept, owners) = {
             let mut buffer = lock(&inode.buffer);
             buffer.handles.remove(&handle);
             match buffer.handles.is_empty() {
-                true => (buffer.nameless, std::mem::take(&mut buffer.lock_owners)),
+                true => (buffer.kept, std::mem::take(&mut buffer.lock_owners)),
                 false => (false, Vec::new()),
             }
         };
@@ -201,8 +204,8 @@ impl Files {
                 tracing::warn!("locks of a closed file go with the lease only: {error}");
             }
         }
-        if nameless {
-            self.forget_nameless(&inode).await;
+        if kept {
+            self.forget_kept(&inode).await;
         }
         self.forget_if_unused(&inode);
     }
@@ -213,7 +216,7 @@ impl Files {
         {
             let mut buffer = lock(&inode.buffer);
             let last = buffer.handles.len() == 1;
-            if last && (buffer.nameless || !buffer.lock_owners.is_empty()) {
+            if last && (buffer.kept || !buffer.lock_owners.is_empty()) {
                 return false;
             }
             buffer.handles.remove(&handle);
@@ -223,10 +226,15 @@ impl Files {
         true
     }
 
-    /// A file without a name was closed: nobody can ever see it again.
-    pub(crate) async fn forget_nameless(&self, inode: &Arc<OpenInode>) {
+    /// A file that is kept was closed. Without a name nobody can ever see it again; if it may have
+    /// one what was written is sent before it is given up.
+    pub(crate) async fn forget_kept(&self, inode: &Arc<OpenInode>) {
         let _guard = inode.flushing.lock().await; // A flush must not find its batch gone.
-        self.change_buffer(inode, |buffer| buffer.clear());
+        if lock(&inode.buffer).nameless {
+            self.change_buffer(inode, |buffer| buffer.clear());
+        } else if let Err(error) = self.flush_locked(inode, None).await {
+            tracing::warn!("written data of a closed file wait to be sent: {error}");
+        }
         let update = Update::Forget { inode: inode.place, client: self.client.id() };
         if let Err(error) = self.client.update(&update).await {
             tracing::warn!("a removed file is freed with the lease only: {error}");
@@ -243,9 +251,16 @@ impl Files {
         }
     }
 
-    /// Whether it is open on this mount, or has something buffered.
-    pub fn is_open(&self, ino: Ino) -> bool {
-        lock(&self.inodes).contains_key(&ino)
+    /// The number of the last own change of an open file that has ended. Whoever asks a replica
+    /// after that is answered from after it; who asked before cannot know. Positions do not tell: a
+    /// write may wait for votes on its inode while later ones are seen.
+    pub(crate) fn last_change(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// An own change of an open file has ended.
+    pub(crate) fn next_change(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     pub(crate) fn open_inode(&self, ino: Ino) -> Option<Arc<OpenInode>> {
@@ -357,35 +372,48 @@ impl Files {
         result
     }
 
-    async fn flush_old(&self) {
+    /// Sends what is old, of each file in a task of its own: one that must wait for a partition out
+    /// of reach holds up no other.
+    fn flush_old(self: &Arc<Self>) {
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
         for inode in inodes {
             let since = lock(&inode.buffer).dirty_since;
-            if since.is_some_and(|since| since.elapsed() >= FLUSH_AGE) {
-                if let Err(error) = self.flush_inode(&inode, None).await {
-                    tracing::warn!("written data wait to be sent: {error}");
-                    // Not again at once: others come first.
-                    lock(&inode.buffer).dirty_since = Some(Instant::now());
-                }
-                self.forget_if_unused(&inode);
+            let old = since.is_some_and(|since| since.elapsed() >= FLUSH_AGE);
+            if !old || inode.flushing.try_lock().is_err() {
+                continue; // Or it is under way.
             }
+            let files = self.clone();
+            tokio::spawn(async move {
+                if let Err(error) = files.flush_inode(&inode, None).await {
+                    tracing::warn!("written data wait to be sent: {error}");
+                    // Not again at once.
+                    let mut buffer = lock(&inode.buffer);
+                    buffer.dirty_since = buffer.dirty_since.and(Some(Instant::now()));
+                }
+                files.forget_if_unused(&inode);
+            });
         }
     }
 
-    async fn renew(&self) {
+    /// Says that the client lives where it holds something: to all partitions at once, since one out
+    /// of reach must not let the leases of the others run out.
+    fn renew(&self) {
         let held: HashSet<GroupId> = lock(&self.inodes)
             .values()
             .filter(|inode| {
                 let buffer = lock(&inode.buffer);
-                buffer.nameless || !buffer.lock_owners.is_empty()
+                buffer.kept || !buffer.lock_owners.is_empty()
             })
             .map(|inode| inode.place.partition)
             .collect();
         for partition in held {
-            let update = Update::Renew { client: self.client.id(), partition };
-            if let Err(error) = self.client.update(&update).await {
-                tracing::warn!("cannot renew what is held: {error}");
-            }
+            let client = self.client.clone();
+            tokio::spawn(async move {
+                let update = Update::Renew { client: client.id(), partition };
+                if let Err(error) = client.update(&update).await {
+                    tracing::warn!("cannot renew what is held: {error}");
+                }
+            });
         }
     }
 }
@@ -415,10 +443,10 @@ async fn keep_up(files: Weak<Files>) {
     loop {
         tokio::time::sleep(TICK).await;
         let Some(files) = files.upgrade() else { return };
-        files.flush_old().await;
+        files.flush_old();
         if renewed.elapsed() >= RENEW {
             renewed = Instant::now();
-            files.renew().await;
+            files.renew();
         }
     }
 }

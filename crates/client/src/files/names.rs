@@ -32,11 +32,12 @@ impl Files {
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Attributes, ClientError> {
         for _ in 0..LOOK_AGAIN {
             let query = |parent| Query::Lookup { parent, name: name.clone() };
+            let begun = self.last_change();
             let (answer, position) = self.ask(parent, query).await?;
             let Answer::Entry { entry, attributes } = answer else { return Err(strange()) };
             self.learn(entry.place);
             if let Some(attributes) = attributes {
-                return Ok(self.seen(attributes, position).await);
+                return Ok(self.seen(attributes, position, begun).await);
             }
             match self.attributes(entry.place.ino).await {
                 // Removed between the two questions: the name leads elsewhere now, or nowhere.
@@ -166,10 +167,11 @@ impl Files {
         for _ in 0..LOOK_AGAIN {
             let update = Update::Link { target, parent: place, name: name.clone() };
             let message = self.client.prepare(&update, now());
+            let begun = self.last_change();
             match self.client.send(&message).await {
                 Ok((Done::Attributes(attributes), vector)) => {
                     let position = vector.get(target.partition);
-                    return Ok(self.seen(attributes, position).await);
+                    return Ok(self.seen(attributes, position, begun).await);
                 }
                 Ok(_) => return Err(strange()),
                 Err(ClientError::Fs(FsError::Stale)) => place = self.search(parent).await?,
@@ -206,7 +208,7 @@ impl Files {
                     return Ok(());
                 }
                 Err(ClientError::Fs(FsError::Stale)) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.name_perhaps_lost(kept, error).await),
             }
         }
         Err(ClientError::Fs(FsError::Stale))
@@ -221,21 +223,37 @@ impl Files {
     async fn name_lost(&self, kept: Option<Arc<OpenInode>>) {
         let Some(open) = kept else { return };
         let nameless = match self.client.read(Query::Attributes { inode: open.place }).await {
-            Ok(Answer::Attributes(attributes)) => attributes.nlink == 0,
-            // If it has a name the word that it is closed changes nothing.
-            _ => true,
+            Ok(Answer::Attributes(attributes)) if attributes.nlink > 0 => return,
+            Ok(Answer::Attributes(_)) | Err(ClientError::Fs(_)) => true,
+            // Nobody can tell now: if it has another name its bytes must not be dropped.
+            Ok(_) | Err(_) => false,
         };
-        if !nameless {
-            return;
+        self.keep(&open, nameless).await;
+    }
+
+    /// As [`Files::name_lost`] if an update failed with `error`, after which it may still happen.
+    async fn name_perhaps_lost(
+        &self,
+        kept: Option<Arc<OpenInode>>,
+        error: ClientError,
+    ) -> ClientError {
+        if let Some(open) = kept.filter(|_| error.is_unknown()) {
+            self.keep(&open, false).await;
         }
+        error
+    }
+
+    /// Notes that `open` is kept for this client, and perhaps has certainly no name.
+    async fn keep(&self, open: &Arc<OpenInode>, nameless: bool) {
         let closed = {
             let mut buffer = lock(&open.buffer);
-            buffer.nameless = true;
+            buffer.kept = true;
+            buffer.nameless |= nameless;
             buffer.handles.is_empty()
         };
         if closed {
             // Closed while its name went: nobody else will say so.
-            self.forget_nameless(&open).await;
+            self.forget_kept(open).await;
         }
     }
 
@@ -306,7 +324,7 @@ impl Files {
             };
             match self.client.update(&update).await {
                 Err(ClientError::Fs(FsError::Stale)) => drop(unlinking),
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.name_perhaps_lost(kept, error).await),
                 Ok(_) => {
                     self.name_lost(kept).await;
                     drop(unlinking);

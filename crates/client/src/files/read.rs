@@ -42,25 +42,26 @@ impl Files {
             if lock(&inode.buffer).appends() {
                 self.flush_inode(&inode, Some(handle)).await?;
             }
-            if let Some(bytes) = lock(&inode.buffer).whole(offset..end) {
-                return Ok(bytes);
-            }
             // After some flushes that came between, none more may.
             let _guard = match attempt {
                 0..4 => None,
                 _ => Some(inode.flushing.lock().await),
             };
+            if let Some(bytes) = lock(&inode.buffer).whole(offset..end) {
+                return Ok(bytes);
+            }
+            let begun = self.last_change();
             let from = offset - offset % READ_ALIGN;
             let to = end.checked_next_multiple_of(READ_ALIGN).unwrap_or(end);
             let query = Query::Contents { inode: inode.place, offset: from, len: to - from };
             let asked = self.client.read_within(query, self.client.timeout()).await?;
-            let (Answer::Contents { attributes, extents }, position) = asked else {
+            let (Answer::Contents { attributes, extents }, _) = asked else {
                 return Err(ClientError::Protocol("contents answered by something else".into()));
             };
             let (size, over) = {
                 let mut buffer = lock(&inode.buffer);
-                if buffer.flushed_at > position || buffer.append_flies() {
-                    continue; // F3: the answer is from before a flush that ended meanwhile.
+                if buffer.landed > begun || buffer.append_flies() {
+                    continue; // F3: the answer may be from before a flush that ended meanwhile.
                 }
                 buffer.size = Some(attributes.size);
                 (attributes.size.max(buffer.positional_end()), buffer.within(offset..end))

@@ -3,7 +3,7 @@
 use crate::client::{Prepared, lock, now};
 use crate::error::ClientError;
 use crate::files::buffer::{Accepted, Batch, FLUSH_AT, Flight};
-use crate::files::{Files, Handle, OpenInode};
+use crate::files::{Files, Handle, OpenInode, OpenMode};
 use bytes::Bytes;
 use meridian_fs::operation::{Piece, WriteAt};
 use meridian_fs::types::{BLOCK_MAX, Data, Extent, FILE_MAX, INLINE_MAX};
@@ -37,18 +37,28 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> Result<Wrote, ClientError> {
-        let file = self.file(handle)?;
-        if let Some(error) = self.take_error(&file.inode, handle) {
-            return Err(error);
-        }
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_MAX);
-        if end.is_none() && !file.mode.append {
-            return Err(FsError::TooLarge.into());
-        }
-        if file.mode.sync || self.buffered.load(Ordering::Relaxed) > MOUNT_MAX {
+        let mode = self.file(handle)?.mode;
+        self.write_now_as(handle, mode, offset, data)
+    }
+
+    /// As [`Files::write_now`], as if the file were opened in `mode`: a program may change that of
+    /// an open file, and pages that are written back have their place, however it was opened.
+    ///
+    /// # Errors
+    /// As [`Files::write_now`].
+    pub fn write_now_as(
+        self: &Arc<Self>,
+        handle: Handle,
+        mode: OpenMode,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Wrote, ClientError> {
+        let inode = self.file(handle)?.inode;
+        let at = self.begin_write(&inode, handle, mode, offset, data)?;
+        if mode.sync || self.buffered.load(Ordering::Relaxed) > MOUNT_MAX {
             return Ok(Wrote::MustWait);
         }
-        Ok(match self.accept(&file.inode, (!file.mode.append).then_some(offset), data) {
+        Ok(match self.accept(&inode, at, data) {
             Accepted::Buffered(_) => Wrote::Done,
             Accepted::FlushFirst => Wrote::MustWait,
         })
@@ -65,25 +75,52 @@ impl Files {
         offset: u64,
         data: &[u8],
     ) -> Result<(), ClientError> {
-        let file = self.file(handle)?;
-        if let Some(error) = self.take_error(&file.inode, handle) {
+        let mode = self.file(handle)?.mode;
+        self.write_as(handle, mode, offset, data).await
+    }
+
+    /// As [`Files::write`], as if the file were opened in `mode`.
+    ///
+    /// # Errors
+    /// As [`Files::write`].
+    pub async fn write_as(
+        self: &Arc<Self>,
+        handle: Handle,
+        mode: OpenMode,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), ClientError> {
+        let inode = self.file(handle)?.inode;
+        let at = self.begin_write(&inode, handle, mode, offset, data)?;
+        if self.buffered.load(Ordering::Relaxed) > MOUNT_MAX {
+            self.flush_inode(&inode, Some(handle)).await?;
+        }
+        while self.accept(&inode, at, data) == Accepted::FlushFirst {
+            self.flush_inode(&inode, Some(handle)).await?;
+        }
+        if mode.sync {
+            self.flush_inode(&inode, Some(handle)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether it may be written: at which offset, or at the end.
+    fn begin_write(
+        &self,
+        inode: &OpenInode,
+        handle: Handle,
+        mode: OpenMode,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<u64>, ClientError> {
+        if let Some(error) = self.take_error(inode, handle) {
             return Err(error);
         }
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_MAX);
-        if end.is_none() && !file.mode.append {
+        if end.is_none() && !mode.append {
             return Err(FsError::TooLarge.into());
         }
-        if self.buffered.load(Ordering::Relaxed) > MOUNT_MAX {
-            self.flush_inode(&file.inode, Some(handle)).await?;
-        }
-        let at = (!file.mode.append).then_some(offset);
-        while self.accept(&file.inode, at, data) == Accepted::FlushFirst {
-            self.flush_inode(&file.inode, Some(handle)).await?;
-        }
-        if file.mode.sync {
-            self.flush_inode(&file.inode, Some(handle)).await?;
-        }
-        Ok(())
+        Ok((!mode.append).then_some(offset))
     }
 
     /// Buffers it, and has much that is buffered sent meanwhile.
@@ -205,7 +242,7 @@ impl Files {
                 Ok((Done::Written { attributes, .. }, vector)) => {
                     let position = vector.get(inode.place.partition);
                     self.change_buffer(inode, |buffer| {
-                        buffer.land(&attributes, position);
+                        buffer.land(&attributes, self.next_change());
                         self.note(attributes, position);
                     });
                     return Ok(());

@@ -7,7 +7,7 @@ use meridian_client::connection::{decode, encode};
 use meridian_client::{Client, ClientOptions};
 use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{BlockId, GroupId, MessageId, NodeId, Topology};
-use meridian_fs::{Done, Effect, FsError, Operation, Partition, Update};
+use meridian_fs::{Done, Effect, FsError, Operation, Partition, Query, Update};
 use meridian_host::api::{Hello, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody, Who};
 use meridian_multicast::Start;
 use std::collections::BTreeMap;
@@ -32,6 +32,10 @@ pub struct Shared {
     pub gated: AtomicBool,
     /// Writes that wait at the gate.
     pub at_gate: watch::Sender<usize>,
+    /// Questions for attributes are refused.
+    pub hides_attributes: AtomicBool,
+    /// Blocks are refused: the disks are full.
+    pub is_full: AtomicBool,
 }
 
 /// What tests do to a node.
@@ -87,6 +91,8 @@ impl Cluster {
             gate: Semaphore::new(0),
             gated: AtomicBool::new(false),
             at_gate: watch::Sender::new(0),
+            hides_attributes: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
         });
         for (node, listener) in listeners.into_iter().enumerate() {
             tokio::spawn(accept(shared.clone(), topology.clone(), node, listener));
@@ -241,6 +247,10 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             if !topology.group(group).members.contains(&id) {
                 return ReplyBody::Refused(Refusal::NoReplica(group));
             }
+            let hides = shared.hides_attributes.load(Ordering::Relaxed);
+            if hides && matches!(query, Query::Attributes { .. }) {
+                return ReplyBody::Refused(Refusal::Overloaded);
+            }
             let world = shared.world.lock().unwrap();
             let partition = &world.partitions[&group];
             assert!(vector.get(group) <= partition.applied(), "nobody saw the future");
@@ -248,6 +258,9 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             ReplyBody::Answer { vector: partition.vector().clone(), result }
         }
         RequestBody::PutBlock { block, data } => {
+            if shared.is_full.load(Ordering::Relaxed) {
+                return ReplyBody::Refused(Refusal::Disk("full".into()));
+            }
             shared.world.lock().unwrap().blocks[node].insert(block, data);
             ReplyBody::Stored
         }
