@@ -22,10 +22,10 @@ impl Cache {
 
     /// The bytes of `block` from `start`, if all `len` of them are here in one run.
     pub fn get(&mut self, block: BlockId, start: u32, len: u32) -> Option<Bytes> {
-        let (key, (run, used)) = self.runs.range_mut(..=(block, start)).next_back()?;
+        let (key, (run, used)) = self.runs.range_mut((block, 0)..=(block, start)).next_back()?;
         let from = usize::try_from(start - key.1).ok()?;
         let to = from.checked_add(usize::try_from(len).ok()?)?;
-        if key.0 != block || to > run.len() {
+        if to > run.len() {
             return None;
         }
         self.tick += 1;
@@ -68,6 +68,7 @@ mod tests {
         assert_eq!(cache.get(BlockId(2), 9, 3), None);
         assert_eq!(cache.get(BlockId(2), 12, 9), None);
         assert_eq!(cache.get(BlockId(3), 12, 3), None);
+        assert_eq!(cache.get(BlockId(3), 5, 1), None, "before the start of another block's run");
     }
 
     #[test]
