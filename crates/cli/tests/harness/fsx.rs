@@ -1,0 +1,444 @@
+//! Programs that use files at random and know, byte for byte, what must be in them.
+//!
+//! After fsx of Apple and others: one worker has one file, and a model of it in memory. What is not
+//! yet acknowledged as durable may be lost with its mount, so the model also keeps each state since
+//! the last `fsync` or `close`: after a crash each byte must be as in one of them.
+
+#![allow(clippy::unwrap_used)] // Part of tests.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Files are no longer: some blocks.
+const LEN_MAX: usize = 300_000;
+/// States that a model keeps before it makes them one by `fsync`.
+const STATES_MAX: usize = 25;
+/// How long another mount may show an old state, and a file refuse to be read.
+const HEAL: Duration = Duration::from_secs(60);
+/// How often is tried again what nobody announces.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Numbers that follow from a seed (SplitMix64, public domain).
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below `end`, which is not 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).unwrap()
+    }
+
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            bytes.extend(self.next().to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+/// What a file must hold.
+#[derive(Clone, Debug, Default)]
+pub struct Model {
+    now: Vec<u8>,
+    /// States that a crash may bring back: the one acknowledged last, and all after it.
+    states: Vec<Vec<u8>>,
+}
+
+impl Model {
+    fn of(bytes: Vec<u8>) -> Model {
+        Model { states: vec![bytes.clone()], now: bytes }
+    }
+
+    /// What an operation that begins would make of it.
+    fn may_be(&mut self, bytes: Vec<u8>) {
+        self.states.push(bytes);
+    }
+
+    /// The operation succeeded.
+    fn is_last(&mut self) {
+        self.now = self.states.last().unwrap().clone();
+    }
+
+    /// What is now is durable.
+    fn is_durable(&mut self) {
+        self.states = vec![self.now.clone()];
+    }
+
+    /// It was unlinked, and perhaps not yet made again, when the mount was killed.
+    pub fn may_be_gone(&self) -> bool {
+        self.states.len() > 1 && self.states.iter().any(Vec::is_empty)
+    }
+
+    /// What is wrong with `found`, which is read after a crash or an error.
+    pub fn objection(&self, found: &[u8]) -> Option<String> {
+        let lens: Vec<usize> = self.states.iter().map(Vec::len).collect();
+        if !lens.contains(&found.len()) {
+            return Some(format!("{} bytes long, and not one of {lens:?}", found.len()));
+        }
+        // Beyond the end of a shorter state there is nothing, which reads as 0.
+        let of = |state: &Vec<u8>, at: usize| state.get(at).copied().unwrap_or(0);
+        let wrong = |at: &usize| self.states.iter().all(|state| of(state, *at) != found[*at]);
+        let wrong: Vec<usize> = (0..found.len()).filter(wrong).collect();
+        let first = *wrong.first()?;
+        let (is, last) = (found[first], of(self.states.last().unwrap(), first));
+        Some(format!(
+            "{} of {} bytes are of no state that it had: the first at {first} is {is:#04x}, not {last:#04x}",
+            wrong.len(),
+            found.len()
+        ))
+    }
+}
+
+/// What a worker did.
+#[derive(Debug, Default)]
+pub struct Told {
+    pub operations: u64,
+    /// Reads compared with the model, those through the other mount among them.
+    pub compared: u64,
+    pub compared_there: u64,
+    pub errors: Vec<String>,
+    pub longest: Duration,
+    pub longest_what: &'static str,
+    /// The file, from the mount's root, and what must be in it.
+    pub path: PathBuf,
+    pub model: Model,
+}
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{}: {} operations, {} reads compared, {} through the other mount, {} errors {:?}, the longest {:?} ({})",
+            self.path.display(),
+            self.operations,
+            self.compared,
+            self.compared_there,
+            self.errors.len(),
+            self.errors.last(),
+            self.longest,
+            self.longest_what
+        )
+    }
+}
+
+/// One file, used until told to stop.
+pub struct Worker {
+    random: Random,
+    /// The file, and the same through the other mount.
+    here: PathBuf,
+    there: PathBuf,
+    /// Where files are made that are renamed to it.
+    makers: Vec<PathBuf>,
+    model: Model,
+    told: Told,
+}
+
+/// An answer of the file system that no fault excuses ends the test.
+pub fn excused(error: &io::Error) -> bool {
+    [libc::EIO, libc::ETIMEDOUT, libc::ESTALE]
+        .iter()
+        .any(|code| error.raw_os_error() == Some(*code))
+}
+
+/// The mount was killed.
+pub fn gone(error: &io::Error) -> bool {
+    [libc::ECONNABORTED, libc::ENOTCONN].iter().any(|code| error.raw_os_error() == Some(*code))
+}
+
+impl Worker {
+    /// Uses `place/name` through the mount `here`, and files renamed to it from `makers` (places, too).
+    pub fn new(seed: u64, here: &Path, there: &Path, place: &str, makers: &[&str]) -> Worker {
+        let name = format!("file-{seed}");
+        Worker {
+            random: Random::new(seed),
+            here: here.join(place).join(&name),
+            there: there.join(place).join(&name),
+            makers: makers.iter().map(|place| here.join(place)).collect(),
+            model: Model::of(Vec::new()),
+            told: Told { path: Path::new(place).join(&name), ..Told::default() },
+        }
+    }
+
+    /// Goes on until `stop` is set or the mount is killed. Panics if bytes are wrong.
+    pub fn run(mut self, stop: &AtomicBool, progress: &AtomicU64) -> Told {
+        let mut file = open(&self.here, true).unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            let (what, done) = self.step(&mut file);
+            if begun.elapsed() > self.told.longest {
+                (self.told.longest, self.told.longest_what) = (begun.elapsed(), what);
+            }
+            progress.fetch_add(1, Ordering::Relaxed);
+            match done {
+                Ok(()) => self.told.operations += 1,
+                Err(error) if gone(&error) => return self.end(),
+                Err(error) => {
+                    let why = format!("{what} of {}: {error}", self.here.display());
+                    assert!(excused(&error), "{why}");
+                    match self.resume(&why) {
+                        Some(resumed) => file = resumed,
+                        None => return self.end(),
+                    }
+                    self.told.errors.push(why);
+                }
+            }
+        }
+        match file.sync_all() {
+            Ok(()) => self.model.is_durable(),
+            Err(error) => assert!(excused(&error) || gone(&error), "{error}"),
+        }
+        self.end()
+    }
+
+    fn end(mut self) -> Told {
+        self.told.model = self.model;
+        self.told
+    }
+
+    /// After an error: which of the states that are possible it is. `None` if the mount is killed.
+    fn resume(&mut self, why: &str) -> Option<File> {
+        let end = Instant::now() + HEAL;
+        let again = || -> io::Result<(File, Vec<u8>)> {
+            let file = open(&self.here, true)?;
+            file.sync_all()?;
+            Ok((file, fs::read(&self.here)?))
+        };
+        let (file, found) = loop {
+            match again() {
+                Ok(read) => break read,
+                Err(error) if gone(&error) => return None,
+                Err(error) => {
+                    assert!(excused(&error), "{error} after {why}");
+                    assert!(Instant::now() < end, "still {error} after {why}");
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+            }
+        };
+        if let Some(objection) = self.model.objection(&found) {
+            panic!("after an error ({why}): {objection}");
+        }
+        self.model = Model::of(found);
+        Some(file)
+    }
+
+    fn step(&mut self, file: &mut File) -> (&'static str, io::Result<()>) {
+        type Operation = fn(&mut Worker, &mut File) -> io::Result<()>;
+        const OPERATIONS: [(usize, &str, Operation); 10] = [
+            (30, "write", Worker::write),
+            (25, "read", Worker::read),
+            (6, "truncate", Worker::truncate),
+            (8, "append", Worker::append),
+            (6, "fsync", Worker::fsync),
+            (8, "close and open", Worker::reopen),
+            (5, "rename over", Worker::rename_over),
+            (3, "unlink and create", Worker::recreate),
+            (5, "mapped read", Worker::read_mapped),
+            (4, "read through the other mount", Worker::read_there),
+        ];
+        if self.model.states.len() >= STATES_MAX {
+            return ("fsync", self.fsync(file));
+        }
+        let mut left = self.random.below(OPERATIONS.iter().map(|(weight, _, _)| weight).sum());
+        for (weight, what, operation) in OPERATIONS {
+            if left < weight {
+                return (what, operation(self, file));
+            }
+            left -= weight;
+        }
+        unreachable!("weights add up")
+    }
+
+    fn write(&mut self, file: &mut File) -> io::Result<()> {
+        // Now and then beyond the end, which leaves a hole.
+        let beyond = if self.random.below(5) == 0 { 5000 } else { 1 };
+        let at = self.random.below((self.model.now.len() + beyond).min(LEN_MAX));
+        let any = 1 + self.random.below(70_000);
+        let len = self.random.pick(&[1, 10, 100, 4096, any]).min(LEN_MAX - at);
+        let data = self.random.bytes(len);
+        let mut bytes = self.model.now.clone();
+        bytes.resize(bytes.len().max(at + len), 0);
+        bytes[at..at + len].copy_from_slice(&data);
+        self.model.may_be(bytes);
+        file.write_all_at(&data, at as u64)?;
+        self.model.is_last();
+        Ok(())
+    }
+
+    fn read(&mut self, file: &mut File) -> io::Result<()> {
+        let at = self.random.below(self.model.now.len() + 1);
+        let end =
+            (at + self.random.pick(&[1, 100, 4096, 70_000, LEN_MAX])).min(self.model.now.len());
+        let mut found = vec![0; end - at];
+        file.read_exact_at(&mut found, at as u64)?;
+        self.compare("a read", at, &found, end);
+        let len = usize::try_from(file.metadata()?.len()).unwrap();
+        assert_eq!(len, self.model.now.len(), "length of {}", self.here.display());
+        Ok(())
+    }
+
+    fn compare(&mut self, how: &str, at: usize, found: &[u8], end: usize) {
+        self.told.compared += 1;
+        let wanted = &self.model.now[at..end];
+        if found != wanted {
+            let wrong = found.iter().zip(wanted).position(|(is, should)| is != should);
+            panic!(
+                "{how} of {} at {at}: {} bytes, wanted {}; the first that differs: {:?}",
+                self.here.display(),
+                found.len(),
+                wanted.len(),
+                wrong.map(|wrong| at + wrong)
+            );
+        }
+    }
+
+    fn truncate(&mut self, file: &mut File) -> io::Result<()> {
+        let now = self.model.now.len();
+        let (less, more) = (self.random.below(now + 1), now + self.random.below(20_000));
+        let len = self.random.pick(&[0, now / 2, less, more.min(LEN_MAX)]);
+        let mut bytes = self.model.now.clone();
+        bytes.resize(len, 0);
+        self.model.may_be(bytes);
+        file.set_len(len as u64)?;
+        self.model.is_last();
+        Ok(())
+    }
+
+    fn append(&mut self, _: &mut File) -> io::Result<()> {
+        let len = (1 + self.random.below(9000)).min(LEN_MAX - self.model.now.len());
+        let data = self.random.bytes(len);
+        self.model.may_be([&self.model.now[..], &data].concat());
+        let mut file = File::options().append(true).open(&self.here)?;
+        file.write_all(&data)?;
+        self.model.is_last();
+        close(file)?;
+        self.model.is_durable();
+        Ok(())
+    }
+
+    fn fsync(&mut self, file: &mut File) -> io::Result<()> {
+        file.sync_all()?;
+        self.model.is_durable();
+        Ok(())
+    }
+
+    fn reopen(&mut self, file: &mut File) -> io::Result<()> {
+        let opened = open(&self.here, false)?;
+        close(std::mem::replace(file, opened))?;
+        self.model.is_durable();
+        let found = fs::read(&self.here)?;
+        self.compare("a read after close", 0, &found, self.model.now.len());
+        Ok(())
+    }
+
+    fn rename_over(&mut self, file: &mut File) -> io::Result<()> {
+        let count = self.makers.len();
+        let name = format!("{}.new", self.here.file_name().unwrap().to_string_lossy());
+        let new = self.makers[self.random.below(count)].join(name);
+        let any = self.random.below(LEN_MAX);
+        let data = self.random.pick(&[0, 10, 15_000, 17_000, any]);
+        let data = self.random.bytes(data);
+        let made = File::options().write(true).create(true).truncate(true).open(&new)?;
+        made.write_all_at(&data, 0)?;
+        close(made)?;
+        self.fsync(file)?;
+        self.model.may_be(data);
+        fs::rename(&new, &self.here)?;
+        self.model.is_last();
+        self.model.is_durable();
+        *file = open(&self.here, false)?;
+        Ok(())
+    }
+
+    /// What was unlinked stays readable where it is open.
+    fn recreate(&mut self, file: &mut File) -> io::Result<()> {
+        self.fsync(file)?;
+        self.model.may_be(Vec::new());
+        fs::remove_file(&self.here)?;
+        let mut found = vec![0; self.model.now.len()];
+        let old = std::mem::replace(file, open(&self.here, true)?);
+        old.read_exact_at(&mut found, 0)?;
+        self.compare("a read of an unlinked file", 0, &found, found.len());
+        self.model.is_last();
+        self.model.is_durable();
+        Ok(())
+    }
+
+    fn read_mapped(&mut self, file: &mut File) -> io::Result<()> {
+        if !self.model.now.is_empty() {
+            let found = mapped(file, self.model.now.len())?;
+            self.compare("a mapped read", 0, &found, found.len());
+        }
+        Ok(())
+    }
+
+    /// Another mount sees what is in a closed file, if not at once: its reads are causal, and nothing
+    /// told it that the file has been closed.
+    fn read_there(&mut self, file: &mut File) -> io::Result<()> {
+        self.reopen(file)?;
+        let end = Instant::now() + HEAL;
+        loop {
+            match fs::read(&self.there) {
+                Ok(found) if found == self.model.now => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            let there = self.there.display();
+            assert!(Instant::now() < end, "{there}: another mount still sees what was before");
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        self.told.compared_there += 1;
+        Ok(())
+    }
+}
+
+fn open(path: &Path, create: bool) -> io::Result<File> {
+    File::options().read(true).write(true).create(create).truncate(false).open(path)
+}
+
+/// Closes `file` and returns the error, which dropping it would not.
+pub fn close(file: File) -> io::Result<()> {
+    let fd = std::os::fd::IntoRawFd::into_raw_fd(file);
+    // SAFETY: the descriptor was the file's alone, and nobody uses it afterwards.
+    match unsafe { libc::close(fd) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The bytes of `file` as a mapping shows them.
+fn mapped(file: &File, len: usize) -> io::Result<Vec<u8>> {
+    let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping, which nobody else knows. The file is the worker's own, so that nobody
+    // makes it shorter while it is read, and it is unmapped before anyone could look again.
+    unsafe {
+        let address = libc::mmap(std::ptr::null_mut(), len, read, private, file.as_raw_fd(), 0);
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let bytes = std::slice::from_raw_parts(address.cast::<u8>(), len).to_vec();
+        libc::munmap(address, len);
+        Ok(bytes)
+    }
+}
