@@ -5,7 +5,8 @@
 //! is seen outside only after every record that the same process persisted before it is durable.
 //! The runtime may go on stepping while a flush is under way; it never reorders.
 //!
-//! A process sends to itself as to any peer: its own vote counts once durable, without a special case.
+//! A process may send to itself as to any peer. It may also count its own vote at once: whatever follows
+//! from that is seen outside only after the record before it.
 //!
 //! Messages between two processes arrive in order and none is lost while neither of them restarts
 //! and the link between them is not reset; after either, both see [`Event::Restarted`].

@@ -44,8 +44,8 @@
 //! | any message with a clock | a ceiling at or above that clock; a restart begins at the ceiling |
 //! | Stable | all deliveries up to it |
 //!
-//! The primary's proposals are sent before they are durable at the primary: they count as its vote only
-//! with its own ACK. That is safe because a process that restarts never proposes again in an epoch of
+//! The primary's proposals are sent before they are durable at the primary: elsewhere they count as its
+//! vote only with its own ACK, which follows its record. That is safe because a process that restarts never proposes again in an epoch of
 //! its own: it opens a new one. ACKs of other groups are not durable: they are sent again to whoever
 //! restarts, until all destinations have delivered.
 #![forbid(unsafe_code)]

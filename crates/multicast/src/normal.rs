@@ -380,7 +380,8 @@ impl PrimCast {
         }
     }
 
-    /// Lines 9-10 for our own group: what a quorum holds in `E_cur` is decided.
+    /// Lines 9-10 for our own group: what a quorum holds in `E_cur` is decided. Our own vote counts at once:
+    /// what follows from it leaves this process only after our record, by the durability rule.
     fn count(&mut self) {
         if !self.stands() {
             return;
