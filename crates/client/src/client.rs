@@ -226,7 +226,7 @@ impl Client {
         let payload = postcard::to_stdvec(&operation).expect("plain values encode");
         let (sequence, low) = lock(&self.inner.sequences).begin();
         let id = MessageId { client: self.inner.id, sequence };
-        let start = Start { id, low, dest, payload: payload.into() };
+        let start = Start { low, ..Start::new(id, dest, payload) };
         Prepared { client: self.clone(), start, what, sent: AtomicBool::new(false) }
     }
 

@@ -223,7 +223,7 @@ impl Node {
         }
         self.grant(now, group, wishes, Some(out));
         if let Some(start) = start {
-            let command = Event::Command(multicast::Command::Multicast(start));
+            let command = Event::Command(multicast::Command::Start(start));
             self.step_multicast(now, group, command, out);
         }
     }
@@ -327,7 +327,7 @@ impl Node {
                 }
                 Wish::Multicast(start) => {
                     if let Some(out) = &mut out {
-                        let command = multicast::Command::Multicast(start);
+                        let command = multicast::Command::Start(start);
                         self.step_multicast(now, group, Event::Command(command), out);
                     }
                 }

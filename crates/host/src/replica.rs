@@ -334,12 +334,8 @@ impl Replica {
         let (vector, time) = (Vector::default(), Timestamp::default());
         let operation = Operation { vector, time, update };
         let payload = postcard::to_stdvec(&operation).expect("an operation can be encoded");
-        Start {
-            id: MessageId { client: ClientId(!client.0), sequence },
-            low: sequence,
-            dest: [self.group].into(),
-            payload: Bytes::from(payload),
-        }
+        let id = MessageId { client: ClientId(!client.0), sequence };
+        Start { low: sequence, ..Start::new(id, [self.group], payload) }
     }
 
     /// The state of partition and sessions, in bytes.

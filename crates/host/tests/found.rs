@@ -68,7 +68,7 @@ fn message(sequence: u64, update: Update) -> Start {
     let dest: Vec<_> = update.partitions().into_iter().collect();
     let operation = Operation { vector: Vector::default(), time: Timestamp::default(), update };
     let payload = postcard::to_stdvec(&operation).unwrap();
-    Start { id: id(sequence), low: sequence, dest: dest.into(), payload: payload.into() }
+    Start { low: sequence, ..Start::new(id(sequence), dest, payload) }
 }
 
 struct One {

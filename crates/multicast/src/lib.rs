@@ -3,12 +3,13 @@
 //! A message is multicast to one or more groups of processes. All that deliver two messages deliver
 //! them in the same order, and only the sender and the destinations take part. [`PrimCast`] is one
 //! process of one group; its owner sends each message to (at least) one process of each destination
-//! group as [`Command::Multicast`].
+//! group as [`Command::Start`].
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`message`] | what is multicast, what processes say, what is made durable |
 //! | [`process`] | the process: its state, and which handler takes which event |
+//! | [`protocol`] | what all multicast protocols have in common |
 //! | [`log`] | `T`, the sequence of proposals, and the queue of those not delivered |
 //! | [`clocks`] | `min-clock`, `quorum-clock` |
 //! | [`remote`] | `local-ts` of other groups |
@@ -57,11 +58,15 @@ pub mod log;
 pub mod message;
 mod normal;
 pub mod process;
+pub mod protocol;
 pub mod remote;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
 mod upkeep;
 
-pub use message::{Command, Delivery, Epoch, Message, Output, Rank, Record, Start, Timestamp};
-pub use process::{Mutation, PrimCast, Role};
+pub use message::{
+    Command, Delivery, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches, conflicts,
+};
+pub use process::{ClockSource, Groups, Mutation, Options, Order, PrimCast, Role};
+pub use protocol::Protocol;

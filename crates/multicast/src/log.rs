@@ -246,7 +246,6 @@ pub fn common_prefix(a: &Runs, b: &Runs) -> u64 {
 mod tests {
     use super::*;
     use crate::message::Epoch;
-    use bytes::Bytes;
     use meridian_core::{ClientId, GroupId, NodeId};
 
     const E1: Epoch = Epoch { number: 1, leader: NodeId(0) };
@@ -254,12 +253,7 @@ mod tests {
 
     fn entry(sequence: u64, epoch: Epoch, ts: u64) -> Entry {
         let id = MessageId { client: ClientId(1), sequence };
-        let start = crate::Start {
-            id,
-            low: 0,
-            dest: [GroupId(0)].into(),
-            payload: Bytes::from(vec![0; 100_000]),
-        };
+        let start = crate::Start::new(id, [GroupId(0)], vec![0; 100_000]);
         Entry { epoch, ts: Timestamp(ts), start, final_ts: None }
     }
 

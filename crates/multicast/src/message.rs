@@ -16,10 +16,51 @@ pub struct Start {
     /// The lowest sequence number that its client still waits for: what is below has ended in all
     /// groups that it went to, may be forgotten, and is ignored if it comes again.
     pub low: u64,
+    /// Its final timestamp is to be greater than this (thesis, section 4.4.2); 0 where it does not matter.
+    pub after: Timestamp,
     /// The groups that it goes to; ascending, at least one.
     pub dest: Arc<[GroupId]>,
+    /// What it must be ordered with.
+    pub touches: Touches,
     /// What it says to the application.
     pub payload: Bytes,
+}
+
+impl Start {
+    /// A message that conflicts with all others, of a client that still waits for all that it sent.
+    pub fn new(id: MessageId, dest: impl Into<Arc<[GroupId]>>, payload: impl Into<Bytes>) -> Start {
+        let (dest, payload) = (dest.into(), payload.into());
+        Start { id, low: 0, after: Timestamp(0), dest, touches: Touches::All, payload }
+    }
+}
+
+/// What a message touches: says with which others it conflicts (thesis, section 4.4.3). Messages that
+/// do not conflict may be delivered in different orders at different processes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Touches {
+    /// It conflicts with every message.
+    All,
+    /// It conflicts with messages that touch one of these; ascending.
+    Keys(Arc<[u64]>),
+}
+
+impl Touches {
+    /// Those that touch these keys, in any order.
+    pub fn keys(keys: impl IntoIterator<Item = u64>) -> Touches {
+        let keys: std::collections::BTreeSet<u64> = keys.into_iter().collect();
+        Touches::Keys(keys.into_iter().collect())
+    }
+}
+
+/// Whether the order of the two matters: the thesis's CONFLICTS.
+pub fn conflicts(a: &Touches, b: &Touches) -> bool {
+    match (a, b) {
+        (Touches::All, _) | (_, Touches::All) => true,
+        (Touches::Keys(a), Touches::Keys(b)) => {
+            let (few, many) = if a.len() < b.len() { (a, b) } else { (b, a) };
+            few.iter().any(|key| many.binary_search(key).is_ok())
+        }
+    }
 }
 
 /// A point of a group's logical clock; what messages are ordered by.
@@ -232,8 +273,11 @@ pub enum Message {
 /// What the owner asks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Command {
-    /// A-MULTICAST, as far as this group is concerned: the sender tells each destination group.
+    /// A-MULTICAST: this process is the sender, and tells all destinations. Its own group need not be
+    /// among them.
     Multicast(Start),
+    /// START of a sender elsewhere that tells each destination group itself.
+    Start(Start),
     /// The answer to [`Output::SnapshotWanted`].
     Snapshot {
         /// Who wanted it.

@@ -13,6 +13,19 @@ const STARTS_MAX: usize = 10_000;
 const WINDOW: u64 = 4096;
 
 impl PrimCast {
+    /// Lines 31-32: to all groups' first processes that it knows nothing against; who is not the primary
+    /// passes it on.
+    pub(crate) fn multicast(&mut self, start: Start, out: &mut Outbox<Self>) {
+        for group in start.dest.iter().filter(|group| **group != self.me.group) {
+            if let Some(process) = self.processes(*group).next() {
+                out.send(process, Message::Start(start.clone()));
+            }
+        }
+        if start.dest.contains(&self.me.group) {
+            self.on_start(None, start, out);
+        }
+    }
+
     /// Lines 33-34. `from` is `None` if the owner was asked to multicast.
     pub(crate) fn on_start(
         &mut self,
@@ -103,7 +116,8 @@ impl PrimCast {
     fn propose(&mut self, now: Time, out: &mut Outbox<Self>) {
         // All of it: to hold some back could make groups wait for each other.
         while let Some((_, held)) = self.starts.pop_first() {
-            self.raise_clock(Timestamp(self.clock.0 + 1), out);
+            let after = self.clock.max(held.start.after);
+            self.raise_clock(Timestamp(after.0 + 1), out);
             let entry =
                 Entry { epoch: self.e_cur, ts: self.clock, start: held.start, final_ts: None };
             self.append(entry, now);

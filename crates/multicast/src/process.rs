@@ -10,7 +10,8 @@ use crate::done::Done;
 use crate::epoch::Election;
 use crate::log::Log;
 use crate::message::{
-    Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp,
+    Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp, Touches,
+    conflicts,
 };
 use crate::remote::Remote;
 use crate::snapshot::{State, Transfers};
@@ -39,6 +40,37 @@ pub enum Role {
     Promised,
     /// Opens the epoch `E_prom`.
     Candidate,
+}
+
+/// Which order deliveries have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Acyclic over all processes (thesis, section 2.2.1).
+    #[default]
+    Sequential,
+    /// Beside that a message multicast after the delivery of another one, in real time, is not ordered
+    /// before it, not even by a chain of others (thesis, section 5.2.2; corrected).
+    Linearizable,
+}
+
+/// Where a primary's timestamps come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ClockSource {
+    /// They count.
+    #[default]
+    Logical,
+    /// Microseconds of the clock that steps are given, or more (thesis, section 4.4.1). Skew costs latency
+    /// only.
+    Hybrid,
+}
+
+/// How a deployment uses PrimCast; the same at all its processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// The order of deliveries.
+    pub order: Order,
+    /// The source of timestamps.
+    pub clock: ClockSource,
 }
 
 /// A planted bug, for the tests of the checkers.
@@ -96,6 +128,7 @@ pub(crate) enum CatchUp {
 pub struct PrimCast {
     pub(crate) me: ProcessId,
     pub(crate) groups: Groups,
+    pub(crate) options: Options,
     pub(crate) mutation: Mutation,
     /// `T`.
     pub(crate) log: Log,
@@ -143,6 +176,7 @@ impl PrimCast {
         PrimCast {
             me,
             groups,
+            options: Options::default(),
             mutation: Mutation::Correct,
             log: Log::default(),
             clock: Timestamp(0),
@@ -168,6 +202,12 @@ impl PrimCast {
             catch_up: CatchUp::Unknown,
             transfers: Transfers::default(),
         }
+    }
+
+    /// The same process, used in another way.
+    pub fn with_options(mut self, options: Options) -> PrimCast {
+        self.options = options;
+        self
     }
 
     /// The same process with a planted bug.
@@ -206,6 +246,23 @@ impl PrimCast {
     /// until then, its owner's state may lack what others have acknowledged.
     pub fn is_caught_up(&self) -> bool {
         self.catch_up == CatchUp::Done
+    }
+
+    /// SAFE-TS (thesis, section 4.4.2): all messages with a lower timestamp have been delivered here.
+    pub fn safe_ts(&self) -> Timestamp {
+        let clock = self.clocks.min_clock(self.e_cur.leader);
+        let clock = clock.min(self.clocks.quorum_clock(self.members()));
+        let first = self.log.waiting().next().map(|(_, slot)| slot.bound);
+        first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1))
+    }
+
+    /// Whether all messages that conflict with `touches` and have a timestamp up to `ts` have been
+    /// delivered here.
+    pub fn reached(&self, touches: &Touches, ts: Timestamp) -> bool {
+        let clock = self.clocks.min_clock(self.e_cur.leader);
+        let clock = clock.min(self.clocks.quorum_clock(self.members()));
+        let mut earlier = self.log.waiting().take_while(|(_, slot)| slot.bound <= ts);
+        ts <= clock && !earlier.any(|(_, slot)| conflicts(touches, &slot.entry.start.touches))
     }
 
     /// How many messages are proposed and not delivered.
@@ -446,7 +503,8 @@ impl Process for PrimCast {
                 out.timer(now + TICK, TICK_TOKEN);
             }
             Event::Message { from, message } => self.on_message(now, from, message, out),
-            Event::Command(Command::Multicast(start)) => self.on_start(None, start, out),
+            Event::Command(Command::Start(start)) => self.on_start(None, start, out),
+            Event::Command(Command::Multicast(start)) => self.multicast(start, out),
             Event::Command(Command::Snapshot { to, position, application }) => {
                 self.on_snapshot(to, position, application, out);
             }

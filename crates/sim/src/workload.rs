@@ -158,7 +158,7 @@ impl Workload {
     pub fn multicast(&mut self, id: MessageId, dest: &[u16], now: Time) -> Start {
         let dest: Vec<_> = dest.iter().copied().map(GroupId).collect();
         self.history.push(Entry::Multicast { id, dest: dest.clone(), t: now });
-        Start { id, low: 1, dest: dest.into(), payload: Bytes::from_static(b"payload") }
+        Start { low: 1, ..Start::new(id, dest, Bytes::from_static(b"payload")) }
     }
 
     fn send_new(&mut self, at: usize, now: Time) -> Vec<Ask<Replica>> {
@@ -177,7 +177,7 @@ impl Workload {
             true => Bytes::from_static(&BIG),
             false => Bytes::from(id.to_string().into_bytes()),
         };
-        let start = Start { id, low, dest: dest.clone().into(), payload };
+        let start = Start { low, ..Start::new(id, dest.clone(), payload) };
         self.history.push(Entry::Multicast { id, dest: dest.clone(), t: now });
         let mut silent: BTreeSet<_> = dest.iter().copied().collect();
         if client.dies_at == Some(sequence) {
@@ -199,7 +199,7 @@ impl Workload {
             let (least, most) = self.manner.way;
             let after = self.random.random_range(least..=most);
             let to = ProcessId { group: *group, node };
-            let command = Command::Multicast(start.clone());
+            let command = Command::Start(start.clone());
             let (ratio, later) = self.manner.repeats;
             if ratio > 0 && self.random.random_ratio(1, ratio) {
                 let after = after + self.random.random_range(Duration::ZERO..=later);
@@ -298,7 +298,7 @@ impl Owner<Replica> for Workload {
     }
 
     fn commanded(&mut self, at: ProcessId, command: &Command, _now: Time) {
-        if let Command::Multicast(start) = command {
+        if let Command::Start(start) = command {
             self.history.push(Entry::Asked { process: at, id: start.id });
         }
     }

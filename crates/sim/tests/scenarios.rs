@@ -48,7 +48,7 @@ fn multicast(world: &mut Cluster, n: u64, dest: &[u16], to: &[ProcessId], after:
 
 fn send(world: &mut Cluster, start: Start, to: &[ProcessId], after: Duration) {
     for to in to {
-        let command = Command::Multicast(start.clone());
+        let command = Command::Start(start.clone());
         world.ask(Ask::Command { to: *to, command, after });
     }
 }

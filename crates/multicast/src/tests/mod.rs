@@ -39,8 +39,8 @@ fn id(sequence: u64) -> MessageId {
 }
 
 fn start(sequence: u64, dest: &[u16]) -> Start {
-    let dest = dest.iter().map(|group| GroupId(*group)).collect();
-    Start { id: id(sequence), low: 1, dest, payload: Bytes::new() }
+    let dest: Vec<_> = dest.iter().map(|group| GroupId(*group)).collect();
+    Start { low: 1, ..Start::new(id(sequence), dest, Bytes::new()) }
 }
 
 fn entry(epoch: Epoch, ts: u64, start: Start) -> Entry {
@@ -102,7 +102,7 @@ impl One {
     }
 
     fn asked(&mut self, start: Start) -> Vec<Did> {
-        self.step(Event::Command(Command::Multicast(start)))
+        self.step(Event::Command(Command::Start(start)))
     }
 
     fn idle(&mut self) -> Vec<Did> {
@@ -238,7 +238,7 @@ impl Net {
     /// The owners at `to` multicast, and all happens that follows at once.
     fn multicast(&mut self, start: Start, to: &[ProcessId]) {
         for to in to {
-            self.step(*to, Event::Command(Command::Multicast(start.clone())));
+            self.step(*to, Event::Command(Command::Start(start.clone())));
         }
         self.run();
     }

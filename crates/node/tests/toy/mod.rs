@@ -396,6 +396,6 @@ impl Client {
 
 pub fn update(amount: u64) -> RequestBody {
     let id = MessageId { client: ClientId(9), sequence: amount };
-    let start = Start { id, low: 0, dest: [GroupId::GLOBAL].into(), payload: Bytes::new() };
+    let start = Start::new(id, [GroupId::GLOBAL], Bytes::new());
     RequestBody::Update { group: GroupId::GLOBAL, start }
 }

@@ -230,7 +230,7 @@ impl Client {
         let operation = Operation { vector: self.vector.clone(), time, update };
         let payload = postcard::to_stdvec(&operation).expect("an operation can be encoded");
         let id = MessageId { client: self.id, sequence: self.sequence };
-        Start { id, low: self.sequence, dest: dest.into(), payload: payload.into() }
+        Start { low: self.sequence, ..Start::new(id, dest, payload) }
     }
 }
 
