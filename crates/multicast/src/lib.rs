@@ -18,6 +18,7 @@
 //! | `epoch` | Algorithm 3: changing the primary |
 //! | `upkeep` | heartbeats, repeats, truncation: what the thesis leaves open |
 //! | [`snapshot`] | bringing up a process that the log cannot bring up |
+//! | [`skeen`] | Skeen's algorithm, to compare with |
 //!
 //! # Where it differs from the pages
 //!
@@ -60,6 +61,7 @@ mod normal;
 pub mod process;
 pub mod protocol;
 pub mod remote;
+pub mod skeen;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
