@@ -24,6 +24,7 @@
 //! | `epoch` | Algorithm 3: changing the primary |
 //! | `upkeep` | heartbeats, repeats, truncation: what the thesis leaves open |
 //! | [`snapshot`] | bringing up a process that the log cannot bring up |
+//! | [`skeen`] | Skeen's algorithm, to compare with |
 //!
 //! # Where it differs from the pages
 //!
@@ -70,6 +71,7 @@ pub mod protocol;
 pub mod queue;
 mod reach;
 pub mod remote;
+pub mod skeen;
 pub mod snapshot;
 pub mod stable;
 mod starts;

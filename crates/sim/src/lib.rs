@@ -13,6 +13,7 @@
 //! | `owner` | [`Owner`]: the workload on top |
 //! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
 //! | [`files`] | clients that use the file system of whole nodes |
+//! | [`search`] | many short runs of any multicast protocol |
 //! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
 //!
 //! Time and loss are simulated; that a network repeats or reorders packets is not: it is what
@@ -28,6 +29,7 @@ mod link;
 mod owner;
 pub mod replica;
 mod run;
+pub mod search;
 mod slot;
 #[cfg(test)]
 mod toy_tests;

@@ -6,6 +6,7 @@
 mod epoch;
 mod found;
 mod normal;
+mod skeen;
 mod upkeep;
 
 use crate::message::{
