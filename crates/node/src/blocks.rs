@@ -216,8 +216,8 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meridian_runtime::disk::RealDisk;
     use meridian_blocks::SimDisk;
+    use meridian_runtime::disk::RealDisk;
     use std::sync::mpsc::channel;
 
     fn open(disk: Arc<dyn Disk>, dir: &Path) -> BlockEngine {

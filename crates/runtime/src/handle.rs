@@ -46,8 +46,8 @@ pub struct Options {
     pub delays: BTreeMap<ProcessId, Delay>,
     /// Where records are kept.
     pub storage: Storage,
-    /// How far its clock is ahead, in nanoseconds; for tests.
-    pub skew_ns: i64,
+    /// The time that its process is given.
+    pub clock: Clock,
 }
 
 impl Options {
@@ -65,7 +65,7 @@ impl Options {
             peers,
             delays: BTreeMap::new(),
             storage: Storage::Memory,
-            skew_ns: 0,
+            clock: Clock::start(),
         }
     }
 }
@@ -147,9 +147,8 @@ async fn make<P: Networked, A: Application<P>>(
     mut application: A,
     counters: Arc<Counters>,
 ) -> Result<(std::rc::Rc<Local<P, A>>, tokio::net::TcpListener, SocketAddr), MemberError> {
-    let Options { cluster, me, listen, peers, delays, storage, skew_ns } = options;
+    let Options { cluster, me, listen, peers, delays, storage, clock } = options;
     let (listener, address) = open_listener(listen)?;
-    let clock = Clock::new(skew_ns);
     let wake = Arc::new(Notify::new());
     let opened = storage::open(storage, &wake, &mut process, &mut application)?;
     let peers = peers.into_iter().filter(|(id, _)| *id != me).map(|(id, address)| {

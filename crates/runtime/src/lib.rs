@@ -34,6 +34,7 @@ pub mod wal;
 mod wire;
 
 pub use application::{Application, At, Networked};
+pub use clock::Clock;
 pub use delay::Delay;
 pub use error::{MemberError, MulticastError};
 pub use handle::{Handle, Listen, Options, Worker};

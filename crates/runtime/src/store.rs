@@ -7,8 +7,8 @@ use crate::journal::Journal;
 use crate::wire::append;
 use bytes::{Bytes, BytesMut};
 use meridian_core::ProcessId;
-use std::fs::File;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 
 /// A log that grew by so many bytes is replaced by a checkpoint.
 const CHECKPOINT_BYTES: u64 = 64 << 20;
