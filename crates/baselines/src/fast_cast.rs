@@ -323,7 +323,7 @@ impl FastCast {
             self.done.truncated(start.id);
         }
         self.delivered = Position(self.delivered.0 + 1);
-        out.output(Delivery { start, ts, position: self.delivered });
+        out.output(Delivery { start: start.into(), ts, position: self.delivered });
     }
 }
 

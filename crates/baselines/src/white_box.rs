@@ -260,7 +260,7 @@ impl WhiteBox {
         assert!(self.last < Some(rank), "B2: {rank:?} after {:?}", self.last);
         self.last = Some(rank);
         self.delivered = Position(self.delivered.0 + 1);
-        out.output(Delivery { start, ts, position: self.delivered });
+        out.output(Delivery { start: start.into(), ts, position: self.delivered });
     }
 }
 
