@@ -14,6 +14,7 @@
 //! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
 //! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`files`] | clients that use the file system of whole nodes |
+//! | [`search`] | many short runs of any multicast protocol |
 //! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
 //!
 //! Time and loss are simulated; that a network repeats or reorders packets is not: it is what
@@ -30,6 +31,7 @@ mod owner;
 pub mod plain;
 pub mod replica;
 mod run;
+pub mod search;
 mod slot;
 #[cfg(test)]
 mod toy_tests;
