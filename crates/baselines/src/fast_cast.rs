@@ -21,11 +21,10 @@ use crate::batch::{Batch, Nothing, Outgoing};
 use crate::consensus::Log;
 use crate::place::Place;
 use crate::queue::Queue;
-use meridian_core::{Event, MessageId, Outbox, Position, Process, ProcessId, Time};
+use meridian_core::{Event, MessageId, Outbox, Position, Process, ProcessId, Table, Time};
 use meridian_multicast::done::{Done, Known};
 use meridian_multicast::{Delivery, Groups, Protocol, Rank, Start, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// What a group decides.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -125,7 +124,7 @@ pub struct FastCast {
     logged: Timestamp,
     /// The greatest that is decided.
     decided: Timestamp,
-    slots: BTreeMap<MessageId, Slot>,
+    slots: Table<MessageId, Slot>,
     queue: Queue,
     /// At the leader: what may not be proposed again.
     done: Done,
@@ -148,7 +147,7 @@ impl FastCast {
             clock: Timestamp(0),
             logged: Timestamp(0),
             decided: Timestamp(0),
-            slots: BTreeMap::new(),
+            slots: Table::default(),
             queue: Queue::default(),
             done: Done::default(),
             delivered: Position(0),
@@ -204,7 +203,7 @@ impl FastCast {
             return; // A sender's mistake.
         }
         let id = start.id;
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         if slot.start.is_some() {
             return;
         }
@@ -243,7 +242,7 @@ impl FastCast {
 
     /// The fast path: with the proposals of all, the clock need not wait for the decisions.
     fn on_soft(&mut self, id: MessageId, ts: Timestamp) {
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.soft.add(ts);
         if let Some(guess) = slot.complete(slot.soft) {
             self.clock = self.clock.max(guess);
@@ -252,7 +251,7 @@ impl FastCast {
 
     /// The timestamp that one destination has decided.
     fn on_hard(&mut self, id: MessageId, ts: Timestamp) {
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.hard.add(ts);
         if let (Some(last), Some(local)) = (slot.complete(slot.hard), slot.local) {
             self.queue.settle(id, local, last);
@@ -280,7 +279,7 @@ impl FastCast {
                 }
             }
         }
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.start = Some(start);
         slot.local = Some(ts);
         self.queue.add(id, ts);

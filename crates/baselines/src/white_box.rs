@@ -15,11 +15,10 @@
 use crate::batch::{Batch, Nothing, Outgoing};
 use crate::place::Place;
 use crate::queue::Queue;
-use meridian_core::{Event, GroupId, MessageId, Outbox, Position, Process, ProcessId, Time};
+use meridian_core::{Event, GroupId, MessageId, Outbox, Position, Process, ProcessId, Table, Time};
 use meridian_multicast::done::{Done, Known};
 use meridian_multicast::{Delivery, Groups, Protocol, Rank, Start, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// What processes say to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,7 +87,7 @@ impl Slot {
 pub struct WhiteBox {
     place: Place,
     clock: Timestamp,
-    slots: BTreeMap<MessageId, Slot>,
+    slots: Table<MessageId, Slot>,
     /// At the leader.
     queue: Queue,
     /// At the leader: what may not be proposed again.
@@ -107,7 +106,7 @@ impl WhiteBox {
         WhiteBox {
             place: Place::new(me, groups),
             clock: Timestamp(0),
-            slots: BTreeMap::new(),
+            slots: Table::default(),
             queue: Queue::default(),
             done: Done::default(),
             delivered: Position(0),
@@ -178,7 +177,7 @@ impl WhiteBox {
     /// The own leader's ACCEPT.
     fn on_propose(&mut self, start: Start, ts: Timestamp) {
         let id = start.id;
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.local = ts;
         slot.start = Some(start);
         self.on_accept(id, ts);
@@ -186,7 +185,7 @@ impl WhiteBox {
 
     /// An ACCEPT; each leader sends one.
     fn on_accept(&mut self, id: MessageId, ts: Timestamp) {
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.accepts += 1;
         slot.most = slot.most.max(ts);
         if !slot.is_accepted() {

@@ -19,10 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const UNIT: Duration = Duration::from_millis(1);
-/// The least by which one moment can be before another.
-const MOMENT: Duration = Duration::from_nanos(1);
-/// The worst is a limit, of moments ever shorter before an arrival: so near is as good as reached.
-const NEARLY: Duration = Duration::from_micros(1);
+/// What is before by so much is hardly before; yet clocks tell the two apart.
+const MOMENT: Duration = Duration::from_micros(1);
+/// The worst is a limit, of moments ever shorter before an arrival; and where timestamps come from clocks, of
+/// whole microseconds, one for each message that arrives at once. So near is as good as reached.
+const NEARLY: Duration = Duration::from_micros(16);
 /// Longer than any of the protocols takes, by far.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -47,7 +48,7 @@ impl Latency {
         self.max(bound) == bound
     }
 
-    /// Whether it is `bound`, or less by a moment.
+    /// Whether it is `bound`, or hardly less.
     fn reaches(self, bound: Latency) -> bool {
         self.leaders + NEARLY > bound.leaders && self.followers + NEARLY > bound.followers
     }
@@ -132,7 +133,8 @@ fn collision_free<P: Protocol + 'static>(
     for by in processes(&Arc::new(groups_of(sizes))) {
         for dest in DESTS {
             // Not at a multiple of the unit, so that heartbeats fall anywhere.
-            worst = worst.max(field.play(&[Sent { by, dest, after: MOMENT * 357_913 }]));
+            worst =
+                worst.max(field.play(&[Sent { by, dest, after: Duration::from_nanos(357_913) }]));
         }
     }
     field.judge();
@@ -146,12 +148,17 @@ fn moments() -> impl Iterator<Item = Duration> {
 }
 
 /// What two messages take that meet, at most: over the groups of both and their senders, over the
-/// moments, and over which group's clock is ahead. The search ends when it is more than `bound`.
-fn with_one_conflict<P: Protocol + 'static>(field: &mut Field<P>, bound: Latency) -> Latency {
+/// moments, and over which group's clock is ahead by messages before. The search ends when it is more
+/// than `bound`.
+fn with_one_conflict<P: Protocol + 'static>(
+    field: &mut Field<P>,
+    bound: Latency,
+    ahead: &[Option<&[u16]>],
+) -> Latency {
     let ones = [DESTS[3], DESTS[6]];
     let others = [DESTS[1], DESTS[3], DESTS[5], DESTS[4], DESTS[6]];
     let mut worst = Latency::default();
-    for ahead in [None, Some(DESTS[0]), Some(DESTS[2])] {
+    for ahead in ahead {
         for (one, by) in pairs(&ones, &[process(0, 1), process(2, 0)]) {
             let senders = [process(0, 0), process(1, 0), process(1, 1), process(2, 0)];
             for (other, sender) in pairs(&others, &senders) {
@@ -170,6 +177,8 @@ fn with_one_conflict<P: Protocol + 'static>(field: &mut Field<P>, bound: Latency
     }
     worst
 }
+
+const AHEAD: Option<&[u16]> = Some(DESTS[0]);
 
 fn pairs<A: Copy, B: Copy>(a: &[A], b: &[B]) -> Vec<(A, B)> {
     a.iter().flat_map(|a| b.iter().map(|b| (*a, *b))).collect()
@@ -197,8 +206,8 @@ fn with_many_conflicts<P: Protocol + 'static>(field: &mut Field<P>, rounds: usiz
 /// The worst that the search finds, which must not be more than `bound`.
 fn failure_free<P: Protocol + 'static>(contender: &Contender<P>, bound: Latency) -> Latency {
     let mut field = Field::new(contender, &[3, 3, 3], as_it_is);
-    let one = with_one_conflict(&mut field, bound);
-    let many = with_many_conflicts(&mut field, 1500);
+    let one = with_one_conflict(&mut field, bound, &[None, AHEAD, Some(DESTS[2])]);
+    let many = with_many_conflicts(&mut field, 1000);
     field.judge();
     let worst = one.max(many);
     assert!(worst.is_within(bound), "one conflict: {one:?}; many: {many:?}; bound: {bound:?}");
@@ -297,20 +306,57 @@ fn a_protocol_that_is_slower_alone_is_noticed() {
 fn breaks<P: Protocol + 'static>(
     contender: &Contender<P>,
     change: impl FnOnce(&mut Setup<P>),
-    leaders: u32,
-    followers: u32,
+    bound: Latency,
 ) {
     let mut field = Field::new(contender, &[3, 3, 3], change);
-    let found = with_one_conflict(&mut field, Latency::steps(leaders, followers));
-    is_noticed(found, leaders, followers);
+    let found = with_one_conflict(&mut field, bound, &[AHEAD]);
+    assert!(!found.is_within(bound), "{found:?}");
 }
 
 #[test]
 fn a_protocol_that_is_slower_at_worst_is_noticed() {
-    breaks(&white_box(), as_it_is, 5, 5);
-    breaks(&fast_cast(), as_it_is, 5, 6);
-    breaks(&classic(), as_it_is, 6, 6);
-    breaks(&primcast(), with_a_detour, 5, 5);
-    breaks(&white_box(), with_a_detour, 5, 6);
-    breaks(&fast_cast(), with_a_detour, 8, 8);
+    breaks(&white_box(), as_it_is, Latency::steps(5, 5));
+    breaks(&fast_cast(), as_it_is, Latency::steps(5, 6));
+    breaks(&classic(), as_it_is, Latency::steps(6, 6));
+    breaks(&primcast(), with_a_detour, Latency::steps(5, 5));
+    breaks(&white_box(), with_a_detour, Latency::steps(5, 6));
+    breaks(&fast_cast(), with_a_detour, Latency::steps(8, 8));
+    // Clocks that count, or that differ by more than they should.
+    let bound = hybrid_limit(UNIT / 8);
+    breaks(&primcast(), as_it_is, bound);
+    breaks(&hybrid(), |setup| setup.ahead = ahead_in(UNIT / 4, &[0]), bound);
+}
+
+/// The clocks of these groups are twice `epsilon` ahead of the others': all are within `epsilon` of the
+/// time between.
+fn ahead_in(epsilon: Duration, fast: &'static [u16]) -> Box<dyn FnMut(ProcessId) -> Duration> {
+    Box::new(move |process| match fast.contains(&process.group.0) {
+        true => epsilon * 2,
+        false => Duration::ZERO,
+    })
+}
+
+/// Section 4.4.1; and the microseconds of [`NEARLY`].
+fn hybrid_limit(epsilon: Duration) -> Latency {
+    let everywhere = (UNIT * 5).min(UNIT * 4 + epsilon * 2 + NEARLY / 2);
+    Latency { leaders: everywhere, followers: everywhere }
+}
+
+/// At worst four steps and twice the clocks' distance from the time; and, whatever the clocks show, not
+/// more than the five without them.
+#[test]
+fn primcast_with_hybrid_clocks_takes_four_steps_and_the_skew_at_worst() {
+    let skews = [(Duration::ZERO, [].as_slice()), (UNIT / 8, &[0]), (UNIT / 8, &[1]), (UNIT, &[0])];
+    for (epsilon, fast) in skews {
+        let change = |setup: &mut Setup<_>| setup.ahead = ahead_in(epsilon, fast);
+        let mut field = Field::new(&hybrid(), &[3, 3, 3], change);
+        let bound = hybrid_limit(epsilon);
+        // No group's clock is ahead for long by what was before.
+        let one = with_one_conflict(&mut field, bound, &[None]);
+        let many = with_many_conflicts(&mut field, 300);
+        field.judge();
+        let worst = one.max(many);
+        assert!(worst.is_within(bound), "{epsilon:?} {fast:?}: one {one:?}, many {many:?}");
+        assert!(worst.reaches(bound), "{epsilon:?} {fast:?}: one {one:?}, many {many:?}");
+    }
 }
