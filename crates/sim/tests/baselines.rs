@@ -37,7 +37,7 @@ fn plan<P: Protocol>(
         let mut dest: Vec<GroupId> = all.sample(random, count).copied().collect();
         dest.sort_unstable();
         let id = MessageId { client: ClientId(random.random_range(1..=3)), sequence };
-        let at = *senders.choose(random).unwrap();
+        let at = *senders.choose(random).expect("groups have members");
         world.multicast(
             at,
             Start::new(id, dest, vec![1]),
@@ -80,7 +80,7 @@ fn run<P: Protocol + 'static>(
 fn many_runs<P: Protocol + 'static>(contender: &Contender<P>) {
     each_seed(0..200, |seed| {
         let all = [&[1, 1][..], &[3, 3], &[3, 1, 5], &[3, 3, 3], &[3, 3, 3, 3], &[2, 1, 4, 1]];
-        let sizes = all[usize::try_from(seed).unwrap() % all.len()];
+        let sizes = all[usize::try_from(seed).expect("small") % all.len()];
         run(contender, sizes, u16::MAX, seed);
     });
 }

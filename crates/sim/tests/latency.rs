@@ -116,7 +116,10 @@ impl<P: Protocol + 'static> Field<P> {
 
     fn judge(&self) {
         let history = &self.world.owner.history;
-        check_safety(history).and_then(|()| check_agreement(history)).unwrap();
+        let judged = check_safety(history).and_then(|()| check_agreement(history));
+        if let Err(what) = judged {
+            self.world.fail(&what);
+        }
     }
 }
 
@@ -193,9 +196,9 @@ fn with_many_conflicts<P: Protocol + 'static>(field: &mut Field<P>, rounds: usiz
     for _ in 0..rounds {
         let count = random.random_range(3..=9);
         let mut any = || Sent {
-            by: *senders.choose(&mut random).unwrap(),
-            dest: DESTS.choose(&mut random).unwrap(),
-            after: *moments.choose(&mut random).unwrap(),
+            by: *senders.choose(&mut random).expect("there are some"),
+            dest: DESTS.choose(&mut random).expect("there are some"),
+            after: *moments.choose(&mut random).expect("there are some"),
         };
         let messages: Vec<_> = (0..count).map(|_| any()).collect();
         worst = worst.max(field.play(&messages));
