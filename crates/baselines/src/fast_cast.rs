@@ -163,6 +163,11 @@ impl FastCast {
         self
     }
 
+    /// Whether it leads its group.
+    pub fn leads(&self) -> bool {
+        self.place.i_lead()
+    }
+
     /// How many messages it knows of that are not delivered.
     pub fn pending(&self) -> usize {
         self.slots.len().max(self.queue.len())
@@ -395,6 +400,7 @@ mod tests {
     fn a_leader_tells_the_others_before_its_group_decides() {
         let set = Item::Accept(Entry::Set(start(1, &[0, 1]), Timestamp(1)));
         let mut one = leader();
+        assert!(one.leads() && !FastCast::new(process(0, 1), groups(&[3, 1])).leads());
         let from = (process(0, 2), Item::Start(start(1, &[0, 1])));
         let (said, _) = told(&mut one, &[from.clone(), from.clone()]);
         let soft = (process(1, 0), Item::Soft(id(1), Timestamp(1)));

@@ -115,6 +115,11 @@ impl WhiteBox {
         }
     }
 
+    /// Whether it leads its group.
+    pub fn leads(&self) -> bool {
+        self.place.i_lead()
+    }
+
     /// How many messages it knows of that are not delivered, or of which something is still to come.
     pub fn pending(&self) -> usize {
         self.slots.len().max(self.queue.len())
@@ -327,6 +332,7 @@ mod tests {
     #[test]
     fn a_leader_proposes_to_all_destinations() {
         let mut leader = WhiteBox::new(process(0, 0), groups(&[3, 2]));
+        assert!(leader.leads() && !WhiteBox::new(process(0, 1), groups(&[3, 2])).leads());
         let multicast = Item::Multicast(start(1, &[0, 1]));
         let (said, _) = told(&mut leader, &[(process(1, 1), multicast.clone())]);
         let propose = Item::Propose(start(1, &[0, 1]), Timestamp(1));
