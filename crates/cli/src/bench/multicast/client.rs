@@ -7,12 +7,12 @@ use hdrhistogram::Histogram;
 use meridian_core::{ClientId, GroupId, MessageId, ProcessId, Time};
 use meridian_multicast::{Delivery, Start, Timestamp, Touches};
 use meridian_runtime::{Application, At, Networked};
+use rand::SeedableRng;
 use rand::seq::index;
-use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
 /// The longest latency that is told apart, in nanoseconds: ten minutes.
