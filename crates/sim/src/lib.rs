@@ -25,6 +25,7 @@ pub mod files;
 mod harness;
 pub mod history;
 mod link;
+mod manner;
 mod owner;
 pub mod replica;
 mod run;
@@ -34,7 +35,7 @@ mod toy_tests;
 pub mod workload;
 mod world;
 
-pub use faults::{CutId, Faults};
+pub use faults::{CutId, Faults, Unflushed};
 pub use harness::each_seed;
 pub use history::{Entry, History};
 pub use owner::{Ask, Owner};
