@@ -144,7 +144,8 @@ impl Workload {
         start
     }
 
-    fn begins(&mut self, start: &Start, t: Time) {
+    /// The message `start` is multicast now, by somebody else.
+    pub fn begins(&mut self, start: &Start, t: Time) {
         let Start { id, after, .. } = *start;
         let (dest, touches) = (start.dest.to_vec(), start.touches.clone());
         self.history.push(Entry::Multicast { id, dest, touches, after, t });
@@ -318,6 +319,7 @@ impl Owner<Replica> for Workload {
     fn crashed(&mut self, at: ProcessId, _now: Time) {
         self.history.push(Entry::Crash(at));
         self.ranks.remove(&at);
+        self.reached.remove(&at);
     }
 
     fn started(&mut self, at: ProcessId, process: &Replica, now: Time) {

@@ -69,12 +69,17 @@ impl<P: Process> Setup<P> {
         unit: Duration,
         make: impl FnMut(P::Peer) -> P + 'static,
     ) -> Self {
+        Setup::lan(peers, make).exactly(unit)
+    }
+
+    /// The same, but as in [`Setup::exact`].
+    pub fn exactly(self, unit: Duration) -> Self {
         Setup {
             delay: Box::new(move |_, _, _| unit),
             flush: (Duration::ZERO, Duration::ZERO),
             busy: Duration::ZERO,
             batch: usize::MAX,
-            ..Setup::lan(peers, make)
+            ..self
         }
     }
 }

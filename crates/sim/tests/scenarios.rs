@@ -179,7 +179,9 @@ fn a_process_that_lags_far_comes_back_by_a_snapshot() {
     for n in 1..=30 {
         let now: Time = world.now();
         let dest: &[u16] = if n % 3 == 0 { &[0, 1] } else { &[0] };
-        let start = Start { payload: big.clone(), ..world.owner.multicast(id(n), dest, now) };
+        let dest_groups: Vec<_> = dest.iter().copied().map(GroupId).collect();
+        let start = Start::new(id(n), dest_groups, big.clone());
+        world.owner.begins(&start, now);
         let to: Vec<_> = dest.iter().map(|group| process(*group, 0)).collect();
         send(&mut world, start, &to, UNIT);
         world.run_for(Duration::from_millis(300));
