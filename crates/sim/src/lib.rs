@@ -28,6 +28,7 @@ pub mod history;
 mod link;
 mod manner;
 mod owner;
+pub mod planted;
 pub mod replica;
 mod run;
 mod slot;

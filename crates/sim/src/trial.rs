@@ -8,12 +8,14 @@ use crate::replica::{Replica, groups_of};
 use crate::workload::{Manner, Workload};
 use crate::world::{Delay, Random, Setup, World};
 use meridian_core::{GroupId, NodeId, ProcessId, Time};
-use meridian_multicast::{ClockSource, Mutation, Options, Order, PrimCast};
+use meridian_multicast::{Options, PrimCast};
 use rand::{RngExt, SeedableRng};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use meridian_multicast::{ClockSource, Mutation, Order};
 
 /// The world of a trial.
 pub type Cluster = World<Replica, Workload>;

@@ -1,0 +1,43 @@
+//! Planted bugs, and for each a trial that shows it soon: what judges the judges.
+
+use crate::faults::Faults;
+use crate::trial::{Links, Trial, all_faults};
+use crate::workload::Manner;
+use meridian_multicast::Mutation;
+use std::time::Duration;
+
+/// All that there are.
+pub const ALL: [Mutation; 7] = [
+    Mutation::NoLeaderClock,
+    Mutation::NoQuorumClock,
+    Mutation::NoOrder,
+    Mutation::NoCeiling,
+    Mutation::ResumesEpoch,
+    Mutation::ForgetsPromise,
+    Mutation::ForgetsDone,
+];
+
+/// The trial with this bug.
+pub fn trial(mutation: Mutation) -> Trial {
+    let trial = match mutation {
+        Mutation::Correct => Trial::default(),
+        Mutation::NoLeaderClock
+        | Mutation::NoQuorumClock
+        | Mutation::NoOrder
+        | Mutation::NoCeiling
+        | Mutation::ForgetsDone => faulty(&[3, 3]),
+        Mutation::ResumesEpoch | Mutation::ForgetsPromise => slow(&[3]),
+    };
+    Trial { mutation, ..trial }
+}
+
+fn faulty(sizes: &[u16]) -> Trial {
+    let manner = Some(Manner::default());
+    Trial { faults: Some(all_faults()), links: Some(Links::Lan), manner, ..Trial::of(sizes) }
+}
+
+fn slow(sizes: &[u16]) -> Trial {
+    let crash = Some(Duration::from_millis(400));
+    let faults = Faults { crash, outage: Duration::from_millis(100), ..all_faults() };
+    Trial { links: Some(Links::Slow), faults: Some(faults), ..Trial::of(sizes) }
+}
