@@ -106,6 +106,15 @@ impl History {
         sent.collect()
     }
 
+    /// What each message touches.
+    pub fn touches(&self) -> BTreeMap<MessageId, Touches> {
+        let sent = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Multicast { id, touches, .. } => Some((*id, touches.clone())),
+            _ => None,
+        });
+        sent.collect()
+    }
+
     /// All members of the groups `dest`.
     pub fn members<'a>(&'a self, dest: &'a [GroupId]) -> impl Iterator<Item = ProcessId> + 'a {
         dest.iter().filter_map(|group| self.groups.get(group)).flatten().copied()

@@ -13,7 +13,9 @@
 //! | `owner` | [`Owner`]: the workload on top |
 //! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
 //! | [`trial`] | clients and faults for a while, then peace and a judgement: what tests and command run |
+//! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`files`] | clients that use the file system of whole nodes |
+//! | [`search`] | many short runs of any multicast protocol |
 //! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
 //!
 //! Time and loss are simulated; that a network repeats or reorders packets is not: it is what
@@ -28,9 +30,11 @@ pub mod history;
 mod link;
 mod manner;
 mod owner;
+pub mod plain;
 pub mod planted;
 pub mod replica;
 mod run;
+pub mod search;
 mod slot;
 #[cfg(test)]
 mod toy_tests;

@@ -7,7 +7,7 @@ use meridian_multicast::Mutation;
 use std::time::Duration;
 
 /// All that there are.
-pub const ALL: [Mutation; 7] = [
+pub const ALL: [Mutation; 15] = [
     Mutation::NoLeaderClock,
     Mutation::NoQuorumClock,
     Mutation::NoOrder,
@@ -15,6 +15,14 @@ pub const ALL: [Mutation; 7] = [
     Mutation::ResumesEpoch,
     Mutation::ForgetsPromise,
     Mutation::ForgetsDone,
+    Mutation::MixesEpochs,
+    Mutation::ForgetsBump,
+    Mutation::CountsFutureClocks,
+    Mutation::PromisesFirst,
+    Mutation::BumpOvertakes,
+    Mutation::IgnoresCeiling,
+    Mutation::DropsEarlyAppend,
+    Mutation::HidesRaisedClock,
 ];
 
 /// The trial with this bug.
@@ -25,8 +33,15 @@ pub fn trial(mutation: Mutation) -> Trial {
         | Mutation::NoQuorumClock
         | Mutation::NoOrder
         | Mutation::NoCeiling
+        | Mutation::MixesEpochs
+        | Mutation::ForgetsBump
+        | Mutation::BumpOvertakes
+        | Mutation::IgnoresCeiling
+        | Mutation::HidesRaisedClock
         | Mutation::ForgetsDone => faulty(&[3, 3]),
-        Mutation::ResumesEpoch | Mutation::ForgetsPromise => slow(&[3]),
+        Mutation::ResumesEpoch | Mutation::ForgetsPromise | Mutation::PromisesFirst => slow(&[3]),
+        Mutation::CountsFutureClocks => slow(&[3, 3]),
+        Mutation::DropsEarlyAppend => slow(&[5]),
     };
     Trial { mutation, ..trial }
 }

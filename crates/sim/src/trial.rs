@@ -1,7 +1,9 @@
 //! A trial of the multicast: clients and faults for a while, then peace, and a judgement. The tests and
 //! `meridian sim multicast` run the same one: [`run`].
 
-use crate::checkers::{Violation, check_agreement, check_safety, check_validity};
+use crate::checkers::{
+    End, Violation, check_agreement, check_real_time, check_safety, check_validity,
+};
 use crate::faults::Faults;
 use crate::history::Entry;
 use crate::replica::{Replica, groups_of};
@@ -188,6 +190,10 @@ pub fn is_quiet(world: &Cluster) -> bool {
 pub fn judge(world: &Cluster) -> Result<(), Violation> {
     let history = &world.owner.history;
     check_safety(history)?;
+    if world.owner.order == Order::Linearizable {
+        check_real_time(history, End::Delivered, &history.touches())
+            .map_err(|what| format!("order in real time: {what}"))?;
+    }
     check_agreement(history).map_err(|what| format!("agreement: {what}"))?;
     let correct = world.owner.survivors();
     check_validity(history, &correct).map_err(|what| format!("validity: {what}"))
@@ -283,7 +289,8 @@ impl Trial {
                 });
             }
         }
-        let workload = Workload::new(seed, groups_of(&drawn.sizes), drawn.manner);
+        let mut workload = Workload::new(seed, groups_of(&drawn.sizes), drawn.manner);
+        workload.order = drawn.options.order;
         let mut world = World::new(seed, setup, workload);
         if self.trace {
             world.show_trace();

@@ -9,7 +9,7 @@ use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time};
 use meridian_multicast::{
-    Command, Delivery, Message, Output, Rank, Role, Start, Timestamp, Touches,
+    Command, Delivery, Message, Order, Output, Rank, Role, Start, Timestamp, Touches,
 };
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -39,6 +39,8 @@ pub struct Workload {
     pub history: History,
     /// Deliveries, each time a process makes one, replays not counted.
     pub deliveries: u64,
+    /// Which order the processes are to keep.
+    pub order: Order,
     groups: BTreeMap<GroupId, Vec<NodeId>>,
     manner: Manner,
     random: Random,
@@ -75,6 +77,7 @@ impl Workload {
         Workload {
             history,
             deliveries: 0,
+            order: Order::default(),
             groups,
             manner,
             random,
@@ -288,7 +291,12 @@ impl Owner<Replica> for Workload {
                 let state = state.into_iter().map(|(_, id)| id).collect();
                 self.history.push(Entry::Installed { process: at, state });
             }
-            Output::Settled(_) | Output::SnapshotWanted { .. } => {}
+            Output::Ended { id, ts } => {
+                let known = self.finals.get(&id);
+                assert_eq!(known, Some(&ts), "{at} is told of the end of {id}");
+            }
+            // Who was refused asks again.
+            Output::Settled(_) | Output::Refused { .. } | Output::SnapshotWanted { .. } => {}
         }
         Vec::new()
     }

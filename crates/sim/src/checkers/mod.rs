@@ -11,6 +11,7 @@ mod integrity;
 mod latency;
 mod orders;
 mod prefix;
+mod realtime;
 mod timestamps;
 
 pub use acyclic::{RealTime, check_acyclic};
@@ -19,6 +20,7 @@ pub use genuine::check_genuine;
 pub use integrity::check_integrity;
 pub use latency::check_latency;
 pub use prefix::check_prefix;
+pub use realtime::{End, check_real_time};
 pub(crate) use timestamps::Ranks;
 pub use timestamps::{SafeTimes, check_timestamps};
 
