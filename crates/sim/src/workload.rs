@@ -292,8 +292,8 @@ impl Owner<Replica> for Workload {
                 self.history.push(Entry::Installed { process: at, state });
             }
             Output::Ended { id, ts } => {
-                let known = self.finals.get(&id);
-                assert_eq!(known, Some(&ts), "{at} is told of the end of {id}");
+                let known = *self.finals.entry(id).or_insert(ts);
+                assert_eq!(known, ts, "{at} is told another final timestamp of {id}");
             }
             // Who was refused asks again.
             Output::Settled(_) | Output::Refused { .. } | Output::SnapshotWanted { .. } => {}

@@ -96,7 +96,7 @@ impl<P: Protocol + Clone> Script<P> {
             id,
             dest: dest.clone(),
             touches: Touches::All,
-            after: Timestamp(0),
+            after: Timestamp(after),
             t: self.now,
         });
         let start = Start { after: Timestamp(after), ..Start::new(id, dest, Vec::new()) };
