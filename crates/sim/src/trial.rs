@@ -38,6 +38,15 @@ pub enum Links {
     Slow,
 }
 
+/// How long disks take to flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disks {
+    /// Up to 5 milliseconds.
+    Quick,
+    /// Up to a fifth of a second: much is seen of the time between a record and its flush.
+    Slow,
+}
+
 /// What a trial is made of. What is `None` is drawn from the seed.
 #[derive(Clone, Debug)]
 pub struct Trial {
@@ -49,6 +58,8 @@ pub struct Trial {
     pub clock: Option<ClockSource>,
     /// How long messages travel.
     pub links: Option<Links>,
+    /// How long disks take.
+    pub disks: Option<Disks>,
     /// How clients behave.
     pub manner: Option<Manner>,
     /// What may go wrong.
@@ -69,6 +80,7 @@ impl Default for Trial {
             order: None,
             clock: None,
             links: None,
+            disks: None,
             manner: None,
             faults: None,
             mutation: Mutation::Correct,
@@ -87,6 +99,8 @@ pub struct Drawn {
     pub options: Options,
     /// How long messages travel.
     pub links: Links,
+    /// How long disks take.
+    pub disks: Disks,
     /// How clients behave.
     pub manner: Manner,
     /// What may go wrong.
@@ -136,7 +150,7 @@ impl fmt::Display for Failure {
         let (seed, events, ms) = (self.seed, self.events, self.at.0 as f64 / 1e6);
         writeln!(f, "{}", self.violated)?;
         write!(f, "seed {seed}, event {events}, at {ms:.3} ms; groups {:?}, ", self.drawn.sizes)?;
-        write!(f, "{:?}, {:?}", self.drawn.options, self.drawn.links)
+        write!(f, "{:?}, {:?}, {:?}", self.drawn.options, self.drawn.links, self.drawn.disks)
     }
 }
 
@@ -259,6 +273,7 @@ impl Trial {
             2 => Links::Wan,
             _ => Links::Slow,
         };
+        let disks = if random.random_ratio(1, 4) { Disks::Slow } else { Disks::Quick };
         let manner = Manner::drawn(random);
         let faults = drawn_faults(random);
         Drawn {
@@ -268,6 +283,7 @@ impl Trial {
                 clock: self.clock.unwrap_or(clock),
             },
             links: self.links.unwrap_or(links),
+            disks: self.disks.unwrap_or(disks),
             manner: self.manner.clone().unwrap_or(manner),
             faults: self.faults.clone().unwrap_or(faults),
         }
@@ -279,6 +295,9 @@ impl Trial {
         let mut setup = setup(&drawn.sizes, drawn.options, self.mutation);
         setup.faults = drawn.faults;
         setup.deep = self.deep;
+        if drawn.disks == Disks::Slow {
+            setup.flush = (Duration::from_millis(1), Duration::from_millis(200));
+        }
         match drawn.links {
             Links::Lan => {}
             Links::Wan => setup.delay = wan(),

@@ -200,58 +200,6 @@ fn a_process_that_lags_far_comes_back_by_a_snapshot() {
     judge(&world);
 }
 
-/// A process promises to a new epoch, restarts, and hears of the old primary only. What it then
-/// acknowledges to that one is lost in the new epoch, unless the promise binds it still.
-fn a_promise_then_a_restart(mutation: Mutation, seed: u64, wait: Duration) {
-    let manner = Manner { clients: 0, ..Manner::default() };
-    let workload = Workload::new(0, groups_of(&[3]), manner);
-    let mut world = World::new(seed, setup(&[3], mutation, None), workload);
-    world.say_nothing();
-    world.run_for(SETTLE);
-    let first = primary(&world, 0);
-    let mut others = world.processes().map(|(peer, _)| peer).filter(|peer| *peer != first);
-    let (one, other) = (others.next().expect("three"), others.next().expect("three"));
-    drop(others);
-    let cuts = [world.cut(&[first], &[one], true), world.cut(&[first], &[other], true)];
-    let role = |world: &Cluster, peer| world.process(peer).map(|p| p.multicast.role());
-    let stands = |world: &Cluster| {
-        [one, other].iter().any(|peer| role(world, *peer) == Some(Role::Candidate))
-            && [one, other].iter().any(|peer| role(world, *peer) == Some(Role::Promised))
-    };
-    assert!(world.run_until(stands, Duration::from_secs(10)), "nobody stands");
-    let (candidate, promised) =
-        if role(&world, one) == Some(Role::Candidate) { (one, other) } else { (other, one) };
-    world.run_for(wait);
-    let apart = world.cut(&[candidate], &[promised], true);
-    world.crash(promised);
-    world.mend_cut(if promised == other { cuts[1] } else { cuts[0] });
-    world.restart(promised);
-    multicast(&mut world, 1, &[0], &[first, promised], UNIT);
-    world.run_for(Duration::from_millis(400));
-    world.mend_cut(apart);
-    world.run_for(Duration::from_secs(3));
-    multicast(&mut world, 2, &[0], &[candidate], UNIT);
-    world.run_for(Duration::from_secs(3));
-    world.heal();
-    world.run_for(Duration::from_secs(5));
-    assert!(is_quiet(&world));
-    judge(&world);
-}
-
-#[test]
-fn a_promise_binds_over_a_restart() {
-    let runs = |mutation| {
-        let moments = (0..60).map(|tenth| (tenth, Duration::from_micros(tenth * 100)));
-        let fails = moments.filter(move |(seed, wait)| {
-            let run = || a_promise_then_a_restart(mutation, *seed, *wait);
-            std::panic::catch_unwind(run).is_err()
-        });
-        fails.count()
-    };
-    assert_eq!(runs(Mutation::Correct), 0);
-    assert!(runs(Mutation::ForgetsPromise) > 0, "nobody noticed a promise forgotten");
-}
-
 /// What all destinations have delivered is dropped, also by those that restarted from a checkpoint
 /// before they heard that.
 #[test]
