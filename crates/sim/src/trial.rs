@@ -213,8 +213,8 @@ pub fn judge(world: &Cluster) -> Result<(), Violation> {
     check_validity(history, &correct).map_err(|what| format!("validity: {what}"))
 }
 
-/// Why it is not quiet.
-fn describe(world: &Cluster) -> Violation {
+/// How all processes are, and what clients wait for.
+pub fn describe(world: &Cluster) -> Violation {
     let mut text = format!("liveness: clients wait for {:?}", world.owner.unanswered());
     for (peer, process) in world.processes() {
         let multicast = &process.multicast;
