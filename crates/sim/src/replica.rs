@@ -165,6 +165,22 @@ pub fn subjects(message: &Message) -> Vec<MessageId> {
     }
 }
 
+/// Whether it is of what groups say to each other (some of it also inside a group).
+pub fn is_between_groups(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::Start(_)
+            | Message::Starts(_)
+            | Message::RemoteAppend { .. }
+            | Message::RemoteAck { .. }
+            | Message::RemoteWanted
+            | Message::Stability(_)
+            | Message::Ready(_)
+            | Message::Final { .. }
+            | Message::Pull(_)
+    )
+}
+
 /// Groups 0, 1, .. with as many members as `sizes` says; the nodes of group g are 100 g, 100 g + 1, ..
 pub fn groups_of(sizes: &[u16]) -> std::collections::BTreeMap<meridian_core::GroupId, Vec<NodeId>> {
     let of = |(group, size): (u16, &u16)| {

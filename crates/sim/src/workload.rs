@@ -4,7 +4,7 @@ use crate::checkers::{Ranks, SafeTimes};
 use crate::history::{Entry, History};
 pub use crate::manner::{Manner, Senders};
 use crate::owner::{Ask, Owner};
-use crate::replica::{Replica, subjects};
+use crate::replica::{Replica, is_between_groups, subjects};
 use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time};
@@ -41,6 +41,8 @@ pub struct Workload {
     pub deliveries: u64,
     /// Which order the processes are to keep.
     pub order: Order,
+    /// The processes that have sent or received anything that groups say to each other.
+    pub between: BTreeSet<ProcessId>,
     groups: BTreeMap<GroupId, Vec<NodeId>>,
     manner: Manner,
     random: Random,
@@ -78,6 +80,7 @@ impl Workload {
             history,
             deliveries: 0,
             order: Order::default(),
+            between: BTreeSet::new(),
             groups,
             manner,
             random,
@@ -344,6 +347,9 @@ impl Owner<Replica> for Workload {
     }
 
     fn traffic(&mut self, at: ProcessId, message: &Message) {
+        if is_between_groups(message) {
+            self.between.insert(at);
+        }
         for id in subjects(message) {
             self.history.push(Entry::Step { process: at, id });
         }
