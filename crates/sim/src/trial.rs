@@ -113,7 +113,7 @@ pub struct Report {
     /// Its seed.
     pub seed: u64,
     /// What was drawn.
-    pub drawn: Drawn,
+    pub drawn: Box<Drawn>,
     /// How many events there were.
     pub events: u64,
     /// How many messages were multicast.
@@ -136,7 +136,7 @@ pub struct Failure {
     /// Its seed.
     pub seed: u64,
     /// What was drawn.
-    pub drawn: Drawn,
+    pub drawn: Box<Drawn>,
     /// Which property does not hold, and why.
     pub violated: Violation,
     /// How many events there were until it was seen.
@@ -160,7 +160,7 @@ impl fmt::Display for Failure {
 /// A property of atomic multicast does not hold, something was not delivered in time, or an assertion
 /// in a process fails.
 pub fn run(seed: u64, trial: &Trial) -> Result<Report, Failure> {
-    let drawn = trial.drawn(seed);
+    let drawn = Box::new(trial.drawn(seed));
     let mut world = trial.world(seed);
     world.say_nothing();
     let judged = catch_unwind(AssertUnwindSafe(|| faults_then_peace(&mut world)));
@@ -230,7 +230,7 @@ pub fn describe(world: &Cluster) -> Violation {
     text
 }
 
-fn report(seed: u64, drawn: Drawn, world: &Cluster) -> Report {
+fn report(seed: u64, drawn: Box<Drawn>, world: &Cluster) -> Report {
     let entries = &world.owner.history.entries;
     let count = |wanted: fn(&Entry) -> bool| entries.iter().filter(|entry| wanted(entry)).count();
     Report {
