@@ -23,6 +23,11 @@ mod status;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
+/// Messages are many small allocations made on one thread and freed on the same: a quarter of the time of
+/// `bench multicast` went there with the C library's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Meridian: one file system over several regions
 #[derive(Debug, Parser)]
 #[command(

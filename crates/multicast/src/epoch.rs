@@ -531,6 +531,7 @@ impl PrimCast {
         };
         self.remote_acked = self.log.base();
         self.remote_streamed = self.log.base();
+        self.recorded = self.log.len();
         self.followers.clear();
         self.stable.start_epoch();
         self.starts.again(Time(u64::MAX));

@@ -178,10 +178,12 @@ pub struct PrimCast {
     /// The length of `T` up to which other groups were sent ACKs, and up to which, as primary, entries.
     pub(crate) remote_acked: u64,
     pub(crate) remote_streamed: u64,
+    /// As primary, the length of `T` up to which our proposals were recorded.
+    pub(crate) recorded: u64,
     /// Who of other groups has the stream of this epoch, up to which index.
     pub(crate) followers: BTreeMap<ProcessId, u64>,
     /// STARTs on their way out.
-    pub(crate) outgoing: BTreeMap<ProcessId, Vec<Start>>,
+    pub(crate) outgoing: BTreeMap<ProcessId, Vec<Arc<Start>>>,
     /// The number of our group's configuration that all other groups were told.
     pub(crate) config_told: u64,
     /// Which other groups can be reached.
@@ -227,6 +229,7 @@ impl PrimCast {
             shown: None,
             remote_acked: 0,
             remote_streamed: 0,
+            recorded: 0,
             followers: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             config_told: 0,
@@ -498,9 +501,9 @@ impl PrimCast {
             self.reach.heard(from, now);
         }
         match message {
-            Message::Start(start) => self.on_start(Some(from), start, out),
+            Message::Start(start) => self.on_start(now, Some(from), start, out),
             Message::Starts(starts) => {
-                starts.into_iter().for_each(|start| self.on_start(Some(from), start, out));
+                starts.into_iter().for_each(|start| self.on_start(now, Some(from), start, out));
             }
             Message::RemoteAppend { epoch, whole, from: first, upto, entries } if !ours => {
                 self.on_remote_append(now, from, epoch, whole, (first, upto), &entries, out);
@@ -578,10 +581,12 @@ impl Process for PrimCast {
             Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(Command::Start(start)) => {
                 if !self.refuses(&start, out) {
-                    self.on_start(None, start, out);
+                    self.on_start(now, None, Arc::new(start), out);
                 }
             }
-            Event::Command(Command::Multicast(start)) => self.multicast(now, start, out),
+            Event::Command(Command::Multicast(start)) => {
+                self.multicast(now, Arc::new(start), out);
+            }
             Event::Command(Command::Snapshot { to, position, application }) => {
                 self.on_snapshot(to, position, application, out);
             }

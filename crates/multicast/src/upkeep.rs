@@ -6,6 +6,7 @@ use crate::message::{Message, Output, Rank, Record, Start};
 use crate::process::{Of, PrimCast, Role};
 use meridian_core::{ClientId, GroupId, MessageId, Outbox, ProcessId, Time, Token};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a process looks whether something is due.
@@ -44,7 +45,7 @@ pub(crate) struct Upkeep {
     pub again: BTreeSet<ProcessId>,
     pub ack_again: BTreeSet<ProcessId>,
     /// What we multicast to other groups only, and when it was sent last.
-    pub sent: BTreeMap<MessageId, (Start, Time)>,
+    pub sent: BTreeMap<MessageId, (Arc<Start>, Time)>,
     /// The greatest rank among the deliveries that are durable and applied.
     settled: Option<Rank>,
 }
