@@ -17,6 +17,7 @@ mod lock;
 mod mount;
 mod server;
 mod signals;
+mod sim;
 mod status;
 
 use clap::{Parser, Subcommand};
@@ -64,6 +65,9 @@ enum Command {
     /// Measure a directory, in a mount or not, or a multicast protocol
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Simulate the protocols, and look for what they must not do
+    #[command(subcommand)]
+    Sim(sim::SimCommand),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Fs(command) => fs::run(command),
         Command::Bench(command) => bench::run(command),
+        Command::Sim(command) => sim::run(command),
     };
     result.unwrap_or_else(|error| {
         note!("meridian: {}", one_line(&error));
