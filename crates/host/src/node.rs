@@ -369,11 +369,11 @@ impl Node {
         }
     }
 
-    fn answer_early(&mut self, now: Time, out: &mut Outbox<Self>) {
+    fn answer_reads(&mut self, now: Time, out: &mut Outbox<Self>) {
         let mut wishes = Vec::new();
         for (group, replica) in &mut self.replicas {
             let mut of_group = Vec::new();
-            replica.on_caught_up(&mut of_group);
+            replica.answer_reads(&mut of_group);
             wishes.extend(of_group.into_iter().map(|wish| (*group, wish)));
         }
         for (group, wish) in wishes {
@@ -424,7 +424,7 @@ impl Process for Node {
             }
             Event::Idle => {
                 self.all_step(now, &Event::Idle, out);
-                self.answer_early(now, out);
+                self.answer_reads(now, out);
             }
         }
     }

@@ -19,8 +19,8 @@ pub fn topology(nodes: usize) -> Arc<Topology> {
     };
     let regions = ["us", "eu", "ap"];
     let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
-    let (cluster, rtt_ms) = (1, Default::default());
-    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms };
+    let (cluster, (rtt_ms, order)) = (1, Default::default());
+    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order };
     Arc::new(Topology::new(&file).expect("it is well formed"))
 }
 
