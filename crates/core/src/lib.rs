@@ -22,7 +22,9 @@ pub mod process;
 pub mod time;
 pub mod topology;
 
-pub use ids::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, RegionId, Stamp};
+pub use ids::{
+    BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, RegionId, Stamp,
+};
 pub use process::{Effect, Event, Outbox, Process};
 pub use time::{Time, Token};
 pub use topology::Topology;

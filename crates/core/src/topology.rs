@@ -245,6 +245,12 @@ impl Topology {
         &self.groups[usize::from(id.0)]
     }
 
+    /// What a group is called, also if there is none of that id.
+    pub fn group_name(&self, id: GroupId) -> String {
+        let group = self.groups.get(usize::from(id.0));
+        group.map_or_else(|| format!("{id:?}"), |group| group.name.clone())
+    }
+
     /// All groups with their ids.
     pub fn group_ids(&self) -> impl Iterator<Item = GroupId> + use<> {
         (0..u16::try_from(self.groups.len()).unwrap_or(u16::MAX)).map(GroupId)

@@ -1,8 +1,8 @@
 //! What clients ask of the tree: updates, which are multicast, and queries, which one replica answers.
 
 use crate::types::{
-    Attributes, Entry, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank, Timestamp,
-    Vector,
+    Attributes, Entry, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank,
+    Timestamp, Vector,
 };
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId};

@@ -339,7 +339,11 @@ impl Partition {
     pub fn check_invariants(&self) {
         crate::invariants::check_partition(self);
         let waiting = self.pending.len() as u64;
-        assert_eq!(self.applied.0 + waiting, self.delivered.0, "P2: applied, and waiting {waiting}");
+        assert_eq!(
+            self.applied.0 + waiting,
+            self.delivered.0,
+            "P2: applied, and waiting {waiting}"
+        );
     }
 }
 

@@ -21,8 +21,7 @@ use std::sync::Arc;
 
 /// Before and after all ranks.
 const FIRST: Rank = (Stamp(0), MessageId { client: ClientId(0), sequence: 0 });
-const LAST: Rank =
-    (Stamp(u64::MAX), MessageId { client: ClientId(u64::MAX), sequence: u64::MAX });
+const LAST: Rank = (Stamp(u64::MAX), MessageId { client: ClientId(u64::MAX), sequence: u64::MAX });
 
 /// A message that was delivered and is not decided yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -84,7 +83,10 @@ impl Pending {
         assert_eq!(before, None, "{} was delivered twice", rank.1);
         for key in &waiting.keys {
             let last = self.last(*key);
-            assert!(last < Some(rank), "Q2: {rank:?} comes after {last:?} and touches {key:?}, too");
+            assert!(
+                last < Some(rank),
+                "Q2: {rank:?} comes after {last:?} and touches {key:?}, too"
+            );
             self.queues.insert((*key, rank));
         }
         self.waiting.insert(rank, Arc::new(waiting));

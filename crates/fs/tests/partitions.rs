@@ -190,7 +190,8 @@ impl Queue<'_> {
     fn next(&mut self, rng: &mut Rng) -> usize {
         let mut at = usize::try_from(rng.below(self.left.len().min(16) as u64)).unwrap();
         let conflict = |a: usize, b: usize| !self.keys[a].is_disjoint(&self.keys[b]);
-        while let Some(before) = (0..at).find(|before| conflict(self.left[*before], self.left[at])) {
+        while let Some(before) = (0..at).find(|before| conflict(self.left[*before], self.left[at]))
+        {
             at = before;
         }
         self.left.remove(at)

@@ -267,8 +267,7 @@ fn a_client_that_expires_loses_what_it_holds_unless_it_renewed() {
     let seen = renewed(&world).unwrap();
     let held: Vec<_> = world.partitions[&US].held_by(ME).collect();
     assert_eq!(BTreeSet::from_iter(held.clone()), BTreeSet::from([file.ino, open.ino]));
-    let expire =
-        |renewed, inodes| Update::Expire { client: ME, partition: US, renewed, inodes };
+    let expire = |renewed, inodes| Update::Expire { client: ME, partition: US, renewed, inodes };
     world.submit(Update::Renew { client: ME, partition: US }).unwrap();
     assert_eq!(world.submit(expire(seen, held.clone())), Ok(Done::Nothing));
     assert_eq!(world.submit(take(YOU, 1)), Err(FsError::WouldBlock), "it had renewed");
@@ -320,8 +319,10 @@ fn locks_end_with_their_inode_and_have_a_limit() {
 fn a_number_that_is_taken_is_not_given_again() {
     let (mut world, directory, _) = small();
     let id = world.next_id();
-    let create = |text: &str| {
-        Update::Create { parent: directory, name: name(text), node: node(Kind::Directory) }
+    let create = |text: &str| Update::Create {
+        parent: directory,
+        name: name(text),
+        node: node(Kind::Directory),
     };
     let operation = world.operation(create("one"));
     let Ok(Done::Attributes(one)) = world.submit_as(id, operation) else { panic!() };

@@ -109,12 +109,7 @@ impl Reads {
         all
     }
 
-    fn unblock(
-        &mut self,
-        numbers: Vec<u64>,
-        ready: &impl Fn(&Read) -> bool,
-        out: &mut Vec<Read>,
-    ) {
+    fn unblock(&mut self, numbers: Vec<u64>, ready: &impl Fn(&Read) -> bool, out: &mut Vec<Read>) {
         for number in numbers {
             if self.blocked.get(&number).is_some_and(ready)
                 && let Some(read) = self.blocked.remove(&number)

@@ -15,8 +15,8 @@ use meridian_core::{
     ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Stamp, Time, Topology,
 };
 use meridian_fs::partition::Effect;
-use meridian_fs::vote::Vote;
 use meridian_fs::types::Rank;
+use meridian_fs::vote::Vote;
 use meridian_fs::{Answer, Ino, Operation, Partition, Query, Timestamp, Update, Vector};
 use meridian_multicast::{
     self as multicast, ClockSource, Delivery, Options, Order, PrimCast, Role, Start, Touches,
@@ -140,7 +140,10 @@ impl Replica {
         }
         let mut refuse = |refusal| out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
         if self.sessions.is_decided(start.id) {
-            refuse(Refusal::Bad(format!("message {} has ended, its outcome is forgotten", start.id)));
+            refuse(Refusal::Bad(format!(
+                "message {} has ended, its outcome is forgotten",
+                start.id
+            )));
             return false;
         }
         if start.payload.len() > PAYLOAD_MAX {

@@ -230,7 +230,8 @@ fn a_read_waits_for_what_touches_its_inode_and_no_more() {
     assert_eq!(one.reads(&seen, place(US, 0), "file").len(), 1);
     // A listing goes without the attributes of the directory that waits.
     let told = one.reads(&seen, place(US, 0), "d");
-    let [ReplyBody::Answer { result: Ok(Answer::Entry { entry, attributes: None }), .. }] = &told[..]
+    let [ReplyBody::Answer { result: Ok(Answer::Entry { entry, attributes: None }), .. }] =
+        &told[..]
     else {
         panic!("{told:?}")
     };

@@ -46,7 +46,7 @@ fn is_quiet(world: &Cluster, topology: &Topology) -> bool {
             let all = partitions(world, group);
             all.len() == topology.group(group).members.len()
                 && all.iter().all(|one| one.applied() == one.delivered())
-                && all.windows(2).all(|pair| pair[0].applied() == pair[1].applied())
+                && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
         })
 }
 
