@@ -12,7 +12,9 @@
 //! | `faults` | [`Faults`]: crashes, netsplits, resets, pauses, checkpoints, clocks |
 //! | `owner` | [`Owner`]: the workload on top |
 //! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
+//! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`files`] | clients that use the file system of whole nodes |
+//! | [`search`] | many short runs of any multicast protocol |
 //! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
 //!
 //! Time and loss are simulated; that a network repeats or reorders packets is not: it is what
@@ -26,8 +28,10 @@ mod harness;
 pub mod history;
 mod link;
 mod owner;
+pub mod plain;
 pub mod replica;
 mod run;
+pub mod search;
 mod slot;
 #[cfg(test)]
 mod toy_tests;

@@ -9,6 +9,7 @@ mod genuine;
 mod integrity;
 mod latency;
 mod prefix;
+mod realtime;
 
 pub use acyclic::{RealTime, check_acyclic};
 pub use agreement::{check_agreement, check_validity};
@@ -16,6 +17,7 @@ pub use genuine::check_genuine;
 pub use integrity::check_integrity;
 pub use latency::check_latency;
 pub use prefix::check_prefix;
+pub use realtime::{End, check_real_time};
 
 use crate::history::History;
 
