@@ -279,7 +279,9 @@ impl Node {
             multicast::Output::Duplicate(id) => replica.on_duplicate(id, &mut wishes),
             multicast::Output::Settled(ids) => replica.on_settled(&ids),
             multicast::Output::Ended { .. } => {} // We are a destination of all that we multicast.
-            multicast::Output::Refused { id, .. } => replica.on_refused(id, &mut wishes),
+            multicast::Output::Refused { id, group } => {
+                replica.on_refused(id, group, &mut wishes);
+            }
             multicast::Output::Install { application, .. } => {
                 replica.install(&application, &mut wishes);
             }
