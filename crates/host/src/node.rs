@@ -325,6 +325,10 @@ impl Node {
                     }
                 }
                 Wish::AskVotes { id, of } => {
+                    for other in &of {
+                        let wishes = self.hand_over_vote(id, *other, group);
+                        todo.extend(wishes.into_iter().map(|wish| (group, wish)));
+                    }
                     if let Some(out) = &mut out {
                         self.ask_votes(group, id, &of, out);
                     }
@@ -337,6 +341,17 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// Gives our replica of `to` the vote of ours of `from`, if that has voted: it may have come too early,
+    /// or the one have got the other's state in a snapshot.
+    fn hand_over_vote(&mut self, id: MessageId, from: GroupId, to: GroupId) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        let vote = self.replicas.get(&from).and_then(|replica| replica.own_vote(id)).cloned();
+        if let (Some(vote), Some(replica)) = (vote, self.replicas.get_mut(&to)) {
+            replica.on_vote(id, from, vote, &mut wishes);
+        }
+        wishes
     }
 
     /// To those of `to`'s replicas whose node has none of `from`'s: the others have it from that.
