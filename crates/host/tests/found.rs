@@ -297,6 +297,34 @@ fn a_vote_that_comes_before_its_message_and_after_its_end_is_asked_for() {
     assert_eq!(one.applied(), Position(2));
 }
 
+/// The same between two replicas of one node, which nobody asked: seed 126 of three regions of three nodes.
+#[test]
+fn a_vote_of_our_other_replica_that_seemed_too_late_is_not_lost() {
+    let global = GroupId::GLOBAL;
+    let mut node = Node::new(topology(), EU_1);
+    let epoch = Epoch { config: 0, number: 1, leader: EU_1 };
+    for group in [EU, global] {
+        let record = multicast::Record::NewState { epoch, from: 0, entries: Vec::new() };
+        node.replay(Record::Multicast { group, record });
+    }
+    let mut delivers = |group, from, start: &Start, ts| {
+        let (id, ts) = (start.id, multicast::Timestamp(ts));
+        let entries = Arc::from([Entry { epoch, ts, start: start.clone(), final_ts: None }]);
+        for record in
+            [multicast::Record::Append { from, entries }, multicast::Record::Delivered { id, ts }]
+        {
+            node.replay(Record::Multicast { group, record });
+        }
+        let replica = node.replica(group).unwrap();
+        (replica.partition().delivered(), replica.partition().applied())
+    };
+    let both = message(4, link(Place::ROOT));
+    let later = message(5, create(place(EU, 0), "file", Kind::File));
+    assert_eq!(delivers(EU, 0, &later, 2), (Position(1), Position(1)));
+    assert_eq!(delivers(global, 0, &both, 3), (Position(1), Position(0)));
+    assert_eq!(delivers(EU, 1, &both, 3), (Position(2), Position(2)));
+}
+
 /// Who waits for an update that cannot be ordered now is told which group is the reason.
 #[test]
 fn who_waits_for_a_group_out_of_reach_is_told() {
