@@ -58,6 +58,9 @@ pub(crate) struct Stable {
     told: Vec<Shown>,
     told_to: BTreeSet<GroupId>,
     version: u64,
+    /// The greatest timestamp of messages delivered here that go to a group too: it may wait for word of
+    /// what we are linked with, though we need it no more.
+    owed: BTreeMap<GroupId, Timestamp>,
     /// The clock that each group was shown last.
     clock_shown: BTreeMap<GroupId, Timestamp>,
     /// Which groups are ready for a message.
@@ -81,9 +84,13 @@ impl Stable {
     }
 
     /// A message was delivered.
-    pub fn delivered(&mut self, id: MessageId, rank: Rank) {
+    pub fn delivered(&mut self, id: MessageId, rank: Rank, others: impl Iterator<Item = GroupId>) {
         self.ready.remove(&id);
         self.awaiting.remove(&rank);
+        for group in others {
+            let owed = self.owed.entry(group).or_default();
+            *owed = rank.0.max(*owed);
+        }
     }
 
     /// A new epoch: all is to be told again.
@@ -101,14 +108,20 @@ impl Stable {
         shared.front().map(|(_, ts)| *ts)
     }
 
+    /// Puts together what is known of a group: how far it is stable, by whomever that was learned, and its
+    /// latest links. What was stable before is known to its primary since, so those links tell of it.
     fn learn(&mut self, shown: Shown) {
-        let known = self.best.get(&shown.group);
-        let better = known.is_none_or(|known| {
-            (known.version, known.stable) < (shown.version, shown.stable)
-                && known.stable <= shown.stable
-        });
-        if better {
+        let Some(known) = self.best.get_mut(&shown.group) else {
             self.best.insert(shown.group, shown);
+            self.dirty = true;
+            return;
+        };
+        if shown.stable > known.stable {
+            known.stable = shown.stable;
+            self.dirty = true;
+        }
+        if shown.version > known.version {
+            (known.version, known.links) = (shown.version, shown.links);
             self.dirty = true;
         }
     }
@@ -129,10 +142,11 @@ impl Stable {
         }
     }
 
-    /// Up to where `group` is closed, seen from `me`: what precedes there in our own group is delivered before.
-    fn close(&self, group: GroupId, me: GroupId) -> Timestamp {
+    /// Up to where a group is closed, seen from `me`: what precedes there in that group is delivered before.
+    fn close(&self, first: Option<&Shown>, me: GroupId) -> Timestamp {
+        let Some(first) = first else { return Timestamp(0) };
         let mut cap = Timestamp(u64::MAX);
-        let mut linked_at = BTreeMap::from([(group, Timestamp(0))]);
+        let mut linked_at = BTreeMap::from([(first.group, Timestamp(0))]);
         let mut done = BTreeSet::from([me]);
         loop {
             let next = linked_at.iter().filter(|(group, _)| !done.contains(*group));
@@ -144,7 +158,7 @@ impl Stable {
                 return cap;
             }
             done.insert(next);
-            let known = self.best.get(&next);
+            let known = if next == first.group { Some(first) } else { self.best.get(&next) };
             let stable = known.map(|shown| shown.stable).unwrap_or_default();
             if stable < at {
                 return cap.min(Timestamp(at.0 - 1));
@@ -225,7 +239,7 @@ impl PrimCast {
         }
         let groups: Vec<_> = self.stable.shared.keys().copied().collect();
         for group in groups {
-            let closed = self.stable.close(group, self.me.group);
+            let closed = self.stable.close(self.stable.best.get(&group), self.me.group);
             self.stable.closed.insert(group, closed);
         }
         for rank in std::mem::take(&mut self.stable.awaiting) {
@@ -293,7 +307,8 @@ impl PrimCast {
             links.extend(self.stable.link(group, open).map(|ts| (group, ts)));
         }
         let linked: BTreeSet<_> = links.iter().map(|(group, _)| *group).collect();
-        let to: BTreeSet<_> = linked.union(&self.stable.told_to).copied().collect();
+        let mut to: BTreeSet<_> = linked.union(&self.stable.told_to).copied().collect();
+        to.extend(self.stable.owed.keys());
         if to.is_empty() {
             return;
         }
@@ -301,13 +316,22 @@ impl PrimCast {
         let (group, stable) = (self.me.group, self.clock);
         let mut shown = vec![Shown { group, version, stable, links }];
         shown.extend(self.stable.reached_from(&shown[0].links, group));
-        if shown == self.stable.told && linked.is_subset(&self.stable.told_to) {
+        if shown == self.stable.told && to == self.stable.told_to {
             return;
         }
-        self.stable.version += 1;
-        shown[0].version.1 = self.stable.version;
+        // Only what is new of ourselves makes a version: else each would answer the other's for ever.
+        if self.stable.told.first() != shown.first() {
+            self.stable.version += 1;
+            shown[0].version.1 = self.stable.version;
+        }
         self.stable.told.clone_from(&shown);
-        self.stable.told_to = linked;
+        let quorum = self.clocks.quorum_clock(self.members());
+        let own = Shown { stable: stable.min(quorum), ..shown[0].clone() };
+        let (best, owed) = (&self.stable, &self.stable.owed);
+        let still = owed.iter().filter(|(group, ts)| best.close(Some(&own), **group) < **ts);
+        self.stable.owed = still.map(|(group, ts)| (*group, *ts)).collect();
+        self.stable.told_to =
+            linked.union(&self.stable.owed.keys().copied().collect()).copied().collect();
         let message = Message::Stability(Arc::from(shown));
         for group in to {
             self.processes(group).for_each(|process| out.send(process, message.clone()));

@@ -245,3 +245,30 @@ fn random_runs_break_sequential_order() {
     let broken = search(&primcast(&[3; 3], Order::Sequential), FIFO, 0..2000);
     assert!(broken.global > 0);
 }
+
+/// The chain again: 3 and 4 wait until f is past 2.
+#[test]
+fn linearizable_order_orders_a_chain_over_three_groups() {
+    for sizes in [[1; 3], [3; 3]] {
+        let mut script = Script::new(&primcast(&sizes, Order::Linearizable));
+        assert!(!chain_over_three_groups(&mut script), "{:?}", script.history);
+        assert_eq!(real_time(&script.history, End::Delivered), Ok(()));
+    }
+}
+
+#[test]
+fn no_random_run_breaks_linearizable_order_with_groups_of_one() {
+    nothing_breaks(&primcast(&[1; 3], Order::Linearizable), FIFO, 0..4_000);
+    nothing_breaks(&primcast(&[1; 5], Order::Linearizable), FIFO, 10_000..14_000);
+    nothing_breaks(
+        &primcast(&[1; 4], Order::Linearizable),
+        Manner { dest_max: 3, ..FIFO },
+        20_000..24_000,
+    );
+}
+
+#[test]
+fn no_random_run_breaks_linearizable_order_with_groups_of_three() {
+    nothing_breaks(&primcast(&[3; 3], Order::Linearizable), FIFO, 0..2_000);
+    nothing_breaks(&primcast(&[3; 5], Order::Linearizable), FIFO, 10_000..12_000);
+}

@@ -189,6 +189,7 @@ impl<P: Networked> Client<P> {
             dest: dest.into(),
             touches,
             payload: payload.freeze(),
+            config: None,
         };
         at.command(P::multicast(start));
     }
