@@ -488,6 +488,14 @@ impl PrimCast {
         self.delivered = Position(self.delivered.0 + 1);
         self.last = self.last.max(Some(rank));
         self.untold.push_back((self.delivered, rank));
+        if start.dest.len() > 1 {
+            let others = start.dest.iter().filter(|group| **group != self.me.group);
+            for group in others {
+                if !self.upkeep.kept_for.contains(group) {
+                    self.upkeep.kept_for.insert(*group);
+                }
+            }
+        }
         Delivery { start, ts, position: self.delivered }
     }
 
