@@ -2,6 +2,7 @@
 //! calls, so that they run on any directory and compare.
 
 mod history;
+mod multicast;
 mod workload;
 
 use crate::output::{self, Row};
@@ -39,6 +40,18 @@ Examples:
   meridian bench fs meridian/us --only create --threads 1 --seconds 10
   meridian bench fs /tmp --json")]
     Fs(BenchArgs),
+    /// Messages to several groups, over TCP inside this process
+    #[command(after_help = "\
+All members run in this process and speak over TCP on 127.0.0.1; one client is with each. The latency of
+a client's message is the time from sending it to its delivery at the client's own replica. At the end
+all replicas of a group must have delivered the same sequence, or the command fails.
+
+Examples:
+  meridian bench multicast
+  meridian bench multicast --dest 4 --outstanding 64 --protocol primcast-hc
+  meridian bench multicast --layout wan-distributed --seconds 20
+  meridian bench multicast --rtt g=90,r=5 --cut 2 --seconds 15")]
+    Multicast(multicast::MulticastArgs),
 }
 
 /// How to measure.
@@ -112,7 +125,13 @@ struct Figures {
 
 /// Runs `meridian bench`.
 pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
-    let BenchCommand::Fs(args) = command;
+    match command {
+        BenchCommand::Fs(args) => run_fs(args),
+        BenchCommand::Multicast(args) => multicast::run(args),
+    }
+}
+
+fn run_fs(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     if !args.dir.is_dir() {
         bail!("{} is not a directory: name an existing one", args.dir.display());
     }

@@ -56,7 +56,7 @@ enum Command {
     /// Tell or change where paths of a mount are placed
     #[command(subcommand)]
     Fs(fs::FsCommand),
-    /// Measure a directory, in a mount or not
+    /// Measure a directory, in a mount or not, or a multicast protocol
     #[command(subcommand)]
     Bench(bench::BenchCommand),
 }

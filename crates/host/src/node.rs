@@ -278,6 +278,8 @@ impl Node {
             multicast::Output::Deliver(delivery) => replica.on_delivery(delivery, &mut wishes),
             multicast::Output::Duplicate(id) => replica.on_duplicate(id, &mut wishes),
             multicast::Output::Settled(ids) => replica.on_settled(&ids),
+            multicast::Output::Ended { .. } => {} // We are a destination of all that we multicast.
+            multicast::Output::Refused { id, .. } => replica.on_refused(id, &mut wishes),
             multicast::Output::Install { application, .. } => {
                 replica.install(&application, &mut wishes);
             }

@@ -293,6 +293,13 @@ impl Replica {
         }
     }
 
+    /// The multicast cannot reach a group that the message goes to.
+    pub fn on_refused(&mut self, id: MessageId, out: &mut Vec<Wish>) {
+        for waiter in self.updates.remove(&id).unwrap_or_default() {
+            out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Overloaded)));
+        }
+    }
+
     /// Looks whether votes are missing or leases ran out.
     pub fn on_tick(&mut self, now: Time, out: &mut Vec<Wish>) {
         self.multicast.hold_stable(self.partition.applied());

@@ -24,7 +24,7 @@ const US_2: NodeId = NodeId(1);
 const US_3: NodeId = NodeId(2);
 const EU_1: NodeId = NodeId(3);
 /// The epoch that all in `us` are in.
-const EPOCH: Epoch = Epoch { number: 1, leader: US_3 };
+const EPOCH: Epoch = Epoch { config: 0, number: 1, leader: US_3 };
 const CLIENT: ClientId = ClientId(7);
 
 /// Three nodes in `us`, one in `eu`, which also has `global`.

@@ -3,11 +3,11 @@
 //! One thread writes: it takes all puts that wait, appends them, syncs once and answers them all.
 //! [`READERS`] threads read. Answers are given by callbacks, on these threads.
 
-use crate::disk::random_salt;
 use bytes::Bytes;
 use meridian_blocks::store::{Blocks, OpenError, Options};
 use meridian_blocks::{BlockError, Counters, Disk, Store};
 use meridian_core::BlockId;
+use meridian_runtime::disk::random_salt;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -216,8 +216,8 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::RealDisk;
     use meridian_blocks::SimDisk;
+    use meridian_runtime::disk::RealDisk;
     use std::sync::mpsc::channel;
 
     fn open(disk: Arc<dyn Disk>, dir: &Path) -> BlockEngine {

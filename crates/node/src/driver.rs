@@ -4,12 +4,12 @@
 //! and wakes the tasks that write. The disk works meanwhile: what waits for it waits in the gate.
 
 use crate::error::ServerError;
-use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::service::Service;
 use crate::shared::{Input, Shared};
 use crate::wire::to_bytes;
 use meridian_core::{Effect, Event, NodeId, Outbox, Time, Token};
+use meridian_runtime::gate::Gate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use tokio::time::sleep_until;

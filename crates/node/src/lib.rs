@@ -1,7 +1,7 @@
 //! The server's shell: sockets, write-ahead log, configuration. It decides nothing.
 //!
 //! One thread runs one [`meridian_core::Process`] and all sockets of one node. What it must never
-//! get wrong is the durability rule, and that lies in one small file, [`gate`].
+//! get wrong is the durability rule, and that lies in one small file, [`meridian_runtime::gate`].
 //!
 //! | module | what |
 //! | --- | --- |
@@ -9,9 +9,8 @@
 //! | [`service`] | what a process must be for a server to run it |
 //! | [`server`] | start, run until told to stop, stop |
 //! | `driver` | events into the process, effects out of it |
-//! | [`gate`] | the durability rule |
 //! | [`journal`], [`storage`] | what the driver asks of the disk, and who does it |
-//! | [`wal`], [`blocks`], [`disk`] | the log, the blocks, the files they lie in |
+//! | [`blocks`] | the blocks; the log is [`meridian_runtime::wal`] |
 //! | `shared` | what the tasks of one server share |
 //! | `peer`, `client`, `wire` | connections |
 #![forbid(unsafe_code)]
@@ -19,17 +18,14 @@
 pub mod blocks;
 mod client;
 pub mod config;
-pub mod disk;
 mod driver;
 pub mod error;
-pub mod gate;
 pub mod journal;
 mod peer;
 pub mod server;
 pub mod service;
 mod shared;
 pub mod storage;
-pub mod wal;
 mod wire;
 
 pub use config::{NodeFile, prepare};

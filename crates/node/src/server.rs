@@ -58,8 +58,7 @@ async fn terminated() -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Tells the driver, from any thread, that more is durable.
-pub type Wake = Arc<dyn Fn() + Send + Sync>;
+pub use meridian_runtime::journal::Wake;
 
 /// Takes a record found in the log, with its number.
 pub type Replay<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), ServerError>;

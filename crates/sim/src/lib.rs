@@ -12,6 +12,7 @@
 //! | `faults` | [`Faults`]: crashes, netsplits, resets, pauses, checkpoints, clocks |
 //! | `owner` | [`Owner`]: the workload on top |
 //! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
+//! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`files`] | clients that use the file system of whole nodes |
 //! | [`search`] | many short runs of any multicast protocol |
 //! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
@@ -27,6 +28,7 @@ mod harness;
 pub mod history;
 mod link;
 mod owner;
+pub mod plain;
 pub mod replica;
 mod run;
 pub mod search;

@@ -65,7 +65,10 @@ impl Replica {
                 position: Position(self.delivered.len() as u64),
                 application: self.encode(),
             }),
-            Output::Duplicate(_) | Output::Settled(_) => None,
+            Output::Duplicate(_)
+            | Output::Settled(_)
+            | Output::Ended { .. }
+            | Output::Refused { .. } => None,
         }
     }
 
@@ -134,7 +137,9 @@ pub fn subjects(message: &Message) -> Vec<MessageId> {
     match message {
         Message::Start(start) => vec![start.id],
         Message::Append { entries, .. } => entries.iter().map(|entry| entry.start.id).collect(),
-        Message::RemoteAcks(acks) => acks.iter().map(|ack| ack.id).collect(),
+        Message::Starts(starts) => starts.iter().map(|start| start.id).collect(),
+        Message::RemoteAppend { entries, .. } => entries.iter().map(|entry| entry.id).collect(),
+        Message::Ready(ids) => ids.clone(),
         Message::Final { id, .. } | Message::Pull(id) => vec![*id],
         Message::Fetched { part, .. } | Message::NewState { part, .. } => {
             part.entries.iter().map(|entry| entry.start.id).collect()

@@ -275,7 +275,11 @@ impl Owner<Replica> for Workload {
                 self.reach(at, position);
                 self.history.push(Entry::Installed { process: at, position });
             }
-            Output::Settled(_) | Output::SnapshotWanted { .. } => {}
+            // Who was refused asks again.
+            Output::Settled(_)
+            | Output::Ended { .. }
+            | Output::Refused { .. }
+            | Output::SnapshotWanted { .. } => {}
         }
         Vec::new()
     }

@@ -30,6 +30,9 @@ pub struct Setup<P: Process> {
     pub delay: Delay<P::Peer>,
     /// The shortest and the longest flush.
     pub flush: (Duration, Duration),
+    /// How far the clock of a process is ahead of the world's: a bound of it is the bound of their skew.
+    /// Not asked where [`Faults`] let clocks show anything.
+    pub ahead: Box<dyn FnMut(P::Peer) -> Duration>,
     /// How long a process is busy with a batch of events at most.
     pub busy: Duration,
     /// How many events make a batch at most; [`Event::Idle`] follows each.
@@ -52,6 +55,7 @@ impl<P: Process> Setup<P> {
                 Duration::from_micros(random.random_range(50..=most))
             }),
             flush: (Duration::from_micros(100), Duration::from_millis(5)),
+            ahead: Box::new(|_| Duration::ZERO),
             busy: Duration::from_micros(50),
             batch: 8,
             faults: Faults::none(),
@@ -110,6 +114,7 @@ pub struct World<P: Process, O: Owner<P>> {
     make: Box<dyn FnMut(P::Peer) -> P>,
     delay: Delay<P::Peer>,
     pub(crate) flush: (Duration, Duration),
+    pub(crate) ahead: Box<dyn FnMut(P::Peer) -> Duration>,
     pub(crate) busy: Duration,
     pub(crate) batch: usize,
     pub(crate) slots: Vec<Slot<P>>,
@@ -149,6 +154,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             make: setup.make,
             delay: setup.delay,
             flush: setup.flush,
+            ahead: setup.ahead,
             busy: setup.busy,
             batch: setup.batch,
             slots: setup.peers.into_iter().map(Slot::new).collect(),

@@ -21,7 +21,7 @@ fn proposals_go_out_before_their_record_and_the_ack_after() {
     let entries = vec![entry(e1(0), 1, start(1, &[0])), entry(e1(0), 2, start(2, &[0]))];
     let to_both = |message: Message| [1, 2].map(|n| Did::Sent(process(0, n), message.clone()));
     let proposals = to_both(append(e1(0), 0, entries.clone(), 2));
-    let record = [Did::Persisted(Record::Append { from: 0, entries })];
+    let record = [Did::Persisted(Record::Append { from: 0, entries: entries.into() })];
     assert_eq!(did[1..], [&proposals[..], &record, &to_both(ack(e1(0), 2, 2))].concat());
 }
 
@@ -34,10 +34,10 @@ fn an_ack_follows_its_record() {
     assert!(sent(&did).is_empty());
     did.extend(follower.idle());
     let record = place(&did, |did| {
-        *did == Did::Persisted(Record::Append { from: 0, entries: entries.clone() })
+        *did == Did::Persisted(Record::Append { from: 0, entries: entries.clone().into() })
     });
     let to_own = place(&did, |did| *did == Did::Sent(process(0, 1), ack(e1(0), 1, 1)));
-    let to_other = place(&did, |did| *did == Did::Sent(process(1, 0), remote_ack(1, e1(0), 1)));
+    let to_other = place(&did, |did| *did == Did::Sent(process(1, 0), remote_ack(0, e1(0), 1)));
     assert!(record < to_own && record < to_other, "{did:?}");
 }
 
@@ -59,12 +59,12 @@ fn a_follower_appends_without_gaps_and_repetitions() {
 #[test]
 fn a_remote_ack_above_the_clock_is_shown_to_the_group() {
     let mut follower = Net::one(&[3, 1], process(0, 2));
-    let mut did = follower.hears(process(1, 0), remote_ack(1, e1(1), 40));
+    let mut did = follower.hears_remote(process(1, 0), 1, e1(1), 40);
     did.extend(follower.idle());
     assert!(matches!(did[0], Did::Persisted(Record::Ceiling(at)) if at >= Timestamp(40)));
     let shown = [0, 1].map(|n| Did::Sent(process(0, n), ack(e1(0), 0, 40)));
     assert_eq!(did[1..], shown);
-    follower.hears(process(1, 0), remote_ack(2, e1(1), 39));
+    follower.hears_remote(process(1, 0), 2, e1(1), 39);
     assert!(follower.idle().is_empty(), "line 48: only if it is higher");
 }
 
@@ -72,7 +72,7 @@ fn a_remote_ack_above_the_clock_is_shown_to_the_group() {
 #[test]
 fn a_remote_ack_makes_the_message_known() {
     let mut primary = Net::one(&[3, 1], process(0, 0));
-    primary.hears(process(1, 0), remote_ack(1, e1(1), 1));
+    primary.hears_remote(process(1, 0), 1, e1(1), 1);
     let did = primary.tick(Duration::from_secs(2));
     assert!(did.contains(&Did::Sent(process(1, 0), Message::Pull(id(1)))), "{did:?}");
     primary.hears(process(1, 0), Message::Start(start(1, &[0, 1])));
@@ -109,9 +109,9 @@ fn acks_of_an_earlier_epoch_do_not_count() {
 fn final_ts_is_the_maximum_over_all_destinations() {
     let mut follower = follower_of(&[3, 1, 1], 2, vec![entry(e1(0), 1, start(1, &[0, 1, 2]))], 90);
     follower.hears(process(0, 1), ack(e1(0), 1, 90));
-    follower.hears(process(1, 0), remote_ack(1, e1(1), 40));
+    follower.hears_remote(process(1, 0), 1, e1(1), 40);
     assert_eq!(delivered(&follower.idle()), NONE);
-    follower.hears(process(2, 0), remote_ack(1, e1(2), 20));
+    follower.hears_remote(process(2, 0), 1, e1(2), 20);
     let did = follower.idle();
     let at = place(&did, |did| matches!(did, Did::Told(_)));
     assert!(
@@ -125,7 +125,7 @@ fn final_ts_is_the_maximum_over_all_destinations() {
 fn nothing_is_delivered_above_the_primarys_clock() {
     let mut follower = follower_of(&[3, 1], 2, vec![entry(e1(0), 1, start(1, &[0, 1]))], 1);
     follower.hears(process(0, 1), ack(e1(0), 1, 9));
-    follower.hears(process(1, 0), remote_ack(1, e1(1), 5));
+    follower.hears_remote(process(1, 0), 1, e1(1), 5);
     assert_eq!(delivered(&follower.idle()), NONE);
     follower.hears(process(0, 0), ack(e1(0), 1, 4));
     assert_eq!(delivered(&follower.idle()), NONE);
@@ -139,7 +139,7 @@ fn nothing_is_delivered_above_the_clocks_of_a_quorum() {
     let mut follower = follower_of(&[5, 1], 4, vec![entry(e1(0), 1, start(1, &[0, 1]))], 9);
     follower.hears(process(0, 0), ack(e1(0), 1, 9));
     follower.hears(process(0, 1), ack(e1(0), 1, 4));
-    follower.hears(process(1, 0), remote_ack(1, e1(1), 5));
+    follower.hears_remote(process(1, 0), 1, e1(1), 5);
     assert_eq!(delivered(&follower.idle()), NONE);
     assert!(follower.process.log.slot(id(1)).unwrap().entry.final_ts.is_some());
     // A clock of a later epoch does not count here: what it promises is for that epoch.
@@ -158,7 +158,7 @@ fn a_message_waits_for_one_that_may_be_smaller() {
     let mut follower = follower_of(&[3, 1], 2, entries, 9);
     follower.hears(process(0, 1), ack(e1(0), 2, 9));
     assert_eq!(delivered(&follower.idle()), NONE, "1 may get the timestamp 1");
-    follower.hears(process(1, 0), remote_ack(1, e1(1), 5));
+    follower.hears_remote(process(1, 0), 1, e1(1), 5);
     assert_eq!(delivered(&follower.idle()), [2, 1]);
 }
 
@@ -168,9 +168,9 @@ fn ties_are_broken_by_name() {
     let entries = vec![entry(e1(0), 1, start(2, &[0, 1])), entry(e1(0), 2, start(1, &[0, 2]))];
     let mut follower = follower_of(&[3, 1, 1], 2, entries, 9);
     follower.hears(process(0, 1), ack(e1(0), 2, 9));
-    follower.hears(process(1, 0), remote_ack(2, e1(1), 5));
+    follower.hears_remote(process(1, 0), 2, e1(1), 5);
     assert_eq!(delivered(&follower.idle()), NONE);
-    follower.hears(process(2, 0), remote_ack(1, e1(2), 5));
+    follower.hears_remote(process(2, 0), 1, e1(2), 5);
     assert_eq!(delivered(&follower.idle()), [1, 2]);
 }
 

@@ -1,0 +1,247 @@
+//! `meridian bench multicast`: throughput and latency of multicast protocols over TCP, all members in
+//! this process, one client with each (thesis, section 4.5).
+
+mod client;
+mod cluster;
+mod layout;
+
+use crate::output::{self, Row};
+use anyhow::ensure;
+use client::{PAYLOAD_MIN, Part};
+use clap::Args;
+use cluster::{Outcome, Protocol, Setup};
+use hdrhistogram::Histogram;
+use layout::{Distances, Layout, Rule};
+use serde::Serialize;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// More members than this would be more connections than a process may have descriptors.
+const MEMBERS_MAX: u64 = 60;
+/// So much of a run is warming up: a tenth of it, at most this.
+const WARM_UP_MAX: Duration = Duration::from_secs(2);
+
+/// How to measure.
+#[derive(Debug, Args)]
+pub struct MulticastArgs {
+    /// The protocol
+    #[arg(long, value_enum, default_value = "primcast")]
+    protocol: Protocol,
+    /// How many groups
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    groups: u16,
+    /// How many replicas each group has
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
+    replicas: u16,
+    /// To how many groups each message goes: the client's own, and others at random
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    dest: u16,
+    /// Bytes of each message
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(PAYLOAD_MIN as i64..=1 << 20))]
+    payload: u32,
+    /// How many messages each client keeps under way
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    outstanding: u64,
+    /// For how many seconds it is measured
+    #[arg(long, default_value_t = 5.0, value_parser = super::positive_seconds)]
+    seconds: f64,
+    /// How far members are from each other (thesis, Table 4.1)
+    #[arg(long, value_enum, default_value = "lan")]
+    layout: Layout,
+    /// Round trips in milliseconds in place of the layout's: g=90 between groups, r=30 inside them,
+    /// g0-g3=120 between two groups, r0-r1=60 between first and second replicas of all groups
+    #[arg(long, value_name = "WHOM=MS,..", value_delimiter = ',')]
+    rtt: Vec<Rule>,
+    /// Cut this group off after a third of the time, and mend it after two thirds. No message
+    /// conflicts with another then; each client always has one under way to the cut group
+    #[arg(long, value_name = "GROUP")]
+    cut: Option<u16>,
+    /// How many threads the members share
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Print JSON instead of a table; latencies are in microseconds
+    #[arg(long)]
+    json: bool,
+}
+
+impl MulticastArgs {
+    fn setup(&self) -> anyhow::Result<Setup> {
+        let members = u64::from(self.groups) * u64::from(self.replicas);
+        ensure!(members <= MEMBERS_MAX, "{members} members, at most {MEMBERS_MAX} are possible");
+        ensure!(self.dest <= self.groups, "--dest {} of {} groups", self.dest, self.groups);
+        if let Some(cut) = self.cut {
+            ensure!(cut < self.groups, "--cut {cut}: groups are 0 to {}", self.groups - 1);
+            ensure!(self.groups > self.dest, "--cut: too few other groups for --dest {}", self.dest);
+        }
+        let mut distances = self.layout.distances();
+        if !self.rtt.is_empty() {
+            distances.rules.clone_from(&self.rtt);
+        }
+        let length = Duration::from_secs_f64(self.seconds);
+        Ok(Setup {
+            protocol: self.protocol,
+            groups: self.groups,
+            replicas: self.replicas,
+            dest: self.dest,
+            payload: self.payload as usize,
+            outstanding: self.outstanding,
+            warm_up: (length / 10).min(WARM_UP_MAX) + distances.longest() * 3,
+            length,
+            distances,
+            cut: self.cut,
+            threads: usize::from(self.threads),
+        })
+    }
+}
+
+/// Latencies of many messages.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    messages: u64,
+    mean_us: f64,
+    p50_us: f64,
+    p95_us: f64,
+    p99_us: f64,
+    max_us: f64,
+}
+
+impl Latency {
+    fn of(latency_ns: &Histogram<u64>) -> Latency {
+        let us = |quantile| latency_ns.value_at_quantile(quantile) as f64 / 1000.0;
+        Latency {
+            messages: latency_ns.len(),
+            mean_us: latency_ns.mean() / 1000.0,
+            p50_us: us(0.5),
+            p95_us: us(0.95),
+            p99_us: us(0.99),
+            max_us: latency_ns.max() as f64 / 1000.0,
+        }
+    }
+}
+
+/// The figures of one part of a run.
+#[derive(Debug, Serialize)]
+pub struct PartFigures {
+    /// `all`, or `before`, `during` or `after` a cut.
+    part: &'static str,
+    seconds: f64,
+    messages_per_second: f64,
+    /// From sending to delivery at the client's own replica.
+    client: Latency,
+    /// From sending to delivery at any leader.
+    leaders: Latency,
+    /// From sending to delivery at any follower.
+    followers: Latency,
+    /// With a cut: messages to the cut group that came back to their clients.
+    across: u64,
+}
+
+/// The figures of a run.
+#[derive(Debug, Serialize)]
+pub struct Figures {
+    protocol: Protocol,
+    groups: u16,
+    replicas: u16,
+    dest: u16,
+    payload: usize,
+    outstanding: u64,
+    threads: usize,
+    cut: Option<u16>,
+    /// Of all threads, clients among them, for each message that a client got.
+    cpu_us_per_message: f64,
+    frames_per_message: f64,
+    bytes_per_message: f64,
+    parts: Vec<PartFigures>,
+}
+
+impl Figures {
+    fn of(setup: &Setup, outcome: &Outcome) -> Figures {
+        let names: &[&str] = match setup.cut {
+            None => &["all"],
+            Some(_) => &["before", "during", "after"],
+        };
+        let parts = outcome.parts.iter().zip(names).map(|((length, part), name)| {
+            let Part { client_ns, leader_ns, follower_ns, across } = part;
+            PartFigures {
+                part: name,
+                seconds: length.as_secs_f64(),
+                messages_per_second: client_ns.len() as f64 / length.as_secs_f64(),
+                client: Latency::of(client_ns),
+                leaders: Latency::of(leader_ns),
+                followers: Latency::of(follower_ns),
+                across: *across,
+            }
+        });
+        let parts: Vec<_> = parts.collect();
+        let messages: u64 = parts.iter().map(|part| part.client.messages + part.across).sum();
+        let per_message = |quantity: f64| quantity / messages.max(1) as f64;
+        Figures {
+            protocol: setup.protocol,
+            groups: setup.groups,
+            replicas: setup.replicas,
+            dest: setup.dest,
+            payload: setup.payload,
+            outstanding: setup.outstanding,
+            threads: setup.threads,
+            cut: setup.cut,
+            cpu_us_per_message: per_message(outcome.cpu.as_secs_f64() * 1e6),
+            frames_per_message: per_message(outcome.frames as f64),
+            bytes_per_message: per_message(outcome.bytes as f64),
+            parts,
+        }
+    }
+}
+
+/// Runs `meridian bench multicast`.
+pub fn run(args: &MulticastArgs) -> anyhow::Result<ExitCode> {
+    let setup = args.setup()?;
+    let json = args.json;
+    let progress = move |seconds: f64, messages: f64| {
+        if !json {
+            note!("{seconds:>4.0} s  {messages:.0} messages/s");
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(cluster::run(setup.clone(), progress))?;
+    let figures = Figures::of(&setup, &outcome);
+    let empty = figures.parts.iter().any(|part| part.client.messages == 0);
+    if args.json {
+        output::print(&serde_json::to_string_pretty(&figures)?)?;
+    } else {
+        print(&figures)?;
+    }
+    ensure!(!empty, "in a part of the run no message was delivered");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(figures: &Figures) -> anyhow::Result<()> {
+    let head = ["", "", "messages/s", "mean", "p50", "p95", "p99", "max"];
+    let rows = figures.parts.iter().flat_map(|part| {
+        let name = if part.part == "all" { "" } else { part.part };
+        let all =
+            [("client", part.client), ("leaders", part.leaders), ("followers", part.followers)];
+        all.map(|(whose, latency)| -> Row {
+            vec![
+                name.into(),
+                whose.into(),
+                format!("{:.0}", latency.messages as f64 / part.seconds),
+                output::micros(latency.mean_us),
+                output::micros(latency.p50_us),
+                output::micros(latency.p95_us),
+                output::micros(latency.p99_us),
+                output::micros(latency.max_us),
+            ]
+        })
+    });
+    output::print(&output::table(&head, rows))?;
+    output::print(&format!(
+        "{:.1} us of CPU, {:.2} frames and {:.0} bytes for each message, over all replicas and clients",
+        figures.cpu_us_per_message, figures.frames_per_message, figures.bytes_per_message
+    ))?;
+    if let Some(cut) = figures.cut {
+        let across: Vec<String> =
+            figures.parts.iter().map(|part| format!("{} {}", part.part, part.across)).collect();
+        output::print(&format!("messages to group {cut} that came back: {}", across.join(", ")))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,369 @@
+//! A cluster inside this process, over real connections: started, loaded, looked at, stopped.
+
+use super::client::{Ask, Client, Control, MEASURED, Part, Phase, Report};
+use super::layout::Distances;
+use anyhow::{Context, bail, ensure};
+use meridian_core::{GroupId, NodeId, ProcessId};
+use meridian_multicast::{Groups, PrimCast, Role};
+use meridian_multicast::{ClockSource, Options as PrimCastOptions, Order};
+use meridian_runtime::{Clock, Handle, Listen, Networked, Options, Worker};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, sleep_until};
+
+/// How long the members may take to connect and to deliver a first message, beside the round trips.
+const MEET_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long what is under way at the end may take, beside what it took before.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often it is looked whether all is delivered.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A protocol that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// PrimCast with logical clocks
+    Primcast,
+    /// PrimCast with hybrid clocks
+    PrimcastHc,
+    /// PrimCast with the linearizable order
+    Linearizable,
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub protocol: Protocol,
+    pub groups: u16,
+    pub replicas: u16,
+    pub dest: u16,
+    pub payload: usize,
+    pub outstanding: u64,
+    pub warm_up: Duration,
+    pub length: Duration,
+    pub distances: Distances,
+    pub cut: Option<u16>,
+    pub threads: usize,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The measured parts and their lengths: one, or three with a cut.
+    pub parts: Vec<(Duration, Part)>,
+    /// Of all threads, in the measured parts.
+    pub cpu: Duration,
+    /// In the measured parts, by all members.
+    pub frames: u64,
+    pub bytes: u64,
+    /// Messages that any group delivered, those not measured among them.
+    pub delivered: u64,
+}
+
+/// Runs it; `progress` is told seconds and messages per second, once a second.
+pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result<Outcome> {
+    let primcast = |order, clock| {
+        move |me, groups: &Groups| {
+            PrimCast::new(me, groups.clone()).with_options(PrimCastOptions { order, clock })
+        }
+    };
+    let leads = |process: &PrimCast| process.role() == Role::Primary;
+    match setup.protocol {
+        Protocol::Primcast => {
+            let make = primcast(Order::Sequential, ClockSource::Logical);
+            run_with(setup, make, leads, progress).await
+        }
+        Protocol::PrimcastHc => {
+            let make = primcast(Order::Sequential, ClockSource::Hybrid);
+            run_with(setup, make, leads, progress).await
+        }
+        Protocol::Linearizable => {
+            let make = primcast(Order::Linearizable, ClockSource::Logical);
+            run_with(setup, make, leads, progress).await
+        }
+    }
+}
+
+async fn run_with<P: Networked + Send>(
+    setup: Setup,
+    make: impl Fn(ProcessId, &Groups) -> P,
+    leads: fn(&P) -> bool,
+    progress: impl FnMut(f64, f64),
+) -> anyhow::Result<Outcome> {
+    let setup = Arc::new(setup);
+    let cluster = Cluster::start(setup, make, leads).await?;
+    let measured = cluster.measure(progress).await;
+    let closed = cluster.close().await;
+    let outcome = measured?;
+    closed?;
+    Ok(outcome)
+}
+
+/// All members with their clients.
+struct Cluster {
+    setup: Arc<Setup>,
+    control: Arc<Control>,
+    members: Vec<Handle<Ask>>,
+}
+
+impl Cluster {
+    async fn start<P: Networked + Send>(
+        setup: Arc<Setup>,
+        make: impl Fn(ProcessId, &Groups) -> P,
+        leads: fn(&P) -> bool,
+    ) -> anyhow::Result<Cluster> {
+        let ids: Vec<ProcessId> = (0..setup.groups * setup.replicas)
+            .map(|node| ProcessId { group: GroupId(node / setup.replicas), node: NodeId(node) })
+            .collect();
+        let mut groups: BTreeMap<GroupId, Vec<NodeId>> = BTreeMap::new();
+        let mut addresses = BTreeMap::new();
+        let mut sockets = Vec::new();
+        for id in &ids {
+            groups.entry(id.group).or_default().push(id.node);
+            let socket = TcpListener::bind("127.0.0.1:0").context("cannot listen on 127.0.0.1")?;
+            addresses.insert(*id, socket.local_addr()?.to_string());
+            sockets.push(socket);
+        }
+        let groups: Groups = Arc::new(groups);
+        let control = Arc::new(Control::new(ids.len()));
+        let workers = (0..setup.threads).map(|at| Worker::start(&format!("bench-{at}")));
+        let workers: Vec<Worker> = workers.collect::<Result<_, _>>()?;
+        // One for all, so that latencies between members can be told.
+        let clock = Clock::start();
+        let mut cluster = Cluster { setup: setup.clone(), control, members: Vec::new() };
+        let place = |id: &ProcessId| (id.group.0, id.node.0 % setup.replicas);
+        for (number, (id, socket)) in ids.iter().zip(sockets).enumerate() {
+            let delays = ids.iter().map(|to| (*to, setup.distances.delay(place(id), place(to))));
+            let options = Options {
+                listen: Listen::Socket(socket),
+                delays: delays.collect(),
+                clock,
+                ..Options::new("bench", *id, "", addresses.clone())
+            };
+            let control = cluster.control.clone();
+            let client = Client::new(setup.clone(), control, number, *id, leads);
+            let worker = &workers[number % workers.len()];
+            cluster.members.push(worker.host(options, make(*id, &groups), client).await?);
+        }
+        Ok(cluster)
+    }
+
+    async fn measure(&self, mut progress: impl FnMut(f64, f64)) -> anyhow::Result<Outcome> {
+        self.meet().await?;
+        self.control.set(Phase::WarmUp);
+        self.ask_all(|| Ask::Begin).await?;
+        sleep(self.setup.warm_up).await;
+        let (cpu, frames, bytes) = (cpu_time(), self.frames(), self.bytes());
+        let mut lengths = Vec::new();
+        let mut watch = Watch { begin: Instant::now(), shown: 0, total: self.completed() };
+        if let Some(cut) = self.setup.cut {
+            let third = self.setup.length / 3;
+            lengths.push(self.part(Phase::Before, third, &mut watch, &mut progress).await);
+            self.cut(BTreeSet::from([GroupId(cut)])).await?;
+            lengths.push(self.part(Phase::During, third, &mut watch, &mut progress).await);
+            self.cut(BTreeSet::new()).await?;
+            lengths.push(self.part(Phase::After, third, &mut watch, &mut progress).await);
+        } else {
+            let length = self.setup.length;
+            lengths.push(self.part(Phase::Before, length, &mut watch, &mut progress).await);
+        }
+        self.control.set(Phase::Drain);
+        let cpu = cpu_time().saturating_sub(cpu);
+        let (frames, bytes) = (self.frames() - frames, self.bytes() - bytes);
+        let reports = self.drain().await?;
+        let delivered = check(&reports)?;
+        let mut parts: [Part; MEASURED] = std::array::from_fn(|_| Part::new());
+        for report in &reports {
+            parts.iter_mut().zip(&report.parts).for_each(|(sum, part)| sum.merge(part));
+        }
+        let parts = lengths.into_iter().zip(parts).collect();
+        Ok(Outcome { parts, cpu, frames, bytes, delivered })
+    }
+
+    /// Waits until every client has had a message of its own that all groups delivered.
+    async fn meet(&self) -> anyhow::Result<()> {
+        self.ask_all(|| Ask::Meet).await?;
+        let deadline = Instant::now() + MEET_TIMEOUT + self.setup.distances.longest() * 10;
+        while self.completed() < self.members.len() as u64 {
+            if Instant::now() > deadline {
+                bail!("only {} of {} first messages arrived", self.completed(), self.members.len());
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// Lets a part of the run pass; tells how long it was.
+    async fn part(
+        &self,
+        phase: Phase,
+        length: Duration,
+        watch: &mut Watch,
+        progress: &mut impl FnMut(f64, f64),
+    ) -> Duration {
+        let begin = Instant::now();
+        self.control.set(phase);
+        while begin.elapsed() < length {
+            let next = watch.begin + Duration::from_secs(watch.shown + 1);
+            sleep_until(next.min(begin + length).into()).await;
+            if Instant::now() >= next {
+                watch.shown += 1;
+                let total = self.completed();
+                progress(watch.begin.elapsed().as_secs_f64(), (total - watch.total) as f64);
+                watch.total = total;
+            }
+        }
+        begin.elapsed()
+    }
+
+    /// Waits until all that was sent is delivered everywhere, or nothing more is.
+    async fn drain(&self) -> anyhow::Result<Vec<Report>> {
+        let deadline = Instant::now() + DRAIN_TIMEOUT + self.setup.distances.longest() * 10;
+        loop {
+            let reports = self.reports().await?;
+            let pending: u64 = reports.iter().map(|report| report.pending).sum();
+            let even = reports.iter().all(|report| {
+                reports.iter().all(|other| {
+                    other.me.group != report.me.group || other.delivered == report.delivered
+                })
+            });
+            if pending == 0 && even {
+                return Ok(reports);
+            }
+            if Instant::now() > deadline {
+                let counts: Vec<String> = reports
+                    .iter()
+                    .map(|report| format!("{} {}", report.me, report.delivered))
+                    .collect();
+                bail!(
+                    "{pending} messages are not delivered everywhere though nothing is in their way ({})",
+                    counts.join(", ")
+                );
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    async fn reports(&self) -> anyhow::Result<Vec<Report>> {
+        let mut reports = Vec::new();
+        for member in &self.members {
+            let (answer, report) = oneshot::channel();
+            member.request(Ask::Report(answer)).await?;
+            reports.push(report.await.context("a member has stopped")?);
+        }
+        Ok(reports)
+    }
+
+    async fn ask_all(&self, ask: impl Fn() -> Ask) -> anyhow::Result<()> {
+        for member in &self.members {
+            member.request(ask()).await?;
+        }
+        Ok(())
+    }
+
+    async fn cut(&self, groups: BTreeSet<GroupId>) -> anyhow::Result<()> {
+        for member in &self.members {
+            member.cut(groups.clone()).await?;
+        }
+        Ok(())
+    }
+
+    async fn close(&self) -> anyhow::Result<()> {
+        for member in &self.members {
+            member.close().await?;
+        }
+        Ok(())
+    }
+
+    fn completed(&self) -> u64 {
+        self.control.completed.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    fn frames(&self) -> u64 {
+        let frames = self.members.iter().map(|m| m.counters().frames.load(Ordering::Relaxed));
+        frames.sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.members.iter().map(|m| m.counters().bytes.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// What was shown of a run.
+struct Watch {
+    begin: Instant,
+    shown: u64,
+    total: u64,
+}
+
+/// Whether all replicas of each group have delivered the same, and not nothing; tells how much, over the
+/// groups.
+fn check(reports: &[Report]) -> anyhow::Result<u64> {
+    let mut groups: BTreeMap<GroupId, &Report> = BTreeMap::new();
+    for report in reports {
+        let first = groups.entry(report.me.group).or_insert(report);
+        ensure!(
+            (first.delivered, first.hash) == (report.delivered, report.hash),
+            "{} and {} have delivered different sequences ({} and {} messages): a bug",
+            first.me,
+            report.me,
+            first.delivered,
+            report.delivered
+        );
+    }
+    let total = groups.values().map(|report| report.delivered).sum();
+    ensure!(groups.values().all(|report| report.delivered > 0), "a group has delivered nothing");
+    Ok(total)
+}
+
+/// What all threads of this process have used.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(node: u16, delivered: u64, hash: u64) -> Report {
+        let me = ProcessId { group: GroupId(0), node: NodeId(node) };
+        Report { me, pending: 0, delivered, hash, parts: std::array::from_fn(|_| Part::new()) }
+    }
+
+    #[test]
+    fn replicas_that_differ_or_deliver_nothing_fail_the_run() {
+        assert_eq!(check(&[report(0, 3, 9), report(1, 3, 9)]).unwrap(), 3);
+        let differ = check(&[report(0, 3, 9), report(1, 3, 8)]).unwrap_err().to_string();
+        assert!(differ.contains("g0/n1"), "{differ}");
+        assert!(check(&[report(0, 3, 9), report(1, 2, 9)]).is_err());
+        assert!(check(&[report(0, 0, 0)]).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_small_cluster_delivers_the_same_everywhere() {
+        let setup = Setup {
+            protocol: Protocol::Primcast,
+            groups: 2,
+            replicas: 3,
+            dest: 2,
+            payload: 32,
+            outstanding: 2,
+            warm_up: Duration::ZERO,
+            length: Duration::from_millis(300),
+            distances: Distances::default(),
+            cut: None,
+            threads: 1,
+        };
+        let outcome = run(setup, |_, _| ()).await.unwrap();
+        let (_, part) = &outcome.parts[0];
+        assert!(part.client_ns.len() > 0 && outcome.delivered >= part.client_ns.len());
+        // Each message reaches six replicas, two of them leaders.
+        assert!(part.follower_ns.len() > part.leader_ns.len());
+    }
+}

@@ -1,0 +1,211 @@
+//! The entries of `T` that are not delivered, in the order in which they will be.
+//!
+//! Each stands under its rank: the greatest lower bound of its final timestamp that is known here, and
+//! its name. All that conflict with each other are delivered in the order of their final ranks, so an
+//! entry may be delivered once no other that conflicts with it stands before it (line 30, and section
+//! 4.4.3). An entry that touches keys only is looked at again when the one that it may have
+//! waited for moves or goes, so a queue held up by one message costs nothing per message behind it.
+//!
+//! Invariants:
+//! - Q1: `all` holds exactly the entries of `T` not delivered; `keys` those of them that touch keys only,
+//!   once for each key; `whole` the others, if there was ever one that touches keys only.
+//! - Q2: an entry that touches keys only, is final and the first of all that it conflicts with is in `work`.
+
+use crate::message::{Rank, Timestamp, Touches};
+use meridian_core::{ClientId, MessageId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+
+/// No rank is lower.
+const LOWEST: Rank = (Timestamp(0), MessageId { client: ClientId(0), sequence: 0 });
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Queue {
+    all: BTreeMap<Rank, u64>,
+    keys: BTreeSet<(u64, Rank)>,
+    whole: BTreeSet<Rank>,
+    /// Whether `whole` is kept.
+    keyed: bool,
+    work: BTreeSet<Rank>,
+}
+
+impl Queue {
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Rank and index of the first.
+    pub fn first(&self) -> Option<(Rank, u64)> {
+        self.all.first_key_value().map(|(rank, index)| (*rank, *index))
+    }
+
+    /// The indexes, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.all.values().copied()
+    }
+
+    /// The index of the entry with this rank.
+    pub fn index(&self, rank: Rank) -> Option<u64> {
+        self.all.get(&rank).copied()
+    }
+
+    /// Adds an entry.
+    pub fn insert(&mut self, rank: Rank, index: u64, touches: &Touches) {
+        if let Touches::Keys(keys) = touches {
+            if !self.keyed {
+                self.keyed = true;
+                self.whole = self.all.keys().copied().collect();
+            }
+            self.keys.extend(keys.iter().map(|key| (*key, rank)));
+        } else if self.keyed {
+            self.whole.insert(rank);
+        }
+        self.all.insert(rank, index);
+    }
+
+    /// Takes out an entry: it is delivered, or cut off.
+    pub fn remove(&mut self, rank: Rank, touches: &Touches) {
+        self.all.remove(&rank);
+        if self.keyed {
+            self.work.remove(&rank);
+            self.take(rank, None, touches);
+        }
+    }
+
+    /// The entry at `old` has a higher bound now.
+    pub fn raise(&mut self, old: Rank, new: Rank, touches: &Touches) {
+        let Some(index) = self.all.remove(&old) else { return };
+        if self.keyed {
+            self.take(old, Some(new), touches);
+            if self.work.remove(&old) {
+                self.work.insert(new);
+            }
+        }
+        self.insert(new, index, touches);
+    }
+
+    /// Takes an entry out of the queues of what it touches, and notes whom it may have held up there, as
+    /// far as it will hold them up no more at `new`.
+    fn take(&mut self, rank: Rank, new: Option<Rank>, touches: &Touches) {
+        match touches {
+            Touches::Keys(keys) => {
+                for key in keys.iter() {
+                    self.keys.remove(&(*key, rank));
+                    if let Some(next) = self.next_of(*key, rank) {
+                        self.work.insert(next);
+                    }
+                }
+            }
+            Touches::All => {
+                self.whole.remove(&rank);
+                let next = self.whole.range((Excluded(rank), Unbounded)).next().copied();
+                let end = next.into_iter().chain(new).min();
+                let freed = self.all.range((Excluded(rank), end.map_or(Unbounded, Excluded)));
+                self.work.extend(freed.map(|(rank, _)| *rank));
+            }
+        }
+    }
+
+    fn next_of(&self, key: u64, after: Rank) -> Option<Rank> {
+        let next = self.keys.range((Excluded((key, after)), Unbounded)).next();
+        next.filter(|(of, _)| *of == key).map(|(_, rank)| *rank)
+    }
+
+    /// The entry is final, or something else changed for it: it is to be looked at, if it may pass others.
+    pub fn look_at(&mut self, rank: Rank, touches: &Touches) {
+        if matches!(touches, Touches::Keys(_)) {
+            self.work.insert(rank);
+        }
+    }
+
+    /// The next to look at, with a timestamp up to `clock`.
+    pub fn next_to_look_at(&mut self, clock: Timestamp) -> Option<(Rank, u64)> {
+        loop {
+            let rank = *self.work.first().filter(|rank| rank.0 <= clock)?;
+            self.work.remove(&rank);
+            if let Some(index) = self.all.get(&rank) {
+                return Some((rank, *index));
+            }
+        }
+    }
+
+    /// Whether no entry with a rank below `rank` conflicts with `touches`.
+    pub fn is_free(&self, rank: Rank, touches: &Touches) -> bool {
+        let before = |first: Option<Rank>| first.is_some_and(|first| first < rank);
+        match touches {
+            Touches::All => !before(self.first().map(|(first, _)| first)),
+            Touches::Keys(_) if !self.keyed => !before(self.first().map(|(first, _)| first)),
+            Touches::Keys(keys) => {
+                let first_of = |key: &u64| {
+                    let first = self.keys.range((*key, LOWEST)..).next();
+                    first.filter(|(of, _)| of == key).map(|(_, rank)| *rank)
+                };
+                !before(self.whole.first().copied())
+                    && !keys.iter().any(|key| before(first_of(key)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(ts: u64) -> Rank {
+        (Timestamp(ts), MessageId { client: ClientId(1), sequence: ts })
+    }
+
+    fn looked_at(queue: &mut Queue) -> Vec<u64> {
+        std::iter::from_fn(|| queue.next_to_look_at(Timestamp(99)))
+            .map(|(_, index)| index)
+            .collect()
+    }
+
+    /// Section 4.4.3: only what conflicts holds up.
+    #[test]
+    fn only_what_touches_the_same_holds_up() {
+        let (a, b) = (Touches::keys([1]), Touches::keys([2]));
+        let both = Touches::keys([1, 2]);
+        let mut queue = Queue::default();
+        queue.insert(rank(1), 1, &a);
+        queue.insert(rank(2), 2, &b);
+        queue.insert(rank(3), 3, &both);
+        queue.insert(rank(4), 4, &Touches::All);
+        queue.insert(rank(5), 5, &a);
+        assert!(queue.is_free(rank(2), &b) && !queue.is_free(rank(3), &both));
+        queue.remove(rank(2), &b);
+        assert_eq!(looked_at(&mut queue), [3]);
+        assert!(!queue.is_free(rank(3), &both), "1 is before it");
+        queue.raise(rank(1), rank(7), &a);
+        assert_eq!(looked_at(&mut queue), [3]);
+        assert!(queue.is_free(rank(3), &both));
+        assert!(!queue.is_free(rank(4), &Touches::All) && !queue.is_free(rank(5), &a));
+        queue.remove(rank(3), &both);
+        queue.raise(rank(4), rank(6), &Touches::All);
+        assert_eq!(looked_at(&mut queue), [5]);
+        assert!(queue.is_free(rank(5), &a) && !queue.is_free(rank(7), &a));
+    }
+
+    #[test]
+    fn one_that_conflicts_with_all_waits_for_all() {
+        let mut queue = Queue::default();
+        queue.insert(rank(1), 1, &Touches::All);
+        queue.insert(rank(2), 2, &Touches::keys([1]));
+        queue.insert(rank(3), 3, &Touches::All);
+        assert!(!queue.is_free(rank(2), &Touches::keys([1])));
+        queue.remove(rank(1), &Touches::All);
+        assert_eq!(looked_at(&mut queue), [2]);
+        assert!(queue.is_free(rank(2), &Touches::keys([1])));
+        assert!(!queue.is_free(rank(3), &Touches::All));
+        queue.remove(rank(2), &Touches::keys([1]));
+        assert!(queue.is_free(rank(3), &Touches::All));
+    }
+}

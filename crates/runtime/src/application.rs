@@ -1,0 +1,108 @@
+//! What runs on top of a member, on its thread.
+
+use crate::peer::Peer;
+use bytes::Bytes;
+use meridian_core::{GroupId, Process, ProcessId, Time};
+use meridian_multicast::Protocol;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+
+/// A protocol that can be run over a network.
+pub trait Networked:
+    Protocol
+    + Process<Message: Serialize + DeserializeOwned, Record: Serialize + DeserializeOwned + Send>
+    + 'static
+{
+}
+
+impl<P> Networked for P where
+    P: Protocol
+        + Process<Message: Serialize + DeserializeOwned, Record: Serialize + DeserializeOwned + Send>
+        + 'static
+{
+}
+
+/// What runs on top of a member, called on the member's thread. It must not block.
+pub trait Application<P: Networked>: 'static {
+    /// What its handle asks of it.
+    type Request: Send + 'static;
+
+    /// The handle asks something.
+    fn on_request(&mut self, at: &mut At<'_, P>, request: Self::Request);
+
+    /// The process has told something, in order.
+    fn on_output(&mut self, at: &mut At<'_, P>, output: P::Output);
+
+    /// The time that [`Application::due`] named has come.
+    fn on_due(&mut self, _at: &mut At<'_, P>) {}
+
+    /// When it wants to be called next though nothing happens.
+    fn due(&self) -> Option<Time> {
+        None
+    }
+
+    /// Whether it has more to do than it should: sockets are not read until that is over. Whoever ends it
+    /// calls the function that [`Application::on_room`] got.
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    /// A record found on disk, before the start: the process is rebuilt by it.
+    fn replay(&mut self, process: &mut P, record: P::Record) {
+        process.replay(record);
+    }
+
+    /// What must be kept of the application when a checkpoint takes the place of the log, from whose
+    /// records it could otherwise be rebuilt. `None`: not now, the log is to grow on.
+    fn checkpoint(&mut self) -> Option<Bytes> {
+        Some(Bytes::new())
+    }
+
+    /// What [`Application::checkpoint`] gave, found on disk after the process's own records.
+    fn restore(&mut self, _state: Bytes) {}
+
+    /// Takes what tells the member that there is room again.
+    fn on_room(&mut self, _room: Box<dyn Fn() + Send + Sync>) {}
+}
+
+/// What an application sees of its member, and how it commands it.
+pub struct At<'a, P: Networked> {
+    /// The member's time.
+    pub now: Time,
+    /// The process.
+    pub process: &'a P,
+    pub(crate) commands: &'a mut Vec<P::Command>,
+    pub(crate) peers: &'a [Peer],
+    pub(crate) me: ProcessId,
+}
+
+impl<P: Networked> At<'_, P> {
+    /// Asks the process for something; it is stepped when the application has returned.
+    pub fn command(&mut self, command: P::Command) {
+        self.commands.push(command);
+    }
+
+    /// Which process this is.
+    pub fn me(&self) -> ProcessId {
+        self.me
+    }
+
+    /// Whether there is such a group.
+    pub fn knows(&self, group: GroupId) -> bool {
+        group == self.me.group || self.peers.iter().any(|peer| peer.id.group == group)
+    }
+
+    /// Whether there has been no connection with a quorum of `group` for so long.
+    pub fn is_unreachable(&self, group: GroupId, since: Duration) -> bool {
+        let (mut members, mut near) = (0, 0);
+        if group == self.me.group {
+            (members, near) = (1, 1);
+        }
+        for peer in self.peers.iter().filter(|peer| peer.id.group == group) {
+            members += 1;
+            near += usize::from(peer.link.is_open() || self.now.since(peer.changed) < since);
+        }
+        near < members / 2 + 1
+    }
+}

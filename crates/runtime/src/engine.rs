@@ -1,0 +1,316 @@
+//! Events into the process, effects out of it.
+//!
+//! Tasks that read sockets step the process with what arrived. When all that was ready is in, the batch
+//! ends: the process is told so ([`Event::Idle`]), the application hears what was delivered, and each
+//! peer is sent all that is for it in one frame and one write. Nothing waits for a batch to fill.
+
+use crate::application::{Application, At, Networked};
+use crate::clock::Clock;
+use crate::error::MemberError;
+use crate::peer::{Counters, Peer};
+use crate::store::{Passing, Store};
+use crate::wire::{self, WireError};
+use meridian_core::link::{LinkEvent, Packet};
+use meridian_core::{Effect, Event, GroupId, Outbox, ProcessId, Time, Token};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// So often a process may answer itself and its application before others have their turn.
+const ROUNDS: usize = 16;
+/// How often links are asked whether they have only an acknowledgement to send.
+const SWEEP: Duration = Duration::from_millis(25);
+
+/// See the module's documentation.
+pub(crate) struct Engine<P: Networked, A> {
+    pub(crate) me: ProcessId,
+    pub(crate) clock: Clock,
+    /// Ascending by id.
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) counters: Arc<Counters>,
+    /// The groups that are cut off from all others.
+    pub(crate) cut: BTreeSet<GroupId>,
+    process: P,
+    application: A,
+    store: Option<Store<P>>,
+    outbox: Outbox<P>,
+    /// By time, then in the order in which they were set.
+    timers: BTreeMap<(Time, u64), Token>,
+    timers_set: u64,
+    /// What the process sent to itself.
+    loopback: VecDeque<P::Message>,
+    outputs: Vec<P::Output>,
+    commands: Vec<P::Command>,
+    /// The peers that something was sent to in this batch.
+    touched: Vec<usize>,
+    /// Whether anything has happened since the last batch ended.
+    stirred: bool,
+    sweep: Option<Time>,
+}
+
+impl<P: Networked, A: Application<P>> Engine<P, A> {
+    pub(crate) fn new(
+        me: ProcessId,
+        parts: (P, A, Option<Store<P>>),
+        clock: Clock,
+        peers: Vec<Peer>,
+        counters: Arc<Counters>,
+    ) -> Engine<P, A> {
+        let (process, application, store) = parts;
+        Engine {
+            me,
+            clock,
+            peers,
+            counters,
+            cut: BTreeSet::new(),
+            process,
+            application,
+            store,
+            outbox: Outbox::new(),
+            timers: BTreeMap::new(),
+            timers_set: 0,
+            loopback: VecDeque::new(),
+            outputs: Vec::new(),
+            commands: Vec::new(),
+            touched: Vec::new(),
+            stirred: false,
+            sweep: None,
+        }
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.step(self.clock.now(), Event::Started);
+    }
+
+    /// Whether sockets are not to be read for now.
+    pub(crate) fn is_full(&self) -> bool {
+        self.application.is_full() || self.store.as_ref().is_some_and(Store::is_full)
+    }
+
+    /// Whether the network between the groups of this member and of that one is cut.
+    pub(crate) fn is_cut(&self, from: ProcessId) -> bool {
+        from.group != self.me.group
+            && (self.cut.contains(&from.group) || self.cut.contains(&self.me.group))
+    }
+
+    pub(crate) fn index(&self, id: ProcessId) -> Option<usize> {
+        self.peers.binary_search_by_key(&id, |peer| peer.id).ok()
+    }
+
+    /// Takes what a peer has put into a frame.
+    pub(crate) fn on_frame(&mut self, peer: usize, body: &[u8]) -> Result<(), WireError> {
+        let packet: Packet = wire::decode(body)?;
+        let now = self.clock.now();
+        let from = self.peers[peer].id;
+        let events = self.peers[peer].link.on_packet(now, packet)?;
+        self.sweep.get_or_insert(now + SWEEP);
+        for event in events {
+            match event {
+                LinkEvent::Restarted => self.step(now, Event::Restarted(from)),
+                LinkEvent::Message(bytes) => {
+                    let mut rest = &bytes[..];
+                    while !rest.is_empty() {
+                        let message;
+                        // It counts as arrived: without a reset both would believe that it did.
+                        (message, rest) = wire::take(rest)
+                            .inspect_err(|_: &WireError| self.peers[peer].link.reset())?;
+                        self.step(now, Event::Message { from, message });
+                    }
+                }
+            }
+        }
+        self.touch(peer); // The link may have waited for this one to open.
+        Ok(())
+    }
+
+    /// The application's handle asks something.
+    pub(crate) fn on_request(&mut self, request: A::Request) {
+        let now = self.clock.now();
+        self.with_application(now, |application, at| application.on_request(at, request));
+    }
+
+    /// The application learns how to end that it is full.
+    pub(crate) fn on_room(&mut self, room: Box<dyn Fn() + Send + Sync>) {
+        self.application.on_room(room);
+    }
+
+    /// Ends the batch; tells whether there is more to do at once.
+    pub(crate) fn finish(&mut self) -> Result<bool, MemberError> {
+        let now = self.clock.now();
+        self.pass_durable()?;
+        while let Some(entry) = self.timers.first_entry()
+            && entry.key().0 <= now
+        {
+            let token = entry.remove();
+            self.step(now, Event::Timer(token));
+        }
+        if self.application.due().is_some_and(|due| due <= now) {
+            self.with_application(now, |application, at| application.on_due(at));
+        }
+        for _ in 0..ROUNDS {
+            for _ in 0..self.loopback.len() {
+                let Some(message) = self.loopback.pop_front() else { break };
+                self.step(now, Event::Message { from: self.me, message });
+            }
+            self.run_commands(now);
+            if !self.stirred {
+                break;
+            }
+            self.stirred = false;
+            self.step(now, Event::Idle);
+            self.tell();
+        }
+        if let Some(store) = &mut self.store
+            && store.end_batch()
+            && let Some(state) = self.application.checkpoint()
+        {
+            store.checkpoint(&self.process, state);
+        }
+        self.transmit(now);
+        Ok(self.stirred || !self.loopback.is_empty() || !self.commands.is_empty())
+    }
+
+    /// When [`Engine::finish`] must be called though nothing happens.
+    pub(crate) fn due(&self) -> Option<Time> {
+        let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
+        let held = self.peers.iter().filter_map(Peer::held_due).min();
+        [timer, held, self.sweep, self.application.due()].into_iter().flatten().min()
+    }
+
+    /// Writes to a peer whose connection takes more.
+    pub(crate) fn transmit_to(&mut self, peer: usize) {
+        let now = self.clock.now();
+        self.peers[peer].transmit(now, &self.counters);
+    }
+
+    /// Stops what is written to disk.
+    pub(crate) fn close(&mut self) -> Result<(), MemberError> {
+        self.store.take().map_or(Ok(()), Store::close)
+    }
+
+    fn run_commands(&mut self, now: Time) {
+        let mut commands = std::mem::take(&mut self.commands);
+        for command in commands.drain(..) {
+            self.step(now, Event::Command(command));
+        }
+        self.commands = commands;
+    }
+
+    /// Tells the application what the process has told.
+    fn tell(&mut self) {
+        if self.outputs.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        let mut outputs = std::mem::take(&mut self.outputs);
+        self.with_application(now, |application, at| {
+            outputs.drain(..).for_each(|output| application.on_output(at, output));
+        });
+        self.outputs = outputs;
+    }
+
+    fn with_application(&mut self, now: Time, run: impl FnOnce(&mut A, &mut At<'_, P>)) {
+        let Engine { application, process, commands, peers, me, .. } = self;
+        run(application, &mut At { now, process, commands, peers, me: *me });
+    }
+
+    /// Sends each peer what is for it.
+    fn transmit(&mut self, now: Time) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for index in touched.drain(..) {
+            let peer = &mut self.peers[index];
+            peer.touched = false;
+            peer.transmit(now, &self.counters);
+        }
+        self.touched = touched;
+        for peer in &mut self.peers {
+            if peer.held_due().is_some_and(|due| due <= now) {
+                peer.transmit(now, &self.counters);
+            }
+        }
+        if self.sweep.is_some_and(|at| at <= now) {
+            let mut waits = false;
+            for peer in &mut self.peers {
+                if peer.link.poll_timer().is_some_and(|due| due <= now) {
+                    peer.transmit(now, &self.counters);
+                }
+                waits |= peer.link.poll_timer().is_some();
+            }
+            self.sweep = if waits { Some(now + SWEEP) } else { None };
+        }
+    }
+
+    /// Steps the process and carries out what it asks for, as far as it may be.
+    fn step(&mut self, now: Time, event: Event<P>) {
+        self.stirred |= !matches!(event, Event::Idle);
+        self.process.step(now, event, &mut self.outbox);
+        if self.outbox.is_empty() {
+            return;
+        }
+        let mut outbox = std::mem::take(&mut self.outbox);
+        for effect in outbox.drain() {
+            let passing = match effect {
+                Effect::Persist(record) => {
+                    if let Some(store) = &mut self.store {
+                        store.persist(&record);
+                    }
+                    continue;
+                }
+                Effect::Note(record) => {
+                    if let Some(store) = &mut self.store {
+                        store.note(&record);
+                    }
+                    continue;
+                }
+                Effect::Timer { at, token } => {
+                    self.timers_set += 1;
+                    self.timers.insert((at, self.timers_set), token);
+                    continue;
+                }
+                Effect::Send { to, message } => Passing::Send { to, message },
+                Effect::Output(output) => Passing::Output(output),
+            };
+            match &mut self.store {
+                None => self.pass(passing),
+                Some(store) => store.gate.push(passing),
+            }
+        }
+        self.outbox = outbox;
+        self.pass_open();
+    }
+
+    /// Lets out what the disk has made durable since the last time.
+    fn pass_durable(&mut self) -> Result<(), MemberError> {
+        let Some(store) = &mut self.store else { return Ok(()) };
+        store.on_durable()?;
+        self.pass_open();
+        self.stirred |= !self.outputs.is_empty(); // To be told.
+        Ok(())
+    }
+
+    fn pass_open(&mut self) {
+        while let Some(passing) = self.store.as_mut().and_then(|store| store.gate.pop()) {
+            self.pass(passing);
+        }
+    }
+
+    fn pass(&mut self, passing: Passing<P>) {
+        match passing {
+            Passing::Send { to, message } if to == self.me => self.loopback.push_back(message),
+            Passing::Send { to, message } => {
+                let index = self.index(to).expect("processes name only processes of the groups");
+                self.peers[index].send(&message);
+                self.touch(index);
+            }
+            Passing::Output(output) => self.outputs.push(output),
+        }
+    }
+
+    fn touch(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        if !peer.touched {
+            peer.touched = true;
+            self.touched.push(index);
+        }
+    }
+}

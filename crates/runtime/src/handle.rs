@@ -1,0 +1,245 @@
+//! Members on threads, and how other threads speak with them.
+
+use crate::application::{Application, Networked};
+use crate::clock::Clock;
+use crate::delay::Delay;
+use crate::engine::Engine;
+use crate::error::MemberError;
+use crate::local::Local;
+use crate::peer::{Counters, Peer};
+use crate::storage::{self, Storage};
+use meridian_core::{GroupId, ProcessId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::LocalSet;
+
+/// So many requests to one member wait at most; then senders wait.
+const REQUESTS_MAX: usize = 4096;
+/// So many members wait at most to be hosted by one thread.
+const JOBS_MAX: usize = 1024;
+
+/// Where a member is listening.
+#[derive(Debug)]
+pub enum Listen {
+    /// On this address.
+    Address(String),
+    /// On a socket that listens already: so members can know each other's ports before any starts.
+    Socket(TcpListener),
+}
+
+/// How a member takes part.
+#[derive(Debug)]
+pub struct Options {
+    /// The name of the cluster: members of another are turned away.
+    pub cluster: String,
+    /// Who this is.
+    pub me: ProcessId,
+    /// Where it listens.
+    pub listen: Listen,
+    /// Where all the others listen.
+    pub peers: BTreeMap<ProcessId, String>,
+    /// What is added to the way to some of them.
+    pub delays: BTreeMap<ProcessId, Delay>,
+    /// Where records are kept.
+    pub storage: Storage,
+    /// The time that its process is given.
+    pub clock: Clock,
+}
+
+impl Options {
+    /// A member at `address` that keeps its records in memory only.
+    pub fn new(
+        cluster: impl Into<String>,
+        me: ProcessId,
+        address: impl Into<String>,
+        peers: BTreeMap<ProcessId, String>,
+    ) -> Options {
+        Options {
+            cluster: cluster.into(),
+            me,
+            listen: Listen::Address(address.into()),
+            peers,
+            delays: BTreeMap::new(),
+            storage: Storage::Memory,
+            clock: Clock::start(),
+        }
+    }
+}
+
+type Job = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
+
+/// A thread that hosts members; it ends when this and all members on it are gone.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Worker {
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn start(name: &str) -> Result<Worker, MemberError> {
+        let failed = |error: std::io::Error| MemberError::Thread(error.to_string());
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (jobs, mut waiting) = mpsc::channel::<Job>(JOBS_MAX);
+        let run = move || {
+            let local = LocalSet::new();
+            local.block_on(&runtime, async move {
+                let mut members = tokio::task::JoinSet::new();
+                while let Some(job) = waiting.recv().await {
+                    members.spawn_local(job());
+                    while members.try_join_next().is_some() {}
+                }
+                while members.join_next().await.is_some() {}
+            });
+        };
+        std::thread::Builder::new().name(name.into()).spawn(run).map_err(failed)?;
+        Ok(Worker { jobs })
+    }
+
+    /// Hosts a member: `process` with `application` on top of it. It runs when this returns.
+    ///
+    /// # Errors
+    /// If the address cannot be listened on, the options contradict each other, or what is on disk
+    /// cannot be used.
+    pub async fn host<P: Networked + Send, A: Application<P> + Send>(
+        &self,
+        options: Options,
+        process: P,
+        application: A,
+    ) -> Result<Handle<A::Request>, MemberError> {
+        let (inputs, requests) = mpsc::channel(REQUESTS_MAX);
+        let counters = Arc::new(Counters::default());
+        let (me, counted) = (options.me, counters.clone());
+        let (started, starting) = oneshot::channel();
+        let job: Job = Box::new(move || {
+            Box::pin(async move {
+                let made = make(options, process, application, counted).await;
+                let (local, listener, address) = match made {
+                    Ok(made) => made,
+                    Err(error) => return drop(started.send(Err(error))),
+                };
+                if started.send(Ok(address)).is_err() {
+                    return;
+                }
+                if let Err(error) = local.run(listener, requests).await {
+                    tracing::error!(%me, %error, "stopped");
+                }
+            })
+        });
+        let gone = || MemberError::Thread("it has ended".into());
+        self.jobs.send(job).await.map_err(|_| gone())?;
+        let address = starting.await.map_err(|_| gone())??;
+        Ok(Handle { me, address, counters, inputs })
+    }
+}
+
+/// Opens what a member needs, on its thread.
+async fn make<P: Networked, A: Application<P>>(
+    options: Options,
+    mut process: P,
+    mut application: A,
+    counters: Arc<Counters>,
+) -> Result<(std::rc::Rc<Local<P, A>>, tokio::net::TcpListener, SocketAddr), MemberError> {
+    let Options { cluster, me, listen, peers, delays, storage, clock } = options;
+    let (listener, address) = open_listener(listen)?;
+    let wake = Arc::new(Notify::new());
+    let opened = storage::open(storage, &wake, &mut process, &mut application)?;
+    let peers = peers.into_iter().filter(|(id, _)| *id != me).map(|(id, address)| {
+        Peer::new(id, address, opened.incarnation, delays.get(&id).copied().unwrap_or_default())
+    });
+    let durable = opened.store.is_some();
+    let parts = (process, application, opened.store);
+    let engine = Engine::new(me, parts, clock, peers.collect(), counters);
+    Ok((Local::new(engine, wake, cluster, opened.incarnation, durable), listener, address))
+}
+
+fn open_listener(listen: Listen) -> Result<(tokio::net::TcpListener, SocketAddr), MemberError> {
+    let (name, listener) = match listen {
+        Listen::Address(address) => {
+            let bound = TcpListener::bind(&address);
+            (address.clone(), bound.map_err(|error| MemberError::address(&address, &error))?)
+        }
+        Listen::Socket(socket) => ("the socket given".to_string(), socket),
+    };
+    let open = || {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok((tokio::net::TcpListener::from_std(listener)?, address))
+    };
+    open().map_err(|error| MemberError::address(&name, &error))
+}
+
+/// What a member is asked.
+pub(crate) enum Input<R> {
+    Request(R),
+    Cut(BTreeSet<GroupId>),
+    Close(oneshot::Sender<()>),
+}
+
+/// Speaks with a member from any thread. The member ends when all its handles are gone.
+#[derive(Debug)]
+pub struct Handle<R> {
+    me: ProcessId,
+    address: SocketAddr,
+    counters: Arc<Counters>,
+    inputs: mpsc::Sender<Input<R>>,
+}
+
+impl<R> Clone for Handle<R> {
+    fn clone(&self) -> Self {
+        let Handle { me, address, counters, inputs } = self;
+        Handle { me: *me, address: *address, counters: counters.clone(), inputs: inputs.clone() }
+    }
+}
+
+impl<R: Send + 'static> Handle<R> {
+    /// Which member this is.
+    pub fn me(&self) -> ProcessId {
+        self.me
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Asks the application for something.
+    ///
+    /// # Errors
+    /// If the member has stopped.
+    pub async fn request(&self, request: R) -> Result<(), MemberError> {
+        let sent = self.inputs.send(Input::Request(request)).await;
+        sent.map_err(|_| MemberError::Stopped)
+    }
+
+    /// From now on there is no network between these groups and all others, as this member sees it;
+    /// without groups all is mended. For tests and benches.
+    ///
+    /// # Errors
+    /// If the member has stopped.
+    pub async fn cut(&self, groups: BTreeSet<GroupId>) -> Result<(), MemberError> {
+        self.inputs.send(Input::Cut(groups)).await.map_err(|_| MemberError::Stopped)
+    }
+
+    /// Stops the member: when this returns, its sockets are closed and all that it persisted is on disk.
+    ///
+    /// # Errors
+    /// If it had stopped before, or the disk failed.
+    pub async fn close(&self) -> Result<(), MemberError> {
+        let (done, closed) = oneshot::channel();
+        self.inputs.send(Input::Close(done)).await.map_err(|_| MemberError::Stopped)?;
+        closed.await.map_err(|_| MemberError::Stopped)
+    }
+}

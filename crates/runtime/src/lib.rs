@@ -1,0 +1,42 @@
+//! Runs any multicast protocol over TCP.
+//!
+//! A *member* is one process of one group with its sockets, its clock and its storage. Several can live
+//! on one thread ([`Worker`]).
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`application`] | what runs on top of a member, on its thread |
+//! | [`handle`] | members on threads, and how other threads speak with them |
+//! | `engine` | events into the process, effects out of it: batches |
+//! | `peer`, [`delay`] | what is on its way to another member |
+//! | `local`, `connection`, `wire` | tasks and sockets |
+//! | [`clock`] | the time that steps are given |
+//! | [`gate`] | the durability rule |
+//! | [`journal`], [`wal`], [`disk`] | the write-ahead log |
+//! | [`storage`] | where a member keeps its records |
+#![forbid(unsafe_code)]
+
+pub mod application;
+pub mod clock;
+mod connection;
+pub mod delay;
+pub mod disk;
+mod engine;
+pub mod error;
+pub mod gate;
+pub mod handle;
+pub mod journal;
+mod local;
+mod peer;
+pub mod storage;
+mod store;
+pub mod wal;
+mod wire;
+
+pub use application::{Application, At, Networked};
+pub use clock::Clock;
+pub use delay::Delay;
+pub use error::{MemberError, MulticastError};
+pub use handle::{Handle, Listen, Options, Worker};
+pub use peer::Counters;
+pub use storage::Storage;

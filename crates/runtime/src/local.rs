@@ -1,0 +1,290 @@
+//! What the tasks of one member share. All run on one thread: cells, no locks.
+
+use crate::application::{Application, Networked};
+use crate::connection::{self, check};
+use crate::engine::Engine;
+use crate::error::MemberError;
+use crate::handle::Input;
+use crate::peer::Signals;
+use crate::wire::{Hello, VERSION, WireError};
+use meridian_core::{GroupId, ProcessId};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::net::TcpListener;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::sleep_until;
+
+/// So many requests are taken at once.
+const REQUESTS: usize = 1024;
+/// So many senders of bad frames are remembered, so that each is logged once.
+const BLAMED_MAX: usize = 1024;
+
+/// See the module's documentation.
+pub(crate) struct Local<P: Networked, A> {
+    pub(crate) me: ProcessId,
+    pub(crate) engine: RefCell<Engine<P, A>>,
+    /// The batch is to be ended; wakes the driver, also from other threads.
+    pub(crate) wake: Arc<Notify>,
+    /// Sockets may be read again; from other threads, too.
+    pub(crate) room: Arc<Notify>,
+    /// Connections that have not said who they are.
+    pub(crate) strangers: Cell<usize>,
+    /// A cut was mended.
+    mended: Notify,
+    cluster: String,
+    incarnation: u64,
+    durable: bool,
+    tasks: RefCell<Vec<AbortHandle>>,
+    /// A bug has shown itself.
+    failed: Cell<bool>,
+    blamed: RefCell<BTreeSet<IpAddr>>,
+}
+
+/// Stops its member if it is dropped by a panic.
+struct Fuse<P: Networked, A: Application<P>>(Rc<Local<P, A>>);
+
+impl<P: Networked, A: Application<P>> Drop for Fuse<P, A> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.set(true);
+            self.0.tasks.borrow().iter().for_each(AbortHandle::abort);
+            self.0.wake.notify_one();
+        }
+    }
+}
+
+impl<P: Networked, A: Application<P>> Local<P, A> {
+    pub(crate) fn new(
+        engine: Engine<P, A>,
+        wake: Arc<Notify>,
+        cluster: String,
+        incarnation: u64,
+        durable: bool,
+    ) -> Rc<Local<P, A>> {
+        let room = Arc::new(Notify::new());
+        let local = Local {
+            me: engine.me,
+            engine: RefCell::new(engine),
+            wake,
+            room: room.clone(),
+            strangers: Cell::new(0),
+            mended: Notify::new(),
+            cluster,
+            incarnation,
+            durable,
+            tasks: RefCell::default(),
+            failed: Cell::new(false),
+            blamed: RefCell::default(),
+        };
+        local.engine.borrow_mut().on_room(Box::new(move || room.notify_waiters()));
+        Rc::new(local)
+    }
+
+    /// Runs a task as long as the member runs. If it panics a bug has shown itself, and the member stops
+    /// rather than go on: nothing that followed from the bug has left it.
+    pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let fuse = Fuse(self.clone());
+        let task = async move {
+            task.await;
+            drop(fuse);
+        };
+        let mut tasks = self.tasks.borrow_mut();
+        tasks.retain(|task| !task.is_finished());
+        tasks.push(tokio::task::spawn_local(task).abort_handle());
+    }
+
+    pub(crate) fn index(&self, id: ProcessId) -> Option<usize> {
+        self.engine.borrow().index(id)
+    }
+
+    pub(crate) fn peer(&self, peer: usize) -> ProcessId {
+        self.engine.borrow().peers[peer].id
+    }
+
+    pub(crate) fn address(&self, peer: usize) -> String {
+        self.engine.borrow().peers[peer].address.clone()
+    }
+
+    pub(crate) fn signals(&self, peer: usize) -> Rc<Signals> {
+        self.engine.borrow().peers[peer].signals.clone()
+    }
+
+    pub(crate) fn is_cut(&self, peer: usize) -> bool {
+        let engine = self.engine.borrow();
+        engine.is_cut(engine.peers[peer].id)
+    }
+
+    pub(crate) async fn until_mended(&self, peer: usize) {
+        while self.is_cut(peer) {
+            self.mended.notified().await;
+        }
+    }
+
+    /// Waits until sockets may be read.
+    pub(crate) async fn room(&self) {
+        while self.engine.borrow().is_full() {
+            let mut room = pin!(self.room.notified());
+            // Whoever makes room after this is heard.
+            room.as_mut().enable();
+            if !self.engine.borrow().is_full() {
+                break;
+            }
+            room.await;
+        }
+    }
+
+    pub(crate) fn hello(&self, to: ProcessId) -> Hello {
+        Hello {
+            version: VERSION,
+            cluster: self.cluster.clone(),
+            from: self.me,
+            to,
+            incarnation: self.incarnation,
+            durable: self.durable,
+        }
+    }
+
+    /// The peer has said who it is.
+    pub(crate) fn meet(&self, peer: usize, hello: &Hello) -> Result<(), WireError> {
+        let mut engine = self.engine.borrow_mut();
+        let peer = &mut engine.peers[peer];
+        check(&self.hello(peer.id), hello, peer.incarnation)?;
+        peer.incarnation = Some(hello.incarnation);
+        Ok(())
+    }
+
+    pub(crate) fn connect(
+        &self,
+        peer: usize,
+        socket: Rc<OwnedWriteHalf>,
+        hello: Option<&Hello>,
+    ) -> Result<u64, WireError> {
+        let mut engine = self.engine.borrow_mut();
+        let now = engine.clock.now();
+        let connection = engine.peers[peer].connect(now, socket, hello)?;
+        engine.transmit_to(peer);
+        Ok(connection)
+    }
+
+    pub(crate) fn disconnect(&self, peer: usize, connection: u64) {
+        let mut engine = self.engine.borrow_mut();
+        let now = engine.clock.now();
+        engine.peers[peer].disconnect(now, connection);
+    }
+
+    pub(crate) fn transmit(&self, peer: usize) {
+        self.engine.borrow_mut().transmit_to(peer);
+    }
+
+    /// Counts and logs a connection that is closed for what came on it.
+    pub(crate) fn blame(&self, from: IpAddr, error: &WireError) {
+        if !matches!(error, WireError::Frame(_) | WireError::Refused(_)) {
+            return;
+        }
+        self.engine.borrow().counters.bad.fetch_add(1, Ordering::Relaxed);
+        let mut blamed = self.blamed.borrow_mut();
+        if blamed.len() < BLAMED_MAX && blamed.insert(from) {
+            tracing::warn!(%from, %error, "connection closed; more from there are only counted");
+        }
+    }
+
+    fn cut(&self, groups: BTreeSet<GroupId>) {
+        let mut engine = self.engine.borrow_mut();
+        engine.cut = groups;
+        for peer in &engine.peers {
+            if engine.is_cut(peer.id) {
+                peer.signals.close.notify_waiters();
+            }
+        }
+        drop(engine);
+        self.mended.notify_waiters();
+    }
+
+    /// Runs the member until its handle closes it or is gone.
+    pub(crate) async fn run(
+        self: Rc<Self>,
+        listener: TcpListener,
+        mut inputs: mpsc::Receiver<Input<A::Request>>,
+    ) -> Result<(), MemberError> {
+        self.spawn(connection::accept(self.clone(), listener));
+        let peers = self.engine.borrow().peers.len();
+        for peer in (0..peers).filter(|peer| self.peer(*peer) > self.me) {
+            self.spawn(connection::call(self.clone(), peer));
+        }
+        let _fuse = Fuse(self.clone());
+        self.engine.borrow_mut().start();
+        let ended = self.drive(&mut inputs).await;
+        for task in self.tasks.borrow().iter() {
+            task.abort();
+        }
+        while self.tasks.borrow().iter().any(|task| !task.is_finished()) {
+            tokio::task::yield_now().await; // What they hold is dropped when they next run.
+        }
+        let closed = self.engine.borrow_mut().close();
+        let done = ended?;
+        closed?;
+        if let Some(done) = done {
+            let _ = done.send(()); // Nobody waits for it: no matter.
+        }
+        Ok(())
+    }
+
+    /// Tells who wants to know that it has ended.
+    async fn drive(
+        &self,
+        inputs: &mut mpsc::Receiver<Input<A::Request>>,
+    ) -> Result<Option<oneshot::Sender<()>>, MemberError> {
+        let mut taken = Vec::with_capacity(REQUESTS);
+        let mut alarm = tokio::time::Instant::now();
+        let mut sleep = pin!(sleep_until(alarm));
+        loop {
+            if self.failed.get() {
+                return Err(MemberError::Stopped);
+            }
+            let (again, due) = {
+                let mut engine = self.engine.borrow_mut();
+                let was_full = engine.is_full();
+                let again = engine.finish()?;
+                if was_full && !engine.is_full() {
+                    self.room.notify_waiters();
+                }
+                (again, engine.due().map(|due| engine.clock.instant(due)))
+            };
+            if again {
+                self.wake.notify_one(); // Others have their turn before.
+                tokio::task::yield_now().await;
+            }
+            // A timer that is early costs one look; one that is set again costs more.
+            if let Some(due) = due
+                && (due < alarm || sleep.is_elapsed())
+            {
+                alarm = due;
+                sleep.as_mut().reset(due);
+            }
+            tokio::select! {
+                () = self.wake.notified() => (),
+                count = inputs.recv_many(&mut taken, REQUESTS) => {
+                    if count == 0 {
+                        return Ok(None);
+                    }
+                }
+                () = sleep.as_mut(), if !sleep.is_elapsed() => (),
+            }
+            for input in taken.drain(..) {
+                match input {
+                    Input::Request(request) => self.engine.borrow_mut().on_request(request),
+                    Input::Cut(groups) => self.cut(groups),
+                    Input::Close(done) => return Ok(Some(done)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Another member: the link with it, what waits to be sent, and the present connection.
+
+use crate::delay::{Delay, Held};
+use crate::wire::{self, WireError, append, encode};
+use bytes::{Buf, BytesMut};
+use meridian_core::link::{Link, Packet};
+use meridian_core::{ProcessId, Time};
+use serde::Serialize;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::Notify;
+
+/// So many bytes of protocol messages are given to the link at once at most.
+const MESSAGES_LEN: usize = 256 << 10;
+/// So much is gathered for one write at most.
+const WRITE_LEN: usize = 512 << 10;
+
+/// What a member has counted since it started.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections that were closed for what came on them.
+    pub bad: AtomicU64,
+    /// Frames put on connections.
+    pub frames: AtomicU64,
+    /// Writes to sockets.
+    pub writes: AtomicU64,
+    /// Bytes written.
+    pub bytes: AtomicU64,
+}
+
+/// How the tasks of a connection are told what happened.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    /// The connection that there was until now ends.
+    pub(crate) close: Notify,
+    /// The socket did not take all: somebody must wait until it does.
+    pub(crate) blocked: Notify,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) id: ProcessId,
+    pub(crate) address: String,
+    pub(crate) link: Link,
+    pub(crate) signals: Rc<Signals>,
+    /// Counts its connections; the present one has this number.
+    pub(crate) connection: u64,
+    /// When a connection last came or went.
+    pub(crate) changed: Time,
+    /// Its incarnation, as far as it is known.
+    pub(crate) incarnation: Option<u64>,
+    /// Whether it is to be looked at when the batch ends.
+    pub(crate) touched: bool,
+    /// Protocol messages of this batch, one after the other.
+    messages: BytesMut,
+    held: Held,
+    /// Frames for the socket.
+    out: BytesMut,
+    socket: Option<Rc<OwnedWriteHalf>>,
+}
+
+impl Peer {
+    pub(crate) fn new(id: ProcessId, address: String, incarnation: u64, delay: Delay) -> Peer {
+        let seed = incarnation ^ u64::from(id.group.0) << 16 ^ u64::from(id.node.0);
+        Peer {
+            id,
+            address,
+            link: Link::new(incarnation),
+            signals: Rc::default(),
+            connection: 0,
+            changed: Time::default(),
+            incarnation: None,
+            touched: false,
+            messages: BytesMut::new(),
+            held: Held::new(delay, seed),
+            out: BytesMut::new(),
+            socket: None,
+        }
+    }
+
+    /// Queues a protocol message.
+    pub(crate) fn send<M: Serialize>(&mut self, message: &M) {
+        append(&mut self.messages, message);
+        if self.messages.len() >= MESSAGES_LEN {
+            self.link.send(self.messages.split().freeze());
+        }
+    }
+
+    /// There is a new connection, in place of an earlier one; `hello` goes first if it is there.
+    pub(crate) fn connect(
+        &mut self,
+        now: Time,
+        socket: Rc<OwnedWriteHalf>,
+        hello: Option<&wire::Hello>,
+    ) -> Result<u64, WireError> {
+        self.signals.close.notify_waiters();
+        self.connection += 1;
+        self.changed = now;
+        self.held.clear();
+        self.out = BytesMut::new();
+        self.socket = Some(socket);
+        if let Some(hello) = hello {
+            encode(&mut self.out, hello)?;
+        }
+        let open = self.link.on_connected();
+        self.put(now, &open)?;
+        Ok(self.connection)
+    }
+
+    /// The connection of that number is gone.
+    pub(crate) fn disconnect(&mut self, now: Time, connection: u64) {
+        if self.connection == connection {
+            self.changed = now;
+            self.socket = None;
+            self.held.clear();
+            self.out = BytesMut::new();
+            self.link.on_disconnected();
+        }
+    }
+
+    /// When there is something to write though nothing happens: what is on its way has arrived.
+    pub(crate) fn held_due(&self) -> Option<Time> {
+        self.held.due().filter(|_| self.out.is_empty())
+    }
+
+    /// Puts on the socket what is ready, as far as it takes it: one link message, one write.
+    pub(crate) fn transmit(&mut self, now: Time, counters: &Counters) {
+        if !self.messages.is_empty() {
+            self.link.send(self.messages.split().freeze());
+        }
+        if self.link.wants_reconnect() {
+            tracing::warn!(peer = %self.id, "too slow: all that waited for it is dropped");
+            return self.signals.close.notify_waiters();
+        }
+        let Some(socket) = self.socket.clone() else { return };
+        while let Err(error) = self.write(now, &socket, counters) {
+            match error {
+                WireError::Io(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return self.signals.blocked.notify_one();
+                }
+                WireError::Io(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                error => {
+                    tracing::info!(peer = %self.id, why = %error, "cannot write");
+                    return self.signals.close.notify_waiters();
+                }
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        socket: &OwnedWriteHalf,
+        counters: &Counters,
+    ) -> Result<(), WireError> {
+        loop {
+            while self.out.len() < WRITE_LEN {
+                let Some(packet) = self.link.poll_transmit(now) else { break };
+                self.put(now, &packet)?;
+                counters.frames.fetch_add(1, Ordering::Relaxed);
+            }
+            while let Some(frame) = self.held.pop(now) {
+                self.out.extend_from_slice(&frame);
+            }
+            if self.out.is_empty() {
+                return Ok(());
+            }
+            let written = socket.try_write(&self.out)?;
+            counters.writes.fetch_add(1, Ordering::Relaxed);
+            counters.bytes.fetch_add(written as u64, Ordering::Relaxed);
+            if written < self.out.len() {
+                self.out.advance(written);
+            } else {
+                self.out.clear();
+                if self.out.capacity() > 2 * WRITE_LEN {
+                    self.out = BytesMut::new();
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, now: Time, packet: &Packet) -> Result<(), WireError> {
+        if self.held.is_near() {
+            return Ok(encode(&mut self.out, packet)?);
+        }
+        let mut frame = BytesMut::new();
+        encode(&mut frame, packet)?;
+        self.held.push(now, frame);
+        Ok(())
+    }
+}

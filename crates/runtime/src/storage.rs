@@ -1,0 +1,87 @@
+//! Where a member keeps its records: nowhere, or in a directory.
+//!
+//! The directory holds `lock`, `incarnation` (a count of starts, as text) and the log in `wal`.
+
+use crate::application::{Application, Networked};
+use crate::disk::RealDisk;
+use crate::error::MemberError;
+use crate::journal;
+use crate::store::{Logged, Store};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+
+/// Where a member keeps its records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// Nowhere: what is persisted counts as durable at once. A member that ends has lost its memory, and
+    /// the others refuse to speak with another one of its name: it could break what it has promised.
+    Memory,
+    /// In this directory, which is made if it is not there. A member that is started on it again goes on
+    /// where it was.
+    Directory(PathBuf),
+}
+
+/// What was opened.
+pub(crate) struct Opened<P: Networked> {
+    pub(crate) store: Option<Store<P>>,
+    pub(crate) incarnation: u64,
+}
+
+/// Opens what a member keeps and replays it.
+pub(crate) fn open<P: Networked, A: Application<P>>(
+    storage: Storage,
+    wake: &Arc<Notify>,
+    process: &mut P,
+    application: &mut A,
+) -> Result<Opened<P>, MemberError> {
+    let Storage::Directory(dir) = storage else {
+        // Two of one name should differ, no more: the peers remember the first.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let incarnation = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1);
+        return Ok(Opened { store: None, incarnation });
+    };
+    let (lock, incarnation) =
+        begin(&dir).map_err(|error| MemberError::Log(format!("{}: {error}", dir.display())))?;
+    let waker = wake.clone();
+    let opened =
+        journal::open(Arc::new(RealDisk), &dir.join("wal"), Arc::new(move || waker.notify_one()))
+            .map_err(|error| MemberError::Log(error.to_string()))?;
+    for (at, record) in opened.records.iter().enumerate() {
+        let record = postcard::from_bytes(record).map_err(|error| {
+            MemberError::Log(format!("record {} of {}: {error}", at + 1, dir.display()))
+        })?;
+        match record {
+            Logged::Process(record) => application.replay(process, record),
+            Logged::Application(state) => application.restore(state),
+        }
+    }
+    let store = Store::new(opened.journal, lock)?;
+    Ok(Opened { store: Some(store), incarnation })
+}
+
+/// Locks the directory and counts the start.
+fn begin(dir: &Path) -> io::Result<(File, u64)> {
+    fs::create_dir_all(dir)?;
+    let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| io::Error::other("is in use by another member"))?;
+    let path = dir.join("incarnation");
+    let last = match fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse::<u64>().map_err(io::Error::other)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    let incarnation = last + 1;
+    let beside = path.with_extension("tmp");
+    let mut file = File::create(&beside)?;
+    file.write_all(format!("{incarnation}\n").as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, &path)?;
+    File::open(dir)?.sync_all()?;
+    Ok((lock, incarnation))
+}

@@ -1,0 +1,135 @@
+//! Frames on a socket, and what is said first on each connection.
+
+use bytes::{Bytes, BytesMut};
+use meridian_core::ProcessId;
+use meridian_core::frame::{self, FrameError};
+use meridian_core::link::LinkError;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io;
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
+
+/// How much is read at a time: room is made for what has arrived, never for what is announced.
+const READ_LEN: usize = 64 << 10;
+
+/// The version of what members say to each other, beside that of frames.
+pub(crate) const VERSION: u16 = 1;
+
+/// What each end of a connection says first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// [`VERSION`].
+    pub(crate) version: u16,
+    /// The name of the cluster: members of another are turned away.
+    pub(crate) cluster: String,
+    /// Who speaks.
+    pub(crate) from: ProcessId,
+    /// Whom it believes to speak to.
+    pub(crate) to: ProcessId,
+    /// Grows with each start of the speaker.
+    pub(crate) incarnation: u64,
+    /// Whether the speaker remembers what it said before its last start.
+    pub(crate) durable: bool,
+}
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WireError {
+    /// What came is not ours to understand.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// It is well-formed, but must not come here or now.
+    #[error("{0}")]
+    Refused(String),
+    /// The link asks for another connection.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The network, or the other end went away.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Nothing is wrong: the other end, or a newer connection, ended it.
+    #[error("closed")]
+    Closed,
+}
+
+/// Takes frames off a socket.
+#[derive(Debug)]
+pub(crate) struct FrameReader {
+    socket: OwnedReadHalf,
+    buffer: BytesMut,
+}
+
+impl FrameReader {
+    pub(crate) fn new(socket: OwnedReadHalf) -> FrameReader {
+        FrameReader { socket, buffer: BytesMut::new() }
+    }
+
+    /// The body of the next frame that has arrived whole.
+    pub(crate) fn buffered(&mut self) -> Result<Option<Bytes>, WireError> {
+        Ok(frame::decode(&mut self.buffer)?)
+    }
+
+    /// Waits until more has arrived.
+    pub(crate) async fn fill(&mut self) -> Result<(), WireError> {
+        self.buffer.reserve(READ_LEN);
+        match self.socket.read_buf(&mut self.buffer).await? {
+            0 => Err(WireError::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for a frame.
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<T, WireError> {
+        loop {
+            if let Some(body) = self.buffered()? {
+                return decode(&body);
+            }
+            self.fill().await?;
+        }
+    }
+}
+
+/// Reads a body.
+pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
+    match take(body)? {
+        (value, []) => Ok(value),
+        (_, rest) => Err(FrameError::Body(format!("{} bytes too many", rest.len())).into()),
+    }
+}
+
+/// Reads a value that others may follow.
+pub(crate) fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), WireError> {
+    postcard::take_from_bytes(bytes).map_err(|e| FrameError::Body(e.to_string()).into())
+}
+
+/// Appends a frame with `value` as its body.
+pub(crate) fn encode<T: Serialize>(into: &mut BytesMut, value: &T) -> Result<(), FrameError> {
+    frame::encode(into, |into| append(into, value))
+}
+
+/// Appends the bytes of a value.
+pub(crate) fn append<T: Serialize>(into: &mut BytesMut, value: &T) {
+    postcard::serialize_with_flavor(value, Appended(into)).expect("writing to memory");
+}
+
+/// Lets postcard append to a buffer.
+struct Appended<'a>(&'a mut BytesMut);
+
+impl postcard::ser_flavors::Flavor for Appended<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.extend_from_slice(&[byte]);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
