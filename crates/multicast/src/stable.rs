@@ -54,9 +54,14 @@ pub(crate) struct Stable {
     /// Up to where groups that we share messages with are closed.
     closed: BTreeMap<GroupId, Timestamp>,
     dirty: bool,
-    /// As primary: what was told last, to whom, and how often something was.
+    /// As primary: what was told last, and how often something was.
     told: Vec<Shown>,
-    told_to: BTreeSet<GroupId>,
+    /// Who is to be told of changes: the groups that we are linked with; and those that we were linked with,
+    /// with our clock at the end of that, until what we have open is later. They may still wait to deliver what
+    /// we have delivered, and what they were told last does not let them.
+    told_to: BTreeMap<GroupId, Option<Timestamp>>,
+    /// Those that a message went to since: it may be delivered here already.
+    newly_linked: BTreeSet<GroupId>,
     version: u64,
     /// The clock that each group was shown last.
     clock_shown: BTreeMap<GroupId, Timestamp>,
@@ -70,6 +75,7 @@ impl Stable {
     /// An entry of `T` goes to another group too.
     pub fn share(&mut self, group: GroupId, index: u64, ts: Timestamp) {
         self.shared.entry(group).or_default().push_back((index, ts));
+        self.newly_linked.insert(group);
         self.dirty |= !self.closed.contains_key(&group);
     }
 
@@ -86,10 +92,12 @@ impl Stable {
         self.awaiting.remove(&rank);
     }
 
-    /// A new epoch: all is to be told again.
-    pub fn start_epoch(&mut self) {
+    /// A new epoch: all is to be told again, also to those who may not have delivered what our group has:
+    /// the groups `unsettled`.
+    pub fn start_epoch(&mut self, unsettled: BTreeSet<GroupId>, clock: Timestamp) {
         self.told.clear();
-        self.told_to.clear();
+        self.newly_linked.clear();
+        self.told_to = unsettled.into_iter().map(|group| (group, Some(clock))).collect();
         self.version = 0;
         self.clock_shown.clear();
     }
@@ -284,6 +292,17 @@ impl PrimCast {
         }
     }
 
+    /// A new epoch: all whom our entries concern are to be told.
+    pub(crate) fn tell_all_stability(&mut self) {
+        let mut unsettled = BTreeSet::new();
+        if self.is_linearizable() {
+            let slots = self.log.iter_from(self.log.base());
+            unsettled.extend(slots.flat_map(|(_, slot)| slot.entry.start.dest.iter().copied()));
+            unsettled.remove(&self.me.group);
+        }
+        self.stable.start_epoch(unsettled, self.clock);
+    }
+
     /// As primary: shows what changed to those whom it may concern.
     pub(crate) fn tell_stability(&mut self, out: &mut Outbox<Self>) {
         let groups: Vec<_> = self.stable.shared.keys().copied().collect();
@@ -292,24 +311,33 @@ impl PrimCast {
             let open = |index| self.log.get(index).is_some_and(|slot| !slot.delivered);
             links.extend(self.stable.link(group, open).map(|ts| (group, ts)));
         }
-        let linked: BTreeSet<_> = links.iter().map(|(group, _)| *group).collect();
-        let to: BTreeSet<_> = linked.union(&self.stable.told_to).copied().collect();
+        let was = std::mem::take(&mut self.stable.told_to);
+        let new = std::mem::take(&mut self.stable.newly_linked);
+        let until = was.iter().map(|(group, until)| (*group, until.or(Some(self.clock))));
+        let mut to: BTreeMap<_, _> = until.collect();
+        to.extend(new.into_iter().map(|group| (group, Some(self.clock))));
+        to.extend(links.iter().map(|(group, _)| (*group, None)));
+        let holds_up = |until: Timestamp| links.iter().any(|(_, ts)| *ts <= until);
+        let stays = |(_, until): &(&GroupId, &Option<Timestamp>)| until.is_none_or(holds_up);
+        self.stable.told_to = to.iter().filter(stays).map(|(g, until)| (*g, *until)).collect();
         if to.is_empty() {
             return;
         }
-        let version = (self.e_cur, self.stable.version);
         let (group, stable) = (self.me.group, self.clock);
+        // News of others is no news of ours: or two groups would pass each other's back and forth for ever.
+        let told = self.stable.told.first();
+        if told.is_none_or(|told| (told.stable, &told.links) != (stable, &links)) {
+            self.stable.version += 1;
+        }
+        let version = (self.e_cur, self.stable.version);
         let mut shown = vec![Shown { group, version, stable, links }];
         shown.extend(self.stable.reached_from(&shown[0].links, group));
-        if shown == self.stable.told && linked.is_subset(&self.stable.told_to) {
+        if shown == self.stable.told && to.keys().all(|group| was.contains_key(group)) {
             return;
         }
-        self.stable.version += 1;
-        shown[0].version.1 = self.stable.version;
         self.stable.told.clone_from(&shown);
-        self.stable.told_to = linked;
         let message = Message::Stability(Arc::from(shown));
-        for group in to {
+        for group in to.into_keys() {
             self.processes(group).for_each(|process| out.send(process, message.clone()));
         }
     }

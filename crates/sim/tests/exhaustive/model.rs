@@ -179,7 +179,9 @@ impl<P: Checked> Multicasts<P> {
         let sent = |start: Start| {
             let mut out = Outbox::new();
             let command = Event::Command(P::multicast(start.clone()));
-            sender.clone().step(now, command, &mut out);
+            let mut sender = sender.clone();
+            sender.step(now, command, &mut out);
+            sender.step(now, Event::Idle, &mut out);
             let messages = out.drain().map(|effect| match effect {
                 Effect::Send { to, message } => (place(&ids, to), message),
                 _ => panic!("a client that does more than to send"),
