@@ -109,14 +109,20 @@ impl Stable {
         shared.front().map(|(_, ts)| *ts)
     }
 
+    /// The links of the later version, and the most that was said to be stable: what a version's links
+    /// cover never goes down (C2 for later epochs), so they cover that as well.
     fn learn(&mut self, shown: Shown) {
-        let known = self.best.get(&shown.group);
-        let better = known.is_none_or(|known| {
-            (known.version, known.stable) < (shown.version, shown.stable)
-                && known.stable <= shown.stable
-        });
-        if better {
+        let Some(known) = self.best.get_mut(&shown.group) else {
             self.best.insert(shown.group, shown);
+            self.dirty = true;
+            return;
+        };
+        let stable = known.stable.max(shown.stable);
+        if known.version < shown.version {
+            *known = Shown { stable, ..shown };
+            self.dirty = true;
+        } else if known.stable < stable {
+            known.stable = stable;
             self.dirty = true;
         }
     }
