@@ -532,7 +532,7 @@ impl PrimCast {
         self.remote_acked = self.log.base();
         self.remote_streamed = self.log.base();
         self.followers.clear();
-        self.tell_all_stability();
+        self.stable.start_epoch();
         self.starts.again(Time(u64::MAX));
         self.election.suspects = None;
     }

@@ -475,7 +475,10 @@ impl PrimCast {
                 self.members.learn(config);
             }
         }
-        self.stable.delivered(start.id, rank);
+        if self.is_linearizable() && start.dest.len() > 1 {
+            let others = start.dest.iter().copied().filter(|group| *group != self.me.group);
+            self.stable.delivered(start.id, rank, others);
+        }
         self.delivered = Position(self.delivered.0 + 1);
         self.last = self.last.max(Some(rank));
         self.untold.push_back((self.delivered, rank));

@@ -54,15 +54,13 @@ pub(crate) struct Stable {
     /// Up to where groups that we share messages with are closed.
     closed: BTreeMap<GroupId, Timestamp>,
     dirty: bool,
-    /// As primary: what was told last, and how often something was.
+    /// As primary: what was told last, to whom, and how often something was.
     told: Vec<Shown>,
-    /// Who is to be told of changes: the groups that we are linked with; and those that we were linked with,
-    /// with our clock at the end of that, until what we have open is later. They may still wait to deliver what
-    /// we have delivered, and what they were told last does not let them.
-    told_to: BTreeMap<GroupId, Option<Timestamp>>,
-    /// Those that a message went to since: it may be delivered here already.
-    newly_linked: BTreeSet<GroupId>,
+    told_to: BTreeSet<GroupId>,
     version: u64,
+    /// The greatest timestamp of messages delivered here that go to a group too: it may wait for word of
+    /// what we are linked with, though we need it no more.
+    owed: BTreeMap<GroupId, Timestamp>,
     /// The clock that each group was shown last.
     clock_shown: BTreeMap<GroupId, Timestamp>,
     /// Which groups are ready for a message.
@@ -75,7 +73,6 @@ impl Stable {
     /// An entry of `T` goes to another group too.
     pub fn share(&mut self, group: GroupId, index: u64, ts: Timestamp) {
         self.shared.entry(group).or_default().push_back((index, ts));
-        self.newly_linked.insert(group);
         self.dirty |= !self.closed.contains_key(&group);
     }
 
@@ -87,17 +84,19 @@ impl Stable {
     }
 
     /// A message was delivered.
-    pub fn delivered(&mut self, id: MessageId, rank: Rank) {
+    pub fn delivered(&mut self, id: MessageId, rank: Rank, others: impl Iterator<Item = GroupId>) {
         self.ready.remove(&id);
         self.awaiting.remove(&rank);
+        for group in others {
+            let owed = self.owed.entry(group).or_default();
+            *owed = rank.0.max(*owed);
+        }
     }
 
-    /// A new epoch: all is to be told again, also to those who may not have delivered what our group has:
-    /// the groups `unsettled`.
-    pub fn start_epoch(&mut self, unsettled: BTreeSet<GroupId>, clock: Timestamp) {
+    /// A new epoch: all is to be told again.
+    pub fn start_epoch(&mut self) {
         self.told.clear();
-        self.newly_linked.clear();
-        self.told_to = unsettled.into_iter().map(|group| (group, Some(clock))).collect();
+        self.told_to.clear();
         self.version = 0;
         self.clock_shown.clear();
     }
@@ -109,20 +108,20 @@ impl Stable {
         shared.front().map(|(_, ts)| *ts)
     }
 
-    /// The links of the later version, and the most that was said to be stable: what a version's links
-    /// cover never goes down (C2 for later epochs), so they cover that as well.
+    /// Puts together what is known of a group: how far it is stable, by whomever that was learned, and its
+    /// latest links. What was stable before is known to its primary since, so those links tell of it.
     fn learn(&mut self, shown: Shown) {
         let Some(known) = self.best.get_mut(&shown.group) else {
             self.best.insert(shown.group, shown);
             self.dirty = true;
             return;
         };
-        let stable = known.stable.max(shown.stable);
-        if known.version < shown.version {
-            *known = Shown { stable, ..shown };
+        if shown.stable > known.stable {
+            known.stable = shown.stable;
             self.dirty = true;
-        } else if known.stable < stable {
-            known.stable = stable;
+        }
+        if shown.version > known.version {
+            (known.version, known.links) = (shown.version, shown.links);
             self.dirty = true;
         }
     }
@@ -143,10 +142,11 @@ impl Stable {
         }
     }
 
-    /// Up to where `group` is closed, seen from `me`: what precedes there in our own group is delivered before.
-    fn close(&self, group: GroupId, me: GroupId) -> Timestamp {
+    /// Up to where a group is closed, seen from `me`: what precedes there in that group is delivered before.
+    fn close(&self, first: Option<&Shown>, me: GroupId) -> Timestamp {
+        let Some(first) = first else { return Timestamp(0) };
         let mut cap = Timestamp(u64::MAX);
-        let mut linked_at = BTreeMap::from([(group, Timestamp(0))]);
+        let mut linked_at = BTreeMap::from([(first.group, Timestamp(0))]);
         let mut done = BTreeSet::from([me]);
         loop {
             let next = linked_at.iter().filter(|(group, _)| !done.contains(*group));
@@ -158,7 +158,7 @@ impl Stable {
                 return cap;
             }
             done.insert(next);
-            let known = self.best.get(&next);
+            let known = if next == first.group { Some(first) } else { self.best.get(&next) };
             let stable = known.map(|shown| shown.stable).unwrap_or_default();
             if stable < at {
                 return cap.min(Timestamp(at.0 - 1));
@@ -239,7 +239,7 @@ impl PrimCast {
         }
         let groups: Vec<_> = self.stable.shared.keys().copied().collect();
         for group in groups {
-            let closed = self.stable.close(group, self.me.group);
+            let closed = self.stable.close(self.stable.best.get(&group), self.me.group);
             self.stable.closed.insert(group, closed);
         }
         for rank in std::mem::take(&mut self.stable.awaiting) {
@@ -298,17 +298,6 @@ impl PrimCast {
         }
     }
 
-    /// A new epoch: all whom our entries concern are to be told.
-    pub(crate) fn tell_all_stability(&mut self) {
-        let mut unsettled = BTreeSet::new();
-        if self.is_linearizable() {
-            let slots = self.log.iter_from(self.log.base());
-            unsettled.extend(slots.flat_map(|(_, slot)| slot.entry.start.dest.iter().copied()));
-            unsettled.remove(&self.me.group);
-        }
-        self.stable.start_epoch(unsettled, self.clock);
-    }
-
     /// As primary: shows what changed to those whom it may concern.
     pub(crate) fn tell_stability(&mut self, out: &mut Outbox<Self>) {
         let groups: Vec<_> = self.stable.shared.keys().copied().collect();
@@ -317,33 +306,34 @@ impl PrimCast {
             let open = |index| self.log.get(index).is_some_and(|slot| !slot.delivered);
             links.extend(self.stable.link(group, open).map(|ts| (group, ts)));
         }
-        let was = std::mem::take(&mut self.stable.told_to);
-        let new = std::mem::take(&mut self.stable.newly_linked);
-        let until = was.iter().map(|(group, until)| (*group, until.or(Some(self.clock))));
-        let mut to: BTreeMap<_, _> = until.collect();
-        to.extend(new.into_iter().map(|group| (group, Some(self.clock))));
-        to.extend(links.iter().map(|(group, _)| (*group, None)));
-        let holds_up = |until: Timestamp| links.iter().any(|(_, ts)| *ts <= until);
-        let stays = |(_, until): &(&GroupId, &Option<Timestamp>)| until.is_none_or(holds_up);
-        self.stable.told_to = to.iter().filter(stays).map(|(g, until)| (*g, *until)).collect();
+        let linked: BTreeSet<_> = links.iter().map(|(group, _)| *group).collect();
+        let mut to: BTreeSet<_> = linked.union(&self.stable.told_to).copied().collect();
+        to.extend(self.stable.owed.keys());
         if to.is_empty() {
             return;
         }
-        let (group, stable) = (self.me.group, self.clock);
-        // News of others is no news of ours: or two groups would pass each other's back and forth for ever.
-        let told = self.stable.told.first();
-        if told.is_none_or(|told| (told.stable, &told.links) != (stable, &links)) {
-            self.stable.version += 1;
-        }
         let version = (self.e_cur, self.stable.version);
+        let (group, stable) = (self.me.group, self.clock);
         let mut shown = vec![Shown { group, version, stable, links }];
         shown.extend(self.stable.reached_from(&shown[0].links, group));
-        if shown == self.stable.told && to.keys().all(|group| was.contains_key(group)) {
+        if shown == self.stable.told && to == self.stable.told_to {
             return;
         }
+        // Only what is new of ourselves makes a version: else each would answer the other's for ever.
+        if self.stable.told.first() != shown.first() {
+            self.stable.version += 1;
+            shown[0].version.1 = self.stable.version;
+        }
         self.stable.told.clone_from(&shown);
+        let quorum = self.clocks.quorum_clock(self.members());
+        let own = Shown { stable: stable.min(quorum), ..shown[0].clone() };
+        let (best, owed) = (&self.stable, &self.stable.owed);
+        let still = owed.iter().filter(|(group, ts)| best.close(Some(&own), **group) < **ts);
+        self.stable.owed = still.map(|(group, ts)| (*group, *ts)).collect();
+        self.stable.told_to =
+            linked.union(&self.stable.owed.keys().copied().collect()).copied().collect();
         let message = Message::Stability(Arc::from(shown));
-        for group in to.into_keys() {
+        for group in to {
             self.processes(group).for_each(|process| out.send(process, message.clone()));
         }
     }

@@ -7,8 +7,8 @@ mod layout;
 
 use crate::output::{self, Row};
 use anyhow::ensure;
-use client::{PAYLOAD_MIN, Part};
 use clap::Args;
+use client::{PAYLOAD_MIN, Part};
 use cluster::{Outcome, Protocol, Setup};
 use hdrhistogram::Histogram;
 use layout::{Distances, Layout, Rule};
@@ -71,7 +71,11 @@ impl MulticastArgs {
         ensure!(self.dest <= self.groups, "--dest {} of {} groups", self.dest, self.groups);
         if let Some(cut) = self.cut {
             ensure!(cut < self.groups, "--cut {cut}: groups are 0 to {}", self.groups - 1);
-            ensure!(self.groups > self.dest, "--cut: too few other groups for --dest {}", self.dest);
+            ensure!(
+                self.groups > self.dest,
+                "--cut: too few other groups for --dest {}",
+                self.dest
+            );
         }
         let mut distances = self.layout.distances();
         if !self.rtt.is_empty() {

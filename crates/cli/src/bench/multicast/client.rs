@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
 /// The longest latency that is told apart, in nanoseconds: ten minutes.
@@ -189,6 +189,7 @@ impl<P: Networked> Client<P> {
             dest: dest.into(),
             touches,
             payload: payload.freeze(),
+            config: None,
         };
         at.command(P::multicast(start));
     }

@@ -110,11 +110,13 @@ impl FromStr for Rule {
             None if whom == "g" => Between::Groups,
             None if whom == "r" => Between::Replicas,
             None => return Err(wrong()),
-            Some((a, b)) => match (number(a, 'g'), number(b, 'g'), number(a, 'r'), number(b, 'r')) {
-                (Some(a), Some(b), _, _) => Between::TwoGroups(a, b),
-                (_, _, Some(a), Some(b)) => Between::TwoReplicas(a, b),
-                _ => return Err(wrong()),
-            },
+            Some((a, b)) => {
+                match (number(a, 'g'), number(b, 'g'), number(a, 'r'), number(b, 'r')) {
+                    (Some(a), Some(b), _, _) => Between::TwoGroups(a, b),
+                    (_, _, Some(a), Some(b)) => Between::TwoReplicas(a, b),
+                    _ => return Err(wrong()),
+                }
+            }
         };
         Ok(Rule { between, rtt_ms })
     }
