@@ -5,7 +5,7 @@ use meridian_multicast::process::Groups;
 use meridian_multicast::skeen::{Skeen, Variant};
 use meridian_multicast::{Options, Order, PrimCast, Start};
 use meridian_sim::search::Cluster;
-use model::{Checked, Multicasts};
+use model::{Checked, Multicasts, Slow};
 use stateright::{Checker, HasDiscoveries, Model};
 use std::time::Duration;
 
@@ -29,44 +29,38 @@ fn primcast(sizes: &[u16], order: Order) -> Cluster<PrimCast> {
     Cluster::new(sizes, 1, make).settle(Duration::from_secs(3))
 }
 
-fn look<P: Checked>(cluster: &Cluster<P>, dest: &[&[u16]], real_time: bool) {
+fn look<P: Checked>(name: &str, m: Multicasts<P>) {
     let start = std::time::Instant::now();
-    let mut m = Multicasts::new(cluster, starts(dest));
-    m.real_time = real_time;
-    let checker = m
-        .checker()
-        .finish_when(HasDiscoveries::AnyFailures)
-        .threads(1)
-        .timeout(Duration::from_secs(40))
-        .spawn_dfs()
-        .join();
-    println!(
-        "{dest:?} {} unique, {} generated, depth {}, {:?} found {:?}",
-        checker.unique_state_count(),
-        checker.state_count(),
-        checker.max_depth(),
-        start.elapsed(),
-        checker.discoveries().keys().collect::<Vec<_>>()
-    );
+    let checker = m.checker().finish_when(HasDiscoveries::AnyFailures).threads(1).timeout(Duration::from_secs(30)).spawn_dfs().join();
+    println!("{name} {} unique, {} generated, depth {}, {:?} found {:?}", checker.unique_state_count(), checker.state_count(), checker.max_depth(), start.elapsed(), checker.discoveries().keys().collect::<Vec<_>>());
+}
+
+fn chain() -> Vec<(Start, Option<usize>)> {
+    let mut s: Vec<_> = starts(&[&[0,1], &[1,2], &[2], &[0]]).into_iter().map(|s| (s, None)).collect();
+    s[2].1 = Some(1);
+    s[3].1 = Some(2);
+    s
+}
+fn two() -> Vec<(Start, Option<usize>)> {
+    let mut s: Vec<_> = starts(&[&[0,1], &[0]]).into_iter().map(|s| (s, None)).collect();
+    s[1].1 = Some(0);
+    s
 }
 
 #[test]
 fn try_it() {
-    for (sizes, dest) in [
-        (&[3u16, 3][..], &[&[0u16, 1][..]][..]),
-        (&[3, 3], &[&[0, 1], &[0]]),
-        (&[3, 1], &[&[0, 1], &[0]]),
-    ] {
-        let m = Multicasts::new(&primcast(sizes, Order::Sequential), starts(dest));
-        let mut state = m.init_states().pop().unwrap();
-        let mut n = 0;
-        loop {
-            let mut a = Vec::new();
-            m.actions(&state, &mut a);
-            let Some(x) = a.into_iter().next() else { break };
-            n += 1;
-            state = m.next_state(&state, x).unwrap();
+    for times in 0..3 {
+        let slow = Slow { times, ..Slow::default() };
+        for order in [Order::Sequential, Order::Linearizable] {
+            look(&format!("chain {order:?} {times}"), Multicasts::new(&primcast(&[1,1,1], order), chain()).bounded(slow));
         }
-        println!("{sizes:?} {dest:?} {n}");
+    }
+    for times in 0..2 {
+        for sus in [0, 0b10] {
+        let slow = Slow { times, suspicious: sus, ticks: 6 };
+        for order in [Order::Sequential, Order::Linearizable] {
+            look(&format!("two {order:?} {times} {sus}"), Multicasts::new(&primcast(&[3,3], order), two()).bounded(slow));
+        }
+        }
     }
 }
