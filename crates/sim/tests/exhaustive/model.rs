@@ -21,14 +21,14 @@ use meridian_core::{Effect, Event, Outbox, Process, ProcessId, Time, Token};
 use meridian_multicast::{Protocol, Start};
 use meridian_sim::search::Cluster;
 use stateright::{Model, Property};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{Debug, Formatter};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// "Delivered before, somewhere" has no cycle; with real time neither, if it counts.
-pub const ORDER: &str = "order";
+/// Atomic global order: "delivered before, somewhere, or multicast after a delivery" has no cycle.
+pub const ORDER: &str = "atomic global order";
 
 /// When nothing is under way any more, all destinations have delivered.
 pub const DELIVERED: &str = "all is delivered";
@@ -127,8 +127,7 @@ pub struct Multicasts<P: Protocol> {
     sent: Vec<Sent<P>>,
     /// All orders, if there is no bound.
     slow: Option<Slow>,
-    /// Whether real time counts.
-    real_time: bool,
+    framed: bool,
 }
 
 /// A message, as its client sends it.
@@ -167,7 +166,7 @@ struct Turns {
 pub struct State<P: Protocol> {
     processes: Vec<Shared<P>>,
     /// What is under way: from each process to each, row by row.
-    links: Vec<VecDeque<Shared<P::Message>>>,
+    links: Vec<VecDeque<Shared<Vec<P::Message>>>>,
     /// For each message the STARTs that have not arrived; all before it was multicast.
     starts: Vec<Set>,
     /// What each process has delivered.
@@ -274,7 +273,22 @@ impl<P: Checked> Multicasts<P> {
         };
         let sent = starts.into_iter().map(send).collect();
         let processes = processes.into_iter().map(Shared::new).collect();
-        Multicasts { ids, processes, now, sent, slow: None, real_time: true }
+        Multicasts { ids, processes, now, sent, slow: None, framed: false }
+    }
+
+    /// Other messages were delivered before, in a regular run.
+    pub fn preceded_by(self, cluster: &Cluster<P>, starts: Vec<Start>) -> Self {
+        let starts = starts.into_iter().map(|start| (start, None)).collect();
+        let before = Multicasts::new(cluster, starts).bounded(Slow::default());
+        let mut state = before.init_states().remove(0);
+        loop {
+            let mut actions = Vec::new();
+            before.actions(&state, &mut actions);
+            let Some(action) = actions.pop() else { break };
+            state = before.next_state(&state, action).expect("it was offered");
+        }
+        assert!(before.finished(&state), "not all was delivered in a regular run");
+        Multicasts { processes: state.processes, ..self }
     }
 
     /// Not all orders, but those with so few differences.
@@ -282,9 +296,10 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { slow: Some(slow), ..self }
     }
 
-    /// Real time does not count.
-    pub fn without_real_time(self) -> Self {
-        Multicasts { real_time: false, ..self }
+    /// What a process sends to another in one step, after the same record, arrives together. So it is as good as
+    /// always with a real runtime. It is a bound nevertheless: that something comes between is not explored.
+    pub fn framed(self) -> Self {
+        Multicasts { framed: true, ..self }
     }
 
     fn link(&self, from: usize, to: usize) -> usize {
@@ -301,23 +316,20 @@ impl<P: Checked> Multicasts<P> {
         turns.next.extend(to.map(|to| Source::Start(message as u8, to as u8)));
     }
 
-    fn step(&self, state: &mut State<P>, at: usize, event: Event<P>) {
+    /// What comes together, and then that there is nothing more.
+    fn step(&self, state: &mut State<P>, at: usize, events: impl Iterator<Item = Event<P>>) {
         let mut process = P::clone(&state.processes[at].value);
         let mut out = Outbox::new();
-        process.step(state.now, event, &mut out);
-        process.step(state.now, Event::Idle, &mut out);
+        events.chain([Event::Idle]).for_each(|event| process.step(state.now, event, &mut out));
         state.processes[at] = Shared::new(process);
-        for effect in out.drain() {
+        let mut records = 0;
+        let mut frames: BTreeMap<(usize, usize), Vec<P::Message>> = BTreeMap::new();
+        for (number, effect) in out.drain().enumerate() {
             match effect {
                 // What is sent to the client is of no interest.
                 Effect::Send { to, message } if self.ids.contains(&to) => {
-                    let to = place(&self.ids, to);
-                    let queue = &mut state.links[self.link(at, to)];
-                    queue.push_back(Shared::new(message));
-                    let source = Source::Link(at as u8, to as u8);
-                    if queue.len() == 1 && !state.turns.slow.contains(&source) {
-                        state.turns.next.push_back(source);
-                    }
+                    let frame = if self.framed { records } else { number };
+                    frames.entry((frame, place(&self.ids, to))).or_default().push(message);
                 }
                 Effect::Output(output) => {
                     if let Some(delivery) = P::delivery(output) {
@@ -326,7 +338,16 @@ impl<P: Checked> Multicasts<P> {
                         self.deliver(state, at, message.expect("it was multicast"));
                     }
                 }
+                Effect::Persist(_) => records += 1,
                 _ => {}
+            }
+        }
+        for ((_, to), frame) in frames {
+            let queue = &mut state.links[self.link(at, to)];
+            queue.push_back(Shared::new(frame));
+            let source = Source::Link(at as u8, to as u8);
+            if queue.len() == 1 && !state.turns.slow.contains(&source) {
+                state.turns.next.push_back(source);
             }
         }
     }
@@ -349,23 +370,24 @@ impl<P: Checked> Multicasts<P> {
             Source::Start(message, to) => {
                 let (message, to) = (usize::from(message), usize::from(to));
                 let sent = &self.sent[message];
-                if self.real_time && state.starts[message] == self.all_starts(message) {
+                if state.starts[message] == self.all_starts(message) {
                     bits(ended(state)).for_each(|earlier| state.relation.add(earlier, message));
                 }
                 state.starts[message] &= !(1 << to);
                 let start = sent.messages.iter().find(|(at, _)| *at == to);
                 let (_, message) = start.expect("it was sent").clone();
-                self.step(state, to, Event::Message { from: sent.client, message });
+                let event = Event::Message { from: sent.client, message };
+                self.step(state, to, std::iter::once(event));
             }
             Source::Link(from, to) => {
                 let (from, to) = (usize::from(from), usize::from(to));
                 let link = self.link(from, to);
-                let message = state.links[link].pop_front().expect("something is under way");
+                let frame = state.links[link].pop_front().expect("something is under way");
                 if !state.links[link].is_empty() {
                     state.turns.next.push_back(source);
                 }
-                let (from, message) = (self.ids[from], P::Message::clone(&message.value));
-                self.step(state, to, Event::Message { from, message });
+                let (from, messages) = (self.ids[from], frame.value.iter().cloned());
+                self.step(state, to, messages.map(|message| Event::Message { from, message }));
             }
         }
     }
@@ -474,12 +496,14 @@ impl<P: Checked> Model for Multicasts<P> {
             Action::Suspect(at) => {
                 state.turns.suspected = true;
                 state.now = state.now + SILENCE;
-                self.step(&mut state, at, Event::Timer(Token(0)));
+                self.step(&mut state, at, std::iter::once(Event::Timer(Token(0))));
             }
             Action::Tick => {
                 state.turns.ticks -= 1;
                 state.now = state.now + TICK;
-                (0..self.ids.len()).for_each(|at| self.step(&mut state, at, Event::Timer(Token(0))));
+                for at in 0..self.ids.len() {
+                    self.step(&mut state, at, std::iter::once(Event::Timer(Token(0))));
+                }
             }
         }
         if self.slow.is_none() {
