@@ -1,9 +1,9 @@
 //! How many records of 1 KiB the write-ahead log makes durable in a second, alone and in groups:
-//! `cargo run --release -p meridian-node --example wal_speed -- DIR`.
+//! `cargo run --release -p meridian-runtime --example wal_speed -- DIR`.
 
 use bytes::Bytes;
-use meridian_node::disk::RealDisk;
-use meridian_node::wal::{Options, Report, Wal};
+use meridian_runtime::disk::RealDisk;
+use meridian_runtime::wal::{Options, Report, Wal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
