@@ -361,6 +361,15 @@ impl Owner<Replica> for Workload {
         if self.checks.is_multiple_of(16) {
             process.multicast.check_invariants();
         }
+        for rank in &process.news {
+            let all = Touches::All;
+            let touches = self.sent.get(&rank.1).map_or(&all, |start| &start.touches);
+            self.safe.delivered(at, touches, *rank).map_err(|what| format!("reached: {what}"))?;
+        }
+        let (key, clock) = (self.checks % self.manner.keys.max(1), process.multicast.clock());
+        if process.multicast.reached(&Touches::keys([key]), clock) {
+            self.safe.reached(at, key, clock);
+        }
         let ever = self.ever.entry(at).or_default();
         let lowest = process.news.iter().map(|rank| rank.0).min();
         let new = process.news.iter().filter(|rank| ever.insert(**rank));
