@@ -24,7 +24,9 @@ pub mod table;
 pub mod time;
 pub mod topology;
 
-pub use ids::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, RegionId};
+pub use ids::{
+    BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, RegionId, Stamp,
+};
 pub use process::{Effect, Event, Outbox, Process};
 pub use table::Table;
 pub use time::{Time, Token};

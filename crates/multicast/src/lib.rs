@@ -80,7 +80,8 @@ mod tests;
 mod upkeep;
 
 pub use message::{
-    Command, Delivery, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches, conflicts,
+    Command, Delivery, Dest, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches,
+    conflicts,
 };
 pub use process::{ClockSource, Groups, Mutation, Options, Order, PrimCast, Role};
 pub use protocol::Protocol;
