@@ -194,7 +194,10 @@ fn faults_then_peace(world: &mut Cluster) -> Result<(), Violation> {
 pub fn is_quiet(world: &Cluster) -> bool {
     world.owner.is_done()
         && world.owner.is_level()
-        && world.processes().all(|(_, process)| process.multicast.pending() == 0)
+        && world.processes().all(|(peer, process)| {
+            let multicast = &process.multicast;
+            multicast.pending() == 0 && world.owner.has_heard(peer, multicast.delivered())
+        })
 }
 
 /// All properties, at the end.

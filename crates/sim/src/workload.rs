@@ -121,6 +121,11 @@ impl Workload {
         living.flat_map(|client| client.waiting.values().map(of)).collect()
     }
 
+    /// Whether the process has said that it delivered so much: it may wait for its disk.
+    pub fn has_heard(&self, process: ProcessId, delivered: Position) -> bool {
+        self.reached.get(&process).copied().unwrap_or_default() >= delivered
+    }
+
     /// Whether each process has said that it delivered all that any of its group did.
     pub fn is_level(&self) -> bool {
         let level = |process: &ProcessId| {
