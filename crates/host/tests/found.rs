@@ -109,7 +109,8 @@ impl One {
     /// `us` delivers this as its next message.
     fn delivers(&mut self, start: Start) {
         let (id, ts) = (start.id, multicast::Timestamp(self.delivered + 1));
-        let entries: Arc<[Entry]> = Arc::from([Entry { epoch: EPOCH, ts, start: start.into(), final_ts: None }]);
+        let entries: Arc<[Entry]> =
+            Arc::from([Entry { epoch: EPOCH, ts, start: start.into(), final_ts: None }]);
         let append = multicast::Record::Append { from: self.delivered, entries: entries.into() };
         for record in [append, multicast::Record::Delivered { id, ts }] {
             self.node.replay(Record::Multicast { group: US, record });
@@ -277,7 +278,8 @@ fn a_vote_that_comes_before_its_message_and_after_its_end_is_asked_for() {
     assert!(one.hears_vote(4).is_empty());
     let start = message(4, link(place(US, 0)));
     let (epoch, from, ts) = (EPOCH, 1, multicast::Timestamp(2));
-    let entries: Arc<[Entry]> = Arc::from([Entry { epoch, ts, start: start.into(), final_ts: None }]);
+    let entries: Arc<[Entry]> =
+        Arc::from([Entry { epoch, ts, start: start.into(), final_ts: None }]);
     let append = multicast::Message::Append { epoch, from, entries, clock: ts };
     let message = Message::Multicast { from: US, to: US, message: append };
     one.step(Event::Message { from: US_3, message });

@@ -84,6 +84,9 @@ impl PrimCast {
 
     /// Lines 35-39, for all that came since the last time; and what was held back to travel together.
     pub(crate) fn on_idle(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if self.memory.lost {
+            return;
+        }
         match self.role {
             Role::Primary => {
                 self.tell_config_to_all(out);

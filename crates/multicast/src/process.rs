@@ -10,6 +10,7 @@ use crate::done::Done;
 use crate::epoch::Election;
 use crate::log::Log;
 use crate::members::Members;
+use crate::memory::Memory;
 use crate::message::{
     Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp, Touches,
 };
@@ -195,6 +196,7 @@ pub struct PrimCast {
     pub(crate) upkeep: Upkeep,
     pub(crate) catch_up: CatchUp,
     pub(crate) transfers: Transfers,
+    pub(crate) memory: Memory,
 }
 
 impl PrimCast {
@@ -240,6 +242,7 @@ impl PrimCast {
             upkeep: Upkeep::default(),
             catch_up: CatchUp::Unknown,
             transfers: Transfers::default(),
+            memory: Memory::default(),
         }
     }
 
@@ -488,6 +491,28 @@ impl PrimCast {
         Delivery { start, ts, position: self.delivered }
     }
 
+    /// Who has lost its memory hears only what brings it back.
+    fn on_message_while_lost(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        message: Message,
+        out: &mut Outbox<Self>,
+    ) {
+        match message {
+            Message::Recovered { incarnation, e_prom, primary_of, clock } => {
+                self.on_recovered(now, from, incarnation, (e_prom, primary_of, clock), out);
+            }
+            Message::SnapshotPart { snapshot, offset, bytes, total } => {
+                self.on_snapshot_part(now, from, snapshot, offset, &bytes, total, out);
+            }
+            Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
+            Message::Start(start) => self.starts.hold(start),
+            Message::Starts(starts) => starts.into_iter().for_each(|start| self.starts.hold(start)),
+            _ => {}
+        }
+    }
+
     fn on_message(&mut self, now: Time, from: ProcessId, message: Message, out: &mut Outbox<Self>) {
         let ours = from.group == self.me.group;
         if let Message::Config(config) = &message {
@@ -496,6 +521,10 @@ impl PrimCast {
         }
         if !self.members.contains(from.group, from.node) {
             return; // Not of this cluster: nothing it says can count.
+        }
+        if self.memory.lost {
+            self.on_message_while_lost(now, from, message, out);
+            return;
         }
         if !ours {
             self.reach.heard(from, now);
@@ -513,6 +542,9 @@ impl PrimCast {
             }
             Message::RemoteWanted if !ours => self.stream_whole(from, out),
             Message::Stability(shown) if !ours => self.on_stability(from, &shown),
+            Message::Reborn { member, incarnation } if member.group == from.group => {
+                self.on_reborn(member, incarnation, out);
+            }
             Message::Ready(ids) if !ours => self.on_ready(from, &ids),
             Message::Final { id, ts } => self.on_final(id, ts, out),
             Message::Pull(id) => self.on_pull(from, id, out),
@@ -524,7 +556,10 @@ impl PrimCast {
             | Message::RemoteWanted
             | Message::Stability(_)
             | Message::Ready(_)
-            | Message::Config(_) => {}
+            | Message::Config(_)
+            | Message::Recovered { .. }
+            | Message::Reborn { .. } => {}
+            Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
             Message::Append { epoch, from: index, entries, clock } => {
                 self.on_append(now, from, epoch, index, entries, clock, out);
             }

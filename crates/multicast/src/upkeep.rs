@@ -72,6 +72,13 @@ fn before((ts, id): Rank) -> Rank {
 
 impl PrimCast {
     pub(crate) fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if self.memory.lost {
+            self.transfers_tick(now, out);
+            if !self.is_fetching_snapshot() {
+                self.recover_memory(now, out);
+            }
+            return;
+        }
         self.heartbeat(now, out);
         self.watch_leader(now, out);
         if now.since(self.upkeep.stuck_at) >= RETRY {
@@ -179,6 +186,10 @@ impl PrimCast {
     /// Messages to and from `peer` may be lost: says again what it must know.
     pub(crate) fn on_restarted(&mut self, now: Time, peer: ProcessId, out: &mut Outbox<Self>) {
         if peer == self.me || !self.members.contains(peer.group, peer.node) {
+            return;
+        }
+        if self.memory.lost {
+            self.restart_transfer(now, peer);
             return;
         }
         if peer.group == self.me.group {
