@@ -347,6 +347,10 @@ impl Owner<Replica> for Workload {
         self.safe.started(at);
     }
 
+    fn is_whole(&self, process: &Replica) -> bool {
+        !process.multicast.is_recovering()
+    }
+
     fn leads(&self, process: &Replica) -> bool {
         process.multicast.role() == Role::Primary
     }
