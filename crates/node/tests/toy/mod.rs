@@ -185,7 +185,7 @@ impl Service for Toy {
         vec![ReplicaStatus {
             group: GroupId::GLOBAL,
             role: "toy".into(),
-            epoch: Epoch { number: self.restarts, leader: self.me },
+            epoch: Epoch { config: 0, number: self.restarts, leader: self.me },
             primary: self.me,
             delivered: Position(self.added.len() as u64),
             applied: Position(self.added.values().sum()),
