@@ -21,11 +21,10 @@ use crate::batch::{Batch, Nothing, Outgoing};
 use crate::consensus::Log;
 use crate::place::Place;
 use crate::queue::Queue;
-use meridian_core::{Event, MessageId, Outbox, Position, Process, ProcessId, Time};
+use meridian_core::{Event, MessageId, Outbox, Position, Process, ProcessId, Table, Time};
 use meridian_multicast::done::{Done, Known};
 use meridian_multicast::{Delivery, Groups, Protocol, Rank, Start, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// What a group decides.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -125,7 +124,7 @@ pub struct FastCast {
     logged: Timestamp,
     /// The greatest that is decided.
     decided: Timestamp,
-    slots: BTreeMap<MessageId, Slot>,
+    slots: Table<MessageId, Slot>,
     queue: Queue,
     /// At the leader: what may not be proposed again.
     done: Done,
@@ -148,7 +147,7 @@ impl FastCast {
             clock: Timestamp(0),
             logged: Timestamp(0),
             decided: Timestamp(0),
-            slots: BTreeMap::new(),
+            slots: Table::default(),
             queue: Queue::default(),
             done: Done::default(),
             delivered: Position(0),
@@ -162,6 +161,11 @@ impl FastCast {
     pub fn without_fast_path(mut self) -> FastCast {
         self.paths = Paths::SlowOnly;
         self
+    }
+
+    /// Whether it leads its group.
+    pub fn leads(&self) -> bool {
+        self.place.i_lead()
     }
 
     /// How many messages it knows of that are not delivered.
@@ -204,7 +208,7 @@ impl FastCast {
             return; // A sender's mistake.
         }
         let id = start.id;
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         if slot.start.is_some() {
             return;
         }
@@ -243,7 +247,7 @@ impl FastCast {
 
     /// The fast path: with the proposals of all, the clock need not wait for the decisions.
     fn on_soft(&mut self, id: MessageId, ts: Timestamp) {
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.soft.add(ts);
         if let Some(guess) = slot.complete(slot.soft) {
             self.clock = self.clock.max(guess);
@@ -252,7 +256,7 @@ impl FastCast {
 
     /// The timestamp that one destination has decided.
     fn on_hard(&mut self, id: MessageId, ts: Timestamp) {
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.hard.add(ts);
         if let (Some(last), Some(local)) = (slot.complete(slot.hard), slot.local) {
             self.queue.settle(id, local, last);
@@ -280,7 +284,7 @@ impl FastCast {
                 }
             }
         }
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.start = Some(start);
         slot.local = Some(ts);
         self.queue.add(id, ts);
@@ -323,7 +327,7 @@ impl FastCast {
             self.done.truncated(start.id);
         }
         self.delivered = Position(self.delivered.0 + 1);
-        out.output(Delivery { start, ts, position: self.delivered });
+        out.output(Delivery { start: start.into(), ts, position: self.delivered });
     }
 }
 
@@ -396,6 +400,7 @@ mod tests {
     fn a_leader_tells_the_others_before_its_group_decides() {
         let set = Item::Accept(Entry::Set(start(1, &[0, 1]), Timestamp(1)));
         let mut one = leader();
+        assert!(one.leads() && !FastCast::new(process(0, 1), groups(&[3, 1])).leads());
         let from = (process(0, 2), Item::Start(start(1, &[0, 1])));
         let (said, _) = told(&mut one, &[from.clone(), from.clone()]);
         let soft = (process(1, 0), Item::Soft(id(1), Timestamp(1)));

@@ -23,7 +23,7 @@
 //!
 //! What a process has to say waits for [`Event::Idle`] and travels in one message to each peer; payloads
 //! go from a message's sender to the leaders and from each leader to its followers, and never
-//! between groups; work per message is logarithmic in the number of messages under way; what is
+//! between groups; work per message is at most logarithmic in the number of messages under way; what is
 //! delivered is dropped. Of delivered messages only those names are kept (as in PrimCast) that their
 //! clients could still send again: see `Start::low`.
 //!

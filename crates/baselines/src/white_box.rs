@@ -15,11 +15,10 @@
 use crate::batch::{Batch, Nothing, Outgoing};
 use crate::place::Place;
 use crate::queue::Queue;
-use meridian_core::{Event, GroupId, MessageId, Outbox, Position, Process, ProcessId, Time};
+use meridian_core::{Event, GroupId, MessageId, Outbox, Position, Process, ProcessId, Table, Time};
 use meridian_multicast::done::{Done, Known};
 use meridian_multicast::{Delivery, Groups, Protocol, Rank, Start, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// What processes say to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -88,7 +87,7 @@ impl Slot {
 pub struct WhiteBox {
     place: Place,
     clock: Timestamp,
-    slots: BTreeMap<MessageId, Slot>,
+    slots: Table<MessageId, Slot>,
     /// At the leader.
     queue: Queue,
     /// At the leader: what may not be proposed again.
@@ -107,13 +106,18 @@ impl WhiteBox {
         WhiteBox {
             place: Place::new(me, groups),
             clock: Timestamp(0),
-            slots: BTreeMap::new(),
+            slots: Table::default(),
             queue: Queue::default(),
             done: Done::default(),
             delivered: Position(0),
             last: None,
             outgoing: Outgoing::default(),
         }
+    }
+
+    /// Whether it leads its group.
+    pub fn leads(&self) -> bool {
+        self.place.i_lead()
     }
 
     /// How many messages it knows of that are not delivered, or of which something is still to come.
@@ -178,7 +182,7 @@ impl WhiteBox {
     /// The own leader's ACCEPT.
     fn on_propose(&mut self, start: Start, ts: Timestamp) {
         let id = start.id;
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.local = ts;
         slot.start = Some(start);
         self.on_accept(id, ts);
@@ -186,7 +190,7 @@ impl WhiteBox {
 
     /// An ACCEPT; each leader sends one.
     fn on_accept(&mut self, id: MessageId, ts: Timestamp) {
-        let slot = self.slots.entry(id).or_default();
+        let slot = self.slots.or_insert_with(id, Slot::default);
         slot.accepts += 1;
         slot.most = slot.most.max(ts);
         if !slot.is_accepted() {
@@ -260,7 +264,7 @@ impl WhiteBox {
         assert!(self.last < Some(rank), "B2: {rank:?} after {:?}", self.last);
         self.last = Some(rank);
         self.delivered = Position(self.delivered.0 + 1);
-        out.output(Delivery { start, ts, position: self.delivered });
+        out.output(Delivery { start: start.into(), ts, position: self.delivered });
     }
 }
 
@@ -328,6 +332,7 @@ mod tests {
     #[test]
     fn a_leader_proposes_to_all_destinations() {
         let mut leader = WhiteBox::new(process(0, 0), groups(&[3, 2]));
+        assert!(leader.leads() && !WhiteBox::new(process(0, 1), groups(&[3, 2])).leads());
         let multicast = Item::Multicast(start(1, &[0, 1]));
         let (said, _) = told(&mut leader, &[(process(1, 1), multicast.clone())]);
         let propose = Item::Propose(start(1, &[0, 1]), Timestamp(1));

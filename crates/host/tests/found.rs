@@ -109,8 +109,9 @@ impl One {
     /// `us` delivers this as its next message.
     fn delivers(&mut self, start: Start) {
         let (id, ts) = (start.id, multicast::Timestamp(self.delivered + 1));
-        let entries: Arc<[Entry]> = Arc::from([Entry { epoch: EPOCH, ts, start, final_ts: None }]);
-        let append = multicast::Record::Append { from: self.delivered, entries };
+        let entries: Arc<[Entry]> =
+            Arc::from([Entry { epoch: EPOCH, ts, start: start.into(), final_ts: None }]);
+        let append = multicast::Record::Append { from: self.delivered, entries: entries.into() };
         for record in [append, multicast::Record::Delivered { id, ts }] {
             self.node.replay(Record::Multicast { group: US, record });
         }
@@ -277,7 +278,8 @@ fn a_vote_that_comes_before_its_message_and_after_its_end_is_asked_for() {
     assert!(one.hears_vote(4).is_empty());
     let start = message(4, link(place(US, 0)));
     let (epoch, from, ts) = (EPOCH, 1, multicast::Timestamp(2));
-    let entries: Arc<[Entry]> = Arc::from([Entry { epoch, ts, start, final_ts: None }]);
+    let entries: Arc<[Entry]> =
+        Arc::from([Entry { epoch, ts, start: start.into(), final_ts: None }]);
     let append = multicast::Message::Append { epoch, from, entries, clock: ts };
     let message = Message::Multicast { from: US, to: US, message: append };
     one.step(Event::Message { from: US_3, message });
@@ -309,7 +311,7 @@ fn a_vote_of_our_other_replica_that_seemed_too_late_is_not_lost() {
     }
     let mut delivers = |group, from, start: &Start, ts| {
         let (id, ts) = (start.id, multicast::Timestamp(ts));
-        let entries = Arc::from([Entry { epoch, ts, start: start.clone(), final_ts: None }]);
+        let entries = Arc::from([Entry { epoch, ts, start: start.clone().into(), final_ts: None }]);
         for record in
             [multicast::Record::Append { from, entries }, multicast::Record::Delivered { id, ts }]
         {

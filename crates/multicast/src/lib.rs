@@ -22,6 +22,7 @@
 //! | [`stable`] | the linearizable order |
 //! | `reach` | groups that are cut off |
 //! | `epoch` | Algorithm 3: changing the primary |
+//! | `memory` | coming back without a disk |
 //! | `upkeep` | heartbeats, repeats, truncation: what the thesis leaves open |
 //! | [`snapshot`] | bringing up a process that the log cannot bring up |
 //! | [`skeen`] | Skeen's algorithm, to compare with |
@@ -63,6 +64,7 @@ pub mod done;
 mod epoch;
 pub mod log;
 pub mod members;
+mod memory;
 pub mod message;
 mod normal;
 mod others;
@@ -80,7 +82,8 @@ mod tests;
 mod upkeep;
 
 pub use message::{
-    Command, Delivery, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches, conflicts,
+    Command, Delivery, Dest, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches,
+    conflicts,
 };
 pub use process::{ClockSource, Groups, Mutation, Options, Order, PrimCast, Role};
 pub use protocol::Protocol;

@@ -321,7 +321,7 @@ mod tests {
     fn entry(sequence: u64, epoch: Epoch, ts: u64) -> Entry {
         let id = MessageId { client: ClientId(1), sequence };
         let start = crate::Start::new(id, [GroupId(0)], vec![0; 100_000]);
-        Entry { epoch, ts: Timestamp(ts), start, final_ts: None }
+        Entry { epoch, ts: Timestamp(ts), start: start.into(), final_ts: None }
     }
 
     fn log(epochs: &[Epoch]) -> Log {

@@ -7,6 +7,7 @@ use crate::members::Config;
 use bytes::Bytes;
 use meridian_core::{GroupId, MessageId, NodeId, Position, ProcessId};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A message to be multicast: the thesis's `m`.
@@ -20,7 +21,7 @@ pub struct Start {
     /// Its final timestamp is to be greater than this (thesis, section 4.4.2); 0 where it does not matter.
     pub after: Timestamp,
     /// The groups that it goes to; ascending, at least one.
-    pub dest: Arc<[GroupId]>,
+    pub dest: Dest,
     /// What it must be ordered with.
     pub touches: Touches,
     /// What it says to the application.
@@ -29,10 +30,13 @@ pub struct Start {
     pub config: Option<Arc<Config>>,
 }
 
+/// Groups that a message goes to; ascending.
+pub type Dest = SmallVec<[GroupId; 4]>;
+
 impl Start {
     /// A message that conflicts with all others, of a client that still waits for all that it sent.
-    pub fn new(id: MessageId, dest: impl Into<Arc<[GroupId]>>, payload: impl Into<Bytes>) -> Start {
-        let (dest, payload) = (dest.into(), payload.into());
+    pub fn new(id: MessageId, dest: impl AsRef<[GroupId]>, payload: impl Into<Bytes>) -> Start {
+        let (dest, payload) = (Dest::from_slice(dest.as_ref()), payload.into());
         let (low, after, touches) = (0, Timestamp(0), Touches::All);
         Start { id, low, after, dest, touches, payload, config: None }
     }
@@ -95,7 +99,7 @@ pub struct Entry {
     /// The proposal: `local-ts`, once decided.
     pub ts: Timestamp,
     /// The message.
-    pub start: Start,
+    pub start: Arc<Start>,
     /// `final-ts`, if the process whose entry this is knows it.
     pub final_ts: Option<Timestamp>,
 }
@@ -160,7 +164,7 @@ pub struct Part {
 pub enum Message {
     /// START: from the sender; to the primary from a follower that was sent it; to the other groups
     /// from one that misses their timestamps.
-    Start(Start),
+    Start(Arc<Start>),
     /// The primary's ACKs, to a follower: its proposals, in the order of `T`.
     Append {
         /// The primary's epoch.
@@ -190,7 +194,7 @@ pub enum Message {
         clock: Timestamp,
     },
     /// Several STARTs from one sender.
-    Starts(Vec<Start>),
+    Starts(Vec<Arc<Start>>),
     /// The primary's ACKs, to a process of another group: what of its `T` is addressed to that group.
     RemoteAppend {
         /// The primary's epoch.
@@ -223,6 +227,30 @@ pub enum Message {
     Ready(Vec<MessageId>),
     /// A configuration of the sender's group.
     Config(Arc<Config>),
+    /// I have lost my memory, and am in this incarnation now.
+    Recover {
+        /// Counts the lives of the sender.
+        incarnation: u64,
+    },
+    /// The answer: what you said before counts no more, and this is where I am.
+    Recovered {
+        /// The incarnation that asked.
+        incarnation: u64,
+        /// `E_prom`.
+        e_prom: Epoch,
+        /// The epoch that the sender is the primary of.
+        primary_of: Option<Epoch>,
+        /// The clock.
+        clock: Timestamp,
+    },
+    /// A member of the sender's group has lost its memory: what it said in earlier incarnations counts no more
+    /// together with what the sender says from now on.
+    Reborn {
+        /// Who.
+        member: ProcessId,
+        /// Its incarnation.
+        incarnation: u64,
+    },
     /// The message has this final timestamp: from one that has delivered it.
     Final {
         /// Which message.
@@ -383,7 +411,7 @@ pub enum Output {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Delivery {
     /// The message.
-    pub start: Start,
+    pub start: Arc<Start>,
     /// Its final timestamp.
     pub ts: Timestamp,
     /// How many were delivered, with this one.

@@ -13,7 +13,7 @@ const WINDOW: u64 = 4096;
 impl PrimCast {
     /// Lines 31-32. START goes to the process of each group that is its primary as far as we know; who is not
     /// passes it on, and who misses a group's timestamp tells all of that group.
-    pub(crate) fn multicast(&mut self, now: Time, start: Start, out: &mut Outbox<Self>) {
+    pub(crate) fn multicast(&mut self, now: Time, start: Arc<Start>, out: &mut Outbox<Self>) {
         if self.refuses(&start, out) {
             return;
         }
@@ -27,7 +27,7 @@ impl PrimCast {
             }
         }
         if start.dest.contains(&self.me.group) {
-            self.on_start(None, start, out);
+            self.on_start(now, None, start, out);
         } else {
             self.upkeep.sent.insert(start.id, (start, now));
         }
@@ -36,8 +36,9 @@ impl PrimCast {
     /// Lines 33-34. `from` is `None` if the owner was asked to multicast.
     pub(crate) fn on_start(
         &mut self,
+        now: Time,
         from: Option<ProcessId>,
-        start: Start,
+        start: Arc<Start>,
         out: &mut Outbox<Self>,
     ) {
         let known_group = |group: &GroupId| self.members.has(*group);
@@ -57,6 +58,8 @@ impl PrimCast {
             } else if from.group != self.me.group {
                 self.upkeep.again.insert(from);
             }
+        } else if self.role == Role::Primary {
+            self.propose(now, start, out); // It travels with what comes until we are idle.
         } else {
             self.starts.hold(start);
         }
@@ -81,23 +84,29 @@ impl PrimCast {
 
     /// Lines 35-39, for all that came since the last time; and what was held back to travel together.
     pub(crate) fn on_idle(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if self.memory.lost {
+            return;
+        }
         match self.role {
             Role::Primary => {
-                let first = self.log.len();
                 self.tell_config_to_all(out);
-                self.propose(now, out);
+                // All of it: to hold some back could make groups wait for each other.
+                while let Some(start) = self.starts.pop() {
+                    self.propose(now, start, out);
+                }
                 if self.mutation == Mutation::BumpOvertakes {
                     self.show(out);
                 }
                 self.stream(out);
                 self.stream_to_others(out);
-                let mut from = first;
+                let mut from = self.recorded.min(self.log.len());
                 while from < self.log.len() {
                     let entries = self.log.batch(from);
                     let next = from + entries.len() as u64;
                     out.persist(Record::Append { from, entries });
                     from = next;
                 }
+                self.recorded = from;
             }
             Role::Follower => self.pass_on_starts(now),
             Role::Promised | Role::Candidate => {}
@@ -139,17 +148,15 @@ impl PrimCast {
         }
     }
 
-    fn propose(&mut self, now: Time, out: &mut Outbox<Self>) {
-        // All of it: to hold some back could make groups wait for each other.
-        while let Some(start) = self.starts.pop() {
-            let mut ts = Timestamp(self.clock.max(start.after).0 + 1);
-            if self.options.clock == ClockSource::Hybrid {
-                ts = ts.max(Timestamp(now.0 / 1000));
-            }
-            self.raise_clock(ts, out);
-            let entry = Entry { epoch: self.e_cur, ts, start, final_ts: None };
-            self.append(entry, now);
+    /// Lines 37-38, with sections 4.4.1 and 4.4.2.
+    fn propose(&mut self, now: Time, start: Arc<Start>, out: &mut Outbox<Self>) {
+        let mut ts = Timestamp(self.clock.max(start.after).0 + 1);
+        if self.options.clock == ClockSource::Hybrid {
+            ts = ts.max(Timestamp(now.0 / 1000));
         }
+        self.raise_clock(ts, out);
+        let entry = Entry { epoch: self.e_cur, ts, start, final_ts: None };
+        self.append(entry, now);
     }
 
     /// Appends to `T`, with what is known of the message from other groups.
@@ -460,7 +467,7 @@ impl PrimCast {
         let mut ready = BTreeMap::new();
         while let Some((rank, index)) = self.log.next_to_look_at(clock) {
             let Some(slot) = self.log.get(index) else { continue };
-            let Start { touches, dest, .. } = &slot.entry.start;
+            let Start { touches, dest, .. } = &*slot.entry.start;
             let several = dest.len() > 1;
             if slot.entry.final_ts.is_none() || !self.log.queue().is_free(rank, touches) {
                 continue; // It is looked at again when that changes.
@@ -489,7 +496,7 @@ impl PrimCast {
     /// P3: if one that conflicts with it is before it.
     fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
         if let (Mutation::Correct, Some(slot)) = (self.mutation, self.log.get(index)) {
-            let Start { id, touches, .. } = &slot.entry.start;
+            let Start { id, touches, .. } = &*slot.entry.start;
             assert!(self.log.queue().is_free((ts, *id), touches), "P3: {id} before others");
         }
         let delivery = self.deliver(index, ts);

@@ -10,6 +10,7 @@ use crate::done::Done;
 use crate::epoch::Election;
 use crate::log::Log;
 use crate::members::Members;
+use crate::memory::Memory;
 use crate::message::{
     Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp, Touches,
 };
@@ -178,10 +179,12 @@ pub struct PrimCast {
     /// The length of `T` up to which other groups were sent ACKs, and up to which, as primary, entries.
     pub(crate) remote_acked: u64,
     pub(crate) remote_streamed: u64,
+    /// As primary, the length of `T` up to which our proposals were recorded.
+    pub(crate) recorded: u64,
     /// Who of other groups has the stream of this epoch, up to which index.
     pub(crate) followers: BTreeMap<ProcessId, u64>,
     /// STARTs on their way out.
-    pub(crate) outgoing: BTreeMap<ProcessId, Vec<Start>>,
+    pub(crate) outgoing: BTreeMap<ProcessId, Vec<Arc<Start>>>,
     /// The number of our group's configuration that all other groups were told.
     pub(crate) config_told: u64,
     /// Which other groups can be reached.
@@ -193,6 +196,7 @@ pub struct PrimCast {
     pub(crate) upkeep: Upkeep,
     pub(crate) catch_up: CatchUp,
     pub(crate) transfers: Transfers,
+    pub(crate) memory: Memory,
 }
 
 impl PrimCast {
@@ -227,6 +231,7 @@ impl PrimCast {
             shown: None,
             remote_acked: 0,
             remote_streamed: 0,
+            recorded: 0,
             followers: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             config_told: 0,
@@ -237,6 +242,7 @@ impl PrimCast {
             upkeep: Upkeep::default(),
             catch_up: CatchUp::Unknown,
             transfers: Transfers::default(),
+            memory: Memory::default(),
         }
     }
 
@@ -485,6 +491,28 @@ impl PrimCast {
         Delivery { start, ts, position: self.delivered }
     }
 
+    /// Who has lost its memory hears only what brings it back.
+    fn on_message_while_lost(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        message: Message,
+        out: &mut Outbox<Self>,
+    ) {
+        match message {
+            Message::Recovered { incarnation, e_prom, primary_of, clock } => {
+                self.on_recovered(now, from, incarnation, (e_prom, primary_of, clock), out);
+            }
+            Message::SnapshotPart { snapshot, offset, bytes, total } => {
+                self.on_snapshot_part(now, from, snapshot, offset, &bytes, total, out);
+            }
+            Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
+            Message::Start(start) => self.starts.hold(start),
+            Message::Starts(starts) => starts.into_iter().for_each(|start| self.starts.hold(start)),
+            _ => {}
+        }
+    }
+
     fn on_message(&mut self, now: Time, from: ProcessId, message: Message, out: &mut Outbox<Self>) {
         let ours = from.group == self.me.group;
         if let Message::Config(config) = &message {
@@ -494,13 +522,17 @@ impl PrimCast {
         if !self.members.contains(from.group, from.node) {
             return; // Not of this cluster: nothing it says can count.
         }
+        if self.memory.lost {
+            self.on_message_while_lost(now, from, message, out);
+            return;
+        }
         if !ours {
             self.reach.heard(from, now);
         }
         match message {
-            Message::Start(start) => self.on_start(Some(from), start, out),
+            Message::Start(start) => self.on_start(now, Some(from), start, out),
             Message::Starts(starts) => {
-                starts.into_iter().for_each(|start| self.on_start(Some(from), start, out));
+                starts.into_iter().for_each(|start| self.on_start(now, Some(from), start, out));
             }
             Message::RemoteAppend { epoch, whole, from: first, upto, entries } if !ours => {
                 self.on_remote_append(now, from, epoch, whole, (first, upto), &entries, out);
@@ -510,6 +542,9 @@ impl PrimCast {
             }
             Message::RemoteWanted if !ours => self.stream_whole(from, out),
             Message::Stability(shown) if !ours => self.on_stability(from, &shown),
+            Message::Reborn { member, incarnation } if member.group == from.group => {
+                self.on_reborn(member, incarnation, out);
+            }
             Message::Ready(ids) if !ours => self.on_ready(from, &ids),
             Message::Final { id, ts } => self.on_final(id, ts, out),
             Message::Pull(id) => self.on_pull(from, id, out),
@@ -521,7 +556,10 @@ impl PrimCast {
             | Message::RemoteWanted
             | Message::Stability(_)
             | Message::Ready(_)
-            | Message::Config(_) => {}
+            | Message::Config(_)
+            | Message::Recovered { .. }
+            | Message::Reborn { .. } => {}
+            Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
             Message::Append { epoch, from: index, entries, clock } => {
                 self.on_append(now, from, epoch, index, entries, clock, out);
             }
@@ -578,10 +616,12 @@ impl Process for PrimCast {
             Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(Command::Start(start)) => {
                 if !self.refuses(&start, out) {
-                    self.on_start(None, start, out);
+                    self.on_start(now, None, Arc::new(start), out);
                 }
             }
-            Event::Command(Command::Multicast(start)) => self.multicast(now, start, out),
+            Event::Command(Command::Multicast(start)) => {
+                self.multicast(now, Arc::new(start), out);
+            }
             Event::Command(Command::Snapshot { to, position, application }) => {
                 self.on_snapshot(to, position, application, out);
             }

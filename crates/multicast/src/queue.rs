@@ -6,15 +6,19 @@
 //! 4.4.3). An entry that touches keys only is looked at again when the one that it may have
 //! waited for moves or goes, so a queue held up by one message costs nothing per message behind it.
 //!
+//! Timestamps ascend in `T`, so an entry whose own proposal is the greatest bound known stands in the order of
+//! `T`: only those with a greater one need a tree.
+//!
 //! Invariants:
-//! - Q1: `all` holds exactly the entries of `T` not delivered; `keys` those of them that touch keys only,
-//!   once for each key; `whole` the others, if there was ever one that touches keys only.
+//! - Q1: `proposed` and `raised` hold exactly the entries of `T` not delivered, beside those of `proposed` that
+//!   `gone` counts; `keys` those of them that touch keys only, once for each key; `whole` the others, if there was
+//!   ever one that touches keys only.
 //! - Q2: an entry that touches keys only, is final and the first of all that it conflicts with is in `work`.
 
 use crate::message::{Rank, Timestamp, Touches};
 use meridian_core::{ClientId, MessageId};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// No rank is lower.
@@ -23,7 +27,11 @@ const LOWEST: Rank = (Timestamp(0), MessageId { client: ClientId(0), sequence: 0
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Queue {
-    all: BTreeMap<Rank, u64>,
+    /// Under their own proposals, ascending. Those with `None` are raised, or delivered.
+    proposed: VecDeque<(Rank, Option<u64>)>,
+    /// How many in `proposed` are `None`.
+    gone: usize,
+    raised: BTreeMap<Rank, u64>,
     keys: BTreeSet<(u64, Rank)>,
     whole: BTreeSet<Rank>,
     /// Whether `whole` is kept.
@@ -34,46 +42,106 @@ pub struct Queue {
 impl Queue {
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.all.len()
+        self.proposed.len() - self.gone + self.raised.len()
     }
 
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.len() == 0
     }
 
     /// Rank and index of the first.
     pub fn first(&self) -> Option<(Rank, u64)> {
-        self.all.first_key_value().map(|(rank, index)| (*rank, *index))
+        let raised = self.raised.first_key_value().map(|(rank, index)| (*rank, *index));
+        // The front is never `None`: see `take_out`.
+        let proposed = self.proposed.front().and_then(|(rank, index)| Some((*rank, (*index)?)));
+        match (proposed, raised) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
     /// The indexes, in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        self.all.values().copied()
+        self.between(None, None).map(|(_, index)| index)
+    }
+
+    /// Ranks and indexes after `after` and before `before`, in order.
+    fn between(
+        &self,
+        after: Option<Rank>,
+        before: Option<Rank>,
+    ) -> impl Iterator<Item = (Rank, u64)> + '_ {
+        let first = self.proposed.partition_point(|(rank, _)| Some(*rank) <= after);
+        let proposed = self.proposed.range(first..).filter_map(|(rank, at)| Some((*rank, (*at)?)));
+        let raised = self.raised.range((after.map_or(Unbounded, Excluded), Unbounded));
+        let (mut proposed, mut raised) =
+            (proposed.peekable(), raised.map(|(rank, at)| (*rank, *at)).peekable());
+        let next = move || match (proposed.peek(), raised.peek()) {
+            (Some(a), Some(b)) if b < a => raised.next(),
+            (Some(_), _) => proposed.next(),
+            (None, _) => raised.next(),
+        };
+        std::iter::from_fn(next)
+            .take_while(move |(rank, _)| before.is_none_or(|before| *rank < before))
+    }
+
+    fn place(&self, rank: Rank) -> Option<usize> {
+        self.proposed.binary_search_by(|(other, _)| other.cmp(&rank)).ok()
+    }
+
+    /// Takes an entry out; its index.
+    fn take_out(&mut self, rank: Rank) -> Option<u64> {
+        if let Some(index) = self.raised.remove(&rank) {
+            return Some(index);
+        }
+        let at = if self.proposed.front().is_some_and(|(first, _)| *first == rank) {
+            0
+        } else {
+            self.place(rank)?
+        };
+        let index = self.proposed[at].1.take()?;
+        self.gone += 1;
+        while self.proposed.pop_front_if(|(_, index)| index.is_none()).is_some()
+            || self.proposed.pop_back_if(|(_, index)| index.is_none()).is_some()
+        {
+            self.gone -= 1;
+        }
+        Some(index)
     }
 
     /// The index of the entry with this rank.
     pub fn index(&self, rank: Rank) -> Option<u64> {
-        self.all.get(&rank).copied()
+        let proposed = || self.place(rank).and_then(|at| self.proposed[at].1);
+        self.raised.get(&rank).copied().or_else(proposed)
     }
 
     /// Adds an entry.
     pub fn insert(&mut self, rank: Rank, index: u64, touches: &Touches) {
+        self.hold_keys(rank, touches);
+        // A `T` that was restored holds proposals that are known to be raised.
+        if self.proposed.back().is_none_or(|(last, _)| *last < rank) {
+            self.proposed.push_back((rank, Some(index)));
+        } else {
+            self.raised.insert(rank, index);
+        }
+    }
+
+    fn hold_keys(&mut self, rank: Rank, touches: &Touches) {
         if let Touches::Keys(keys) = touches {
             if !self.keyed {
                 self.keyed = true;
-                self.whole = self.all.keys().copied().collect();
+                self.whole = self.between(None, None).map(|(rank, _)| rank).collect();
             }
             self.keys.extend(keys.iter().map(|key| (*key, rank)));
         } else if self.keyed {
             self.whole.insert(rank);
         }
-        self.all.insert(rank, index);
     }
 
     /// Takes out an entry: it is delivered, or cut off.
     pub fn remove(&mut self, rank: Rank, touches: &Touches) {
-        self.all.remove(&rank);
+        self.take_out(rank);
         if self.keyed {
             self.work.remove(&rank);
             self.take(rank, None, touches);
@@ -82,14 +150,15 @@ impl Queue {
 
     /// The entry at `old` has a higher bound now.
     pub fn raise(&mut self, old: Rank, new: Rank, touches: &Touches) {
-        let Some(index) = self.all.remove(&old) else { return };
+        let Some(index) = self.take_out(old) else { return };
         if self.keyed {
             self.take(old, Some(new), touches);
             if self.work.remove(&old) {
                 self.work.insert(new);
             }
         }
-        self.insert(new, index, touches);
+        self.hold_keys(new, touches);
+        self.raised.insert(new, index);
     }
 
     /// Takes an entry out of the queues of what it touches, and notes whom it may have held up there, as
@@ -108,8 +177,8 @@ impl Queue {
                 self.whole.remove(&rank);
                 let next = self.whole.range((Excluded(rank), Unbounded)).next().copied();
                 let end = next.into_iter().chain(new).min();
-                let freed = self.all.range((Excluded(rank), end.map_or(Unbounded, Excluded)));
-                self.work.extend(freed.map(|(rank, _)| *rank));
+                let freed: Vec<_> = self.between(Some(rank), end).map(|(rank, _)| rank).collect();
+                self.work.extend(freed);
             }
         }
     }
@@ -131,8 +200,8 @@ impl Queue {
         loop {
             let rank = *self.work.first().filter(|rank| rank.0 <= clock)?;
             self.work.remove(&rank);
-            if let Some(index) = self.all.get(&rank) {
-                return Some((rank, *index));
+            if let Some(index) = self.index(rank) {
+                return Some((rank, index));
             }
         }
     }

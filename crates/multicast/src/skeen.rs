@@ -196,7 +196,7 @@ impl Skeen {
         let position = self.delivered;
         let proposed = self.pending.remove(&id).and_then(|pending| pending.proposed);
         if let Some((start, _)) = proposed {
-            out.output(Delivery { start, ts, position });
+            out.output(Delivery { start: start.into(), ts, position });
         }
     }
 }

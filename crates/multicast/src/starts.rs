@@ -3,6 +3,7 @@
 use crate::message::Start;
 use meridian_core::{MessageId, Table, Time};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// STARTs and bytes of them held, at most; more are dropped, and their senders send them again.
 const HELD_MAX: usize = 1 << 18;
@@ -11,7 +12,7 @@ const BYTES_MAX: usize = 256 << 20;
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Starts {
-    held: Table<MessageId, Start>,
+    held: Table<MessageId, Arc<Start>>,
     /// To be proposed, or passed on, in this order; some have gone meanwhile.
     fresh: VecDeque<MessageId>,
     /// Passed on to the primary, and when.
@@ -26,19 +27,19 @@ impl Starts {
     }
 
     /// The START of `id`.
-    pub fn get(&self, id: MessageId) -> Option<&Start> {
+    pub fn get(&self, id: MessageId) -> Option<&Arc<Start>> {
         self.held.get(&id)
     }
 
     /// Holds one, if it is new and there is room.
-    pub fn hold(&mut self, start: Start) {
+    pub fn hold(&mut self, start: Arc<Start>) {
         if self.held.len() < HELD_MAX && self.bytes < BYTES_MAX {
             self.hold_always(start);
         }
     }
 
     /// Holds one, room or not: it was in `T`.
-    pub fn hold_always(&mut self, start: Start) {
+    pub fn hold_always(&mut self, start: Arc<Start>) {
         let (id, bytes) = (start.id, start.payload.len());
         if self.held.insert_new(id, || start) {
             self.fresh.push_back(id);
@@ -47,7 +48,7 @@ impl Starts {
     }
 
     /// Lets one go: `T` holds it.
-    pub fn remove(&mut self, id: MessageId) -> Option<Start> {
+    pub fn remove(&mut self, id: MessageId) -> Option<Arc<Start>> {
         let start = self.held.remove(&id)?;
         self.bytes -= start.payload.len();
         if self.held.is_empty() {
@@ -58,7 +59,7 @@ impl Starts {
     }
 
     /// Takes the first.
-    pub fn pop(&mut self) -> Option<Start> {
+    pub fn pop(&mut self) -> Option<Arc<Start>> {
         loop {
             let id = self.fresh.pop_front()?;
             if let Some(start) = self.remove(id) {
@@ -68,7 +69,7 @@ impl Starts {
     }
 
     /// Takes note that all that are fresh are passed on now; gives them to `to`.
-    pub fn pass_on(&mut self, now: Time, mut to: impl FnMut(&Start)) {
+    pub fn pass_on(&mut self, now: Time, mut to: impl FnMut(&Arc<Start>)) {
         for id in std::mem::take(&mut self.fresh) {
             if let Some(start) = self.held.get(&id) {
                 to(start);

@@ -6,6 +6,7 @@ use crate::message::{Message, Output, Rank, Record, Start};
 use crate::process::{Of, PrimCast, Role};
 use meridian_core::{ClientId, GroupId, MessageId, Outbox, ProcessId, Time, Token};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a process looks whether something is due.
@@ -44,7 +45,7 @@ pub(crate) struct Upkeep {
     pub again: BTreeSet<ProcessId>,
     pub ack_again: BTreeSet<ProcessId>,
     /// What we multicast to other groups only, and when it was sent last.
-    pub sent: BTreeMap<MessageId, (Start, Time)>,
+    pub sent: BTreeMap<MessageId, (Arc<Start>, Time)>,
     /// The greatest rank among the deliveries that are durable and applied.
     settled: Option<Rank>,
 }
@@ -71,6 +72,13 @@ fn before((ts, id): Rank) -> Rank {
 
 impl PrimCast {
     pub(crate) fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if self.memory.lost {
+            self.transfers_tick(now, out);
+            if !self.is_fetching_snapshot() {
+                self.recover_memory(now, out);
+            }
+            return;
+        }
         self.heartbeat(now, out);
         self.watch_leader(now, out);
         if now.since(self.upkeep.stuck_at) >= RETRY {
@@ -178,6 +186,10 @@ impl PrimCast {
     /// Messages to and from `peer` may be lost: says again what it must know.
     pub(crate) fn on_restarted(&mut self, now: Time, peer: ProcessId, out: &mut Outbox<Self>) {
         if peer == self.me || !self.members.contains(peer.group, peer.node) {
+            return;
+        }
+        if self.memory.lost {
+            self.restart_transfer(now, peer);
             return;
         }
         if peer.group == self.me.group {

@@ -34,6 +34,9 @@ pub trait Application<P: Networked>: 'static {
     /// The process has told something, in order.
     fn on_output(&mut self, at: &mut At<'_, P>, output: P::Output);
 
+    /// All that the process told until now was given to [`Application::on_output`].
+    fn on_told(&mut self, _at: &mut At<'_, P>) {}
+
     /// The time that [`Application::due`] named has come.
     fn on_due(&mut self, _at: &mut At<'_, P>) {}
 

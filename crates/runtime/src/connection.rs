@@ -6,7 +6,6 @@ use crate::application::{Application, Networked};
 use crate::local::Local;
 use crate::wire::{self, FrameReader, Hello, WireError, encode};
 use bytes::BytesMut;
-use meridian_core::ProcessId;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -95,9 +94,15 @@ async fn greet<P: Networked, A: Application<P>>(
     stream: TcpStream,
     from: IpAddr,
 ) {
-    let met = meet(&local, stream).await;
+    let nodelay = stream.set_nodelay(true);
+    let (reader, writer) = stream.into_split();
+    let mut reader = FrameReader::new(reader);
+    let met = match nodelay {
+        Ok(()) => meet(&local, &mut reader).await,
+        Err(error) => Err(error.into()),
+    };
     local.strangers.set(local.strangers.get() - 1);
-    let (peer, reader, writer, hello) = match met {
+    let (peer, hello) = match met {
         Ok(met) => met,
         Err(error) => return local.blame(from, &error),
     };
@@ -106,14 +111,11 @@ async fn greet<P: Networked, A: Application<P>>(
     }
 }
 
-/// Learns who calls.
+/// Learns who calls; tells what to answer.
 async fn meet<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
-    stream: TcpStream,
-) -> Result<(usize, FrameReader, OwnedWriteHalf, Hello), WireError> {
-    stream.set_nodelay(true)?;
-    let (reader, writer) = stream.into_split();
-    let mut reader = FrameReader::new(reader);
+    reader: &mut FrameReader,
+) -> Result<(usize, Hello), WireError> {
     let hello = timeout(HELLO_TIMEOUT, reader.next::<Hello>()).await;
     let Ok(hello) = hello else { return Err(WireError::Refused("no hello".into())) };
     let hello = hello?;
@@ -125,7 +127,7 @@ async fn meet<P: Networked, A: Application<P>>(
         return Err(WireError::Closed);
     }
     local.meet(peer, &hello)?;
-    Ok((peer, reader, writer, local.hello(hello.from)))
+    Ok((peer, local.hello(hello.from)))
 }
 
 /// Uses a connection, in place of an earlier one, until it ends.
@@ -197,7 +199,6 @@ async fn unblock<P: Networked, A: Application<P>>(
 /// has not lost its memory.
 pub(crate) fn check(ours: &Hello, theirs: &Hello, known: Option<u64>) -> Result<(), WireError> {
     let refused = |text: String| Err(WireError::Refused(text));
-    let ProcessId { .. } = theirs.from;
     if theirs.version != wire::VERSION {
         return refused(format!("{} speaks version {}", theirs.from, theirs.version));
     }
@@ -211,4 +212,34 @@ pub(crate) fn check(ours: &Hello, theirs: &Hello, known: Option<u64>) -> Result<
         return refused(format!("{} has lost its memory", theirs.from));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meridian_core::{GroupId, NodeId, ProcessId};
+
+    fn hello(from: u16, to: u16) -> Hello {
+        let process = |node| ProcessId { group: GroupId(0), node: NodeId(node) };
+        let (from, to) = (process(from), process(to));
+        let version = wire::VERSION;
+        Hello { version, cluster: "a".into(), from, to, incarnation: 5, durable: false }
+    }
+
+    #[test]
+    fn only_members_of_the_same_cluster_and_version_that_remember_are_met() {
+        let ours = hello(0, 1);
+        let refused = |change: fn(&mut Hello), known| {
+            let mut theirs = hello(1, 0);
+            change(&mut theirs);
+            check(&ours, &theirs, known).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(|_| (), None), None);
+        assert_eq!(refused(|_| (), Some(5)), None);
+        assert!(refused(|theirs| theirs.version = 9, None).unwrap().contains("version 9"));
+        assert!(refused(|theirs| theirs.cluster = "b".into(), None).unwrap().contains("\"b\""));
+        assert!(refused(|theirs| theirs.to.node = NodeId(7), None).unwrap().contains("n7"));
+        assert!(refused(|_| (), Some(4)).unwrap().contains("lost its memory"));
+        assert_eq!(refused(|theirs| theirs.durable = true, Some(4)), None);
+    }
 }

@@ -46,6 +46,10 @@ pub(crate) struct Engine<P: Networked, A> {
     /// Whether anything has happened since the last batch ended.
     stirred: bool,
     sweep: Option<Time>,
+    /// The log is long: nothing more is taken in until what it holds back is out.
+    wants_checkpoint: bool,
+    /// The application could not be saved when it was last asked: the log grows on.
+    refuses_checkpoint: bool,
 }
 
 impl<P: Networked, A: Application<P>> Engine<P, A> {
@@ -75,6 +79,8 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             touched: Vec::new(),
             stirred: false,
             sweep: None,
+            wants_checkpoint: false,
+            refuses_checkpoint: false,
         }
     }
 
@@ -84,7 +90,9 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
 
     /// Whether sockets are not to be read for now.
     pub(crate) fn is_full(&self) -> bool {
-        self.application.is_full() || self.store.as_ref().is_some_and(Store::is_full)
+        self.wants_checkpoint
+            || self.application.is_full()
+            || self.store.as_ref().is_some_and(Store::is_full)
     }
 
     /// Whether the network between the groups of this member and of that one is cut.
@@ -101,8 +109,12 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
     pub(crate) fn on_frame(&mut self, peer: usize, body: &[u8]) -> Result<(), WireError> {
         let packet: Packet = wire::decode(body)?;
         let now = self.clock.now();
-        let from = self.peers[peer].id;
-        let events = self.peers[peer].link.on_packet(now, packet)?;
+        let with = &mut self.peers[peer];
+        let (from, was_open) = (with.id, with.link.is_open());
+        let events = with.link.on_packet(now, packet)?;
+        if !was_open && with.link.is_open() {
+            with.incarnation = with.greeted;
+        }
         self.sweep.get_or_insert(now + SWEEP);
         for event in events {
             match event {
@@ -160,14 +172,25 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             self.step(now, Event::Idle);
             self.tell();
         }
-        if let Some(store) = &mut self.store
-            && store.end_batch()
-            && let Some(state) = self.application.checkpoint()
-        {
-            store.checkpoint(&self.process, state);
-        }
+        self.end_batch();
         self.transmit(now);
         Ok(self.stirred || !self.loopback.is_empty() || !self.commands.is_empty())
+    }
+
+    fn end_batch(&mut self) {
+        let Some(store) = &mut self.store else { return };
+        let wanted = store.end_batch();
+        // The process is ahead of what the application was told by what the gate holds back.
+        if !wanted || !store.gate.is_empty() || !self.outputs.is_empty() {
+            self.wants_checkpoint = wanted && !self.refuses_checkpoint;
+            return;
+        }
+        let state = self.application.checkpoint();
+        self.refuses_checkpoint = state.is_none();
+        self.wants_checkpoint = false;
+        if let Some(state) = state {
+            store.checkpoint(&self.process, state);
+        }
     }
 
     /// When [`Engine::finish`] must be called though nothing happens.
@@ -205,6 +228,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.with_application(now, |application, at| {
             outputs.drain(..).for_each(|output| application.on_output(at, output));
+            application.on_told(at);
         });
         self.outputs = outputs;
     }

@@ -151,8 +151,10 @@ async fn make<P: Networked, A: Application<P>>(
     let (listener, address) = open_listener(listen)?;
     let wake = Arc::new(Notify::new());
     let opened = storage::open(storage, &wake, &mut process, &mut application)?;
+    let now = clock.now();
     let peers = peers.into_iter().filter(|(id, _)| *id != me).map(|(id, address)| {
-        Peer::new(id, address, opened.incarnation, delays.get(&id).copied().unwrap_or_default())
+        let delay = delays.get(&id).copied().unwrap_or_default();
+        Peer::new(id, address, opened.incarnation, delay, now)
     });
     let durable = opened.store.is_some();
     let parts = (process, application, opened.store);

@@ -5,6 +5,8 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`member`] | a member for programs that want messages in order and no more |
+//! | `replica`, [`hosted`] | what is behind that, and what it needs of a protocol |
 //! | [`application`] | what runs on top of a member, on its thread |
 //! | [`handle`] | members on threads, and how other threads speak with them |
 //! | `engine` | events into the process, effects out of it: batches |
@@ -25,9 +27,12 @@ mod engine;
 pub mod error;
 pub mod gate;
 pub mod handle;
+pub mod hosted;
 pub mod journal;
 mod local;
+pub mod member;
 mod peer;
+mod replica;
 pub mod storage;
 mod store;
 pub mod wal;
@@ -38,5 +43,7 @@ pub use clock::Clock;
 pub use delay::Delay;
 pub use error::{MemberError, MulticastError};
 pub use handle::{Handle, Listen, Options, Worker};
+pub use hosted::Hosted;
+pub use member::{Delivered, Deliveries, Member, Outgoing, Patience};
 pub use peer::Counters;
 pub use storage::Storage;

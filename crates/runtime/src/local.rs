@@ -157,7 +157,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         let mut engine = self.engine.borrow_mut();
         let peer = &mut engine.peers[peer];
         check(&self.hello(peer.id), hello, peer.incarnation)?;
-        peer.incarnation = Some(hello.incarnation);
+        peer.greeted = Some(hello.incarnation);
         Ok(())
     }
 

@@ -50,8 +50,10 @@ pub(crate) struct Peer {
     pub(crate) connection: u64,
     /// When a connection last came or went.
     pub(crate) changed: Time,
-    /// Its incarnation, as far as it is known.
+    /// Its incarnation, once it has spoken: who only says a name has not.
     pub(crate) incarnation: Option<u64>,
+    /// What the other end of the present connection says that its incarnation is.
+    pub(crate) greeted: Option<u64>,
     /// Whether it is to be looked at when the batch ends.
     pub(crate) touched: bool,
     /// Protocol messages of this batch, one after the other.
@@ -63,7 +65,13 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(id: ProcessId, address: String, incarnation: u64, delay: Delay) -> Peer {
+    pub(crate) fn new(
+        id: ProcessId,
+        address: String,
+        incarnation: u64,
+        delay: Delay,
+        now: Time,
+    ) -> Peer {
         let seed = incarnation ^ u64::from(id.group.0) << 16 ^ u64::from(id.node.0);
         Peer {
             id,
@@ -71,8 +79,9 @@ impl Peer {
             link: Link::new(incarnation),
             signals: Rc::default(),
             connection: 0,
-            changed: Time::default(),
+            changed: now,
             incarnation: None,
+            greeted: None,
             touched: false,
             messages: BytesMut::new(),
             held: Held::new(delay, seed),

@@ -34,6 +34,8 @@ pub(crate) struct Store<P: Networked> {
     journal: Box<dyn Journal>,
     /// Whether something was persisted since the last flush.
     persisted: bool,
+    /// Whether a checkpoint was asked for that has not begun.
+    asked: bool,
     /// Held as long as this lives: the system drops it however the process ends.
     _lock: File,
 }
@@ -41,7 +43,7 @@ pub(crate) struct Store<P: Networked> {
 impl<P: Networked> Store<P> {
     pub(crate) fn new(journal: Box<dyn Journal>, lock: File) -> Result<Store<P>, MemberError> {
         let durable = journal.durable().map_err(MemberError::Log)?;
-        Ok(Store { gate: Gate::new(durable), journal, persisted: false, _lock: lock })
+        Ok(Store { gate: Gate::new(durable), journal, persisted: false, asked: false, _lock: lock })
     }
 
     pub(crate) fn persist(&mut self, record: &P::Record) {
@@ -69,13 +71,17 @@ impl<P: Networked> Store<P> {
             self.journal.flush();
             self.persisted = false;
         }
-        self.journal.bytes_since_checkpoint() > CHECKPOINT_BYTES
+        let bytes = self.journal.bytes_since_checkpoint();
+        self.asked &= bytes > CHECKPOINT_BYTES;
+        let limit = if self.asked { 2 * CHECKPOINT_BYTES } else { CHECKPOINT_BYTES };
+        bytes > limit
     }
 
     /// Puts the state of the process and of its application in the place of the log.
     pub(crate) fn checkpoint(&mut self, process: &P, application: Bytes) {
         let records = process.checkpoint().map(|record| to_bytes(&Logged::Process(record)));
         let last = to_bytes(&Logged::<P::Record>::Application(application));
+        self.asked = true;
         self.journal.checkpoint(Box::new(records.chain(std::iter::once(last))));
     }
 

@@ -83,7 +83,7 @@ impl<P: Protocol> Owner<P> for Plain<P> {
         assert_eq!(first, ts, "{at} has another final timestamp for {id}");
         assert!(self.missing.remove(&(at, id)), "{at} delivers {id} again, or is no destination");
         let position = delivery.position;
-        self.history.push(Entry::Deliver { process: at, id, position, t: now });
+        self.history.push(Entry::Deliver { process: at, id, ts, position, t: now });
         Vec::new()
     }
 
@@ -91,7 +91,8 @@ impl<P: Protocol> Owner<P> for Plain<P> {
         let (at, start) = self.planned.remove(&token).expect("woken once for each");
         let (id, dest) = (start.id, start.dest.to_vec());
         self.missing.extend(self.history.members(&dest).map(|process| (process, id)));
-        self.history.push(Entry::Multicast { id, dest, t: now });
+        let (touches, after) = (start.touches.clone(), start.after);
+        self.history.push(Entry::Multicast { id, dest, touches, after, t: now });
         self.history.push(Entry::Asked { process: at, id });
         vec![Ask::Command { to: at, command: P::multicast(start), after: Duration::ZERO }]
     }

@@ -245,7 +245,8 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
                 Next::Multicast(at) => {
                     let (start, sender) = (self.plan[at].start.clone(), self.plan[at].sender);
                     let (id, dest, t) = (start.id, start.dest.to_vec(), self.now);
-                    self.history.push(Entry::Multicast { id, dest, t });
+                    let (touches, after) = (start.touches.clone(), start.after);
+                    self.history.push(Entry::Multicast { id, dest, touches, after, t });
                     self.step(sender, Event::Command(P::multicast(start)));
                 }
             }
@@ -275,7 +276,8 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
     fn deliver(&mut self, at: usize, output: P::Output) {
         let Some(delivery) = P::delivery(output) else { return };
         let (process, id, t) = (self.cluster.ids[at], delivery.start.id, self.now);
-        self.history.push(Entry::Deliver { process, id, position: delivery.position, t });
+        let (ts, position) = (delivery.ts, delivery.position);
+        self.history.push(Entry::Deliver { process, id, ts, position, t });
         self.missing = self.missing.saturating_sub(1);
         let Some(planned) = self.plan.iter_mut().find(|planned| planned.start.id == id) else {
             return;

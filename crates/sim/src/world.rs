@@ -1,6 +1,6 @@
 //! A whole cluster in one thread: virtual time, and one seed that decides everything.
 
-use crate::faults::{Cut, Fault, Faults};
+use crate::faults::{Cut, Fault, Faults, Unflushed};
 use crate::harness;
 use crate::link::{Item, Link};
 use crate::owner::{Ask, Owner};
@@ -39,6 +39,8 @@ pub struct Setup<P: Process> {
     pub batch: usize,
     /// What may go wrong.
     pub faults: Faults,
+    /// Who is cut off together.
+    pub regions: Vec<Vec<P::Peer>>,
     /// Whether the hash of the trace covers the contents of messages: thorough, and slow.
     pub deep: bool,
 }
@@ -59,6 +61,7 @@ impl<P: Process> Setup<P> {
             busy: Duration::from_micros(50),
             batch: 8,
             faults: Faults::none(),
+            regions: Vec::new(),
             deep: false,
         }
     }
@@ -70,12 +73,17 @@ impl<P: Process> Setup<P> {
         unit: Duration,
         make: impl FnMut(P::Peer) -> P + 'static,
     ) -> Self {
+        Setup::lan(peers, make).exactly(unit)
+    }
+
+    /// The same, but as in [`Setup::exact`].
+    pub fn exactly(self, unit: Duration) -> Self {
         Setup {
             delay: Box::new(move |_, _, _| unit),
             flush: (Duration::ZERO, Duration::ZERO),
             busy: Duration::ZERO,
             batch: usize::MAX,
-            ..Setup::lan(peers, make)
+            ..self
         }
     }
 }
@@ -123,6 +131,8 @@ pub struct World<P: Process, O: Owner<P>> {
     pub(crate) cuts: BTreeMap<u64, Cut>,
     pub(crate) faults: Faults,
     pub(crate) faults_generation: u64,
+    pub(crate) regions: Vec<Vec<usize>>,
+    pub(crate) unflushed: Unflushed,
     pub(crate) outbox: Outbox<P>,
 }
 
@@ -138,6 +148,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 links.insert((from, to), Link::default());
             }
         }
+        let of = |region: &Vec<P::Peer>| region.iter().map(|peer| places[peer]).collect();
+        let regions = setup.regions.iter().map(of).collect();
         let mut world = World {
             owner,
             seed,
@@ -163,6 +175,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             cuts: BTreeMap::new(),
             faults: Faults::none(),
             faults_generation: 0,
+            regions,
+            unflushed: Unflushed::Chance,
             outbox: Outbox::new(),
         };
         // With faults the processes start one after the other, so that some miss the first messages.
@@ -219,6 +233,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     /// Says nothing of the seed when a test fails: for tests that expect to.
     pub fn say_nothing(&mut self) {
         self.quiet = true;
+    }
+
+    /// From now on all events are printed.
+    pub fn show_trace(&mut self) {
+        self.trace = true;
     }
 
     /// Lets `span` pass.

@@ -10,6 +10,7 @@ use meridian_multicast::{Groups, Protocol, Start};
 use meridian_sim::checkers::{check_agreement, check_safety, check_validity};
 use meridian_sim::plain::Plain;
 use meridian_sim::replica::groups_of;
+use meridian_sim::search::{Cluster, Links, Manner};
 use meridian_sim::{Random, World, each_seed};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -36,7 +37,7 @@ fn plan<P: Protocol>(
         let mut dest: Vec<GroupId> = all.sample(random, count).copied().collect();
         dest.sort_unstable();
         let id = MessageId { client: ClientId(random.random_range(1..=3)), sequence };
-        let at = *senders.choose(random).unwrap();
+        let at = *senders.choose(random).expect("groups have members");
         world.multicast(
             at,
             Start::new(id, dest, vec![1]),
@@ -79,9 +80,32 @@ fn run<P: Protocol + 'static>(
 fn many_runs<P: Protocol + 'static>(contender: &Contender<P>) {
     each_seed(0..200, |seed| {
         let all = [&[1, 1][..], &[3, 3], &[3, 1, 5], &[3, 3, 3], &[3, 3, 3, 3], &[2, 1, 4, 1]];
-        let sizes = all[usize::try_from(seed).unwrap() % all.len()];
+        let sizes = all[usize::try_from(seed).expect("small") % all.len()];
         run(contender, sizes, u16::MAX, seed);
     });
+}
+
+/// Runs of few messages, whose parts overtake each other on different ways by far.
+fn short_runs<P: Protocol + Clone>(contender: &Contender<P>) {
+    for sizes in [&[3, 3, 3][..], &[5, 1, 3, 1]] {
+        let cluster = Cluster::new(sizes, 2, |me, groups| (contender.make)(me, groups.clone()));
+        for seed in 0..2000 {
+            let history =
+                cluster.run(seed, Manner { messages: 8, dest_max: 3, links: Links::Fifo });
+            let judged = check_safety(&history).and_then(|()| check_agreement(&history));
+            let arrived = judged.and_then(|()| {
+                check_validity(&history, &(1..=8).map(ClientId).collect::<BTreeSet<_>>())
+            });
+            assert_eq!(arrived, Ok(()), "seed {seed} of {sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn short_runs_of_the_baselines() {
+    short_runs(&white_box());
+    short_runs(&fast_cast());
+    short_runs(&classic());
 }
 
 #[test]

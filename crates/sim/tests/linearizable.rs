@@ -4,7 +4,7 @@
 use meridian_core::{ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
 use meridian_multicast::process::Groups;
 use meridian_multicast::skeen::{Skeen, Variant};
-use meridian_multicast::{Options, Order, PrimCast, Protocol, Start, Timestamp};
+use meridian_multicast::{Options, Order, PrimCast, Protocol, Start, Timestamp, Touches};
 use meridian_sim::checkers::{
     End, check_agreement, check_integrity, check_prefix, check_real_time,
 };
@@ -61,10 +61,12 @@ impl<P: Protocol + Clone> Script<P> {
                 Effect::Send { to, message } => self.wire.push_back((at, to, message)),
                 Effect::Output(output) => {
                     if let Some(delivery) = P::delivery(output) {
-                        let (id, position) = (delivery.start.id, delivery.position);
+                        let (id, ts) = (delivery.start.id, delivery.ts);
+                        let position = delivery.position;
                         self.history.push(Entry::Deliver {
                             process: at,
                             id,
+                            ts,
                             position,
                             t: self.now,
                         });
@@ -90,7 +92,13 @@ impl<P: Protocol + Clone> Script<P> {
         let id = MessageId { client: ClientId(name), sequence: 1 };
         let dest: Vec<_> = dest.iter().map(|group| GroupId(*group)).collect();
         self.now = self.now + Duration::from_nanos(1);
-        self.history.push(Entry::Multicast { id, dest: dest.clone(), t: self.now });
+        self.history.push(Entry::Multicast {
+            id,
+            dest: dest.clone(),
+            touches: Touches::All,
+            after: Timestamp(after),
+            t: self.now,
+        });
         let start = Start { after: Timestamp(after), ..Start::new(id, dest, Vec::new()) };
         self.step(sender, Event::Command(P::multicast(start)));
         self.run();

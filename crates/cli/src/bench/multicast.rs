@@ -11,7 +11,7 @@ use clap::Args;
 use client::{PAYLOAD_MIN, Part};
 use cluster::{Outcome, Protocol, Setup};
 use hdrhistogram::Histogram;
-use layout::{Distances, Layout, Rule};
+use layout::{Layout, Rule};
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;

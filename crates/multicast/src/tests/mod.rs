@@ -51,7 +51,7 @@ fn start(sequence: u64, dest: &[u16]) -> Start {
 }
 
 fn entry(epoch: Epoch, ts: u64, start: Start) -> Entry {
-    Entry { epoch, ts: Timestamp(ts), start, final_ts: None }
+    Entry { epoch, ts: Timestamp(ts), start: start.into(), final_ts: None }
 }
 
 fn remote_append(sequence: u64, epoch: Epoch, ts: u64) -> Message {

@@ -65,7 +65,7 @@ fn a_message_that_waits_for_a_group_is_sent_to_that_group() {
     primary.idle();
     let did = primary.tick(Duration::from_secs(2));
     let is_start = |(to, message): (ProcessId, &Message)| {
-        (*message == Message::Start(start(1, &[0, 1]))).then_some(to)
+        (*message == Message::Start(start(1, &[0, 1]).into())).then_some(to)
     };
     let to: Vec<_> = sent(&did).into_iter().filter_map(is_start).collect();
     assert_eq!(to, [0, 1, 2].map(|n| process(1, n)));

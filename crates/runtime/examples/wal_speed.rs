@@ -2,8 +2,8 @@
 //! `cargo run --release -p meridian-node --example wal_speed -- DIR`.
 
 use bytes::Bytes;
-use meridian_node::disk::RealDisk;
-use meridian_node::wal::{Options, Report, Wal};
+use meridian_runtime::disk::RealDisk;
+use meridian_runtime::wal::{Options, Report, Wal};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};

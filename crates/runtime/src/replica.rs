@@ -1,0 +1,312 @@
+//! The application behind a [`crate::Member`], on the member's thread.
+
+use crate::application::{Application, At};
+use crate::error::MulticastError;
+use crate::hosted::{Hosted, Told};
+use crate::member::{DELIVERIES_MAX, Delivered, Outgoing, Patience, Waiting};
+use bytes::Bytes;
+use meridian_core::{ClientId, GroupId, MessageId, Position, ProcessId, Time};
+use meridian_multicast::{Delivery, Dest, Start, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::{mpsc, oneshot};
+
+/// So many messages of one sender are under way at most, those that it has given up included: their
+/// names must be remembered everywhere.
+const UNDER_WAY_MAX: usize = 100_000;
+/// So many bytes of deliveries are kept since the program last gave its state. Beyond that the oldest are
+/// dropped, and nothing can be offered until it gives another.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+/// What a kept delivery takes beside its payload, about.
+const DELIVERY_BYTES: usize = 200;
+
+type Done = oneshot::Sender<Result<Timestamp, MulticastError>>;
+
+/// What a member asks its replica.
+pub(crate) enum Ask<P: Hosted> {
+    Multicast {
+        message: Outgoing,
+        done: Done,
+    },
+    SafeTs(oneshot::Sender<Timestamp>),
+    Keep {
+        position: Position,
+        state: Bytes,
+    },
+    #[allow(dead_code)] // Never made: it only says of which protocol this is.
+    Never(std::convert::Infallible, PhantomData<fn(P)>),
+}
+
+/// One's own message that was not delivered.
+struct UnderWay {
+    dest: Dest,
+    /// `None` once its sender has been told that it is held up.
+    done: Option<Done>,
+}
+
+/// The program's state, as others are given it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    /// What the program gave, and how many deliveries that contains.
+    position: Position,
+    state: Bytes,
+    /// The deliveries since.
+    since: VecDeque<Delivery>,
+}
+
+/// See the module's documentation.
+pub(crate) struct Replica<P: Hosted> {
+    me: ProcessId,
+    client: ClientId,
+    patience: Patience,
+    /// The number of the next message.
+    sequence: u64,
+    /// By number.
+    under_way: BTreeMap<u64, UnderWay>,
+    /// When senders are told that their messages are held up, earliest first.
+    due: VecDeque<(Time, u64)>,
+    told: Option<mpsc::UnboundedSender<Delivered>>,
+    waiting: Arc<Waiting>,
+    kept: Kept,
+    kept_bytes: usize,
+    /// Whether `kept` has lost deliveries.
+    gap: bool,
+    /// Who needs the program's state.
+    wanted: Vec<ProcessId>,
+    protocol: PhantomData<fn(P)>,
+}
+
+impl<P: Hosted> Replica<P> {
+    pub(crate) fn new(
+        me: ProcessId,
+        patience: Patience,
+        told: mpsc::UnboundedSender<Delivered>,
+        waiting: Arc<Waiting>,
+    ) -> Replica<P> {
+        Replica {
+            me,
+            client: ClientId(RandomState::new().hash_one(me)),
+            patience,
+            sequence: 1,
+            under_way: BTreeMap::new(),
+            due: VecDeque::new(),
+            told: Some(told),
+            waiting,
+            kept: Kept::default(),
+            kept_bytes: 0,
+            gap: false,
+            wanted: Vec::new(),
+            protocol: PhantomData,
+        }
+    }
+
+    fn multicast(&mut self, at: &mut At<'_, P>, message: Outgoing, done: Done) {
+        let Outgoing { mut dest, payload, touches, after } = message;
+        dest.sort_unstable();
+        dest.dedup();
+        if let Some(error) = self.objection(at, &dest) {
+            let _ = done.send(Err(error)); // Who asked has given up.
+            return;
+        }
+        let dest = Dest::from_vec(dest);
+        let sequence = self.sequence;
+        self.sequence += 1;
+        self.under_way.insert(sequence, UnderWay { dest: dest.clone(), done: Some(done) });
+        self.due.push_back((at.now + self.patience.give_up_after, sequence));
+        // Those given up still wait: what is below may be forgotten by all.
+        let low = self.under_way.first_key_value().map_or(sequence, |(first, _)| *first);
+        let id = MessageId { client: self.client, sequence };
+        let start = Start { id, low, after, dest, touches, payload, config: None };
+        at.command(P::multicast(start));
+    }
+
+    /// Why a message cannot go there.
+    fn objection(&self, at: &At<'_, P>, dest: &[GroupId]) -> Option<MulticastError> {
+        if let Some(unknown) = dest.iter().find(|group| !at.knows(**group)) {
+            return Some(MulticastError::NoGroup(*unknown));
+        }
+        if !dest.contains(&self.me.group) {
+            return Some(MulticastError::NotAmong(self.me.group));
+        }
+        let mut far = dest.iter();
+        let far = far.find(|group| at.is_unreachable(**group, self.patience.refuse_after));
+        if let Some(far) = far {
+            return Some(MulticastError::Unreachable(*far));
+        }
+        if self.under_way.len() >= UNDER_WAY_MAX {
+            let (_, oldest) = self.under_way.first_key_value()?;
+            return Some(MulticastError::Timeout(self.culprit(at, &oldest.dest)));
+        }
+        None
+    }
+
+    /// Which group holds a message up.
+    fn culprit(&self, at: &At<'_, P>, dest: &[GroupId]) -> GroupId {
+        let mut far = dest.iter().filter(|group| at.is_unreachable(**group, Default::default()));
+        far.next().copied().unwrap_or(self.me.group)
+    }
+
+    fn tell(&mut self, told: Delivered) {
+        let Some(sender) = &self.told else { return };
+        self.waiting.count.fetch_add(1, Ordering::AcqRel);
+        if sender.send(told).is_err() {
+            self.told = None; // Nobody wants it.
+            self.waiting.count.store(0, Ordering::Release);
+        }
+    }
+
+    fn on_told(&mut self, told: Told) {
+        match told {
+            Told::Delivered(delivery) => {
+                self.remember(&delivery);
+                let (id, ts) = (delivery.start.id, delivery.ts);
+                self.tell(Delivered::Message(delivery));
+                if id.client == self.client
+                    && let Some(UnderWay { done: Some(done), .. }) =
+                        self.under_way.remove(&id.sequence)
+                {
+                    let _ = done.send(Ok(ts)); // Who asked has given up.
+                }
+            }
+            Told::Install { position: _, state } => match postcard::from_bytes(&state) {
+                Ok(kept) => self.install(kept),
+                Err(error) => tracing::error!(%error, "a peer's state cannot be read"),
+            },
+            Told::Wanted(to) => self.wanted.push(to),
+            Told::Refused(id, group) => {
+                if id.client == self.client
+                    && let Some(UnderWay { done: Some(done), .. }) =
+                        self.under_way.remove(&id.sequence)
+                {
+                    let _ = done.send(Err(MulticastError::Unreachable(group))); // Who asked has given up.
+                }
+            }
+            Told::Nothing => {}
+        }
+    }
+
+    fn remember(&mut self, delivery: &Delivery) {
+        self.kept_bytes += delivery.start.payload.len() + DELIVERY_BYTES;
+        self.kept.since.push_back(delivery.clone());
+        while self.kept_bytes > KEPT_BYTES_MAX {
+            self.gap = true;
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(first) = self.kept.since.pop_front() {
+            self.kept_bytes -= first.start.payload.len() + DELIVERY_BYTES;
+        }
+    }
+
+    /// Another's state takes the place of all that was delivered here.
+    fn install(&mut self, kept: Kept) {
+        self.kept = Kept { position: kept.position, state: kept.state.clone(), ..Kept::default() };
+        (self.kept_bytes, self.gap) = (0, false);
+        if kept.position > Position(0) {
+            self.tell(Delivered::State { position: kept.position, state: kept.state });
+        }
+        for delivery in kept.since {
+            self.on_told(Told::Delivered(delivery));
+        }
+    }
+
+    /// The program's state after its first `position` deliveries.
+    fn keep(&mut self, position: Position, state: Bytes) {
+        let last = self.kept.since.back().map_or(self.kept.position, |last| last.position);
+        if position < self.kept.position || position > last {
+            tracing::warn!(?position, ?last, "no state that could be kept");
+            return;
+        }
+        while self.kept.since.front().is_some_and(|first| first.position <= position) {
+            self.drop_first();
+        }
+        // What was dropped before, this state contains.
+        let next = self.kept.since.front().map(|first| first.position);
+        self.gap = next.is_some_and(|next| next.0 != position.0 + 1);
+        (self.kept.position, self.kept.state) = (position, state);
+    }
+
+    /// Gives those who need it the program's state, if it is that of this moment: they ask again.
+    fn offer(&mut self, at: &mut At<'_, P>) {
+        let last = self.kept.since.back().map_or(self.kept.position, |last| last.position);
+        if self.wanted.is_empty() || last != at.process.position() {
+            return;
+        }
+        if self.gap {
+            tracing::warn!("a peer needs the program's state, which has not been kept");
+            return self.wanted.clear();
+        }
+        let state: Bytes = postcard::to_stdvec(&self.kept).expect("writing to memory").into();
+        for to in self.wanted.drain(..) {
+            at.command(P::offer(to, last, state.clone()));
+        }
+    }
+}
+
+impl<P: Hosted> Application<P> for Replica<P> {
+    type Request = Ask<P>;
+
+    fn on_request(&mut self, at: &mut At<'_, P>, ask: Ask<P>) {
+        match ask {
+            Ask::Multicast { message, done } => self.multicast(at, message, done),
+            Ask::SafeTs(answer) => {
+                let _ = answer.send(at.process.safe_ts()); // Who asked has given up.
+            }
+            Ask::Keep { position, state } => self.keep(position, state),
+            Ask::Never(never, _) => match never {},
+        }
+    }
+
+    fn on_output(&mut self, _at: &mut At<'_, P>, output: P::Output) {
+        self.on_told(P::told(output));
+    }
+
+    fn on_told(&mut self, at: &mut At<'_, P>) {
+        self.offer(at);
+    }
+
+    fn on_due(&mut self, at: &mut At<'_, P>) {
+        while let Some((_, sequence)) = self.due.pop_front_if(|(due, _)| *due <= at.now) {
+            let Some(under_way) = self.under_way.get_mut(&sequence) else { continue };
+            let (dest, done) = (under_way.dest.clone(), under_way.done.take());
+            if let Some(done) = done {
+                let _ = done.send(Err(MulticastError::Timeout(self.culprit(at, &dest))));
+            }
+        }
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.due.front().map(|(due, _)| *due)
+    }
+
+    fn is_full(&self) -> bool {
+        self.told.is_some() && self.waiting.count.load(Ordering::Acquire) >= DELIVERIES_MAX
+    }
+
+    fn on_room(&mut self, room: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.waiting.room.set(room); // A member starts once.
+    }
+
+    fn replay(&mut self, process: &mut P, record: P::Record) {
+        let told = process.recover(record);
+        self.on_told(told);
+    }
+
+    fn checkpoint(&mut self) -> Option<Bytes> {
+        let kept = (!self.gap).then(|| postcard::to_stdvec(&self.kept).expect("writing to memory"));
+        kept.map(Bytes::from)
+    }
+
+    fn restore(&mut self, state: Bytes) {
+        match postcard::from_bytes(&state) {
+            Ok(kept) => self.install(kept),
+            Err(error) => tracing::error!(%error, "the program's state on disk cannot be read"),
+        }
+    }
+}
