@@ -1,5 +1,5 @@
 //! How many records of 1 KiB the write-ahead log makes durable in a second, alone and in groups:
-//! `cargo run --release -p meridian-node --example wal_speed -- DIR`.
+//! `cargo run --release -p meridian-runtime --example wal_speed -- DIR`.
 
 use bytes::Bytes;
 use meridian_runtime::disk::RealDisk;

@@ -5,7 +5,7 @@
 use crate::application::{Application, Networked};
 use crate::local::Local;
 use crate::wire::{self, FrameReader, Hello, WireError, encode};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -137,6 +137,9 @@ async fn run<P: Networked, A: Application<P>>(
     stream: (FrameReader, OwnedWriteHalf, IpAddr),
     hello: Option<Hello>,
 ) -> Result<(), WireError> {
+    if local.is_cut(peer) {
+        return Err(WireError::Closed);
+    }
     let (reader, writer, from) = stream;
     let writer = Rc::new(writer);
     let (id, signals) = (local.peer(peer), local.signals(peer));
@@ -168,17 +171,28 @@ async fn read<P: Networked, A: Application<P>>(
 ) -> Result<Infallible, WireError> {
     loop {
         if let Some(body) = reader.buffered()? {
-            let mut engine = local.engine.borrow_mut();
-            engine.on_frame(peer, &body)?;
-            while let Some(body) = reader.buffered()? {
-                engine.on_frame(peer, &body)?;
-            }
-            drop(engine);
+            let taken = take_all(local, peer, body, &mut reader);
             local.wake.notify_one();
+            taken?;
         }
         local.room().await;
         reader.fill().await?;
     }
+}
+
+/// Takes all frames that have arrived, of which `body` is the first.
+fn take_all<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    peer: usize,
+    body: Bytes,
+    reader: &mut FrameReader,
+) -> Result<(), WireError> {
+    let mut engine = local.engine.borrow_mut();
+    engine.on_frame(peer, &body)?;
+    while let Some(body) = reader.buffered()? {
+        engine.on_frame(peer, &body)?;
+    }
+    Ok(())
 }
 
 /// Goes on writing when a socket that was full takes more.

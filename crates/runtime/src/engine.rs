@@ -27,6 +27,8 @@ pub(crate) struct Engine<P: Networked, A> {
     pub(crate) clock: Clock,
     /// Ascending by id.
     pub(crate) peers: Vec<Peer>,
+    /// Whether what is sent to any of them is held back.
+    far: bool,
     pub(crate) counters: Arc<Counters>,
     /// The groups that are cut off from all others.
     pub(crate) cut: BTreeSet<GroupId>,
@@ -61,10 +63,12 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         counters: Arc<Counters>,
     ) -> Engine<P, A> {
         let (process, application, store) = parts;
+        let far = peers.iter().any(Peer::is_far);
         Engine {
             me,
             clock,
             peers,
+            far,
             counters,
             cut: BTreeSet::new(),
             process,
@@ -196,7 +200,8 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
     /// When [`Engine::finish`] must be called though nothing happens.
     pub(crate) fn due(&self) -> Option<Time> {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
-        let held = self.peers.iter().filter_map(Peer::held_due).min();
+        let far = if self.far { &self.peers[..] } else { &[] };
+        let held = far.iter().filter_map(Peer::held_due).min();
         [timer, held, self.sweep, self.application.due()].into_iter().flatten().min()
     }
 
@@ -247,9 +252,11 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             peer.transmit(now, &self.counters);
         }
         self.touched = touched;
-        for peer in &mut self.peers {
-            if peer.held_due().is_some_and(|due| due <= now) {
-                peer.transmit(now, &self.counters);
+        if self.far {
+            for peer in &mut self.peers {
+                if peer.held_due().is_some_and(|due| due <= now) {
+                    peer.transmit(now, &self.counters);
+                }
             }
         }
         if self.sweep.is_some_and(|at| at <= now) {

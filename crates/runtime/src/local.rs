@@ -35,6 +35,8 @@ pub(crate) struct Local<P: Networked, A> {
     pub(crate) wake: Arc<Notify>,
     /// Sockets may be read again; from other threads, too.
     pub(crate) room: Arc<Notify>,
+    /// A socket is not read, as the engine is full.
+    held_up: Cell<bool>,
     /// Connections that have not said who they are.
     pub(crate) strangers: Cell<usize>,
     /// A cut was mended.
@@ -75,6 +77,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             engine: RefCell::new(engine),
             wake,
             room: room.clone(),
+            held_up: Cell::new(false),
             strangers: Cell::new(0),
             mended: Notify::new(),
             cluster,
@@ -131,6 +134,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     /// Waits until sockets may be read.
     pub(crate) async fn room(&self) {
         while self.engine.borrow().is_full() {
+            self.held_up.set(true);
             let mut room = pin!(self.room.notified());
             // Whoever makes room after this is heard.
             room.as_mut().enable();
@@ -251,9 +255,9 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             }
             let (again, due) = {
                 let mut engine = self.engine.borrow_mut();
-                let was_full = engine.is_full();
                 let again = engine.finish()?;
-                if was_full && !engine.is_full() {
+                if self.held_up.get() && !engine.is_full() {
+                    self.held_up.set(false);
                     self.room.notify_waiters();
                 }
                 (again, engine.due().map(|due| engine.clock.instant(due)))

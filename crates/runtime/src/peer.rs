@@ -130,6 +130,11 @@ impl Peer {
         }
     }
 
+    /// Whether what is sent to it is held back.
+    pub(crate) fn is_far(&self) -> bool {
+        !self.held.is_near()
+    }
+
     /// When there is something to write though nothing happens: what is on its way has arrived.
     pub(crate) fn held_due(&self) -> Option<Time> {
         self.held.due().filter(|_| self.out.is_empty())

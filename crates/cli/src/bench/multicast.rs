@@ -1,13 +1,22 @@
 //! `meridian bench multicast`: throughput and latency of multicast protocols over TCP, all members in
 //! this process, one client with each (thesis, section 4.5).
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `cluster` | members started, loaded, checked, stopped; which protocols there are |
+//! | `client` | who sends and measures |
+//! | `layout` | how far members are from each other |
+//! | `figures`, `plot` | the thesis's figures |
 
 mod client;
 mod cluster;
+mod figures;
 mod layout;
+mod plot;
 
 use crate::output::{self, Row};
 use anyhow::ensure;
-use clap::Args;
+use clap::{Args, Subcommand};
 use client::{PAYLOAD_MIN, Part};
 use cluster::{Outcome, Protocol, Setup};
 use hdrhistogram::Histogram;
@@ -21,9 +30,19 @@ const MEMBERS_MAX: u64 = 60;
 /// So much of a run is warming up: a tenth of it, at most this.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
+/// What else can be done.
+#[derive(Debug, Subcommand)]
+pub enum MulticastCommand {
+    /// Measure and draw what Figures 4.2 to 4.5 of the thesis show, as SVG
+    Figures(figures::FiguresArgs),
+}
+
 /// How to measure.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct MulticastArgs {
+    #[command(subcommand)]
+    command: Option<MulticastCommand>,
     /// The protocol
     #[arg(long, value_enum, default_value = "primcast")]
     protocol: Protocol,
@@ -155,6 +174,8 @@ pub struct Figures {
     cpu_us_per_message: f64,
     frames_per_message: f64,
     bytes_per_message: f64,
+    /// Over all groups, with what was not measured.
+    delivered: u64,
     parts: Vec<PartFigures>,
 }
 
@@ -191,6 +212,7 @@ impl Figures {
             cpu_us_per_message: per_message(outcome.cpu.as_secs_f64() * 1e6),
             frames_per_message: per_message(outcome.frames as f64),
             bytes_per_message: per_message(outcome.bytes as f64),
+            delivered: outcome.delivered,
             parts,
         }
     }
@@ -198,6 +220,9 @@ impl Figures {
 
 /// Runs `meridian bench multicast`.
 pub fn run(args: &MulticastArgs) -> anyhow::Result<ExitCode> {
+    if let Some(MulticastCommand::Figures(args)) = &args.command {
+        return figures::run(args);
+    }
     let setup = args.setup()?;
     let json = args.json;
     let progress = move |seconds: f64, messages: f64| {

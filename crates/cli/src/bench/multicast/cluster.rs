@@ -35,6 +35,20 @@ pub enum Protocol {
     Linearizable,
 }
 
+impl Protocol {
+    /// Those of the thesis's figures.
+    pub const OF_THE_THESIS: [Protocol; 2] = [Protocol::Primcast, Protocol::PrimcastHc];
+
+    /// What it is called in figures.
+    pub fn title(self) -> &'static str {
+        match self {
+            Protocol::Primcast => "PrimCast",
+            Protocol::PrimcastHc => "PrimCast HC",
+            Protocol::Linearizable => "Linearizable",
+        }
+    }
+}
+
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -61,7 +75,7 @@ pub struct Outcome {
     /// In the measured parts, by all members.
     pub frames: u64,
     pub bytes: u64,
-    /// Messages that any group delivered, those not measured among them.
+    /// Messages that the groups delivered, those not measured among them.
     pub delivered: u64,
 }
 

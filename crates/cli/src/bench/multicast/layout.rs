@@ -22,6 +22,15 @@ pub enum Layout {
 }
 
 impl Layout {
+    /// What it is called in figures.
+    pub fn title(self) -> &'static str {
+        match self {
+            Layout::Lan => "LAN",
+            Layout::WanColocated => "WAN with colocated leaders",
+            Layout::WanDistributed => "WAN with distributed leaders",
+        }
+    }
+
     /// The round trips of Table 4.1.
     pub fn distances(self) -> Distances {
         let rules = match self {

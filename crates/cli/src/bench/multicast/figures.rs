@@ -1,0 +1,216 @@
+//! `meridian bench multicast figures`: the measurements of the thesis's Figures 4.2 to 4.5, drawn.
+
+use super::cluster::{self, Outcome, Protocol, Setup};
+use super::layout::Layout;
+use super::plot::{Curve, Labels, distribution, latency_over_throughput};
+use super::{Figures, WARM_UP_MAX};
+use crate::output;
+use anyhow::Context;
+use clap::Args;
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How many messages each client keeps under way (the thesis's points: the 2nd is 2, the 8th 128).
+const LEVELS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// The levels of a quick run; those of Figure 4.5 are among them.
+const QUICK_LEVELS: [u64; 3] = [2, 16, 128];
+/// How long each point is measured.
+const LENGTH: Duration = Duration::from_secs(5);
+const QUICK_LENGTH: Duration = Duration::from_millis(1500);
+/// Bytes of each message.
+const PAYLOAD: usize = 64;
+/// Low and high load of Figure 4.5.
+const CDF_LEVELS: [(char, u64); 2] = [('a', 2), ('b', 128)];
+
+/// What to draw.
+#[derive(Debug, Args)]
+pub struct FiguresArgs {
+    /// The folder that the figures and raw results are written to; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Fewer and shorter measurements: some minutes in place of an hour
+    #[arg(long)]
+    quick: bool,
+    /// Only these protocols
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PROTOCOL,..", default_values_t = Protocol::OF_THE_THESIS)]
+    protocols: Vec<Protocol>,
+    /// How many threads the members share
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+}
+
+/// One of the thesis's diagrams of latency over throughput.
+struct Diagram {
+    name: &'static str,
+    layout: Layout,
+    dest: u16,
+    /// Not part of a quick run.
+    long: bool,
+}
+
+const DIAGRAMS: [Diagram; 7] = [
+    Diagram { name: "4.2", layout: Layout::Lan, dest: 2, long: false },
+    Diagram { name: "4.3a", layout: Layout::WanColocated, dest: 1, long: true },
+    Diagram { name: "4.3b", layout: Layout::WanColocated, dest: 2, long: false },
+    Diagram { name: "4.3c", layout: Layout::WanColocated, dest: 4, long: true },
+    Diagram { name: "4.3d", layout: Layout::WanColocated, dest: 8, long: true },
+    Diagram { name: "4.4a", layout: Layout::WanDistributed, dest: 2, long: false },
+    Diagram { name: "4.4b", layout: Layout::WanDistributed, dest: 4, long: true },
+];
+
+/// The diagram whose points Figure 4.5 shows in full.
+const CDF_OF: &str = "4.4a";
+
+/// A line of the raw results.
+#[derive(Serialize)]
+struct Line<'a> {
+    figure: &'a str,
+    layout: Layout,
+    #[serde(flatten)]
+    figures: &'a Figures,
+    /// Shares of the clients' messages, and the latency that so many had at most.
+    distribution_us: &'a [(f64, f64)],
+}
+
+/// One measurement.
+struct Point {
+    protocol: Protocol,
+    outstanding: u64,
+    throughput: f64,
+    p95_us: f64,
+    distribution_us: Vec<(f64, f64)>,
+}
+
+/// Runs `meridian bench multicast figures`.
+pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
+    let dir = &args.out;
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let raw = dir.join("results.jsonl");
+    let mut file =
+        File::create(&raw).with_context(|| format!("cannot write {}", raw.display()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    for diagram in DIAGRAMS.iter().filter(|diagram| !diagram.long || !args.quick) {
+        let levels: &[u64] = if args.quick { &QUICK_LEVELS } else { &LEVELS };
+        let mut points = Vec::new();
+        for protocol in &args.protocols {
+            for outstanding in levels {
+                let setup = setup(args, diagram, *protocol, *outstanding);
+                let outcome = runtime
+                    .block_on(cluster::run(setup.clone(), |_, _| ()))
+                    .with_context(|| format!("{protocol:?} with {outstanding} under way"))?;
+                points.push(take(&mut file, diagram, &setup, &outcome)?);
+            }
+        }
+        draw(dir, diagram, &args.protocols, &points)?;
+    }
+    output::print(&format!("figures and raw results are in {}", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn setup(args: &FiguresArgs, diagram: &Diagram, protocol: Protocol, outstanding: u64) -> Setup {
+    let length = if args.quick { QUICK_LENGTH } else { LENGTH };
+    let distances = diagram.layout.distances();
+    Setup {
+        protocol,
+        groups: 8,
+        replicas: 3,
+        dest: diagram.dest,
+        payload: PAYLOAD,
+        outstanding,
+        warm_up: (length / 5).min(WARM_UP_MAX) + distances.longest() * 3,
+        length,
+        distances,
+        cut: None,
+        threads: usize::from(args.threads),
+    }
+}
+
+/// Notes a measurement in the raw results and shows it.
+fn take(
+    file: &mut File,
+    diagram: &Diagram,
+    setup: &Setup,
+    outcome: &Outcome,
+) -> anyhow::Result<Point> {
+    let figures = Figures::of(setup, outcome);
+    let (_, part) = &outcome.parts[0];
+    let shares = (0..=200).map(|step| f64::from(step) / 200.0);
+    let at = |share| part.client_ns.value_at_quantile(share) as f64 / 1000.0;
+    let distribution_us: Vec<(f64, f64)> = shares.map(|share| (share, at(share))).collect();
+    let line = Line {
+        figure: diagram.name,
+        layout: diagram.layout,
+        figures: &figures,
+        distribution_us: &distribution_us,
+    };
+    let mut text = serde_json::to_vec(&line)?;
+    text.push(b'\n');
+    file.write_all(&text).context("cannot write the raw results")?;
+    let all = &figures.parts[0];
+    note!(
+        "figure {}  {:<12}  {:>3} under way  {:>8.0} messages/s  p95 {}",
+        diagram.name,
+        setup.protocol.title(),
+        setup.outstanding,
+        all.messages_per_second,
+        output::micros(all.client.p95_us)
+    );
+    Ok(Point {
+        protocol: setup.protocol,
+        outstanding: setup.outstanding,
+        throughput: all.messages_per_second,
+        p95_us: all.client.p95_us,
+        distribution_us,
+    })
+}
+
+fn draw(
+    dir: &Path,
+    diagram: &Diagram,
+    protocols: &[Protocol],
+    points: &[Point],
+) -> anyhow::Result<()> {
+    let of = |protocol: Protocol| points.iter().filter(move |point| point.protocol == protocol);
+    let curves = protocols.iter().map(|protocol| Curve {
+        name: protocol.title().into(),
+        points: of(*protocol).map(|point| (point.throughput, point.p95_us / 1000.0)).collect(),
+    });
+    let curves: Vec<Curve> = curves.collect();
+    let (layout, groups) = (diagram.layout.title(), destinations(diagram.dest));
+    let labels = Labels {
+        title: &format!("Figure {}: {layout}, {groups}", diagram.name),
+        x: "throughput (messages/s)",
+        y: "95th percentile of latency (ms)",
+    };
+    let path = dir.join(format!("figure-{}.svg", diagram.name));
+    latency_over_throughput(&path, &labels, &curves)?;
+    if diagram.name != CDF_OF {
+        return Ok(());
+    }
+    for (part, outstanding) in CDF_LEVELS {
+        let curves = protocols.iter().map(|protocol| Curve {
+            name: protocol.title().into(),
+            points: of(*protocol)
+                .filter(|point| point.outstanding == outstanding)
+                .flat_map(|point| point.distribution_us.iter())
+                .map(|(share, us)| (us / 1000.0, *share))
+                .collect(),
+        });
+        let curves: Vec<Curve> = curves.collect();
+        let labels = Labels {
+            title: &format!("Figure 4.5{part}: {layout}, {groups}, {outstanding} under way"),
+            x: "latency (ms)",
+            y: "share of messages",
+        };
+        distribution(&dir.join(format!("figure-4.5{part}.svg")), &labels, &curves)?;
+    }
+    Ok(())
+}
+
+fn destinations(count: u16) -> String {
+    if count == 1 { "1 destination group".into() } else { format!("{count} destination groups") }
+}
