@@ -3,7 +3,7 @@
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_core::Topology;
-use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, NodeEntry};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -37,6 +37,10 @@ pub struct Shape {
     /// us-eu=80,us-ap=160 [default: 0, or as --data has it]
     #[arg(long, value_name = "MS")]
     pub rtt: Option<String>,
+    /// Order of updates over all regions: sequential, or linearizable, which costs more round trips
+    /// when regions write to the same [default: sequential, or as --data has it]
+    #[arg(long, value_name = "ORDER", value_parser = order)]
+    pub order: Option<DeliveryOrder>,
     /// Listen on PORT, PORT+1, ... instead of any free ports
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
@@ -51,6 +55,12 @@ fn region_name(text: &str) -> Result<String, String> {
         }
         _ => Ok(text.into()),
     }
+}
+
+fn order(text: &str) -> Result<DeliveryOrder, String> {
+    let known = [DeliveryOrder::Sequential, DeliveryOrder::Linearizable];
+    let named = known.into_iter().find(|order| order.name() == text);
+    named.ok_or_else(|| format!("there are {}", known.map(DeliveryOrder::name).join(" and ")))
 }
 
 /// A new cluster of that shape.
@@ -87,7 +97,8 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
         }
     }
     let cluster = random_name()?;
-    Ok(ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms: rtt_ms.unwrap_or_default() })
+    let (rtt_ms, order) = (rtt_ms.unwrap_or_default(), shape.order.unwrap_or_default());
+    Ok(ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order })
 }
 
 /// Fits a cluster that was started before to what the user says now, and tells which nodes have
@@ -111,6 +122,9 @@ pub fn adapt(file: &mut ClusterFile, shape: &Shape, data: &Path) -> anyhow::Resu
                 bail!(other("--nodes-per-region", &format!("{has} nodes in {region}")));
             }
         }
+    }
+    if shape.order.is_some_and(|wanted| wanted != file.order) {
+        bail!(other("--order", &format!("the order {}", file.order.name())));
     }
     if let Some(text) = &shape.rtt {
         file.rtt_ms = parse_rtt(text, &regions)?;
@@ -320,6 +334,17 @@ mod tests {
         let three = Shape { nodes_per_region: Some(3), ..Shape::default() };
         let error = adapt(&mut file, &three, data).unwrap_err().to_string();
         assert!(error.contains("data has 1 nodes in us"), "{error}");
+        let linearizable = Shape { order: order("linearizable").ok(), ..Shape::default() };
+        let error = adapt(&mut file, &linearizable, data).unwrap_err().to_string();
+        assert!(error.contains("data has the order sequential"), "{error}");
+    }
+
+    #[test]
+    fn the_order_is_that_which_is_asked_for() {
+        let shape = Shape { order: order("linearizable").ok(), ..Shape::default() };
+        assert_eq!(new_cluster(&shape).unwrap().order, DeliveryOrder::Linearizable);
+        assert_eq!(new_cluster(&Shape::default()).unwrap().order, DeliveryOrder::Sequential);
+        assert_eq!(order("random").unwrap_err(), "there are sequential and linearizable");
     }
 
     #[test]

@@ -37,6 +37,7 @@ Ctrl-C stops it all: unmounted, processes gone, a temporary data directory remov
 Examples:
   meridian demo
   meridian demo --rtt us-eu=80,us-ap=160,eu-ap=200     as far apart as the real ones
+  meridian demo --order linearizable                   no update before one that had ended
   meridian demo --data ./data                          kept, and started from again
   meridian demo --exec 'cp -a /usr/include us && du -sh us/include'
 In another terminal:

@@ -17,7 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 lag is how many messages the replica has delivered less than the foremost of its group; head age is
-how long the oldest message there waits for its delivery.
+how long the oldest message there waits for its delivery. Messages that have nothing to do with each
+other do not wait for each other: with one region cut off, what waits for it grows old, and the rest
+goes on.
 
 Exit status 0 if all nodes answer and all groups have a primary, else 1.
 
@@ -37,6 +39,8 @@ pub struct StatusArgs {
 #[derive(Debug, Serialize)]
 pub struct Report {
     cluster: u64,
+    /// Which order updates have.
+    order: &'static str,
     nodes: Vec<NodeReport>,
     groups: Vec<GroupReport>,
 }
@@ -140,7 +144,12 @@ impl Report {
             }
         });
         let groups = topology.group_ids().map(|group| group_report(topology, group, answers));
-        Report { cluster: topology.cluster, nodes: nodes.collect(), groups: groups.collect() }
+        Report {
+            cluster: topology.cluster,
+            order: topology.order.name(),
+            nodes: nodes.collect(),
+            groups: groups.collect(),
+        }
     }
 
     /// Whether each group has a primary.
@@ -207,7 +216,7 @@ impl Report {
             "pending",
             "head age",
         ];
-        format!("{nodes}\n\n{}", output::table(&head, rows))
+        format!("{nodes}\n\n{}\n\norder: {}", output::table(&head, rows), self.order)
     }
 }
 
@@ -281,5 +290,6 @@ mod tests {
         assert_eq!((report.all_led(), report.not_led()), (false, "us".to_string()));
         let text = report.for_people();
         assert!(text.contains("NO: connection refused") && text.contains("NONE"), "{text}");
+        assert!(text.ends_with("order: sequential"), "{text}");
     }
 }

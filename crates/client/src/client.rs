@@ -8,11 +8,11 @@ use crate::routes::Routes;
 use crate::sequences::Sequences;
 use meridian_blocks::Ring;
 use meridian_core::topology::ClusterFile;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, RegionId, Topology};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, RegionId, Stamp, Topology};
 use meridian_fs::types::Timestamp;
 use meridian_fs::{Answer, Done, FsError, Operation, Query, Update, Vector};
 use meridian_host::api::{Hello, NodeStatus, Refusal, ReplyBody, RequestBody, Who};
-use meridian_multicast::Start;
+use meridian_multicast::{Start, Touches};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -28,8 +28,15 @@ const PATIENCE_MAX: Duration = Duration::from_secs(5);
 /// How long to wait when all nodes of a group refused at once.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the client has then seen, and what came of its update.
-type Ended = (Vector, Result<Done, FsError>);
+/// How an update ended.
+struct Ended {
+    /// Its timestamp.
+    ts: Stamp,
+    /// What the client has then seen.
+    vector: Vector,
+    /// What came of it.
+    result: Result<Done, FsError>,
+}
 
 /// How a client shall be.
 #[derive(Clone, Debug)]
@@ -107,8 +114,8 @@ async fn bring_to_an_end(client: Weak<Inner>, start: Start, what: &'static str) 
         let Some(inner) = client.upgrade() else { return };
         let client = Client { inner };
         match client.deliver(&start, what).await {
-            Ok((vector, _)) => {
-                lock(&client.inner.vector).merge(&vector);
+            Ok(ended) => {
+                lock(&client.inner.vector).merge(&ended.vector);
                 break lock(&client.inner.sequences).end(start.id.sequence);
             }
             Err(ClientError::Refused(refusal)) => {
@@ -226,16 +233,17 @@ impl Client {
         let payload = postcard::to_stdvec(&operation).expect("plain values encode");
         let (sequence, low) = lock(&self.inner.sequences).begin();
         let id = MessageId { client: self.inner.id, sequence };
-        let start = Start { low, ..Start::new(id, dest, payload) };
+        let touches = Touches::keys(update.keys(id));
+        let start = Start { low, touches, ..Start::new(id, dest, payload) };
         Prepared { client: self.clone(), start, what, sent: AtomicBool::new(false) }
     }
 
     /// Sends what was prepared, for the first time or again, and waits for its end. Also gives
-    /// the position that the client has then seen of each partition.
+    /// its timestamp.
     ///
     /// # Errors
     /// As [`Client::update`]; after all but [`ClientError::Fs`] it may be sent again.
-    pub async fn send(&self, prepared: &Prepared) -> Result<(Done, Vector), ClientError> {
+    pub async fn send(&self, prepared: &Prepared) -> Result<(Done, Stamp), ClientError> {
         let start = &prepared.start;
         if lock(&self.inner.sequences).is_full() {
             return Err(ClientError::Unreachable {
@@ -243,10 +251,10 @@ impl Client {
             });
         }
         prepared.sent.store(true, Ordering::Relaxed);
-        let (vector, result) = self.deliver(start, prepared.what).await?;
+        let ended = self.deliver(start, prepared.what).await?;
         lock(&self.inner.sequences).end(start.id.sequence);
-        lock(&self.inner.vector).merge(&vector);
-        Ok((result?, vector))
+        lock(&self.inner.vector).merge(&ended.vector);
+        Ok((ended.result?, ended.ts))
     }
 
     /// Sends it to a node of each destination and takes the first answer.
@@ -273,7 +281,9 @@ impl Client {
         let id = start.id;
         let body = RequestBody::Update { group, start };
         match self.ask(group, body, what, deadline).await? {
-            ReplyBody::Updated { id: of, vector, result } if of == id => Ok((vector, result)),
+            ReplyBody::Updated { id: of, ts, vector, result } if of == id => {
+                Ok(Ended { ts, vector, result })
+            }
             other => Err(strange(&other)),
         }
     }
@@ -287,8 +297,9 @@ impl Client {
         self.read_within(query, self.inner.timeout).await.map(|(answer, _)| answer)
     }
 
-    /// As [`Client::read`], but gives up after `limit`; also tells at which position of the
-    /// partition the answer was true.
+    /// As [`Client::read`], but gives up after `limit`; also tells up to which timestamp of the
+    /// partition the answer knows all that concerns it, at least: what this client had seen of the
+    /// partition when it asked.
     ///
     /// # Errors
     /// As [`Client::read`].
@@ -296,13 +307,15 @@ impl Client {
         &self,
         query: Query,
         limit: Duration,
-    ) -> Result<(Answer, Position), ClientError> {
+    ) -> Result<(Answer, Stamp), ClientError> {
         let group = query.partition();
-        let body = RequestBody::Read { vector: self.vector(), query };
+        let seen = self.vector();
+        let asked = seen.get(group);
+        let body = RequestBody::Read { vector: seen, query };
         match self.ask(group, body, "read", Instant::now() + limit).await? {
             ReplyBody::Answer { vector, result } => {
                 lock(&self.inner.vector).merge(&vector);
-                Ok((result?, vector.get(group)))
+                Ok((result?, asked))
             }
             other => Err(strange(&other)),
         }
@@ -360,6 +373,11 @@ impl Client {
                     Ok(Ok(ReplyBody::Refused(refusal @ Refusal::Bad(_)))) => {
                         return Err(ClientError::Refused(refusal));
                     }
+                    Ok(Ok(ReplyBody::Refused(Refusal::OutOfReach(far)))) => {
+                        let whom = format!("group {}", self.inner.topology.group_name(far));
+                        tracing::warn!("{what}: node {} cannot reach {whom}", node.0);
+                        return Err(ClientError::OutOfReach { whom });
+                    }
                     Ok(Ok(ReplyBody::Refused(refusal))) => {
                         tracing::debug!("{what}: node {} refuses: {refusal}", node.0);
                         anyone_there = true;
@@ -407,7 +425,8 @@ impl Client {
     }
 }
 
-/// The first that succeeds, or the last failure.
+/// The first that succeeds, or the last failure; at once the failure of all, if one group is told that
+/// another, without which none can decide, is out of reach.
 async fn first_success<T: 'static>(
     mut asked: JoinSet<Result<T, ClientError>>,
 ) -> Result<T, ClientError> {
@@ -415,6 +434,7 @@ async fn first_success<T: 'static>(
     while let Some(ended) = asked.join_next().await {
         match ended {
             Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error @ ClientError::OutOfReach { .. })) => return Err(error),
             Ok(Err(error)) => failure = error,
             Err(error) => failure = ClientError::Protocol(error.to_string()),
         }

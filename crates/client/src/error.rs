@@ -23,6 +23,13 @@ pub enum ClientError {
         /// The group, region or node.
         whom: String,
     },
+    /// A node answers that a group which the update is for cannot be reached: nobody can decide it now.
+    /// It may still happen.
+    #[error("{whom} cannot be reached from the other regions")]
+    OutOfReach {
+        /// The group.
+        whom: String,
+    },
     /// A node answers that it cannot.
     #[error("refused: {0}")]
     Refused(Refusal),
@@ -41,7 +48,9 @@ impl ClientError {
         const ETIMEDOUT: i32 = 110;
         match self {
             ClientError::Fs(error) => error.errno(),
-            ClientError::Timeout { .. } | ClientError::Unreachable { .. } => ETIMEDOUT,
+            ClientError::Timeout { .. }
+            | ClientError::Unreachable { .. }
+            | ClientError::OutOfReach { .. } => ETIMEDOUT,
             ClientError::Refused(_) | ClientError::Lost(_) | ClientError::Protocol(_) => EIO,
         }
     }
@@ -52,6 +61,7 @@ impl ClientError {
             ClientError::Fs(_) => false,
             ClientError::Timeout { .. }
             | ClientError::Unreachable { .. }
+            | ClientError::OutOfReach { .. }
             | ClientError::Refused(_)
             | ClientError::Lost(_)
             | ClientError::Protocol(_) => true,

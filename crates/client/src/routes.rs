@@ -70,7 +70,13 @@ mod tests {
         };
         let nodes = ["us-1", "us-2", "eu-1", "ap-1"].map(|name| node(name, &name[..2]));
         let rtt_ms = BTreeMap::from([("us-eu".into(), 200), ("us-ap".into(), 100)]);
-        let file = ClusterFile { format: CLUSTER_FORMAT, cluster: 1, nodes: nodes.into(), rtt_ms };
+        let file = ClusterFile {
+            format: CLUSTER_FORMAT,
+            cluster: 1,
+            nodes: nodes.into(),
+            rtt_ms,
+            order: Default::default(),
+        };
         Topology::new(&file).unwrap()
     }
 

@@ -57,8 +57,16 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// How many messages a group has delivered: 0 before the first. Equal at all replicas that
-/// delivered the same, so it names a state of the group's partition.
+/// The final timestamp of a multicast message, the same at all its destinations; 0 is before all. Of two
+/// with the same one, that with the lesser [`MessageId`] is first. Comparable only between messages
+/// that have a destination in common.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+pub struct Stamp(pub u64);
+
+/// How many messages one process has delivered: 0 before the first. Processes of a group may deliver
+/// messages that commute in different orders, so it names nothing outside of its process.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]

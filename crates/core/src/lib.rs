@@ -8,6 +8,7 @@
 //! | [`ids`] | names of regions, nodes, groups, processes, clients and messages |
 //! | [`time`] | points in time and the tokens of timers |
 //! | [`process`] | the trait of all protocols, their events and effects |
+//! | [`table`] | a hash table without an order, for the state of processes |
 //! | [`topology`] | which nodes, regions and groups there are, and `cluster.json` |
 //! | [`frame`] | how messages travel: length, version, checksum |
 //! | [`log`] | how records lie in a file: length, number, checksums |
@@ -19,10 +20,14 @@ pub mod ids;
 pub mod link;
 pub mod log;
 pub mod process;
+pub mod table;
 pub mod time;
 pub mod topology;
 
-pub use ids::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, RegionId};
+pub use ids::{
+    BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, RegionId, Stamp,
+};
 pub use process::{Effect, Event, Outbox, Process};
+pub use table::Table;
 pub use time::{Time, Token};
 pub use topology::Topology;

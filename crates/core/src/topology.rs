@@ -11,6 +11,34 @@ use std::time::Duration;
 /// The version of `cluster.json` that this program writes and reads.
 pub const CLUSTER_FORMAT: u32 = 1;
 
+/// How many groups there may be: a group's id is in the numbers of its inodes.
+pub const GROUPS_MAX: usize = 2048;
+
+/// Which order the messages of a cluster have; the same at all nodes, and never changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeliveryOrder {
+    /// One order that all agree on.
+    #[default]
+    Sequential,
+    /// Beside that, what begins after something else has ended comes after it.
+    Linearizable,
+}
+
+impl DeliveryOrder {
+    /// Its name in `cluster.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeliveryOrder::Sequential => "sequential",
+            DeliveryOrder::Linearizable => "linearizable",
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == DeliveryOrder::default()
+    }
+}
+
 /// The contents of `cluster.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +52,9 @@ pub struct ClusterFile {
     /// Milliseconds of round trip added between two regions, by `"us-eu"`; 0 where absent.
     #[serde(default)]
     pub rtt_ms: BTreeMap<String, u32>,
+    /// The order of messages; sequential where absent.
+    #[serde(default, skip_serializing_if = "DeliveryOrder::is_default")]
+    pub order: DeliveryOrder,
 }
 
 /// One node in `cluster.json`.
@@ -102,6 +133,8 @@ pub struct Topology {
     pub groups: Vec<Group>,
     /// Half of the round trip that is added between two regions.
     pub one_way: BTreeMap<(RegionId, RegionId), Duration>,
+    /// The order of messages.
+    pub order: DeliveryOrder,
 }
 
 impl Topology {
@@ -130,6 +163,7 @@ impl Topology {
             nodes: Vec::new(),
             groups: vec![Group { name: "global".into(), region: None, members: Vec::new() }],
             one_way: BTreeMap::new(),
+            order: file.order,
         };
         for entry in &file.nodes {
             if topology.node_named(&entry.name).is_some() {
@@ -159,6 +193,9 @@ impl Topology {
                     None => return invalid(format!("node {}: no group {name}", entry.name)),
                 }
             }
+        }
+        if topology.groups.len() > GROUPS_MAX {
+            return invalid(format!("{} groups, at most {GROUPS_MAX}", topology.groups.len()));
         }
         if let Some(group) = topology.groups.iter().find(|group| group.members.is_empty()) {
             return invalid(format!("group {} has no members", group.name));
@@ -206,6 +243,12 @@ impl Topology {
     /// If there is none.
     pub fn group(&self, id: GroupId) -> &Group {
         &self.groups[usize::from(id.0)]
+    }
+
+    /// What a group is called, also if there is none of that id.
+    pub fn group_name(&self, id: GroupId) -> String {
+        let group = self.groups.get(usize::from(id.0));
+        group.map_or_else(|| format!("{id:?}"), |group| group.name.clone())
     }
 
     /// All groups with their ids.
@@ -260,6 +303,7 @@ mod tests {
             cluster: 7,
             nodes: vec![node("us-1", "us"), node("us-2", "us"), node("eu-1", "eu")],
             rtt_ms: BTreeMap::from([("us-eu".to_string(), 80)]),
+            order: DeliveryOrder::Linearizable,
         }
     }
 
@@ -274,6 +318,18 @@ mod tests {
         assert_eq!(topology.delay(RegionId(0), eu), Duration::from_millis(40));
         assert_eq!(topology.delay(eu, eu), Duration::ZERO);
         assert_eq!(topology.groups_of(NodeId(2)).collect::<Vec<_>>(), [GroupId(0), GroupId(2)]);
+        assert_eq!(topology.order, DeliveryOrder::Linearizable);
+    }
+
+    #[test]
+    fn files_from_before_there_was_an_order_are_sequential() {
+        let mut file = file();
+        file.order = DeliveryOrder::Sequential;
+        let json = serde_json::to_string(&file).unwrap();
+        assert!(!json.contains("order"), "{json}");
+        assert_eq!(Topology::parse(&json).unwrap().0.order, DeliveryOrder::Sequential);
+        let unknown = json.replace("\"format\"", "\"order\":\"random\",\"format\"");
+        assert!(Topology::parse(&unknown).is_err());
     }
 
     #[test]

@@ -5,16 +5,16 @@ use crate::inode::{Content, Directory, Inode};
 use crate::locks::Locks;
 use crate::operation::{Done, RenameMode, Update};
 use crate::tree::Tree;
-use crate::types::{Attributes, Entry, Ino, Kind, Name, Place, Timestamp};
+use crate::types::{Attributes, Entry, Ino, Kind, Name, Place, Rank, Timestamp};
 use crate::vote::{Conclusion, EmptyDirectory};
 use imbl::OrdMap;
-use meridian_core::{ClientId, GroupId, Position};
+use meridian_core::{ClientId, GroupId};
 
 /// When an update is applied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    /// The position of its message in this partition.
-    pub position: Position,
+    /// The rank of its message.
+    pub rank: Rank,
     /// The wall clock of its client.
     pub time: Timestamp,
 }
@@ -94,7 +94,7 @@ fn drop_name(tree: &mut Tree, ino: Ino, keep_for: Option<ClientId>, moment: Mome
         _ if nlink > 0 => {}
         Some(client) => {
             tree.change(ino, |inode| inode.kept_for = Some(client));
-            tree.leases.hold(client, ino, moment.position);
+            tree.leases.hold(client, ino, moment.rank);
         }
         None => drop(tree.remove(ino)),
     }

@@ -3,18 +3,21 @@
 use crate::FsError;
 use crate::apply::Moment;
 use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
-use crate::leases::CLIENT_LOCKS_MAX;
 use crate::locks::Locks;
 use crate::operation::{Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
 use crate::tree::{Tree, check_name};
 use crate::types::{
-    Entry, Ino, Kind, Lock, NAME_MAX, Name, Place, SYMLINK_MAX, Timestamp, XATTR_MAX,
+    Entry, Ino, Kind, Lock, NAME_MAX, Name, Place, Rank, SYMLINK_MAX, Timestamp, XATTR_MAX,
 };
 use bytes::Bytes;
 use meridian_core::ClientId;
 
 /// The extended attribute that shows in which partition an inode lives. It is not stored.
 const PLACEMENT_XATTR: &[u8] = b"user.meridian.placement";
+
+/// How many locks may lie on one inode: enough for any program, little enough that the state stays
+/// small.
+const LOCKS_MAX: usize = 65_536;
 
 /// Does `update` or refuses it.
 ///
@@ -55,7 +58,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
                 Ok(inode) => inode.locks.without(owner, family, start, end)?,
                 Err(_) => return Ok(Done::Nothing), // It went with its locks.
             };
-            set_locks(tree, inode.ino, owner.client, locks, moment)
+            give_lock_back(tree, inode.ino, owner.client, locks)
         }
         Update::Forget { inode, client } => {
             if tree.inode(inode).is_ok_and(|inode| inode.kept_for == Some(client)) {
@@ -64,11 +67,11 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             Ok(Done::Nothing)
         }
         Update::Renew { client, .. } => {
-            tree.leases.renew(client);
+            tree.leases.renew(client, moment.rank);
             Ok(Done::Nothing)
         }
-        Update::Expire { client, renewals, .. } => {
-            expire(tree, client, renewals);
+        Update::Expire { client, renewed, inodes, .. } => {
+            expire(tree, client, renewed, &inodes);
             Ok(Done::Nothing)
         }
         Update::Link { .. }
@@ -126,7 +129,10 @@ fn create(
             node.mode |= SET_GID;
         }
     }
-    let place = tree.place(Ino::made(tree.group, moment.position));
+    let place = tree.place(Ino::made(tree.group, moment.rank.1));
+    if tree.is_taken(place.ino) {
+        return Err(FsError::Stale); // Another message will have another number.
+    }
     let entry = Entry { place, kind: node.kind };
     let inode = Inode::new(node, parent, moment.time);
     let attributes = inode.attributes(place);
@@ -220,49 +226,46 @@ fn set_xattr(inode: &mut Inode, name: Name, value: Bytes, mode: XattrMode) -> Re
 
 fn take_lock(tree: &mut Tree, place: Place, lock: &Lock, moment: Moment) -> Result<Done, FsError> {
     let locks = tree.inode(place)?.locks.with(lock)?;
-    set_locks(tree, place.ino, lock.owner.client, locks, moment)
+    set_locks(tree, place.ino, locks)?;
+    tree.leases.hold(lock.owner.client, place.ino, moment.rank);
+    Ok(Done::Nothing)
 }
 
-/// Gives an inode other locks, which differ in what `client` holds.
-fn set_locks(
+fn give_lock_back(
     tree: &mut Tree,
     ino: Ino,
     client: ClientId,
     locks: Locks,
-    moment: Moment,
 ) -> Result<Done, FsError> {
-    let before = tree.get(ino).map_or(0, |inode| inode.locks.len());
-    let after = locks.len();
-    let held = tree.leases.get(client).map_or(0, |lease| lease.locks);
-    if after > before && held + (after - before) > CLIENT_LOCKS_MAX {
-        return Err(FsError::NoSpace);
-    }
-    let (holds, kept) = tree.change(ino, |inode| {
-        inode.locks = locks;
-        (inode.locks.holds(client), inode.kept_for == Some(client))
-    });
-    if holds {
-        tree.leases.hold(client, ino, moment.position);
-    }
-    if after != before {
-        tree.leases.change(client, ino, |lease| lease.locks = lease.locks + after - before);
-    }
-    if !holds && !kept {
+    set_locks(tree, ino, locks)?;
+    let inode = tree.get(ino).expect("the caller found it here");
+    if !inode.locks.holds(client) && inode.kept_for != Some(client) {
         tree.leases.release(client, ino);
     }
     Ok(Done::Nothing)
 }
 
-fn expire(tree: &mut Tree, client: ClientId, renewals: u64) {
-    let lease = tree.leases.get(client).filter(|lease| lease.renewals == renewals).cloned();
+/// Gives an inode other locks, unless they are more than it may have.
+fn set_locks(tree: &mut Tree, ino: Ino, locks: Locks) -> Result<(), FsError> {
+    let before = tree.get(ino).map_or(0, |inode| inode.locks.len());
+    if locks.len() > LOCKS_MAX.max(before) {
+        return Err(FsError::NoSpace);
+    }
+    tree.change(ino, |inode| inode.locks = locks);
+    Ok(())
+}
+
+/// Drops what `client` holds of `inodes`, unless it has shown since `renewed` that it lives.
+fn expire(tree: &mut Tree, client: ClientId, renewed: Rank, inodes: &[Ino]) {
+    let lease = tree.leases.get(client).filter(|lease| lease.renewed == renewed).cloned();
     let Some(lease) = lease else { return };
-    for ino in &lease.inodes {
-        if tree.get(*ino).is_some_and(|inode| inode.kept_for == Some(client)) {
+    for ino in inodes.iter().filter(|ino| lease.inodes.contains(*ino)) {
+        let Some(inode) = tree.get(*ino) else { continue }; // Named twice.
+        if inode.kept_for == Some(client) {
             tree.remove(*ino);
             continue;
         }
-        let count = tree.change(*ino, |inode| inode.locks.drop_client(client));
-        tree.leases.change(client, *ino, |lease| lease.locks -= count);
+        tree.change(*ino, |inode| inode.locks.drop_client(client));
         tree.leases.release(client, *ino);
     }
 }

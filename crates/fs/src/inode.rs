@@ -3,7 +3,7 @@
 use crate::extents::Extents;
 use crate::locks::Locks;
 use crate::operation::NewNode;
-use crate::types::{Attributes, Data, Entry, Ino, Kind, Name, Place, Timestamp};
+use crate::types::{Attributes, Data, Entry, Kind, Name, Place, Timestamp};
 use bytes::Bytes;
 use imbl::OrdMap;
 use meridian_core::{BlockId, ClientId};
@@ -172,9 +172,4 @@ impl Inode {
         self.mtime = time;
         self.ctime = time;
     }
-}
-
-/// Whether `ino` is the root or the top directory of a region: they stay for ever where they are.
-pub(crate) fn is_top(ino: Ino) -> bool {
-    ino.0 & 0xffff_ffff_ffff == 1
 }

@@ -1,7 +1,7 @@
 //! Walks over a partition, and over all partitions together, that panic if something contradicts
 //! itself. For the simulator and for tests.
 
-use crate::inode::{Content, Inode, is_top};
+use crate::inode::{Content, Inode};
 use crate::partition::Partition;
 use crate::tree::Tree;
 use crate::types::{Entry, Ino, Kind, LINK_MAX, Place};
@@ -33,7 +33,7 @@ pub(crate) fn check_partition(partition: &Partition) {
         let most = if inode.kind == Kind::Directory { 1 } else { inode.nlink };
         assert!(names <= most, "{ino:?} has {names} names here, nlink {}", inode.nlink);
         let parent = inode.as_directory().map(|directory| directory.parent);
-        if parent.is_some_and(|parent| parent.partition == tree.group) && !is_top(ino) {
+        if parent.is_some_and(|parent| parent.partition == tree.group) && !ino.is_top() {
             assert_eq!(names, 1, "{ino:?} is not where its parent {parent:?} should have it");
         }
     }
@@ -74,21 +74,16 @@ fn check_child(parent: Place, entry: &Entry, child: &Inode) {
 }
 
 fn check_leases(tree: &Tree) {
-    let mut held: BTreeMap<ClientId, (u32, BTreeSet<Ino>)> = BTreeMap::new();
+    let mut held: BTreeMap<ClientId, BTreeSet<Ino>> = BTreeMap::new();
     for (ino, inode) in tree.iter() {
-        for (client, count) in inode.locks.holders() {
-            let (locks, inodes) = held.entry(client).or_default();
-            *locks += count;
-            inodes.insert(ino);
-        }
-        if let Some(client) = inode.kept_for {
-            held.entry(client).or_default().1.insert(ino);
+        for client in inode.locks.holders().into_iter().chain(inode.kept_for) {
+            held.entry(client).or_default().insert(ino);
         }
     }
     let leases: BTreeMap<_, _> = tree
         .leases
         .iter()
-        .map(|(client, lease)| (client, (lease.locks, lease.inodes.iter().copied().collect())))
+        .map(|(client, lease)| (client, lease.inodes.iter().copied().collect()))
         .collect();
     assert_eq!(leases, held, "L3");
 }

@@ -1,29 +1,24 @@
 //! What clients hold in a partition: locks, and files without a name.
 //!
-//! A lease begins with the first thing that a client holds here and ends with the last. Its count
-//! of renewals starts at the position of the message that began it, and each renewal is a message
-//! of its own, so no later lease of the same client ever has a count that this one had: a late
-//! [`crate::Update::Expire`] cannot end the wrong one.
+//! A lease begins with the first thing that a client holds here and ends with the last. Its rank is
+//! that of the client's last message that began a hold or renewed, so no later lease of the same
+//! client ever has a rank that this one had: a late [`crate::Update::Expire`] cannot end the wrong
+//! one. And while the rank is the same, no inode was added.
 //!
-//! Invariant: L3: a lease names exactly the inodes on which its client holds locks or which are
-//! kept for it, and counts the locks.
+//! Invariants:
+//! - L3: a lease names exactly the inodes on which its client holds locks or which are kept for it.
+//! - L4: the rank of a lease only grows: messages that have the client's key are executed in order.
 
-use crate::types::Ino;
+use crate::types::{Ino, Rank};
 use imbl::{OrdMap, OrdSet};
-use meridian_core::{ClientId, Position};
+use meridian_core::ClientId;
 use serde::{Deserialize, Serialize};
-
-/// How many locks one client may hold in one partition: enough for any program, little enough
-/// that the state stays small.
-pub(crate) const CLIENT_LOCKS_MAX: u32 = 65_536;
 
 /// What one client holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Lease {
     /// See the module's documentation.
-    pub renewals: u64,
-    /// Locks held.
-    pub locks: u32,
+    pub renewed: Rank,
     /// With locks of the client on them, or kept for it.
     pub inodes: OrdSet<Ino>,
 }
@@ -43,21 +38,14 @@ impl Leases {
         self.by_client.iter().map(|(client, lease)| (*client, lease))
     }
 
-    /// The client holds something of `ino` since `position`.
-    pub fn hold(&mut self, client: ClientId, ino: Ino, position: Position) {
-        let lease = self.by_client.entry(client).or_insert_with(|| Lease {
-            renewals: position.0,
-            locks: 0,
-            inodes: OrdSet::new(),
-        });
+    /// The message of that rank gives the client something of `ino`.
+    pub fn hold(&mut self, client: ClientId, ino: Ino, rank: Rank) {
+        let lease = self
+            .by_client
+            .entry(client)
+            .or_insert_with(|| Lease { renewed: rank, inodes: OrdSet::new() });
+        lease.renew(rank);
         lease.inodes.insert(ino);
-    }
-
-    /// Changes the lease of a client that is known to hold something of `ino`.
-    pub fn change(&mut self, client: ClientId, ino: Ino, change: impl FnOnce(&mut Lease)) {
-        let lease = self.by_client.get_mut(&client);
-        let lease = lease.filter(|lease| lease.inodes.contains(&ino));
-        change(lease.unwrap_or_else(|| panic!("L3: {client:?} holds nothing of {ino:?}")));
     }
 
     /// The client holds nothing of `ino` any more.
@@ -65,15 +53,21 @@ impl Leases {
         let Some(lease) = self.by_client.get_mut(&client) else { return };
         lease.inodes.remove(&ino);
         if lease.inodes.is_empty() {
-            assert_eq!(lease.locks, 0, "L3: {client:?} holds locks on nothing");
             self.by_client.remove(&client);
         }
     }
 
-    /// The client lives.
-    pub fn renew(&mut self, client: ClientId) {
+    /// The client lives: it says so in the message of that rank.
+    pub fn renew(&mut self, client: ClientId, rank: Rank) {
         if let Some(lease) = self.by_client.get_mut(&client) {
-            lease.renewals += 1;
+            lease.renew(rank);
         }
+    }
+}
+
+impl Lease {
+    fn renew(&mut self, rank: Rank) {
+        assert!(self.renewed <= rank, "L4: renewed at {rank:?} after {:?}", self.renewed);
+        self.renewed = rank;
     }
 }

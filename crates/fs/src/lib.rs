@@ -6,7 +6,8 @@
 //! | [`operation`] | updates, which are multicast, and queries, which one replica answers |
 //! | [`error`] | why an update or a query is refused |
 //! | [`partition`] | the state of one partition; takes deliveries and votes |
-//! | `pending`, `keys` | messages that are delivered and not decided, and what they touch |
+//! | `keys` | what an update touches, and why the rest commutes |
+//! | `pending` | messages that are delivered and not decided |
 //! | [`vote`] | how several partitions agree on an update |
 //! | `apply`, `execute` | what updates of several inodes and of one inode do |
 //! | `read` | answers to queries |
@@ -37,5 +38,5 @@ pub mod vote;
 pub use error::FsError;
 pub use operation::{Answer, Done, Operation, Query, Update};
 pub use partition::{Effect, Partition};
-pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Timestamp, Vector};
+pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};
 pub use vote::Vote;

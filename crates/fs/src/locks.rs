@@ -9,7 +9,7 @@ use crate::types::{Lock, LockFamily, LockOwner};
 use imbl::OrdMap;
 use meridian_core::ClientId;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 /// The locks of one inode.
@@ -108,13 +108,12 @@ impl Locks {
         Ok(after)
     }
 
-    /// Drops all that `client` holds; answers how many locks that were.
-    pub fn drop_client(&mut self, client: ClientId) -> u32 {
+    /// Drops all that `client` holds.
+    pub fn drop_client(&mut self, client: ClientId) {
         let of_client: Vec<_> = self.of(client).collect();
         for key in &of_client {
             self.held.remove(key);
         }
-        u32::try_from(of_client.len()).unwrap_or(u32::MAX)
     }
 
     /// Whether `client` holds any.
@@ -123,8 +122,8 @@ impl Locks {
     }
 
     /// How many there are.
-    pub fn len(&self) -> u32 {
-        u32::try_from(self.held.len()).unwrap_or(u32::MAX)
+    pub fn len(&self) -> usize {
+        self.held.len()
     }
 
     fn of(&self, client: ClientId) -> impl Iterator<Item = (LockFamily, LockOwner, u64)> + '_ {
@@ -135,13 +134,9 @@ impl Locks {
         })
     }
 
-    /// Who holds locks, and how many.
-    pub fn holders(&self) -> BTreeMap<ClientId, u32> {
-        let mut holders = BTreeMap::new();
-        for lock in self.held.values() {
-            *holders.entry(lock.owner.client).or_insert(0) += 1;
-        }
-        holders
+    /// Who holds locks.
+    pub fn holders(&self) -> BTreeSet<ClientId> {
+        self.held.values().map(|lock| lock.owner.client).collect()
     }
 
     /// Whether nobody holds any.
@@ -216,7 +211,7 @@ mod tests {
         let locks = Locks::default().with(&flock(1)).unwrap();
         assert_eq!(locks.with(&flock(2)), Err(FsError::WouldBlock), "flock is on the whole file");
         let locks = locks.with(&lock(2, 0, u64::MAX, true)).unwrap();
-        assert_eq!(locks.holders().values().sum::<u32>(), 2);
+        assert_eq!(locks.len(), 2);
         let shared = Lock { exclusive: false, ..flock(1) };
         let locks = locks.with(&shared).unwrap().with(&Lock { exclusive: false, ..flock(2) });
         assert_eq!(locks.unwrap().of(ClientId(0)).count(), 1);

@@ -1,7 +1,8 @@
 //! What clients ask of the tree: updates, which are multicast, and queries, which one replica answers.
 
 use crate::types::{
-    Attributes, Entry, Extent, Kind, Lock, LockFamily, LockOwner, Name, Place, Timestamp, Vector,
+    Attributes, Entry, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank,
+    Timestamp, Vector,
 };
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId};
@@ -238,15 +239,18 @@ pub enum Update {
         /// Where.
         partition: GroupId,
     },
-    /// Drops what a client holds, unless it renewed meanwhile. Multicast by a node on behalf of the
-    /// partition when it has seen no renewal for the lease time.
+    /// Drops what a client holds of some inodes, unless it renewed or took hold of something meanwhile.
+    /// Multicast by a node on behalf of the partition when it has seen nothing of the client for the
+    /// lease time.
     Expire {
         /// Who.
         client: ClientId,
         /// Where.
         partition: GroupId,
-        /// The number of renewals that were seen.
-        renewals: u64,
+        /// The lease's rank, as it was seen.
+        renewed: Rank,
+        /// The inodes that were seen to be held: all, or some of very many.
+        inodes: Vec<Ino>,
     },
     /// `meridian fs place`: an empty directory is placed in another partition.
     PlaceDirectory {

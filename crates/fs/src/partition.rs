@@ -6,26 +6,31 @@
 //! - An update of one partition is decided when it is first in its queues ([`crate::pending`]).
 //! - An update of several is decided when, moreover, all of them have voted ([`crate::vote`]).
 //!
+//! Messages that conflict are delivered in the order of their ranks, others in any order (thesis,
+//! section 4.4.3; [`crate::keys`] says which are which). So nothing of the state may depend on how many
+//! messages came before: what names a message's place is its timestamp.
+//!
 //! Invariants:
-//! - P1: equal deliveries give equal states, whenever the votes come.
-//! - P2: all messages up to `applied` are decided, the one after it is not.
-//! - P3: whoever sees an update here, and all that this partition's vector says elsewhere, sees
-//!   the update elsewhere, too.
+//! - P1: the same messages, delivered, give equal states, in whichever order those came that do not
+//!   conflict, and whenever the votes come.
+//! - P2: each message that was delivered is decided or waits.
+//! - P3: whoever sees an update here, and of each partition that this one's vector names all messages
+//!   up to its timestamp there that touch what is asked for, sees the update elsewhere, too.
 
 use crate::FsError;
 use crate::apply::{Moment, apply};
 use crate::execute::execute;
 use crate::inode::Inode;
-use crate::keys::keys_of;
+use crate::keys::{Key, keys_in, mix, numbers};
 use crate::operation::{Answer, Done, Operation, Query, Update};
 use crate::pending::{Pending, Waiting};
 use crate::read::read;
 use crate::tree::Tree;
-use crate::types::{Entry, Ino, Kind, Place, Timestamp, Vector};
+use crate::types::{Entry, Ino, Kind, Place, Rank, Timestamp, Vector};
 use crate::vote::{Vote, conclude, prepare};
 use bytes::Bytes;
 use imbl::OrdMap;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Topology};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp, Topology};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -46,8 +51,12 @@ pub enum Effect {
     Done {
         /// The message.
         id: MessageId,
+        /// Its timestamp.
+        ts: Stamp,
         /// What came of it: the same in every partition that it concerns.
         result: Result<Done, FsError>,
+        /// What it touches in this partition, as [`Update::keys`] names it.
+        touched: Vec<u64>,
     },
 }
 
@@ -61,10 +70,10 @@ pub struct Partition {
     delivered: Position,
     applied: Position,
     vector: Vector,
-    /// Of the messages up to `applied` and what came of them.
+    /// The sum of hashes of the names of the messages that are decided.
+    decided: u64,
+    /// The sum of hashes of these messages and of what came of them.
     state_hash: u64,
-    /// The same of single messages that are decided though earlier ones are not.
-    ahead: OrdMap<Position, u64>,
 }
 
 impl Partition {
@@ -73,14 +82,14 @@ impl Partition {
     pub fn new(topology: &Topology, group: GroupId) -> Partition {
         let mut tree = Tree::new(group);
         let mode = if group == GroupId::GLOBAL { 0o755 } else { 0o777 };
-        let top = Ino::made(group, Position(0));
+        let top = Ino::top(group);
         tree.insert(top, Inode::directory(Place::ROOT, mode, Timestamp::default()));
         if group == GroupId::GLOBAL {
             for (region, id) in topology.group_ids().map(|id| (topology.group(id), id)) {
                 if region.region.is_none() {
                     continue;
                 }
-                let place = Place { ino: Ino::made(id, Position(0)), partition: id };
+                let place = Place { ino: Ino::top(id), partition: id };
                 let name = Bytes::copy_from_slice(region.name.as_bytes());
                 tree.change_directory(top, |directory, nlink| {
                     directory.set(nlink, name, Entry { place, kind: Kind::Directory });
@@ -94,58 +103,76 @@ impl Partition {
             delivered: Position(0),
             applied: Position(0),
             vector: Vector::default(),
+            decided: 0,
             state_hash: 0,
-            ahead: OrdMap::new(),
         }
     }
 
-    /// The message `id` was delivered as the next one.
+    /// The message `id` was delivered, with the final timestamp `ts`.
     ///
     /// The destinations of the message must be the partitions that the update concerns: with others
-    /// it would wait for ever. Whoever delivers checks that, and else calls [`Partition::skip`].
+    /// it would wait for ever; and it must have been ordered by what the update touches. Whoever
+    /// delivers checks that, and else calls [`Partition::skip`].
     ///
     /// # Panics
-    /// If a message of that name already waits.
-    pub fn deliver(&mut self, id: MessageId, operation: Operation, out: &mut Vec<Effect>) {
-        let position = self.next_position();
+    /// If a message of that name already waits, or one that conflicts and is later in the order.
+    pub fn deliver(
+        &mut self,
+        id: MessageId,
+        ts: Stamp,
+        operation: Operation,
+        out: &mut Vec<Effect>,
+    ) {
+        self.delivered = Position(self.delivered.0 + 1);
+        let rank = (ts, id);
         let early = self.pending.take_early(id);
         let mut others = operation.update.partitions();
         if !others.remove(&self.tree.group) {
-            self.finish(id, position, Err(FsError::Invalid), out);
+            self.finish(rank, &BTreeSet::new(), Err(FsError::Invalid), out);
             return;
         }
-        let keys = keys_of(&self.tree, &self.pending, &operation.update, position);
+        let keys = keys_in(&operation.update, id, self.tree.group);
         if others.is_empty() && self.pending.is_free(&keys) {
-            let result = self.decide_alone(operation, position);
-            self.finish(id, position, result, out);
+            let result = self.decide_alone(operation, rank);
+            self.finish(rank, &keys, result, out);
             return;
         }
         let votes = early.into_iter().filter(|(from, _)| others.contains(from)).collect();
-        self.pending.add(position, Waiting { id, operation, keys, others, votes });
-        self.advance(position, out);
+        self.pending.add(rank, Waiting { operation, keys, others, votes });
+        self.advance(rank, out);
     }
 
     /// A message was delivered that changes nothing, because its payload makes no sense.
-    pub fn skip(&mut self, id: MessageId) {
-        let position = self.next_position();
+    pub fn skip(&mut self, id: MessageId, ts: Stamp, out: &mut Vec<Effect>) {
+        self.delivered = Position(self.delivered.0 + 1);
         self.pending.take_early(id);
-        self.note_decided(id, position, &Err(FsError::Invalid));
+        self.finish((ts, id), &BTreeSet::new(), Err(FsError::Invalid), out);
     }
 
     /// The partition `from` voted on the message `id`, which may not be delivered here yet. What was
     /// heard before is ignored. The message must not be decided here already.
     pub fn vote(&mut self, id: MessageId, from: GroupId, vote: Vote, out: &mut Vec<Effect>) {
-        if let Some(position) = self.pending.vote(id, from, vote) {
-            self.advance(position, out);
+        if let Some(rank) = self.pending.vote(id, from, vote) {
+            self.advance(rank, out);
         }
     }
 
     /// Messages delivered here that wait for votes, and the partitions whose votes are missing.
     pub fn waiting(&self) -> Vec<(MessageId, Vec<GroupId>)> {
         let all = self.pending.iter();
-        all.map(|(_, waiting)| (waiting.id, waiting.missing().collect::<Vec<_>>()))
+        all.map(|((_, id), waiting)| (id, waiting.missing().collect::<Vec<_>>()))
             .filter(|(_, missing)| !missing.is_empty())
             .collect()
+    }
+
+    /// The partitions whose votes are missing for the message `id`; none if it does not wait here.
+    pub fn missing(&self, id: MessageId) -> Vec<GroupId> {
+        self.pending.find(id).into_iter().flat_map(Waiting::missing).collect()
+    }
+
+    /// Whether all messages with timestamps up to `ts` that were delivered and touch `ino` are decided.
+    pub fn is_settled(&self, ino: Ino, ts: Stamp) -> bool {
+        self.pending.first(Key::Inode(ino)).is_none_or(|(first, _)| first > ts)
     }
 
     /// This partition's vote on a message, from when it was cast until [`Partition::forget_vote`].
@@ -171,27 +198,38 @@ impl Partition {
         self.delivered
     }
 
-    /// Up to which message all are decided and applied.
+    /// How many of them are decided and applied.
     pub fn applied(&self) -> Position {
         self.applied
     }
 
-    /// What one must have seen of each partition who has seen this state; of this partition
-    /// itself [`Partition::applied`].
+    /// What one must have seen of each partition who has seen this state: of this one the messages
+    /// up to the greatest timestamp of those that are decided.
     pub fn vector(&self) -> &Vector {
         &self.vector
     }
 
-    /// A hash of the messages up to [`Partition::applied`] and of what came of them: equal at all
-    /// replicas where that is equal.
+    /// A name for the set of messages that are decided: equal if the set is.
+    pub fn decided(&self) -> u64 {
+        self.decided
+    }
+
+    /// A hash of the messages that are decided and of what came of them: equal at all replicas where
+    /// [`Partition::decided`] is equal.
     pub fn state_hash(&self) -> u64 {
         self.state_hash
     }
 
-    /// The clients that hold locks or files without a name here, and a number for each that grows
-    /// with every renewal: what [`Update::Expire`] must name. It does not start at 0.
-    pub fn leases(&self) -> impl Iterator<Item = (ClientId, u64)> {
-        self.tree.leases.iter().map(|(client, lease)| (client, lease.renewals))
+    /// The clients that hold locks or files without a name here, and for each a rank that grows with
+    /// all by which it shows that it lives: what [`Update::Expire`] must name.
+    pub fn leases(&self) -> impl Iterator<Item = (ClientId, Rank)> {
+        self.tree.leases.iter().map(|(client, lease)| (client, lease.renewed))
+    }
+
+    /// The inodes of which a client holds something here.
+    pub fn held_by(&self, client: ClientId) -> impl Iterator<Item = Ino> {
+        let lease = self.tree.leases.get(client);
+        lease.into_iter().flat_map(|lease| lease.inodes.iter().copied())
     }
 
     /// Which partition it is.
@@ -205,55 +243,46 @@ impl Partition {
         self.tree.iter().flat_map(|(_, inode)| inode.blocks())
     }
 
-    fn next_position(&mut self) -> Position {
-        self.delivered = Position(self.delivered.0 + 1);
-        self.delivered
-    }
-
-    /// Goes on with the message at `position`, and with all that waited for it.
-    fn advance(&mut self, position: Position, out: &mut Vec<Effect>) {
-        let mut ready = BTreeSet::from([position]);
-        while let Some(position) = ready.pop_first() {
-            let Some(waiting) = self.pending.get(position) else { continue };
-            if !self.pending.is_first(waiting, position) {
+    /// Goes on with the message of that rank, and with all that waited for it.
+    fn advance(&mut self, rank: Rank, out: &mut Vec<Effect>) {
+        let mut ready = BTreeSet::from([rank]);
+        while let Some(rank) = ready.pop_first() {
+            let Some(waiting) = self.pending.get(rank) else { continue };
+            if !self.pending.is_first(waiting, rank) {
                 continue;
             }
-            if waiting.others.is_empty() {
-                let (waiting, next) = self.pending.remove(position);
-                let result = self.decide_alone(waiting.operation, position);
-                self.finish(waiting.id, position, result, out);
-                ready.extend(next);
-                continue;
+            if !waiting.others.is_empty() && !waiting.votes.contains_key(&self.tree.group) {
+                self.cast_vote(rank, out);
             }
-            if !waiting.votes.contains_key(&self.tree.group) {
-                self.cast_vote(position, out);
-            }
-            if self.pending.get(position).is_some_and(|waiting| waiting.missing().next().is_none())
-            {
-                let (waiting, next) = self.pending.remove(position);
-                let id = waiting.id;
-                let result = self.decide_together(waiting, position);
-                self.finish(id, position, result, out);
+            if self.pending.get(rank).is_some_and(|waiting| waiting.missing().next().is_none()) {
+                let (waiting, next) = self.pending.remove(rank);
+                let keys = waiting.keys.clone();
+                let result = if waiting.others.is_empty() {
+                    self.decide_alone(waiting.operation, rank)
+                } else {
+                    self.decide_together(waiting, rank)
+                };
+                self.finish(rank, &keys, result, out);
                 ready.extend(next);
             }
         }
     }
 
-    /// Votes on the message at `position`, which is first in its queues.
-    fn cast_vote(&mut self, position: Position, out: &mut Vec<Effect>) {
-        let waiting = self.pending.get(position).expect("the caller found it");
+    /// Votes on a message that is first in its queues.
+    fn cast_vote(&mut self, rank: Rank, out: &mut Vec<Effect>) {
+        let waiting = self.pending.get(rank).expect("the caller found it");
         let Operation { update, time, .. } = &waiting.operation;
-        let vote = Vote { position, result: prepare(&self.tree, update, *time) };
-        let (id, to) = (waiting.id, waiting.others.iter().copied().collect());
+        let vote = Vote { result: prepare(&self.tree, update, *time) };
+        let (id, to) = (rank.1, waiting.others.iter().copied().collect());
         self.own_votes.insert(id, vote.clone());
-        self.pending.note(position, self.tree.group, vote.clone());
+        self.pending.note(rank, self.tree.group, vote.clone());
         out.push(Effect::Vote { to, id, vote });
     }
 
     /// Decides and applies an update that concerns this partition only.
-    fn decide_alone(&mut self, operation: Operation, position: Position) -> Result<Done, FsError> {
+    fn decide_alone(&mut self, operation: Operation, rank: Rank) -> Result<Done, FsError> {
         let Operation { vector, time, update } = operation;
-        let moment = Moment { position, time };
+        let moment = Moment { rank, time };
         let done = if names_several(&update) {
             let vote = prepare(&self.tree, &update, time);
             let conclusion = conclude(&update, &BTreeMap::from([(self.tree.group, &vote)]))?;
@@ -266,64 +295,55 @@ impl Partition {
     }
 
     /// Decides an update of several partitions, all of which have voted, and applies its part here.
-    fn decide_together(&mut self, waiting: Waiting, position: Position) -> Result<Done, FsError> {
-        let Waiting { operation: Operation { vector, time, update }, votes, .. } = waiting;
-        for (from, vote) in votes.iter().filter(|(from, _)| **from != self.tree.group) {
-            self.vector.raise(*from, vote.position); // Also for a refusal: it tells of that state.
+    fn decide_together(&mut self, waiting: Waiting, rank: Rank) -> Result<Done, FsError> {
+        let Waiting { operation: Operation { vector, time, update }, votes, others, .. } = waiting;
+        for other in &others {
+            // The timestamp is the same there. Also for a refusal: it tells of that state.
+            self.vector.raise(*other, rank.0);
         }
         let results = votes.iter().map(|(from, vote)| (*from, &vote.result)).collect();
         let conclusion = conclude(&update, &results)?;
-        let done = apply(&mut self.tree, &update, conclusion, Moment { position, time });
+        let done = apply(&mut self.tree, &update, conclusion, Moment { rank, time });
         self.merge(&vector);
         Ok(done)
     }
 
     /// Whoever sees this state must see what the client had seen. Of this partition itself it saw
-    /// what was delivered before its message.
+    /// messages with lesser timestamps than that of its own.
     fn merge(&mut self, seen: &Vector) {
-        for (partition, position) in &seen.0 {
+        for (partition, ts) in &seen.0 {
             if *partition != self.tree.group {
-                self.vector.raise(*partition, *position);
+                self.vector.raise(*partition, *ts);
             }
         }
     }
 
     fn finish(
         &mut self,
-        id: MessageId,
-        position: Position,
+        rank: Rank,
+        keys: &BTreeSet<Key>,
         result: Result<Done, FsError>,
         out: &mut Vec<Effect>,
     ) {
-        self.note_decided(id, position, &result);
-        out.push(Effect::Done { id, result });
-    }
-
-    fn note_decided(&mut self, id: MessageId, position: Position, result: &Result<Done, FsError>) {
-        let mut hasher = Fnv::default();
-        (position, id, result).hash(&mut hasher);
-        let mut next = Some(hasher.finish());
-        if position.0 != self.applied.0 + 1 {
-            self.ahead.insert(position, hasher.finish());
-            next = None;
-        }
-        while let Some(hash) = next {
-            let mut hasher = Fnv::default();
-            (self.state_hash, hash).hash(&mut hasher);
-            self.state_hash = hasher.finish();
-            self.applied = Position(self.applied.0 + 1);
-            next = self.ahead.remove(&Position(self.applied.0 + 1));
-        }
-        self.vector.raise(self.tree.group, self.applied);
+        let (ts, id) = rank;
+        // Sums: they do not tell in which order it was.
+        self.decided = self.decided.wrapping_add(hash_of(&id));
+        self.state_hash = self.state_hash.wrapping_add(hash_of(&(rank, &result)));
+        self.applied = Position(self.applied.0 + 1);
+        self.vector.raise(self.tree.group, ts);
+        let touched = numbers(keys, self.tree.group);
+        out.push(Effect::Done { id, ts, result, touched });
     }
 
     /// Panics if the state contradicts itself. Walks all of it: for the simulator and tests.
     pub fn check_invariants(&self) {
         crate::invariants::check_partition(self);
-        let first = self.pending.iter().next().map(|(position, _)| position);
-        let applied = first.map_or(self.delivered, |first| Position(first.0 - 1));
-        assert_eq!(self.applied, applied, "P2: applied");
-        assert_eq!(self.vector.get(self.tree.group), self.applied, "P2: own entry of the vector");
+        let waiting = self.pending.len() as u64;
+        assert_eq!(
+            self.applied.0 + waiting,
+            self.delivered.0,
+            "P2: applied, and waiting {waiting}"
+        );
     }
 }
 
@@ -347,6 +367,12 @@ fn names_several(update: &Update) -> bool {
         | Update::Renew { .. }
         | Update::Expire { .. } => false,
     }
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = Fnv::default();
+    value.hash(&mut hasher);
+    mix(hasher.finish())
 }
 
 /// FNV-1a of 64 bits: the same on every machine and in every version of the standard library.

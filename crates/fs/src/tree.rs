@@ -1,7 +1,7 @@
 //! The inodes of one partition, and what clients hold of them.
 
 use crate::FsError;
-use crate::inode::{Directory, Inode, is_top};
+use crate::inode::{Directory, Inode};
 use crate::leases::Leases;
 use crate::types::{Attributes, Entry, Ino, Kind, NAME_MAX, Name, Place};
 use imbl::OrdMap;
@@ -40,6 +40,11 @@ impl Tree {
 
     pub fn get(&self, ino: Ino) -> Option<&Inode> {
         self.inodes.get(&ino).map(Arc::as_ref)
+    }
+
+    /// Whether an inode has this number, here or where it was moved from here.
+    pub fn is_taken(&self, ino: Ino) -> bool {
+        self.inodes.contains_key(&ino) || self.moved.contains_key(&ino)
     }
 
     /// The inode that a client names by its place.
@@ -115,8 +120,7 @@ impl Tree {
     pub fn remove(&mut self, ino: Ino) -> Arc<Inode> {
         let inode = self.inodes.remove(&ino).expect("the caller found it here");
         self.stored -= inode.stored();
-        for (client, count) in inode.locks.holders() {
-            self.leases.change(client, ino, |lease| lease.locks -= count);
+        for client in inode.locks.holders() {
             self.leases.release(client, ino);
         }
         if let Some(client) = inode.kept_for {
@@ -145,7 +149,7 @@ impl Tree {
     pub fn check_moved(&self) {
         for (ino, to) in &self.moved {
             assert!(!self.inodes.contains_key(ino), "{ino:?} is here and was moved to {to:?}");
-            assert!(!is_top(*ino), "{ino:?} is a top directory and was moved");
+            assert!(!ino.is_top(), "{ino:?} is a top directory and was moved");
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What the tree is made of: inodes, entries, attributes, extents. Plain values.
 
+use crate::keys::mix;
 use bytes::Bytes;
-use meridian_core::{BlockId, ClientId, GroupId, Position};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -24,10 +25,15 @@ pub const XATTR_MAX: usize = 64 << 10;
 /// Hard links of one inode.
 pub const LINK_MAX: u32 = 65_000;
 
+/// How many bits of an inode's number are not the partition's.
+const NUMBER_BITS: u32 = 52;
+
 /// The number of an inode. It never changes, wherever the inode moves.
 ///
-/// The high 16 bits name the partition in which the inode was made, the low 48 the position of
-/// that partition's log at which it was made: unique without a shared counter.
+/// The high 12 bits name the partition in which the inode was made, the low 52 come from the name of
+/// the message that made it: so they are known before it is delivered, and no replica's order of
+/// deliveries is in them. Two messages may come to the same number; the later one is refused with
+/// [`crate::FsError::Stale`] while the first one's inode is there, and its client tries another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ino(pub u64);
 
@@ -35,17 +41,36 @@ impl Ino {
     /// The root directory, in the partition `global`.
     pub const ROOT: Ino = Ino(1);
 
-    /// The inode made in `partition` at `position`. Position 0 stands for what a partition holds
-    /// from the start: its top directory.
-    pub fn made(partition: GroupId, position: Position) -> Ino {
-        Ino(u64::from(partition.0) << 48 | (position.0 + 1))
+    /// What a partition holds from the start: its top directory.
+    pub fn top(partition: GroupId) -> Ino {
+        Ino(u64::from(partition.0) << NUMBER_BITS | 1)
+    }
+
+    /// The inode made in `partition` by the message `id`.
+    pub fn made(partition: GroupId, id: MessageId) -> Ino {
+        let number = mix(mix(id.client.0) ^ id.sequence) >> (u64::BITS - NUMBER_BITS);
+        Ino(u64::from(partition.0) << NUMBER_BITS | number.max(2)) // 1 is the top's.
     }
 
     /// The partition in which it was made, where it lives unless it was moved.
     pub fn birthplace(self) -> GroupId {
-        GroupId((self.0 >> 48) as u16)
+        GroupId((self.0 >> NUMBER_BITS) as u16)
+    }
+
+    /// What updates that touch it have among their [`crate::Update::keys`].
+    pub fn key(self) -> u64 {
+        self.0
+    }
+
+    /// Whether it is the root or the top directory of a region: they stay for ever where they are.
+    pub(crate) fn is_top(self) -> bool {
+        self == Ino::top(self.birthplace())
     }
 }
+
+/// The place of a message in the order: its final timestamp, ties broken by its name. Messages that
+/// conflict are executed in this order.
+pub type Rank = (Stamp, MessageId);
 
 /// An inode and the partition in which it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -152,28 +177,29 @@ pub struct Extent {
     pub data: Data,
 }
 
-/// For each partition the position up to which its state was seen; absent means 0.
-/// The thesis's vector (section 3.4.1), sparse.
+/// For each partition the timestamp up to which its messages were seen; absent means 0. The thesis's
+/// vector (section 3.4.1), sparse. It may say more than what was seen: who waits for it waits for what
+/// touches the inode asked for, not for all messages up to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Vector(pub BTreeMap<GroupId, Position>);
+pub struct Vector(pub BTreeMap<GroupId, Stamp>);
 
 impl Vector {
-    /// The position seen of `partition`.
-    pub fn get(&self, partition: GroupId) -> Position {
+    /// What was seen of `partition`.
+    pub fn get(&self, partition: GroupId) -> Stamp {
         self.0.get(&partition).copied().unwrap_or_default()
     }
 
-    /// Notes that `position` of `partition` was seen.
-    pub fn raise(&mut self, partition: GroupId, position: Position) {
-        if position > self.get(partition) {
-            self.0.insert(partition, position);
+    /// Notes that messages of `partition` up to `ts` were seen.
+    pub fn raise(&mut self, partition: GroupId, ts: Stamp) {
+        if ts > self.get(partition) {
+            self.0.insert(partition, ts);
         }
     }
 
     /// Notes all that `other` has seen.
     pub fn merge(&mut self, other: &Vector) {
-        for (partition, position) in &other.0 {
-            self.raise(*partition, *position);
+        for (partition, ts) in &other.0 {
+            self.raise(*partition, *ts);
         }
     }
 }

@@ -5,20 +5,18 @@
 //! ([`conclude`]). An update of one partition goes the same way, with one vote.
 
 use crate::FsError;
-use crate::inode::is_top;
 use crate::operation::{RenameMode, Update};
 use crate::tree::{Tree, check_name};
 use crate::types::{Attributes, Kind, LINK_MAX, Name, Place, Timestamp};
 use bytes::Bytes;
-use meridian_core::{GroupId, Position};
+use meridian_core::GroupId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one partition says of an update that concerns several.
+/// What one partition says of an update that concerns several, having executed all messages before it
+/// that conflict with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Vote {
-    /// The position of the message in the partition that votes.
-    pub position: Position,
     /// Yes with what others need to know, or no.
     pub result: Result<Evidence, FsError>,
 }
@@ -88,7 +86,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
             if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
                 return Err(FsError::NotDirectory);
             }
-            if is_top(child.ino) {
+            if child.ino.is_top() {
                 return Err(FsError::Busy);
             }
             if here(child) {
@@ -97,7 +95,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
         }
         Update::Rename { .. } => return prepare_rename(tree, update),
         Update::PlaceDirectory { parent, name, child, to } => {
-            if is_top(child.ino) {
+            if child.ino.is_top() {
                 return Err(FsError::NotPermitted);
             }
             if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
@@ -187,7 +185,7 @@ fn prepare_rename(tree: &Tree, update: &Update) -> Result<Evidence, FsError> {
             (Some(_), _, _) | (None, Some(_), _) => return Err(FsError::Stale),
         };
     }
-    if is_top(moved.ino) || replaced.is_some_and(|replaced| is_top(replaced.ino)) {
+    if moved.ino.is_top() || replaced.is_some_and(|replaced| replaced.ino.is_top()) {
         return Err(FsError::Busy);
     }
     if here(moved) {

@@ -5,7 +5,7 @@ mod common;
 
 use bytes::Bytes;
 use common::{ME, World, name, node, top, topology};
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp};
 use meridian_fs::operation::{Changes, NewNode, Piece, RenameMode, WriteAt, XattrMode};
 use meridian_fs::types::{
     Data, FILE_MAX, INLINE_MAX, LINK_MAX, Lock, LockFamily, LockOwner, SYMLINK_MAX, XATTR_MAX,
@@ -14,6 +14,7 @@ use meridian_fs::{
     Answer, Done, Effect, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query,
     Timestamp, Update, Vector,
 };
+use std::collections::BTreeSet;
 
 const US: GroupId = GroupId(1);
 const EU: GroupId = GroupId(2);
@@ -259,22 +260,31 @@ fn a_client_that_expires_loses_what_it_holds_unless_it_renewed() {
     world.submit(take(ME, 1)).unwrap();
     world.submit(take(YOU, 2)).unwrap();
     world.submit(unlink(directory, "o", open, Some(ME))).unwrap();
-    let renewals = |world: &World| {
+    let renewed = |world: &World| {
         let leases: Vec<_> = world.partitions[&US].leases().collect();
-        leases.iter().find(|(client, _)| *client == ME).map(|(_, renewals)| *renewals)
+        leases.iter().find(|(client, _)| *client == ME).map(|(_, renewed)| *renewed)
     };
-    let seen = renewals(&world).unwrap();
-    let expire = |renewals| Update::Expire { client: ME, partition: US, renewals };
+    let seen = renewed(&world).unwrap();
+    let held: Vec<_> = world.partitions[&US].held_by(ME).collect();
+    assert_eq!(BTreeSet::from_iter(held.clone()), BTreeSet::from([file.ino, open.ino]));
+    let expire = |renewed, inodes| Update::Expire { client: ME, partition: US, renewed, inodes };
     world.submit(Update::Renew { client: ME, partition: US }).unwrap();
-    assert_eq!(world.submit(expire(seen)), Ok(Done::Nothing));
+    assert_eq!(world.submit(expire(seen, held.clone())), Ok(Done::Nothing));
     assert_eq!(world.submit(take(YOU, 1)), Err(FsError::WouldBlock), "it had renewed");
-    assert_eq!(world.submit(expire(seen + 1)), Ok(Done::Nothing));
+    // In two parts, as if it were too much for one message.
+    let later = renewed(&world).unwrap();
+    assert_eq!(world.submit(expire(later, vec![file.ino, file.ino])), Ok(Done::Nothing));
     world.submit(take(YOU, 1)).unwrap();
+    assert_eq!(renewed(&world), Some(later));
+    assert_eq!(world.submit(expire(later, held)), Ok(Done::Nothing));
     assert_eq!(world.attributes(open), Err(FsError::Gone));
-    assert_eq!(renewals(&world), None);
-    // A later lease is another one: a late message does not end it.
+    assert_eq!(renewed(&world), None);
+    // A later lease is another one: a late message does not end it. To take something renews.
     world.submit(take(ME, 7)).unwrap();
-    assert!(renewals(&world).unwrap() > seen + 1);
+    let again = renewed(&world).unwrap();
+    assert!(again > later);
+    world.submit(take(ME, 8)).unwrap();
+    assert!(renewed(&world).unwrap() > again);
     assert_eq!(
         world.submit(Update::Renew { client: ClientId(99), partition: US }),
         Ok(Done::Nothing)
@@ -302,6 +312,43 @@ fn locks_end_with_their_inode_and_have_a_limit() {
     assert_eq!(world.partitions[&US].leases().count(), 0);
     assert_eq!(world.submit(unlock), Ok(Done::Nothing), "nothing is left to give back");
     world.check();
+}
+
+/// Two messages with equal numbers: the second one is refused, and its client takes another number.
+#[test]
+fn a_number_that_is_taken_is_not_given_again() {
+    let (mut world, directory, _) = small();
+    let id = world.next_id();
+    let create = |text: &str| Update::Create {
+        parent: directory,
+        name: name(text),
+        node: node(Kind::Directory),
+    };
+    let operation = world.operation(create("one"));
+    let Ok(Done::Attributes(one)) = world.submit_as(id, operation) else { panic!() };
+    assert_eq!(one.place.ino, Ino::made(US, id));
+    let operation = world.operation(create("two"));
+    let again = |world: &World| {
+        let (mut partition, mut out) = (world.partitions[&US].clone(), Vec::new());
+        partition.deliver(id, Stamp(100), operation.clone(), &mut out);
+        partition.check_invariants();
+        out.pop()
+    };
+    let stale = Err(FsError::Stale);
+    assert!(matches!(again(&world), Some(Effect::Done { result, .. }) if result == stale));
+    // Also while it lives elsewhere.
+    world.place(directory, "one", EU.0).unwrap();
+    assert!(matches!(again(&world), Some(Effect::Done { result, .. }) if result == stale));
+}
+
+#[test]
+fn numbers_of_inodes_name_their_partition_and_are_not_the_tops() {
+    for (partition, sequence) in [(0, 1), (1, 2), (2047, u64::MAX)] {
+        let made = Ino::made(GroupId(partition), MessageId { client: ME, sequence });
+        assert_eq!(made.birthplace(), GroupId(partition));
+        assert!(made > Ino::top(GroupId(partition)), "{made:?}");
+    }
+    assert_eq!(Ino::top(GroupId::GLOBAL), Ino::ROOT);
 }
 
 #[test]
@@ -559,11 +606,15 @@ fn a_message_waits_for_votes_and_others_go_on() {
     assert_eq!(partition.waiting(), [(id, vec![EU])]);
     let (delivered, applied) = (partition.delivered(), partition.applied());
     assert_eq!(applied.0 + 1, delivered.0);
+    let settled = |world: &World, ino, ts| world.partitions[&US].is_settled(ino, Stamp(ts));
+    assert!(!settled(&world, top(1).ino, id.sequence));
+    assert!(settled(&world, top(1).ino, id.sequence - 1));
     assert!(partition.own_vote(id).is_some());
-    // It touches another directory: done at once, though not counted as applied.
+    // It touches another directory: done at once.
     let (directory, _) = world.lookup(top(1), "d").unwrap();
     world.create(directory, "new", Kind::File).unwrap();
-    assert_eq!(world.partitions[&US].applied(), applied);
+    assert_eq!(world.partitions[&US].applied(), Position(applied.0 + 1));
+    assert!(settled(&world, directory.ino, id.sequence + 1));
     // It touches the same directory: waits.
     let waits = world.next_id();
     let update = Update::Create { parent: top(1), name: name("l"), node: node(Kind::File) };
@@ -578,8 +629,8 @@ fn a_message_waits_for_votes_and_others_go_on() {
     assert_eq!(world.results[&(waits, US)], Err(FsError::Exists));
     assert_eq!(world.partitions[&US].applied(), Position(delivered.0 + 2));
     let seen = world.partitions[&US].vector();
-    assert_eq!(seen.get(EU), world.partitions[&EU].applied(), "its vote's position");
-    assert_eq!(seen.get(US), world.partitions[&US].applied());
+    assert_eq!(seen.get(EU), Stamp(id.sequence), "the timestamp is the same there");
+    assert_eq!(seen.get(US), Stamp(waits.sequence));
     let partition = world.partitions.get_mut(&US).unwrap();
     partition.forget_vote(id);
     assert_eq!(partition.own_vote(id), None);
@@ -601,7 +652,7 @@ fn votes_may_come_early_and_again() {
     partition.vote(id, GroupId::GLOBAL, letter.vote.clone(), &mut out); // None of its partitions.
     assert!(out.is_empty());
     partition.check_invariants();
-    partition.deliver(id, operation, &mut out);
+    partition.deliver(id, Stamp(id.sequence), operation, &mut out);
     assert!(matches!(&out[..], [Effect::Vote { to, .. }, Effect::Done { result: Ok(_), .. }]
         if *to == [EU]));
     assert_eq!(partition.waiting(), []);
@@ -629,15 +680,22 @@ fn a_skipped_message_counts() {
     let (topology, mut out) = (topology(1), Vec::new());
     let mut partition = Partition::new(&topology, US);
     let hash = partition.state_hash();
-    partition.skip(MessageId { client: ME, sequence: 1 });
+    let id = MessageId { client: ME, sequence: 1 };
+    partition.skip(id, Stamp(8), &mut out);
+    let refused = |id, ts| {
+        let (ts, result) = (Stamp(ts), Err(FsError::Invalid));
+        Effect::Done { id, ts, result, touched: Vec::new() }
+    };
+    assert_eq!(std::mem::take(&mut out), [refused(id, 8)]);
     assert_eq!((partition.delivered(), partition.applied()), (Position(1), Position(1)));
     assert_ne!(partition.state_hash(), hash);
     // Misdirected: it does not concern this partition.
     let update = Update::Renew { client: ME, partition: EU };
     let (vector, time) = (Vector::default(), Timestamp::default());
     let id = MessageId { client: ME, sequence: 2 };
-    partition.deliver(id, Operation { vector, time, update }, &mut out);
-    assert_eq!(out, [Effect::Done { id, result: Err(FsError::Invalid) }]);
+    partition.deliver(id, Stamp(7), Operation { vector, time, update }, &mut out);
+    assert_eq!(out, [refused(id, 7)]);
+    assert_eq!(partition.vector().get(US), Stamp(8));
     partition.check_invariants();
 }
 
@@ -647,11 +705,11 @@ fn what_the_client_had_seen_is_in_the_vector() {
     let id = world.next_id();
     let update = Update::Create { parent: top(1), name: name("f"), node: node(Kind::File) };
     let mut operation = world.operation(update);
-    operation.vector.raise(EU, Position(41));
-    operation.vector.raise(US, Position(1_000));
+    operation.vector.raise(EU, Stamp(41));
+    operation.vector.raise(US, Stamp(1_000));
     world.deliver(US, id, operation);
     let vector = world.partitions[&US].vector();
-    assert_eq!((vector.get(EU), vector.get(US)), (Position(41), Position(1)));
+    assert_eq!((vector.get(EU), vector.get(US)), (Stamp(41), Stamp(id.sequence)));
 }
 
 #[test]

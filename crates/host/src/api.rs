@@ -5,7 +5,7 @@
 //! each other [`meridian_core::link`] packets.
 
 use bytes::Bytes;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, Stamp};
 use meridian_fs::{Answer, Done, FsError, Query, Vector};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -55,8 +55,9 @@ pub enum RequestBody {
         /// What to multicast.
         start: Start,
     },
-    /// Answer `query` from the replica of its partition here, once that has applied what `vector`
-    /// says of it.
+    /// Answer `query` from the replica of its partition here, once that has applied all messages up to
+    /// what `vector` says of it that touch what is asked for. Attributes of entries that are not so
+    /// far are left out.
     Read {
         /// What the client has seen.
         vector: Vector,
@@ -99,6 +100,8 @@ pub enum ReplyBody {
     Updated {
         /// The message.
         id: MessageId,
+        /// Its timestamp.
+        ts: Stamp,
         /// What the client has now seen.
         vector: Vector,
         /// What came of it.
@@ -139,6 +142,9 @@ pub enum Refusal {
     /// The request makes no sense.
     #[error("bad request: {0}")]
     Bad(String),
+    /// A group that the update is for cannot be reached from here: it would only wait.
+    #[error("group {0:?} cannot be reached")]
+    OutOfReach(GroupId),
     /// Too much waits here already.
     #[error("overloaded")]
     Overloaded,
@@ -176,7 +182,7 @@ pub struct ReplicaStatus {
     pub primary: NodeId,
     /// Messages delivered.
     pub delivered: Position,
-    /// Of those, up to which all are applied.
+    /// How many of them are applied: not those that wait for votes.
     pub applied: Position,
     /// Its clock.
     pub clock: Timestamp,
@@ -184,6 +190,6 @@ pub struct ReplicaStatus {
     pub pending: u64,
     /// How long the first of those has waited, in milliseconds.
     pub head_age_ms: u64,
-    /// A hash of the partition's state: equal at equal `applied`.
+    /// A hash of what is applied and what came of it: equal at replicas that have applied the same.
     pub state_hash: u64,
 }

@@ -9,11 +9,13 @@
 //! | [`api`] | what clients and nodes say to each other |
 //! | [`node`] | the node as a `Process`: routing of messages, votes, requests, records |
 //! | [`replica`] | one group's replica: deliveries applied, clients answered, leases watched |
+//! | `reads` | reads that wait |
 //! | [`sessions`] | what was answered to whom: exactly once |
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod node;
+mod reads;
 pub mod replica;
 pub mod sessions;
 

@@ -278,6 +278,10 @@ impl Node {
             multicast::Output::Deliver(delivery) => replica.on_delivery(delivery, &mut wishes),
             multicast::Output::Duplicate(id) => replica.on_duplicate(id, &mut wishes),
             multicast::Output::Settled(ids) => replica.on_settled(&ids),
+            multicast::Output::Ended { .. } => {} // We are a destination of all that we multicast.
+            multicast::Output::Refused { id, group } => {
+                replica.on_refused(id, group, &mut wishes);
+            }
             multicast::Output::Install { application, .. } => {
                 replica.install(&application, &mut wishes);
             }
@@ -321,6 +325,10 @@ impl Node {
                     }
                 }
                 Wish::AskVotes { id, of } => {
+                    for other in &of {
+                        let wishes = self.hand_over_vote(id, *other, group);
+                        todo.extend(wishes.into_iter().map(|wish| (group, wish)));
+                    }
                     if let Some(out) = &mut out {
                         self.ask_votes(group, id, &of, out);
                     }
@@ -333,6 +341,17 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// Gives our replica of `to` the vote of ours of `from`, if that has voted: it may have come too early,
+    /// or the one have got the other's state in a snapshot.
+    fn hand_over_vote(&mut self, id: MessageId, from: GroupId, to: GroupId) -> Vec<Wish> {
+        let mut wishes = Vec::new();
+        let vote = self.replicas.get(&from).and_then(|replica| replica.own_vote(id)).cloned();
+        if let (Some(vote), Some(replica)) = (vote, self.replicas.get_mut(&to)) {
+            replica.on_vote(id, from, vote, &mut wishes);
+        }
+        wishes
     }
 
     /// To those of `to`'s replicas whose node has none of `from`'s: the others have it from that.
@@ -369,11 +388,11 @@ impl Node {
         }
     }
 
-    fn answer_early(&mut self, now: Time, out: &mut Outbox<Self>) {
+    fn answer_reads(&mut self, now: Time, out: &mut Outbox<Self>) {
         let mut wishes = Vec::new();
         for (group, replica) in &mut self.replicas {
             let mut of_group = Vec::new();
-            replica.on_caught_up(&mut of_group);
+            replica.answer_reads(&mut of_group);
             wishes.extend(of_group.into_iter().map(|wish| (*group, wish)));
         }
         for (group, wish) in wishes {
@@ -424,7 +443,7 @@ impl Process for Node {
             }
             Event::Idle => {
                 self.all_step(now, &Event::Idle, out);
-                self.answer_early(now, out);
+                self.answer_reads(now, out);
             }
         }
     }

@@ -3,17 +3,24 @@
 //!
 //! Invariants:
 //! - R1: the partition has been delivered exactly what the multicast has delivered.
-//! - R2: a read is answered only once the partition has applied what its client has seen, and all that
-//!   was acknowledged before this node started.
+//! - R2: a read is answered only once the partition has applied, of what its client has seen and what was
+//!   acknowledged before this node started, all that touches the inode asked for.
 
 use crate::api::{Refusal, ReplicaStatus, ReplyBody};
+use crate::reads::{Read, Reads};
 use crate::sessions::{Outcome, Sessions};
 use bytes::Bytes;
-use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time, Topology};
+use meridian_core::topology::DeliveryOrder;
+use meridian_core::{
+    ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Stamp, Time, Topology,
+};
 use meridian_fs::partition::Effect;
+use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
-use meridian_fs::{FsError, Operation, Partition, Query, Timestamp, Update, Vector};
-use meridian_multicast::{Delivery, PrimCast, Role, Start};
+use meridian_fs::{Answer, Ino, Operation, Partition, Query, Timestamp, Update, Vector};
+use meridian_multicast::{
+    self as multicast, ClockSource, Delivery, Options, Order, PrimCast, Role, Start, Touches,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,6 +39,12 @@ const LOG_BYTES_MAX: usize = 256 << 20;
 
 /// After how long a missing vote is asked for.
 const VOTE_RETRY: Duration = Duration::from_millis(500);
+
+/// How many inodes are named in one message that ends a lease.
+const EXPIRED_MAX: usize = 4096;
+
+/// How many waiting reads are looked at with each tick though nothing has happened that they wait for.
+const LOOKS_MAX: usize = 256;
 
 /// A client's connection, named by the server's shell; not used again while the server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -56,13 +69,9 @@ pub struct Replica {
     sessions: Sessions,
     /// Whom to answer when an update is decided.
     updates: BTreeMap<MessageId, Vec<Waiter>>,
-    /// Reads that wait for a position.
-    reads: BTreeMap<Position, Vec<(Waiter, Query)>>,
-    reads_waiting: usize,
-    /// Reads that came before the replica had caught up after a start.
-    early: Vec<(Waiter, Vector, Query)>,
-    /// When the renewals of a lease were last seen to change.
-    leases: BTreeMap<ClientId, (u64, Time)>,
+    reads: Reads,
+    /// When a lease was last seen to be renewed.
+    leases: BTreeMap<ClientId, (Rank, Time)>,
     /// Since when votes have been missing, and when they were last asked for.
     votes_asked: Time,
     leases_seen: Time,
@@ -99,15 +108,18 @@ impl Replica {
         let groups = topology.group_ids().map(|id| (id, topology.group(id).members.clone()));
         let multicast =
             PrimCast::new(ProcessId { group, node: me }, std::sync::Arc::new(groups.collect()));
+        let order = match topology.order {
+            DeliveryOrder::Sequential => Order::Sequential,
+            DeliveryOrder::Linearizable => Order::Linearizable,
+        };
+        let options = Options { order, clock: ClockSource::default() };
         Replica {
             group,
-            multicast,
+            multicast: multicast.with_options(options),
             partition: Partition::new(topology, group),
             sessions: Sessions::default(),
             updates: BTreeMap::new(),
-            reads: BTreeMap::new(),
-            reads_waiting: 0,
-            early: Vec::new(),
+            reads: Reads::default(),
             leases: BTreeMap::new(),
             votes_asked: Time(0),
             leases_seen: Time(0),
@@ -126,19 +138,27 @@ impl Replica {
             out.push(Wish::Reply(waiter, reply));
             return false;
         }
+        let mut refuse = |refusal| out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
         if self.sessions.is_decided(start.id) {
-            let text = format!("message {} has ended, its outcome is forgotten", start.id);
-            out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Bad(text))));
+            refuse(Refusal::Bad(format!(
+                "message {} has ended, its outcome is forgotten",
+                start.id
+            )));
             return false;
         }
         if start.payload.len() > PAYLOAD_MAX {
-            let text = format!("{} bytes, at most {PAYLOAD_MAX} are allowed", start.payload.len());
-            out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Bad(text))));
+            let len = start.payload.len();
+            refuse(Refusal::Bad(format!("{len} bytes, at most {PAYLOAD_MAX} are allowed")));
+            return false;
+        }
+        if start.after != multicast::Timestamp(0) {
+            // A client needs none; with one it could carry the group's clock to the end of all numbers.
+            refuse(Refusal::Bad("a lower bound of the timestamp".into()));
             return false;
         }
         let full = self.multicast.log_bytes() >= LOG_BYTES_MAX;
         if full || self.updates.len() >= WAITING_MAX {
-            out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Overloaded)));
+            refuse(Refusal::Overloaded);
             return false;
         }
         let waiters = self.updates.entry(start.id).or_default();
@@ -148,27 +168,46 @@ impl Replica {
 
     /// A client asks a question.
     pub fn on_read(&mut self, waiter: Waiter, vector: &Vector, query: Query, out: &mut Vec<Wish>) {
-        let needed = vector.get(self.group);
-        if self.reads_waiting + self.early.len() >= WAITING_MAX {
+        let read = Read { waiter, query, seen: vector.get(self.group) };
+        if self.may_answer() && self.is_ready(&read) {
+            self.answer(&read, out);
+        } else if self.reads.len() >= WAITING_MAX {
             out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Overloaded)));
-        } else if !self.multicast.is_caught_up() {
-            self.early.push((waiter, vector.clone(), query));
-        } else if needed <= self.partition.applied() {
-            self.answer(waiter, &query, out);
         } else {
-            self.reads_waiting += 1;
-            self.reads.entry(needed).or_default().push((waiter, query));
+            self.reads.add(read);
+            self.answer_reads(out);
         }
     }
 
-    /// Answers what came before the replica had caught up, once it has: a client that has seen nothing
-    /// yet must not miss what was acknowledged before this node, or all, went down.
-    pub fn on_caught_up(&mut self, out: &mut Vec<Wish>) {
-        if self.multicast.is_caught_up() {
-            for (waiter, vector, query) in std::mem::take(&mut self.early) {
-                self.on_read(waiter, &vector, query, out);
-            }
+    /// Answers what could not be answered when it came and can be now.
+    pub fn answer_reads(&mut self, out: &mut Vec<Wish>) {
+        if self.reads.len() == 0 || !self.may_answer() {
+            return;
         }
+        let mut reads = std::mem::take(&mut self.reads);
+        // What touches nothing waits for the clocks alone.
+        let passed = |ts| self.is_reached([], ts);
+        for read in reads.take_ready(passed, |read| self.is_ready(read)) {
+            self.answer(&read, out);
+        }
+        self.reads = reads;
+    }
+
+    /// Whether the state here may be shown. Not before the replica has caught up after a start: a client
+    /// that has seen nothing yet must not miss what was acknowledged before this node, or all, went
+    /// down. And not while the multicast has told of deliveries that are still to be handed over.
+    fn may_answer(&self) -> bool {
+        self.multicast.is_caught_up() && self.partition.delivered() == self.multicast.delivered()
+    }
+
+    fn is_ready(&self, read: &Read) -> bool {
+        self.is_reached(read.query.keys(), read.seen)
+            && read.query.inode().is_none_or(|ino| self.partition.is_settled(ino, read.seen))
+    }
+
+    /// Whether all messages with these keys and timestamps up to `ts` have been delivered here.
+    fn is_reached(&self, keys: impl IntoIterator<Item = u64>, ts: Stamp) -> bool {
+        self.multicast.reached(&Touches::keys(keys), multicast::Timestamp(ts.0))
     }
 
     /// A connection is gone: nobody waits there any more.
@@ -177,28 +216,50 @@ impl Replica {
             waiters.retain(|waiter| waiter.connection != connection);
             !waiters.is_empty()
         });
-        self.reads.retain(|_, reads| {
-            reads.retain(|(waiter, _)| waiter.connection != connection);
-            !reads.is_empty()
-        });
-        self.reads_waiting = self.reads.values().map(Vec::len).sum();
-        self.early.retain(|(waiter, ..)| waiter.connection != connection);
+        self.reads.close(connection);
     }
 
-    fn answer(&self, waiter: Waiter, query: &Query, out: &mut Vec<Wish>) {
-        let result = self.partition.read(query);
-        out.push(Wish::Reply(waiter, ReplyBody::Answer { vector: self.vector(), result }));
+    fn answer(&self, read: &Read, out: &mut Vec<Wish>) {
+        let mut result = self.partition.read(&read.query);
+        if let Ok(answer) = &mut result {
+            self.leave_out(answer, read.seen);
+        }
+        let vector = self.partition.vector().clone();
+        out.push(Wish::Reply(read.waiter, ReplyBody::Answer { vector, result }));
     }
 
-    /// What a client has seen that is answered now.
-    fn vector(&self) -> Vector {
-        let mut vector = self.partition.vector().clone();
-        vector.raise(self.group, self.sessions.seen());
-        vector
+    /// Leaves out attributes of entries that the client may have seen newer: it asks for them then.
+    fn leave_out(&self, answer: &mut Answer, seen: Stamp) {
+        let mut shown: Vec<_> = match answer {
+            Answer::Entry { attributes, .. } => vec![attributes],
+            Answer::Directory { entries, .. } => {
+                entries.iter_mut().map(|(_, _, attributes)| attributes).collect()
+            }
+            Answer::Attributes(_)
+            | Answer::Bytes(_)
+            | Answer::Contents { .. }
+            | Answer::Names(_)
+            | Answer::Lock(_)
+            | Answer::Totals { .. } => return,
+        };
+        shown.retain(|attributes| attributes.is_some());
+        let ino = |attributes: &Option<meridian_fs::Attributes>| attributes.map(|of| of.place.ino);
+        let inos: Vec<Ino> = shown.iter().filter_map(|attributes| ino(attributes)).collect();
+        let settled = |ino: Ino| self.partition.is_settled(ino, seen);
+        if self.is_reached(inos.iter().map(|ino| ino.key()), seen)
+            && inos.iter().all(|ino| settled(*ino))
+        {
+            return;
+        }
+        for (attributes, ino) in shown.into_iter().zip(inos) {
+            if !self.is_reached([ino.key()], seen) || !settled(ino) {
+                *attributes = None;
+            }
+        }
     }
 
-    fn updated(&self, id: MessageId, result: Outcome) -> ReplyBody {
-        ReplyBody::Updated { id, vector: self.vector(), result }
+    fn updated(&self, id: MessageId, (ts, result): Outcome) -> ReplyBody {
+        ReplyBody::Updated { id, ts, vector: self.partition.vector().clone(), result }
     }
 
     /// A message was delivered.
@@ -206,27 +267,26 @@ impl Replica {
     /// # Panics
     /// R1: if it is not the next one.
     pub fn on_delivery(&mut self, delivery: Delivery, out: &mut Vec<Wish>) {
-        let Delivery { start, position, .. } = delivery;
+        let Delivery { start, position, ts } = delivery;
         let next = Position(self.partition.delivered().0 + 1);
         assert!(position == next, "R1: delivered {position:?}, expected {next:?}");
-        self.sessions.forget_below(start.id.client, start.low);
-        self.sessions.delivered(start.id, position);
-        let operation = postcard::from_bytes::<Operation>(&start.payload);
-        let addressed = |operation: &Operation| {
-            operation.update.partitions().iter().copied().eq(start.dest.iter().copied())
-        };
+        let (id, ts) = (start.id, Stamp(ts.0));
+        let ended = self.sessions.is_ended(id);
+        self.sessions.forget_below(id.client, start.low);
+        self.sessions.delivered(id, position);
         let mut effects = Vec::new();
-        match operation {
-            Ok(operation) if addressed(&operation) => {
-                self.partition.deliver(start.id, operation, &mut effects);
+        match postcard::from_bytes::<Operation>(&start.payload) {
+            Ok(operation) if is_well_sent(&start, &operation.update) => {
+                self.partition.deliver(id, ts, operation, &mut effects);
             }
             // A client's mistake, the same at all replicas: it counts and changes nothing.
-            _ => {
-                self.partition.skip(start.id);
-                effects.push(Effect::Done { id: start.id, result: Err(FsError::Invalid) });
-            }
+            _ => self.partition.skip(id, ts, &mut effects),
         }
         self.carry_out(effects, out);
+        let missing = self.partition.missing(id);
+        if ended && !missing.is_empty() {
+            out.push(Wish::AskVotes { id, of: missing }); // They came already, and seemed too late.
+        }
     }
 
     /// Another partition's vote.
@@ -258,10 +318,11 @@ impl Replica {
         for effect in effects {
             match effect {
                 Effect::Vote { to, id, vote } => out.push(Wish::Vote { to, id, vote }),
-                Effect::Done { id, result } => {
-                    self.sessions.decided(id, result.clone());
+                Effect::Done { id, ts, result, touched } => {
+                    self.reads.touch(&touched);
+                    self.sessions.decided(id, (ts, result.clone()));
                     for waiter in self.updates.remove(&id).unwrap_or_default() {
-                        let reply = self.updated(id, result.clone());
+                        let reply = self.updated(id, (ts, result.clone()));
                         out.push(Wish::Reply(waiter, reply));
                     }
                 }
@@ -270,13 +331,11 @@ impl Replica {
         self.answer_reads(out);
     }
 
-    fn answer_reads(&mut self, out: &mut Vec<Wish>) {
-        let applied = self.partition.applied();
-        while let Some(first) = self.reads.first_entry().filter(|first| *first.key() <= applied) {
-            for (waiter, query) in first.remove() {
-                self.reads_waiting -= 1;
-                self.answer(waiter, &query, out);
-            }
+    /// The multicast does not take on `id`, because `group` cannot be reached.
+    pub fn on_refused(&mut self, id: MessageId, group: GroupId, out: &mut Vec<Wish>) {
+        for waiter in self.updates.remove(&id).unwrap_or_default() {
+            let reply = ReplyBody::Refused(Refusal::OutOfReach(group));
+            out.push(Wish::Reply(waiter, reply));
         }
     }
 
@@ -295,7 +354,15 @@ impl Replica {
 
     /// Looks whether votes are missing or leases ran out.
     pub fn on_tick(&mut self, now: Time, out: &mut Vec<Wish>) {
-        self.multicast.hold_stable(self.partition.applied());
+        let decided = self.sessions.decided_up_to();
+        self.multicast.hold_stable(decided.unwrap_or(self.partition.delivered()));
+        if self.may_answer() {
+            let mut reads = std::mem::take(&mut self.reads);
+            for read in reads.take_ready_of_next(LOOKS_MAX, |read| self.is_ready(read)) {
+                self.answer(&read, out);
+            }
+            self.reads = reads;
+        }
         if now.since(self.votes_asked) >= VOTE_RETRY {
             self.votes_asked = now;
             let waiting = self.partition.waiting();
@@ -312,30 +379,32 @@ impl Replica {
     }
 
     /// The primary watches the leases by its own clock; what it finds is ordered like all else, and
-    /// undone if the client renewed before.
+    /// undone if the client renewed before. It says so until the lease has ended.
     fn expire_leases(&mut self, now: Time, out: &mut Vec<Wish>) {
         let held: BTreeMap<_, _> = self.partition.leases().collect();
         self.leases.retain(|client, _| held.contains_key(client));
-        for (client, renewals) in held {
-            let (seen, since) = self.leases.entry(client).or_insert((renewals, now));
-            if *seen != renewals {
-                (*seen, *since) = (renewals, now);
+        for (client, renewed) in held {
+            let (seen, since) = self.leases.entry(client).or_insert((renewed, now));
+            if *seen != renewed {
+                (*seen, *since) = (renewed, now);
             } else if now.since(*since) >= LEASE {
-                *since = now;
-                out.push(Wish::Multicast(self.expiry(client, renewals)));
+                out.push(Wish::Multicast(self.expiry(client, renewed)));
             }
         }
     }
 
-    /// Named after the client and the position: whichever primary sends it, it is the same message.
-    fn expiry(&self, client: ClientId, renewals: u64) -> Start {
-        let sequence = self.partition.delivered().0 + 1;
-        let update = Update::Expire { client, partition: self.group, renewals };
+    /// Named after the client and what is decided: said again it is the same message, until something
+    /// has come of anything.
+    fn expiry(&self, client: ClientId, renewed: Rank) -> Start {
+        let sequence = self.partition.vector().get(self.group).0 + 1;
+        let inodes = self.partition.held_by(client).take(EXPIRED_MAX).collect();
+        let update = Update::Expire { client, partition: self.group, renewed, inodes };
+        let id = MessageId { client: ClientId(!client.0), sequence };
+        let touches = Touches::keys(update.keys(id));
         let (vector, time) = (Vector::default(), Timestamp::default());
         let operation = Operation { vector, time, update };
         let payload = postcard::to_stdvec(&operation).expect("an operation can be encoded");
-        let id = MessageId { client: ClientId(!client.0), sequence };
-        Start { low: sequence, ..Start::new(id, [self.group], payload) }
+        Start { low: sequence, touches, ..Start::new(id, [self.group], payload) }
     }
 
     /// The state of partition and sessions, in bytes.
@@ -393,9 +462,19 @@ impl Replica {
     pub fn check_invariants(&self) {
         self.multicast.check_invariants();
         assert_eq!(self.partition.delivered(), self.multicast.delivered(), "R1");
-        let applied = self.partition.applied();
-        assert!(self.reads.keys().all(|needed| *needed > applied), "R2: a read was forgotten");
+        self.reads.check_invariants();
     }
+}
+
+/// Whether a message went where its update belongs, and was ordered by all that it touches, and by
+/// nothing else.
+fn is_well_sent(start: &Start, update: &Update) -> bool {
+    let touches = match &start.touches {
+        Touches::All => return false,
+        Touches::Keys(keys) => keys.iter().copied(),
+    };
+    update.partitions().into_iter().eq(start.dest.iter().copied())
+        && update.keys(start.id).into_iter().eq(touches)
 }
 
 /// The bytes of a partition and its sessions.

@@ -1,23 +1,22 @@
 //! What was answered to whom, so that a message that is sent again is answered again, and not applied
-//! again. Part of the replicated state: equal at all replicas that have applied the same.
+//! again. Part of the replicated state: equal at all replicas that have decided the same messages,
+//! whatever the order of those that commute: it consists of maxima and of sets.
 
-use meridian_core::{ClientId, MessageId, Position};
+use meridian_core::{ClientId, MessageId, Position, Stamp};
 use meridian_fs::{Done, FsError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What came of an update.
-pub type Outcome = Result<Done, FsError>;
+/// What came of an update, and its timestamp.
+pub type Outcome = (Stamp, Result<Done, FsError>);
 
 /// For each client the outcomes that it may still ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Sessions {
     clients: BTreeMap<ClientId, Session>,
-    /// Where those stand that were delivered and are not decided.
+    /// Those that were delivered and are not decided, and how many messages had been delivered with
+    /// each: here, or where the snapshot was made that we began with.
     undecided: BTreeMap<MessageId, Position>,
-    /// The greatest position of a message that was decided. While an earlier one waits for votes it is
-    /// beyond what the partition calls applied; who saw that state has seen up to here.
-    seen: Position,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -36,20 +35,25 @@ impl Sessions {
         }
     }
 
-    /// `id` was delivered as the message at `position`.
+    /// Whether the client has said that it does not wait for `id`, which may not be delivered here yet:
+    /// another partition that it concerns has answered it.
+    pub fn is_ended(&self, id: MessageId) -> bool {
+        self.clients.get(&id.client).is_some_and(|session| id.sequence < session.low)
+    }
+
+    /// `id` was delivered, as the message at `position` here.
     pub fn delivered(&mut self, id: MessageId, position: Position) {
         self.undecided.insert(id, position);
     }
 
-    /// The position up to which something of the state can be seen.
-    pub fn seen(&self) -> Position {
-        self.seen
+    /// How many messages were delivered before the first one that is not decided.
+    pub fn decided_up_to(&self) -> Option<Position> {
+        self.undecided.values().min().map(|first| Position(first.0 - 1))
     }
 
     /// `id` was decided.
     pub fn decided(&mut self, id: MessageId, outcome: Outcome) {
-        let position = self.undecided.remove(&id).unwrap_or_default();
-        self.seen = position.max(self.seen);
+        self.undecided.remove(&id);
         let session = self.clients.entry(id.client).or_default();
         if id.sequence >= session.low {
             session.outcomes.insert(id.sequence, outcome);
@@ -62,7 +66,8 @@ impl Sessions {
     }
 
     /// Whether `id` was decided here: what concerns it now comes too late. One that waits for votes was
-    /// not, even if its client was answered elsewhere and waits for it no more.
+    /// not, even if its client was answered elsewhere and waits for it no more. Of one that is ended
+    /// and not delivered yet this is wrong: see [`Sessions::is_ended`].
     pub fn is_decided(&self, id: MessageId) -> bool {
         if self.undecided.contains_key(&id) {
             return false;
@@ -76,34 +81,58 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    /// What a client saw must not vanish at another replica: the position that it is told counts all
-    /// that was decided, also beyond one that waits.
+    const DONE: Outcome = (Stamp(9), Ok(Done::Nothing));
+
+    fn id(sequence: u64) -> MessageId {
+        MessageId { client: ClientId(7), sequence }
+    }
+
     #[test]
-    fn what_can_be_seen_is_counted_beyond_one_that_waits() {
-        let id = |sequence| MessageId { client: ClientId(7), sequence };
+    fn what_waits_holds_up_what_was_delivered_after_it() {
         let mut sessions = Sessions::default();
-        sessions.delivered(id(1), Position(1));
-        sessions.delivered(id(2), Position(2));
-        sessions.decided(id(2), Ok(Done::Nothing));
-        assert_eq!(sessions.seen(), Position(2));
-        sessions.forget_below(ClientId(7), 3);
-        assert!(sessions.is_decided(id(2)) && !sessions.is_decided(id(1)));
-        sessions.decided(id(1), Ok(Done::Nothing));
-        assert_eq!(sessions.seen(), Position(2));
+        (1..=3).for_each(|n| sessions.delivered(id(n), Position(n)));
+        assert_eq!(sessions.decided_up_to(), Some(Position(0)));
+        sessions.decided(id(1), DONE);
+        sessions.decided(id(3), DONE);
+        assert_eq!(sessions.decided_up_to(), Some(Position(1)));
+        sessions.forget_below(ClientId(7), 4);
+        assert!(sessions.is_decided(id(3)) && !sessions.is_decided(id(2)));
+        sessions.decided(id(2), DONE);
+        assert_eq!(sessions.decided_up_to(), None);
     }
 
     #[test]
     fn an_outcome_is_kept_as_long_as_its_client_may_ask() {
-        let id = |sequence| MessageId { client: ClientId(7), sequence };
         let mut sessions = Sessions::default();
-        sessions.decided(id(1), Ok(Done::Nothing));
-        sessions.decided(id(2), Err(FsError::Exists));
-        assert_eq!(sessions.outcome(id(2)), Some(&Err(FsError::Exists)));
+        let refused = (Stamp(8), Err(FsError::Exists));
+        sessions.decided(id(1), DONE);
+        sessions.decided(id(2), refused.clone());
+        assert_eq!(sessions.outcome(id(2)), Some(&refused));
         assert!(!sessions.is_decided(id(3)));
         sessions.forget_below(ClientId(7), 2);
         assert_eq!(sessions.outcome(id(1)), None);
         assert!(sessions.is_decided(id(1)) && sessions.is_decided(id(2)));
-        sessions.decided(id(1), Ok(Done::Nothing));
+        sessions.decided(id(1), DONE);
         assert_eq!(sessions.outcome(id(1)), None, "too late to be asked for");
+    }
+
+    /// All that is told of a client's messages, in each order.
+    #[test]
+    fn sessions_do_not_depend_on_the_order() {
+        let told = [(1, 1), (2, 1), (3, 2), (4, 4), (5, 3)];
+        let orders = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 0, 4, 1, 2], [1, 4, 2, 0, 3]];
+        let after = orders.map(|order| {
+            let mut sessions = Sessions::default();
+            for (position, at) in (1..).zip(order) {
+                let (sequence, low) = told[at];
+                sessions.forget_below(ClientId(7), low);
+                sessions.delivered(id(sequence), Position(position));
+                let outcome = (Stamp(sequence * 2), Ok(Done::Nothing));
+                sessions.decided(id(sequence), outcome);
+            }
+            sessions
+        });
+        assert!(after.iter().all(|sessions| *sessions == after[0]), "{after:?}");
+        assert!(after[0].outcome(id(4)).is_some() && after[0].outcome(id(3)).is_none());
     }
 }

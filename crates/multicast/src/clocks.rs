@@ -72,7 +72,7 @@ mod tests {
 
     const NODES: [NodeId; 5] = [NodeId(0), NodeId(1), NodeId(2), NodeId(3), NodeId(4)];
     const fn epoch(number: u64) -> Epoch {
-        Epoch { number, leader: NodeId(0) }
+        Epoch { config: 0, number, leader: NodeId(0) }
     }
 
     /// The example of section 4.2.2: clocks 1 to 5, and no new primary can start below 3.

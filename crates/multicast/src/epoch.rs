@@ -6,10 +6,12 @@
 
 use crate::clocks::quorum;
 use crate::log::common_prefix;
+use crate::members::Config;
 use crate::message::{Entry, Epoch, Message, Part, Progress, Record, Timestamp};
-use crate::process::{Held, Mutation, Of, PrimCast, Role, Stream};
-use meridian_core::{NodeId, Outbox, ProcessId, Time};
+use crate::process::{Mutation, Of, PrimCast, Role, Stream};
+use meridian_core::{GroupId, NodeId, Outbox, ProcessId, Time};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long without a word of the primary before a process stands for primary. Heartbeats come four
@@ -112,9 +114,9 @@ impl PrimCast {
 
     /// The longer, the farther after the leader we stand in the group.
     fn patience(&self) -> Duration {
-        let place = |node| self.members().iter().position(|member| *member == node).unwrap_or(0);
-        let (me, leader, count) =
-            (place(self.me.node), place(self.e_prom.leader), self.members().len());
+        let members = self.members.of(self.me.group);
+        let place = |node| members.iter().position(|member| *member == node).unwrap_or(0);
+        let (me, leader, count) = (place(self.me.node), place(self.e_prom.leader), members.len());
         let after = (me + count - leader) % count;
         STAGGER * u32::try_from(after.saturating_sub(1)).unwrap_or(u32::MAX)
     }
@@ -122,6 +124,9 @@ impl PrimCast {
     /// Asks the others whether they miss the primary too. Nothing changes before a quorum does, so a
     /// process that alone is cut off deposes nobody when it comes back.
     fn suspect(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if !self.is_member() {
+            return;
+        }
         let epoch = self.e_prom;
         match &self.election.suspects {
             Some((asked, at, _)) if *asked == epoch && now.since(*at) < STAGGER => return,
@@ -170,23 +175,30 @@ impl PrimCast {
     }
 
     fn stand_if_suspected(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let quorum = quorum(self.members().len());
-        if self.election.suspects.as_ref().is_some_and(|(_, _, who)| who.len() >= quorum) {
+        let Some((_, _, who)) = &self.election.suspects else { return };
+        let members = self.members.of(self.me.group);
+        let suspecting = members.iter().filter(|node| who.contains(*node)).count();
+        if suspecting >= quorum(members.len()) {
             self.stand(now, out);
         }
     }
 
     /// Lines 57-60.
-    fn stand(&mut self, now: Time, out: &mut Outbox<Self>) {
+    pub(crate) fn stand(&mut self, now: Time, out: &mut Outbox<Self>) {
         self.role = Role::Candidate;
-        self.e_prom = Epoch { number: self.e_prom.number + 1, leader: self.me.node };
+        let config = self.members.number(self.me.group).max(self.e_prom.config);
+        let number = self.e_prom.number + 1;
+        self.e_prom = Epoch { config, number, leader: self.me.node };
         self.persist_promise(out);
         self.election.reset(now);
         self.election.since = now;
         let mine = (self.clock, self.progress());
         self.election.promises.insert(self.me.node, mine);
         let message = Message::NewEpoch { epoch: self.e_prom };
-        self.peers().for_each(|peer| out.send(peer, message.clone()));
+        for peer in self.peers() {
+            self.tell_config(peer, out);
+            out.send(peer, message.clone());
+        }
         self.choose(now, out);
     }
 
@@ -194,6 +206,21 @@ impl PrimCast {
         if self.mutation != Mutation::ForgetsPromise {
             out.persist(Record::Promised(self.e_prom));
         }
+    }
+
+    /// Whether a quorum has promised: of the latest configuration, and of the one that it replaces if no
+    /// epoch of it is known to have been opened. That one's quorum can act in no earlier epoch then.
+    fn has_promises(&self) -> bool {
+        let promises = &self.election.promises;
+        let in_force = promises.values().map(|(_, progress)| progress.e_cur.config).max();
+        let in_force = in_force.unwrap_or(0).max(self.e_cur.config);
+        [in_force, self.e_prom.config].iter().all(|config| {
+            let Some(members) = self.members.in_config(self.me.group, *config) else {
+                return false;
+            };
+            let promised = members.iter().filter(|node| promises.contains_key(*node)).count();
+            promised >= quorum(members.len())
+        })
     }
 
     /// Lines 61-64, and the same for whoever learns of an epoch in another way.
@@ -204,9 +231,14 @@ impl PrimCast {
         }
         self.e_prom = epoch;
         self.role = Role::Promised;
-        self.persist_promise(out);
         self.election.reset(now);
-        self.send_promise(out);
+        if self.mutation == Mutation::PromisesFirst {
+            self.send_promise(out);
+            self.persist_promise(out);
+        } else {
+            self.persist_promise(out);
+            self.send_promise(out);
+        }
     }
 
     fn send_promise(&mut self, out: &mut Outbox<Self>) {
@@ -270,7 +302,7 @@ impl PrimCast {
         if self.role != Role::Candidate
             || self.election.chosen
             || self.election.fetching.is_some()
-            || self.election.promises.len() < quorum(self.members().len())
+            || !self.has_promises()
         {
             return;
         }
@@ -357,6 +389,7 @@ impl PrimCast {
         }
         let len = self.log.len();
         self.streams.insert(node, Stream { next: len, acked: len });
+        self.tell_config(self.me.group.of(node), out);
         for part in self.log.parts(common) {
             let message = Message::NewState { epoch: self.e_prom, clock: self.clock, part };
             out.send(self.me.group.of(node), message);
@@ -385,7 +418,8 @@ impl PrimCast {
             return;
         }
         self.election.heard = now;
-        if self.e_cur == epoch || part.start < self.log.base() {
+        let config_known = self.members.in_config(self.me.group, epoch.config).is_some();
+        if self.e_cur == epoch || part.start < self.log.base() || !config_known {
             return; // Installed already; or of before a snapshot, after which we promised again.
         }
         let start = part.start;
@@ -427,9 +461,15 @@ impl PrimCast {
         let highest = entries.iter().map(|entry| entry.ts).max().unwrap_or_default();
         self.raise_clock(clock.max(highest), out);
         for dropped in self.log.cut(start) {
-            let held = Held { start: dropped.start, passed_on: None };
-            self.starts.insert(held.start.id, held);
+            let id = dropped.entry.start.id;
+            let others = dropped.locals.into_iter().filter(|(group, _)| *group != self.me.group);
+            let others: crate::log::Locals = others.collect();
+            if let Some((by, _)) = others.first().copied() {
+                self.remote.put_back(id, others, by, now);
+            }
+            self.starts.hold_always(dropped.entry.start);
         }
+        self.stable.cut(start);
         self.e_cur = self.e_prom;
         entries.iter().for_each(|entry| self.append(entry.clone(), now));
         out.persist(Record::NewState { epoch: self.e_cur, from: start, entries });
@@ -450,7 +490,9 @@ impl PrimCast {
     ) {
         self.election.accepted(from.node, epoch);
         self.election.alive.insert(from.node, now);
-        self.note_clock(from, epoch, clock);
+        if self.mutation != Mutation::HidesRaisedClock {
+            self.note_clock(from, epoch, clock);
+        }
         if epoch > self.e_prom {
             self.promise(now, epoch, out);
         } else if epoch < self.e_prom {
@@ -483,8 +525,80 @@ impl PrimCast {
             Role::Promised if !self.leads(self.e_cur) => self.role = Role::Follower,
             Role::Promised | Role::Primary | Role::Follower => return,
         }
-        self.shown = None;
+        self.shown = match self.mutation {
+            Mutation::HidesRaisedClock => Some((self.e_prom, self.log.len(), self.clock)),
+            _ => None,
+        };
         self.remote_acked = self.log.base();
+        self.remote_streamed = self.log.base();
+        self.recorded = self.log.len();
+        self.followers.clear();
+        self.stable.start_epoch();
+        self.starts.again(Time(u64::MAX));
         self.election.suspects = None;
+    }
+
+    /// Whether we are a member in the latest configuration.
+    pub(crate) fn is_member(&self) -> bool {
+        self.members.of(self.me.group).contains(&self.me.node)
+    }
+
+    /// A new configuration comes into force with the next epoch, which its first primary opens at once: the
+    /// present one, if it stays. One that leaves falls silent.
+    pub(crate) fn reconfigure(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if !self.stands() || self.members.number(self.me.group) <= self.e_cur.config {
+            return;
+        }
+        let members = self.members.of(self.me.group);
+        let stays = members.contains(&self.e_cur.leader);
+        let first = if stays { Some(self.e_cur.leader) } else { members.first().copied() };
+        if first == Some(self.me.node) {
+            self.stand(now, out);
+        } else if self.role == Role::Primary {
+            self.role = Role::Promised;
+        }
+    }
+
+    /// Another process tells a configuration of its group.
+    pub(crate) fn on_config(&mut self, from: ProcessId, config: &Config, out: &mut Outbox<Self>) {
+        if config.group != from.group || !self.members.learn(config) {
+            return;
+        }
+        if self.role == Role::Primary && config.group != self.me.group {
+            self.config_known(config.group, out);
+        }
+    }
+
+    /// The processes of a group changed: those that are new need our entries.
+    fn config_known(&mut self, group: GroupId, out: &mut Outbox<Self>) {
+        let shares = self.log.iter_from(self.log.base());
+        let shares =
+            shares.map(|(_, slot)| &slot.entry.start.dest).any(|dest| dest.contains(&group));
+        for process in self.processes(group).filter(|_| shares) {
+            if !self.followers.contains_key(&process) {
+                self.stream_whole(process, out);
+            }
+        }
+    }
+
+    /// As primary: tells all other groups our configuration, once. That is not genuine; but who would send to a
+    /// member that left must learn it from somebody.
+    pub(crate) fn tell_config_to_all(&mut self, out: &mut Outbox<Self>) {
+        if self.config_told < self.e_cur.config {
+            self.config_told = self.e_cur.config;
+            let others: Vec<_> =
+                self.members.groups().filter(|group| *group != self.me.group).collect();
+            for process in others.into_iter().flat_map(|group| self.processes(group)) {
+                self.tell_config(process, out);
+            }
+        }
+    }
+
+    /// Tells `to` our group's configuration, unless it is the first, which all know.
+    pub(crate) fn tell_config(&self, to: ProcessId, out: &mut Outbox<Self>) {
+        if let Some(config) = self.members.latest(self.me.group).filter(|config| config.number > 0)
+        {
+            out.send(to, Message::Config(Arc::new(config)));
+        }
     }
 }

@@ -10,14 +10,21 @@
 //! | [`message`] | what is multicast, what processes say, what is made durable |
 //! | [`process`] | the process: its state, and which handler takes which event |
 //! | [`protocol`] | what all multicast protocols have in common |
-//! | [`log`] | `T`, the sequence of proposals, and the queue of those not delivered |
+//! | [`log`] | `T`, the sequence of proposals |
+//! | [`queue`] | those not delivered, in the order in which they will be |
+//! | [`members`] | configurations: who is in which group |
 //! | [`clocks`] | `min-clock`, `quorum-clock` |
 //! | [`remote`] | `local-ts` of other groups |
 //! | [`done`] | `D`, as far as it can be asked for |
+//! | `starts` | `M`: messages to be proposed |
 //! | `normal` | Algorithm 2: proposing, acknowledging, delivering |
+//! | `others` | the same between groups |
+//! | [`stable`] | the linearizable order |
+//! | `reach` | groups that are cut off |
 //! | `epoch` | Algorithm 3: changing the primary |
 //! | `upkeep` | heartbeats, repeats, truncation: what the thesis leaves open |
 //! | [`snapshot`] | bringing up a process that the log cannot bring up |
+//! | [`skeen`] | Skeen's algorithm, to compare with |
 //!
 //! # Where it differs from the pages
 //!
@@ -55,18 +62,26 @@ pub mod clocks;
 pub mod done;
 mod epoch;
 pub mod log;
+pub mod members;
 pub mod message;
 mod normal;
+mod others;
 pub mod process;
 pub mod protocol;
+pub mod queue;
+mod reach;
 pub mod remote;
+pub mod skeen;
 pub mod snapshot;
+pub mod stable;
+mod starts;
 #[cfg(test)]
 mod tests;
 mod upkeep;
 
 pub use message::{
-    Command, Delivery, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches, conflicts,
+    Command, Delivery, Dest, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches,
+    conflicts,
 };
 pub use process::{ClockSource, Groups, Mutation, Options, Order, PrimCast, Role};
 pub use protocol::Protocol;

@@ -8,12 +8,18 @@
 //!   final timestamp that is known here.
 
 use crate::message::{Entry, Part, Rank, Runs, Timestamp};
-use meridian_core::{MessageId, Time};
+use crate::queue::Queue;
+use meridian_core::{GroupId, MessageId, Table, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// How many bytes of entries travel in one message: well below a frame.
 pub const PART_BYTES: usize = 512 << 10;
+
+/// Decided local timestamps of one message, by group.
+pub type Locals = SmallVec<[(GroupId, Timestamp); 2]>;
 
 /// An entry of `T` as this process holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -22,6 +28,8 @@ pub struct Slot {
     pub entry: Entry,
     /// The greatest lower bound of its final timestamp: where it stands in the queue.
     pub bound: Timestamp,
+    /// The decided local timestamps that are known here.
+    pub locals: Locals,
     /// Whether it was delivered here.
     pub delivered: bool,
     /// When it came here.
@@ -35,8 +43,8 @@ pub struct Log {
     base: u64,
     slots: VecDeque<Slot>,
     runs: Runs,
-    index: BTreeMap<MessageId, u64>,
-    queue: BTreeMap<Rank, u64>,
+    index: Table<MessageId, u64>,
+    queue: Queue,
     bytes: usize,
 }
 
@@ -75,9 +83,14 @@ impl Log {
         self.slots.get(usize::try_from(index.checked_sub(self.base)?).ok()?)
     }
 
-    fn slot_mut(&mut self, index: u64) -> &mut Slot {
+    fn place(&self, index: u64) -> usize {
         let at = index.checked_sub(self.base).and_then(|at| usize::try_from(at).ok());
-        at.and_then(|at| self.slots.get_mut(at)).expect("the caller found this index")
+        at.filter(|at| *at < self.slots.len()).expect("the caller found this index")
+    }
+
+    fn slot_mut(&mut self, index: u64) -> &mut Slot {
+        let at = self.place(index);
+        &mut self.slots[at]
     }
 
     /// Where `id` stands.
@@ -104,7 +117,26 @@ impl Log {
 
     /// Those that wait for delivery, the first one first.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, &Slot)> {
-        self.queue.values().map(|index| (*index, self.get(*index).expect("L3: queued is held")))
+        self.queue.iter().map(|index| (index, self.get(index).expect("L3: queued is held")))
+    }
+
+    /// The queue of those that wait.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Takes from the queue the next that was final or freed since it was looked at, with a timestamp up to `clock`.
+    pub fn next_to_look_at(&mut self, clock: Timestamp) -> Option<(Rank, u64)> {
+        self.queue.next_to_look_at(clock)
+    }
+
+    /// Looks at the entry with this rank again.
+    pub fn look_at_again(&mut self, rank: Rank) {
+        if let Some(index) = self.queue.index(rank) {
+            let slot = self.get(index).expect("L3: queued is held");
+            let touches = slot.entry.start.touches.clone();
+            self.queue.look_at(rank, &touches);
+        }
     }
 
     /// Appends an entry.
@@ -121,25 +153,29 @@ impl Log {
         }
         self.bytes += cost(&entry);
         let bound = entry.final_ts.unwrap_or(entry.ts).max(entry.ts);
-        self.queue.insert((bound, id), index);
-        self.slots.push_back(Slot { entry, bound, delivered: false, since: now });
+        self.queue.insert((bound, id), index, &entry.start.touches);
+        if entry.final_ts.is_some() {
+            self.queue.look_at((bound, id), &entry.start.touches);
+        }
+        let locals = Locals::new();
+        self.slots.push_back(Slot { entry, bound, locals, delivered: false, since: now });
     }
 
     /// Cuts `T` to `len` (NEW-STATE drops what no quorum had). Returns what was cut.
     ///
     /// # Panics
     /// L2: if something delivered is cut, or what was truncated is needed.
-    pub fn cut(&mut self, len: u64) -> Vec<Entry> {
+    pub fn cut(&mut self, len: u64) -> Vec<Slot> {
         assert!(len >= self.base, "L2: cut to {len}, held from {}", self.base);
         let mut dropped = Vec::new();
         while self.len() > len {
             let slot = self.slots.pop_back().expect("longer than len, which is at least base");
             let id = slot.entry.start.id;
             assert!(!slot.delivered, "L2: {id} was delivered and is cut off");
-            self.queue.remove(&(slot.bound, id));
+            self.queue.remove((slot.bound, id), &slot.entry.start.touches);
             self.index.remove(&id);
             self.bytes -= cost(&slot.entry);
-            dropped.push(slot.entry);
+            dropped.push(slot);
         }
         while self.runs.last().is_some_and(|(_, end)| *end > len) {
             let (epoch, _) = self.runs.pop().expect("looked at");
@@ -152,12 +188,37 @@ impl Log {
 
     /// The final timestamp of the entry at `index` is at least `ts`.
     pub fn raise(&mut self, index: u64, ts: Timestamp) {
-        let slot = self.slot_mut(index);
+        let at = self.place(index);
+        let slot = &mut self.slots[at];
         let (old, id) = (slot.bound, slot.entry.start.id);
         if ts > old && !slot.delivered {
             slot.bound = ts;
-            self.queue.remove(&(old, id));
-            self.queue.insert((ts, id), index);
+            self.queue.raise((old, id), (ts, id), &slot.entry.start.touches);
+        }
+    }
+
+    /// The local timestamp of the entry at `index` in `group` is decided. Decides its final timestamp if it
+    /// was the last one missing.
+    ///
+    /// # Panics
+    /// If another was decided before (Lemma 4).
+    pub fn local_ts(&mut self, index: u64, group: GroupId, ts: Timestamp) {
+        let slot = self.slot_mut(index);
+        if slot.entry.final_ts.is_some() {
+            return;
+        }
+        let id = slot.entry.start.id;
+        match slot.locals.iter().find(|(of, _)| *of == group) {
+            Some((_, known)) => {
+                assert!(*known == ts, "Lemma 4: {id} has local {known:?} and {ts:?}")
+            }
+            None => slot.locals.push((group, ts)),
+        }
+        let all = slot.locals.len() == slot.entry.start.dest.len();
+        self.raise(index, ts);
+        if all {
+            let ts = self.slot_mut(index).bound;
+            self.decide(index, ts);
         }
     }
 
@@ -171,14 +232,20 @@ impl Log {
         assert!(known == ts, "Lemma 5: {} has final {known:?} and {ts:?}", entry.start.id);
         assert!(ts >= entry.ts, "{}: final {ts:?} below local {:?}", entry.start.id, entry.ts);
         self.raise(index, ts);
+        let at = self.place(index);
+        let slot = &self.slots[at];
+        if !slot.delivered {
+            self.queue.look_at((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
+        }
     }
 
     /// The entry at `index` is delivered.
     pub fn deliver(&mut self, index: u64) {
-        let slot = self.slot_mut(index);
+        let at = self.place(index);
+        let slot = &mut self.slots[at];
         slot.delivered = true;
-        let rank = (slot.bound, slot.entry.start.id);
-        self.queue.remove(&rank);
+        slot.locals = Locals::new();
+        self.queue.remove((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
     }
 
     /// Drops the first slot.
@@ -200,7 +267,7 @@ impl Log {
     }
 
     /// Entries from `from` on, as many as fit into a message; at least one if there is one.
-    pub fn batch(&self, from: u64) -> Vec<Entry> {
+    pub fn batch(&self, from: u64) -> Arc<[Entry]> {
         let mut bytes = 0;
         let fits = |(_, slot): &(u64, &Slot)| {
             bytes += cost(&slot.entry);
@@ -213,7 +280,7 @@ impl Log {
     pub fn parts(&self, start: u64) -> Vec<Part> {
         let (mut parts, mut from, end) = (Vec::new(), start, self.len());
         loop {
-            let entries = self.batch(from);
+            let entries = self.batch(from).to_vec();
             let next = from + entries.len() as u64;
             parts.push(Part { start, from, entries, end });
             if next >= end {
@@ -248,13 +315,13 @@ mod tests {
     use crate::message::Epoch;
     use meridian_core::{ClientId, GroupId, NodeId};
 
-    const E1: Epoch = Epoch { number: 1, leader: NodeId(0) };
-    const E2: Epoch = Epoch { number: 2, leader: NodeId(1) };
+    const E1: Epoch = Epoch { config: 0, number: 1, leader: NodeId(0) };
+    const E2: Epoch = Epoch { config: 0, number: 2, leader: NodeId(1) };
 
     fn entry(sequence: u64, epoch: Epoch, ts: u64) -> Entry {
         let id = MessageId { client: ClientId(1), sequence };
         let start = crate::Start::new(id, [GroupId(0)], vec![0; 100_000]);
-        Entry { epoch, ts: Timestamp(ts), start, final_ts: None }
+        Entry { epoch, ts: Timestamp(ts), start: start.into(), final_ts: None }
     }
 
     fn log(epochs: &[Epoch]) -> Log {

@@ -3,9 +3,11 @@
 //! The thesis's names: START, ACK, BUMP, NEW-EPOCH, PROMISE, NEW-STATE, ACCEPT. Inside a group ACKs
 //! are cumulative, so they need no message name; between groups they carry one.
 
+use crate::members::Config;
 use bytes::Bytes;
 use meridian_core::{GroupId, MessageId, NodeId, Position, ProcessId};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A message to be multicast: the thesis's `m`.
@@ -19,18 +21,24 @@ pub struct Start {
     /// Its final timestamp is to be greater than this (thesis, section 4.4.2); 0 where it does not matter.
     pub after: Timestamp,
     /// The groups that it goes to; ascending, at least one.
-    pub dest: Arc<[GroupId]>,
+    pub dest: Dest,
     /// What it must be ordered with.
     pub touches: Touches,
     /// What it says to the application.
     pub payload: Bytes,
+    /// What it changes in a group's membership, if it does: see [`crate::members`].
+    pub config: Option<Arc<Config>>,
 }
+
+/// Groups that a message goes to; ascending.
+pub type Dest = SmallVec<[GroupId; 4]>;
 
 impl Start {
     /// A message that conflicts with all others, of a client that still waits for all that it sent.
-    pub fn new(id: MessageId, dest: impl Into<Arc<[GroupId]>>, payload: impl Into<Bytes>) -> Start {
-        let (dest, payload) = (dest.into(), payload.into());
-        Start { id, low: 0, after: Timestamp(0), dest, touches: Touches::All, payload }
+    pub fn new(id: MessageId, dest: impl AsRef<[GroupId]>, payload: impl Into<Bytes>) -> Start {
+        let (dest, payload) = (Dest::from_slice(dest.as_ref()), payload.into());
+        let (low, after, touches) = (0, Timestamp(0), Touches::All);
+        Start { id, low, after, dest, touches, payload, config: None }
     }
 }
 
@@ -75,6 +83,8 @@ pub type Rank = (Timestamp, MessageId);
 /// An epoch of a group, owned by one of its processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epoch {
+    /// The configuration of the group whose quorums count: see [`crate::members`].
+    pub config: u64,
     /// Counts up.
     pub number: u64,
     /// Who leads it.
@@ -89,7 +99,7 @@ pub struct Entry {
     /// The proposal: `local-ts`, once decided.
     pub ts: Timestamp,
     /// The message.
-    pub start: Start,
+    pub start: Arc<Start>,
     /// `final-ts`, if the process whose entry this is knows it.
     pub final_ts: Option<Timestamp>,
 }
@@ -98,15 +108,29 @@ pub struct Entry {
 /// an entry of the same epoch at the same index are equal up to there.
 pub type Runs = Vec<(Epoch, u64)>;
 
-/// An ACK to another group.
+/// An entry of `T`, as another group needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct RemoteAck {
-    /// For which message.
+pub struct RemoteEntry {
+    /// Its index in `T`.
+    pub index: u64,
+    /// Its message.
     pub id: MessageId,
-    /// The epoch in which it was proposed in the sender's group.
-    pub epoch: Epoch,
-    /// The timestamp proposed for it there.
+    /// The timestamp proposed for it.
     pub ts: Timestamp,
+}
+
+/// What a primary shows of its group to others, for the linearizable order: see [`crate::stable`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Shown {
+    /// Its group.
+    pub group: GroupId,
+    /// In which epoch it said so, and which of what it said there this is.
+    pub version: (Epoch, u64),
+    /// All messages of the group with a timestamp up to this one are known to its primary.
+    pub stable: Timestamp,
+    /// The groups that messages not delivered by its primary go to as well, each with a lower bound of their
+    /// timestamps.
+    pub links: Vec<(GroupId, Timestamp)>,
 }
 
 /// How far a process is: what a PROMISE tells instead of the whole `T`.
@@ -140,7 +164,7 @@ pub struct Part {
 pub enum Message {
     /// START: from the sender; to the primary from a follower that was sent it; to the other groups
     /// from one that misses their timestamps.
-    Start(Start),
+    Start(Arc<Start>),
     /// The primary's ACKs, to a follower: its proposals, in the order of `T`.
     Append {
         /// The primary's epoch.
@@ -148,7 +172,7 @@ pub enum Message {
         /// The index of the first entry.
         from: u64,
         /// Entries, in order.
-        entries: Vec<Entry>,
+        entries: Arc<[Entry]>,
         /// No entry after these has a timestamp at or below this one.
         clock: Timestamp,
     },
@@ -169,8 +193,40 @@ pub enum Message {
         /// The clock.
         clock: Timestamp,
     },
-    /// ACKs to a process of another group.
-    RemoteAcks(Vec<RemoteAck>),
+    /// Several STARTs from one sender.
+    Starts(Vec<Arc<Start>>),
+    /// The primary's ACKs, to a process of another group: what of its `T` is addressed to that group.
+    RemoteAppend {
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// Whether this is all of `T` that the receiver may not have delivered: the receiver forgets what it
+        /// had. Otherwise it continues what was sent before.
+        whole: bool,
+        /// From this index of `T`,
+        from: u64,
+        /// up to this one.
+        upto: u64,
+        /// The entries between that are addressed to the receiver's group.
+        entries: Arc<[RemoteEntry]>,
+    },
+    /// ACK, cumulative, to a process of another group: all of `T` up to `len` is durable here.
+    RemoteAck {
+        /// The epoch followed.
+        epoch: Epoch,
+        /// The length of `T`.
+        len: u64,
+        /// The clock; it counts in the linearizable order only.
+        clock: Timestamp,
+    },
+    /// Send me the whole: something is missing in your `T` as I know it.
+    RemoteWanted,
+    /// What a primary and those it is linked with have reached, for the linearizable order. The first is its own group.
+    Stability(Arc<[Shown]>),
+    /// At the sender, the primary of a group, nothing that conflicts with these is before them any more, though other
+    /// messages are: for the linearizable order.
+    Ready(Vec<MessageId>),
+    /// A configuration of the sender's group.
+    Config(Arc<Config>),
     /// The message has this final timestamp: from one that has delivered it.
     Final {
         /// Which message.
@@ -304,6 +360,20 @@ pub enum Output {
         /// Who.
         to: ProcessId,
     },
+    /// A message that this process multicast to other groups only was delivered there.
+    Ended {
+        /// Which message.
+        id: MessageId,
+        /// Its final timestamp.
+        ts: Timestamp,
+    },
+    /// The message was not multicast, and will not be: this group cannot be reached.
+    Refused {
+        /// Which message.
+        id: MessageId,
+        /// Which of its groups.
+        group: GroupId,
+    },
     /// The application's state is to be replaced by this.
     Install {
         /// How many deliveries it contains.
@@ -317,7 +387,7 @@ pub enum Output {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Delivery {
     /// The message.
-    pub start: Start,
+    pub start: Arc<Start>,
     /// Its final timestamp.
     pub ts: Timestamp,
     /// How many were delivered, with this one.
@@ -334,7 +404,7 @@ pub enum Record {
         /// The index of the first.
         from: u64,
         /// Entries, in order.
-        entries: Vec<Entry>,
+        entries: Arc<[Entry]>,
     },
     /// `T` from `from` on is replaced, `E_cur` changes: before ACCEPT.
     NewState {

@@ -1,39 +1,47 @@
 //! Algorithm 2: proposing, acknowledging, delivering.
 
 use crate::done::Known;
-use crate::message::{Entry, Epoch, Message, Output, Record, RemoteAck, Start, Timestamp};
-use crate::process::{CatchUp, Held, Mutation, PrimCast, Role};
+use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
+use crate::process::{CatchUp, ClockSource, Mutation, PrimCast, Role};
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
 use std::collections::BTreeMap;
-
-/// STARTs held for the primary, at most; more are dropped, and their senders send them again.
-const STARTS_MAX: usize = 10_000;
+use std::sync::Arc;
 
 /// How many entries a follower may be sent before it acknowledges the first of them.
 const WINDOW: u64 = 4096;
 
 impl PrimCast {
-    /// Lines 31-32: to all groups' first processes that it knows nothing against; who is not the primary
-    /// passes it on.
-    pub(crate) fn multicast(&mut self, start: Start, out: &mut Outbox<Self>) {
+    /// Lines 31-32. START goes to the process of each group that is its primary as far as we know; who is not
+    /// passes it on, and who misses a group's timestamp tells all of that group.
+    pub(crate) fn multicast(&mut self, now: Time, start: Arc<Start>, out: &mut Outbox<Self>) {
+        if self.refuses(&start, out) {
+            return;
+        }
         for group in start.dest.iter().filter(|group| **group != self.me.group) {
-            if let Some(process) = self.processes(*group).next() {
-                out.send(process, Message::Start(start.clone()));
+            let epoch = self.remote.known(*group).and_then(|learner| learner.epoch);
+            let members = self.members.of(*group);
+            let leader = epoch.map(|epoch| epoch.leader).filter(|node| members.contains(node));
+            if let Some(node) = leader.or_else(|| members.first().copied()) {
+                let to = ProcessId { group: *group, node };
+                self.outgoing.entry(to).or_default().push(start.clone());
             }
         }
         if start.dest.contains(&self.me.group) {
-            self.on_start(None, start, out);
+            self.on_start(now, None, start, out);
+        } else {
+            self.upkeep.sent.insert(start.id, (start, now));
         }
     }
 
     /// Lines 33-34. `from` is `None` if the owner was asked to multicast.
     pub(crate) fn on_start(
         &mut self,
+        now: Time,
         from: Option<ProcessId>,
-        start: Start,
+        start: Arc<Start>,
         out: &mut Outbox<Self>,
     ) {
-        let known_group = |group: &GroupId| self.groups.contains_key(group);
+        let known_group = |group: &GroupId| self.members.has(*group);
         let ascending = start.dest.windows(2).all(|pair| pair[0] < pair[1]);
         if !start.dest.contains(&self.me.group) || !ascending || !start.dest.iter().all(known_group)
         {
@@ -47,12 +55,13 @@ impl PrimCast {
             let Some(from) = from else { return };
             if let Some(ts) = slot.entry.final_ts {
                 out.send(from, Message::Final { id: start.id, ts });
-            } else if from.group != self.me.group && self.stands() {
-                let ack = RemoteAck { id: start.id, epoch: slot.entry.epoch, ts: slot.entry.ts };
-                out.send(from, Message::RemoteAcks(vec![ack]));
+            } else if from.group != self.me.group {
+                self.upkeep.again.insert(from);
             }
-        } else if self.starts.len() < STARTS_MAX {
-            self.starts.entry(start.id).or_insert(Held { start, passed_on: None });
+        } else if self.role == Role::Primary {
+            self.propose(now, start, out); // It travels with what comes until we are idle.
+        } else {
+            self.starts.hold(start);
         }
     }
 
@@ -77,21 +86,44 @@ impl PrimCast {
     pub(crate) fn on_idle(&mut self, now: Time, out: &mut Outbox<Self>) {
         match self.role {
             Role::Primary => {
-                let first = self.log.len();
-                self.propose(now, out);
-                self.stream(out);
-                for part in self.log.parts(first).into_iter().filter(|part| part.from < part.end) {
-                    out.persist(Record::Append { from: part.from, entries: part.entries });
+                self.tell_config_to_all(out);
+                // All of it: to hold some back could make groups wait for each other.
+                while let Some(start) = self.starts.pop() {
+                    self.propose(now, start, out);
                 }
+                if self.mutation == Mutation::BumpOvertakes {
+                    self.show(out);
+                }
+                self.stream(out);
+                self.stream_to_others(out);
+                let mut from = self.recorded.min(self.log.len());
+                while from < self.log.len() {
+                    let entries = self.log.batch(from);
+                    let next = from + entries.len() as u64;
+                    out.persist(Record::Append { from, entries });
+                    from = next;
+                }
+                self.recorded = from;
             }
-            Role::Follower => self.pass_on_starts(now, out),
+            Role::Follower => self.pass_on_starts(now),
             Role::Promised | Role::Candidate => {}
+        }
+        for (to, mut starts) in std::mem::take(&mut self.outgoing) {
+            let message = match starts.pop() {
+                Some(start) if starts.is_empty() => Message::Start(start),
+                last => Message::Starts(starts.into_iter().chain(last).collect()),
+            };
+            out.send(to, message);
         }
         self.show(out);
         self.acknowledge_to_others(out);
         self.count();
         self.deliver_all(out);
+        if self.is_linearizable() && self.role == Role::Primary {
+            self.tell_stability(out);
+        }
         self.catch_up();
+        self.reconfigure(now, out);
     }
 
     /// What was delivered anywhere before we started is in the `T` of the primary of that time (Lemma 3).
@@ -113,30 +145,33 @@ impl PrimCast {
         }
     }
 
-    fn propose(&mut self, now: Time, out: &mut Outbox<Self>) {
-        // All of it: to hold some back could make groups wait for each other.
-        while let Some((_, held)) = self.starts.pop_first() {
-            let after = self.clock.max(held.start.after);
-            self.raise_clock(Timestamp(after.0 + 1), out);
-            let entry =
-                Entry { epoch: self.e_cur, ts: self.clock, start: held.start, final_ts: None };
-            self.append(entry, now);
+    /// Lines 37-38, with sections 4.4.1 and 4.4.2.
+    fn propose(&mut self, now: Time, start: Arc<Start>, out: &mut Outbox<Self>) {
+        let mut ts = Timestamp(self.clock.max(start.after).0 + 1);
+        if self.options.clock == ClockSource::Hybrid {
+            ts = ts.max(Timestamp(now.0 / 1000));
         }
+        self.raise_clock(ts, out);
+        let entry = Entry { epoch: self.e_cur, ts, start, final_ts: None };
+        self.append(entry, now);
     }
 
     /// Appends to `T`, with what is known of the message from other groups.
     pub(crate) fn append(&mut self, entry: Entry, now: Time) {
-        let (id, index) = (entry.start.id, self.log.len());
-        self.starts.remove(&id);
+        let (id, index, several) = (entry.start.id, self.log.len(), entry.start.dest.len() > 1);
+        self.starts.remove(id);
         self.log.append(entry, now);
-        if let Some(bound) = self.remote.bound(id) {
-            self.log.raise(index, bound);
+        if several {
+            for (group, ts) in self.remote.take(id).into_iter().flat_map(|early| early.locals) {
+                self.log.local_ts(index, group, ts);
+            }
+            self.share_from(index);
         }
-        self.decide(index);
     }
 
     /// Sends followers what they do not have, as far as their windows allow.
     pub(crate) fn stream(&mut self, out: &mut Outbox<Self>) {
+        let mut last: Option<(u64, Arc<[Entry]>)> = None; // Most followers are sent the same.
         for peer in self.peers() {
             // Who has not been sent NEW-STATE will promise first, or ask.
             let Some(stream) = self.streams.get_mut(&peer.node) else { continue };
@@ -147,25 +182,25 @@ impl PrimCast {
                     stream.acked = stream.next;
                     break;
                 }
-                let entries = self.log.batch(stream.next);
                 let from = stream.next;
+                let entries = match &last {
+                    Some((at, entries)) if *at == from => Arc::clone(entries),
+                    _ => self.log.batch(from),
+                };
+                last = Some((from, Arc::clone(&entries)));
                 stream.next += entries.len() as u64;
-                let last = entries.last().map(|entry| entry.ts);
-                let clock = if stream.next == self.log.len() { Some(self.clock) } else { last };
+                let shown = entries.last().map(|entry| entry.ts);
+                let clock = if stream.next == self.log.len() { Some(self.clock) } else { shown };
                 let clock = clock.unwrap_or_default();
                 out.send(peer, Message::Append { epoch: self.e_cur, from, entries, clock });
             }
         }
     }
 
-    fn pass_on_starts(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let (epoch, leader) = (self.e_cur, self.leader_of(self.e_cur));
-        for held in self.starts.values_mut() {
-            if held.passed_on.is_none_or(|(to, _)| to != epoch) {
-                held.passed_on = Some((epoch, now));
-                out.send(leader, Message::Start(held.start.clone()));
-            }
-        }
+    fn pass_on_starts(&mut self, now: Time) {
+        let to = self.leader_of(self.e_cur);
+        let outgoing = &mut self.outgoing;
+        self.starts.pass_on(now, |start| outgoing.entry(to).or_default().push(start.clone()));
     }
 
     /// Tells the group length and clock if they changed: ACK and BUMP in one.
@@ -182,31 +217,17 @@ impl PrimCast {
 
     /// What shows this process's clock, and its length of `T` if it follows a primary.
     pub(crate) fn clock_message(&self) -> Message {
+        if let (Mutation::HidesRaisedClock, Some((_, len, clock))) = (self.mutation, self.shown)
+            && self.stands()
+            && len == self.log.len()
+            && clock >= self.clock
+        {
+            return Message::Ack { epoch: self.e_cur, len, clock: Timestamp(0) };
+        }
         if self.stands() || (self.mutation == Mutation::ResumesEpoch && self.e_cur == self.e_prom) {
             Message::Ack { epoch: self.e_cur, len: self.log.len(), clock: self.clock }
         } else {
             Message::Bump { epoch: self.e_prom, clock: self.clock }
-        }
-    }
-
-    /// Lines 39, 45, 80: ACKs to the other destinations, in `T`'s order.
-    fn acknowledge_to_others(&mut self, out: &mut Outbox<Self>) {
-        if !self.stands() {
-            return;
-        }
-        let mut acks: BTreeMap<GroupId, Vec<RemoteAck>> = BTreeMap::new();
-        for (_, slot) in self.log.iter_from(self.remote_acked) {
-            let Entry { epoch, ts, start, .. } = &slot.entry;
-            let ack = RemoteAck { id: start.id, epoch: *epoch, ts: *ts };
-            for group in start.dest.iter().filter(|group| **group != self.me.group) {
-                acks.entry(*group).or_default().push(ack);
-            }
-        }
-        self.remote_acked = self.log.len();
-        for (group, acks) in acks {
-            for process in self.processes(group) {
-                out.send(process, Message::RemoteAcks(acks.clone()));
-            }
         }
     }
 
@@ -218,26 +239,27 @@ impl PrimCast {
         from: ProcessId,
         epoch: Epoch,
         index: u64,
-        entries: Vec<Entry>,
+        entries: Arc<[Entry]>,
         clock: Timestamp,
         out: &mut Outbox<Self>,
     ) {
         if !self.follow(now, from, epoch, out) {
             return;
         }
-        if index > self.log.len() {
+        if index > self.log.len() && self.mutation != Mutation::DropsEarlyAppend {
             self.ask_for_entries(now, out);
             return;
         }
+        let index = index.min(self.log.len());
         let known = usize::try_from(self.log.len() - index).unwrap_or(usize::MAX);
-        let fresh: Vec<_> = entries.into_iter().skip(known).collect();
+        let fresh = if known == 0 { entries } else { entries.get(known..).unwrap_or(&[]).into() };
         if let Some(last) = fresh.last() {
             self.raise_clock(last.ts, out);
             let first = self.log.len();
             fresh.iter().for_each(|entry| self.append(entry.clone(), now));
             out.persist(Record::Append { from: first, entries: fresh });
         }
-        self.clocks.note(from.node, epoch, clock, self.e_cur);
+        self.note_counted(from, epoch, clock);
     }
 
     /// The primary of `epoch` spoke. Returns whether we follow it.
@@ -257,6 +279,9 @@ impl PrimCast {
         self.election.heard = now;
         if self.e_cur != epoch {
             return false; // NEW-STATE is under way.
+        }
+        if self.mutation == Mutation::DropsEarlyAppend && self.role == Role::Promised {
+            return false;
         }
         self.on_standing(out);
         self.role == Role::Follower
@@ -301,7 +326,7 @@ impl PrimCast {
             if !self.follow(now, from, epoch, out) {
                 return;
             }
-            if len > self.log.len() {
+            if len > self.log.len() && self.mutation != Mutation::BumpOvertakes {
                 // Its clock may be past proposals that we do not hold: it does not count.
                 self.ask_for_entries(now, out);
                 return;
@@ -310,7 +335,7 @@ impl PrimCast {
             self.promise(now, epoch, out);
         }
         self.election.alive.insert(from.node, now);
-        self.clocks.note(from.node, epoch, clock, self.e_cur);
+        self.note_counted(from, epoch, clock);
         let acked = self.acked.entry(from.node).or_insert((epoch, len));
         *acked = (epoch, len).max(*acked);
         if epoch == self.e_cur {
@@ -348,35 +373,23 @@ impl PrimCast {
     /// may be past proposals that we do not hold (a primary that has restarted shows its ceiling).
     pub(crate) fn note_clock(&mut self, from: ProcessId, epoch: Epoch, clock: Timestamp) {
         if epoch.leader != from.node {
-            self.clocks.note(from.node, epoch, clock, self.e_cur);
+            self.note_counted(from, epoch, clock);
         }
     }
 
-    /// Lines 46-50.
-    pub(crate) fn on_remote_acks(
-        &mut self,
-        now: Time,
-        from: ProcessId,
-        acks: &[RemoteAck],
-        out: &mut Outbox<Self>,
-    ) {
-        let members = self.groups[&from.group].len();
-        for ack in acks {
-            if self.done.known(ack.id) != Known::No {
-                continue;
-            }
-            self.raise_clock(ack.ts, out); // Shown to the group when idle: the BUMP of line 50.
-            if let Some(ts) = self.remote.ack(from, *ack, members, now)
-                && let Some(index) = self.log.find(ack.id)
-            {
-                self.log.raise(index, ts);
-                self.decide(index);
-            }
-        }
+    fn note_counted(&mut self, from: ProcessId, epoch: Epoch, clock: Timestamp) {
+        let current = match self.mutation {
+            Mutation::CountsFutureClocks => epoch.max(self.e_cur),
+            _ => self.e_cur,
+        };
+        self.clocks.note(from.node, epoch, clock, current);
     }
 
     /// Another has the final timestamp of a message that we may still wait for.
     pub(crate) fn on_final(&mut self, id: MessageId, ts: Timestamp, out: &mut Outbox<Self>) {
+        if self.upkeep.sent.remove(&id).is_some() {
+            out.output(Output::Ended { id, ts });
+        }
         // Below our proposal it is the final timestamp of another one, of a later epoch: ours will be cut.
         if let Some(index) = self.log.find(id)
             && self.log.get(index).is_some_and(|slot| !slot.delivered && slot.entry.ts <= ts)
@@ -388,7 +401,7 @@ impl PrimCast {
 
     pub(crate) fn on_pull(&mut self, from: ProcessId, id: MessageId, out: &mut Outbox<Self>) {
         let start = self.log.slot(id).map(|slot| &slot.entry.start);
-        let start = start.or_else(|| self.starts.get(&id).map(|held| &held.start));
+        let start = start.or_else(|| self.starts.get(id));
         if let Some(start) = start.filter(|start| start.dest.contains(&from.group)) {
             out.send(from, Message::Start(start.clone()));
         }
@@ -410,32 +423,16 @@ impl PrimCast {
         while self.decided < decided {
             let index = self.decided;
             self.decided += 1;
-            if index >= self.log.base() {
-                self.decide(index);
+            if let Some(slot) = self.log.get(index) {
+                let ts = slot.entry.ts;
+                self.log.local_ts(index, self.me.group, ts);
             }
         }
     }
 
-    /// Lines 12-14: the entry at `index` is final once all destinations have decided.
-    fn decide(&mut self, index: u64) {
-        let Some(slot) = self.log.get(index).filter(|slot| slot.entry.final_ts.is_none()) else {
-            return;
-        };
-        if index >= self.decided {
-            return;
-        }
-        let mut ts = slot.entry.ts;
-        for group in slot.entry.start.dest.iter().filter(|group| **group != self.me.group) {
-            match self.remote.decided(slot.entry.start.id, *group) {
-                Some(local) => ts = ts.max(local),
-                None => return,
-            }
-        }
-        self.log.decide(index, ts);
-    }
-
-    /// Lines 26-30 and 53-56. The queue's first has the least possible final timestamp of all in `T`
-    /// (line 30); lines 22 and 23 cannot be what fails it once lines 28 and 29 hold.
+    /// Lines 26-30 and 53-56, with section 4.4.3: the queue's first has the least possible final timestamp
+    /// of all in `T` (line 30); one behind it may pass if it conflicts with none before it. Lines 22 and 23
+    /// cannot be what fails it once lines 28 and 29 hold.
     fn deliver_all(&mut self, out: &mut Outbox<Self>) {
         if !self.stands() {
             return;
@@ -446,24 +443,62 @@ impl PrimCast {
         match self.mutation {
             Mutation::NoLeaderClock => leader = Timestamp(u64::MAX),
             Mutation::NoQuorumClock => quorum = Timestamp(u64::MAX),
+            Mutation::NoOrder => return self.deliver_any(leader.min(quorum), out),
             _ => {}
         }
-        loop {
-            let mut waiting = self.log.waiting();
-            let first = match self.mutation {
-                Mutation::NoOrder => waiting.find(|(_, slot)| slot.entry.final_ts.is_some()),
-                _ => waiting.next(),
-            };
-            let Some((index, slot)) = first else { return };
-            let Some(ts) = slot.entry.final_ts else { return };
-            if ts > leader || ts > quorum {
-                return;
-            }
-            drop(waiting);
-            let delivery = self.deliver(index, ts);
-            let id = delivery.start.id;
-            out.output(Output::Deliver(delivery));
-            out.note(Record::Delivered { id, ts });
+        let clock = leader.min(quorum);
+        let linearizable = self.is_linearizable();
+        if linearizable {
+            self.close_groups();
         }
+        while let Some((rank, index)) = self.log.queue().first() {
+            let several = match self.log.get(index) {
+                Some(slot) if slot.entry.final_ts.is_some() => slot.entry.start.dest.len() > 1,
+                _ => break,
+            };
+            if rank.0 > clock || (linearizable && several && !self.is_settled(index, rank.0)) {
+                break;
+            }
+            self.hand_up(index, rank.0, out);
+        }
+        let mut ready = BTreeMap::new();
+        while let Some((rank, index)) = self.log.next_to_look_at(clock) {
+            let Some(slot) = self.log.get(index) else { continue };
+            let Start { touches, dest, .. } = &*slot.entry.start;
+            let several = dest.len() > 1;
+            if slot.entry.final_ts.is_none() || !self.log.queue().is_free(rank, touches) {
+                continue; // It is looked at again when that changes.
+            }
+            if linearizable && several && !self.is_settled(index, rank.0) {
+                self.tell_ready(index, &mut ready);
+            } else {
+                self.hand_up(index, rank.0, out);
+            }
+        }
+        for (group, ids) in ready {
+            let message = Message::Ready(ids);
+            self.processes(group).for_each(|to| out.send(to, message.clone()));
+        }
+    }
+
+    /// A planted bug: whatever is final first, without line 30's order.
+    fn deliver_any(&mut self, clock: Timestamp, out: &mut Outbox<Self>) {
+        let finals =
+            self.log.waiting().filter_map(|(index, slot)| Some((index, slot.entry.final_ts?)));
+        let finals: Vec<_> = finals.filter(|(_, ts)| *ts <= clock).collect();
+        finals.into_iter().for_each(|(index, ts)| self.hand_up(index, ts, out));
+    }
+
+    /// # Panics
+    /// P3: if one that conflicts with it is before it.
+    fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
+        if let (Mutation::Correct, Some(slot)) = (self.mutation, self.log.get(index)) {
+            let Start { id, touches, .. } = &*slot.entry.start;
+            assert!(self.log.queue().is_free((ts, *id), touches), "P3: {id} before others");
+        }
+        let delivery = self.deliver(index, ts);
+        let id = delivery.start.id;
+        out.output(Output::Deliver(delivery));
+        out.note(Record::Delivered { id, ts });
     }
 }

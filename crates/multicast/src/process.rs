@@ -3,28 +3,38 @@
 //! Invariants, beside those of the parts:
 //! - P1: `e_cur <= e_prom`.
 //! - P2: `clock <= ceiling`, and the ceiling is durable before a greater clock is shown.
-//! - P3: deliveries ascend in (final timestamp, id).
+//! - P3: deliveries that conflict ascend in (final timestamp, id).
 
 use crate::clocks::Clocks;
 use crate::done::Done;
 use crate::epoch::Election;
 use crate::log::Log;
+use crate::members::Members;
 use crate::message::{
     Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp, Touches,
-    conflicts,
 };
+use crate::reach::Reach;
 use crate::remote::Remote;
 use crate::snapshot::{State, Transfers};
+use crate::stable::Stable;
+use crate::starts::Starts;
 use crate::upkeep::{TICK, TICK_TOKEN, Upkeep};
 use meridian_core::{
     Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
 };
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// How far ahead of the clock its ceiling is set: so many messages are proposed between two records
 /// of it, and so much the clock jumps after a restart.
 const CEILING_STEP: u64 = 1 << 16;
+
+/// The same for hybrid clocks, in microseconds.
+const CEILING_STEP_US: u64 = 1_000_000;
+
+/// No name is less.
+const LEAST: MessageId = MessageId { client: meridian_core::ClientId(0), sequence: 0 };
 
 /// The members of each group, in order; the same at all processes.
 pub type Groups = Arc<BTreeMap<GroupId, Vec<NodeId>>>;
@@ -93,14 +103,23 @@ pub enum Mutation {
     ForgetsPromise,
     /// Proposes a message again that was delivered and asked for again.
     ForgetsDone,
-}
-
-/// A START that this group has not proposed yet.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Held {
-    pub start: Start,
-    /// The epoch whose primary it was passed on to, and when.
-    pub passed_on: Option<(Epoch, Time)>,
+    /// Counts ACKs of other groups whatever their epoch (notes, point 5).
+    MixesEpochs,
+    /// Does not raise its clock to timestamps of other groups (line 50).
+    ForgetsBump,
+    /// Counts clocks of epochs above its own (line 16).
+    CountsFutureClocks,
+    /// Sends PROMISE and NEW-EPOCH before their record.
+    PromisesFirst,
+    /// Counts the primary's clock though entries before it are missing (notes, point 1).
+    BumpOvertakes,
+    /// Shows clocks above the ceiling that is durable (notes, point 25).
+    IgnoresCeiling,
+    /// Drops what the primary of its epoch says before it knows that the epoch stands (line 42 as printed;
+    /// notes, point 3).
+    DropsEarlyAppend,
+    /// Does not show a clock that NEW-STATE raised (lines 73-74 as printed; notes, point 20b).
+    HidesRaisedClock,
 }
 
 /// What a primary knows of a follower.
@@ -127,7 +146,7 @@ pub(crate) enum CatchUp {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PrimCast {
     pub(crate) me: ProcessId,
-    pub(crate) groups: Groups,
+    pub(crate) members: Members,
     pub(crate) options: Options,
     pub(crate) mutation: Mutation,
     /// `T`.
@@ -141,14 +160,14 @@ pub struct PrimCast {
     pub(crate) remote: Remote,
     pub(crate) done: Done,
     /// `M`, as far as it holds STARTs not in `T`.
-    pub(crate) starts: BTreeMap<MessageId, Held>,
+    pub(crate) starts: Starts,
     /// For each member the latest epoch in which it acknowledged, and which length of `T`: what comes
     /// before NEW-STATE counts after it.
     pub(crate) acked: BTreeMap<NodeId, (Epoch, u64)>,
     /// The length of `T` that is decided.
     pub(crate) decided: u64,
     pub(crate) delivered: Position,
-    /// The last one delivered.
+    /// The greatest one delivered.
     pub(crate) last: Option<Rank>,
     /// Those delivered since the others were last told up to where deliveries are stable here.
     pub(crate) untold: VecDeque<(Position, Rank)>,
@@ -156,8 +175,21 @@ pub struct PrimCast {
     pub(crate) stable_limit: Option<Position>,
     /// What the group was last shown: epoch, length, clock.
     pub(crate) shown: Option<(Epoch, u64, Timestamp)>,
-    /// The length of `T` up to which other groups were sent ACKs.
+    /// The length of `T` up to which other groups were sent ACKs, and up to which, as primary, entries.
     pub(crate) remote_acked: u64,
+    pub(crate) remote_streamed: u64,
+    /// As primary, the length of `T` up to which our proposals were recorded.
+    pub(crate) recorded: u64,
+    /// Who of other groups has the stream of this epoch, up to which index.
+    pub(crate) followers: BTreeMap<ProcessId, u64>,
+    /// STARTs on their way out.
+    pub(crate) outgoing: BTreeMap<ProcessId, Vec<Arc<Start>>>,
+    /// The number of our group's configuration that all other groups were told.
+    pub(crate) config_told: u64,
+    /// Which other groups can be reached.
+    pub(crate) reach: Reach,
+    /// What others have reached, in the linearizable order.
+    pub(crate) stable: Stable,
     pub(crate) streams: BTreeMap<NodeId, Stream>,
     pub(crate) election: Election,
     pub(crate) upkeep: Upkeep,
@@ -172,10 +204,10 @@ impl PrimCast {
     /// If `me` is not a member of its group.
     pub fn new(me: ProcessId, groups: Groups) -> PrimCast {
         assert!(groups[&me.group].contains(&me.node), "{me} is not in its group");
-        let e_first = Epoch { number: 0, leader: groups[&me.group][0] };
+        let e_first = Epoch { config: 0, number: 0, leader: groups[&me.group][0] };
         PrimCast {
             me,
-            groups,
+            members: Members::new(&groups, 0),
             options: Options::default(),
             mutation: Mutation::Correct,
             log: Log::default(),
@@ -187,7 +219,7 @@ impl PrimCast {
             clocks: Clocks::default(),
             remote: Remote::default(),
             done: Done::default(),
-            starts: BTreeMap::new(),
+            starts: Starts::default(),
             acked: BTreeMap::new(),
             decided: 0,
             delivered: Position(0),
@@ -196,6 +228,13 @@ impl PrimCast {
             stable_limit: None,
             shown: None,
             remote_acked: 0,
+            remote_streamed: 0,
+            recorded: 0,
+            followers: BTreeMap::new(),
+            outgoing: BTreeMap::new(),
+            config_told: 0,
+            reach: Reach::default(),
+            stable: Stable::default(),
             streams: BTreeMap::new(),
             election: Election::default(),
             upkeep: Upkeep::default(),
@@ -261,8 +300,7 @@ impl PrimCast {
     pub fn reached(&self, touches: &Touches, ts: Timestamp) -> bool {
         let clock = self.clocks.min_clock(self.e_cur.leader);
         let clock = clock.min(self.clocks.quorum_clock(self.members()));
-        let mut earlier = self.log.waiting().take_while(|(_, slot)| slot.bound <= ts);
-        ts <= clock && !earlier.any(|(_, slot)| conflicts(touches, &slot.entry.start.touches))
+        ts <= clock && self.log.queue().is_free((Timestamp(ts.0 + 1), LEAST), touches)
     }
 
     /// How many messages are proposed and not delivered.
@@ -297,8 +335,8 @@ impl PrimCast {
             Record::Append { from, entries } => {
                 let known = self.log.len().saturating_sub(from);
                 assert!(from <= self.log.len(), "entries from {from} after {}", self.log.len());
-                let fresh = entries.into_iter().skip(usize::try_from(known).unwrap_or(usize::MAX));
-                fresh.for_each(|entry| self.log.append(entry, Time(0)));
+                let fresh = entries.iter().skip(usize::try_from(known).unwrap_or(usize::MAX));
+                fresh.for_each(|entry| self.log.append(entry.clone(), Time(0)));
             }
             Record::NewState { epoch, from, entries } => {
                 self.log.cut(from);
@@ -339,6 +377,7 @@ impl PrimCast {
             done: self.done.clone(),
             clock: self.clock,
             ceiling: self.ceiling,
+            members: self.members.clone(),
             application: None,
         }
     }
@@ -360,26 +399,30 @@ impl PrimCast {
         assert_eq!(sorted, held, "L3");
         for (_, slot) in self.log.iter_from(0) {
             let id = slot.entry.start.id;
-            assert!(!self.starts.contains_key(&id), "{id} is in T and still to be proposed");
+            assert!(!self.starts.contains(id), "{id} is in T and still to be proposed");
         }
     }
 
+    /// The members of the group in the configuration of `E_cur`.
     pub(crate) fn members(&self) -> &[NodeId] {
-        &self.groups[&self.me.group]
+        let known = self.members.in_config(self.me.group, self.e_cur.config);
+        known.unwrap_or_else(|| self.members.of(self.me.group))
     }
 
-    /// The other processes of the group.
+    /// The other processes of the group, in the configuration in force and in the one to come.
     pub(crate) fn peers(&self) -> impl Iterator<Item = ProcessId> + use<> {
-        let (me, groups) = (self.me, self.groups.clone());
-        let count = groups[&me.group].len();
-        let nodes = (0..count).map(move |at| groups[&me.group][at]);
-        nodes.filter(move |node| *node != me.node).map(move |node| me.group.of(node))
+        let (me, latest) = (self.me, self.members.of(self.me.group));
+        let left = self.members().iter().filter(|node| !latest.contains(node));
+        let nodes = latest.iter().chain(left).filter(|node| **node != me.node);
+        let peers: SmallVec<[ProcessId; 4]> = nodes.map(|node| me.group.of(*node)).collect();
+        peers.into_iter()
     }
 
     /// The processes of `group`; none if there is no such group.
     pub(crate) fn processes(&self, group: GroupId) -> impl Iterator<Item = ProcessId> + use<> {
-        let nodes = self.groups.get(&group).cloned().unwrap_or_default();
-        nodes.into_iter().map(move |node| group.of(node))
+        let nodes = self.members.of(group).iter();
+        let processes: SmallVec<[ProcessId; 4]> = nodes.map(|node| group.of(*node)).collect();
+        processes.into_iter()
     }
 
     pub(crate) fn leads(&self, epoch: Epoch) -> bool {
@@ -409,46 +452,79 @@ impl PrimCast {
             return;
         }
         if to > self.ceiling {
-            self.ceiling = Timestamp(to.0 + CEILING_STEP);
-            out.persist(Record::Ceiling(self.ceiling));
+            let step = match self.options.clock {
+                ClockSource::Logical => CEILING_STEP,
+                ClockSource::Hybrid => CEILING_STEP_US,
+            };
+            self.ceiling = Timestamp(to.0.saturating_add(step));
+            if self.mutation != Mutation::IgnoresCeiling {
+                out.persist(Record::Ceiling(self.ceiling));
+            }
         }
         self.clock = to;
     }
 
     /// Marks the entry at `index` as delivered.
-    ///
-    /// # Panics
-    /// P3: if it is not after the last one.
     pub(crate) fn deliver(&mut self, index: u64, ts: Timestamp) -> Delivery {
-        let start = self.log.get(index).expect("the caller found it").entry.start.clone();
+        let entry = &self.log.get(index).expect("the caller found it").entry;
+        let (start, epoch) = (entry.start.clone(), entry.epoch);
         let rank = (ts, start.id);
-        if self.mutation == Mutation::Correct {
-            assert!(self.last < Some(rank), "P3: {rank:?} after {:?}", self.last);
-        }
         self.log.deliver(index);
         self.done.delivered(start.id, ts, start.low);
-        self.remote.forget(start.id);
-        self.starts.remove(&start.id);
+        self.starts.remove(start.id);
+        if let Some(config) = &start.config {
+            // Of our own group: not before the one before it is in force.
+            if config.group != self.me.group || config.number == epoch.config + 1 {
+                self.members.learn(config);
+            }
+        }
+        if self.is_linearizable() && start.dest.len() > 1 {
+            let others = start.dest.iter().copied().filter(|group| *group != self.me.group);
+            self.stable.delivered(start.id, rank, others);
+        }
         self.delivered = Position(self.delivered.0 + 1);
-        self.last = Some(rank);
+        self.last = self.last.max(Some(rank));
         self.untold.push_back((self.delivered, rank));
         Delivery { start, ts, position: self.delivered }
     }
 
     fn on_message(&mut self, now: Time, from: ProcessId, message: Message, out: &mut Outbox<Self>) {
         let ours = from.group == self.me.group;
-        if !self.processes(from.group).any(|process| process == from) {
+        if let Message::Config(config) = &message {
+            self.on_config(from, config, out);
+            return;
+        }
+        if !self.members.contains(from.group, from.node) {
             return; // Not of this cluster: nothing it says can count.
         }
+        if !ours {
+            self.reach.heard(from, now);
+        }
         match message {
-            Message::Start(start) => self.on_start(Some(from), start, out),
-            Message::RemoteAcks(acks) if !ours => self.on_remote_acks(now, from, &acks, out),
+            Message::Start(start) => self.on_start(now, Some(from), start, out),
+            Message::Starts(starts) => {
+                starts.into_iter().for_each(|start| self.on_start(now, Some(from), start, out));
+            }
+            Message::RemoteAppend { epoch, whole, from: first, upto, entries } if !ours => {
+                self.on_remote_append(now, from, epoch, whole, (first, upto), &entries, out);
+            }
+            Message::RemoteAck { epoch, len, clock } if !ours => {
+                self.on_remote_ack(from, epoch, len, clock);
+            }
+            Message::RemoteWanted if !ours => self.stream_whole(from, out),
+            Message::Stability(shown) if !ours => self.on_stability(from, &shown),
+            Message::Ready(ids) if !ours => self.on_ready(from, &ids),
             Message::Final { id, ts } => self.on_final(id, ts, out),
             Message::Pull(id) => self.on_pull(from, id, out),
             Message::Stable { delivered } => self.on_stable(from, delivered),
             Message::StableWanted => self.on_stable_wanted(from, out),
             _ if !ours => {} // The rest is said inside a group only.
-            Message::RemoteAcks(_) => {}
+            Message::RemoteAppend { .. }
+            | Message::RemoteAck { .. }
+            | Message::RemoteWanted
+            | Message::Stability(_)
+            | Message::Ready(_)
+            | Message::Config(_) => {}
             Message::Append { epoch, from: index, entries, clock } => {
                 self.on_append(now, from, epoch, index, entries, clock, out);
             }
@@ -503,8 +579,14 @@ impl Process for PrimCast {
                 out.timer(now + TICK, TICK_TOKEN);
             }
             Event::Message { from, message } => self.on_message(now, from, message, out),
-            Event::Command(Command::Start(start)) => self.on_start(None, start, out),
-            Event::Command(Command::Multicast(start)) => self.multicast(start, out),
+            Event::Command(Command::Start(start)) => {
+                if !self.refuses(&start, out) {
+                    self.on_start(now, None, Arc::new(start), out);
+                }
+            }
+            Event::Command(Command::Multicast(start)) => {
+                self.multicast(now, Arc::new(start), out);
+            }
             Event::Command(Command::Snapshot { to, position, application }) => {
                 self.on_snapshot(to, position, application, out);
             }

@@ -24,6 +24,8 @@ impl Protocol for PrimCast {
             Output::Deliver(delivery) => Some(delivery),
             Output::Duplicate(_)
             | Output::Settled(_)
+            | Output::Ended { .. }
+            | Output::Refused { .. }
             | Output::SnapshotWanted { .. }
             | Output::Install { .. } => None,
         }

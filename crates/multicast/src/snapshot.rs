@@ -4,10 +4,11 @@
 //! last delivery, and `T` from the first entry that is held, delivered or not (timestamps and indexes
 //! are in different orders, so one number does not tell what was delivered).
 
-use crate::done::Done;
+use crate::done::{Done, Known};
 use crate::log::Log;
+use crate::members::Members;
 use crate::message::{Epoch, Message, Output, Rank, Record, Timestamp};
-use crate::process::{Held, PrimCast, Role};
+use crate::process::{PrimCast, Role};
 use bytes::Bytes;
 use meridian_core::{Outbox, Position, ProcessId, Time};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ pub struct State {
     pub(crate) done: Done,
     pub(crate) clock: Timestamp,
     pub(crate) ceiling: Timestamp,
+    pub(crate) members: Members,
     /// The application's state, if it came from another process.
     pub(crate) application: Option<Bytes>,
 }
@@ -81,6 +83,8 @@ impl PrimCast {
         self.last = state.last;
         self.untold = self.last.map(|last| (self.delivered, last)).into_iter().collect();
         self.done = state.done;
+        self.members.merge(&state.members);
+        self.share_again();
         self.ceiling = self.ceiling.max(state.ceiling);
         self.clock = self.ceiling;
         (self.delivered, state.application)
@@ -181,7 +185,7 @@ impl PrimCast {
 
     fn install_snapshot(&mut self, now: Time, mut state: State, out: &mut Outbox<Self>) {
         let (theirs, ours) = ((state.e_cur, state.log.len()), (self.e_cur, self.log.len()));
-        if state.last <= self.last || theirs < ours {
+        if state.delivered <= self.delivered || theirs < ours || !self.is_contained_in(&state) {
             return; // It would take us back.
         }
         state.e_prom = self.e_prom.max(state.e_cur);
@@ -193,20 +197,15 @@ impl PrimCast {
         let (position, application) = self.restore(state);
         self.clocks.advance(self.e_cur);
         self.shown = None;
-        for entry in ours {
-            self.starts
-                .entry(entry.start.id)
-                .or_insert(Held { start: entry.start, passed_on: None });
-        }
+        ours.into_iter().for_each(|entry| self.starts.hold_always(entry.start));
         let (log, done) = (&self.log, &self.done);
-        let unknown = |id| log.find(id).is_none() && done.known(id) == crate::done::Known::No;
-        self.starts.retain(|id, _| unknown(*id));
-        let known: Vec<_> = self.remote.acknowledged().map(|(id, ..)| id).collect();
-        for id in known {
-            if self.done.known(id) != crate::done::Known::No {
-                self.remote.forget(id);
-            } else if let (Some(index), Some(ts)) = (self.log.find(id), self.remote.bound(id)) {
-                self.log.raise(index, ts);
+        let unknown = |id| log.find(id).is_none() && done.known(id) == Known::No;
+        self.starts.retain(unknown);
+        let waiting: Vec<_> =
+            self.log.waiting().map(|(index, slot)| (index, slot.entry.start.id)).collect();
+        for (index, id) in waiting {
+            for (group, ts) in self.remote.take(id).into_iter().flat_map(|early| early.locals) {
+                self.log.local_ts(index, group, ts);
             }
         }
         if let Some(application) = application {
@@ -218,6 +217,19 @@ impl PrimCast {
         } else {
             self.on_started(now, out);
         }
+    }
+
+    /// Whether all that was delivered here was delivered there: messages that do not conflict may be delivered in
+    /// another order.
+    fn is_contained_in(&self, state: &State) -> bool {
+        let delivered = self.log.iter_from(0).filter(|(_, slot)| slot.delivered);
+        let mut ids = delivered.map(|(_, slot)| slot.entry.start.id);
+        ids.all(|id| {
+            state
+                .log
+                .slot(id)
+                .map_or_else(|| state.done.known(id) != Known::No, |slot| slot.delivered)
+        })
     }
 
     /// The link to `peer` was reset: what was asked of it is asked anew.

@@ -2,10 +2,11 @@
 
 use crate::done::Known;
 use crate::epoch::ELECTION_TIMEOUT;
-use crate::message::{Message, Output, Rank, Record, RemoteAck};
+use crate::message::{Message, Output, Rank, Record, Start};
 use crate::process::{Of, PrimCast, Role};
-use meridian_core::{GroupId, Outbox, ProcessId, Time, Token};
+use meridian_core::{ClientId, GroupId, MessageId, Outbox, ProcessId, Time, Token};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a process looks whether something is due.
@@ -40,6 +41,33 @@ pub(crate) struct Upkeep {
     told: Option<Rank>,
     /// Up to where each process has durably delivered.
     stable: BTreeMap<ProcessId, Rank>,
+    /// Whom our entries are to be sent to again, and whom our ACK.
+    pub again: BTreeSet<ProcessId>,
+    pub ack_again: BTreeSet<ProcessId>,
+    /// What we multicast to other groups only, and when it was sent last.
+    pub sent: BTreeMap<MessageId, (Arc<Start>, Time)>,
+    /// The greatest rank among the deliveries that are durable and applied.
+    settled: Option<Rank>,
+}
+
+impl Upkeep {
+    /// Up to where `process` has durably delivered.
+    pub fn stable_at(&self, process: ProcessId) -> Option<Rank> {
+        self.stable.get(&process).copied()
+    }
+}
+
+/// The rank just before.
+fn before((ts, id): Rank) -> Rank {
+    let MessageId { client, sequence } = id;
+    if let Some(sequence) = sequence.checked_sub(1) {
+        return (ts, MessageId { client, sequence });
+    }
+    let (ts, client) = match client.0.checked_sub(1) {
+        Some(client) => (ts, ClientId(client)),
+        None => (crate::Timestamp(ts.0.saturating_sub(1)), ClientId(u64::MAX)),
+    };
+    (ts, MessageId { client, sequence: u64::MAX })
 }
 
 impl PrimCast {
@@ -50,7 +78,9 @@ impl PrimCast {
             self.upkeep.stuck_at = now;
             self.ask_about_stuck(now, out);
             self.pull_unknown(now, out);
-            self.pass_on_again(now);
+            self.starts.again(Time(now.0.saturating_sub(2 * RETRY.as_nanos() as u64)));
+            self.send_again(now, out);
+            self.watch_groups(now);
         }
         if now.since(self.upkeep.stable_at) >= RETRY {
             self.upkeep.stable_at = now;
@@ -66,7 +96,7 @@ impl PrimCast {
     fn heartbeat(&mut self, now: Time, out: &mut Outbox<Self>) {
         let shown_at = *self.upkeep.shown_at.get_or_insert(now);
         match self.role {
-            Role::Primary if now.since(shown_at) >= HEARTBEAT => {
+            Role::Primary if now.since(shown_at) >= HEARTBEAT && self.is_member() => {
                 self.upkeep.shown_at = Some(now);
                 if self.hears_quorum(now) {
                     let message = self.clock_message();
@@ -107,7 +137,7 @@ impl PrimCast {
             let start = &slot.entry.start;
             for group in start.dest.iter() {
                 let ours = *group == self.me.group;
-                let missing = self.remote.decided(start.id, *group).is_none();
+                let missing = slot.locals.iter().all(|(of, _)| of != group);
                 if (ours && now.since(slot.since) > RETRY * 3) || (!ours && missing) {
                     for process in self.processes(*group).filter(|process| *process != self.me) {
                         out.send(process, Message::Start(start.clone()));
@@ -122,36 +152,40 @@ impl PrimCast {
         if self.role != Role::Primary {
             return;
         }
-        let unknown = self.remote.acknowledged().filter(|(id, proposals, _)| {
-            now.since(proposals.since) > RETRY / 2
-                && self.log.find(*id).is_none()
-                && !self.starts.contains_key(id)
-                && self.done.known(*id) == Known::No
-        });
-        for (id, _, who) in unknown.take(STUCK_AT_ONCE) {
-            who.for_each(|process| out.send(process, Message::Pull(id)));
+        let before = Time(now.0.saturating_sub(RETRY.as_nanos() as u64 / 2));
+        for (id, by) in self.remote.unknown(before, STUCK_AT_ONCE) {
+            if self.done.known(id) != Known::No {
+                self.remote.take(id);
+            } else if !self.starts.contains(id) {
+                self.processes(by).for_each(|process| out.send(process, Message::Pull(id)));
+            }
         }
     }
 
-    fn pass_on_again(&mut self, now: Time) {
-        for held in self.starts.values_mut() {
-            if held.passed_on.is_some_and(|(_, at)| now.since(at) > RETRY * 2) {
-                held.passed_on = None;
+    /// What went to other groups only, and may have been lost: to all who could know.
+    fn send_again(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let Upkeep { sent, .. } = &mut self.upkeep;
+        let late = sent.values_mut().filter(|(_, at)| now.since(*at) >= RETRY);
+        for (start, at) in late.take(STUCK_AT_ONCE) {
+            *at = now;
+            for group in start.dest.iter() {
+                for node in self.members.of(*group) {
+                    out.send(group.of(*node), Message::Start(start.clone()));
+                }
             }
         }
     }
 
     /// Messages to and from `peer` may be lost: says again what it must know.
     pub(crate) fn on_restarted(&mut self, now: Time, peer: ProcessId, out: &mut Outbox<Self>) {
-        if peer == self.me || !self.processes(peer.group).any(|process| process == peer) {
+        if peer == self.me || !self.members.contains(peer.group, peer.node) {
             return;
         }
         if peer.group == self.me.group {
             self.upkeep.asked = None;
-            for held in self.starts.values_mut() {
-                held.passed_on = None;
-            }
+            self.starts.again(Time(u64::MAX));
             if self.role == Role::Candidate {
+                self.tell_config(peer, out);
                 out.send(peer, Message::NewEpoch { epoch: self.e_prom });
             } else if self.e_cur < self.e_prom && self.e_prom.leader == peer.node {
                 let (epoch, clock, progress) = (self.e_prom, self.clock, self.progress());
@@ -167,33 +201,25 @@ impl PrimCast {
             out.send(peer, self.clock_message());
             self.restart_transfer(now, peer);
         } else {
-            self.acknowledge_again(peer, out);
+            self.followers.remove(&peer);
+            self.stream_again(peer, out);
         }
         if let Some(delivered) = self.upkeep.told {
             out.send(peer, Message::Stable { delivered });
         }
     }
 
-    /// ACKs for all that `peer`, of another group, may not have delivered.
-    fn acknowledge_again(&mut self, peer: ProcessId, out: &mut Outbox<Self>) {
-        if !self.stands() {
-            return; // They follow when we enter an epoch.
-        }
+    /// All that `peer`, of another group, may not have delivered, if there is anything.
+    fn stream_again(&mut self, peer: ProcessId, out: &mut Outbox<Self>) {
+        self.tell_config(peer, out);
         let stable = self.upkeep.stable.get(&peer);
-        let slots = self.log.iter_from(0).map(|(_, slot)| slot);
-        let unsettled = slots.filter(|slot| {
+        let needed = self.log.iter_from(0).any(|(_, slot)| {
             let rank = (slot.bound, slot.entry.start.id);
             slot.entry.start.dest.contains(&peer.group)
                 && !(slot.delivered && stable.is_some_and(|stable| *stable >= rank))
         });
-        let acks: Vec<_> = unsettled
-            .map(|slot| {
-                let entry = &slot.entry;
-                RemoteAck { id: entry.start.id, epoch: entry.epoch, ts: entry.ts }
-            })
-            .collect();
-        for acks in acks.chunks(1024) {
-            out.send(peer, Message::RemoteAcks(acks.to_vec()));
+        if needed {
+            self.stream_whole(peer, out);
         }
     }
 
@@ -228,7 +254,20 @@ impl PrimCast {
     fn tell_stable(&mut self, out: &mut Outbox<Self>) {
         let limit = self.stable_limit.unwrap_or(self.delivered);
         let count = self.untold.partition_point(|(position, _)| *position <= limit);
-        let Some((_, delivered)) = self.untold.drain(..count).next_back() else { return };
+        let settled = self.untold.drain(..count).map(|(_, rank)| rank).max();
+        self.upkeep.settled = self.upkeep.settled.max(settled);
+        // All up to it: what is not delivered, or not applied, may stand before what is.
+        let waiting = self.log.queue().first().map(|(rank, _)| rank);
+        let unapplied = self.untold.iter().map(|(_, rank)| *rank).min();
+        let barrier = waiting.into_iter().chain(unapplied).min();
+        let delivered = self.upkeep.settled.map(|settled| match barrier {
+            Some(barrier) if barrier < settled => before(barrier),
+            _ => settled,
+        });
+        let Some(delivered) = delivered.filter(|delivered| Some(*delivered) > self.upkeep.told)
+        else {
+            return;
+        };
         self.upkeep.told = Some(delivered);
         out.persist(Record::Mark); // Durable with it: the deliveries noted before.
         let kept = self.log.iter_from(0).flat_map(|(_, slot)| slot.entry.start.dest.iter());
@@ -265,7 +304,7 @@ impl PrimCast {
     }
 
     fn delivered_by(&self, group: GroupId, rank: Rank, quorum_is_enough: bool) -> bool {
-        let members = &self.groups[&group];
+        let members = self.members.of(group);
         let delivered = members.iter().filter(|node| {
             let process = group.of(**node);
             (process == self.me && self.upkeep.told.is_some_and(|told| told >= rank))

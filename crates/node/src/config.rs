@@ -204,8 +204,13 @@ mod tests {
         let dir = root.path().join("us-1");
         prepare(&dir, 7, "us-1").unwrap();
         let node = NodeDir::open(&dir).unwrap();
-        let mut cluster =
-            ClusterFile { format: 1, cluster: 8, nodes: Vec::new(), rtt_ms: Default::default() };
+        let mut cluster = ClusterFile {
+            format: 1,
+            cluster: 8,
+            nodes: Vec::new(),
+            rtt_ms: Default::default(),
+            order: Default::default(),
+        };
         let path = root.path().join("cluster.json");
         let refused = |cluster: &ClusterFile| {
             fs::write(&path, serde_json::to_vec(cluster).unwrap()).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::application::Networked;
 use bytes::Bytes;
-use meridian_core::{Position, ProcessId};
+use meridian_core::{GroupId, MessageId, Position, ProcessId};
 use meridian_multicast::{Command, Delivery, Output, PrimCast, Timestamp};
 
 /// What a process has told, as far as its owner must do something.
@@ -19,6 +19,8 @@ pub enum Told {
     },
     /// A peer needs the owner's state.
     Wanted(ProcessId),
+    /// A message was not multicast, and will not be: this group cannot be reached.
+    Refused(MessageId, GroupId),
     /// Nothing.
     Nothing,
 }
@@ -61,7 +63,9 @@ impl Hosted for PrimCast {
                 Told::Install { position, state: application }
             }
             Output::SnapshotWanted { to } => Told::Wanted(to),
-            Output::Duplicate(_) | Output::Settled(_) => Told::Nothing,
+            Output::Refused { id, group } => Told::Refused(id, group),
+            // A member is a destination of all that it multicasts.
+            Output::Duplicate(_) | Output::Settled(_) | Output::Ended { .. } => Told::Nothing,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::hosted::{Hosted, Told};
 use crate::member::{DELIVERIES_MAX, Delivered, Outgoing, Patience, Waiting};
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, MessageId, Position, ProcessId, Time};
-use meridian_multicast::{Delivery, Start, Timestamp};
+use meridian_multicast::{Delivery, Dest, Start, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -43,7 +43,7 @@ pub(crate) enum Ask<P: Hosted> {
 
 /// One's own message that was not delivered.
 struct UnderWay {
-    dest: Arc<[GroupId]>,
+    dest: Dest,
     /// `None` once its sender has been told that it is held up.
     done: Option<Done>,
 }
@@ -112,7 +112,7 @@ impl<P: Hosted> Replica<P> {
             let _ = done.send(Err(error)); // Who asked has given up.
             return;
         }
-        let dest: Arc<[GroupId]> = dest.into();
+        let dest = Dest::from_vec(dest);
         let sequence = self.sequence;
         self.sequence += 1;
         self.under_way.insert(sequence, UnderWay { dest: dest.clone(), done: Some(done) });
@@ -120,7 +120,8 @@ impl<P: Hosted> Replica<P> {
         // Those given up still wait: what is below may be forgotten by all.
         let low = self.under_way.first_key_value().map_or(sequence, |(first, _)| *first);
         let id = MessageId { client: self.client, sequence };
-        at.command(P::multicast(Start { id, low, after, dest, touches, payload }));
+        let start = Start { id, low, after, dest, touches, payload, config: None };
+        at.command(P::multicast(start));
     }
 
     /// Why a message cannot go there.
@@ -176,6 +177,14 @@ impl<P: Hosted> Replica<P> {
                 Err(error) => tracing::error!(%error, "a peer's state cannot be read"),
             },
             Told::Wanted(to) => self.wanted.push(to),
+            Told::Refused(id, group) => {
+                if id.client == self.client
+                    && let Some(UnderWay { done: Some(done), .. }) =
+                        self.under_way.remove(&id.sequence)
+                {
+                    let _ = done.send(Err(MulticastError::Unreachable(group))); // Who asked has given up.
+                }
+            }
             Told::Nothing => {}
         }
     }

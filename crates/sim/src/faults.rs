@@ -5,6 +5,7 @@ use crate::owner::Owner;
 use crate::world::{Plan, World};
 use meridian_core::{Process, Time};
 use rand::RngExt;
+use rand::seq::IndexedRandom;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub struct Faults {
     pub down_max: usize,
     /// The network falls into two parts, one of which may still hear the other.
     pub netsplit: Option<Duration>,
+    /// A region of [`crate::Setup`] is cut off as a whole.
+    pub region: Option<Duration>,
     /// How long a netsplit lasts, on average.
     pub split: Duration,
     /// The link between two processes is reset.
@@ -30,6 +33,9 @@ pub struct Faults {
     pub pause: Option<Duration>,
     /// How long it stops, on average.
     pub stop: Duration,
+    /// Someone who leads others (see [`Owner::leads`]) crashes, stops long enough to be deposed, or is
+    /// cut off alone.
+    pub depose: Option<Duration>,
     /// A process replaces its log by a checkpoint.
     pub checkpoint: Option<Duration>,
     /// The clock of a process jumps forward.
@@ -47,10 +53,12 @@ impl Faults {
             outage: Duration::ZERO,
             down_max: usize::MAX,
             netsplit: None,
+            region: None,
             split: Duration::ZERO,
             reset: None,
             pause: None,
             stop: Duration::ZERO,
+            depose: None,
             checkpoint: None,
             clock_jump: None,
             skew_ppm: None,
@@ -65,10 +73,12 @@ impl Faults {
             outage: mean / 2,
             down_max: usize::MAX,
             netsplit: Some(mean),
+            region: Some(mean * 5),
             split: mean,
             reset: Some(mean),
             pause: Some(mean),
             stop: mean / 2,
+            depose: Some(mean * 5),
             checkpoint: Some(mean),
             clock_jump: Some(mean * 5),
             skew_ppm: Some(50_000),
@@ -85,8 +95,10 @@ impl Faults {
             Fault::Crash => self.crash,
             Fault::CrashAll => self.crash_all,
             Fault::Netsplit => self.netsplit,
+            Fault::Region => self.region,
             Fault::Reset => self.reset,
             Fault::Pause => self.pause,
+            Fault::Depose => self.depose,
             Fault::Checkpoint => self.checkpoint,
             Fault::ClockJump => self.clock_jump,
         }
@@ -99,21 +111,39 @@ pub(crate) enum Fault {
     Crash,
     CrashAll,
     Netsplit,
+    Region,
     Reset,
     Pause,
+    Depose,
     Checkpoint,
     ClockJump,
 }
 
-const ALL: [Fault; 7] = [
+const ALL: [Fault; 9] = [
     Fault::Crash,
     Fault::CrashAll,
     Fault::Netsplit,
+    Fault::Region,
     Fault::Reset,
     Fault::Pause,
+    Fault::Depose,
     Fault::Checkpoint,
     Fault::ClockJump,
 ];
+
+/// How long someone who leads is paused to be deposed, at most.
+const DEPOSED: Duration = Duration::from_secs(4);
+
+/// Which of the records that are not durable survive a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unflushed {
+    /// None of them.
+    Lost,
+    /// All, some, or none: the first ones, at random.
+    Chance,
+    /// All of them.
+    Kept,
+}
 
 /// A cut in the network.
 #[derive(Clone, Debug)]
@@ -163,6 +193,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     pub fn crash_after(&mut self, peer: P::Peer, effects: u32) {
         let slot = self.place(peer);
         self.slots[slot].doom = Some(effects);
+    }
+
+    /// Says what survives all further crashes.
+    pub fn keep_at_crashes(&mut self, unflushed: Unflushed) {
+        self.unflushed = unflushed;
     }
 
     /// Starts a process that is down.
@@ -249,7 +284,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     pub(crate) fn crash_slot(&mut self, slot: usize) {
         let log = &self.slots[slot].log;
         let unflushed = usize::try_from(log.end() - log.durable()).expect("fits in memory");
-        let keep = self.part_of(unflushed);
+        let keep = match self.unflushed {
+            Unflushed::Lost => 0,
+            Unflushed::Chance => self.part_of(unflushed),
+            Unflushed::Kept => unflushed,
+        };
         self.log_event("crash", slot, slot, || format!("keeps {keep} of {unflushed} unflushed"));
         self.slots[slot].crash(keep as u64);
         self.slots[slot].keeps_mail = self.random.random_bool(0.5);
@@ -293,6 +332,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 }
             }
             Fault::Netsplit => self.split_at_random(),
+            Fault::Region => self.cut_off_region(),
+            Fault::Depose => self.depose_someone(),
             Fault::Reset => {
                 let other = self.random.random_range(0..self.slots.len());
                 self.reset_link(slot, other);
@@ -339,8 +380,44 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         let to = (0..count).filter(|slot| !from.contains(slot)).collect();
         let both = self.random.random_bool(0.7);
         let (from, to) = if self.random.random_bool(0.5) { (from, to) } else { (to, from) };
-        let id = self.add_cut(Cut { from, to, both });
+        self.cut_for_a_while(Cut { from, to, both });
+    }
+
+    fn cut_for_a_while(&mut self, cut: Cut) {
+        let id = self.add_cut(cut);
         let after = self.up_to(self.faults.split * 2);
         self.plan(after, Plan::Mend(id));
+    }
+
+    fn cut_off_region(&mut self) {
+        if self.regions.len() < 2 {
+            return; // Nobody to be cut off from.
+        }
+        let region = self.random.random_range(0..self.regions.len());
+        let from: BTreeSet<_> = self.regions[region].iter().copied().collect();
+        let to = (0..self.slots.len()).filter(|slot| !from.contains(slot)).collect();
+        let both = self.random.random_bool(0.8);
+        let (from, to) = if self.random.random_bool(0.5) { (from, to) } else { (to, from) };
+        self.cut_for_a_while(Cut { from, to, both });
+    }
+
+    fn depose_someone(&mut self) {
+        let leads = |slot: &usize| {
+            self.slots[*slot].process.as_ref().is_some_and(|process| self.owner.leads(process))
+        };
+        let leaders: Vec<_> = (0..self.slots.len()).filter(leads).collect();
+        let Some(slot) = leaders.choose(&mut self.random).copied() else { return };
+        match self.random.random_range(0..3) {
+            0 => self.crash_someone(slot),
+            1 => {
+                let span = self.up_to(DEPOSED);
+                self.slots[slot].paused_until = (Time(self.now) + span).0;
+            }
+            _ => {
+                let both = self.random.random_bool(0.5);
+                let to = self.others(slot).collect();
+                self.cut_for_a_while(Cut { from: BTreeSet::from([slot]), to, both });
+            }
+        }
     }
 }

@@ -27,8 +27,8 @@ pub(crate) fn trace_wanted() -> bool {
     std::env::var_os("TRACE").is_some()
 }
 
-/// How to see a failure again.
-pub(crate) fn how_to_repeat(seed: u64) -> String {
+/// How to see a failure of a test again.
+pub fn how_to_repeat(seed: u64) -> String {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("the_test");
     format!("SEED={seed} cargo test -p meridian-sim {test}  (TRACE=1 prints all events)")

@@ -1,6 +1,7 @@
 //! What happened in a run of the multicast, as the checkers judge it.
 
 use meridian_core::{GroupId, MessageId, Position, ProcessId, Time};
+use meridian_multicast::{Timestamp, Touches};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +14,10 @@ pub enum Entry {
         id: MessageId,
         /// Its destinations.
         dest: Vec<GroupId>,
+        /// What it must be ordered with.
+        touches: Touches,
+        /// Its final timestamp is to be greater.
+        after: Timestamp,
         /// When.
         t: Time,
     },
@@ -29,17 +34,19 @@ pub enum Entry {
         process: ProcessId,
         /// Which message.
         id: MessageId,
-        /// The place in the group's order that the process gave it; from 1.
+        /// Its final timestamp.
+        ts: Timestamp,
+        /// How many the process has delivered, with this one.
         position: Position,
         /// When.
         t: Time,
     },
-    /// A process took over its group's state up to a position instead of delivering so far.
+    /// A process took over the state of another of its group instead of delivering so far.
     Installed {
         /// Which process.
         process: ProcessId,
-        /// The position.
-        position: Position,
+        /// What the other had delivered, in its order.
+        state: Vec<MessageId>,
     },
     /// A process sent or received a message of the protocol about `id`.
     Step {
@@ -50,8 +57,17 @@ pub enum Entry {
     },
     /// A process crashed.
     Crash(ProcessId),
-    /// It runs again.
+    /// It runs, for the first time or again; what it found on its disk follows as deliveries.
     Recover(ProcessId),
+}
+
+/// What a process delivered between two of its crashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Which process.
+    pub process: ProcessId,
+    /// The messages, in order.
+    pub sequence: Vec<MessageId>,
 }
 
 /// A recorded run.
@@ -90,65 +106,67 @@ impl History {
         sent.collect()
     }
 
+    /// What each message touches.
+    pub fn touches(&self) -> BTreeMap<MessageId, Touches> {
+        let sent = self.entries.iter().filter_map(|entry| match entry {
+            Entry::Multicast { id, touches, .. } => Some((*id, touches.clone())),
+            _ => None,
+        });
+        sent.collect()
+    }
+
     /// All members of the groups `dest`.
     pub fn members<'a>(&'a self, dest: &'a [GroupId]) -> impl Iterator<Item = ProcessId> + 'a {
         dest.iter().filter_map(|group| self.groups.get(group)).flatten().copied()
     }
 
-    /// What each process delivered, in order, over all its lives: what it skipped by taking over a
-    /// state counts as delivered, as its group did.
+    /// What each process delivered, in order, in each of its lives: a life begins with a start, and with
+    /// what the disk kept of the one before. What a process skipped by taking over a state counts as
+    /// delivered, in the order in which its group did.
     ///
     /// # Errors
-    /// If two processes of a group, or two lives of one, put different messages at one position, or
-    /// if a process leaves a hole.
-    pub fn sequences(&self) -> Result<BTreeMap<ProcessId, Vec<MessageId>>, String> {
-        let orders = self.orders()?;
-        let mut reached: BTreeMap<ProcessId, u64> = BTreeMap::new();
+    /// If a process leaves a hole, or takes a delivery back.
+    pub fn lives(&self) -> Result<Vec<Life>, String> {
+        let mut lives: Vec<Life> = Vec::new();
+        let mut last: BTreeMap<ProcessId, usize> = BTreeMap::new();
+        for process in self.groups.values().flatten() {
+            last.insert(*process, lives.len());
+            lives.push(Life { process: *process, sequence: Vec::new() });
+        }
         for entry in &self.entries {
             match entry {
-                Entry::Deliver { process, id, position, .. } => {
-                    let before = reached.entry(*process).or_default();
-                    if position.0 > *before + 1 {
-                        let hole = *before + 1;
-                        return Err(format!("{process} delivers {id} at {position:?}, not {hole}"));
-                    }
-                    *before = (*before).max(position.0);
+                Entry::Recover(process) if !lives[last[process]].sequence.is_empty() => {
+                    last.insert(*process, lives.len());
+                    lives.push(Life { process: *process, sequence: Vec::new() });
                 }
-                Entry::Installed { process, position } => {
-                    let before = reached.entry(*process).or_default();
-                    *before = (*before).max(position.0);
+                Entry::Deliver { process, id, position, .. } => {
+                    let sequence = &mut lives[last[process]].sequence;
+                    let next = sequence.len() as u64 + 1;
+                    if position.0 != next {
+                        return Err(format!("{process} delivers {id} at {position:?}, not {next}"));
+                    }
+                    sequence.push(*id);
+                }
+                Entry::Installed { process, state } => {
+                    let sequence = &mut lives[last[process]].sequence;
+                    if let Some(id) = sequence.iter().find(|id| !state.contains(id)) {
+                        return Err(format!("{process} takes its delivery of {id} back"));
+                    }
+                    sequence.clone_from(state);
                 }
                 _ => {}
             }
         }
-        let mut sequences = BTreeMap::new();
-        for process in self.groups.values().flatten() {
-            let upto = reached.get(process).copied().unwrap_or_default();
-            let order = orders.get(&process.group);
-            let at = |position| order.and_then(|order| order.get(&position)).copied();
-            let sequence: Option<Vec<_>> = (1..=upto).map(at).collect();
-            let Some(sequence) = sequence else {
-                return Err(format!("{process} took over a state that nobody had delivered"));
-            };
-            sequences.insert(*process, sequence);
-        }
-        Ok(sequences)
+        Ok(lives)
     }
 
-    /// For each group, what is at each position.
-    fn orders(&self) -> Result<BTreeMap<GroupId, BTreeMap<u64, MessageId>>, String> {
-        let mut orders: BTreeMap<GroupId, BTreeMap<u64, MessageId>> = BTreeMap::new();
-        for entry in &self.entries {
-            if let Entry::Deliver { process, id, position, .. } = entry {
-                let order = orders.entry(process.group).or_default();
-                let first = *order.entry(position.0).or_insert(*id);
-                if first != *id {
-                    let place = position.0;
-                    return Err(format!("{process} has {id} at {place}, others have {first}"));
-                }
-            }
-        }
-        Ok(orders)
+    /// What each process has delivered, in order, in its last life.
+    ///
+    /// # Errors
+    /// As [`History::lives`].
+    pub fn sequences(&self) -> Result<BTreeMap<ProcessId, Vec<MessageId>>, String> {
+        // A later life replaces an earlier one.
+        Ok(self.lives()?.into_iter().map(|life| (life.process, life.sequence)).collect())
     }
 
     /// The processes that run at the end.
@@ -171,21 +189,19 @@ impl History {
             let members: Vec<_> = members.iter().map(ToString::to_string).collect();
             lines.push(json!({"ev": "group", "group": name(group), "members": members}));
         }
-        let mut reached: BTreeMap<ProcessId, Position> = BTreeMap::new();
+        let mut said = BTreeSet::new();
         for entry in &self.entries {
             lines.push(match entry {
-                Entry::Multicast { id, dest, t } => {
+                Entry::Multicast { id, dest, t, .. } => {
                     let dest: Vec<_> = dest.iter().map(name).collect();
                     let client = format!("{:x}", id.client.0);
                     let id = id.to_string();
                     json!({"ev": "multicast", "p": client, "t": t.0, "m": id, "dest": dest})
                 }
-                Entry::Deliver { process, id, position, t } => {
-                    let before = reached.entry(*process).or_default();
-                    if position <= before {
+                Entry::Deliver { process, id, t, .. } => {
+                    if !said.insert((*process, *id)) {
                         continue;
                     }
-                    *before = *position;
                     let (p, m) = (process.to_string(), id.to_string());
                     json!({"ev": "deliver", "p": p, "t": t.0, "m": m})
                 }
@@ -211,18 +227,29 @@ mod tests {
     use crate::checkers::examples::*;
 
     #[test]
-    fn a_process_may_deliver_again_but_not_otherwise() {
+    fn a_process_may_deliver_again_after_a_start_but_not_otherwise() {
         let mut history = groups(1, 2);
-        history.push(multicast(1, &[0], 0));
-        history.push(multicast(2, &[0], 0));
         history.push(deliver(0, 0, 1, 1));
+        history.push(Entry::Crash(process(0, 0)));
+        history.push(Entry::Recover(process(0, 0)));
         history.push(deliver(0, 0, 1, 1));
         history.push(deliver(0, 0, 2, 2));
         assert_eq!(history.sequences().unwrap()[&process(0, 0)], [id(1), id(2)]);
-        history.push(Entry::Installed { process: process(0, 1), position: Position(2) });
-        assert_eq!(history.sequences().unwrap()[&process(0, 1)], [id(1), id(2)]);
-        history.push(deliver(0, 1, 2, 1));
-        assert!(history.sequences().unwrap_err().contains("others have"));
+        assert_eq!(history.lives().unwrap().len(), 3);
+        history.push(deliver(0, 0, 2, 2));
+        assert!(history.sequences().unwrap_err().contains("at Position(2), not 3"));
+    }
+
+    #[test]
+    fn a_state_taken_over_counts_and_takes_nothing_back() {
+        let mut history = groups(1, 2);
+        history.push(deliver(0, 0, 1, 1));
+        let state = vec![id(2), id(1)];
+        history.push(Entry::Installed { process: process(0, 0), state: state.clone() });
+        assert_eq!(history.sequences().unwrap()[&process(0, 0)], state);
+        history.push(deliver(0, 0, 3, 3));
+        history.push(Entry::Installed { process: process(0, 0), state });
+        assert!(history.sequences().unwrap_err().contains("takes its delivery of 9.3 back"));
     }
 
     #[test]

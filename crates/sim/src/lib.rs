@@ -12,7 +12,10 @@
 //! | `faults` | [`Faults`]: crashes, netsplits, resets, pauses, checkpoints, clocks |
 //! | `owner` | [`Owner`]: the workload on top |
 //! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
+//! | [`trial`] | clients and faults for a while, then peace and a judgement: what tests and command run |
+//! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`files`] | clients that use the file system of whole nodes |
+//! | [`search`] | many short runs of any multicast protocol |
 //! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
 //!
 //! Time and loss are simulated; that a network repeats or reorders packets is not: it is what
@@ -25,17 +28,23 @@ pub mod files;
 mod harness;
 pub mod history;
 mod link;
+mod manner;
 mod owner;
+pub mod plain;
+pub mod planted;
 pub mod replica;
 mod run;
+pub mod search;
 mod slot;
 #[cfg(test)]
 mod toy_tests;
+pub mod trial;
 pub mod workload;
 mod world;
 
-pub use faults::{CutId, Faults};
-pub use harness::each_seed;
+pub use faults::{CutId, Faults, Unflushed};
+pub use harness::{each_seed, how_to_repeat};
 pub use history::{Entry, History};
 pub use owner::{Ask, Owner};
+pub use trial::{Failure, Report, Trial, run};
 pub use world::{Delay, Random, Setup, World};

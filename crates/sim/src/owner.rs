@@ -47,6 +47,11 @@ pub trait Owner<P: Process> {
     /// to itself.
     fn traffic(&mut self, _at: P::Peer, _message: &P::Message) {}
 
+    /// Whether the process leads others: faults are aimed at it.
+    fn leads(&self, _process: &P) -> bool {
+        false
+    }
+
     /// Called after each event with the process that stepped; `durable` tells whether all that it
     /// has persisted is, so that no crash can undo its state.
     ///

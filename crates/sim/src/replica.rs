@@ -3,8 +3,11 @@
 //! checkpoints, and travels in snapshots.
 
 use bytes::Bytes;
-use meridian_core::{Effect, Event, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time};
-use meridian_multicast::{Command, Message, Output, PrimCast, Record};
+use meridian_core::{
+    ClientId, Effect, Event, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
+};
+use meridian_multicast::{Command, Message, Output, PrimCast, Rank, Record, Timestamp};
+use std::collections::BTreeSet;
 
 /// What a replica makes durable.
 #[derive(Clone, Debug)]
@@ -12,7 +15,7 @@ pub enum Kept {
     /// The protocol's record.
     Protocol(Record),
     /// In a checkpoint: what was delivered.
-    Application(Vec<MessageId>),
+    Application(Vec<Rank>),
 }
 
 /// See the module.
@@ -20,31 +23,41 @@ pub enum Kept {
 pub struct Replica {
     /// The protocol.
     pub multicast: PrimCast,
-    /// The application: the message at each position, from 1.
-    pub delivered: Vec<MessageId>,
+    /// The application: all that was delivered, in this order.
+    pub delivered: Vec<Rank>,
+    /// What the last step delivered, or took over.
+    pub news: Vec<Rank>,
 }
 
 impl Replica {
     /// On top of `multicast`, which has delivered nothing.
     pub fn new(multicast: PrimCast) -> Self {
-        Replica { multicast, delivered: Vec::new() }
+        Replica { multicast, delivered: Vec::new(), news: Vec::new() }
     }
 
-    /// The application's state in bytes: 16 for each message.
+    /// The application's state in bytes.
     fn encode(&self) -> Bytes {
-        let numbers = self.delivered.iter().flat_map(|id| [id.client.0, id.sequence]);
-        numbers.flat_map(u64::to_le_bytes).collect()
+        let numbers = |(ts, id): &Rank| [ts.0, id.client.0, id.sequence];
+        self.delivered.iter().flat_map(numbers).flat_map(u64::to_le_bytes).collect()
+    }
+
+    /// The state that [`Replica::encode`] gave.
+    pub fn decode(application: &[u8]) -> Vec<Rank> {
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let rank = |bytes: &[u8]| {
+            let (client, sequence) = (ClientId(number(&bytes[8..16])), number(&bytes[16..]));
+            (Timestamp(number(&bytes[..8])), MessageId { client, sequence })
+        };
+        application.chunks_exact(24).map(rank).collect()
     }
 
     fn install(&mut self, position: Position, application: &[u8]) {
-        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        let pairs = application.chunks_exact(16).map(|pair| MessageId {
-            client: meridian_core::ClientId(number(&pair[..8])),
-            sequence: number(&pair[8..]),
-        });
-        let state: Vec<_> = pairs.collect();
+        let state = Self::decode(application);
         assert_eq!(state.len() as u64, position.0, "a snapshot of another position");
-        assert!(state.starts_with(&self.delivered), "a snapshot takes deliveries back");
+        let mut new: BTreeSet<_> = state.iter().copied().collect();
+        let kept = self.delivered.iter().all(|rank| new.remove(rank));
+        assert!(kept, "a snapshot takes deliveries back");
+        self.news.extend(new);
         self.delivered = state;
     }
 
@@ -52,7 +65,9 @@ impl Replica {
     fn apply(&mut self, output: &Output) -> Option<Command> {
         match output {
             Output::Deliver(delivery) => {
-                self.delivered.push(delivery.start.id);
+                let rank = (delivery.ts, delivery.start.id);
+                self.delivered.push(rank);
+                self.news.push(rank);
                 assert_eq!(delivery.position.0, self.delivered.len() as u64, "a position skipped");
                 None
             }
@@ -65,7 +80,10 @@ impl Replica {
                 position: Position(self.delivered.len() as u64),
                 application: self.encode(),
             }),
-            Output::Duplicate(_) | Output::Settled(_) => None,
+            Output::Duplicate(_)
+            | Output::Settled(_)
+            | Output::Ended { .. }
+            | Output::Refused { .. } => None,
         }
     }
 
@@ -106,6 +124,7 @@ impl Process for Replica {
             Event::Restarted(peer) => Event::Restarted(peer),
             Event::Idle => Event::Idle,
         };
+        self.news.clear();
         let mut inner = Outbox::new();
         self.multicast.step(now, event, &mut inner);
         self.pass_on(now, &mut inner, out);
@@ -134,7 +153,9 @@ pub fn subjects(message: &Message) -> Vec<MessageId> {
     match message {
         Message::Start(start) => vec![start.id],
         Message::Append { entries, .. } => entries.iter().map(|entry| entry.start.id).collect(),
-        Message::RemoteAcks(acks) => acks.iter().map(|ack| ack.id).collect(),
+        Message::Starts(starts) => starts.iter().map(|start| start.id).collect(),
+        Message::RemoteAppend { entries, .. } => entries.iter().map(|entry| entry.id).collect(),
+        Message::Ready(ids) => ids.clone(),
         Message::Final { id, .. } | Message::Pull(id) => vec![*id],
         Message::Fetched { part, .. } | Message::NewState { part, .. } => {
             part.entries.iter().map(|entry| entry.start.id).collect()
@@ -142,6 +163,22 @@ pub fn subjects(message: &Message) -> Vec<MessageId> {
         // These name no message, or (a snapshot) all of the group's past.
         _ => Vec::new(),
     }
+}
+
+/// Whether it is of what groups say to each other (some of it also inside a group).
+pub fn is_between_groups(message: &Message) -> bool {
+    matches!(
+        message,
+        Message::Start(_)
+            | Message::Starts(_)
+            | Message::RemoteAppend { .. }
+            | Message::RemoteAck { .. }
+            | Message::RemoteWanted
+            | Message::Stability(_)
+            | Message::Ready(_)
+            | Message::Final { .. }
+            | Message::Pull(_)
+    )
 }
 
 /// Groups 0, 1, .. with as many members as `sizes` says; the nodes of group g are 100 g, 100 g + 1, ..

@@ -22,7 +22,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             process.replay(record);
         }
         self.owner.started(self.slots[slot].peer, &process, Time(self.now));
-        let clock = self.random_clock();
+        let clock = self.clock_of(slot);
         let place = &mut self.slots[slot];
         place.clock = clock;
         place.process = Some(process);
@@ -56,8 +56,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
     }
 
-    fn random_clock(&mut self) -> Clock {
-        let Some(fast_ppm) = self.faults.skew_ppm else { return Clock::default() };
+    fn clock_of(&mut self, slot: usize) -> Clock {
+        let Some(fast_ppm) = self.faults.skew_ppm else {
+            let ahead = (self.ahead)(self.slots[slot].peer);
+            return Clock { offset: (Time(0) + ahead).0, fast_ppm: 0 };
+        };
         let offset = self.random.random_range(0..CLOCK_START_MAX.as_nanos() as u64);
         Clock { offset, fast_ppm: self.random.random_range(0..=fast_ppm) }
     }

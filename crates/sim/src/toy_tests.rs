@@ -251,3 +251,20 @@ fn an_exact_world_counts_steps() {
     world.run_for(Duration::from_nanos(1));
     assert!((0..PEERS).all(|peer| world.owner.heard[&peer].contains(&5)));
 }
+
+#[test]
+fn clocks_are_ahead_as_the_setup_says() {
+    let ms = Duration::from_millis(1);
+    let mut setup = Setup::exact((0..PEERS).collect(), ms, |_| Toy::new(false));
+    setup.ahead = Box::new(move |peer| ms * 10 * u32::from(peer));
+    let mut world = World::new(0, setup, Asker::new(0));
+    world.run_for(ms);
+    world.crash(2);
+    world.restart(2);
+    world.ask(Ask::Command { to: 1, command: 5, after: ms * 2 });
+    world.run_for(ms * 3);
+    // The others hear it one unit later, and that is the last that has happened to them.
+    for (peer, process) in world.processes().filter(|(peer, _)| *peer != 1) {
+        assert_eq!(process.last_now, Time(0) + ms * 10 * u32::from(peer) + ms * 4, "{peer}");
+    }
+}

@@ -1,61 +1,20 @@
 //! Clients that multicast, and what holds at every moment: the owner of a world of [`Replica`]s.
 
+use crate::checkers::{Ranks, SafeTimes};
 use crate::history::{Entry, History};
+pub use crate::manner::{Manner, Senders};
 use crate::owner::{Ask, Owner};
-use crate::replica::{Replica, subjects};
+use crate::replica::{Replica, is_between_groups, subjects};
 use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time};
-use meridian_multicast::{Command, Delivery, Message, Output, Start, Timestamp};
+use meridian_multicast::{
+    Command, Delivery, Message, Order, Output, Rank, Role, Start, Timestamp, Touches,
+};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// A payload that fills logs.
-static BIG: [u8; 4 << 20] = [0; 4 << 20];
-
-/// How clients behave.
-#[derive(Clone, Debug)]
-pub struct Manner {
-    /// How many there are.
-    pub clients: u64,
-    /// How many messages each sends.
-    pub messages: u64,
-    /// How long a client thinks between two messages at most.
-    pub think: Duration,
-    /// How long it waits before it sends again.
-    pub patience: Duration,
-    /// How many messages it may wait for at a time.
-    pub window: usize,
-    /// One client in so many dies while it sends a message; 0 for none.
-    pub mortal: u64,
-    /// How long a message from a client to a process travels: at least, and at most.
-    pub way: (Duration, Duration),
-    /// How many destinations a message has at most.
-    pub dest_max: usize,
-    /// One START in so many arrives once more, up to so much later than the first; 0 for none.
-    pub repeats: (u32, Duration),
-    /// One message in so many is 4 MiB long; 0 for none.
-    pub big: u32,
-}
-
-impl Default for Manner {
-    fn default() -> Self {
-        Manner {
-            clients: 4,
-            messages: 40,
-            think: Duration::from_millis(200),
-            patience: Duration::from_millis(500),
-            window: 4,
-            mortal: 4,
-            way: (Duration::from_micros(50), Duration::from_millis(3)),
-            dest_max: 3,
-            repeats: (8, Duration::from_secs(2)),
-            big: 0,
-        }
-    }
-}
 
 struct Client {
     id: ClientId,
@@ -63,6 +22,8 @@ struct Client {
     dies_at: Option<u64>,
     dead: bool,
     waiting: BTreeMap<u64, Waiting>,
+    /// The greatest timestamp of a message of its own that it knows to be delivered.
+    seen: Timestamp,
 }
 
 struct Waiting {
@@ -78,14 +39,23 @@ pub struct Workload {
     pub history: History,
     /// Deliveries, each time a process makes one, replays not counted.
     pub deliveries: u64,
+    /// Which order the processes are to keep.
+    pub order: Order,
+    /// The processes that have sent or received anything that groups say to each other.
+    pub between: BTreeSet<ProcessId>,
     groups: BTreeMap<GroupId, Vec<NodeId>>,
     manner: Manner,
     random: Random,
     clients: Vec<Client>,
-    order: BTreeMap<GroupId, Vec<MessageId>>,
+    sent: BTreeMap<MessageId, Start>,
+    /// What anyone has delivered, in each group.
+    delivered: BTreeMap<GroupId, BTreeSet<MessageId>>,
     finals: BTreeMap<MessageId, Timestamp>,
-    last: BTreeMap<ProcessId, (Timestamp, MessageId)>,
+    ranks: BTreeMap<ProcessId, Ranks>,
     reached: BTreeMap<ProcessId, Position>,
+    /// What each process has delivered in any of its lives.
+    ever: BTreeMap<ProcessId, BTreeSet<Rank>>,
+    safe: SafeTimes,
     checks: u64,
 }
 
@@ -102,20 +72,26 @@ impl Workload {
             let dies = manner.mortal > 0 && client % manner.mortal == 0;
             let dies_at = dies.then(|| random.random_range(1..=manner.messages));
             let waiting = BTreeMap::new();
-            Client { id: ClientId(client), next: 1, dies_at, dead: false, waiting }
+            let (id, seen) = (ClientId(client), Timestamp(0));
+            Client { id, next: 1, dies_at, dead: false, waiting, seen }
         });
         let clients = clients.collect();
         Workload {
             history,
             deliveries: 0,
+            order: Order::default(),
+            between: BTreeSet::new(),
             groups,
             manner,
             random,
             clients,
-            order: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            delivered: BTreeMap::new(),
             finals: BTreeMap::new(),
-            last: BTreeMap::new(),
+            ranks: BTreeMap::new(),
             reached: BTreeMap::new(),
+            ever: BTreeMap::new(),
+            safe: SafeTimes::default(),
             checks: 0,
         }
     }
@@ -148,17 +124,38 @@ impl Workload {
     /// Whether each process has said that it delivered all that any of its group did.
     pub fn is_level(&self) -> bool {
         let level = |process: &ProcessId| {
-            let order = self.order.get(&process.group).map_or(0, |order| order.len() as u64);
-            self.reached.get(process).copied().unwrap_or_default().0 == order
+            let count = self.delivered.get(&process.group).map_or(0, |ids| ids.len() as u64);
+            self.reached.get(process).copied().unwrap_or_default().0 == count
         };
         self.history.groups.values().flatten().all(level)
     }
 
-    /// One message, multicast now; the client never sends it again.
+    /// One message that conflicts with all, multicast now; the client never sends it again.
     pub fn multicast(&mut self, id: MessageId, dest: &[u16], now: Time) -> Start {
+        self.multicast_touching(id, dest, Touches::All, now)
+    }
+
+    /// The same, of what touches less.
+    pub fn multicast_touching(
+        &mut self,
+        id: MessageId,
+        dest: &[u16],
+        touches: Touches,
+        now: Time,
+    ) -> Start {
         let dest: Vec<_> = dest.iter().copied().map(GroupId).collect();
-        self.history.push(Entry::Multicast { id, dest: dest.clone(), t: now });
-        Start { low: 1, ..Start::new(id, dest, Bytes::from_static(b"payload")) }
+        let start =
+            Start { low: 1, touches, ..Start::new(id, dest, Bytes::from_static(b"payload")) };
+        self.begins(&start, now);
+        start
+    }
+
+    /// The message `start` is multicast now, by somebody else.
+    pub fn begins(&mut self, start: &Start, t: Time) {
+        let Start { id, after, .. } = *start;
+        let (dest, touches) = (start.dest.to_vec(), start.touches.clone());
+        self.history.push(Entry::Multicast { id, dest, touches, after, t });
+        self.sent.insert(id, start.clone());
     }
 
     fn send_new(&mut self, at: usize, now: Time) -> Vec<Ask<Replica>> {
@@ -171,15 +168,14 @@ impl Workload {
         let sequence = client.next;
         client.next += 1;
         let low = client.waiting.keys().next().copied().unwrap_or(sequence);
-        let id = MessageId { client: client.id, sequence };
-        let big = self.manner.big > 0 && self.random.random_ratio(1, self.manner.big);
-        let payload = match big {
-            true => Bytes::from_static(&BIG),
-            false => Bytes::from(id.to_string().into_bytes()),
-        };
-        let start = Start { low, ..Start::new(id, dest.clone(), payload) };
-        self.history.push(Entry::Multicast { id, dest: dest.clone(), t: now });
-        let mut silent: BTreeSet<_> = dest.iter().copied().collect();
+        let (id, seen) = (MessageId { client: client.id, sequence }, client.seen);
+        let touches = self.manner.touches(&mut self.random);
+        let after = self.manner.bound(seen, &mut self.random);
+        let payload = self.manner.payload(&id.to_string(), &mut self.random);
+        let start = Start { low, after, touches, ..Start::new(id, dest, payload) };
+        self.begins(&start, now);
+        let mut silent: BTreeSet<_> = start.dest.iter().copied().collect();
+        let client = &mut self.clients[at];
         if client.dies_at == Some(sequence) {
             client.dead = true;
             silent.retain(|_| self.random.random_bool(0.5));
@@ -190,24 +186,32 @@ impl Workload {
         asks
     }
 
-    /// Sends to one member of each of the groups.
+    /// Sends to one member of each of the groups, or to one process that is to multicast it.
     fn send(&mut self, start: &Start, groups: &BTreeSet<GroupId>) -> Vec<Ask<Replica>> {
         let mut asks = Vec::new();
-        for group in groups {
-            let members = &self.groups[group];
-            let node = *members.choose(&mut self.random).expect("groups have members");
-            let (least, most) = self.manner.way;
-            let after = self.random.random_range(least..=most);
-            let to = ProcessId { group: *group, node };
-            let command = Command::Start(start.clone());
-            let (ratio, later) = self.manner.repeats;
-            if ratio > 0 && self.random.random_ratio(1, ratio) {
-                let after = after + self.random.random_range(Duration::ZERO..=later);
-                asks.push(Ask::Command { to, command: command.clone(), after });
+        if self.manner.by_member(&mut self.random) && !groups.is_empty() {
+            let all: Vec<_> = self.groups.keys().copied().collect();
+            let group = *all.choose(&mut self.random).expect("there are groups");
+            self.send_to(group, &Command::Multicast(start.clone()), &mut asks);
+        } else {
+            for group in groups {
+                self.send_to(*group, &Command::Start(start.clone()), &mut asks);
             }
-            asks.push(Ask::Command { to, command, after });
         }
         asks
+    }
+
+    fn send_to(&mut self, group: GroupId, command: &Command, asks: &mut Vec<Ask<Replica>>) {
+        let node = *self.groups[&group].choose(&mut self.random).expect("groups have members");
+        let to = ProcessId { group, node };
+        let (least, most) = self.manner.way;
+        let after = self.random.random_range(least..=most);
+        let (ratio, later) = self.manner.repeats;
+        if ratio > 0 && self.random.random_ratio(1, ratio) {
+            let after = after + self.random.random_range(Duration::ZERO..=later);
+            asks.push(Ask::Command { to, command: command.clone(), after });
+        }
+        asks.push(Ask::Command { to, command: command.clone(), after });
     }
 
     fn send_again(&mut self, at: usize, now: Time) -> Vec<Ask<Replica>> {
@@ -227,6 +231,9 @@ impl Workload {
         let Some(client) = self.clients.iter_mut().find(|client| client.id == id.client) else {
             return;
         };
+        if let Some(ts) = self.finals.get(&id) {
+            client.seen = client.seen.max(*ts);
+        }
         if let Some(waiting) = client.waiting.get_mut(&id.sequence) {
             waiting.silent.remove(&group);
             if waiting.silent.is_empty() {
@@ -235,15 +242,22 @@ impl Workload {
         }
     }
 
+    /// Judges at once much of what the checkers would judge at the end, for a short trace.
     fn on_delivery(&mut self, at: ProcessId, delivery: &Delivery, now: Time) {
         let Delivery { start, ts, position } = delivery;
         let rank = (*ts, start.id);
-        let last = self.last.insert(at, rank);
-        assert!(last < Some(rank), "{at} delivers {rank:?} after {last:?}");
+        let sent = self.sent.get(&start.id);
+        assert!(
+            sent.is_some_and(|sent| is_same(sent, start)),
+            "{at} delivers another {}",
+            start.id
+        );
+        let greater = self.ranks.entry(at).or_default().raise(&start.touches, rank);
+        assert!(greater.is_none(), "{at} delivers {rank:?} after {greater:?}");
         let first = *self.finals.entry(start.id).or_insert(*ts);
         assert_eq!(first, *ts, "{at} has another final timestamp for {}", start.id);
         self.deliveries += 1;
-        self.note(at, start.id, *position, now);
+        self.note(at, rank, *position, now);
         self.answered(at.group, start.id);
     }
 
@@ -252,18 +266,20 @@ impl Workload {
         *reached = position.max(*reached);
     }
 
-    /// Judges at once what the checkers would judge at the end, for a short trace.
-    fn note(&mut self, process: ProcessId, id: MessageId, position: Position, t: Time) {
-        let order = self.order.entry(process.group).or_default();
-        let place = usize::try_from(position.0 - 1).expect("fits in memory");
-        assert!(place <= order.len(), "{process} delivers {id} at {position:?}: a hole");
-        match order.get(place) {
-            None => order.push(id),
-            Some(first) => assert_eq!(*first, id, "{process} differs at {position:?}"),
-        }
+    fn note(&mut self, process: ProcessId, (ts, id): Rank, position: Position, t: Time) {
+        self.delivered.entry(process.group).or_default().insert(id);
         self.reach(process, position);
-        self.history.push(Entry::Deliver { process, id, position, t });
+        self.history.push(Entry::Deliver { process, id, ts, position, t });
     }
+}
+
+/// Whether a message is delivered as it was sent.
+fn is_same(sent: &Start, delivered: &Start) -> bool {
+    let payload = (&sent.payload, &delivered.payload);
+    // Most payloads are shared, not copied.
+    let equal = payload.0.as_ptr() == payload.1.as_ptr() || payload.0 == payload.1;
+    let rest = |start: &Start| (start.id, start.after, start.dest.clone(), start.touches.clone());
+    equal && payload.0.len() == payload.1.len() && rest(sent) == rest(delivered)
 }
 
 impl Owner<Replica> for Workload {
@@ -271,11 +287,19 @@ impl Owner<Replica> for Workload {
         match output {
             Output::Deliver(delivery) => self.on_delivery(at, &delivery, now),
             Output::Duplicate(id) => self.answered(at.group, id),
-            Output::Install { position, .. } => {
+            Output::Install { position, application } => {
                 self.reach(at, position);
-                self.history.push(Entry::Installed { process: at, position });
+                self.ranks.remove(&at);
+                let state = Replica::decode(&application);
+                let state = state.into_iter().map(|(_, id)| id).collect();
+                self.history.push(Entry::Installed { process: at, state });
             }
-            Output::Settled(_) | Output::SnapshotWanted { .. } => {}
+            Output::Ended { id, ts } => {
+                let known = *self.finals.entry(id).or_insert(ts);
+                assert_eq!(known, ts, "{at} is told another final timestamp of {id}");
+            }
+            // Who was refused asks again.
+            Output::Settled(_) | Output::Refused { .. } | Output::SnapshotWanted { .. } => {}
         }
         Vec::new()
     }
@@ -298,36 +322,51 @@ impl Owner<Replica> for Workload {
     }
 
     fn commanded(&mut self, at: ProcessId, command: &Command, _now: Time) {
-        if let Command::Start(start) = command {
+        if let Command::Start(start) | Command::Multicast(start) = command {
             self.history.push(Entry::Asked { process: at, id: start.id });
         }
     }
 
     fn crashed(&mut self, at: ProcessId, _now: Time) {
         self.history.push(Entry::Crash(at));
-        self.last.remove(&at);
+        self.ranks.remove(&at);
+        self.reached.remove(&at);
     }
 
     fn started(&mut self, at: ProcessId, process: &Replica, now: Time) {
         self.history.push(Entry::Recover(at));
         assert_eq!(process.multicast.delivered().0, process.delivered.len() as u64);
-        for (position, id) in (1..).zip(&process.delivered) {
-            self.note(at, *id, Position(position), now);
+        for (position, rank) in (1..).zip(&process.delivered) {
+            self.note(at, *rank, Position(position), now);
         }
+        self.safe.started(at);
+    }
+
+    fn leads(&self, process: &Replica) -> bool {
+        process.multicast.role() == Role::Primary
     }
 
     fn traffic(&mut self, at: ProcessId, message: &Message) {
+        if is_between_groups(message) {
+            self.between.insert(at);
+        }
         for id in subjects(message) {
             self.history.push(Entry::Step { process: at, id });
         }
     }
 
-    fn check(&mut self, _at: ProcessId, process: &Replica, _durable: bool) -> Result<(), String> {
+    fn check(&mut self, at: ProcessId, process: &Replica, durable: bool) -> Result<(), String> {
         // It walks the whole state: not after each event.
         self.checks += 1;
         if self.checks.is_multiple_of(16) {
             process.multicast.check_invariants();
         }
-        Ok(())
+        let ever = self.ever.entry(at).or_default();
+        let lowest = process.news.iter().map(|rank| rank.0).min();
+        let new = process.news.iter().filter(|rank| ever.insert(**rank));
+        let lowest_new = new.map(|rank| rank.0).min();
+        let safe = process.multicast.safe_ts();
+        let step = self.safe.step(at, [lowest, lowest_new], safe, durable);
+        step.map_err(|what| format!("safe timestamps: {what}"))
     }
 }

@@ -1,6 +1,6 @@
 //! A whole cluster in one thread: virtual time, and one seed that decides everything.
 
-use crate::faults::{Cut, Fault, Faults};
+use crate::faults::{Cut, Fault, Faults, Unflushed};
 use crate::harness;
 use crate::link::{Item, Link};
 use crate::owner::{Ask, Owner};
@@ -30,12 +30,17 @@ pub struct Setup<P: Process> {
     pub delay: Delay<P::Peer>,
     /// The shortest and the longest flush.
     pub flush: (Duration, Duration),
+    /// How far the clock of a process is ahead of the world's: a bound of it is the bound of their skew.
+    /// Not asked where [`Faults`] let clocks show anything.
+    pub ahead: Box<dyn FnMut(P::Peer) -> Duration>,
     /// How long a process is busy with a batch of events at most.
     pub busy: Duration,
     /// How many events make a batch at most; [`Event::Idle`] follows each.
     pub batch: usize,
     /// What may go wrong.
     pub faults: Faults,
+    /// Who is cut off together.
+    pub regions: Vec<Vec<P::Peer>>,
     /// Whether the hash of the trace covers the contents of messages: thorough, and slow.
     pub deep: bool,
 }
@@ -52,9 +57,11 @@ impl<P: Process> Setup<P> {
                 Duration::from_micros(random.random_range(50..=most))
             }),
             flush: (Duration::from_micros(100), Duration::from_millis(5)),
+            ahead: Box::new(|_| Duration::ZERO),
             busy: Duration::from_micros(50),
             batch: 8,
             faults: Faults::none(),
+            regions: Vec::new(),
             deep: false,
         }
     }
@@ -66,12 +73,17 @@ impl<P: Process> Setup<P> {
         unit: Duration,
         make: impl FnMut(P::Peer) -> P + 'static,
     ) -> Self {
+        Setup::lan(peers, make).exactly(unit)
+    }
+
+    /// The same, but as in [`Setup::exact`].
+    pub fn exactly(self, unit: Duration) -> Self {
         Setup {
             delay: Box::new(move |_, _, _| unit),
             flush: (Duration::ZERO, Duration::ZERO),
             busy: Duration::ZERO,
             batch: usize::MAX,
-            ..Setup::lan(peers, make)
+            ..self
         }
     }
 }
@@ -110,6 +122,7 @@ pub struct World<P: Process, O: Owner<P>> {
     make: Box<dyn FnMut(P::Peer) -> P>,
     delay: Delay<P::Peer>,
     pub(crate) flush: (Duration, Duration),
+    pub(crate) ahead: Box<dyn FnMut(P::Peer) -> Duration>,
     pub(crate) busy: Duration,
     pub(crate) batch: usize,
     pub(crate) slots: Vec<Slot<P>>,
@@ -118,6 +131,8 @@ pub struct World<P: Process, O: Owner<P>> {
     pub(crate) cuts: BTreeMap<u64, Cut>,
     pub(crate) faults: Faults,
     pub(crate) faults_generation: u64,
+    pub(crate) regions: Vec<Vec<usize>>,
+    pub(crate) unflushed: Unflushed,
     pub(crate) outbox: Outbox<P>,
 }
 
@@ -133,6 +148,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 links.insert((from, to), Link::default());
             }
         }
+        let of = |region: &Vec<P::Peer>| region.iter().map(|peer| places[peer]).collect();
+        let regions = setup.regions.iter().map(of).collect();
         let mut world = World {
             owner,
             seed,
@@ -149,6 +166,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             make: setup.make,
             delay: setup.delay,
             flush: setup.flush,
+            ahead: setup.ahead,
             busy: setup.busy,
             batch: setup.batch,
             slots: setup.peers.into_iter().map(Slot::new).collect(),
@@ -157,6 +175,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             cuts: BTreeMap::new(),
             faults: Faults::none(),
             faults_generation: 0,
+            regions,
+            unflushed: Unflushed::Chance,
             outbox: Outbox::new(),
         };
         // With faults the processes start one after the other, so that some miss the first messages.
@@ -213,6 +233,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     /// Says nothing of the seed when a test fails: for tests that expect to.
     pub fn say_nothing(&mut self) {
         self.quiet = true;
+    }
+
+    /// From now on all events are printed.
+    pub fn show_trace(&mut self) {
+        self.trace = true;
     }
 
     /// Lets `span` pass.

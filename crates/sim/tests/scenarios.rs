@@ -3,9 +3,9 @@
 mod cluster;
 
 use bytes::Bytes;
-use cluster::{Cluster, is_quiet, judge, process, setup};
+use cluster::{Cluster, is_quiet, judge, process, setup_of};
 use meridian_core::{ClientId, GroupId, MessageId, ProcessId, Time};
-use meridian_multicast::{Command, Mutation, Role, Start};
+use meridian_multicast::{ClockSource, Command, Mutation, Options, Order, Role, Start, Touches};
 use meridian_sim::checkers::check_latency;
 use meridian_sim::replica::groups_of;
 use meridian_sim::workload::{Manner, Workload};
@@ -18,9 +18,15 @@ const SETTLE: Duration = Duration::from_secs(8);
 
 /// Settled groups without clients.
 fn settled(sizes: &[u16], exact: Option<Duration>) -> Cluster {
-    let manner = Manner { clients: 0, ..Manner::default() };
-    let workload = Workload::new(0, groups_of(sizes), manner);
-    let mut world = World::new(0, setup(sizes, Mutation::Correct, exact), workload);
+    settled_of(sizes, Options::default(), exact)
+}
+
+fn settled_of(sizes: &[u16], options: Options, exact: Option<Duration>) -> Cluster {
+    // They say themselves what they touch.
+    let manner = Manner { clients: 0, keys: 1, ..Manner::default() };
+    let mut workload = Workload::new(0, groups_of(sizes), manner);
+    workload.order = options.order;
+    let mut world = World::new(0, setup_of(sizes, options, Mutation::Correct, exact), workload);
     world.run_for(SETTLE);
     for group in groups_of(sizes).into_keys() {
         primary(&world, group.0);
@@ -179,7 +185,9 @@ fn a_process_that_lags_far_comes_back_by_a_snapshot() {
     for n in 1..=30 {
         let now: Time = world.now();
         let dest: &[u16] = if n % 3 == 0 { &[0, 1] } else { &[0] };
-        let start = Start { payload: big.clone(), ..world.owner.multicast(id(n), dest, now) };
+        let dest_groups: Vec<_> = dest.iter().copied().map(GroupId).collect();
+        let start = Start::new(id(n), dest_groups, big.clone());
+        world.owner.begins(&start, now);
         let to: Vec<_> = dest.iter().map(|group| process(*group, 0)).collect();
         send(&mut world, start, &to, UNIT);
         world.run_for(Duration::from_millis(300));
@@ -196,58 +204,6 @@ fn a_process_that_lags_far_comes_back_by_a_snapshot() {
     world.run_for(Duration::from_secs(8));
     assert_eq!(deliveries(&world, 31), 2);
     judge(&world);
-}
-
-/// A process promises to a new epoch, restarts, and hears of the old primary only. What it then
-/// acknowledges to that one is lost in the new epoch, unless the promise binds it still.
-fn a_promise_then_a_restart(mutation: Mutation, seed: u64, wait: Duration) {
-    let manner = Manner { clients: 0, ..Manner::default() };
-    let workload = Workload::new(0, groups_of(&[3]), manner);
-    let mut world = World::new(seed, setup(&[3], mutation, None), workload);
-    world.say_nothing();
-    world.run_for(SETTLE);
-    let first = primary(&world, 0);
-    let mut others = world.processes().map(|(peer, _)| peer).filter(|peer| *peer != first);
-    let (one, other) = (others.next().expect("three"), others.next().expect("three"));
-    drop(others);
-    let cuts = [world.cut(&[first], &[one], true), world.cut(&[first], &[other], true)];
-    let role = |world: &Cluster, peer| world.process(peer).map(|p| p.multicast.role());
-    let stands = |world: &Cluster| {
-        [one, other].iter().any(|peer| role(world, *peer) == Some(Role::Candidate))
-            && [one, other].iter().any(|peer| role(world, *peer) == Some(Role::Promised))
-    };
-    assert!(world.run_until(stands, Duration::from_secs(10)), "nobody stands");
-    let (candidate, promised) =
-        if role(&world, one) == Some(Role::Candidate) { (one, other) } else { (other, one) };
-    world.run_for(wait);
-    let apart = world.cut(&[candidate], &[promised], true);
-    world.crash(promised);
-    world.mend_cut(if promised == other { cuts[1] } else { cuts[0] });
-    world.restart(promised);
-    multicast(&mut world, 1, &[0], &[first, promised], UNIT);
-    world.run_for(Duration::from_millis(400));
-    world.mend_cut(apart);
-    world.run_for(Duration::from_secs(3));
-    multicast(&mut world, 2, &[0], &[candidate], UNIT);
-    world.run_for(Duration::from_secs(3));
-    world.heal();
-    world.run_for(Duration::from_secs(5));
-    assert!(is_quiet(&world));
-    judge(&world);
-}
-
-#[test]
-fn a_promise_binds_over_a_restart() {
-    let runs = |mutation| {
-        let moments = (0..60).map(|tenth| (tenth, Duration::from_micros(tenth * 100)));
-        let fails = moments.filter(move |(seed, wait)| {
-            let run = || a_promise_then_a_restart(mutation, *seed, *wait);
-            std::panic::catch_unwind(run).is_err()
-        });
-        fails.count()
-    };
-    assert_eq!(runs(Mutation::Correct), 0);
-    assert!(runs(Mutation::ForgetsPromise) > 0, "nobody noticed a promise forgotten");
 }
 
 /// What all destinations have delivered is dropped, also by those that restarted from a checkpoint
@@ -267,4 +223,110 @@ fn what_all_have_delivered_is_dropped() {
     all.into_iter().for_each(|peer| world.crash(peer));
     world.heal();
     assert!(world.run_until(dropped, Duration::from_secs(20)));
+}
+
+fn each_option(mut test: impl FnMut(Options)) {
+    for order in [Order::Sequential, Order::Linearizable] {
+        for clock in [ClockSource::Logical, ClockSource::Hybrid] {
+            test(Options { order, clock });
+        }
+    }
+}
+
+/// Who is no destination hears nothing, of whatever option.
+#[test]
+fn bystanders_take_no_step() {
+    each_option(|options| {
+        let mut world = settled_of(&[3, 3, 3], options, None);
+        for n in 1..=12 {
+            let dest: &[u16] = [&[0][..], &[0, 1], &[1]][usize::try_from(n).unwrap() % 3];
+            let (now, key) = (world.now(), n % 4);
+            let touches = if key == 0 { Touches::All } else { Touches::keys([key]) };
+            let start = world.owner.multicast_touching(id(n), dest, touches, now);
+            let to = primary(&world, dest[0]);
+            world.ask(Ask::Command { to, command: Command::Multicast(start), after: UNIT });
+            world.run_for(UNIT * 3);
+        }
+        world.crash(process(0, 0));
+        world.run_for(Duration::from_secs(5));
+        world.heal();
+        assert!(world.run_until(is_quiet, Duration::from_secs(10)), "{options:?}");
+        let involved = world.owner.between.iter().map(|process| process.group.0);
+        assert!(involved.clone().any(|group| group < 2), "nobody said anything");
+        assert_eq!(involved.filter(|group| *group == 2).count(), 0, "{options:?}");
+        judge(&world);
+    });
+}
+
+/// Numbers of the messages that wait for the group that is cut off, and of those that do not conflict with
+/// them.
+const WAITING: std::ops::Range<u64> = 1..6;
+const FREE: std::ops::Range<u64> = 100..160;
+
+/// Group 2 cannot be reached, or can; how long each message of [`FREE`] takes to all its destinations.
+fn latencies(options: Options, cut: bool) -> (Cluster, Vec<Duration>) {
+    let mut world = settled_of(&[3, 3, 3], options, Some(UNIT));
+    let members = |groups: &[u16]| -> Vec<ProcessId> {
+        groups.iter().flat_map(|group| (0..3).map(|node| process(*group, node))).collect()
+    };
+    if cut {
+        world.cut(&members(&[0, 1]), &members(&[2]), true);
+    }
+    for n in WAITING {
+        let (now, touches) = (world.now(), Touches::keys([n % 2]));
+        let dest: &[u16] = if n % 2 == 0 { &[0, 2] } else { &[0, 1, 2] };
+        let start = world.owner.multicast_touching(id(n), dest, touches, now);
+        let to = primary(&world, 0);
+        world.ask(Ask::Command { to, command: Command::Multicast(start), after: UNIT });
+    }
+    world.run_for(Duration::from_secs(1));
+    let mut took = Vec::new();
+    for n in FREE {
+        let (now, touches) = (world.now(), Touches::keys([10 + n % 3, 20 + n % 5]));
+        let dest: &[u16] = [&[0][..], &[0, 1], &[1]][usize::try_from(n).unwrap() % 3];
+        let start = world.owner.multicast_touching(id(n), dest, touches, now);
+        let to: Vec<_> = dest.iter().map(|group| primary(&world, *group)).collect();
+        send(&mut world, start, &to, UNIT);
+        let all = |world: &Cluster| deliveries(world, n) == 3 * dest.len();
+        assert!(world.run_until(all, Duration::from_secs(5)), "{n} waits, {options:?}");
+        took.push(world.now().since(now));
+        world.run_for(Duration::from_micros(123_457));
+    }
+    (world, took)
+}
+
+/// Design, section 4.5: a region that is cut off does not stop the others.
+#[test]
+fn a_group_that_is_cut_off_holds_up_only_what_conflicts() {
+    each_option(|options| {
+        let (_, before) = latencies(options, false);
+        let (mut world, during) = latencies(options, true);
+        for (n, (before, during)) in FREE.zip(before.iter().zip(&during)) {
+            // In the linearizable order one step more says that a message may pass those that wait.
+            let more = match options.order {
+                Order::Sequential => *before / 10,
+                Order::Linearizable => UNIT,
+            };
+            assert!(*during <= *before + more, "{n}: {before:?}, then {during:?}, {options:?}");
+        }
+        // What waits for the group holds up what conflicts with it; more for that group is refused.
+        assert!(WAITING.into_iter().all(|n| deliveries(&world, n) == 0));
+        let (now, touches) = (world.now(), Touches::keys([0]));
+        let start = world.owner.multicast_touching(id(200), &[0], touches, now);
+        let first = primary(&world, 0);
+        send(&mut world, start, &[first], UNIT);
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(deliveries(&world, 200), 0);
+        let unreachable = |world: &Cluster| -> Vec<_> {
+            world.process(first).map(|p| p.multicast.unreachable().collect()).unwrap_or_default()
+        };
+        assert_eq!(unreachable(&world), [GroupId(2)]);
+        world.heal();
+        assert!(world.run_until(is_quiet, Duration::from_secs(10)), "{options:?}");
+        let all = |n: u64| deliveries(&world, n) == if n % 2 == 0 { 6 } else { 9 };
+        assert!(WAITING.into_iter().all(all) && deliveries(&world, 200) == 3);
+        world.run_for(Duration::from_secs(5));
+        assert_eq!(unreachable(&world), []);
+        judge(&world);
+    });
 }

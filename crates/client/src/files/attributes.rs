@@ -5,7 +5,7 @@ use crate::error::ClientError;
 use crate::files::buffer::Buffer;
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode};
 use bytes::Bytes;
-use meridian_core::{GroupId, Position};
+use meridian_core::{GroupId, Stamp};
 use meridian_fs::operation::{Changes, XattrMode};
 use meridian_fs::types::{Attributes, Ino, Name, Place};
 use meridian_fs::{Answer, Done, FsError, Query, Update};
@@ -32,10 +32,10 @@ impl Files {
             };
             let begun = self.last_change();
             let asked = self.ask(ino, |inode| Query::Attributes { inode }).await?;
-            let (Answer::Attributes(attributes), position) = asked else {
+            let (Answer::Attributes(attributes), known_to) = asked else {
                 return Err(strange());
             };
-            if let Some(attributes) = self.overlaid(attributes, position, begun) {
+            if let Some(attributes) = self.overlaid(attributes, known_to, begun) {
                 return Ok(attributes);
             }
             drop(guard);
@@ -44,35 +44,30 @@ impl Files {
         Err(ClientError::Timeout { what: "stat of a file that is written all the time".into() })
     }
 
-    /// `attributes`, true at `position`, as a program shall see them here. They were asked for after
-    /// the change `begun`.
+    /// `attributes`, which contain all changes up to `known_to`, as a program shall see them here. They
+    /// were asked for after the change `begun`.
     pub(crate) async fn seen(
         &self,
         attributes: Attributes,
-        position: Position,
+        known_to: Stamp,
         begun: u64,
     ) -> Attributes {
-        match self.overlaid(attributes, position, begun) {
+        match self.overlaid(attributes, known_to, begun) {
             Some(attributes) => attributes,
             None => self.attributes(attributes.place.ino).await.unwrap_or(attributes),
         }
     }
 
-    fn overlaid(
-        &self,
-        attributes: Attributes,
-        position: Position,
-        begun: u64,
-    ) -> Option<Attributes> {
+    fn overlaid(&self, attributes: Attributes, known_to: Stamp, begun: u64) -> Option<Attributes> {
         let Some(inode) = self.open_inode(attributes.place.ino) else {
-            return Some(self.newest(attributes, position));
+            return Some(self.newest(attributes, known_to));
         };
         // Under the lock: a flush clears its bytes and notes what came of them in one step.
         let mut buffer = crate::client::lock(&inode.buffer);
         if buffer.landed > begun {
             return None; // Perhaps from before what landed: see [`Files::last_change`].
         }
-        let attributes = self.newest(attributes, position);
+        let attributes = self.newest(attributes, known_to);
         buffer.size = Some(attributes.size);
         buffer.overlay(attributes)
     }
@@ -187,16 +182,15 @@ impl Files {
         for _ in 0..LOOK_AGAIN {
             let message = self.client.prepare(&update(place), now());
             match self.client.send(&message).await {
-                Ok((Done::Attributes(attributes), vector)) => {
-                    let position = vector.get(place.partition);
+                Ok((Done::Attributes(attributes), ts)) => {
                     if let Some(inode) = open {
                         self.change_buffer(inode, |buffer| {
                             buffer.size = Some(attributes.size);
                             buffer.landed = self.next_change();
-                            self.note(attributes, position);
+                            self.note(attributes, ts);
                         });
                     } else {
-                        self.note(attributes, position);
+                        self.note(attributes, ts);
                     }
                     return Ok(attributes);
                 }

@@ -39,7 +39,7 @@ impl Files {
     ) -> Result<Page, ClientError> {
         let query = |inode| Query::Directory { inode, after: after.clone(), limit: PAGE };
         let begun = self.last_change();
-        let (answer, position) = self.ask(ino, query).await?;
+        let (answer, known_to) = self.ask(ino, query).await?;
         let Answer::Directory { mut entries, end, parent } = answer else {
             return Err(strange());
         };
@@ -47,7 +47,7 @@ impl Files {
         for (index, (_, entry, known)) in entries.iter_mut().enumerate() {
             self.learn(entry.place);
             match known {
-                Some(known) if attributes => *known = self.seen(*known, position, begun).await,
+                Some(known) if attributes => *known = self.seen(*known, known_to, begun).await,
                 None if attributes => {
                     let (client, place) = (self.client.clone(), entry.place);
                     far.spawn(async move {
@@ -59,8 +59,8 @@ impl Files {
             }
         }
         while let Some(asked) = far.join_next().await {
-            if let Ok((index, Ok((Answer::Attributes(known), position)))) = asked {
-                entries[index].2 = Some(self.seen(known, position, begun).await);
+            if let Ok((index, Ok((Answer::Attributes(known), known_to)))) = asked {
+                entries[index].2 = Some(self.seen(known, known_to, begun).await);
             }
         }
         Ok(Page { entries, end, parent })

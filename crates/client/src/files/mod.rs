@@ -28,7 +28,7 @@ pub mod write;
 use crate::client::{Client, lock};
 use crate::error::ClientError;
 use buffer::Buffer;
-use meridian_core::{GroupId, Position};
+use meridian_core::{GroupId, Stamp};
 use meridian_fs::types::{Attributes, Ino, Place};
 use meridian_fs::{Answer, FsError, Query, Update};
 use std::collections::{HashMap, HashSet};
@@ -79,12 +79,12 @@ pub(crate) struct OpenFile {
     pub(crate) mode: OpenMode,
 }
 
-/// The last own change of inodes: the position it had, and the attributes after it. An answer
+/// The last own change of inodes: its timestamp, and the attributes after it. An answer that may be
 /// from before it is not believed.
 #[derive(Debug, Default)]
 struct Recent {
-    now: HashMap<Ino, (Position, Attributes)>,
-    before: HashMap<Ino, (Position, Attributes)>,
+    now: HashMap<Ino, (Stamp, Attributes)>,
+    before: HashMap<Ino, (Stamp, Attributes)>,
 }
 
 /// Files over a client. Made once per mount.
@@ -252,7 +252,7 @@ impl Files {
     }
 
     /// The number of the last own change of an open file that has ended. Whoever asks a replica
-    /// after that is answered from after it; who asked before cannot know. Positions do not tell: a
+    /// after that is answered from after it; who asked before cannot know. Timestamps do not tell: a
     /// write may wait for votes on its inode while later ones are seen.
     pub(crate) fn last_change(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
@@ -301,7 +301,7 @@ impl Files {
         &self,
         ino: Ino,
         query: impl Fn(Place) -> Query,
-    ) -> Result<(Answer, Position), ClientError> {
+    ) -> Result<(Answer, Stamp), ClientError> {
         let mut place = self.place_of(ino);
         for _ in 0..LOOK_AGAIN {
             match self.client.read_within(query(place), self.client.timeout()).await {
@@ -331,23 +331,26 @@ impl Files {
         Err(FsError::Gone.into())
     }
 
-    /// Notes the attributes after an own change, which had `position`.
-    pub(crate) fn note(&self, attributes: Attributes, position: Position) {
+    /// Notes the attributes after an own change, made at `ts`.
+    pub(crate) fn note(&self, attributes: Attributes, ts: Stamp) {
         let mut recent = lock(&self.recent);
         if recent.now.len() >= RECENT {
             recent.before = std::mem::take(&mut recent.now);
         }
         let ino = attributes.place.ino;
-        let newer = recent.newest(ino).is_none_or(|(known, _)| known <= position);
+        let place = attributes.place;
+        let newer = recent.newest(ino).is_none_or(|(known, old)| known <= ts || old.place != place);
         if newer {
-            recent.now.insert(ino, (position, attributes));
+            recent.now.insert(ino, (ts, attributes));
         }
     }
 
-    /// `attributes`, true at `position`, or those after an own change that came later.
-    pub(crate) fn newest(&self, attributes: Attributes, position: Position) -> Attributes {
+    /// `attributes`, which contain all changes up to `known_to`, or those after an own change that they
+    /// may lack.
+    pub(crate) fn newest(&self, attributes: Attributes, known_to: Stamp) -> Attributes {
         match lock(&self.recent).newest(attributes.place.ino) {
-            Some((known, newer)) if known > position => newer,
+            // Timestamps of two partitions tell nothing of each other.
+            Some((known, newer)) if known > known_to && newer.place == attributes.place => newer,
             _ => attributes,
         }
     }
@@ -419,7 +422,7 @@ impl Files {
 }
 
 impl Recent {
-    fn newest(&self, ino: Ino) -> Option<(Position, Attributes)> {
+    fn newest(&self, ino: Ino) -> Option<(Stamp, Attributes)> {
         self.now.get(&ino).or_else(|| self.before.get(&ino)).copied()
     }
 }

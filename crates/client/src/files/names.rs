@@ -33,11 +33,11 @@ impl Files {
         for _ in 0..LOOK_AGAIN {
             let query = |parent| Query::Lookup { parent, name: name.clone() };
             let begun = self.last_change();
-            let (answer, position) = self.ask(parent, query).await?;
+            let (answer, known_to) = self.ask(parent, query).await?;
             let Answer::Entry { entry, attributes } = answer else { return Err(strange()) };
             self.learn(entry.place);
             if let Some(attributes) = attributes {
-                return Ok(self.seen(attributes, position, begun).await);
+                return Ok(self.seen(attributes, known_to, begun).await);
             }
             match self.attributes(entry.place.ino).await {
                 // Removed between the two questions: the name leads elsewhere now, or nowhere.
@@ -169,9 +169,8 @@ impl Files {
             let message = self.client.prepare(&update, now());
             let begun = self.last_change();
             match self.client.send(&message).await {
-                Ok((Done::Attributes(attributes), vector)) => {
-                    let position = vector.get(target.partition);
-                    return Ok(self.seen(attributes, position, begun).await);
+                Ok((Done::Attributes(attributes), ts)) => {
+                    return Ok(self.seen(attributes, ts, begun).await);
                 }
                 Ok(_) => return Err(strange()),
                 Err(ClientError::Fs(FsError::Stale)) => place = self.search(parent).await?,

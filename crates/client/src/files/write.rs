@@ -239,11 +239,10 @@ impl Files {
                 }
             };
             match self.client.send(&message).await {
-                Ok((Done::Written { attributes, .. }, vector)) => {
-                    let position = vector.get(inode.place.partition);
+                Ok((Done::Written { attributes, .. }, ts)) => {
                     self.change_buffer(inode, |buffer| {
                         buffer.land(&attributes, self.next_change());
-                        self.note(attributes, position);
+                        self.note(attributes, ts);
                     });
                     return Ok(());
                 }

@@ -6,10 +6,10 @@ use bytes::{Bytes, BytesMut};
 use meridian_client::connection::{decode, encode};
 use meridian_client::{Client, ClientOptions};
 use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
-use meridian_core::{BlockId, GroupId, MessageId, NodeId, Topology};
+use meridian_core::{BlockId, GroupId, MessageId, NodeId, Stamp, Topology};
 use meridian_fs::{Done, Effect, FsError, Operation, Partition, Query, Update};
 use meridian_host::api::{Hello, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody, Who};
-use meridian_multicast::Start;
+use meridian_multicast::{Start, Touches};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,9 @@ pub struct Control {
 
 pub struct World {
     pub partitions: BTreeMap<GroupId, Partition>,
-    pub outcomes: BTreeMap<MessageId, Result<Done, FsError>>,
+    pub outcomes: BTreeMap<MessageId, (Stamp, Result<Done, FsError>)>,
+    /// The timestamp of the last message.
+    pub last: Stamp,
     pub blocks: Vec<BTreeMap<BlockId, Bytes>>,
     /// Every update that was applied, once.
     pub applied: Vec<Update>,
@@ -75,7 +77,13 @@ impl Cluster {
         }
         let pairs = ["us-eu", "us-ap", "eu-ap"].map(|pair| (pair.to_string(), rtt_ms));
         let rtt_ms = BTreeMap::from(pairs);
-        let file = ClusterFile { format: CLUSTER_FORMAT, cluster: 77, nodes, rtt_ms };
+        let file = ClusterFile {
+            format: CLUSTER_FORMAT,
+            cluster: 77,
+            nodes,
+            rtt_ms,
+            order: Default::default(),
+        };
         let topology = Topology::new(&file).unwrap();
         let partitions =
             topology.group_ids().map(|group| (group, Partition::new(&topology, group))).collect();
@@ -84,6 +92,7 @@ impl Cluster {
                 partitions,
                 outcomes: BTreeMap::new(),
                 blocks: vec![BTreeMap::new(); listeners.len()],
+                last: Stamp(0),
                 applied: Vec::new(),
                 refuse_writes: None,
             }),
@@ -237,10 +246,10 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
                 shared.gate.acquire().await.unwrap().forget();
             }
             let mut world = shared.world.lock().unwrap();
-            let result = world.apply(&start, operation);
+            let (ts, result) = world.apply(&start, operation);
             let mut vector = world.partitions[&group].vector().clone();
-            vector.raise(group, world.partitions[&group].delivered());
-            ReplyBody::Updated { id: start.id, vector, result }
+            vector.raise(group, ts);
+            ReplyBody::Updated { id: start.id, ts, vector, result }
         }
         RequestBody::Read { vector, query } => {
             let group = query.partition();
@@ -253,7 +262,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             }
             let world = shared.world.lock().unwrap();
             let partition = &world.partitions[&group];
-            assert!(vector.get(group) <= partition.applied(), "nobody saw the future");
+            assert!(vector.get(group) <= world.last, "nobody saw the future");
             let result = partition.read(&query);
             ReplyBody::Answer { vector: partition.vector().clone(), result }
         }
@@ -286,21 +295,25 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
 }
 
 impl World {
-    fn apply(&mut self, start: &Start, operation: Operation) -> Result<Done, FsError> {
+    fn apply(&mut self, start: &Start, operation: Operation) -> (Stamp, Result<Done, FsError>) {
         if let Some(outcome) = self.outcomes.get(&start.id) {
             return outcome.clone();
         }
+        let touches = Touches::keys(operation.update.keys(start.id));
+        assert_eq!(start.touches, touches, "{operation:?}");
+        self.last = Stamp(self.last.0 + 1);
+        let ts = self.last;
         let is_write = matches!(operation.update, Update::Write { .. });
         if let Some(error) = self.refuse_writes.filter(|_| is_write) {
-            self.outcomes.insert(start.id, Err(error));
-            return Err(error);
+            self.outcomes.insert(start.id, (ts, Err(error)));
+            return (ts, Err(error));
         }
         self.applied.push(operation.update.clone());
         let mut effects = Vec::new();
         for group in &*start.dest {
             let mut out = Vec::new();
             let partition = self.partitions.get_mut(group).unwrap();
-            partition.deliver(start.id, operation.clone(), &mut out);
+            partition.deliver(start.id, ts, operation.clone(), &mut out);
             effects.extend(out.into_iter().map(|effect| (*group, effect)));
         }
         let mut outcome = None;
@@ -314,13 +327,13 @@ impl World {
                         effects.extend(out.into_iter().map(|effect| (group, effect)));
                     }
                 }
-                Effect::Done { id, result } => {
+                Effect::Done { id, result, .. } => {
                     assert_eq!(id, start.id, "nothing else waits");
                     outcome = Some(result);
                 }
             }
         }
-        let outcome = outcome.expect("all have voted");
+        let outcome = (ts, outcome.expect("all have voted"));
         self.outcomes.insert(start.id, outcome.clone());
         outcome
     }

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, Topology};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp, Topology};
 use meridian_fs::operation::{NewNode, Piece, RenameMode, WriteAt};
 use meridian_fs::types::{BLOCK_MAX, Data};
 use meridian_fs::{
@@ -53,13 +53,14 @@ pub fn topology(regions: usize) -> Topology {
         cluster: 1,
         nodes: ["us", "eu", "ap"][..regions].iter().map(node).collect(),
         rtt_ms: BTreeMap::new(),
+        order: Default::default(),
     })
     .unwrap()
 }
 
 pub fn top(group: u16) -> Place {
     let partition = GroupId(group);
-    Place { ino: Ino::made(partition, meridian_core::Position(0)), partition }
+    Place { ino: Ino::top(partition), partition }
 }
 
 pub fn name(text: &str) -> Bytes {
@@ -138,9 +139,10 @@ impl World {
         Operation { vector: Vector::default(), time, update }
     }
 
+    /// Delivers a message; its timestamp is its number.
     pub fn deliver(&mut self, group: GroupId, id: MessageId, operation: Operation) {
-        let mut out = Vec::new();
-        self.partitions.get_mut(&group).unwrap().deliver(id, operation, &mut out);
+        let (ts, mut out) = (Stamp(id.sequence), Vec::new());
+        self.partitions.get_mut(&group).unwrap().deliver(id, ts, operation, &mut out);
         self.carry(group, out);
     }
 
@@ -152,7 +154,8 @@ impl World {
                         self.letters.push(Letter { to, from, id, vote: vote.clone() });
                     }
                 }
-                Effect::Done { id, result } => {
+                Effect::Done { id, ts, result, .. } => {
+                    assert_eq!(ts, Stamp(id.sequence));
                     let before = self.results.insert((id, from), result);
                     assert_eq!(before, None, "{id} was decided twice");
                 }

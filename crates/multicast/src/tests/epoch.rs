@@ -68,7 +68,7 @@ fn a_promised_process_neither_acknowledges_nor_delivers() {
     one.hears(a, append(e1(0), 0, vec![entry(e1(0), 1, start(1, &[0, 1]))], 9));
     one.hears(a, ack(e1(0), 1, 9));
     one.hears(b, ack(e1(0), 1, 4));
-    one.hears(process(1, 0), remote_ack(1, e1(1), 5));
+    one.hears_remote(process(1, 0), 1, e1(1), 5);
     assert_eq!(delivered(&one.idle()), NONE, "no quorum of clocks");
     one.hears(b, Message::NewEpoch { epoch: e2 });
     one.hears(d, Message::Bump { epoch: e1(0), clock: Timestamp(5) });
@@ -91,7 +91,7 @@ fn a_bump_carries_the_promised_epoch() {
     let mut one = Net::one(&[3, 1], process(0, 2));
     let e2 = epoch(2, process(0, 1));
     one.hears(process(0, 1), Message::NewEpoch { epoch: e2 });
-    one.hears(process(1, 0), remote_ack(1, e1(1), 40));
+    one.hears_remote(process(1, 0), 1, e1(1), 40);
     let bump = Message::Bump { epoch: e2, clock: Timestamp(40) };
     let did = one.idle();
     assert_eq!(sent(&did), [0, 1].map(|n| (process(0, n), &bump)));
@@ -160,7 +160,7 @@ fn no_ack_before_the_accept_quorum() {
     one.hears(b, Message::NewEpoch { epoch: e2 });
     one.hears(b, new_state(e2, 7, 0, vec![entry(e1(0), 1, start(1, &[0, 1]))]));
     let acks = |did: &[Did]| {
-        let is_ack = |m: &Message| matches!(m, Message::Ack { .. } | Message::RemoteAcks(_));
+        let is_ack = |m: &Message| matches!(m, Message::Ack { .. } | Message::RemoteAck { .. });
         sent(did).iter().filter(|(_, message)| is_ack(message)).count()
     };
     assert_eq!(acks(&one.idle()), 0);
@@ -170,7 +170,13 @@ fn no_ack_before_the_accept_quorum() {
     assert_eq!(one.process.role(), Role::Follower);
     let did = one.idle();
     assert!(did.contains(&Did::Sent(b, ack(e2, 1, 7))), "{did:?}");
-    assert!(did.contains(&Did::Sent(process(1, 0), remote_ack(1, e1(0), 1))), "{did:?}");
+    assert!(
+        did.contains(&Did::Sent(
+            process(1, 0),
+            Message::RemoteAck { epoch: e2, len: 1, clock: Timestamp(7) }
+        )),
+        "{did:?}"
+    );
 }
 
 /// Line 42 with five processes: the new primary's first proposals may come before the ACCEPTs of a quorum.
@@ -229,7 +235,7 @@ fn a_process_that_alone_is_cut_off_deposes_nobody() {
 #[test]
 fn a_primary_that_restarts_opens_a_new_epoch() {
     let before = Net::one(&[3], process(0, 0));
-    let process_0 = PrimCast::new(process(0, 0), before.process.groups.clone());
+    let process_0 = PrimCast::new(process(0, 0), groups_of(&before.process));
     let mut one = One { process: process_0, now: Time(0) };
     one.process.recover(Record::State(Box::new(before.process.state())));
     let mut did = one.step(Event::Started);

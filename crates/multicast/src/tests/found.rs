@@ -11,7 +11,7 @@ fn the_clock_of_a_restarted_primary_counts_only_with_a_length() {
     let mut one = Net::one(&[3, 1], c);
     one.hears(a, append(e1(0), 0, entries[..1].to_vec(), 1));
     one.hears(b, ack(e1(0), 1, 50));
-    one.hears(process(1, 0), remote_ack(1, e1(1), 50));
+    one.hears_remote(process(1, 0), 1, e1(1), 50);
     one.step(Event::Restarted(a));
     let clock = Timestamp(65_537);
     one.hears(a, Message::Accept { epoch: e1(0), clock });
@@ -32,7 +32,7 @@ fn a_final_timestamp_below_an_obsolete_proposal_is_not_for_it() {
     let (b, other) = (process(0, 1), process(1, 0));
     let e2 = epoch(2, b);
     let mut deposed = Net::one(&[3, 1], process(0, 0));
-    deposed.hears(other, remote_ack(9, e1(1), 10));
+    deposed.hears_remote(other, 9, e1(1), 10);
     deposed.asked(start(1, &[0, 1]));
     deposed.idle();
     assert_eq!(deposed.process.log.slot(id(1)).unwrap().entry.ts, Timestamp(11));

@@ -6,12 +6,13 @@
 mod epoch;
 mod found;
 mod normal;
+mod skeen;
 mod upkeep;
 
 use crate::message::{
-    Command, Entry, Epoch, Message, Output, Part, Record, RemoteAck, Start, Timestamp,
+    Command, Entry, Epoch, Message, Output, Part, Record, RemoteEntry, Start, Timestamp,
 };
-use crate::process::{PrimCast, Role};
+use crate::process::{Groups, PrimCast, Role};
 use crate::upkeep::{TICK, TICK_TOKEN};
 use bytes::Bytes;
 use meridian_core::{
@@ -26,7 +27,13 @@ fn process(group: u16, n: u16) -> ProcessId {
 }
 
 fn epoch(number: u64, leader: ProcessId) -> Epoch {
-    Epoch { number, leader: leader.node }
+    Epoch { config: 0, number, leader: leader.node }
+}
+
+/// The groups that the process knows.
+fn groups_of(process: &PrimCast) -> Groups {
+    let members = &process.members;
+    Arc::new(members.groups().map(|group| (group, members.of(group).to_vec())).collect())
 }
 
 /// The first epoch of a group that stands.
@@ -44,11 +51,17 @@ fn start(sequence: u64, dest: &[u16]) -> Start {
 }
 
 fn entry(epoch: Epoch, ts: u64, start: Start) -> Entry {
-    Entry { epoch, ts: Timestamp(ts), start, final_ts: None }
+    Entry { epoch, ts: Timestamp(ts), start: start.into(), final_ts: None }
+}
+
+fn remote_append(sequence: u64, epoch: Epoch, ts: u64) -> Message {
+    let entry = RemoteEntry { index: sequence, id: id(sequence), ts: Timestamp(ts) };
+    let (from, upto) = (sequence, sequence + 1);
+    Message::RemoteAppend { epoch, whole: true, from, upto, entries: [entry].into() }
 }
 
 fn remote_ack(sequence: u64, epoch: Epoch, ts: u64) -> Message {
-    Message::RemoteAcks(vec![RemoteAck { id: id(sequence), epoch, ts: Timestamp(ts) }])
+    Message::RemoteAck { epoch, len: sequence + 1, clock: Timestamp(ts) }
 }
 
 fn ack(epoch: Epoch, len: u64, clock: u64) -> Message {
@@ -56,6 +69,7 @@ fn ack(epoch: Epoch, len: u64, clock: u64) -> Message {
 }
 
 fn append(epoch: Epoch, from: u64, entries: Vec<Entry>, clock: u64) -> Message {
+    let entries = entries.into();
     Message::Append { epoch, from, entries, clock: Timestamp(clock) }
 }
 
@@ -99,6 +113,13 @@ impl One {
 
     fn hears(&mut self, from: ProcessId, message: Message) -> Vec<Did> {
         self.step(Event::Message { from, message })
+    }
+
+    /// The primary of another group, alone in it, proposes and acknowledges.
+    fn hears_remote(&mut self, from: ProcessId, sequence: u64, epoch: Epoch, ts: u64) -> Vec<Did> {
+        let mut did = self.hears(from, remote_append(sequence, epoch, ts));
+        did.extend(self.hears(from, remote_ack(sequence, epoch, ts)));
+        did
     }
 
     fn asked(&mut self, start: Start) -> Vec<Did> {

@@ -65,7 +65,7 @@ fn a_message_that_waits_for_a_group_is_sent_to_that_group() {
     primary.idle();
     let did = primary.tick(Duration::from_secs(2));
     let is_start = |(to, message): (ProcessId, &Message)| {
-        (*message == Message::Start(start(1, &[0, 1]))).then_some(to)
+        (*message == Message::Start(start(1, &[0, 1]).into())).then_some(to)
     };
     let to: Vec<_> = sent(&did).into_iter().filter_map(is_start).collect();
     assert_eq!(to, [0, 1, 2].map(|n| process(1, n)));
@@ -78,15 +78,19 @@ fn acks_are_sent_again_to_a_process_of_another_group_that_restarted() {
     primary.asked(start(1, &[0, 1]));
     primary.idle();
     let did = primary.step(Event::Restarted(process(1, 0)));
-    assert!(did.contains(&Did::Sent(process(1, 0), remote_ack(1, e1(0), 1))), "{did:?}");
+    let entry = RemoteEntry { index: 0, id: id(1), ts: Timestamp(1) };
+    let (epoch, whole, from, upto) = (e1(0), true, 0, 1);
+    let whole = Message::RemoteAppend { epoch, whole, from, upto, entries: [entry].into() };
+    assert_eq!(did, [Did::Sent(process(1, 0), whole)]);
+    assert_eq!(primary.idle(), [Did::Sent(process(1, 0), remote_ack(0, e1(0), 1))]);
 }
 
 /// A clock that was shown is never gone back below: others deliver because of it (quorum-clock).
 #[test]
 fn a_restart_begins_at_the_ceiling() {
     let mut follower = Net::one(&[3, 1], process(0, 2));
-    let did = follower.hears(process(1, 0), remote_ack(1, e1(1), 40));
-    let mut again = PrimCast::new(process(0, 2), follower.process.groups.clone());
+    let did = follower.hears_remote(process(1, 0), 1, e1(1), 40);
+    let mut again = PrimCast::new(process(0, 2), groups_of(&follower.process));
     for did in did {
         if let Did::Persisted(record) = did {
             assert_eq!(again.recover(record), None);
@@ -103,7 +107,7 @@ fn who_restarts_has_caught_up_once_it_has_delivered_what_its_primary_held() {
     let (a, b, c) = (process(0, 0), process(0, 1), process(0, 2));
     let before = Net::one(&[3], c);
     assert!(before.process.is_caught_up());
-    let again = PrimCast::new(c, before.process.groups.clone());
+    let again = PrimCast::new(c, groups_of(&before.process));
     let mut one = One { process: again, now: Time(0) };
     one.process.recover(Record::State(Box::new(before.process.state())));
     one.step(Event::Started);
@@ -128,7 +132,7 @@ fn who_restarts_has_caught_up_once_it_has_delivered_what_its_primary_held() {
 fn one_heartbeat_does_not_tell_that_nothing_is_missed() {
     let (a, b, c) = (process(0, 0), process(0, 1), process(0, 2));
     let before = Net::one(&[5], c);
-    let again = PrimCast::new(c, before.process.groups.clone());
+    let again = PrimCast::new(c, groups_of(&before.process));
     let mut one = One { process: again, now: Time(0) };
     one.process.recover(Record::State(Box::new(before.process.state())));
     one.step(Event::Started);

@@ -185,7 +185,7 @@ impl Service for Toy {
         vec![ReplicaStatus {
             group: GroupId::GLOBAL,
             role: "toy".into(),
-            epoch: Epoch { number: self.restarts, leader: self.me },
+            epoch: Epoch { config: 0, number: self.restarts, leader: self.me },
             primary: self.me,
             delivered: Position(self.added.len() as u64),
             applied: Position(self.added.values().sum()),
@@ -240,7 +240,13 @@ impl Cluster {
             }
         }
         let nodes = addresses.iter().enumerate().map(node).collect();
-        let file = ClusterFile { format: CLUSTER_FORMAT, cluster: CLUSTER, nodes, rtt_ms: rtt };
+        let file = ClusterFile {
+            format: CLUSTER_FORMAT,
+            cluster: CLUSTER,
+            nodes,
+            rtt_ms: rtt,
+            order: Default::default(),
+        };
         meridian_node::config::write_cluster(&root.path().join("cluster.json"), &file).unwrap();
         for at in 0..disks.len() {
             let name = format!("n{at}");

@@ -6,15 +6,14 @@ use crate::history::History;
 use meridian_core::{ClientId, MessageId, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Uniform agreement: what any process delivered, crashed since or not, all running destinations
-/// have delivered.
+/// Uniform agreement: what any process delivered in any of its lives, all running destinations have
+/// delivered. In which order is not judged here.
 ///
 /// # Errors
 /// The first violation.
 pub fn check_agreement(history: &History) -> Result<(), Violation> {
-    let delivered = delivered(history)?;
-    let anywhere = delivered.values().flatten().copied().collect();
-    everywhere(history, &delivered, &anywhere)
+    let anywhere = history.lives()?.into_iter().flat_map(|life| life.sequence).collect();
+    everywhere(history, &delivered(history)?, &anywhere)
 }
 
 /// Validity: what the clients `correct` multicast, all running destinations have delivered.
@@ -66,6 +65,15 @@ mod tests {
     fn a_crashed_process_binds_the_others() {
         let mut history = runs(&[(1, &[0, 1])], &[&[1], &[]]);
         history.push(Entry::Crash(process(0, 0)));
+        assert!(check_agreement(&history).is_err());
+    }
+
+    #[test]
+    fn what_a_restart_loses_must_come_back() {
+        let mut history = runs(&[(1, &[0])], &[&[1]]);
+        history.push(Entry::Crash(process(0, 0)));
+        history.push(Entry::Recover(process(0, 0)));
+        history.push(deliver(0, 0, 2, 1));
         assert!(check_agreement(&history).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! Integrity: a process delivers a message at most once, only if it was multicast before, and only
+//! Integrity: a process delivers a message at most once in a life, only if it was multicast before, and only
 //! at its destinations.
 
 use super::Violation;
@@ -27,10 +27,10 @@ pub fn check_integrity(history: &History) -> Result<(), Violation> {
             _ => {}
         }
     }
-    for (process, sequence) in history.sequences()? {
+    for life in history.lives()? {
         let mut seen = BTreeSet::new();
-        if let Some(twice) = sequence.iter().find(|id| !seen.insert(**id)) {
-            return Err(format!("{process} delivers {twice} twice"));
+        if let Some(twice) = life.sequence.iter().find(|id| !seen.insert(**id)) {
+            return Err(format!("{} delivers {twice} twice", life.process));
         }
     }
     Ok(())

@@ -1,14 +1,18 @@
 //! The properties of atomic multicast (thesis, section 2.2.1), one file each, judged on a recorded
 //! [`History`]. Each answers with the first violation in words.
 //!
-//! Equal order within a group is judged by [`History::sequences`], which all of them start from.
+//! That a process leaves no hole is judged by [`History::lives`], which all of them start from. The order of
+//! two messages counts only if they conflict; in a run in which all do these are the plain properties.
 
 mod acyclic;
 mod agreement;
 mod genuine;
 mod integrity;
 mod latency;
+mod orders;
 mod prefix;
+mod realtime;
+mod timestamps;
 
 pub use acyclic::{RealTime, check_acyclic};
 pub use agreement::{check_agreement, check_validity};
@@ -16,21 +20,35 @@ pub use genuine::check_genuine;
 pub use integrity::check_integrity;
 pub use latency::check_latency;
 pub use prefix::check_prefix;
+pub use realtime::{End, check_real_time};
+pub(crate) use timestamps::Ranks;
+pub use timestamps::{SafeTimes, check_timestamps};
 
 use crate::history::History;
 
 /// Why a history is not one of an atomic multicast.
 pub type Violation = String;
 
+/// What must hold at any moment of a run, by name.
+type Property = (&'static str, fn(&History) -> Result<(), Violation>);
+
+/// See [`check_safety`].
+const SAFETY: [Property; 5] = [
+    ("integrity", check_integrity),
+    ("timestamps", check_timestamps),
+    ("prefix order", check_prefix),
+    ("global total order", |history| check_acyclic(history, RealTime::Ignored)),
+    ("genuineness", check_genuine),
+];
+
 /// All that must hold at any moment of a run.
 ///
 /// # Errors
-/// The first violation.
+/// The first violation, after the name of its property.
 pub fn check_safety(history: &History) -> Result<(), Violation> {
-    check_integrity(history)?;
-    check_prefix(history)?;
-    check_acyclic(history, RealTime::Ignored)?;
-    check_genuine(history)
+    SAFETY
+        .iter()
+        .try_for_each(|(name, check)| check(history).map_err(|what| format!("{name}: {what}")))
 }
 
 #[cfg(test)]
@@ -39,6 +57,7 @@ pub(crate) mod examples {
 
     use crate::history::{Entry, History};
     use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time};
+    use meridian_multicast::{Timestamp, Touches};
 
     /// Groups of so many processes.
     pub fn groups(groups: u16, members: u16) -> History {
@@ -56,7 +75,15 @@ pub(crate) mod examples {
 
     pub fn multicast(sequence: u64, dest: &[u16], t: u64) -> Entry {
         let dest = dest.iter().copied().map(GroupId).collect();
-        Entry::Multicast { id: id(sequence), dest, t: Time(t) }
+        let (touches, after) = (Touches::All, Timestamp(0));
+        Entry::Multicast { id: id(sequence), dest, touches, after, t: Time(t) }
+    }
+
+    /// A message multicast at the beginning.
+    pub fn touching(sequence: u64, dest: &[u16], touches: Touches) -> Entry {
+        let dest = dest.iter().copied().map(GroupId).collect();
+        let after = Timestamp(0);
+        Entry::Multicast { id: id(sequence), dest, touches, after, t: Time(0) }
     }
 
     pub fn deliver(group: u16, node: u16, sequence: u64, position: u64) -> Entry {
@@ -65,7 +92,7 @@ pub(crate) mod examples {
 
     pub fn deliver_at(group: u16, node: u16, sequence: u64, position: u64, t: u64) -> Entry {
         let (process, position) = (process(group, node), Position(position));
-        Entry::Deliver { process, id: id(sequence), position, t: Time(t) }
+        Entry::Deliver { process, id: id(sequence), ts: Timestamp(sequence), position, t: Time(t) }
     }
 
     /// One process in each of the groups, and what each delivers.

@@ -10,12 +10,12 @@ mod model;
 use crate::owner::{Ask, Owner};
 use crate::world::Random;
 use bytes::Bytes;
-use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, Time, Topology};
+use meridian_core::{ClientId, GroupId, MessageId, NodeId, Time, Topology};
 use meridian_fs::operation::Operation;
 use meridian_fs::{Answer, Done, FsError, Place, Query, Timestamp, Vector};
 use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
 use meridian_host::{Command, ConnectionId, Node, Output};
-use meridian_multicast::Start;
+use meridian_multicast::{Start, Touches};
 use model::{Action, File, Model};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -52,7 +52,8 @@ pub struct FilesWorkload {
     random: Random,
     clients: Vec<Client>,
     outcomes: BTreeMap<MessageId, Result<Done, FsError>>,
-    hashes: BTreeMap<(GroupId, Position), u64>,
+    /// By group and set of messages applied.
+    hashes: BTreeMap<(GroupId, u64), u64>,
     checks: u64,
 }
 
@@ -224,13 +225,14 @@ impl FilesWorkload {
 impl Client {
     fn start_of(&self, action: &Action, now: Time) -> Start {
         let update = self.model.update(action);
+        let id = MessageId { client: self.id, sequence: self.sequence };
         let dest: Vec<_> = update.partitions().into_iter().collect();
+        let touches = Touches::keys(update.keys(id));
         let seconds = i64::try_from(now.0 / 1_000_000_000).expect("no world lasts so long");
         let time = Timestamp { seconds, nanos: 0 };
         let operation = Operation { vector: self.vector.clone(), time, update };
         let payload = postcard::to_stdvec(&operation).expect("an operation can be encoded");
-        let id = MessageId { client: self.id, sequence: self.sequence };
-        Start { low: self.sequence, ..Start::new(id, dest, payload) }
+        Start { low: self.sequence, touches, ..Start::new(id, dest, payload) }
     }
 }
 
@@ -243,7 +245,9 @@ impl Owner<Node> for FilesWorkload {
         }
         let current = self.clients[at].request == id;
         match body {
-            ReplyBody::Updated { id, vector, result } => self.on_updated(at, id, &vector, result),
+            ReplyBody::Updated { id, vector, result, .. } => {
+                self.on_updated(at, id, &vector, result);
+            }
             ReplyBody::Answer { vector, result } if current => self.on_answer(at, &vector, result),
             // An old answer; or the client asks again when it has waited.
             ReplyBody::Answer { .. } | ReplyBody::Refused(_) => {}
@@ -292,10 +296,11 @@ impl Owner<Node> for FilesWorkload {
             if self.checks.is_multiple_of(256) {
                 partition.check_invariants();
             }
-            let (applied, hash) = (partition.applied(), partition.state_hash());
-            let first = *self.hashes.entry((group, applied)).or_insert(hash);
+            let (set, hash) = (partition.decided(), partition.state_hash());
+            let first = *self.hashes.entry((group, set)).or_insert(hash);
             if first != hash {
-                return Err(format!("another state of {group:?} at {applied:?}"));
+                let applied = partition.applied();
+                return Err(format!("another state of {group:?} after the same {applied:?}"));
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use crate::world::Random;
 use bytes::Bytes;
-use meridian_core::{GroupId, Position};
+use meridian_core::GroupId;
 use meridian_fs::operation::{NewNode, Piece, RenameMode, WriteAt};
 use meridian_fs::types::Data;
 use meridian_fs::{Done, Extent, FsError, Ino, Kind, Place, Update};
@@ -84,7 +84,7 @@ pub(super) struct Model {
 impl Model {
     pub fn new(client: u64, groups: Vec<GroupId>) -> Model {
         let top = |group: &GroupId| {
-            let ino = Ino::made(*group, Position(0));
+            let ino = Ino::top(*group);
             (ino, Directory { place: Place { ino, partition: *group }, parent: Ino::ROOT })
         };
         Model {
@@ -185,7 +185,7 @@ impl Model {
     fn choose_shared(&mut self, random: &mut Random) -> Action {
         let group = *self.groups.iter().choose(random).expect("there are groups");
         let name = Bytes::from(format!("shared-{}", random.random_range(0..4)));
-        let path = (Ino::made(group, Position(0)), name);
+        let path = (Ino::top(group), name);
         let known = (!self.shared.is_empty()).then(|| random.random_range(0..self.shared.len()));
         match known.map(|at| self.shared.swap_remove(at)) {
             None => {

@@ -1,6 +1,8 @@
 //! A cluster of whole nodes in three regions.
 
-use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+#![allow(dead_code)] // Not every test needs all of it.
+
+use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, NodeEntry};
 use meridian_core::{NodeId, Process, Topology};
 use meridian_sim::{Faults, Setup};
 use rand::RngExt;
@@ -9,6 +11,11 @@ use std::time::Duration;
 
 /// Three regions with so many nodes each; the first of each replicates `global`, too.
 pub fn topology(nodes: usize) -> Arc<Topology> {
+    ordered(nodes, DeliveryOrder::Sequential)
+}
+
+/// The same with that order of messages.
+pub fn ordered(nodes: usize, order: DeliveryOrder) -> Arc<Topology> {
     let entry = |region: &str, n: usize| {
         let mut groups = vec![region.to_string()];
         if n == 0 {
@@ -20,7 +27,7 @@ pub fn topology(nodes: usize) -> Arc<Topology> {
     let regions = ["us", "eu", "ap"];
     let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
     let (cluster, rtt_ms) = (1, Default::default());
-    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms };
+    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order };
     Arc::new(Topology::new(&file).expect("it is well formed"))
 }
 

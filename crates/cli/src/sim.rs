@@ -1,0 +1,354 @@
+//! `meridian sim multicast`: the simulator of `meridian-sim` with as many seeds as one likes.
+//!
+//! A seed is a whole run of a cluster in one thread: who sends what, which messages are late, who crashes
+//! in the midst of what. The seeds are independent, so each processor runs its own.
+
+use crate::output;
+use anyhow::bail;
+use clap::{Args, Subcommand, ValueEnum};
+use meridian_sim::trial::{ClockSource, Failure, Mutation, Order, Report, Trial, run as run_trial};
+use serde::Serialize;
+use std::fmt::Write;
+use std::io::{IsTerminal, stderr};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Processes of a run at most: more say nothing new, slowly.
+const PROCESSES_MAX: u64 = 60;
+
+/// How often progress is shown: on a terminal, and in a log.
+const PROGRESS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(20)];
+
+/// What can be simulated.
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Atomic multicast, with all kinds of faults
+    #[command(after_help = "\
+Each seed is a run of some groups of processes in simulated time: clients multicast, links are slow, cut and
+reset, processes crash and start again from what their disks kept, clocks differ and jump. Then all is
+mended. Checked are integrity, prefix order, global total order, genuineness, timestamps and safe
+timestamps at all times; agreement, validity and that everything is delivered, at the end.
+
+What is not given is drawn from the seed. A failure says how to see it again.
+
+Examples:
+  meridian sim multicast --seeds 100000
+  meridian sim multicast --seeds 1000 --groups 2 --replicas 5 --clock hybrid
+  meridian sim multicast --seed 137 --trace")]
+    Multicast(MulticastArgs),
+}
+
+/// How to simulate.
+#[derive(Debug, Args)]
+pub struct MulticastArgs {
+    /// How many seeds to run
+    #[arg(long, default_value_t = 1000, conflicts_with = "seed")]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 0, value_name = "S", conflicts_with = "seed")]
+    from: u64,
+    /// Run this seed only
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// The order of deliveries
+    #[arg(long)]
+    order: Option<OrderArg>,
+    /// Where timestamps come from
+    #[arg(long)]
+    clock: Option<ClockArg>,
+    /// How many groups there are
+    #[arg(long, value_name = "G", requires = "replicas",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    groups: Option<u16>,
+    /// How many processes each group has
+    #[arg(long, value_name = "R", requires = "groups",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    replicas: Option<u16>,
+    /// How many seeds run at a time, if not one on each processor
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    threads: Option<u64>,
+    /// Print all events of the seed
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Plant a bug that must be found
+    #[arg(long, hide = true, value_parser = parse_mutation)]
+    plant: Option<Mutation>,
+}
+
+/// The order of deliveries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OrderArg {
+    /// Acyclic over all processes
+    Sequential,
+    /// As it happened in real time, too
+    Linearizable,
+}
+
+/// Where timestamps come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ClockArg {
+    /// They count
+    Logical,
+    /// Microseconds of a clock, or more
+    Hybrid,
+}
+
+fn parse_mutation(name: &str) -> Result<Mutation, String> {
+    let all = meridian_sim::planted::ALL;
+    let found = all.into_iter().find(|mutation| format!("{mutation:?}") == name);
+    found.ok_or_else(|| format!("one of {all:?}"))
+}
+
+impl MulticastArgs {
+    fn trial(&self) -> Trial {
+        let planted = self.plant.map(meridian_sim::planted::trial);
+        let trial = planted.unwrap_or_default();
+        let order = self.order.map(|order| match order {
+            OrderArg::Sequential => Order::Sequential,
+            OrderArg::Linearizable => Order::Linearizable,
+        });
+        let clock = self.clock.map(|clock| match clock {
+            ClockArg::Logical => ClockSource::Logical,
+            ClockArg::Hybrid => ClockSource::Hybrid,
+        });
+        let sizes = self.groups.zip(self.replicas);
+        Trial {
+            order: order.or(trial.order),
+            clock: clock.or(trial.clock),
+            sizes: sizes.map(|(groups, size)| vec![size; usize::from(groups)]).or(trial.sizes),
+            trace: self.trace,
+            ..trial
+        }
+    }
+
+    /// What repeats a run with this seed.
+    fn command(&self, seed: u64) -> String {
+        let mut command = format!("meridian sim multicast --seed {seed}");
+        let mut add = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                let _ = write!(command, " --{name} {value}");
+            }
+        };
+        let name = |value: &str| value.to_lowercase();
+        add("order", self.order.map(|order| name(&format!("{order:?}"))));
+        add("clock", self.clock.map(|clock| name(&format!("{clock:?}"))));
+        add("groups", self.groups.map(|groups| groups.to_string()));
+        add("replicas", self.replicas.map(|replicas| replicas.to_string()));
+        add("plant", self.plant.map(|mutation| format!("{mutation:?}")));
+        command
+    }
+}
+
+/// All that happened.
+#[derive(Debug, Default, Serialize)]
+struct Totals {
+    seeds: u64,
+    events: u64,
+    messages: u64,
+    deliveries: u64,
+    crashes: u64,
+    snapshots: u64,
+    simulated_seconds: f64,
+    seconds: f64,
+    failure: Option<Failed>,
+}
+
+/// A failure, for people and programs.
+#[derive(Debug, Serialize)]
+struct Failed {
+    seed: u64,
+    /// The name of what does not hold.
+    property: String,
+    what: String,
+    event: u64,
+    at_ms: f64,
+    groups: Vec<u16>,
+    repeat: String,
+}
+
+impl Totals {
+    fn add(&mut self, report: &Report) {
+        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        self.seeds += 1;
+        self.events += report.events;
+        self.messages += count(report.messages);
+        self.deliveries += report.deliveries;
+        self.crashes += count(report.crashes);
+        self.snapshots += count(report.installs);
+        self.simulated_seconds += report.end.0 as f64 / 1e9;
+    }
+
+    /// Of several failures the one with the lowest seed is told.
+    fn fail(&mut self, failure: &Failure, repeat: String) {
+        self.seeds += 1;
+        if self.failure.as_ref().is_some_and(|failed| failed.seed < failure.seed) {
+            return;
+        }
+        let (property, what) = failure.violated.split_once(": ").unwrap_or(("", &failure.violated));
+        self.failure = Some(Failed {
+            seed: failure.seed,
+            property: property.into(),
+            what: what.into(),
+            event: failure.events,
+            at_ms: failure.at.0 as f64 / 1e6,
+            groups: failure.drawn.sizes.clone(),
+            repeat,
+        });
+    }
+}
+
+/// Runs `meridian sim`.
+pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
+    let SimCommand::Multicast(args) = command;
+    let processes = u64::from(args.groups.unwrap_or(1)) * u64::from(args.replicas.unwrap_or(1));
+    if processes > PROCESSES_MAX {
+        bail!("{processes} processes are too many: at most {PROCESSES_MAX}");
+    }
+    if !args.trace {
+        // An assertion that fails is a result, told at the end.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    let (from, seeds) = match args.seed {
+        Some(seed) => (seed, 1),
+        None => (args.from, args.seeds),
+    };
+    let Some(end) = from.checked_add(seeds) else {
+        bail!("there are no seeds beyond {}", u64::MAX)
+    };
+    let start = Instant::now();
+    let mut totals = run_all(args, from, end);
+    totals.seconds = start.elapsed().as_secs_f64();
+    if args.json {
+        output::print(&serde_json::to_string_pretty(&totals)?)?;
+    } else {
+        output::print(&describe(&totals))?;
+    }
+    Ok(if totals.failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Runs seeds on all processors until one fails.
+fn run_all(args: &MulticastArgs, from: u64, end: u64) -> Totals {
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let threads = args.threads.unwrap_or(processors).min(end - from).max(1);
+    let (next, stop) = (AtomicU64::new(from), AtomicBool::new(false));
+    let totals = Mutex::new(Totals::default());
+    let trial = args.trial();
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                return;
+            }
+            let result = run_trial(seed, &trial);
+            let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
+            match result {
+                Ok(report) => totals.add(&report),
+                Err(failure) => {
+                    stop.store(true, Ordering::Relaxed);
+                    totals.fail(&failure, args.command(seed));
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let begun = Instant::now();
+        let terminal = stderr().is_terminal();
+        let mut shown = begun;
+        while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            std::thread::park_timeout(Duration::from_millis(20));
+            if shown.elapsed() >= PROGRESS[usize::from(!terminal)] {
+                shown = Instant::now();
+                let done = totals.lock().unwrap_or_else(PoisonError::into_inner).seeds;
+                show_progress(done, end - from, begun.elapsed(), terminal);
+            }
+        }
+        if terminal && shown > begun {
+            eprint!("\r\x1b[K");
+        }
+    });
+    totals.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn show_progress(done: u64, of: u64, elapsed: Duration, terminal: bool) {
+    let rate = done as f64 / elapsed.as_secs_f64();
+    let left = (of.saturating_sub(done)) as f64 / rate.max(0.001);
+    let text = format!("{done} of {of} seeds, {rate:.0} a second, {left:.0} s left");
+    if terminal {
+        eprint!("\r\x1b[K{text}");
+    } else {
+        note!("{text}");
+    }
+}
+
+fn describe(totals: &Totals) -> String {
+    let mut text = format!(
+        "{} seeds in {:.1} s: {:.0} simulated minutes, {} messages, {} deliveries, {} crashes",
+        totals.seeds,
+        totals.seconds,
+        totals.simulated_seconds / 60.0,
+        totals.messages,
+        totals.deliveries,
+        totals.crashes
+    );
+    match &totals.failure {
+        None => text += "\nall properties hold",
+        Some(failed) => {
+            let Failed { seed, property, what, event, at_ms, groups, repeat } = failed;
+            let _ = write!(
+                text,
+                "\n\nviolated: {property}\n{what}\nseed {seed}, event {event}, at {at_ms:.3} ms, groups of {groups:?}\n\
+                 repeat with: {repeat}  (--trace prints all events)"
+            );
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: MulticastArgs,
+    }
+
+    fn args(line: &str) -> MulticastArgs {
+        Line::parse_from(std::iter::once("sim").chain(line.split_whitespace())).args
+    }
+
+    #[test]
+    fn the_command_that_repeats_a_run_says_all_that_was_said() {
+        let first = args("--seeds 9 --order linearizable --clock hybrid --groups 2 --replicas 3");
+        let command = "--seed 7 --order linearizable --clock hybrid --groups 2 --replicas 3";
+        assert_eq!(first.command(7), format!("meridian sim multicast {command}"));
+        let again = args(command);
+        assert_eq!(again.command(7), first.command(7));
+        assert_eq!(again.trial().sizes, Some(vec![3, 3]));
+    }
+
+    #[test]
+    fn a_planted_bug_ends_the_run_and_is_told() {
+        let args = args("--plant NoOrder --threads 2");
+        let totals = run_all(&args, 0, 200);
+        let failed = totals.failure.as_ref().expect("it is caught");
+        assert!(totals.seeds < 200, "it did not stop");
+        assert!(failed.repeat.ends_with(&format!("--seed {} --plant NoOrder", failed.seed)));
+        assert!(describe(&totals).contains("violated: "));
+    }
+
+    #[test]
+    fn correct_runs_are_counted() {
+        let totals = run_all(&args("--groups 1 --replicas 3"), 5, 8);
+        assert_eq!(totals.seeds, 3);
+        assert!(totals.failure.is_none() && totals.messages > 0 && totals.deliveries > 0);
+    }
+}

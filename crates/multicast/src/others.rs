@@ -1,0 +1,202 @@
+//! What passes between groups: lines 39, 45-50 and 80 of Algorithms 2 and 3.
+//!
+//! A primary streams to the processes of each group what of its `T` is addressed to them; all members
+//! acknowledge cumulatively. So the cost of ACKs does not grow with the number of messages that travel
+//! together, and no message causes anything at a group that it does not go to.
+
+use crate::done::Known;
+use crate::message::{Epoch, Message, RemoteEntry, Timestamp};
+use crate::process::{Mutation, PrimCast, Role};
+use crate::remote::Fits;
+use crate::upkeep::RETRY;
+use meridian_core::{GroupId, Outbox, ProcessId, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// So many entries are in one message at most.
+const ENTRIES_MAX: usize = 4096;
+
+impl PrimCast {
+    /// Lines 39 and 80, as primary: our entries, to those whom they are addressed to.
+    pub(crate) fn stream_to_others(&mut self, out: &mut Outbox<Self>) {
+        for process in std::mem::take(&mut self.upkeep.again) {
+            self.stream_whole(process, out);
+        }
+        let mut news: BTreeMap<GroupId, Vec<RemoteEntry>> = BTreeMap::new();
+        for (index, slot) in self.log.iter_from(self.remote_streamed) {
+            let dest = &slot.entry.start.dest;
+            let entry = RemoteEntry { index, id: slot.entry.start.id, ts: slot.entry.ts };
+            for group in dest.iter().filter(|group| **group != self.me.group) {
+                news.entry(*group).or_default().push(entry);
+            }
+        }
+        let upto = self.log.len();
+        self.remote_streamed = upto;
+        for (group, entries) in news {
+            let entries: Arc<[RemoteEntry]> = entries.into();
+            for process in self.processes(group) {
+                let Some(sent) =
+                    self.followers.get_mut(&process).filter(|_| entries.len() <= ENTRIES_MAX)
+                else {
+                    self.stream_whole(process, out);
+                    continue;
+                };
+                let (epoch, from, entries) = (self.e_cur, *sent, entries.clone());
+                *sent = upto;
+                let whole = false;
+                out.send(process, Message::RemoteAppend { epoch, whole, from, upto, entries });
+            }
+        }
+    }
+
+    /// All of our `T` that `to`, of another group, may not have delivered, and our ACK.
+    pub(crate) fn stream_whole(&mut self, to: ProcessId, out: &mut Outbox<Self>) {
+        if !self.stands() {
+            return; // It follows when we enter an epoch.
+        }
+        if self.role == Role::Primary {
+            self.tell_config(to, out);
+            let stable = self.upkeep.stable_at(to);
+            let slots = self.log.iter_from(self.log.base());
+            let unsettled = slots.filter(|(_, slot)| {
+                let rank = (slot.bound, slot.entry.start.id);
+                slot.entry.start.dest.contains(&to.group)
+                    && !(slot.delivered && stable.is_some_and(|stable| stable >= rank))
+            });
+            let entries: Vec<_> = unsettled
+                .map(|(index, slot)| RemoteEntry {
+                    index,
+                    id: slot.entry.start.id,
+                    ts: slot.entry.ts,
+                })
+                .collect();
+            let (epoch, mut from, mut whole) = (self.e_cur, self.log.base(), true);
+            let mut parts = entries.chunks(ENTRIES_MAX).peekable();
+            loop {
+                let entries = parts.next().unwrap_or_default();
+                let last = parts.peek().is_none();
+                let end = entries.last().map(|entry| entry.index + 1).filter(|_| !last);
+                let upto = end.unwrap_or(self.log.len());
+                let entries = entries.into();
+                out.send(to, Message::RemoteAppend { epoch, whole, from, upto, entries });
+                (from, whole) = (upto, false);
+                if last {
+                    break;
+                }
+            }
+            self.followers.insert(to, self.log.len());
+            self.tell_stability_again(to, out);
+        }
+        // Our vote counts with what is durable: later, by the gate.
+        self.upkeep.ack_again.insert(to);
+    }
+
+    /// Lines 39, 45, 80: the ACKs of all members, cumulative, to those whom what they cover is addressed to.
+    pub(crate) fn acknowledge_to_others(&mut self, out: &mut Outbox<Self>) {
+        if !self.stands() {
+            return;
+        }
+        for process in std::mem::take(&mut self.upkeep.again) {
+            self.stream_whole(process, out); // Asked while we were no primary: our ACK.
+        }
+        let (epoch, len, clock) = (self.e_cur, self.log.len(), self.clock);
+        let message = Message::RemoteAck { epoch, len, clock };
+        let new = self
+            .log
+            .iter_from(self.remote_acked)
+            .flat_map(|(_, slot)| slot.entry.start.dest.iter());
+        let groups: BTreeSet<_> = new.copied().filter(|group| *group != self.me.group).collect();
+        self.remote_acked = len;
+        for group in &groups {
+            for process in self.processes(*group) {
+                self.upkeep.ack_again.remove(&process);
+                out.send(process, message.clone());
+            }
+        }
+        for process in std::mem::take(&mut self.upkeep.ack_again) {
+            out.send(process, message.clone());
+        }
+        if self.is_linearizable() {
+            self.show_clock_to_others(&groups, out);
+        }
+    }
+
+    /// Lines 46-50.
+    #[allow(clippy::too_many_arguments)] // One message's fields.
+    pub(crate) fn on_remote_append(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        epoch: Epoch,
+        whole: bool,
+        (first, upto): (u64, u64),
+        entries: &[RemoteEntry],
+        out: &mut Outbox<Self>,
+    ) {
+        if epoch.leader != from.node {
+            return;
+        }
+        let learner = self.remote.group(from.group);
+        match learner.on_stream(epoch, whole, first) {
+            Fits::Yes => {}
+            Fits::Old => return,
+            Fits::Gap => {
+                if learner.asks(now, RETRY) {
+                    out.send(from, Message::RemoteWanted);
+                }
+                return;
+            }
+        }
+        let known = entries.partition_point(|entry| !learner.is_new(entry.index));
+        let fresh = &entries[known..];
+        fresh.iter().for_each(|entry| learner.push(entry.index, entry.id, entry.ts));
+        learner.reach(upto);
+        let mut highest = Timestamp(0);
+        for entry in fresh {
+            highest = highest.max(entry.ts);
+            if self.log.find(entry.id).is_none() && self.done.known(entry.id) == Known::No {
+                self.remote.come(entry.id, from.group, now);
+            }
+        }
+        if self.mutation != Mutation::ForgetsBump {
+            self.raise_clock(highest, out); // Shown to the group when idle: the BUMP of line 50.
+        }
+        self.decide_remote(from.group);
+    }
+
+    /// Line 47, cumulative.
+    pub(crate) fn on_remote_ack(
+        &mut self,
+        from: ProcessId,
+        epoch: Epoch,
+        len: u64,
+        clock: Timestamp,
+    ) {
+        let linearizable = self.is_linearizable();
+        let learner = self.remote.group(from.group);
+        learner.on_ack(from.node, epoch, len);
+        if linearizable {
+            let current =
+                learner.epoch.unwrap_or(Epoch { config: 0, number: 0, leader: from.node });
+            learner.clocks.note(from.node, epoch, clock, current);
+        }
+        self.decide_remote(from.group);
+    }
+
+    /// Lines 9-10 for another group.
+    fn decide_remote(&mut self, group: GroupId) {
+        let learner = self.remote.group(group);
+        let config = learner.epoch.map_or(0, |epoch| epoch.config);
+        let Some(members) = self.members.in_config(group, config) else { return };
+        let mixed = self.mutation == Mutation::MixesEpochs;
+        for (id, ts) in learner.decided(members, mixed) {
+            match self.log.find(id) {
+                Some(index) => self.log.local_ts(index, group, ts),
+                None => self.remote.early_local(id, group, ts),
+            }
+        }
+        if self.is_linearizable() {
+            self.evaluate_stable(group);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! The entries of `T` that are not delivered, in the order in which they will be.
+//!
+//! Each stands under its rank: the greatest lower bound of its final timestamp that is known here, and
+//! its name. All that conflict with each other are delivered in the order of their final ranks, so an
+//! entry may be delivered once no other that conflicts with it stands before it (line 30, and section
+//! 4.4.3). An entry that touches keys only is looked at again when the one that it may have
+//! waited for moves or goes, so a queue held up by one message costs nothing per message behind it.
+//!
+//! Timestamps ascend in `T`, so an entry whose own proposal is the greatest bound known stands in the order of
+//! `T`: only those with a greater one need a tree.
+//!
+//! Invariants:
+//! - Q1: `proposed` and `raised` hold exactly the entries of `T` not delivered, beside those of `proposed` that
+//!   `gone` counts; `keys` those of them that touch keys only, once for each key; `whole` the others, if there was
+//!   ever one that touches keys only.
+//! - Q2: an entry that touches keys only, is final and the first of all that it conflicts with is in `work`.
+
+use crate::message::{Rank, Timestamp, Touches};
+use meridian_core::{ClientId, MessageId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
+
+/// No rank is lower.
+const LOWEST: Rank = (Timestamp(0), MessageId { client: ClientId(0), sequence: 0 });
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Queue {
+    /// Under their own proposals, ascending. Those with `None` are raised, or delivered.
+    proposed: VecDeque<(Rank, Option<u64>)>,
+    /// How many in `proposed` are `None`.
+    gone: usize,
+    raised: BTreeMap<Rank, u64>,
+    keys: BTreeSet<(u64, Rank)>,
+    whole: BTreeSet<Rank>,
+    /// Whether `whole` is kept.
+    keyed: bool,
+    work: BTreeSet<Rank>,
+}
+
+impl Queue {
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.proposed.len() - self.gone + self.raised.len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Rank and index of the first.
+    pub fn first(&self) -> Option<(Rank, u64)> {
+        let raised = self.raised.first_key_value().map(|(rank, index)| (*rank, *index));
+        // The front is never `None`: see `take_out`.
+        let proposed = self.proposed.front().and_then(|(rank, index)| Some((*rank, (*index)?)));
+        match (proposed, raised) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The indexes, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.between(None, None).map(|(_, index)| index)
+    }
+
+    /// Ranks and indexes after `after` and before `before`, in order.
+    fn between(
+        &self,
+        after: Option<Rank>,
+        before: Option<Rank>,
+    ) -> impl Iterator<Item = (Rank, u64)> + '_ {
+        let first = self.proposed.partition_point(|(rank, _)| Some(*rank) <= after);
+        let proposed = self.proposed.range(first..).filter_map(|(rank, at)| Some((*rank, (*at)?)));
+        let raised = self.raised.range((after.map_or(Unbounded, Excluded), Unbounded));
+        let (mut proposed, mut raised) =
+            (proposed.peekable(), raised.map(|(rank, at)| (*rank, *at)).peekable());
+        let next = move || match (proposed.peek(), raised.peek()) {
+            (Some(a), Some(b)) if b < a => raised.next(),
+            (Some(_), _) => proposed.next(),
+            (None, _) => raised.next(),
+        };
+        std::iter::from_fn(next)
+            .take_while(move |(rank, _)| before.is_none_or(|before| *rank < before))
+    }
+
+    fn place(&self, rank: Rank) -> Option<usize> {
+        self.proposed.binary_search_by(|(other, _)| other.cmp(&rank)).ok()
+    }
+
+    /// Takes an entry out; its index.
+    fn take_out(&mut self, rank: Rank) -> Option<u64> {
+        if let Some(index) = self.raised.remove(&rank) {
+            return Some(index);
+        }
+        let at = if self.proposed.front().is_some_and(|(first, _)| *first == rank) {
+            0
+        } else {
+            self.place(rank)?
+        };
+        let index = self.proposed[at].1.take()?;
+        self.gone += 1;
+        while self.proposed.pop_front_if(|(_, index)| index.is_none()).is_some()
+            || self.proposed.pop_back_if(|(_, index)| index.is_none()).is_some()
+        {
+            self.gone -= 1;
+        }
+        Some(index)
+    }
+
+    /// The index of the entry with this rank.
+    pub fn index(&self, rank: Rank) -> Option<u64> {
+        let proposed = || self.place(rank).and_then(|at| self.proposed[at].1);
+        self.raised.get(&rank).copied().or_else(proposed)
+    }
+
+    /// Adds an entry.
+    pub fn insert(&mut self, rank: Rank, index: u64, touches: &Touches) {
+        self.hold_keys(rank, touches);
+        // A `T` that was restored holds proposals that are known to be raised.
+        if self.proposed.back().is_none_or(|(last, _)| *last < rank) {
+            self.proposed.push_back((rank, Some(index)));
+        } else {
+            self.raised.insert(rank, index);
+        }
+    }
+
+    fn hold_keys(&mut self, rank: Rank, touches: &Touches) {
+        if let Touches::Keys(keys) = touches {
+            if !self.keyed {
+                self.keyed = true;
+                self.whole = self.between(None, None).map(|(rank, _)| rank).collect();
+            }
+            self.keys.extend(keys.iter().map(|key| (*key, rank)));
+        } else if self.keyed {
+            self.whole.insert(rank);
+        }
+    }
+
+    /// Takes out an entry: it is delivered, or cut off.
+    pub fn remove(&mut self, rank: Rank, touches: &Touches) {
+        self.take_out(rank);
+        if self.keyed {
+            self.work.remove(&rank);
+            self.take(rank, None, touches);
+        }
+    }
+
+    /// The entry at `old` has a higher bound now.
+    pub fn raise(&mut self, old: Rank, new: Rank, touches: &Touches) {
+        let Some(index) = self.take_out(old) else { return };
+        if self.keyed {
+            self.take(old, Some(new), touches);
+            if self.work.remove(&old) {
+                self.work.insert(new);
+            }
+        }
+        self.hold_keys(new, touches);
+        self.raised.insert(new, index);
+    }
+
+    /// Takes an entry out of the queues of what it touches, and notes whom it may have held up there, as
+    /// far as it will hold them up no more at `new`.
+    fn take(&mut self, rank: Rank, new: Option<Rank>, touches: &Touches) {
+        match touches {
+            Touches::Keys(keys) => {
+                for key in keys.iter() {
+                    self.keys.remove(&(*key, rank));
+                    if let Some(next) = self.next_of(*key, rank) {
+                        self.work.insert(next);
+                    }
+                }
+            }
+            Touches::All => {
+                self.whole.remove(&rank);
+                let next = self.whole.range((Excluded(rank), Unbounded)).next().copied();
+                let end = next.into_iter().chain(new).min();
+                let freed: Vec<_> = self.between(Some(rank), end).map(|(rank, _)| rank).collect();
+                self.work.extend(freed);
+            }
+        }
+    }
+
+    fn next_of(&self, key: u64, after: Rank) -> Option<Rank> {
+        let next = self.keys.range((Excluded((key, after)), Unbounded)).next();
+        next.filter(|(of, _)| *of == key).map(|(_, rank)| *rank)
+    }
+
+    /// The entry is final, or something else changed for it: it is to be looked at, if it may pass others.
+    pub fn look_at(&mut self, rank: Rank, touches: &Touches) {
+        if matches!(touches, Touches::Keys(_)) {
+            self.work.insert(rank);
+        }
+    }
+
+    /// The next to look at, with a timestamp up to `clock`.
+    pub fn next_to_look_at(&mut self, clock: Timestamp) -> Option<(Rank, u64)> {
+        loop {
+            let rank = *self.work.first().filter(|rank| rank.0 <= clock)?;
+            self.work.remove(&rank);
+            if let Some(index) = self.index(rank) {
+                return Some((rank, index));
+            }
+        }
+    }
+
+    /// Whether no entry with a rank below `rank` conflicts with `touches`.
+    pub fn is_free(&self, rank: Rank, touches: &Touches) -> bool {
+        let before = |first: Option<Rank>| first.is_some_and(|first| first < rank);
+        match touches {
+            Touches::All => !before(self.first().map(|(first, _)| first)),
+            Touches::Keys(_) if !self.keyed => !before(self.first().map(|(first, _)| first)),
+            Touches::Keys(keys) => {
+                let first_of = |key: &u64| {
+                    let first = self.keys.range((*key, LOWEST)..).next();
+                    first.filter(|(of, _)| of == key).map(|(_, rank)| *rank)
+                };
+                !before(self.whole.first().copied())
+                    && !keys.iter().any(|key| before(first_of(key)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(ts: u64) -> Rank {
+        (Timestamp(ts), MessageId { client: ClientId(1), sequence: ts })
+    }
+
+    fn looked_at(queue: &mut Queue) -> Vec<u64> {
+        std::iter::from_fn(|| queue.next_to_look_at(Timestamp(99)))
+            .map(|(_, index)| index)
+            .collect()
+    }
+
+    /// Section 4.4.3: only what conflicts holds up.
+    #[test]
+    fn only_what_touches_the_same_holds_up() {
+        let (a, b) = (Touches::keys([1]), Touches::keys([2]));
+        let both = Touches::keys([1, 2]);
+        let mut queue = Queue::default();
+        queue.insert(rank(1), 1, &a);
+        queue.insert(rank(2), 2, &b);
+        queue.insert(rank(3), 3, &both);
+        queue.insert(rank(4), 4, &Touches::All);
+        queue.insert(rank(5), 5, &a);
+        assert!(queue.is_free(rank(2), &b) && !queue.is_free(rank(3), &both));
+        queue.remove(rank(2), &b);
+        assert_eq!(looked_at(&mut queue), [3]);
+        assert!(!queue.is_free(rank(3), &both), "1 is before it");
+        queue.raise(rank(1), rank(7), &a);
+        assert_eq!(looked_at(&mut queue), [3]);
+        assert!(queue.is_free(rank(3), &both));
+        assert!(!queue.is_free(rank(4), &Touches::All) && !queue.is_free(rank(5), &a));
+        queue.remove(rank(3), &both);
+        queue.raise(rank(4), rank(6), &Touches::All);
+        assert_eq!(looked_at(&mut queue), [5]);
+        assert!(queue.is_free(rank(5), &a) && !queue.is_free(rank(7), &a));
+    }
+
+    #[test]
+    fn one_that_conflicts_with_all_waits_for_all() {
+        let mut queue = Queue::default();
+        queue.insert(rank(1), 1, &Touches::All);
+        queue.insert(rank(2), 2, &Touches::keys([1]));
+        queue.insert(rank(3), 3, &Touches::All);
+        assert!(!queue.is_free(rank(2), &Touches::keys([1])));
+        queue.remove(rank(1), &Touches::All);
+        assert_eq!(looked_at(&mut queue), [2]);
+        assert!(queue.is_free(rank(2), &Touches::keys([1])));
+        assert!(!queue.is_free(rank(3), &Touches::All));
+        queue.remove(rank(2), &Touches::keys([1]));
+        assert!(queue.is_free(rank(3), &Touches::All));
+    }
+}

@@ -1,0 +1,59 @@
+//! Planted bugs, and for each a trial that shows it soon: what judges the judges.
+
+use crate::faults::Faults;
+use crate::trial::{Links, Order, Trial, all_faults};
+use crate::workload::Manner;
+use meridian_multicast::Mutation;
+use std::time::Duration;
+
+/// All that there are.
+pub const ALL: [Mutation; 15] = [
+    Mutation::NoLeaderClock,
+    Mutation::NoQuorumClock,
+    Mutation::NoOrder,
+    Mutation::NoCeiling,
+    Mutation::ResumesEpoch,
+    Mutation::ForgetsPromise,
+    Mutation::ForgetsDone,
+    Mutation::MixesEpochs,
+    Mutation::ForgetsBump,
+    Mutation::CountsFutureClocks,
+    Mutation::PromisesFirst,
+    Mutation::BumpOvertakes,
+    Mutation::IgnoresCeiling,
+    Mutation::DropsEarlyAppend,
+    Mutation::HidesRaisedClock,
+];
+
+/// The trial with this bug. (`ForgetsPromise` and `PromisesFirst` need what no chance brings about soon: see
+/// the scenario in `tests/mutations.rs`.)
+pub fn trial(mutation: Mutation) -> Trial {
+    let trial = match mutation {
+        Mutation::Correct => Trial::default(),
+        Mutation::NoLeaderClock
+        | Mutation::NoQuorumClock
+        | Mutation::NoOrder
+        | Mutation::NoCeiling
+        | Mutation::MixesEpochs
+        | Mutation::ForgetsBump
+        | Mutation::BumpOvertakes
+        | Mutation::IgnoresCeiling
+        | Mutation::HidesRaisedClock
+        | Mutation::ForgetsDone => faulty(&[3, 3]),
+        Mutation::ResumesEpoch | Mutation::ForgetsPromise | Mutation::PromisesFirst => slow(&[3]),
+        Mutation::CountsFutureClocks => slow(&[3, 3]),
+        Mutation::DropsEarlyAppend => slow(&[5]),
+    };
+    Trial { mutation, order: Some(Order::Sequential), ..trial }
+}
+
+fn faulty(sizes: &[u16]) -> Trial {
+    let manner = Some(Manner::default());
+    Trial { faults: Some(all_faults()), links: Some(Links::Lan), manner, ..Trial::of(sizes) }
+}
+
+fn slow(sizes: &[u16]) -> Trial {
+    let crash = Some(Duration::from_millis(400));
+    let faults = Faults { crash, outage: Duration::from_millis(100), ..all_faults() };
+    Trial { links: Some(Links::Slow), faults: Some(faults), ..Trial::of(sizes) }
+}

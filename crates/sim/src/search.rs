@@ -1,0 +1,292 @@
+//! Random search for violations of an order in any multicast protocol: many short runs without faults.
+//!
+//! A run is a handful of messages whose parts travel for random times, so that they overtake each other.
+//! Some messages are multicast only once another one was seen delivered: that is what real time orders.
+//! The whole [`crate::World`] can do this too, with faults; here a run takes tens of microseconds, so
+//! that what happens once in a hundred thousand runs is found.
+
+use crate::history::{Entry, History};
+use crate::replica::groups_of;
+use crate::world::Random;
+use meridian_core::{
+    ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token,
+};
+use meridian_multicast::process::Groups;
+use meridian_multicast::{Protocol, Start};
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a run may take, in its own time, before what is not delivered counts as lost: longer than any
+/// repeat of a protocol takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How a message is sent that nothing hurries: between these, evenly.
+const FAST: (u64, u64) = (1, 30_000);
+/// And one that does not arrive for long: several others are exchanged meanwhile. In nanoseconds, and
+/// well below a protocol's timers.
+const SLOW: (u64, u64) = (1, 600_000);
+
+/// Whether a message may overtake another one between the same two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Never.
+    Fifo,
+    /// In every second run.
+    FifoOrNot,
+}
+
+/// How the runs are.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// How many messages are multicast.
+    pub messages: u64,
+    /// How many destinations a message has at most.
+    pub dest_max: usize,
+    /// See there.
+    pub links: Links,
+}
+
+/// A cluster before its first message.
+#[derive(Clone)]
+pub struct Cluster<P> {
+    groups: Groups,
+    /// Those that messages go to; others only send.
+    dest: Vec<GroupId>,
+    ids: Vec<ProcessId>,
+    processes: Vec<P>,
+    now: Time,
+    /// Timers that are set: when, at which process.
+    timers: BTreeSet<(Time, usize, Token)>,
+}
+
+impl<P: Protocol + Clone> Cluster<P> {
+    /// Groups 0, 1, .. of these sizes, and after them `outside` groups of one process that messages do not
+    /// go to: they multicast, as clients do. All have started.
+    pub fn new(sizes: &[u16], outside: u16, make: impl Fn(ProcessId, &Groups) -> P) -> Self {
+        let dest = (0..).take(sizes.len()).map(GroupId).collect();
+        let sizes: Vec<_> = sizes.iter().copied().chain((0..outside).map(|_| 1)).collect();
+        let groups: Groups = Arc::new(groups_of(&sizes));
+        let of = |(group, nodes): (&GroupId, &Vec<NodeId>)| {
+            let group = *group;
+            nodes.clone().into_iter().map(move |node| ProcessId { group, node })
+        };
+        let ids: Vec<_> = groups.iter().flat_map(of).collect();
+        let processes = ids.iter().map(|me| make(*me, &groups)).collect();
+        let (now, timers) = (Time(0), BTreeSet::new());
+        let cluster = Cluster { groups, dest, ids, processes, now, timers };
+        let mut run = Run::new(&cluster, 0, Links::Fifo);
+        (0..cluster.ids.len()).for_each(|at| run.step(at, Event::Started));
+        run.into_cluster()
+    }
+
+    /// Runs for this long without any message, so that each group has a primary.
+    pub fn settle(self, time: Duration) -> Self {
+        let mut run = Run::new(&self, 0, Links::Fifo);
+        let end = self.now + time;
+        while run.next_at().is_some_and(|at| at <= end) {
+            run.next();
+        }
+        run.now = end;
+        run.into_cluster()
+    }
+
+    /// The processes with their names.
+    pub fn processes(&self) -> impl Iterator<Item = (ProcessId, &P)> {
+        self.ids.iter().copied().zip(&self.processes)
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// A run from here, decided by `seed`, until all is delivered or nothing more can be.
+    pub fn run(&self, seed: u64, manner: Manner) -> History {
+        let mut run = Run::new(self, seed, manner.links);
+        run.plan(&self.dest, manner);
+        let end = self.now + PATIENCE;
+        while run.missing > 0 && run.next_at().is_some_and(|at| at <= end) {
+            run.next();
+        }
+        run.history
+    }
+}
+
+/// A message that is to be multicast.
+struct Planned {
+    start: Start,
+    /// The process that does it.
+    sender: usize,
+    /// Where it is not delivered yet.
+    silent: Vec<GroupId>,
+    /// Those that wait until it was delivered once, and in all its groups.
+    after_first: Vec<usize>,
+    after_all: Vec<usize>,
+}
+
+enum Next<P: Protocol> {
+    Message { from: usize, to: usize, message: P::Message },
+    Multicast(usize),
+}
+
+struct Run<'a, P: Protocol> {
+    cluster: &'a Cluster<P>,
+    processes: Vec<P>,
+    random: Random,
+    fifo: bool,
+    now: Time,
+    timers: BTreeSet<(Time, usize, Token)>,
+    queue: BTreeMap<(Time, u64), Next<P>>,
+    /// How many were put into the queue.
+    count: u64,
+    /// When the last message arrives on each way, if messages are not to overtake.
+    last: BTreeMap<(usize, usize), Time>,
+    plan: Vec<Planned>,
+    /// How many deliveries are to come.
+    missing: usize,
+    history: History,
+}
+
+impl<'a, P: Protocol + Clone> Run<'a, P> {
+    fn new(cluster: &'a Cluster<P>, seed: u64, links: Links) -> Self {
+        let mut random = Random::seed_from_u64(seed);
+        let fifo = links == Links::Fifo || random.random_bool(0.5);
+        let mut members: BTreeMap<GroupId, Vec<ProcessId>> = BTreeMap::new();
+        for id in &cluster.ids {
+            members.entry(id.group).or_default().push(*id);
+        }
+        Run {
+            cluster,
+            processes: cluster.processes.clone(),
+            random,
+            fifo,
+            now: cluster.now,
+            timers: cluster.timers.clone(),
+            queue: BTreeMap::new(),
+            count: 0,
+            last: BTreeMap::new(),
+            plan: Vec::new(),
+            missing: 0,
+            history: History::new(members),
+        }
+    }
+
+    fn into_cluster(self) -> Cluster<P> {
+        let (groups, dest) = (self.cluster.groups.clone(), self.cluster.dest.clone());
+        let (ids, processes) = (self.cluster.ids.clone(), self.processes);
+        Cluster { groups, dest, ids, processes, now: self.now, timers: self.timers }
+    }
+
+    /// Draws the messages. Each has a client of its own, so its name says nothing about its time.
+    fn plan(&mut self, dest: &[GroupId], manner: Manner) {
+        let mut names: Vec<u64> = (1..=manner.messages).collect();
+        for at in 0..manner.messages {
+            let name = names.swap_remove(self.random.random_range(0..names.len()));
+            let id = MessageId { client: ClientId(name), sequence: 1 };
+            let count = self.random.random_range(1..=manner.dest_max.min(dest.len()));
+            let mut to: Vec<_> = dest.sample(&mut self.random, count).copied().collect();
+            to.sort_unstable();
+            let members = to.iter().map(|group| self.cluster.groups[group].len());
+            self.missing += members.sum::<usize>();
+            let sender = self.random.random_range(0..self.processes.len());
+            let (after_first, after_all) = (Vec::new(), Vec::new());
+            let (start, silent) = (Start::new(id, to.clone(), Vec::new()), to);
+            self.plan.push(Planned { start, sender, silent, after_first, after_all });
+            let at = at as usize;
+            let earlier = self.random.random_range(0..=at);
+            match self.random.random_range(0..4) {
+                0 | 1 if earlier < at => self.plan[earlier].after_all.push(at),
+                2 if earlier < at => self.plan[earlier].after_first.push(at),
+                _ => self.later(SLOW, Next::Multicast(at)),
+            }
+        }
+    }
+
+    /// Puts into the queue what happens after a random time.
+    fn later(&mut self, within: (u64, u64), next: Next<P>) {
+        let after = self.random.random_range(within.0..=within.1);
+        let mut at = self.now + Duration::from_nanos(after);
+        if let Next::Message { from, to, .. } = &next
+            && self.fifo
+        {
+            let last = self.last.entry((*from, *to)).or_default();
+            at = at.max(*last);
+            *last = at;
+        }
+        self.count += 1;
+        self.queue.insert((at, self.count), next);
+    }
+
+    fn next_at(&self) -> Option<Time> {
+        let message = self.queue.keys().next().map(|(at, _)| *at);
+        let timer = self.timers.first().map(|(at, ..)| *at);
+        message.into_iter().chain(timer).min()
+    }
+
+    /// Takes what comes next, a message before a timer.
+    fn next(&mut self) {
+        let timer = self.timers.first().copied();
+        if let Some((at, process, token)) = timer
+            && self.queue.keys().next().is_none_or(|(first, _)| at < *first)
+        {
+            self.timers.pop_first();
+            self.now = at;
+            self.step(process, Event::Timer(token));
+        } else if let Some(((at, _), next)) = self.queue.pop_first() {
+            self.now = at;
+            match next {
+                Next::Message { from, to, message } => {
+                    let from = self.cluster.ids[from];
+                    self.step(to, Event::Message { from, message });
+                }
+                Next::Multicast(at) => {
+                    let (start, sender) = (self.plan[at].start.clone(), self.plan[at].sender);
+                    let (id, dest, t) = (start.id, start.dest.to_vec(), self.now);
+                    let (touches, after) = (start.touches.clone(), start.after);
+                    self.history.push(Entry::Multicast { id, dest, touches, after, t });
+                    self.step(sender, Event::Command(P::multicast(start)));
+                }
+            }
+        }
+    }
+
+    /// An event, and that nothing more is ready.
+    fn step(&mut self, at: usize, event: Event<P>) {
+        let mut out = Outbox::new();
+        self.processes[at].step(self.now, event, &mut out);
+        self.processes[at].step(self.now, Event::Idle, &mut out);
+        for effect in out.drain() {
+            match effect {
+                Effect::Send { to, message } => {
+                    let Ok(to) = self.cluster.ids.binary_search(&to) else { continue };
+                    let slow = self.random.random_range(0..4) == 0;
+                    let next = Next::Message { from: at, to, message };
+                    self.later(if slow { SLOW } else { FAST }, next);
+                }
+                Effect::Output(output) => self.deliver(at, output),
+                Effect::Timer { at: when, token } => drop(self.timers.insert((when, at, token))),
+                Effect::Persist(_) | Effect::Note(_) => {}
+            }
+        }
+    }
+
+    fn deliver(&mut self, at: usize, output: P::Output) {
+        let Some(delivery) = P::delivery(output) else { return };
+        let (process, id, t) = (self.cluster.ids[at], delivery.start.id, self.now);
+        let (ts, position) = (delivery.ts, delivery.position);
+        self.history.push(Entry::Deliver { process, id, ts, position, t });
+        self.missing = self.missing.saturating_sub(1);
+        let Some(planned) = self.plan.iter_mut().find(|planned| planned.start.id == id) else {
+            return;
+        };
+        planned.silent.retain(|group| *group != process.group);
+        let mut next = std::mem::take(&mut planned.after_first);
+        if planned.silent.is_empty() {
+            next.append(&mut planned.after_all);
+        }
+        next.into_iter().for_each(|at| self.later(FAST, Next::Multicast(at)));
+    }
+}

@@ -1,0 +1,122 @@
+//! A process crashes at every point of a small run: before its first effect, after its first, after its
+//! second, and so on. Whatever it was about, the others go on without it, and it comes back.
+
+mod cluster;
+
+use cluster::{Cluster, is_quiet, process, setup_of};
+use meridian_core::ProcessId;
+use meridian_multicast::{ClockSource, Mutation, Options, Order};
+use meridian_sim::replica::groups_of;
+use meridian_sim::workload::{Manner, Senders, Workload};
+use meridian_sim::{Unflushed, World, trial};
+use std::time::Duration;
+
+/// When the run is over: elections, some messages, some repeats.
+const END: Duration = Duration::from_secs(4);
+/// How long the others may take to go on, and how long all may take at the end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What becomes of the process.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// It starts again at once; what was not durable is lost.
+    Restarts,
+    /// It is away until the others have delivered all.
+    LateWith(Unflushed),
+}
+
+const FATES: [Fate; 3] =
+    [Fate::Restarts, Fate::LateWith(Unflushed::Lost), Fate::LateWith(Unflushed::Kept)];
+
+fn world(options: Options) -> Cluster {
+    let manner = Manner {
+        clients: 2,
+        messages: 8,
+        think: Duration::from_millis(250),
+        patience: Duration::from_millis(400),
+        mortal: 0,
+        senders: Senders::Mixed,
+        keys: 3,
+        all: 3,
+        bounds: 4,
+        ..Manner::default()
+    };
+    let sizes = &[3, 3];
+    let mut workload = Workload::new(1, groups_of(sizes), manner);
+    workload.order = options.order;
+    let setup = setup_of(sizes, options, Mutation::Correct, None);
+    let mut world = World::new(1, setup, workload);
+    world.say_nothing();
+    world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
+    world
+}
+
+/// The run in which `victim` crashes after `effects`; false if it has not so many.
+fn crash(options: Options, victim: ProcessId, effects: u32, fate: Fate) -> Result<bool, String> {
+    let mut world = world(options);
+    let is_up = |world: &Cluster| world.process(victim).is_some();
+    world.run_until(is_up, END);
+    world.keep_at_crashes(match fate {
+        Fate::Restarts => Unflushed::Lost,
+        Fate::LateWith(unflushed) => unflushed,
+    });
+    world.crash_after(victim, effects);
+    if !world.run_until(|world| !is_up(world), END) {
+        return Ok(false);
+    }
+    if let Fate::LateWith(_) = fate
+        && !world.run_until(|world| world.owner.is_done(), PATIENCE)
+    {
+        return Err(format!("the others wait for {:?}", world.owner.unanswered()));
+    }
+    world.restart(victim);
+    if !world.run_until(is_quiet, PATIENCE) {
+        return Err(format!("all wait: {}", trial::describe(&world)));
+    }
+    trial::judge(&world).map(|()| true)
+}
+
+/// How many points there were.
+fn sweep(options: Options, victim: ProcessId) -> u32 {
+    for effects in 0.. {
+        for fate in FATES {
+            let run = || crash(options, victim, effects, fate);
+            match std::panic::catch_unwind(run) {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => return effects,
+                Ok(Err(what)) => panic!("{victim} crashes after {effects}, {fate:?}: {what}"),
+                Err(_) => panic!("{victim} crashes after {effects}, {fate:?}: see above"),
+            }
+        }
+    }
+    unreachable!("a run has an end")
+}
+
+/// The first of a group is its primary, if nothing happens.
+fn sweep_both_roles(order: Order, clock: ClockSource) {
+    let options = Options { order, clock };
+    for victim in [process(0, 0), process(0, 1)] {
+        let points = sweep(options, victim);
+        assert!(points > 100, "only {points} points");
+    }
+}
+
+#[test]
+fn sequential_order_with_logical_clocks() {
+    sweep_both_roles(Order::Sequential, ClockSource::Logical);
+}
+
+#[test]
+fn sequential_order_with_hybrid_clocks() {
+    sweep_both_roles(Order::Sequential, ClockSource::Hybrid);
+}
+
+#[test]
+fn linearizable_order_with_logical_clocks() {
+    sweep_both_roles(Order::Linearizable, ClockSource::Logical);
+}
+
+#[test]
+fn linearizable_order_with_hybrid_clocks() {
+    sweep_both_roles(Order::Linearizable, ClockSource::Hybrid);
+}

@@ -1,0 +1,282 @@
+//! The linearizable order: what breaks it, and that nothing breaks it where it is promised. A scenario
+//! written out, and many random runs.
+
+use meridian_core::{ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
+use meridian_multicast::process::Groups;
+use meridian_multicast::skeen::{Skeen, Variant};
+use meridian_multicast::{Options, Order, PrimCast, Protocol, Start, Timestamp, Touches};
+use meridian_sim::checkers::{
+    End, check_agreement, check_integrity, check_prefix, check_real_time,
+};
+use meridian_sim::search::{Cluster, Links, Manner};
+use meridian_sim::{Entry, History, each_seed};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Groups of one process each, and some processes that only send.
+fn skeen(groups: usize, variant: Variant) -> Cluster<Skeen> {
+    let make = |me: ProcessId, groups: &Groups| Skeen::new(me, groups.clone(), variant);
+    Cluster::new(&[1].repeat(groups), 2, make)
+}
+
+/// Each group has its primary.
+fn primcast(sizes: &[u16], order: Order) -> Cluster<PrimCast> {
+    let options = Options { order, ..Options::default() };
+    let make = |me, groups: &Groups| PrimCast::new(me, groups.clone()).with_options(options);
+    Cluster::new(sizes, 2, make).settle(Duration::from_secs(3))
+}
+
+fn real_time(history: &History, end: End) -> Result<(), String> {
+    check_real_time(history, end, &BTreeMap::new())
+}
+
+/// A run by hand: messages arrive at once, unless their way is held.
+struct Script<P: Protocol> {
+    processes: BTreeMap<ProcessId, P>,
+    wire: VecDeque<(ProcessId, ProcessId, P::Message)>,
+    held: BTreeSet<(ProcessId, ProcessId)>,
+    now: Time,
+    history: History,
+}
+
+impl<P: Protocol + Clone> Script<P> {
+    fn new(cluster: &Cluster<P>) -> Self {
+        let processes = cluster.processes().map(|(id, process)| (id, process.clone()));
+        let processes: BTreeMap<_, _> = processes.collect();
+        let mut members: BTreeMap<GroupId, Vec<ProcessId>> = BTreeMap::new();
+        processes.keys().for_each(|id| members.entry(id.group).or_default().push(*id));
+        let (wire, held, now) = (VecDeque::new(), BTreeSet::new(), cluster.now());
+        Script { processes, wire, held, now, history: History::new(members) }
+    }
+
+    fn step(&mut self, at: ProcessId, event: Event<P>) {
+        self.now = self.now + Duration::from_nanos(1);
+        let mut out = Outbox::new();
+        let process = self.processes.get_mut(&at).unwrap();
+        process.step(self.now, event, &mut out);
+        process.step(self.now, Event::Idle, &mut out);
+        for effect in out.drain() {
+            match effect {
+                Effect::Send { to, message } => self.wire.push_back((at, to, message)),
+                Effect::Output(output) => {
+                    if let Some(delivery) = P::delivery(output) {
+                        let (id, ts) = (delivery.start.id, delivery.ts);
+                        let position = delivery.position;
+                        self.history.push(Entry::Deliver {
+                            process: at,
+                            id,
+                            ts,
+                            position,
+                            t: self.now,
+                        });
+                    }
+                }
+                Effect::Persist(_) | Effect::Note(_) | Effect::Timer { .. } => {}
+            }
+        }
+    }
+
+    /// Until nothing is under way but on ways that are held.
+    fn run(&mut self) {
+        let open = |(from, to, _): &(ProcessId, ProcessId, _)| !self.held.contains(&(*from, *to));
+        while let Some(at) = self.wire.iter().position(open) {
+            let (from, to, message) = self.wire.remove(at).unwrap();
+            self.step(to, Event::Message { from, message });
+            return self.run();
+        }
+    }
+
+    /// A message is multicast, and all happens that can.
+    fn multicast(&mut self, sender: ProcessId, name: u64, dest: &[u16], after: u64) {
+        let id = MessageId { client: ClientId(name), sequence: 1 };
+        let dest: Vec<_> = dest.iter().map(|group| GroupId(*group)).collect();
+        self.now = self.now + Duration::from_nanos(1);
+        self.history.push(Entry::Multicast {
+            id,
+            dest: dest.clone(),
+            touches: Touches::All,
+            after: Timestamp(after),
+            t: self.now,
+        });
+        let start = Start { after: Timestamp(after), ..Start::new(id, dest, Vec::new()) };
+        self.step(sender, Event::Command(P::multicast(start)));
+        self.run();
+    }
+
+    /// What the group delivered, by name.
+    fn delivered(&self, group: u16) -> Vec<u64> {
+        let of = self.history.entries.iter().filter_map(|entry| match entry {
+            Entry::Deliver { process, id, .. } if process.group.0 == group => Some(id.client.0),
+            _ => None,
+        });
+        of.collect()
+    }
+}
+
+/// The groups f, g, h of the design; 3 only sends.
+const F: u16 = 0;
+const G: u16 = 1;
+const H: u16 = 2;
+
+fn first(group: u16) -> ProcessId {
+    ProcessId { group: GroupId(group), node: NodeId(group * 100) }
+}
+
+/// The counterexample to Algorithm 4 (docs of [`Variant::Ack`]). 1 to 4 form a chain of deliveries, and 4
+/// ended before 1 was multicast. Returns whether 4 had ended by then.
+fn chain_over_three_groups<P: Protocol + Clone>(script: &mut Script<P>) -> bool {
+    let (client, f, g) = (first(3), first(F), first(G));
+    // Clocks: g is at 4, h at 9, f at the beginning.
+    script.multicast(client, 8, &[G], 3);
+    script.multicast(client, 9, &[H], 8);
+    // g gives 2 its next timestamp; f hears nothing of it.
+    script.held = BTreeSet::from([(client, f), (g, f)]);
+    script.multicast(client, 2, &[F, G], 0);
+    // g and h know the final timestamp of 3, which is h's. 2 comes before it at g.
+    script.multicast(g, 3, &[G, H], 0);
+    // Its client sees it delivered at h, and sends 4; sees that, and sends 1.
+    script.multicast(first(H), 4, &[H], 0);
+    let ended = script.delivered(H).contains(&4);
+    script.multicast(f, 1, &[F], 0);
+    script.held.clear();
+    script.run();
+    ended
+}
+
+/// Design, section 4.4: each pair of messages with a common destination is in order, the chain is not.
+#[test]
+fn acks_do_not_order_a_chain_over_three_groups() {
+    for variant in [Variant::Plain, Variant::Ack] {
+        let mut script = Script::new(&skeen(3, variant));
+        assert!(chain_over_three_groups(&mut script));
+        assert_eq!(script.delivered(F), [1, 2]);
+        assert_eq!(script.delivered(G), [8, 2, 3]);
+        assert_eq!(script.delivered(H), [9, 3, 4]);
+        assert_eq!(check_prefix(&script.history), Ok(()));
+        let why = real_time(&script.history, End::Completed).unwrap_err();
+        for link in ["1.1 < (at g0/n0) 2.1", "2.1 < (at g1/n100) 3.1", "3.1 < (at g2/n200) 4.1"] {
+            assert!(why.contains(link), "{why}");
+        }
+        assert!(real_time(&script.history, End::Delivered).is_err());
+    }
+}
+
+/// The same with READY: 3 and 4 wait for 2.
+#[test]
+fn readiness_orders_a_chain_over_three_groups() {
+    let mut script = Script::new(&skeen(3, Variant::Ready));
+    assert!(!chain_over_three_groups(&mut script));
+    assert_eq!(script.delivered(F), [1, 2]);
+    assert_eq!(script.delivered(G), [8, 2, 3]);
+    assert_eq!(script.delivered(H), [9, 3, 4]);
+    assert_eq!(real_time(&script.history, End::Delivered), Ok(()));
+}
+
+/// PrimCast's own order promises nothing of real time.
+#[test]
+fn sequential_order_does_not_order_a_chain_over_three_groups() {
+    for sizes in [[1; 3], [3; 3]] {
+        let mut script = Script::new(&primcast(&sizes, Order::Sequential));
+        assert!(chain_over_three_groups(&mut script), "{:?}", script.history);
+        assert!(real_time(&script.history, End::Completed).is_err());
+    }
+}
+
+/// How many runs break which order.
+#[derive(Debug, Default)]
+struct Broken {
+    /// Atomic global order.
+    global: u64,
+    /// Linearizability.
+    linear: u64,
+    /// The first run, and what happened.
+    first: Option<String>,
+}
+
+fn search<P: Protocol + Clone>(cluster: &Cluster<P>, manner: Manner, seeds: Range<u64>) -> Broken {
+    let mut broken = Broken::default();
+    each_seed(seeds, |seed| {
+        let history = cluster.run(seed, manner);
+        for check in [check_agreement, check_integrity, check_prefix] {
+            assert_eq!(check(&history), Ok(()), "seed {seed}");
+        }
+        if let Err(why) = real_time(&history, End::Delivered) {
+            broken.global += 1;
+            broken.first.get_or_insert_with(|| format!("seed {seed}: {why}"));
+            broken.linear += u64::from(real_time(&history, End::Completed).is_err());
+        }
+    });
+    eprintln!("{broken:?}");
+    broken
+}
+
+const FEW: Manner = Manner { messages: 7, dest_max: 2, links: Links::FifoOrNot };
+const FIFO: Manner = Manner { links: Links::Fifo, ..FEW };
+
+#[test]
+fn random_runs_break_skeen() {
+    let broken = search(&skeen(4, Variant::Plain), FEW, 0..2_000);
+    assert!(broken.global > 0 && broken.linear > 0);
+}
+
+#[test]
+fn random_runs_break_acks() {
+    let broken = search(&skeen(4, Variant::Ack), FEW, 0..5_000);
+    assert!(broken.global > 0 && broken.linear > 0);
+}
+
+fn nothing_breaks<P: Protocol + Clone>(cluster: &Cluster<P>, manner: Manner, seeds: Range<u64>) {
+    let broken = search(cluster, manner, seeds);
+    assert_eq!(broken.first, None);
+}
+
+#[test]
+fn no_random_run_breaks_readiness_with_three_groups() {
+    nothing_breaks(&skeen(3, Variant::Ready), FEW, 0..40_000);
+}
+
+#[test]
+fn no_random_run_breaks_readiness_with_four_groups() {
+    nothing_breaks(&skeen(4, Variant::Ready), Manner { dest_max: 3, ..FEW }, 100_000..140_000);
+}
+
+#[test]
+fn no_random_run_breaks_readiness_with_five_groups() {
+    nothing_breaks(&skeen(5, Variant::Ready), FEW, 200_000..240_000);
+}
+
+#[test]
+fn random_runs_break_sequential_order() {
+    let broken = search(&primcast(&[1; 3], Order::Sequential), FIFO, 0..200);
+    assert!(broken.global > 0);
+    let broken = search(&primcast(&[3; 3], Order::Sequential), FIFO, 0..2000);
+    assert!(broken.global > 0);
+}
+
+/// The chain again: 3 and 4 wait until f is past 2.
+#[test]
+fn linearizable_order_orders_a_chain_over_three_groups() {
+    for sizes in [[1; 3], [3; 3]] {
+        let mut script = Script::new(&primcast(&sizes, Order::Linearizable));
+        assert!(!chain_over_three_groups(&mut script), "{:?}", script.history);
+        assert_eq!(real_time(&script.history, End::Delivered), Ok(()));
+    }
+}
+
+#[test]
+fn no_random_run_breaks_linearizable_order_with_groups_of_one() {
+    nothing_breaks(&primcast(&[1; 3], Order::Linearizable), FIFO, 0..4_000);
+    nothing_breaks(&primcast(&[1; 5], Order::Linearizable), FIFO, 10_000..14_000);
+    nothing_breaks(
+        &primcast(&[1; 4], Order::Linearizable),
+        Manner { dest_max: 3, ..FIFO },
+        20_000..24_000,
+    );
+}
+
+#[test]
+fn no_random_run_breaks_linearizable_order_with_groups_of_three() {
+    nothing_breaks(&primcast(&[3; 3], Order::Linearizable), FIFO, 0..2_000);
+    nothing_breaks(&primcast(&[3; 5], Order::Linearizable), FIFO, 10_000..12_000);
+}

@@ -1,0 +1,130 @@
+//! Planted bugs, each of which some checker must catch within a few seeds.
+
+mod cluster;
+
+use cluster::{Cluster, is_quiet, judge, process, setup};
+use meridian_core::{ClientId, MessageId};
+use meridian_multicast::{Command, Mutation, Role};
+use meridian_sim::replica::groups_of;
+use meridian_sim::workload::{Manner, Workload};
+use meridian_sim::{Ask, Trial, Unflushed, World, planted, run};
+use std::time::Duration;
+
+/// How many seeds it may take.
+const SEEDS_MAX: u64 = 300;
+
+/// How a bug is looked for.
+enum Way {
+    /// With [`planted::trial`].
+    Trial,
+    /// With [`a_promise_then_a_restart`].
+    Promise,
+}
+
+fn way(mutation: Mutation) -> Way {
+    match mutation {
+        Mutation::ForgetsPromise | Mutation::PromisesFirst => Way::Promise,
+        _ => Way::Trial,
+    }
+}
+
+/// The first seed that shows it, and what was seen.
+fn caught(mutation: Mutation) -> Option<(u64, String)> {
+    let trial = planted::trial(mutation);
+    let violated = |seed| match way(mutation) {
+        Way::Trial => run(seed, &trial).err().map(|failure| failure.violated),
+        Way::Promise => {
+            let runs = || a_promise_then_a_restart(mutation, seed);
+            let panic = std::panic::catch_unwind(runs).err()?;
+            Some(panic.downcast_ref::<String>().cloned().unwrap_or_default())
+        }
+    };
+    let (seed, violated) = (0..SEEDS_MAX).find_map(|seed| Some((seed, violated(seed)?)))?;
+    Some((seed, violated.lines().next().unwrap_or_default().to_string()))
+}
+
+#[test]
+fn each_planted_bug_is_caught() {
+    // Their panics are expected, and many.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let caught: Vec<_> =
+        planted::ALL.into_iter().map(|mutation| (mutation, caught(mutation))).collect();
+    std::panic::set_hook(hook);
+    for (mutation, caught) in &caught {
+        println!("{mutation:?}: {caught:?}");
+    }
+    let missed: Vec<_> = caught.iter().filter(|(_, caught)| caught.is_none()).collect();
+    assert!(missed.is_empty(), "nobody noticed {missed:?}");
+}
+
+#[test]
+fn without_a_bug_the_same_trials_hold() {
+    for mutation in planted::ALL {
+        let trial = Trial { mutation: Mutation::Correct, ..planted::trial(mutation) };
+        for seed in 0..4 {
+            if let Err(failure) = run(seed, &trial) {
+                panic!("the trial for {mutation:?}: {failure}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_promise_binds_over_a_restart() {
+    (0..60).for_each(|seed| a_promise_then_a_restart(Mutation::Correct, seed));
+}
+
+/// A process promises to a new epoch, restarts, and hears of the old primary only. What it then
+/// acknowledges to that one is lost in the new epoch, unless the promise binds it still.
+fn a_promise_then_a_restart(mutation: Mutation, seed: u64) {
+    let manner = Manner { clients: 0, ..Manner::default() };
+    let workload = Workload::new(0, groups_of(&[3]), manner);
+    let ms = Duration::from_millis(1);
+    let mut setup = setup(&[3], mutation, None);
+    // So slow that a message may be far before a record that should come first.
+    setup.flush = (10 * ms, 30 * ms);
+    let mut world = World::new(seed, setup, workload);
+    world.say_nothing();
+    world.keep_at_crashes(Unflushed::Lost);
+    world.run_for(Duration::from_secs(8));
+    let role = |world: &Cluster, peer| world.process(peer).map(|p| p.multicast.role());
+    let members = [process(0, 0), process(0, 1), process(0, 2)];
+    let of_role = |world: &Cluster, wanted| {
+        members.into_iter().find(move |peer| role(world, *peer) == Some(wanted))
+    };
+    let first = of_role(&world, Role::Primary).expect("the group has a primary");
+    let others: Vec<_> = members.into_iter().filter(|peer| *peer != first).collect();
+    let cuts: Vec<_> = others.iter().map(|peer| world.cut(&[first], &[*peer], true)).collect();
+    let stands = |world: &Cluster| {
+        of_role(world, Role::Candidate).is_some() && of_role(world, Role::Promised).is_some()
+    };
+    assert!(world.run_until(stands, Duration::from_secs(10)), "nobody stands");
+    let candidate = of_role(&world, Role::Candidate).expect("it stands");
+    let promised = of_role(&world, Role::Promised).expect("it has promised");
+    world.run_for(Duration::from_micros(seed * 500));
+    let apart = world.cut(&[candidate], &[promised], true);
+    world.crash(promised);
+    world.mend_cut(cuts[usize::from(others[0] != promised)]);
+    world.restart(promised);
+    multicast(&mut world, 1, &[first, promised]);
+    world.run_for(700 * ms);
+    world.mend_cut(apart);
+    world.run_for(Duration::from_secs(3));
+    multicast(&mut world, 2, &[candidate]);
+    world.run_for(Duration::from_secs(3));
+    world.heal();
+    world.run_for(Duration::from_secs(5));
+    assert!(is_quiet(&world), "not all is delivered");
+    judge(&world);
+}
+
+fn multicast(world: &mut Cluster, sequence: u64, to: &[meridian_core::ProcessId]) {
+    let id = MessageId { client: ClientId(77), sequence };
+    let now = world.now();
+    let start = world.owner.multicast(id, &[0], now);
+    for to in to {
+        let command = Command::Start(start.clone());
+        world.ask(Ask::Command { to: *to, command, after: Duration::from_millis(10) });
+    }
+}
