@@ -78,6 +78,7 @@ impl PrimCast {
     pub(crate) fn on_started(&mut self, now: Time, out: &mut Outbox<Self>) {
         self.election.heard = now;
         self.role = Role::Promised;
+        self.share_again(); // Entries came from records.
         if self.memory.lost {
             self.recover_memory(now, out);
             return;

@@ -3,6 +3,7 @@
 use crate::done::Known;
 use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
 use crate::process::{CatchUp, ClockSource, Mutation, PrimCast, Role};
+use crate::upkeep::TELL_AT;
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -125,6 +126,11 @@ impl PrimCast {
         if self.is_linearizable() && self.role == Role::Primary {
             self.tell_stability(out);
         }
+        if self.untold.len() >= self.upkeep.tell_at {
+            self.truncate_delivered(out);
+            self.upkeep.tell_at = self.untold.len() + TELL_AT; // What the owner holds back stays.
+        }
+        self.safe = self.safe_ts();
         self.catch_up();
         self.reconfigure(now, out);
     }

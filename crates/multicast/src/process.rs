@@ -168,6 +168,8 @@ pub struct PrimCast {
     /// The length of `T` that is decided.
     pub(crate) decided: u64,
     pub(crate) delivered: Position,
+    /// SAFE-TS when the process was idle last.
+    pub(crate) safe: Timestamp,
     /// The greatest one delivered.
     pub(crate) last: Option<Rank>,
     /// Those delivered since the others were last told up to where deliveries are stable here.
@@ -225,6 +227,7 @@ impl PrimCast {
             acked: BTreeMap::new(),
             decided: 0,
             delivered: Position(0),
+            safe: Timestamp(0),
             last: None,
             untold: VecDeque::new(),
             stable_limit: None,
@@ -292,10 +295,14 @@ impl PrimCast {
 
     /// SAFE-TS (thesis, section 4.4.2): all messages with a lower timestamp have been delivered here.
     pub fn safe_ts(&self) -> Timestamp {
+        if !self.stands() {
+            return self.safe;
+        }
         let clock = self.clocks.min_clock(self.e_cur.leader);
         let clock = clock.min(self.clocks.quorum_clock(self.members()));
         let first = self.log.waiting().next().map(|(_, slot)| slot.bound);
-        first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1))
+        // What was safe is safe for ever, though a new primary has shown no clock yet.
+        first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1)).max(self.safe)
     }
 
     /// Whether all messages that conflict with `touches` and have a timestamp up to `ts` have been
@@ -488,6 +495,14 @@ impl PrimCast {
         self.delivered = Position(self.delivered.0 + 1);
         self.last = self.last.max(Some(rank));
         self.untold.push_back((self.delivered, rank));
+        if start.dest.len() > 1 {
+            let others = start.dest.iter().filter(|group| **group != self.me.group);
+            for group in others {
+                if !self.upkeep.kept_for.contains(group) {
+                    self.upkeep.kept_for.insert(*group);
+                }
+            }
+        }
         Delivery { start, ts, position: self.delivered }
     }
 

@@ -282,6 +282,9 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
                 }
                 () = sleep.as_mut(), if !sleep.is_elapsed() => (),
             }
+            // The sockets are asked once more: what has arrived meanwhile, for this or another member, is
+            // part of the batch.
+            tokio::task::yield_now().await;
             for input in taken.drain(..) {
                 match input {
                     Input::Request(request) => self.engine.borrow_mut().on_request(request),

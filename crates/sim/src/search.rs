@@ -12,7 +12,7 @@ use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token,
 };
 use meridian_multicast::process::Groups;
-use meridian_multicast::{Protocol, Start};
+use meridian_multicast::{Protocol, Start, Touches};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,17 @@ pub struct Manner {
     pub dest_max: usize,
     /// See there.
     pub links: Links,
+    /// Each message touches one or two of so many keys; all conflict if there are none.
+    pub keys: u64,
+}
+
+/// What happened in a run.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// Multicasts and deliveries.
+    pub history: History,
+    /// What the messages touch.
+    pub touches: BTreeMap<MessageId, Touches>,
 }
 
 /// A cluster before its first message.
@@ -104,14 +115,16 @@ impl<P: Protocol + Clone> Cluster<P> {
     }
 
     /// A run from here, decided by `seed`, until all is delivered or nothing more can be.
-    pub fn run(&self, seed: u64, manner: Manner) -> History {
+    pub fn run(&self, seed: u64, manner: Manner) -> Ran {
         let mut run = Run::new(self, seed, manner.links);
         run.plan(&self.dest, manner);
         let end = self.now + PATIENCE;
         while run.missing > 0 && run.next_at().is_some_and(|at| at <= end) {
             run.next();
         }
-        run.history
+        let starts = run.plan.into_iter().map(|planned| planned.start);
+        let touches = starts.map(|start| (start.id, start.touches)).collect();
+        Ran { history: run.history, touches }
     }
 }
 
@@ -193,7 +206,10 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
             self.missing += members.sum::<usize>();
             let sender = self.random.random_range(0..self.processes.len());
             let (after_first, after_all) = (Vec::new(), Vec::new());
-            let (start, silent) = (Start::new(id, to.clone(), Vec::new()), to);
+            let keys = (0..2).map(|_| self.random.random_range(0..manner.keys.max(1)));
+            let touches = if manner.keys == 0 { Touches::All } else { Touches::keys(keys) };
+            let start = Start { touches, ..Start::new(id, to.clone(), Vec::new()) };
+            let silent = to;
             self.plan.push(Planned { start, sender, silent, after_first, after_all });
             let at = at as usize;
             let earlier = self.random.random_range(0..=at);

@@ -157,6 +157,8 @@ pub struct PartFigures {
     followers: Latency,
     /// With a cut: messages to the cut group that came back to their clients.
     across: u64,
+    /// Messages that were refused, as a group was out of reach.
+    refused: u64,
 }
 
 /// The figures of a run.
@@ -186,7 +188,7 @@ impl Figures {
             Some(_) => &["before", "during", "after"],
         };
         let parts = outcome.parts.iter().zip(names).map(|((length, part), name)| {
-            let Part { client_ns, leader_ns, follower_ns, across } = part;
+            let Part { client_ns, leader_ns, follower_ns, across, refused } = part;
             PartFigures {
                 part: name,
                 seconds: length.as_secs_f64(),
@@ -195,6 +197,7 @@ impl Figures {
                 leaders: Latency::of(leader_ns),
                 followers: Latency::of(follower_ns),
                 across: *across,
+                refused: *refused,
             }
         });
         let parts: Vec<_> = parts.collect();
@@ -268,8 +271,11 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
         figures.cpu_us_per_message, figures.frames_per_message, figures.bytes_per_message
     ))?;
     if let Some(cut) = figures.cut {
-        let across: Vec<String> =
-            figures.parts.iter().map(|part| format!("{} {}", part.part, part.across)).collect();
+        let across = figures
+            .parts
+            .iter()
+            .map(|part| format!("{} {} (refused: {})", part.part, part.across, part.refused));
+        let across: Vec<String> = across.collect();
         output::print(&format!("messages to group {cut} that came back: {}", across.join(", ")))?;
     }
     Ok(())

@@ -10,9 +10,10 @@ use meridian_runtime::{Application, At, Networked};
 use rand::SeedableRng;
 use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// The longest latency that is told apart, in nanoseconds: ten minutes.
@@ -100,6 +101,8 @@ pub struct Part {
     pub follower_ns: Histogram<u64>,
     /// Of the client's messages to the cut group, how many were delivered.
     pub across: u64,
+    /// How many of its messages were refused, as a group was out of reach.
+    pub refused: u64,
 }
 
 impl Part {
@@ -108,7 +111,7 @@ impl Part {
             Histogram::new_with_bounds(LATENCY_MIN_NS, LATENCY_MAX_NS, 3)
                 .expect("the bounds are in order")
         };
-        Part { client_ns: empty(), leader_ns: empty(), follower_ns: empty(), across: 0 }
+        Part { client_ns: empty(), leader_ns: empty(), follower_ns: empty(), across: 0, refused: 0 }
     }
 
     pub fn merge(&mut self, other: &Part) {
@@ -116,22 +119,46 @@ impl Part {
         self.leader_ns += &other.leader_ns;
         self.follower_ns += &other.follower_ns;
         self.across += other.across;
+        self.refused += other.refused;
     }
 }
 
+/// How to ask a protocol what not all protocols tell.
+pub struct Ways<P: Networked> {
+    /// Whether the process leads its group.
+    pub leads: fn(&P) -> bool,
+    /// The message that was not sent, and will not be, as a group is out of reach.
+    pub refused: fn(&P::Output) -> Option<MessageId>,
+}
+
+impl<P: Networked> Clone for Ways<P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Networked> Copy for Ways<P> {}
+
+/// After how long a client sends again when a message was refused.
+const RETRY: Duration = Duration::from_millis(100);
+
 /// See the module's documentation.
-pub struct Client<P> {
+pub struct Client<P: Networked> {
     setup: Arc<Setup>,
     control: Arc<Control>,
     /// Which of the clients this is.
     number: usize,
     me: ProcessId,
     id: ClientId,
-    leads: fn(&P) -> bool,
+    ways: Ways<P>,
+    /// Whether the refused messages to be replaced go to the cut group, and when.
+    refused: VecDeque<(Time, bool)>,
     random: ChaCha8Rng,
     /// The lowest sequence number not delivered, and whether those from it on are.
     low: u64,
     done: VecDeque<bool>,
+    /// Those of them that go to the cut group.
+    across: BTreeSet<u64>,
     pending: u64,
     delivered: u64,
     hash: u64,
@@ -144,7 +171,7 @@ impl<P: Networked> Client<P> {
         control: Arc<Control>,
         number: usize,
         me: ProcessId,
-        leads: fn(&P) -> bool,
+        ways: Ways<P>,
     ) -> Client<P> {
         let seed = 1 + number as u64;
         Client {
@@ -153,10 +180,12 @@ impl<P: Networked> Client<P> {
             number,
             me,
             id: ClientId(seed << 32 | u64::from(std::process::id())),
-            leads,
+            ways,
+            refused: VecDeque::new(),
             random: ChaCha8Rng::seed_from_u64(seed),
             low: 1,
             done: VecDeque::new(),
+            across: BTreeSet::new(),
             pending: 0,
             delivered: 0,
             hash: 0,
@@ -171,6 +200,9 @@ impl<P: Networked> Client<P> {
     fn send(&mut self, at: &mut At<'_, P>, dest: Vec<GroupId>, across: bool) {
         let sequence = self.low + self.done.len() as u64;
         self.done.push_back(false);
+        if across {
+            self.across.insert(sequence);
+        }
         self.pending += 1;
         let len = self.setup.payload.max(PAYLOAD_MIN);
         let mut payload = BytesMut::with_capacity(len);
@@ -235,7 +267,7 @@ impl<P: Networked> Client<P> {
         let across = rest.first() == Some(&1);
         let latency = at.now.0.saturating_sub(sent.0).clamp(LATENCY_MIN_NS, LATENCY_MAX_NS);
         let phase = self.phase();
-        let leads = (self.leads)(at.process);
+        let leads = (self.ways.leads)(at.process);
         let own = id.client == self.id;
         let measured = Control::measured(phase).filter(|_| self.setup.cut != Some(self.me.group.0));
         if let Some(part) = measured.map(|part| &mut self.parts[part]) {
@@ -254,18 +286,35 @@ impl<P: Networked> Client<P> {
         }
     }
 
+    /// A message of the client's was delivered here.
     fn on_own(&mut self, at: &mut At<'_, P>, sequence: u64, phase: u8, across: bool) {
+        self.end(sequence);
+        self.control.completed[self.number].fetch_add(1, Ordering::Relaxed);
+        if phase == Phase::Meet as u8 || phase == Phase::Drain as u8 {
+            return;
+        }
+        if across { self.send_across(at) } else { self.send_next(at) }
+    }
+
+    /// A message was refused: another takes its place, later.
+    fn on_refused(&mut self, at: &mut At<'_, P>, id: MessageId) {
+        let across = self.across.contains(&id.sequence);
+        self.end(id.sequence);
+        self.refused.push_back((at.now + RETRY, across));
+        if let Some(part) = Control::measured(self.phase()) {
+            self.parts[part].refused += 1;
+        }
+    }
+
+    /// Nothing more is to come of a message.
+    fn end(&mut self, sequence: u64) {
+        self.across.remove(&sequence);
         self.done[(sequence - self.low) as usize] = true;
         while self.done.front() == Some(&true) {
             self.done.pop_front();
             self.low += 1;
         }
         self.pending -= 1;
-        self.control.completed[self.number].fetch_add(1, Ordering::Relaxed);
-        if phase == Phase::Meet as u8 || phase == Phase::Drain as u8 {
-            return;
-        }
-        if across { self.send_across(at) } else { self.send_next(at) }
     }
 }
 
@@ -296,8 +345,23 @@ impl<P: Networked> Application<P> for Client<P> {
     }
 
     fn on_output(&mut self, at: &mut At<'_, P>, output: P::Output) {
-        if let Some(delivery) = P::delivery(output) {
+        if let Some(id) = (self.ways.refused)(&output) {
+            self.on_refused(at, id);
+        } else if let Some(delivery) = P::delivery(output) {
             self.on_delivery(at, &delivery);
         }
+    }
+
+    fn on_due(&mut self, at: &mut At<'_, P>) {
+        while let Some((_, across)) = self.refused.pop_front_if(|(due, _)| *due <= at.now) {
+            if self.phase() == Phase::Meet as u8 || self.phase() == Phase::Drain as u8 {
+                continue;
+            }
+            if across { self.send_across(at) } else { self.send_next(at) }
+        }
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.refused.front().map(|(due, _)| *due)
     }
 }

@@ -1,11 +1,14 @@
 //! A cluster inside this process, over real connections: started, loaded, looked at, stopped.
 
-use super::client::{Ask, Client, Control, MEASURED, Part, Phase, Report};
+use super::client::{Ask, Client, Control, MEASURED, Part, Phase, Report, Ways};
 use super::layout::Distances;
 use anyhow::{Context, bail, ensure};
+use meridian_baselines::{FastCast, WhiteBox};
 use meridian_core::{GroupId, NodeId, ProcessId};
-use meridian_multicast::{ClockSource, Options as PrimCastOptions, Order};
-use meridian_multicast::{Groups, PrimCast, Role};
+use meridian_multicast::skeen::{Skeen, Variant};
+use meridian_multicast::{
+    ClockSource, Groups, Options as PrimCastOptions, Order, Output, PrimCast, Role,
+};
 use meridian_runtime::{Clock, Handle, Listen, Networked, Options, Worker};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,11 +36,18 @@ pub enum Protocol {
     PrimcastHc,
     /// PrimCast with the linearizable order
     Linearizable,
+    /// White-Box
+    WhiteBox,
+    /// FastCast
+    Fastcast,
+    /// Skeen's algorithm; for one replica in each group
+    Skeen,
 }
 
 impl Protocol {
     /// Those of the thesis's figures.
-    pub const OF_THE_THESIS: [Protocol; 2] = [Protocol::Primcast, Protocol::PrimcastHc];
+    pub const OF_THE_THESIS: [Protocol; 4] =
+        [Protocol::Primcast, Protocol::PrimcastHc, Protocol::WhiteBox, Protocol::Fastcast];
 
     /// What it is called in figures.
     pub fn title(self) -> &'static str {
@@ -45,6 +55,9 @@ impl Protocol {
             Protocol::Primcast => "PrimCast",
             Protocol::PrimcastHc => "PrimCast HC",
             Protocol::Linearizable => "Linearizable",
+            Protocol::WhiteBox => "White-Box",
+            Protocol::Fastcast => "FastCast",
+            Protocol::Skeen => "Skeen",
         }
     }
 }
@@ -86,19 +99,38 @@ pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result
             PrimCast::new(me, groups.clone()).with_options(PrimCastOptions { order, clock })
         }
     };
-    let leads = |process: &PrimCast| process.role() == Role::Primary;
+    let ways: Ways<PrimCast> = Ways {
+        leads: |process| process.role() == Role::Primary,
+        refused: |output| match output {
+            Output::Refused { id, .. } => Some(*id),
+            _ => None,
+        },
+    };
     match setup.protocol {
         Protocol::Primcast => {
             let make = primcast(Order::Sequential, ClockSource::Logical);
-            run_with(setup, make, leads, progress).await
+            run_with(setup, make, ways, progress).await
         }
         Protocol::PrimcastHc => {
             let make = primcast(Order::Sequential, ClockSource::Hybrid);
-            run_with(setup, make, leads, progress).await
+            run_with(setup, make, ways, progress).await
         }
         Protocol::Linearizable => {
             let make = primcast(Order::Linearizable, ClockSource::Logical);
-            run_with(setup, make, leads, progress).await
+            run_with(setup, make, ways, progress).await
+        }
+        Protocol::WhiteBox => {
+            let ways = Ways { leads: WhiteBox::leads, refused: |_| None };
+            run_with(setup, |me, groups| WhiteBox::new(me, groups.clone()), ways, progress).await
+        }
+        Protocol::Fastcast => {
+            let ways = Ways { leads: FastCast::leads, refused: |_| None };
+            run_with(setup, |me, groups| FastCast::new(me, groups.clone()), ways, progress).await
+        }
+        Protocol::Skeen => {
+            ensure!(setup.replicas == 1, "Skeen's algorithm is for groups of one: --replicas 1");
+            let make = |me, groups: &Groups| Skeen::new(me, groups.clone(), Variant::Plain);
+            run_with(setup, make, Ways { leads: |_| true, refused: |_| None }, progress).await
         }
     }
 }
@@ -106,11 +138,11 @@ pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result
 async fn run_with<P: Networked + Send>(
     setup: Setup,
     make: impl Fn(ProcessId, &Groups) -> P,
-    leads: fn(&P) -> bool,
+    ways: Ways<P>,
     progress: impl FnMut(f64, f64),
 ) -> anyhow::Result<Outcome> {
     let setup = Arc::new(setup);
-    let cluster = Cluster::start(setup, make, leads).await?;
+    let cluster = Cluster::start(setup, make, ways).await?;
     let measured = cluster.measure(progress).await;
     let closed = cluster.close().await;
     let outcome = measured?;
@@ -129,7 +161,7 @@ impl Cluster {
     async fn start<P: Networked + Send>(
         setup: Arc<Setup>,
         make: impl Fn(ProcessId, &Groups) -> P,
-        leads: fn(&P) -> bool,
+        ways: Ways<P>,
     ) -> anyhow::Result<Cluster> {
         let ids: Vec<ProcessId> = (0..setup.groups * setup.replicas)
             .map(|node| ProcessId { group: GroupId(node / setup.replicas), node: NodeId(node) })
@@ -160,7 +192,7 @@ impl Cluster {
                 ..Options::new("bench", *id, "", addresses.clone())
             };
             let control = cluster.control.clone();
-            let client = Client::new(setup.clone(), control, number, *id, leads);
+            let client = Client::new(setup.clone(), control, number, *id, ways);
             let worker = &workers[number % workers.len()];
             cluster.members.push(worker.host(options, make(*id, &groups), client).await?);
         }

@@ -90,8 +90,7 @@ pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
     let dir = &args.out;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let raw = dir.join("results.jsonl");
-    let mut file =
-        File::create(&raw).with_context(|| format!("cannot write {}", raw.display()))?;
+    let mut file = File::create(&raw).with_context(|| format!("cannot write {}", raw.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for diagram in DIAGRAMS.iter().filter(|diagram| !diagram.long || !args.quick) {
         let levels: &[u64] = if args.quick { &QUICK_LEVELS } else { &LEVELS };
