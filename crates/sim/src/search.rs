@@ -51,15 +51,6 @@ pub struct Manner {
     pub keys: u64,
 }
 
-/// What happened in a run.
-#[derive(Clone, Debug)]
-pub struct Ran {
-    /// Multicasts and deliveries.
-    pub history: History,
-    /// What the messages touch.
-    pub touches: BTreeMap<MessageId, Touches>,
-}
-
 /// A cluster before its first message.
 #[derive(Clone)]
 pub struct Cluster<P> {
@@ -117,16 +108,14 @@ impl<P: Protocol + Clone> Cluster<P> {
     }
 
     /// A run from here, decided by `seed`, until all is delivered or nothing more can be.
-    pub fn run(&self, seed: u64, manner: Manner) -> Ran {
+    pub fn run(&self, seed: u64, manner: Manner) -> History {
         let mut run = Run::new(self, seed, manner.links);
         run.plan(&self.dest, manner);
         let end = self.now + PATIENCE;
         while run.missing > 0 && run.next_at().is_some_and(|at| at <= end) {
             run.next();
         }
-        let starts = run.plan.into_iter().map(|planned| planned.start);
-        let touches = starts.map(|start| (start.id, start.touches)).collect();
-        Ran { history: run.history, touches }
+        run.history
     }
 }
 

@@ -6,9 +6,9 @@ use meridian_multicast::process::Groups;
 use meridian_multicast::skeen::{Skeen, Variant};
 use meridian_multicast::{Options, Order, PrimCast, Protocol, Start, Timestamp, Touches};
 use meridian_sim::checkers::{
-    End, check_agreement, check_integrity, check_prefix, check_real_time,
+    End, check_agreement, check_integrity, check_prefix, check_real_time, check_timestamps,
 };
-use meridian_sim::search::{Cluster, Links, Manner, Ran};
+use meridian_sim::search::{Cluster, Links, Manner};
 use meridian_sim::{Entry, History, each_seed};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -25,10 +25,6 @@ fn primcast(sizes: &[u16], order: Order) -> Cluster<PrimCast> {
     let options = Options { order, ..Options::default() };
     let make = |me, groups: &Groups| PrimCast::new(me, groups.clone()).with_options(options);
     Cluster::new(sizes, 2, make).settle(Duration::from_secs(3))
-}
-
-fn real_time(history: &History, end: End) -> Result<(), String> {
-    check_real_time(history, end, &BTreeMap::new())
 }
 
 /// A run by hand: messages arrive at once, unless their way is held.
@@ -53,7 +49,7 @@ impl<P: Protocol + Clone> Script<P> {
     fn step(&mut self, at: ProcessId, event: Event<P>) {
         self.now = self.now + Duration::from_nanos(1);
         let mut out = Outbox::new();
-        let process = self.processes.get_mut(&at).unwrap();
+        let process = self.processes.get_mut(&at).expect("a process of the cluster");
         process.step(self.now, event, &mut out);
         process.step(self.now, Event::Idle, &mut out);
         for effect in out.drain() {
@@ -89,7 +85,7 @@ impl<P: Protocol + Clone> Script<P> {
     }
 
     fn take(&mut self, at: usize) {
-        let (from, to, message) = self.wire.remove(at).unwrap();
+        let (from, to, message) = self.wire.remove(at).expect("it was found there");
         self.step(to, Event::Message { from, message });
     }
 
@@ -168,11 +164,11 @@ fn acks_do_not_order_a_chain_over_three_groups() {
         assert_eq!(script.delivered(G), [8, 2, 3]);
         assert_eq!(script.delivered(H), [9, 3, 4]);
         assert_eq!(check_prefix(&script.history), Ok(()));
-        let why = real_time(&script.history, End::Completed).unwrap_err();
+        let why = check_real_time(&script.history, End::Completed).unwrap_err();
         for link in ["1.1 < (at g0/n0) 2.1", "2.1 < (at g1/n100) 3.1", "3.1 < (at g2/n200) 4.1"] {
             assert!(why.contains(link), "{why}");
         }
-        assert!(real_time(&script.history, End::Delivered).is_err());
+        assert!(check_real_time(&script.history, End::Delivered).is_err());
     }
 }
 
@@ -184,7 +180,7 @@ fn readiness_orders_a_chain_over_three_groups() {
     assert_eq!(script.delivered(F), [1, 2]);
     assert_eq!(script.delivered(G), [8, 2, 3]);
     assert_eq!(script.delivered(H), [9, 3, 4]);
-    assert_eq!(real_time(&script.history, End::Delivered), Ok(()));
+    assert_eq!(check_real_time(&script.history, End::Delivered), Ok(()));
 }
 
 /// PrimCast's own order promises nothing of real time.
@@ -193,7 +189,7 @@ fn sequential_order_does_not_order_a_chain_over_three_groups() {
     for sizes in [[1; 3], [3; 3]] {
         let mut script = Script::new(&primcast(&sizes, Order::Sequential));
         assert!(chain_over_three_groups(&mut script), "{:?}", script.history);
-        assert!(real_time(&script.history, End::Completed).is_err());
+        assert!(check_real_time(&script.history, End::Completed).is_err());
     }
 }
 
@@ -204,7 +200,7 @@ fn linearizable_order_orders_a_chain_over_three_groups() {
         let mut script = Script::new(&primcast(&sizes, Order::Linearizable));
         assert!(!chain_over_three_groups(&mut script));
         assert_eq!(check_agreement(&script.history), Ok(()));
-        assert_eq!(real_time(&script.history, End::Delivered), Ok(()));
+        assert_eq!(check_real_time(&script.history, End::Delivered), Ok(()));
     }
 }
 
@@ -272,18 +268,14 @@ struct Broken {
 fn search<P: Protocol + Clone>(cluster: &Cluster<P>, manner: Manner, seeds: Range<u64>) -> Broken {
     let mut broken = Broken::default();
     each_seed(seeds, |seed| {
-        let Ran { history, touches } = cluster.run(seed, manner);
-        for check in [check_agreement, check_integrity] {
+        let history = cluster.run(seed, manner);
+        for check in [check_agreement, check_integrity, check_prefix, check_timestamps] {
             assert_eq!(check(&history), Ok(()), "seed {seed}");
         }
-        if manner.keys == 0 {
-            assert_eq!(check_prefix(&history), Ok(()), "seed {seed}");
-        }
-        if let Err(why) = check_real_time(&history, End::Delivered, &touches) {
+        if let Err(why) = check_real_time(&history, End::Delivered) {
             broken.global += 1;
             broken.first.get_or_insert_with(|| format!("seed {seed}: {why}"));
-            let linear = check_real_time(&history, End::Completed, &touches);
-            broken.linear += u64::from(linear.is_err());
+            broken.linear += u64::from(check_real_time(&history, End::Completed).is_err());
         }
     });
     eprintln!("{broken:?}");
