@@ -130,7 +130,7 @@ impl PrimCast {
             self.truncate_delivered(out);
             self.upkeep.tell_at = self.untold.len() + TELL_AT; // What the owner holds back stays.
         }
-        self.safe = self.safe_ts();
+        self.raise_safe_ts();
         self.catch_up();
         self.reconfigure(now, out);
     }
