@@ -565,7 +565,7 @@ impl PrimCast {
                 self.on_reborn(member, incarnation, out);
             }
             Message::Ready(ids) if !ours => self.on_ready(from, &ids),
-            Message::Final { id, ts } => self.on_final(id, ts, out),
+            Message::Final { id, ts, delivered } => self.on_final(id, ts, delivered, out),
             Message::Pull(id) => self.on_pull(from, id, out),
             Message::Stable { delivered } => self.on_stable(from, delivered),
             Message::StableWanted => self.on_stable_wanted(from, out),
