@@ -91,7 +91,7 @@ fn short_runs<P: Protocol + Clone>(contender: &Contender<P>) {
         let cluster = Cluster::new(sizes, 2, |me, groups| (contender.make)(me, groups.clone()));
         for seed in 0..2000 {
             let manner = Manner { messages: 8, dest_max: 3, links: Links::Fifo, keys: 0 };
-            let history = cluster.run(seed, manner).history;
+            let history = cluster.run(seed, manner);
             let judged = check_safety(&history).and_then(|()| check_agreement(&history));
             let arrived = judged.and_then(|()| {
                 check_validity(&history, &(1..=8).map(ClientId).collect::<BTreeSet<_>>())
