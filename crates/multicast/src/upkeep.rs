@@ -167,7 +167,7 @@ impl PrimCast {
         }
         let waiting = self.log.waiting().map(|(_, slot)| slot);
         let stuck = waiting.filter(|slot| {
-            slot.entry.final_ts.is_none()
+            (slot.entry.final_ts.is_none() || self.awaits_others((slot.bound, slot.entry.start.id)))
                 && slot.entry.start.dest.len() > 1
                 && now.since(slot.since) > RETRY
         });
@@ -175,7 +175,8 @@ impl PrimCast {
             let start = &slot.entry.start;
             for group in start.dest.iter() {
                 let ours = *group == self.me.group;
-                let missing = slot.locals.iter().all(|(of, _)| of != group);
+                let decided = slot.locals.iter().any(|(of, _)| of == group);
+                let missing = !decided || slot.entry.final_ts.is_some();
                 if (ours && now.since(slot.since) > RETRY * 3) || (!ours && missing) {
                     for process in self.processes(*group).filter(|process| *process != self.me) {
                         out.send(process, Message::Start(start.clone()));
