@@ -134,6 +134,9 @@ const ALL: [Fault; 9] = [
 /// How long someone who leads is paused to be deposed, at most.
 const DEPOSED: Duration = Duration::from_secs(4);
 
+/// How far a clock jumps forward at most.
+const CLOCK_JUMP: Duration = Duration::from_secs(60);
+
 /// Which of the records that are not durable survive a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unflushed {
@@ -209,6 +212,12 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     pub fn pause(&mut self, peer: P::Peer, span: Duration) {
         let slot = self.place(peer);
         self.slots[slot].paused_until = (Time(self.now) + span).0;
+    }
+
+    /// The clock of a process jumps forward, as that of a machine that was paused.
+    pub fn jump_clock(&mut self, peer: P::Peer, span: Duration) {
+        let slot = self.place(peer);
+        self.jump(slot, span);
     }
 
     /// Replaces the log of a process by a checkpoint, soon.
@@ -344,12 +353,17 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             }
             Fault::Checkpoint => self.begin_checkpoint(slot),
             Fault::ClockJump => {
-                let place = &mut self.slots[slot];
-                place.clock.offset += self.random.random_range(0..60_000_000_000);
-                if place.up {
-                    self.on_timers(slot);
-                }
+                let span = self.up_to(CLOCK_JUMP);
+                self.jump(slot, span);
             }
+        }
+    }
+
+    fn jump(&mut self, slot: usize, span: Duration) {
+        let offset = &mut self.slots[slot].clock.offset;
+        *offset = (Time(*offset) + span).0;
+        if self.slots[slot].up {
+            self.on_timers(slot);
         }
     }
 

@@ -330,3 +330,52 @@ fn a_group_that_is_cut_off_holds_up_only_what_conflicts() {
         judge(&world);
     });
 }
+
+/// A clock that jumps makes others look silent. When nothing waits for them any more they say nothing, and are
+/// not refused for that.
+#[test]
+fn who_was_silent_is_not_refused_for_ever() {
+    let mut world = settled(&[1, 1], None);
+    let (here, there) = (process(0, 0), process(1, 0));
+    let cut = world.cut(&[here], &[there], true);
+    multicast(&mut world, 1, &[0, 1], &[here], UNIT);
+    world.run_for(Duration::from_secs(1));
+    world.jump_clock(here, Duration::from_secs(10));
+    world.run_for(UNIT);
+    let refused = |world: &Cluster| {
+        world.process(here).map_or(0, |process| process.multicast.unreachable().count())
+    };
+    assert_eq!(refused(&world), 1);
+    world.mend_cut(cut);
+    assert!(world.run_until(|world| deliveries(world, 1) == 2, Duration::from_secs(5)));
+    world.jump_clock(here, Duration::from_secs(10));
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(refused(&world), 0);
+    multicast(&mut world, 2, &[0, 1], &[here], UNIT);
+    assert!(world.run_until(|world| deliveries(world, 2) == 2, Duration::from_secs(5)));
+}
+
+/// A process that was away learns that it may deliver what all others have delivered, though who was primary
+/// then is not any more.
+#[test]
+fn who_was_away_delivers_what_the_others_have_settled() {
+    each_option(|options| {
+        let mut world = settled_of(&[3, 3], options, None);
+        let (first, away) = (primary(&world, 0), process(0, 2));
+        let others: Vec<_> = (0..3).map(|node| process(1, node)).collect();
+        let cut = world.cut(&[away], &others, true);
+        multicast(&mut world, 1, &[0, 1], &[first], UNIT);
+        assert!(world.run_until(|world| deliveries(world, 1) >= 5, Duration::from_secs(2)));
+        let there = primary(&world, 1);
+        for process in [away, there] {
+            world.crash(process);
+        }
+        world.mend_cut(cut);
+        world.run_for(Duration::from_secs(5));
+        assert_ne!(primary(&world, 1), there);
+        world.heal();
+        assert!(world.run_until(is_quiet, Duration::from_secs(10)), "{options:?}");
+        assert_eq!(world.process(away).map(|process| process.delivered.len()), Some(1));
+        judge(&world);
+    });
+}
