@@ -76,7 +76,13 @@ impl PrimCast {
     ) {
         match (from, known) {
             (None, _) => out.output(Output::Duplicate(id)),
-            (Some(from), Known::Delivered(ts)) => out.send(from, Message::Final { id, ts }),
+            (Some(from), Known::Delivered(ts)) => {
+                out.send(from, Message::Final { id, ts });
+                if self.is_linearizable() && from.group != self.me.group {
+                    // It was away when we told how far we are, and by now we may have nothing to tell.
+                    out.send(from, Message::Ready(vec![id]));
+                }
+            }
             // A peer lacks what all others have forgotten.
             (Some(from), _) if from.group == self.me.group => out.send(from, Message::Behind),
             (Some(_), _) => {}

@@ -83,6 +83,11 @@ impl Stable {
         }
     }
 
+    /// Whether a final message waits for nothing but other groups.
+    pub fn awaits(&self, rank: Rank) -> bool {
+        self.awaiting.contains(&rank)
+    }
+
     /// A message was delivered.
     pub fn delivered(&mut self, id: MessageId, rank: Rank, others: impl Iterator<Item = GroupId>) {
         self.ready.remove(&id);
@@ -218,7 +223,8 @@ impl PrimCast {
         }
     }
 
-    /// At these groups nothing that conflicts with the messages is before them.
+    /// At these groups nothing that conflicts with the messages is before them; or one of theirs has delivered
+    /// them, so they are settled.
     pub(crate) fn on_ready(&mut self, from: ProcessId, ids: &[MessageId]) {
         for id in ids {
             if self.done.known(*id) != crate::done::Known::No {

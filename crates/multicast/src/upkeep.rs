@@ -2,6 +2,7 @@
 
 use crate::done::Known;
 use crate::epoch::ELECTION_TIMEOUT;
+use crate::log::Slot;
 use crate::message::{Message, Output, Rank, Record, Start};
 use crate::process::{Of, PrimCast, Role};
 use meridian_core::{ClientId, GroupId, MessageId, Outbox, ProcessId, Time, Token};
@@ -166,8 +167,9 @@ impl PrimCast {
             return;
         }
         let waiting = self.log.waiting().map(|(_, slot)| slot);
+        let open = |slot: &Slot| self.stable.awaits((slot.bound, slot.entry.start.id));
         let stuck = waiting.filter(|slot| {
-            slot.entry.final_ts.is_none()
+            (slot.entry.final_ts.is_none() || open(slot))
                 && slot.entry.start.dest.len() > 1
                 && now.since(slot.since) > RETRY
         });
@@ -175,7 +177,7 @@ impl PrimCast {
             let start = &slot.entry.start;
             for group in start.dest.iter() {
                 let ours = *group == self.me.group;
-                let missing = slot.locals.iter().all(|(of, _)| of != group);
+                let missing = slot.locals.iter().all(|(of, _)| of != group) || open(slot);
                 if (ours && now.since(slot.since) > RETRY * 3) || (!ours && missing) {
                     for process in self.processes(*group).filter(|process| *process != self.me) {
                         out.send(process, Message::Start(start.clone()));
