@@ -251,12 +251,14 @@ pub enum Message {
         /// Its incarnation.
         incarnation: u64,
     },
-    /// The message has this final timestamp: from one that has delivered it.
+    /// The message has this final timestamp.
     Final {
         /// Which message.
         id: MessageId,
         /// Its final timestamp.
         ts: Timestamp,
+        /// Whether the sender has delivered it.
+        delivered: bool,
     },
     /// Send me START for this message: your group acknowledged it and I do not know it.
     Pull(MessageId),

@@ -55,7 +55,7 @@ impl PrimCast {
         } else if let Some(slot) = self.log.slot(start.id) {
             let Some(from) = from else { return };
             if let Some(ts) = slot.entry.final_ts {
-                out.send(from, Message::Final { id: start.id, ts });
+                out.send(from, Message::Final { id: start.id, ts, delivered: slot.delivered });
             } else if from.group != self.me.group {
                 self.upkeep.again.insert(from);
             }
@@ -77,11 +77,7 @@ impl PrimCast {
         match (from, known) {
             (None, _) => out.output(Output::Duplicate(id)),
             (Some(from), Known::Delivered(ts)) => {
-                out.send(from, Message::Final { id, ts });
-                if self.is_linearizable() && from.group != self.me.group {
-                    // It was away when we told how far we are, and by now we may have nothing to tell.
-                    out.send(from, Message::Ready(vec![id]));
-                }
+                out.send(from, Message::Final { id, ts, delivered: true })
             }
             // A peer lacks what all others have forgotten.
             (Some(from), _) if from.group == self.me.group => out.send(from, Message::Behind),
@@ -136,6 +132,7 @@ impl PrimCast {
             self.truncate_delivered(out);
             self.upkeep.tell_at = self.untold.len() + TELL_AT; // What the owner holds back stays.
         }
+        self.raise_safe_ts();
         self.catch_up();
         self.reconfigure(now, out);
     }
@@ -400,8 +397,17 @@ impl PrimCast {
     }
 
     /// Another has the final timestamp of a message that we may still wait for.
-    pub(crate) fn on_final(&mut self, id: MessageId, ts: Timestamp, out: &mut Outbox<Self>) {
-        if self.upkeep.sent.remove(&id).is_some() {
+    pub(crate) fn on_final(
+        &mut self,
+        id: MessageId,
+        ts: Timestamp,
+        delivered: bool,
+        out: &mut Outbox<Self>,
+    ) {
+        if delivered && self.is_linearizable() {
+            self.on_settled(id);
+        }
+        if delivered && self.upkeep.sent.remove(&id).is_some() {
             out.output(Output::Ended { id, ts });
         }
         // Below our proposal it is the final timestamp of another one, of a later epoch: ours will be cut.

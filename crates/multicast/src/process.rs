@@ -168,6 +168,8 @@ pub struct PrimCast {
     /// The length of `T` that is decided.
     pub(crate) decided: u64,
     pub(crate) delivered: Position,
+    /// SAFE-TS when the process was idle last.
+    pub(crate) safe: Timestamp,
     /// The greatest one delivered.
     pub(crate) last: Option<Rank>,
     /// Those delivered since the others were last told up to where deliveries are stable here.
@@ -225,6 +227,7 @@ impl PrimCast {
             acked: BTreeMap::new(),
             decided: 0,
             delivered: Position(0),
+            safe: Timestamp(0),
             last: None,
             untold: VecDeque::new(),
             stable_limit: None,
@@ -292,10 +295,18 @@ impl PrimCast {
 
     /// SAFE-TS (thesis, section 4.4.2): all messages with a lower timestamp have been delivered here.
     pub fn safe_ts(&self) -> Timestamp {
-        let clock = self.clocks.min_clock(self.e_cur.leader);
-        let clock = clock.min(self.clocks.quorum_clock(self.members()));
-        let first = self.log.waiting().next().map(|(_, slot)| slot.bound);
-        first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1))
+        self.safe
+    }
+
+    /// What was safe is safe for ever, though a new primary has shown no clock yet.
+    pub(crate) fn raise_safe_ts(&mut self) {
+        if self.stands() {
+            let clock = self.clocks.min_clock(self.e_cur.leader);
+            let clock = clock.min(self.clocks.quorum_clock(self.members()));
+            let first = self.log.queue().first().map(|((bound, _), _)| bound);
+            let safe = first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1));
+            self.safe = self.safe.max(safe);
+        }
     }
 
     /// Whether all messages that conflict with `touches` and have a timestamp up to `ts` have been
@@ -554,7 +565,7 @@ impl PrimCast {
                 self.on_reborn(member, incarnation, out);
             }
             Message::Ready(ids) if !ours => self.on_ready(from, &ids),
-            Message::Final { id, ts } => self.on_final(id, ts, out),
+            Message::Final { id, ts, delivered } => self.on_final(id, ts, delivered, out),
             Message::Pull(id) => self.on_pull(from, id, out),
             Message::Stable { delivered } => self.on_stable(from, delivered),
             Message::StableWanted => self.on_stable_wanted(from, out),

@@ -2,7 +2,6 @@
 
 use crate::done::Known;
 use crate::epoch::ELECTION_TIMEOUT;
-use crate::log::Slot;
 use crate::message::{Message, Output, Rank, Record, Start};
 use crate::process::{Of, PrimCast, Role};
 use meridian_core::{ClientId, GroupId, MessageId, Outbox, ProcessId, Time, Token};
@@ -167,9 +166,8 @@ impl PrimCast {
             return;
         }
         let waiting = self.log.waiting().map(|(_, slot)| slot);
-        let open = |slot: &Slot| self.stable.awaits((slot.bound, slot.entry.start.id));
         let stuck = waiting.filter(|slot| {
-            (slot.entry.final_ts.is_none() || open(slot))
+            (slot.entry.final_ts.is_none() || self.awaits_others((slot.bound, slot.entry.start.id)))
                 && slot.entry.start.dest.len() > 1
                 && now.since(slot.since) > RETRY
         });
@@ -177,7 +175,8 @@ impl PrimCast {
             let start = &slot.entry.start;
             for group in start.dest.iter() {
                 let ours = *group == self.me.group;
-                let missing = slot.locals.iter().all(|(of, _)| of != group) || open(slot);
+                let decided = slot.locals.iter().any(|(of, _)| of == group);
+                let missing = !decided || slot.entry.final_ts.is_some();
                 if (ours && now.since(slot.since) > RETRY * 3) || (!ours && missing) {
                     for process in self.processes(*group).filter(|process| *process != self.me) {
                         out.send(process, Message::Start(start.clone()));

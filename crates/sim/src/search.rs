@@ -89,6 +89,7 @@ impl<P: Protocol + Clone> Cluster<P> {
         let (now, timers) = (Time(0), BTreeSet::new());
         let cluster = Cluster { groups, dest, ids, processes, now, timers };
         let mut run = Run::new(&cluster, 0, Links::Fifo);
+        run.busy = false;
         (0..cluster.ids.len()).for_each(|at| run.step(at, Event::Started));
         run.into_cluster()
     }
@@ -96,6 +97,7 @@ impl<P: Protocol + Clone> Cluster<P> {
     /// Runs for this long without any message, so that each group has a primary.
     pub fn settle(self, time: Duration) -> Self {
         let mut run = Run::new(&self, 0, Links::Fifo);
+        run.busy = false;
         let end = self.now + time;
         while run.next_at().is_some_and(|at| at <= end) {
             run.next();
@@ -141,8 +143,14 @@ struct Planned {
 }
 
 enum Next<P: Protocol> {
-    Message { from: usize, to: usize, message: P::Message },
+    Message {
+        from: usize,
+        to: usize,
+        message: P::Message,
+    },
     Multicast(usize),
+    /// No more input is ready for the process.
+    Idle(usize),
 }
 
 struct Run<'a, P: Protocol> {
@@ -150,6 +158,9 @@ struct Run<'a, P: Protocol> {
     processes: Vec<P>,
     random: Random,
     fifo: bool,
+    /// Whether processes take several events before they are idle. Those that are not idle now.
+    busy: bool,
+    working: BTreeSet<usize>,
     now: Time,
     timers: BTreeSet<(Time, usize, Token)>,
     queue: BTreeMap<(Time, u64), Next<P>>,
@@ -167,6 +178,7 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
     fn new(cluster: &'a Cluster<P>, seed: u64, links: Links) -> Self {
         let mut random = Random::seed_from_u64(seed);
         let fifo = links == Links::Fifo || random.random_bool(0.5);
+        let busy = random.random_bool(0.5);
         let mut members: BTreeMap<GroupId, Vec<ProcessId>> = BTreeMap::new();
         for id in &cluster.ids {
             members.entry(id.group).or_default().push(*id);
@@ -176,6 +188,8 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
             processes: cluster.processes.clone(),
             random,
             fifo,
+            busy,
+            working: BTreeSet::new(),
             now: cluster.now,
             timers: cluster.timers.clone(),
             queue: BTreeMap::new(),
@@ -265,15 +279,29 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
                     self.history.push(Entry::Multicast { id, dest, touches, after, t });
                     self.step(sender, Event::Command(P::multicast(start)));
                 }
+                Next::Idle(at) => {
+                    self.working.remove(&at);
+                    let mut out = Outbox::new();
+                    self.processes[at].step(self.now, Event::Idle, &mut out);
+                    self.carry_out(at, out);
+                }
             }
         }
     }
 
-    /// An event, and that nothing more is ready.
+    /// An event, and that nothing more is ready; or that comes later.
     fn step(&mut self, at: usize, event: Event<P>) {
         let mut out = Outbox::new();
         self.processes[at].step(self.now, event, &mut out);
-        self.processes[at].step(self.now, Event::Idle, &mut out);
+        if !self.busy {
+            self.processes[at].step(self.now, Event::Idle, &mut out);
+        } else if self.working.insert(at) {
+            self.later(FAST, Next::Idle(at));
+        }
+        self.carry_out(at, out);
+    }
+
+    fn carry_out(&mut self, at: usize, mut out: Outbox<P>) {
         for effect in out.drain() {
             match effect {
                 Effect::Send { to, message } => {

@@ -301,7 +301,7 @@ fn random_runs_break_skeen() {
 
 #[test]
 fn random_runs_break_acks() {
-    let broken = search(&skeen(4, Variant::Ack), FEW, 0..5_000);
+    let broken = search(&skeen(4, Variant::Ack), FEW, 0..15_000);
     assert!(broken.global > 0 && broken.linear > 0);
 }
 

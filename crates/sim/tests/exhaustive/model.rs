@@ -7,13 +7,14 @@
 //!
 //! - **When a message is multicast** is not a choice: it is as its first START arrives. A run in which that
 //!   is earlier has the same deliveries, and fewer messages had ended by then, so a subset of its edges.
-//! - **What a process does by itself** (`Event::Idle`) follows each message at once: a runtime
-//!   gives it before it waits, and what comes later waits on the link meanwhile.
 //! - **How edges came about**: the state holds only which messages are before which, over any number of steps.
 //!   Whether later edges close a cycle depends on nothing else.
+//! - **What commutes**: deliveries at different processes lead to the same state in either order, and stateright
+//!   goes on from it once. What the order means for real time is kept: it is in the state which messages had
+//!   ended before which were multicast.
 //!
-//! Deliveries at different processes commute, and stateright meets the states between them in each order only
-//! once. What each order means for real time is kept: it is in the state which had ended before what.
+//! What is missed: a process is given `Event::Idle` after each message (or frame), not after several, and what it
+//! persists is durable at once. The random search and the simulator have these.
 //!
 //! Where all orders are too many, [`Slow`] bounds how much a run may differ from a regular one.
 
