@@ -200,6 +200,20 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         self.unflushed = unflushed;
     }
 
+    /// A process of [`crate::Setup::later`] is there from now on.
+    pub fn enter(&mut self, peer: P::Peer) {
+        let slot = self.place(peer);
+        self.slots[slot].absent = false;
+        self.start(slot);
+    }
+
+    /// Stops a process for good.
+    pub fn retire(&mut self, peer: P::Peer) {
+        self.crash(peer);
+        let slot = self.place(peer);
+        self.slots[slot].absent = true;
+    }
+
     /// Starts a process that is down.
     pub fn restart(&mut self, peer: P::Peer) {
         self.start(self.place(peer));

@@ -41,6 +41,10 @@ pub struct Setup<P: Process> {
     pub faults: Faults,
     /// Who is cut off together.
     pub regions: Vec<Vec<P::Peer>>,
+    /// Those of the processes that are not there before [`World::enter`].
+    pub later: Vec<P::Peer>,
+    /// Whether the processes keep nothing on disk.
+    pub volatile: bool,
     /// Whether the hash of the trace covers the contents of messages: thorough, and slow.
     pub deep: bool,
 }
@@ -62,6 +66,8 @@ impl<P: Process> Setup<P> {
             batch: 8,
             faults: Faults::none(),
             regions: Vec::new(),
+            later: Vec::new(),
+            volatile: false,
             deep: false,
         }
     }
@@ -133,6 +139,7 @@ pub struct World<P: Process, O: Owner<P>> {
     pub(crate) faults_generation: u64,
     pub(crate) regions: Vec<Vec<usize>>,
     pub(crate) unflushed: Unflushed,
+    pub(crate) volatile: bool,
     pub(crate) outbox: Outbox<P>,
 }
 
@@ -177,8 +184,13 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             faults_generation: 0,
             regions,
             unflushed: Unflushed::Chance,
+            volatile: setup.volatile,
             outbox: Outbox::new(),
         };
+        for peer in setup.later {
+            let slot = world.place(peer);
+            world.slots[slot].absent = true;
+        }
         // With faults the processes start one after the other, so that some miss the first messages.
         let spread = if setup.faults.any() { Duration::from_millis(20) } else { Duration::ZERO };
         for slot in 0..count {
