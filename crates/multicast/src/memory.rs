@@ -17,8 +17,8 @@
 //! - M1: who hears what a process said after it answered has forgotten before what the old incarnation said;
 //! - M2: nothing of a life before the latest that is known counts, though it may still be under way: a link gives
 //!   what is of the life that was told on it last;
-//! - M3: a link that was reset may have lost such news. What comes on it counts only after the lives that
-//!   its sender knows, which both ends say first ([`Message::Lives`]);
+//! - M3: a link that was reset, or is new, may have lost such news. What comes on it counts only after the lives
+//!   that its sender knows, which both ends say first ([`Message::Lives`]);
 //! - M4: an answer holds as long as its sender lives. Who recovers drops those of earlier lives, and each answer
 //!   tells the lives that its sender knows: so of two that recover at the same time one knows of the other.
 //!
@@ -89,6 +89,14 @@ impl PrimCast {
 
     pub(crate) fn say_lives(&self, to: ProcessId, wanted: bool, out: &mut Outbox<Self>) {
         out.send(to, Message::Lives { lives: self.lives(), wanted });
+    }
+
+    /// M3: we have started, and nothing was heard yet.
+    pub(crate) fn on_links_new(&mut self) {
+        if self.keeps_nothing() {
+            let all = self.members.groups().flat_map(|group| self.processes(group));
+            self.memory.reset = all.filter(|process| *process != self.me).collect();
+        }
     }
 
     /// M3: the link to `peer` was reset.

@@ -547,6 +547,7 @@ impl Process for PrimCast {
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
             Event::Started => {
+                self.on_links_new();
                 self.on_started(now, out);
                 out.timer(now + TICK, TICK_TOKEN);
             }

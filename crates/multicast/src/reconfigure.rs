@@ -52,8 +52,8 @@ impl PrimCast {
             true => config.number == epoch.config + 1,
             false => config.number == 0 && !self.members.has(config.group),
         };
-        if counts && *touches == Touches::All {
-            self.members.learn(config);
+        if counts && *touches == Touches::All && self.members.learn(config) && !ours {
+            self.config_told = 0; // The new group does not know ours, perhaps.
         }
     }
 
@@ -73,6 +73,14 @@ impl PrimCast {
         } else if self.role == Role::Primary {
             self.role = Role::Promised;
             self.peers().for_each(|peer| self.tell_config(peer, out));
+        }
+    }
+
+    /// We will be in the epoch `next`: what has been reached stays so, whoever counts there (C1, C2).
+    pub(crate) fn keep_reached(&mut self, next: Epoch) {
+        if next.config != self.e_cur.config {
+            let leader = self.clocks.min_clock(self.e_cur.leader);
+            self.clocks.raise_floor(leader.min(self.clocks.quorum_clock(self.voters())));
         }
     }
 

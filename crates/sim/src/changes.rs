@@ -33,7 +33,7 @@ const CHANGE: Duration = Duration::from_secs(60);
 /// After how long the operator asks again.
 const AGAIN: Duration = Duration::from_millis(300);
 /// A node of a group below this number is a member from the beginning or comes later.
-const NODES: u16 = 24;
+const NODES: u16 = 18;
 
 /// What happened in a trial.
 #[derive(Clone, Copy, Debug, Default)]

@@ -335,7 +335,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
 
     pub(crate) fn on_fault(&mut self, fault: Fault) {
         self.plan_fault(fault);
-        let slot = self.random.random_range(0..self.slots.len());
+        let slot = self.someone();
         match fault {
             Fault::Crash => self.crash_someone(slot),
             Fault::CrashAll => {
@@ -349,7 +349,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             Fault::Region => self.cut_off_region(),
             Fault::Depose => self.depose_someone(),
             Fault::Reset => {
-                let other = self.random.random_range(0..self.slots.len());
+                let other = self.someone();
                 self.reset_link(slot, other);
             }
             Fault::Pause => {
@@ -365,6 +365,12 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 }
             }
         }
+    }
+
+    /// One of those that are there, up or down.
+    fn someone(&mut self) -> usize {
+        let there: Vec<_> = (0..self.slots.len()).filter(|at| !self.slots[*at].absent).collect();
+        there[self.random.random_range(0..there.len())]
     }
 
     /// Crashes a process now, or in the midst of one of its next steps.
@@ -387,7 +393,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         let count = self.slots.len();
         // Often one alone; a leader that hears nobody is the interesting case.
         let from: BTreeSet<_> = if self.random.random_bool(0.4) {
-            BTreeSet::from([self.random.random_range(0..count)])
+            BTreeSet::from([self.someone()])
         } else {
             (0..count).filter(|_| self.random.random_bool(0.5)).collect()
         };
