@@ -477,7 +477,7 @@ impl PrimCast {
             self.starts.hold_always(dropped.entry.start);
         }
         self.stable.cut(start);
-        self.keep_reached(self.e_prom);
+        self.keep_reached();
         self.e_cur = self.e_prom;
         entries.iter().for_each(|entry| self.append(entry.clone(), now));
         out.persist(Record::NewState { epoch: self.e_cur, from: start, entries });

@@ -213,6 +213,7 @@ impl PrimCast {
 
     fn forget_said(&mut self, member: ProcessId) {
         if member.group == self.me.group {
+            self.keep_reached(); // With it, as long as that could be.
             self.clocks.forget(member.node);
             self.acked.remove(&member.node);
             self.election.forget(member.node);

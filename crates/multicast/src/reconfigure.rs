@@ -76,12 +76,10 @@ impl PrimCast {
         }
     }
 
-    /// We will be in the epoch `next`: what has been reached stays so, whoever counts there (C1, C2).
-    pub(crate) fn keep_reached(&mut self, next: Epoch) {
-        if next.config != self.e_cur.config {
-            let leader = self.clocks.min_clock(self.e_cur.leader);
-            self.clocks.raise_floor(leader.min(self.clocks.quorum_clock(self.voters())));
-        }
+    /// Others will count, or what one said does no more: what has been reached stays so (C1, C2).
+    pub(crate) fn keep_reached(&mut self) {
+        let leader = self.clocks.min_clock(self.e_cur.leader);
+        self.clocks.raise_floor(leader.min(self.clocks.quorum_clock(self.voters())));
     }
 
     /// Another process tells a configuration of its group.

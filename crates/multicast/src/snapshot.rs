@@ -199,7 +199,7 @@ impl PrimCast {
         let candidate = self.role == Role::Candidate && state.e_prom == self.e_prom;
         let ours: Vec<_> = self.log.iter_from(0).map(|(_, slot)| slot.entry.clone()).collect();
         out.persist(Record::State(Box::new(state.clone())));
-        self.keep_reached(state.e_cur);
+        self.keep_reached();
         let (position, application) = self.restore(state);
         self.clocks.advance(self.e_cur);
         self.shown = None;
