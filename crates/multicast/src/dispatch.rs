@@ -29,6 +29,19 @@ impl PrimCast {
         }
     }
 
+    /// Whether the sender is a member of its group, or may be one in a configuration that we have not heard of yet: what
+    /// it acknowledges and shows counts once that is known, and is not said again.
+    fn may_count(&self, from: ProcessId, message: &Message) -> bool {
+        let counted = matches!(
+            message,
+            Message::Ack { .. }
+                | Message::Accept { .. }
+                | Message::Bump { .. }
+                | Message::RemoteAck { .. }
+        );
+        self.members.contains(from.group, from.node) || (counted && self.members.has(from.group))
+    }
+
     pub(crate) fn on_message(
         &mut self,
         now: Time,
@@ -41,7 +54,7 @@ impl PrimCast {
             self.on_config(from, config, out);
             return;
         }
-        if !self.members.contains(from.group, from.node) {
+        if !self.may_count(from, &message) {
             return; // Not of this cluster: nothing it says can count.
         }
         if !self.is_of_this_life(now, from, &message, out) {

@@ -217,6 +217,20 @@ fn another_group_counts_with_the_configuration_of_the_epoch() {
     assert_eq!(delivered(&one.idle()), [1]);
 }
 
+/// Its ACK may overtake the news of its membership, and is not said again.
+#[test]
+fn an_ack_that_comes_before_the_configuration_counts_after_it() {
+    let (x, y) = (process(1, 0), process(1, 3));
+    let mut one = Net::one(&[1, 3], process(0, 0));
+    let e2 = Epoch { config: 1, number: 2, leader: x.node };
+    one.asked(start(1, &[0, 1]));
+    one.idle();
+    one.hears(y, remote_ack(1, e2, 5));
+    one.hears(x, config(1, 1, &[10, 13, 14]));
+    one.hears_remote(x, 1, e2, 5);
+    assert_eq!(delivered(&one.idle()), [1]);
+}
+
 #[test]
 fn other_groups_hear_of_a_configuration_before_its_epoch() {
     let mut net = Net::settled(&[3, 1]);
