@@ -17,6 +17,8 @@ pub struct Clocks {
     known: BTreeMap<NodeId, Timestamp>,
     /// Values shown in epochs above ours: they count once we are there.
     parked: BTreeMap<NodeId, BTreeMap<Epoch, Timestamp>>,
+    /// All have reached this: what other members had before those of now.
+    floor: Timestamp,
 }
 
 impl Clocks {
@@ -49,9 +51,15 @@ impl Clocks {
         self.parked.remove(&node);
     }
 
+    /// Other members count from now on, of whom nothing may be known yet: no epoch of theirs starts with a clock
+    /// below `reached`.
+    pub fn raise_floor(&mut self, reached: Timestamp) {
+        self.floor = reached.max(self.floor);
+    }
+
     /// The greatest clock shown by `node` in an epoch up to ours.
     pub fn min_clock(&self, node: NodeId) -> Timestamp {
-        self.known.get(&node).copied().unwrap_or_default()
+        self.known.get(&node).copied().unwrap_or_default().max(self.floor)
     }
 
     /// The greatest clock that a quorum of `members` has reached.

@@ -6,12 +6,10 @@
 
 use crate::clocks::quorum;
 use crate::log::common_prefix;
-use crate::members::Config;
 use crate::message::{Entry, Epoch, Message, Part, Progress, Record, Timestamp};
 use crate::process::{Mutation, Of, PrimCast, Role, Stream};
-use meridian_core::{GroupId, NodeId, Outbox, ProcessId, Time};
+use meridian_core::{NodeId, Outbox, ProcessId, Time};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long without a word of the primary before a process stands for primary. Heartbeats come four
@@ -35,7 +33,7 @@ pub(crate) struct Election {
     accepts: BTreeMap<NodeId, Epoch>,
     /// As candidate: since when, what was promised, and whom we fetch from.
     pub since: Time,
-    promises: BTreeMap<NodeId, (Timestamp, Progress)>,
+    pub promises: BTreeMap<NodeId, (Timestamp, Progress)>,
     chosen: bool,
     pub fetching: Option<NodeId>,
     /// The parts of a `T` that have arrived: from the most advanced promiser, or NEW-STATE.
@@ -82,6 +80,9 @@ impl PrimCast {
         if self.memory.lost {
             self.recover_memory(now, out);
             return;
+        }
+        if self.knows_nothing() {
+            self.ask_for_configs(out);
         }
         if self.mutation == Mutation::ResumesEpoch
             && self.leads(self.e_cur)
@@ -131,14 +132,14 @@ impl PrimCast {
         let members = self.members.of(self.me.group);
         let place = |node| members.iter().position(|member| *member == node).unwrap_or(0);
         let (me, leader, count) = (place(self.me.node), place(self.e_prom.leader), members.len());
-        let after = (me + count - leader) % count;
+        let after = (me + count - leader) % count.max(1);
         STAGGER * u32::try_from(after.saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
     /// Asks the others whether they miss the primary too. Nothing changes before a quorum does, so a
     /// process that alone is cut off deposes nobody when it comes back.
     fn suspect(&mut self, now: Time, out: &mut Outbox<Self>) {
-        if !self.is_member() {
+        if !self.may_stand() {
             return;
         }
         let epoch = self.e_prom;
@@ -160,7 +161,7 @@ impl PrimCast {
     ) {
         if epoch < self.e_prom {
             // Tells it of the epoch, and of us if we lead it.
-            out.send(from, self.clock_message());
+            self.show_epoch(from, epoch, out);
             return;
         }
         let silent = now.since(self.election.heard) > ELECTION_TIMEOUT / 2;
@@ -199,6 +200,10 @@ impl PrimCast {
 
     /// Lines 57-60.
     pub(crate) fn stand(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if !self.may_stand() {
+            self.role = Role::Promised; // It has left meanwhile.
+            return;
+        }
         self.role = Role::Candidate;
         let config = self.members.number(self.me.group).max(self.e_prom.config);
         let number = self.e_prom.number + 1;
@@ -222,26 +227,16 @@ impl PrimCast {
         }
     }
 
-    /// Whether a quorum has promised: of the latest configuration, and of the one that it replaces if no
-    /// epoch of it is known to have been opened. That one's quorum can act in no earlier epoch then.
-    fn has_promises(&self) -> bool {
-        let promises = &self.election.promises;
-        let in_force = promises.values().map(|(_, progress)| progress.e_cur.config).max();
-        let in_force = in_force.unwrap_or(0).max(self.e_cur.config);
-        [in_force, self.e_prom.config].iter().all(|config| {
-            let Some(members) = self.members.in_config(self.me.group, *config) else {
-                return false;
-            };
-            let promised = members.iter().filter(|node| promises.contains_key(*node)).count();
-            promised >= quorum(members.len())
-        })
-    }
-
     /// Lines 61-64, and the same for whoever learns of an epoch in another way.
     pub(crate) fn promise(&mut self, now: Time, epoch: Epoch, out: &mut Outbox<Self>) {
         assert!(epoch > self.e_prom, "promised to {:?}, now to {epoch:?}", self.e_prom);
         if self.leads(epoch) {
             return; // Of before a restart; we never act in it again.
+        }
+        if self.members.in_config(self.me.group, epoch.config).is_none() {
+            // Who promised without knowing whose quorum counts could stand no more. The answer tells us.
+            out.send(self.leader_of(epoch), Message::Suspect { epoch: self.e_prom });
+            return;
         }
         self.e_prom = epoch;
         self.role = Role::Promised;
@@ -271,7 +266,7 @@ impl PrimCast {
             return;
         }
         match epoch.cmp(&self.e_prom) {
-            std::cmp::Ordering::Less => out.send(from, self.clock_message()),
+            std::cmp::Ordering::Less => self.show_epoch(from, epoch, out),
             // Said again: answered again, and nothing changes.
             std::cmp::Ordering::Equal if self.e_cur < epoch => self.send_promise(out),
             std::cmp::Ordering::Equal => {}
@@ -289,7 +284,7 @@ impl PrimCast {
         out: &mut Outbox<Self>,
     ) {
         if epoch < self.e_prom {
-            out.send(from, self.clock_message());
+            self.show_epoch(from, epoch, out);
         } else if epoch == self.e_prom && self.leads(epoch) {
             match self.role {
                 Role::Candidate => {
@@ -424,7 +419,7 @@ impl PrimCast {
             return;
         }
         if epoch < self.e_prom {
-            out.send(from, self.clock_message());
+            self.show_epoch(from, epoch, out);
             return;
         }
         if epoch > self.e_prom {
@@ -432,8 +427,7 @@ impl PrimCast {
             return;
         }
         self.election.heard = now;
-        let config_known = self.members.in_config(self.me.group, epoch.config).is_some();
-        if self.e_cur == epoch || part.start < self.log.base() || !config_known {
+        if self.e_cur == epoch || part.start < self.log.base() {
             return; // Installed already; or of before a snapshot, after which we promised again.
         }
         let start = part.start;
@@ -484,6 +478,7 @@ impl PrimCast {
             self.starts.hold_always(dropped.entry.start);
         }
         self.stable.cut(start);
+        self.keep_reached();
         self.e_cur = self.e_prom;
         entries.iter().for_each(|entry| self.append(entry.clone(), now));
         out.persist(Record::NewState { epoch: self.e_cur, from: start, entries });
@@ -510,7 +505,7 @@ impl PrimCast {
         if epoch > self.e_prom {
             self.promise(now, epoch, out);
         } else if epoch < self.e_prom {
-            out.send(from, self.clock_message());
+            self.show_epoch(from, epoch, out);
         } else {
             self.check_accepted();
         }
@@ -519,8 +514,8 @@ impl PrimCast {
     /// Lines 75-78.
     fn check_accepted(&mut self) {
         let accepted = |node: &&NodeId| self.election.accepts.get(node) == Some(&self.e_cur);
-        let accepts = self.members().iter().filter(accepted).count();
-        if self.e_cur == self.e_prom && accepts >= quorum(self.members().len()) {
+        let accepts = self.voters().iter().filter(accepted).count();
+        if self.e_cur == self.e_prom && accepts >= quorum(self.voters().len()) {
             self.enter();
         }
     }
@@ -550,69 +545,5 @@ impl PrimCast {
         self.stable.start_epoch();
         self.starts.again(Time(u64::MAX));
         self.election.suspects = None;
-    }
-
-    /// Whether we are a member in the latest configuration.
-    pub(crate) fn is_member(&self) -> bool {
-        self.members.of(self.me.group).contains(&self.me.node)
-    }
-
-    /// A new configuration comes into force with the next epoch, which its first primary opens at once: the
-    /// present one, if it stays. One that leaves falls silent.
-    pub(crate) fn reconfigure(&mut self, now: Time, out: &mut Outbox<Self>) {
-        if !self.stands() || self.members.number(self.me.group) <= self.e_cur.config {
-            return;
-        }
-        let members = self.members.of(self.me.group);
-        let stays = members.contains(&self.e_cur.leader);
-        let first = if stays { Some(self.e_cur.leader) } else { members.first().copied() };
-        if first == Some(self.me.node) {
-            self.stand(now, out);
-        } else if self.role == Role::Primary {
-            self.role = Role::Promised;
-        }
-    }
-
-    /// Another process tells a configuration of its group.
-    pub(crate) fn on_config(&mut self, from: ProcessId, config: &Config, out: &mut Outbox<Self>) {
-        if config.group != from.group || !self.members.learn(config) {
-            return;
-        }
-        if self.role == Role::Primary && config.group != self.me.group {
-            self.config_known(config.group, out);
-        }
-    }
-
-    /// The processes of a group changed: those that are new need our entries.
-    fn config_known(&mut self, group: GroupId, out: &mut Outbox<Self>) {
-        let shares = self.log.iter_from(self.log.base());
-        let shares =
-            shares.map(|(_, slot)| &slot.entry.start.dest).any(|dest| dest.contains(&group));
-        for process in self.processes(group).filter(|_| shares) {
-            if !self.followers.contains_key(&process) {
-                self.stream_whole(process, out);
-            }
-        }
-    }
-
-    /// As primary: tells all other groups our configuration, once. That is not genuine; but who would send to a
-    /// member that left must learn it from somebody.
-    pub(crate) fn tell_config_to_all(&mut self, out: &mut Outbox<Self>) {
-        if self.config_told < self.e_cur.config {
-            self.config_told = self.e_cur.config;
-            let others: Vec<_> =
-                self.members.groups().filter(|group| *group != self.me.group).collect();
-            for process in others.into_iter().flat_map(|group| self.processes(group)) {
-                self.tell_config(process, out);
-            }
-        }
-    }
-
-    /// Tells `to` our group's configuration, unless it is the first, which all know.
-    pub(crate) fn tell_config(&self, to: ProcessId, out: &mut Outbox<Self>) {
-        if let Some(config) = self.members.latest(self.me.group).filter(|config| config.number > 0)
-        {
-            out.send(to, Message::Config(Arc::new(config)));
-        }
     }
 }

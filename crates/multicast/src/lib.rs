@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`message`] | what is multicast, what processes say, what is made durable |
 //! | [`process`] | the process: its state, and which handler takes which event |
+//! | `dispatch` | which handler takes which message |
 //! | [`protocol`] | what all multicast protocols have in common |
 //! | [`log`] | `T`, the sequence of proposals |
 //! | [`queue`] | those not delivered, in the order in which they will be |
@@ -22,6 +23,7 @@
 //! | [`stable`] | the linearizable order |
 //! | `reach` | groups that are cut off |
 //! | `epoch` | Algorithm 3: changing the primary |
+//! | `reconfigure` | changing the members |
 //! | `memory` | coming back without a disk |
 //! | `upkeep` | heartbeats, repeats, truncation: what the thesis leaves open |
 //! | [`snapshot`] | bringing up a process that the log cannot bring up |
@@ -65,6 +67,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clocks;
+mod dispatch;
 pub mod done;
 mod epoch;
 pub mod log;
@@ -77,6 +80,7 @@ pub mod process;
 pub mod protocol;
 pub mod queue;
 mod reach;
+mod reconfigure;
 pub mod remote;
 pub mod skeen;
 pub mod snapshot;
@@ -86,6 +90,7 @@ mod starts;
 mod tests;
 mod upkeep;
 
+pub use members::{Config, Members};
 pub use message::{
     Command, Delivery, Dest, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches,
     conflicts,

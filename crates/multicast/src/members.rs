@@ -1,10 +1,24 @@
 //! Who is a member of which group: configurations, numbered by group from the first.
 //!
-//! A configuration of a group is ordered in that group by a message of its own ([`Config`] in a
-//! [`crate::Start`]) and comes into force with the next epoch: an epoch names the configuration whose
+//! A configuration of a group is ordered in that group by a message of its own ([`crate::Start::configure`])
+//! and comes into force with the next epoch: an epoch names the configuration whose
 //! quorums count in it. Other groups learn it from that epoch's primary, before anything else that it says.
-//! No configuration is ordered before the one before it is in force, so an epoch of configuration
-//! `c + 1` is opened with promises of a quorum of `c` and of a quorum of `c + 1`, and none of `c` ever after.
+//! No configuration is ordered before the one before it is in force: so whoever knows `c + 1` knows that an epoch of
+//! `c` stood. An epoch of `c + 1` is opened with promises of a quorum of `c + 1`, and of a quorum of `c` too unless one of
+//! the promisers is in an epoch of `c + 1` already; none of `c` stands ever after. What `c` decided is in the `T` of
+//! the highest epoch among those promises.
+//!
+//! How an owner changes a group, which it does one change after the other:
+//!
+//! 1. It multicasts [`crate::Start::configure`] with the next number to the group. When that is delivered,
+//!    [`crate::PrimCast::members`] knows it; it had no effect if another configuration of that number came first.
+//! 2. It starts the new processes ([`crate::PrimCast::joining`]) with what a member knows then. Until they have state
+//!    of the group they promise and hear, but do not stand for primary.
+//! 3. Once a member is primary in an epoch of the new configuration, those that left may be stopped. A node that left
+//!    comes back only with the disk that it had, or under another number.
+//!
+//! A group is added by a message to all groups that carries the new group's first configuration, number 0; then its
+//! processes are started.
 
 use meridian_core::{GroupId, NodeId};
 use serde::{Deserialize, Serialize};
@@ -15,7 +29,7 @@ use std::collections::BTreeMap;
 pub struct Config {
     /// The group.
     pub group: GroupId,
-    /// Its number: one more than that of the configuration which it replaces; any for a new group.
+    /// Its number: one more than that of the configuration which it replaces; 0 for a new group.
     pub number: u64,
     /// The nodes that replicate the group, in order.
     pub members: Vec<NodeId>,
@@ -30,6 +44,9 @@ pub struct Members {
 /// So many configurations of a group are remembered: those that messages under way may still name.
 const REMEMBERED: usize = 8;
 
+/// A group of more members than this is a mistake.
+const MEMBERS_MAX: usize = 256;
+
 impl Members {
     /// All groups, in configuration `number`.
     pub fn new(groups: &BTreeMap<GroupId, Vec<NodeId>>, number: u64) -> Members {
@@ -39,18 +56,19 @@ impl Members {
         Members { groups: groups.iter().map(of).collect() }
     }
 
-    /// Learns a configuration; whether it is the latest of its group now.
+    /// Learns a configuration; whether it was not known. They may be learned in any order.
     pub fn learn(&mut self, config: &Config) -> bool {
-        let known = self.groups.entry(config.group).or_default();
-        let latest = known.last_key_value().is_none_or(|(number, _)| *number < config.number);
-        if latest && !config.members.is_empty() {
-            known.insert(config.number, config.members.clone());
-            while known.len() > REMEMBERED {
-                known.pop_first();
-            }
-            return true;
+        let valid = (1..=MEMBERS_MAX).contains(&config.members.len());
+        let known = self.groups.get(&config.group);
+        if !valid || known.is_some_and(|known| known.contains_key(&config.number)) {
+            return false;
         }
-        false
+        let known = self.groups.entry(config.group).or_default();
+        known.insert(config.number, config.members.clone());
+        while known.len() > REMEMBERED {
+            known.pop_first();
+        }
+        known.contains_key(&config.number)
     }
 
     /// Learns all that another knows.
@@ -61,6 +79,27 @@ impl Members {
                 self.learn(&Config { group, number, members });
             }
         }
+    }
+
+    /// All configurations that are known, by group, ascending.
+    pub fn configs(&self) -> impl Iterator<Item = Config> + '_ {
+        self.groups.keys().flat_map(|group| self.from_number(*group, 0))
+    }
+
+    /// The configurations of `group` that are known from `number` on, ascending.
+    pub fn from_number(&self, group: GroupId, number: u64) -> impl Iterator<Item = Config> + '_ {
+        let configs = self.groups.get(&group).into_iter();
+        let configs = configs.flat_map(move |configs| configs.range(number..));
+        configs.map(move |(number, members)| {
+            let (number, members) = (*number, members.clone());
+            Config { group, number, members }
+        })
+    }
+
+    /// The members of `group` in the configurations from `number` on, the latest first.
+    pub fn lists(&self, group: GroupId, number: u64) -> impl Iterator<Item = &[NodeId]> + '_ {
+        let configs = self.groups.get(&group).into_iter();
+        configs.flat_map(move |configs| configs.range(number..).rev()).map(|(_, list)| &list[..])
     }
 
     /// The latest configuration of `group`.
@@ -114,11 +153,21 @@ mod tests {
         let mut members = Members::new(&first, 0);
         let next = Config { group: g, number: 1, members: vec![NodeId(2), NodeId(3)] };
         assert!(members.learn(&next) && !members.learn(&next));
+        let another = Config { members: vec![NodeId(9)], ..next.clone() };
+        assert!(!members.learn(&another), "the first of a number counts");
         assert_eq!(members.of(g), [NodeId(2), NodeId(3)]);
         assert_eq!(members.in_config(g, 0), Some(&[NodeId(1), NodeId(2)][..]));
         assert!(members.contains(g, NodeId(1)) && !members.contains(g, NodeId(4)));
         assert!(!members.learn(&Config { members: vec![], number: 2, ..next.clone() }));
-        assert_eq!(members.latest(g), Some(next));
+        assert_eq!(members.latest(g), Some(next.clone()));
+        assert!(members.learn(&Config { number: 5, ..next.clone() }));
+        assert!(members.learn(&Config { number: 3, ..next.clone() }), "late");
+        assert_eq!((members.number(g), members.from_number(g, 1).count()), (5, 3));
+        for number in 6..20 {
+            members.learn(&Config { number, ..next.clone() });
+        }
+        assert_eq!(members.configs().count(), REMEMBERED);
+        assert!(!members.learn(&next), "long forgotten");
         assert_eq!(members.of(GroupId(9)), []);
     }
 }

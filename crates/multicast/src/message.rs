@@ -40,6 +40,30 @@ impl Start {
         let (low, after, touches) = (0, Timestamp(0), Touches::All);
         Start { id, low, after, dest, touches, payload, config: None }
     }
+
+    /// A change of `group` to these members, ordered in it: its configuration `number`, which must be one more than
+    /// that in force when it is proposed; else its delivery has no effect. What then has to be done is told in
+    /// [`crate::members`].
+    pub fn configure(
+        id: MessageId,
+        group: GroupId,
+        number: u64,
+        members: impl Into<Vec<NodeId>>,
+    ) -> Start {
+        let config = Config { group, number, members: members.into() };
+        Start { config: Some(Arc::new(config)), ..Start::new(id, [group], Bytes::new()) }
+    }
+
+    /// A new group with these members; `dest` are all groups that there are, ascending.
+    pub fn add_group(
+        id: MessageId,
+        dest: impl AsRef<[GroupId]>,
+        group: GroupId,
+        members: impl Into<Vec<NodeId>>,
+    ) -> Start {
+        let config = Config { group, number: 0, members: members.into() };
+        Start { config: Some(Arc::new(config)), ..Start::new(id, dest, Bytes::new()) }
+    }
 }
 
 /// What a message touches: says with which others it conflicts (thesis, section 4.4.3). Messages that
@@ -227,6 +251,13 @@ pub enum Message {
     Ready(Vec<MessageId>),
     /// A configuration of the sender's group.
     Config(Arc<Config>),
+    /// The lives that the sender knows of, its own among them; the first of its messages on a link that is new.
+    Lives {
+        /// Process and incarnation.
+        lives: Vec<(ProcessId, u64)>,
+        /// Whether the sender wants to know the same, and all that the receiver would say after a restart.
+        wanted: bool,
+    },
     /// I have lost my memory, and am in this incarnation now.
     Recover {
         /// Counts the lives of the sender.
@@ -236,6 +267,8 @@ pub enum Message {
     Recovered {
         /// The incarnation that asked.
         incarnation: u64,
+        /// As in [`Message::Lives`].
+        lives: Vec<(ProcessId, u64)>,
         /// `E_prom`.
         e_prom: Epoch,
         /// The epoch that the sender is the primary of.
@@ -243,7 +276,7 @@ pub enum Message {
         /// The clock.
         clock: Timestamp,
     },
-    /// A member of the sender's group has lost its memory: what it said in earlier incarnations counts no more
+    /// A process has lost its memory: what it said in earlier incarnations counts no more
     /// together with what the sender says from now on.
     Reborn {
         /// Who.
@@ -454,4 +487,6 @@ pub enum Record {
     Mark,
     /// The whole state: a checkpoint, or a snapshot that was installed.
     State(Box<crate::snapshot::State>),
+    /// A configuration of the group that was not delivered here, but learned from another.
+    Config(Arc<Config>),
 }

@@ -141,8 +141,9 @@ impl PrimCast {
     /// A quorum that has acknowledged in its epoch since we started tells that it was not deposed.
     fn catch_up(&mut self) {
         if self.catch_up == CatchUp::Unknown && self.stands() {
-            let here = self.acked.values().filter(|(epoch, _)| *epoch == self.e_cur);
-            if here.count() >= crate::clocks::quorum(self.members().len())
+            let acked = |node| self.acked.get(node).is_some_and(|(epoch, _)| *epoch == self.e_cur);
+            let here = self.voters().iter().filter(|node| acked(*node));
+            if here.count() >= crate::clocks::quorum(self.voters().len())
                 && let Some((epoch, len)) = self.acked.get(&self.e_cur.leader)
                 && *epoch == self.e_cur
             {
@@ -280,6 +281,9 @@ impl PrimCast {
         }
         if epoch < self.e_prom {
             // Deposed, and does not know it.
+            if epoch.config < self.members.number(self.me.group) {
+                self.tell_config(from, out);
+            }
             out.send(from, Message::Bump { epoch: self.e_prom, clock: self.clock });
             return false;
         }
@@ -438,7 +442,7 @@ impl PrimCast {
             Some((epoch, len)) if *epoch == self.e_cur => *len,
             _ => 0,
         };
-        let held = crate::clocks::quorum_th(self.members().iter().map(acked).collect());
+        let held = crate::clocks::quorum_th(self.voters().iter().map(acked).collect());
         let decided = held.min(self.log.len());
         while self.decided < decided {
             let index = self.decided;
@@ -459,7 +463,7 @@ impl PrimCast {
         }
         self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
         let mut leader = self.clocks.min_clock(self.e_cur.leader);
-        let mut quorum = self.clocks.quorum_clock(self.members());
+        let mut quorum = self.clocks.quorum_clock(self.voters());
         match self.mutation {
             Mutation::NoLeaderClock => leader = Timestamp(u64::MAX),
             Mutation::NoQuorumClock => quorum = Timestamp(u64::MAX),

@@ -184,7 +184,7 @@ impl PrimCast {
     }
 
     /// Lines 9-10 for another group.
-    fn decide_remote(&mut self, group: GroupId) {
+    pub(crate) fn decide_remote(&mut self, group: GroupId) {
         let learner = self.remote.group(group);
         let config = learner.epoch.map_or(0, |epoch| epoch.config);
         let Some(members) = self.members.in_config(group, config) else { return };

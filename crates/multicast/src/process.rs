@@ -9,7 +9,7 @@ use crate::clocks::Clocks;
 use crate::done::Done;
 use crate::epoch::Election;
 use crate::log::Log;
-use crate::members::Members;
+use crate::members::{Config, Members};
 use crate::memory::Memory;
 use crate::message::{
     Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp, Touches,
@@ -121,6 +121,12 @@ pub enum Mutation {
     DropsEarlyAppend,
     /// Does not show a clock that NEW-STATE raised (lines 73-74 as printed; notes, point 20b).
     HidesRaisedClock,
+    /// Opens an epoch with promises of its own configuration's quorum only.
+    NewQuorumOnly,
+    /// Takes part at once after it has lost its memory.
+    RejoinsAtOnce,
+    /// Counts what an earlier incarnation of another said.
+    CountsTheDead,
 }
 
 /// What a primary knows of a follower.
@@ -207,11 +213,30 @@ impl PrimCast {
     /// # Panics
     /// If `me` is not a member of its group.
     pub fn new(me: ProcessId, groups: Groups) -> PrimCast {
-        assert!(groups[&me.group].contains(&me.node), "{me} is not in its group");
-        let e_first = Epoch { config: 0, number: 0, leader: groups[&me.group][0] };
+        PrimCast::of(me, Members::new(&groups, 0))
+    }
+
+    /// The process `me`, with nothing delivered, of a group that has had other members, or of a new one: with the
+    /// configurations that another knows who has delivered the last of them ([`PrimCast::members`]).
+    ///
+    /// # Panics
+    /// If `me` is not a member of its group in the latest of them.
+    pub fn joining(me: ProcessId, configs: impl IntoIterator<Item = Config>) -> PrimCast {
+        let mut members = Members::default();
+        for config in configs {
+            members.learn(&config);
+        }
+        PrimCast::of(me, members)
+    }
+
+    fn of(me: ProcessId, members: Members) -> PrimCast {
+        let latest = members.of(me.group);
+        assert!(latest.contains(&me.node), "{me} is not in its group");
+        // Of configuration 0 also for who joins later: it has not been in any epoch.
+        let e_first = Epoch { config: 0, number: 0, leader: latest[0] };
         PrimCast {
             me,
-            members: Members::new(&groups, 0),
+            members,
             options: Options::default(),
             mutation: Mutation::Correct,
             log: Log::default(),
@@ -262,6 +287,11 @@ impl PrimCast {
         self
     }
 
+    /// The members of all groups that this process knows of.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
     /// Which process this is.
     pub fn me(&self) -> ProcessId {
         self.me
@@ -302,7 +332,7 @@ impl PrimCast {
     pub(crate) fn raise_safe_ts(&mut self) {
         if self.stands() {
             let clock = self.clocks.min_clock(self.e_cur.leader);
-            let clock = clock.min(self.clocks.quorum_clock(self.members()));
+            let clock = clock.min(self.clocks.quorum_clock(self.voters()));
             let first = self.log.queue().first().map(|((bound, _), _)| bound);
             let safe = first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1));
             self.safe = self.safe.max(safe);
@@ -313,7 +343,7 @@ impl PrimCast {
     /// delivered here.
     pub fn reached(&self, touches: &Touches, ts: Timestamp) -> bool {
         let clock = self.clocks.min_clock(self.e_cur.leader);
-        let clock = clock.min(self.clocks.quorum_clock(self.members()));
+        let clock = clock.min(self.clocks.quorum_clock(self.voters()));
         ts <= clock && self.log.queue().is_free((Timestamp(ts.0 + 1), LEAST), touches)
     }
 
@@ -371,6 +401,9 @@ impl PrimCast {
                 return Some(Output::Deliver(self.deliver(index, ts)));
             }
             Record::Mark => {}
+            Record::Config(config) => {
+                self.members.learn(&config);
+            }
             Record::State(state) => {
                 let (position, application) = self.restore(*state);
                 return application.map(|application| Output::Install { position, application });
@@ -417,18 +450,22 @@ impl PrimCast {
         }
     }
 
-    /// The members of the group in the configuration of `E_cur`.
-    pub(crate) fn members(&self) -> &[NodeId] {
-        let known = self.members.in_config(self.me.group, self.e_cur.config);
-        known.unwrap_or_else(|| self.members.of(self.me.group))
+    /// The members of the group in the configuration of `E_cur`; none if that is not known: then nothing is a quorum.
+    pub(crate) fn voters(&self) -> &[NodeId] {
+        self.members.in_config(self.me.group, self.e_cur.config).unwrap_or(&[])
     }
 
-    /// The other processes of the group, in the configuration in force and in the one to come.
+    /// The other processes of the group, in the configuration in force and in those to come.
     pub(crate) fn peers(&self) -> impl Iterator<Item = ProcessId> + use<> {
-        let (me, latest) = (self.me, self.members.of(self.me.group));
-        let left = self.members().iter().filter(|node| !latest.contains(node));
-        let nodes = latest.iter().chain(left).filter(|node| **node != me.node);
-        let peers: SmallVec<[ProcessId; 4]> = nodes.map(|node| me.group.of(*node)).collect();
+        let me = self.me;
+        let mut peers: SmallVec<[ProcessId; 4]> = SmallVec::new();
+        let from = self.e_cur.config.min(self.members.number(me.group));
+        for node in self.members.lists(me.group, from).flatten() {
+            let peer = me.group.of(*node);
+            if peer != me && !peers.contains(&peer) {
+                peers.push(peer);
+            }
+        }
         peers.into_iter()
     }
 
@@ -487,10 +524,7 @@ impl PrimCast {
         self.done.delivered(start.id, ts, start.low);
         self.starts.remove(start.id);
         if let Some(config) = &start.config {
-            // Of our own group: not before the one before it is in force.
-            if config.group != self.me.group || config.number == epoch.config + 1 {
-                self.members.learn(config);
-            }
+            self.learn_delivered(epoch, &start.touches, config);
         }
         if self.is_linearizable() && start.dest.len() > 1 {
             let others = start.dest.iter().copied().filter(|group| *group != self.me.group);
@@ -508,103 +542,6 @@ impl PrimCast {
             }
         }
         Delivery { start, ts, position: self.delivered }
-    }
-
-    /// Who has lost its memory hears only what brings it back.
-    fn on_message_while_lost(
-        &mut self,
-        now: Time,
-        from: ProcessId,
-        message: Message,
-        out: &mut Outbox<Self>,
-    ) {
-        match message {
-            Message::Recovered { incarnation, e_prom, primary_of, clock } => {
-                self.on_recovered(now, from, incarnation, (e_prom, primary_of, clock), out);
-            }
-            Message::SnapshotPart { snapshot, offset, bytes, total } => {
-                self.on_snapshot_part(now, from, snapshot, offset, &bytes, total, out);
-            }
-            Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
-            Message::Start(start) => self.starts.hold(start),
-            Message::Starts(starts) => starts.into_iter().for_each(|start| self.starts.hold(start)),
-            _ => {}
-        }
-    }
-
-    fn on_message(&mut self, now: Time, from: ProcessId, message: Message, out: &mut Outbox<Self>) {
-        let ours = from.group == self.me.group;
-        if let Message::Config(config) = &message {
-            self.on_config(from, config, out);
-            return;
-        }
-        if !self.members.contains(from.group, from.node) {
-            return; // Not of this cluster: nothing it says can count.
-        }
-        if self.memory.lost {
-            self.on_message_while_lost(now, from, message, out);
-            return;
-        }
-        if !ours {
-            self.reach.heard(from, now);
-        }
-        match message {
-            Message::Start(start) => self.on_start(now, Some(from), start, out),
-            Message::Starts(starts) => {
-                starts.into_iter().for_each(|start| self.on_start(now, Some(from), start, out));
-            }
-            Message::RemoteAppend { epoch, whole, from: first, upto, entries } if !ours => {
-                self.on_remote_append(now, from, epoch, whole, (first, upto), &entries, out);
-            }
-            Message::RemoteAck { epoch, len, clock } if !ours => {
-                self.on_remote_ack(from, epoch, len, clock);
-            }
-            Message::RemoteWanted if !ours => self.stream_whole(from, out),
-            Message::Stability(shown) if !ours => self.on_stability(from, &shown),
-            Message::Reborn { member, incarnation } if member.group == from.group => {
-                self.on_reborn(member, incarnation, out);
-            }
-            Message::Ready(ids) if !ours => self.on_ready(from, &ids),
-            Message::Final { id, ts, delivered } => self.on_final(id, ts, delivered, out),
-            Message::Pull(id) => self.on_pull(from, id, out),
-            Message::Stable { delivered } => self.on_stable(from, delivered),
-            Message::StableWanted => self.on_stable_wanted(from, out),
-            _ if !ours => {} // The rest is said inside a group only.
-            Message::RemoteAppend { .. }
-            | Message::RemoteAck { .. }
-            | Message::RemoteWanted
-            | Message::Stability(_)
-            | Message::Ready(_)
-            | Message::Config(_)
-            | Message::Recovered { .. }
-            | Message::Reborn { .. } => {}
-            Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
-            Message::Append { epoch, from: index, entries, clock } => {
-                self.on_append(now, from, epoch, index, entries, clock, out);
-            }
-            Message::Ack { epoch, len, clock } => self.on_ack(now, from, epoch, len, clock, out),
-            Message::Bump { epoch, clock } => self.on_bump(now, from, epoch, clock, out),
-            Message::Suspect { epoch } => self.on_suspect(now, from, epoch, out),
-            Message::Suspected { epoch } => self.on_suspected(now, from, epoch, out),
-            Message::NewEpoch { epoch } => self.on_new_epoch(now, from, epoch, out),
-            Message::Promise { epoch, clock, progress } => {
-                self.on_promise(now, from, epoch, clock, progress, out);
-            }
-            Message::Fetch { epoch, from: index } => self.on_fetch(from, epoch, index, out),
-            Message::Fetched { epoch, part } => self.on_fetched(now, from, epoch, part, out),
-            Message::NewState { epoch, clock, part } => {
-                self.on_new_state(now, from, epoch, clock, part, out);
-            }
-            Message::Accept { epoch, clock } => self.on_accept(now, from, epoch, clock, out),
-            Message::Resend { epoch, from: index } => self.on_resend(from, epoch, index, out),
-            Message::Behind => self.on_behind(now, from, out),
-            Message::SnapshotRequest { snapshot, offset } => {
-                self.on_snapshot_request(from, snapshot, offset, out);
-            }
-            Message::SnapshotPart { snapshot, offset, bytes, total } => {
-                self.on_snapshot_part(now, from, snapshot, offset, &bytes, total, out);
-            }
-        }
     }
 }
 
@@ -629,6 +566,7 @@ impl Process for PrimCast {
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
             Event::Started => {
+                self.on_links_new();
                 self.on_started(now, out);
                 out.timer(now + TICK, TICK_TOKEN);
             }

@@ -189,6 +189,9 @@ impl PrimCast {
         if !new || theirs < ours || !self.is_contained_in(&state) {
             return; // It would take us back.
         }
+        if self.memory.lost && !self.may_recover() {
+            return; // Who answered has lost its own memory meanwhile.
+        }
         self.memory.lost = false;
         state.e_prom = self.e_prom.max(state.e_cur);
         state.ceiling = self.ceiling.max(state.ceiling);
@@ -196,6 +199,7 @@ impl PrimCast {
         let candidate = self.role == Role::Candidate && state.e_prom == self.e_prom;
         let ours: Vec<_> = self.log.iter_from(0).map(|(_, slot)| slot.entry.clone()).collect();
         out.persist(Record::State(Box::new(state.clone())));
+        self.keep_reached();
         let (position, application) = self.restore(state);
         self.clocks.advance(self.e_cur);
         self.shown = None;
@@ -244,6 +248,13 @@ impl PrimCast {
         }
     }
 
+    /// `peer` has lost its memory: it knows of no transfer.
+    pub(crate) fn forget_transfers(&mut self, peer: ProcessId) {
+        self.transfers.outgoing.remove(&peer);
+        self.transfers.wanted.remove(&peer);
+        self.transfers.incoming.take_if(|incoming| incoming.from == peer);
+    }
+
     pub(crate) fn is_fetching_snapshot(&self) -> bool {
         self.transfers.incoming.is_some()
     }
@@ -254,8 +265,10 @@ impl PrimCast {
             .outgoing
             .retain(|_, outgoing| now.since(*outgoing.asked.get_or_insert(now)) < PATIENCE * 2);
         let stuck = |incoming: &Incoming| now.since(incoming.progress) >= PATIENCE;
-        if let Some(incoming) = self.transfers.incoming.take_if(|incoming| stuck(incoming)) {
-            self.request_snapshot(now, incoming.from, out);
+        if let Some(incoming) = self.transfers.incoming.take_if(|incoming| stuck(incoming))
+            && !self.memory.lost
+        {
+            self.request_snapshot(now, incoming.from, out); // Who is lost asks all anew.
         }
     }
 }

@@ -324,7 +324,7 @@ impl PrimCast {
             shown[0].version.1 = self.stable.version;
         }
         self.stable.told.clone_from(&shown);
-        let quorum = self.clocks.quorum_clock(self.members());
+        let quorum = self.clocks.quorum_clock(self.voters());
         let own = Shown { stable: stable.min(quorum), ..shown[0].clone() };
         let (best, owed) = (&self.stable, &self.stable.owed);
         let still = owed.iter().filter(|(group, ts)| best.close(Some(&own), **group) < **ts);

@@ -155,7 +155,7 @@ impl PrimCast {
             let at = self.election.alive.get(&peer.node).copied().unwrap_or(started).max(started);
             now.since(at) < ELECTION_TIMEOUT * 3
         });
-        heard.count() + 1 >= crate::clocks::quorum(self.members().len())
+        heard.count() + 1 >= crate::clocks::quorum(self.voters().len())
     }
 
     /// Messages that wait too long for timestamps of other groups: their START may never have arrived
@@ -220,15 +220,21 @@ impl PrimCast {
         if peer == self.me || !self.members.contains(peer.group, peer.node) {
             return;
         }
+        self.on_link_reset(peer, out);
+        self.say_again(now, peer, out);
+    }
+
+    /// What `peer` must know, as if it knew nothing.
+    pub(crate) fn say_again(&mut self, now: Time, peer: ProcessId, out: &mut Outbox<Self>) {
         if self.memory.lost {
             self.restart_transfer(now, peer);
             return;
         }
         if peer.group == self.me.group {
+            self.tell_config(peer, out);
             self.upkeep.asked = None;
             self.starts.again(Time(u64::MAX));
             if self.role == Role::Candidate {
-                self.tell_config(peer, out);
                 out.send(peer, Message::NewEpoch { epoch: self.e_prom });
             } else if self.e_cur < self.e_prom && self.e_prom.leader == peer.node {
                 let (epoch, clock, progress) = (self.e_prom, self.clock, self.progress());

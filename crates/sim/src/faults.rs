@@ -203,6 +203,20 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         self.unflushed = unflushed;
     }
 
+    /// A process of [`crate::Setup::later`] is there from now on.
+    pub fn enter(&mut self, peer: P::Peer) {
+        let slot = self.place(peer);
+        self.slots[slot].absent = false;
+        self.start(slot);
+    }
+
+    /// Stops a process for good.
+    pub fn retire(&mut self, peer: P::Peer) {
+        self.crash(peer);
+        let slot = self.place(peer);
+        self.slots[slot].absent = true;
+    }
+
     /// Starts a process that is down.
     pub fn restart(&mut self, peer: P::Peer) {
         self.start(self.place(peer));
@@ -330,7 +344,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
 
     pub(crate) fn on_fault(&mut self, fault: Fault) {
         self.plan_fault(fault);
-        let slot = self.random.random_range(0..self.slots.len());
+        let slot = self.someone();
         match fault {
             Fault::Crash => self.crash_someone(slot),
             Fault::CrashAll => {
@@ -344,7 +358,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             Fault::Region => self.cut_off_region(),
             Fault::Depose => self.depose_someone(),
             Fault::Reset => {
-                let other = self.random.random_range(0..self.slots.len());
+                let other = self.someone();
                 self.reset_link(slot, other);
             }
             Fault::Pause => {
@@ -378,6 +392,12 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         self.disks || of_slot.all(|region| others(region) + 1 <= (region.len() - 1) / 2)
     }
 
+    /// One of those that are there, up or down.
+    fn someone(&mut self) -> usize {
+        let there: Vec<_> = (0..self.slots.len()).filter(|at| !self.slots[*at].absent).collect();
+        there[self.random.random_range(0..there.len())]
+    }
+
     /// Crashes a process now, or in the midst of one of its next steps.
     fn crash_someone(&mut self, slot: usize) {
         let down = self.slots.iter().filter(|slot| !slot.up).count();
@@ -399,7 +419,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         let count = self.slots.len();
         // Often one alone; a leader that hears nobody is the interesting case.
         let from: BTreeSet<_> = if self.random.random_bool(0.4) {
-            BTreeSet::from([self.random.random_range(0..count)])
+            BTreeSet::from([self.someone()])
         } else {
             (0..count).filter(|_| self.random.random_bool(0.5)).collect()
         };

@@ -13,6 +13,7 @@
 //! | `owner` | [`Owner`]: the workload on top |
 //! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
 //! | [`trial`] | clients and faults for a while, then peace and a judgement: what tests and command run |
+//! | [`changes`] | trials in which members change, or keep nothing on disk |
 //! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`files`] | clients that use the file system of whole nodes |
 //! | [`search`] | many short runs of any multicast protocol |
@@ -22,6 +23,7 @@
 //! [`meridian_core::link`] hides from every process, and is tested there.
 #![forbid(unsafe_code)]
 
+pub mod changes;
 pub mod checkers;
 mod faults;
 pub mod files;

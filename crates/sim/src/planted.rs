@@ -6,7 +6,7 @@ use crate::workload::Manner;
 use meridian_multicast::Mutation;
 use std::time::Duration;
 
-/// All that there are.
+/// All that there are, but for those that [`crate::changes`] shows.
 pub const ALL: [Mutation; 15] = [
     Mutation::NoLeaderClock,
     Mutation::NoQuorumClock,
@@ -29,7 +29,10 @@ pub const ALL: [Mutation; 15] = [
 /// the scenario in `tests/mutations.rs`.)
 pub fn trial(mutation: Mutation) -> Trial {
     let trial = match mutation {
-        Mutation::Correct => Trial::default(),
+        Mutation::Correct
+        | Mutation::NewQuorumOnly
+        | Mutation::RejoinsAtOnce
+        | Mutation::CountsTheDead => Trial::default(),
         Mutation::NoLeaderClock
         | Mutation::NoQuorumClock
         | Mutation::NoOrder

@@ -14,7 +14,7 @@ const CLOCK_START_MAX: Duration = Duration::from_secs(3600);
 impl<P: Process, O: Owner<P>> World<P, O> {
     /// Starts the process of a slot, unless it is up: makes it, replays its log, tells its peers.
     pub(crate) fn start(&mut self, slot: usize) {
-        if self.slots[slot].up {
+        if self.slots[slot].up || self.slots[slot].absent {
             return;
         }
         let mut process = self.make_process(slot);
@@ -165,6 +165,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
 
     fn carry_out(&mut self, slot: usize, effect: Effect<P>) {
         match effect {
+            Effect::Persist(_) | Effect::Note(_) if self.volatile => {}
             Effect::Persist(record) => {
                 self.log_event("persist", slot, slot, || format!("{record:?}"));
                 let place = &mut self.slots[slot];

@@ -128,6 +128,8 @@ pub(crate) struct Slot<P: Process> {
     pub keeps_mail: bool,
     /// Whether it ran before.
     pub ran: bool,
+    /// Whether it is not there: not yet, or no more.
+    pub absent: bool,
 }
 
 impl<P: Process> Slot<P> {
@@ -152,6 +154,7 @@ impl<P: Process> Slot<P> {
             doom: None,
             keeps_mail: false,
             ran: false,
+            absent: false,
         }
     }
 

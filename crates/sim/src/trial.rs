@@ -177,7 +177,7 @@ pub fn run(seed: u64, trial: &Trial) -> Result<Report, Failure> {
 }
 
 /// What a panic says.
-fn said(panic: &(dyn std::any::Any + Send)) -> Violation {
+pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> Violation {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("assertion: {}", text.unwrap_or("a panic without words"))

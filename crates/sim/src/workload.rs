@@ -9,7 +9,7 @@ use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time};
 use meridian_multicast::{
-    Command, Delivery, Message, Order, Output, Rank, Role, Start, Timestamp, Touches,
+    Command, Config, Delivery, Message, Order, Output, Rank, Role, Start, Timestamp, Touches,
 };
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -44,6 +44,8 @@ pub struct Workload {
     /// The processes that have sent or received anything that groups say to each other.
     pub between: BTreeSet<ProcessId>,
     groups: BTreeMap<GroupId, Vec<NodeId>>,
+    /// The numbers of the configurations of groups that were changed.
+    numbers: BTreeMap<GroupId, u64>,
     manner: Manner,
     random: Random,
     clients: Vec<Client>,
@@ -82,6 +84,7 @@ impl Workload {
             order: Order::default(),
             between: BTreeSet::new(),
             groups,
+            numbers: BTreeMap::new(),
             manner,
             random,
             clients,
@@ -93,6 +96,33 @@ impl Workload {
             ever: BTreeMap::new(),
             safe: SafeTimes::default(),
             checks: 0,
+        }
+    }
+
+    /// These processes may come later: until then they are down.
+    pub fn expect(&mut self, later: &[ProcessId]) {
+        for process in later {
+            self.history.groups.entry(process.group).or_default().push(*process);
+            self.history.push(Entry::Crash(*process));
+        }
+    }
+
+    /// The members of each group in the latest configuration that was delivered anywhere.
+    pub fn groups(&self) -> &BTreeMap<GroupId, Vec<NodeId>> {
+        &self.groups
+    }
+
+    /// The number of that configuration.
+    pub fn config_of(&self, group: GroupId) -> u64 {
+        self.numbers.get(&group).copied().unwrap_or(0)
+    }
+
+    /// A configuration was delivered.
+    fn configured(&mut self, config: &Config) {
+        let known = self.groups.contains_key(&config.group);
+        if !known || config.number == self.config_of(config.group) + 1 {
+            self.numbers.insert(config.group, config.number);
+            self.groups.insert(config.group, config.members.clone());
         }
     }
 
@@ -132,7 +162,11 @@ impl Workload {
             let count = self.delivered.get(&process.group).map_or(0, |ids| ids.len() as u64);
             self.reached.get(process).copied().unwrap_or_default().0 == count
         };
-        self.history.groups.values().flatten().all(level)
+        let of = |(group, nodes): (&GroupId, &Vec<NodeId>)| {
+            let (group, nodes) = (*group, nodes.clone());
+            nodes.into_iter().map(move |node| ProcessId { group, node })
+        };
+        self.groups.iter().flat_map(of).all(|process| level(&process))
     }
 
     /// One message that conflicts with all, multicast now; the client never sends it again.
@@ -262,6 +296,9 @@ impl Workload {
         let first = *self.finals.entry(start.id).or_insert(*ts);
         assert_eq!(first, *ts, "{at} has another final timestamp for {}", start.id);
         self.deliveries += 1;
+        if let Some(config) = &start.config {
+            self.configured(config);
+        }
         self.note(at, rank, *position, now);
         self.answered(at.group, start.id);
     }

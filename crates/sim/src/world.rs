@@ -44,6 +44,10 @@ pub struct Setup<P: Process> {
     /// Whether there are disks. Without, a crash takes all records; it does not happen where more than a
     /// minority of a region would then have lost something that it has not back (see [`Owner::is_whole`]).
     pub disks: bool,
+    /// Those of the processes that are not there before [`World::enter`].
+    pub later: Vec<P::Peer>,
+    /// Whether the processes keep nothing on disk.
+    pub volatile: bool,
     /// Whether the hash of the trace covers the contents of messages: thorough, and slow.
     pub deep: bool,
 }
@@ -66,6 +70,8 @@ impl<P: Process> Setup<P> {
             faults: Faults::none(),
             regions: Vec::new(),
             disks: true,
+            later: Vec::new(),
+            volatile: false,
             deep: false,
         }
     }
@@ -138,6 +144,7 @@ pub struct World<P: Process, O: Owner<P>> {
     pub(crate) regions: Vec<Vec<usize>>,
     pub(crate) disks: bool,
     pub(crate) unflushed: Unflushed,
+    pub(crate) volatile: bool,
     pub(crate) outbox: Outbox<P>,
 }
 
@@ -183,8 +190,13 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             regions,
             disks: setup.disks,
             unflushed: Unflushed::Chance,
+            volatile: setup.volatile,
             outbox: Outbox::new(),
         };
+        for peer in setup.later {
+            let slot = world.place(peer);
+            world.slots[slot].absent = true;
+        }
         // With faults the processes start one after the other, so that some miss the first messages.
         let spread = if setup.faults.any() { Duration::from_millis(20) } else { Duration::ZERO };
         for slot in 0..count {

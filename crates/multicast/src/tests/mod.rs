@@ -5,6 +5,8 @@
 
 mod epoch;
 mod found;
+mod members;
+mod memory;
 mod normal;
 mod skeen;
 mod upkeep;
@@ -16,7 +18,7 @@ use crate::process::{Groups, PrimCast, Role};
 use crate::upkeep::{TICK, TICK_TOKEN};
 use bytes::Bytes;
 use meridian_core::{
-    ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time,
+    ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
