@@ -264,7 +264,7 @@ mod tests {
 
     fn status(node: u16, replicas: &[(u16, &str, u64, u64)]) -> NodeStatus {
         let replicas = replicas.iter().map(|(group, role, epoch, delivered)| {
-            json!({"group": group, "role": role, "epoch": {"number": epoch, "leader": node},
+            json!({"group": group, "role": role, "epoch": {"config": 0, "number": epoch, "leader": node},
                 "primary": node, "delivered": delivered, "applied": delivered, "clock": 0,
                 "pending": 0, "head_age_ms": 0, "state_hash": 7})
         });

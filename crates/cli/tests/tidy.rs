@@ -108,7 +108,10 @@ fn pure_crates_stay_pure() {
                     break; // Tests in the file itself are the last thing in it.
                 }
                 let code = line.split("//").next().unwrap_or_default();
-                for word in IMPURE.iter().filter(|word| has_word(code, word)) {
+                // The one place that gives it a fixed hasher, and hides its order.
+                let tamed = path.ends_with("core/src/table.rs");
+                let wanted = |word: &&&str| has_word(code, word) && !(tamed && **word == "HashMap");
+                for word in IMPURE.iter().filter(wanted) {
                     wrong.push(format!("{}:{}: {word}", path.display(), number + 1));
                 }
             }

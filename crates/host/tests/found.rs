@@ -283,7 +283,7 @@ fn a_vote_that_comes_before_its_message_and_after_its_end_is_asked_for() {
     let append = multicast::Message::Append { epoch, from, entries, clock: ts };
     let message = Message::Multicast { from: US, to: US, message: append };
     one.step(Event::Message { from: US_3, message });
-    let last = multicast::Message::Final { id: id(4), ts };
+    let last = multicast::Message::Final { id: id(4), ts, delivered: true };
     let message = Message::Multicast { from: EU, to: US, message: last };
     one.step(Event::Message { from: EU_1, message });
     let effects = one.step(Event::Idle);

@@ -43,6 +43,12 @@ impl Clocks {
         }
     }
 
+    /// What `node` showed does not count any more: it has lost its memory.
+    pub fn forget(&mut self, node: NodeId) {
+        self.known.remove(&node);
+        self.parked.remove(&node);
+    }
+
     /// The greatest clock shown by `node` in an epoch up to ours.
     pub fn min_clock(&self, node: NodeId) -> Timestamp {
         self.known.get(&node).copied().unwrap_or_default()

@@ -55,6 +55,15 @@ impl Election {
         *known = epoch.max(*known);
     }
 
+    /// What `node` said does not count any more.
+    pub fn forget(&mut self, node: NodeId) {
+        self.accepts.remove(&node);
+        self.promises.remove(&node);
+        if let Some((_, _, who)) = &mut self.suspects {
+            who.remove(&node);
+        }
+    }
+
     fn reset(&mut self, now: Time) {
         self.heard = now;
         self.suspects = None;
@@ -69,6 +78,11 @@ impl PrimCast {
     pub(crate) fn on_started(&mut self, now: Time, out: &mut Outbox<Self>) {
         self.election.heard = now;
         self.role = Role::Promised;
+        self.share_again(); // Entries came from records.
+        if self.memory.lost {
+            self.recover_memory(now, out);
+            return;
+        }
         if self.mutation == Mutation::ResumesEpoch
             && self.leads(self.e_cur)
             && self.e_cur.number > 0

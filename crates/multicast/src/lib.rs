@@ -22,14 +22,15 @@
 //! | [`stable`] | the linearizable order |
 //! | `reach` | groups that are cut off |
 //! | `epoch` | Algorithm 3: changing the primary |
+//! | `memory` | coming back without a disk |
 //! | `upkeep` | heartbeats, repeats, truncation: what the thesis leaves open |
 //! | [`snapshot`] | bringing up a process that the log cannot bring up |
 //! | [`skeen`] | Skeen's algorithm, to compare with |
 //!
 //! # Where it differs from the pages
 //!
-//! - **ACKs inside a group are cumulative** (an epoch and a length of `T`); between groups they name
-//!   the message. The proposals and the primary's clock travel together, and a follower counts the
+//! - **ACKs are cumulative**: an epoch and a length of `T`. To other groups a primary streams the entries that
+//!   are addressed to them (docs/decisions/0009). The proposals and the primary's clock travel together, and a follower counts the
 //!   primary's clock only if it holds `T` up to the length shown with it: so the rule that ACK and BUMP
 //!   arrive in order does not rest on the links.
 //! - **The clock travels in ACCEPT too.** NEW-STATE raises clocks, and no later BUMP might show it.
@@ -38,6 +39,11 @@
 //! - **Nobody is primary at the start.** The first process of a group opens its first epoch like any
 //!   later one, so a primary that lost its memory never goes on in an epoch that others know.
 //! - **A process asks before it stands for primary**: unless a quorum misses the primary too, it does not.
+//! - **The linearizable order** is not the thesis's, which does not hold for chains of messages: see [`stable`].
+//! - **Conflicts are said by keys** (section 4.4.3; docs/decisions/0010). Messages that conflict with none that is
+//!   undecided are delivered, also while a group cannot be reached; new ones to that group are refused.
+//! - **Groups change** by messages of their own: see [`members`]. That is the one thing which is not genuine: a new
+//!   configuration is told to all groups.
 //!
 //! # What is durable when
 //!
@@ -63,6 +69,7 @@ pub mod done;
 mod epoch;
 pub mod log;
 pub mod members;
+mod memory;
 pub mod message;
 mod normal;
 mod others;

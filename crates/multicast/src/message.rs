@@ -227,12 +227,38 @@ pub enum Message {
     Ready(Vec<MessageId>),
     /// A configuration of the sender's group.
     Config(Arc<Config>),
-    /// The message has this final timestamp: from one that has delivered it.
+    /// I have lost my memory, and am in this incarnation now.
+    Recover {
+        /// Counts the lives of the sender.
+        incarnation: u64,
+    },
+    /// The answer: what you said before counts no more, and this is where I am.
+    Recovered {
+        /// The incarnation that asked.
+        incarnation: u64,
+        /// `E_prom`.
+        e_prom: Epoch,
+        /// The epoch that the sender is the primary of.
+        primary_of: Option<Epoch>,
+        /// The clock.
+        clock: Timestamp,
+    },
+    /// A member of the sender's group has lost its memory: what it said in earlier incarnations counts no more
+    /// together with what the sender says from now on.
+    Reborn {
+        /// Who.
+        member: ProcessId,
+        /// Its incarnation.
+        incarnation: u64,
+    },
+    /// The message has this final timestamp.
     Final {
         /// Which message.
         id: MessageId,
         /// Its final timestamp.
         ts: Timestamp,
+        /// Whether the sender has delivered it.
+        delivered: bool,
     },
     /// Send me START for this message: your group acknowledged it and I do not know it.
     Pull(MessageId),

@@ -3,6 +3,7 @@
 use crate::done::Known;
 use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
 use crate::process::{CatchUp, ClockSource, Mutation, PrimCast, Role};
+use crate::upkeep::TELL_AT;
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl PrimCast {
         } else if let Some(slot) = self.log.slot(start.id) {
             let Some(from) = from else { return };
             if let Some(ts) = slot.entry.final_ts {
-                out.send(from, Message::Final { id: start.id, ts });
+                out.send(from, Message::Final { id: start.id, ts, delivered: slot.delivered });
             } else if from.group != self.me.group {
                 self.upkeep.again.insert(from);
             }
@@ -75,7 +76,9 @@ impl PrimCast {
     ) {
         match (from, known) {
             (None, _) => out.output(Output::Duplicate(id)),
-            (Some(from), Known::Delivered(ts)) => out.send(from, Message::Final { id, ts }),
+            (Some(from), Known::Delivered(ts)) => {
+                out.send(from, Message::Final { id, ts, delivered: true })
+            }
             // A peer lacks what all others have forgotten.
             (Some(from), _) if from.group == self.me.group => out.send(from, Message::Behind),
             (Some(_), _) => {}
@@ -84,6 +87,9 @@ impl PrimCast {
 
     /// Lines 35-39, for all that came since the last time; and what was held back to travel together.
     pub(crate) fn on_idle(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if self.memory.lost {
+            return;
+        }
         match self.role {
             Role::Primary => {
                 self.tell_config_to_all(out);
@@ -122,6 +128,11 @@ impl PrimCast {
         if self.is_linearizable() && self.role == Role::Primary {
             self.tell_stability(out);
         }
+        if self.untold.len() >= self.upkeep.tell_at {
+            self.truncate_delivered(out);
+            self.upkeep.tell_at = self.untold.len() + TELL_AT; // What the owner holds back stays.
+        }
+        self.raise_safe_ts();
         self.catch_up();
         self.reconfigure(now, out);
     }
@@ -386,8 +397,17 @@ impl PrimCast {
     }
 
     /// Another has the final timestamp of a message that we may still wait for.
-    pub(crate) fn on_final(&mut self, id: MessageId, ts: Timestamp, out: &mut Outbox<Self>) {
-        if self.upkeep.sent.remove(&id).is_some() {
+    pub(crate) fn on_final(
+        &mut self,
+        id: MessageId,
+        ts: Timestamp,
+        delivered: bool,
+        out: &mut Outbox<Self>,
+    ) {
+        if delivered && self.is_linearizable() {
+            self.on_settled(id);
+        }
+        if delivered && self.upkeep.sent.remove(&id).is_some() {
             out.output(Output::Ended { id, ts });
         }
         // Below our proposal it is the final timestamp of another one, of a later epoch: ours will be cut.

@@ -10,6 +10,7 @@ use crate::done::Done;
 use crate::epoch::Election;
 use crate::log::Log;
 use crate::members::Members;
+use crate::memory::Memory;
 use crate::message::{
     Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp, Touches,
 };
@@ -167,6 +168,8 @@ pub struct PrimCast {
     /// The length of `T` that is decided.
     pub(crate) decided: u64,
     pub(crate) delivered: Position,
+    /// SAFE-TS when the process was idle last.
+    pub(crate) safe: Timestamp,
     /// The greatest one delivered.
     pub(crate) last: Option<Rank>,
     /// Those delivered since the others were last told up to where deliveries are stable here.
@@ -195,6 +198,7 @@ pub struct PrimCast {
     pub(crate) upkeep: Upkeep,
     pub(crate) catch_up: CatchUp,
     pub(crate) transfers: Transfers,
+    pub(crate) memory: Memory,
 }
 
 impl PrimCast {
@@ -223,6 +227,7 @@ impl PrimCast {
             acked: BTreeMap::new(),
             decided: 0,
             delivered: Position(0),
+            safe: Timestamp(0),
             last: None,
             untold: VecDeque::new(),
             stable_limit: None,
@@ -240,6 +245,7 @@ impl PrimCast {
             upkeep: Upkeep::default(),
             catch_up: CatchUp::Unknown,
             transfers: Transfers::default(),
+            memory: Memory::default(),
         }
     }
 
@@ -289,10 +295,18 @@ impl PrimCast {
 
     /// SAFE-TS (thesis, section 4.4.2): all messages with a lower timestamp have been delivered here.
     pub fn safe_ts(&self) -> Timestamp {
-        let clock = self.clocks.min_clock(self.e_cur.leader);
-        let clock = clock.min(self.clocks.quorum_clock(self.members()));
-        let first = self.log.waiting().next().map(|(_, slot)| slot.bound);
-        first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1))
+        self.safe
+    }
+
+    /// What was safe is safe for ever, though a new primary has shown no clock yet.
+    pub(crate) fn raise_safe_ts(&mut self) {
+        if self.stands() {
+            let clock = self.clocks.min_clock(self.e_cur.leader);
+            let clock = clock.min(self.clocks.quorum_clock(self.members()));
+            let first = self.log.queue().first().map(|((bound, _), _)| bound);
+            let safe = first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1));
+            self.safe = self.safe.max(safe);
+        }
     }
 
     /// Whether all messages that conflict with `touches` and have a timestamp up to `ts` have been
@@ -485,7 +499,37 @@ impl PrimCast {
         self.delivered = Position(self.delivered.0 + 1);
         self.last = self.last.max(Some(rank));
         self.untold.push_back((self.delivered, rank));
+        if start.dest.len() > 1 {
+            let others = start.dest.iter().filter(|group| **group != self.me.group);
+            for group in others {
+                if !self.upkeep.kept_for.contains(group) {
+                    self.upkeep.kept_for.insert(*group);
+                }
+            }
+        }
         Delivery { start, ts, position: self.delivered }
+    }
+
+    /// Who has lost its memory hears only what brings it back.
+    fn on_message_while_lost(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        message: Message,
+        out: &mut Outbox<Self>,
+    ) {
+        match message {
+            Message::Recovered { incarnation, e_prom, primary_of, clock } => {
+                self.on_recovered(now, from, incarnation, (e_prom, primary_of, clock), out);
+            }
+            Message::SnapshotPart { snapshot, offset, bytes, total } => {
+                self.on_snapshot_part(now, from, snapshot, offset, &bytes, total, out);
+            }
+            Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
+            Message::Start(start) => self.starts.hold(start),
+            Message::Starts(starts) => starts.into_iter().for_each(|start| self.starts.hold(start)),
+            _ => {}
+        }
     }
 
     fn on_message(&mut self, now: Time, from: ProcessId, message: Message, out: &mut Outbox<Self>) {
@@ -496,6 +540,10 @@ impl PrimCast {
         }
         if !self.members.contains(from.group, from.node) {
             return; // Not of this cluster: nothing it says can count.
+        }
+        if self.memory.lost {
+            self.on_message_while_lost(now, from, message, out);
+            return;
         }
         if !ours {
             self.reach.heard(from, now);
@@ -513,8 +561,11 @@ impl PrimCast {
             }
             Message::RemoteWanted if !ours => self.stream_whole(from, out),
             Message::Stability(shown) if !ours => self.on_stability(from, &shown),
+            Message::Reborn { member, incarnation } if member.group == from.group => {
+                self.on_reborn(member, incarnation, out);
+            }
             Message::Ready(ids) if !ours => self.on_ready(from, &ids),
-            Message::Final { id, ts } => self.on_final(id, ts, out),
+            Message::Final { id, ts, delivered } => self.on_final(id, ts, delivered, out),
             Message::Pull(id) => self.on_pull(from, id, out),
             Message::Stable { delivered } => self.on_stable(from, delivered),
             Message::StableWanted => self.on_stable_wanted(from, out),
@@ -524,7 +575,10 @@ impl PrimCast {
             | Message::RemoteWanted
             | Message::Stability(_)
             | Message::Ready(_)
-            | Message::Config(_) => {}
+            | Message::Config(_)
+            | Message::Recovered { .. }
+            | Message::Reborn { .. } => {}
+            Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
             Message::Append { epoch, from: index, entries, clock } => {
                 self.on_append(now, from, epoch, index, entries, clock, out);
             }

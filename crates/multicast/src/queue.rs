@@ -6,12 +6,11 @@
 //! 4.4.3). An entry that touches keys only is looked at again when the one that it may have
 //! waited for moves or goes, so a queue held up by one message costs nothing per message behind it.
 //!
-//! Timestamps ascend in `T`, so an entry whose own proposal is the greatest bound known stands in the order of
-//! `T`: only those with a greater one need a tree.
+//! Timestamps ascend in `T`, and bounds by other groups come nearly in order: so most entries stand in one of two
+//! sorted runs, and only the rest need a tree.
 //!
 //! Invariants:
-//! - Q1: `proposed` and `raised` hold exactly the entries of `T` not delivered, beside those of `proposed` that
-//!   `gone` counts; `keys` those of them that touch keys only, once for each key; `whole` the others, if there was
+//! - Q1: `proposed`, `raised` and `strays` hold exactly the entries of `T` not delivered; `keys` those of them that touch keys only, once for each key; `whole` the others, if there was
 //!   ever one that touches keys only.
 //! - Q2: an entry that touches keys only, is final and the first of all that it conflicts with is in `work`.
 
@@ -24,14 +23,71 @@ use std::ops::Bound::{Excluded, Unbounded};
 /// No rank is lower.
 const LOWEST: Rank = (Timestamp(0), MessageId { client: ClientId(0), sequence: 0 });
 
+/// Ranks and indexes, ascending; taken out mostly at the front.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+struct Run {
+    /// Those taken out have `None`; the first and the last do not.
+    ranks: VecDeque<(Rank, Option<u64>)>,
+    gone: usize,
+}
+
+impl Run {
+    fn len(&self) -> usize {
+        self.ranks.len() - self.gone
+    }
+
+    fn first(&self) -> Option<(Rank, u64)> {
+        self.ranks.front().and_then(|(rank, index)| Some((*rank, (*index)?)))
+    }
+
+    /// Adds at the end, if it belongs there.
+    fn push(&mut self, rank: Rank, index: u64) -> bool {
+        let fits = self.ranks.back().is_none_or(|(last, _)| *last < rank);
+        if fits {
+            self.ranks.push_back((rank, Some(index)));
+        }
+        fits
+    }
+
+    fn place(&self, rank: Rank) -> Option<usize> {
+        match self.ranks.front() {
+            Some((first, _)) if *first == rank => Some(0),
+            _ => self.ranks.binary_search_by(|(other, _)| other.cmp(&rank)).ok(),
+        }
+    }
+
+    fn index(&self, rank: Rank) -> Option<u64> {
+        self.ranks[self.place(rank)?].1
+    }
+
+    fn take_out(&mut self, rank: Rank) -> Option<u64> {
+        let at = self.place(rank)?;
+        let index = self.ranks[at].1.take()?;
+        self.gone += 1;
+        while self.ranks.pop_front_if(|(_, index)| index.is_none()).is_some()
+            || self.ranks.pop_back_if(|(_, index)| index.is_none()).is_some()
+        {
+            self.gone -= 1;
+        }
+        Some(index)
+    }
+
+    /// Those after `after`.
+    fn after(&self, after: Option<Rank>) -> impl Iterator<Item = (Rank, u64)> + '_ {
+        let first = self.ranks.partition_point(|(rank, _)| Some(*rank) <= after);
+        self.ranks.range(first..).filter_map(|(rank, index)| Some((*rank, (*index)?)))
+    }
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Queue {
-    /// Under their own proposals, ascending. Those with `None` are raised, or delivered.
-    proposed: VecDeque<(Rank, Option<u64>)>,
-    /// How many in `proposed` are `None`.
-    gone: usize,
-    raised: BTreeMap<Rank, u64>,
+    /// Most of those under their own proposals.
+    proposed: Run,
+    /// Most of those under a greater bound.
+    raised: Run,
+    /// The rest.
+    strays: BTreeMap<Rank, u64>,
     keys: BTreeSet<(u64, Rank)>,
     whole: BTreeSet<Rank>,
     /// Whether `whole` is kept.
@@ -42,7 +98,7 @@ pub struct Queue {
 impl Queue {
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.proposed.len() - self.gone + self.raised.len()
+        self.proposed.len() + self.raised.len() + self.strays.len()
     }
 
     /// Whether none waits.
@@ -52,13 +108,9 @@ impl Queue {
 
     /// Rank and index of the first.
     pub fn first(&self) -> Option<(Rank, u64)> {
-        let raised = self.raised.first_key_value().map(|(rank, index)| (*rank, *index));
-        // The front is never `None`: see `take_out`.
-        let proposed = self.proposed.front().and_then(|(rank, index)| Some((*rank, (*index)?)));
-        match (proposed, raised) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let stray = self.strays.first_key_value().map(|(rank, index)| (*rank, *index));
+        let firsts = [self.proposed.first(), self.raised.first(), stray];
+        firsts.into_iter().flatten().min()
     }
 
     /// The indexes, in order.
@@ -72,58 +124,40 @@ impl Queue {
         after: Option<Rank>,
         before: Option<Rank>,
     ) -> impl Iterator<Item = (Rank, u64)> + '_ {
-        let first = self.proposed.partition_point(|(rank, _)| Some(*rank) <= after);
-        let proposed = self.proposed.range(first..).filter_map(|(rank, at)| Some((*rank, (*at)?)));
-        let raised = self.raised.range((after.map_or(Unbounded, Excluded), Unbounded));
-        let (mut proposed, mut raised) =
-            (proposed.peekable(), raised.map(|(rank, at)| (*rank, *at)).peekable());
-        let next = move || match (proposed.peek(), raised.peek()) {
-            (Some(a), Some(b)) if b < a => raised.next(),
-            (Some(_), _) => proposed.next(),
-            (None, _) => raised.next(),
+        let strays = self.strays.range((after.map_or(Unbounded, Excluded), Unbounded));
+        let mut strays = strays.map(|(rank, index)| (*rank, *index)).peekable();
+        let mut proposed = self.proposed.after(after).peekable();
+        let mut raised = self.raised.after(after).peekable();
+        let next = move || {
+            let heads = [proposed.peek(), raised.peek(), strays.peek()];
+            let first = heads.into_iter().flatten().min().copied()?;
+            if proposed.next_if_eq(&first).is_none() && raised.next_if_eq(&first).is_none() {
+                strays.next();
+            }
+            Some(first)
         };
         std::iter::from_fn(next)
             .take_while(move |(rank, _)| before.is_none_or(|before| *rank < before))
     }
 
-    fn place(&self, rank: Rank) -> Option<usize> {
-        self.proposed.binary_search_by(|(other, _)| other.cmp(&rank)).ok()
-    }
-
     /// Takes an entry out; its index.
     fn take_out(&mut self, rank: Rank) -> Option<u64> {
-        if let Some(index) = self.raised.remove(&rank) {
-            return Some(index);
-        }
-        let at = if self.proposed.front().is_some_and(|(first, _)| *first == rank) {
-            0
-        } else {
-            self.place(rank)?
-        };
-        let index = self.proposed[at].1.take()?;
-        self.gone += 1;
-        while self.proposed.pop_front_if(|(_, index)| index.is_none()).is_some()
-            || self.proposed.pop_back_if(|(_, index)| index.is_none()).is_some()
-        {
-            self.gone -= 1;
-        }
-        Some(index)
+        let taken = self.proposed.take_out(rank).or_else(|| self.raised.take_out(rank));
+        taken.or_else(|| self.strays.remove(&rank))
     }
 
     /// The index of the entry with this rank.
     pub fn index(&self, rank: Rank) -> Option<u64> {
-        let proposed = || self.place(rank).and_then(|at| self.proposed[at].1);
-        self.raised.get(&rank).copied().or_else(proposed)
+        let found = self.proposed.index(rank).or_else(|| self.raised.index(rank));
+        found.or_else(|| self.strays.get(&rank).copied())
     }
 
     /// Adds an entry.
     pub fn insert(&mut self, rank: Rank, index: u64, touches: &Touches) {
         self.hold_keys(rank, touches);
         // A `T` that was restored holds proposals that are known to be raised.
-        if self.proposed.back().is_none_or(|(last, _)| *last < rank) {
-            self.proposed.push_back((rank, Some(index)));
-        } else {
-            self.raised.insert(rank, index);
+        if !self.proposed.push(rank, index) {
+            self.strays.insert(rank, index);
         }
     }
 
@@ -158,7 +192,9 @@ impl Queue {
             }
         }
         self.hold_keys(new, touches);
-        self.raised.insert(new, index);
+        if !self.raised.push(new, index) {
+            self.strays.insert(new, index);
+        }
     }
 
     /// Takes an entry out of the queues of what it touches, and notes whom it may have held up there, as

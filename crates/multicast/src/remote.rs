@@ -169,6 +169,7 @@ impl Learner {
     /// What a member acknowledged before a restart that lost it does not count.
     pub fn forget(&mut self, member: NodeId) {
         self.acked.remove(&member);
+        self.clocks.forget(member);
     }
 
     /// The entries that are decided now, given the members of the group in that epoch. With `mixed`, a planted

@@ -185,9 +185,11 @@ impl PrimCast {
 
     fn install_snapshot(&mut self, now: Time, mut state: State, out: &mut Outbox<Self>) {
         let (theirs, ours) = ((state.e_cur, state.log.len()), (self.e_cur, self.log.len()));
-        if state.delivered <= self.delivered || theirs < ours || !self.is_contained_in(&state) {
+        let new = state.delivered > self.delivered || self.memory.lost;
+        if !new || theirs < ours || !self.is_contained_in(&state) {
             return; // It would take us back.
         }
+        self.memory.lost = false;
         state.e_prom = self.e_prom.max(state.e_cur);
         state.ceiling = self.ceiling.max(state.ceiling);
         state.clock = state.clock.max(self.clock);
@@ -240,6 +242,10 @@ impl PrimCast {
         {
             incoming.progress = Time(now.0.saturating_sub(PATIENCE.as_nanos() as u64));
         }
+    }
+
+    pub(crate) fn is_fetching_snapshot(&self) -> bool {
+        self.transfers.incoming.is_some()
     }
 
     /// Gives up what makes no progress.

@@ -34,10 +34,9 @@
 //! causes.
 
 use crate::clocks::Clocks;
-use crate::message::{Epoch, Message, Rank, Shown, Timestamp};
+use crate::message::{Dest, Epoch, Message, Rank, Shown, Timestamp};
 use crate::process::{Order, PrimCast, Role};
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Table};
-use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -64,7 +63,7 @@ pub(crate) struct Stable {
     /// The clock that each group was shown last.
     clock_shown: BTreeMap<GroupId, Timestamp>,
     /// Which groups are ready for a message.
-    ready: Table<MessageId, SmallVec<[GroupId; 2]>>,
+    ready: Table<MessageId, Dest>,
     /// Messages that wait for nothing else.
     awaiting: BTreeSet<Rank>,
 }
@@ -224,7 +223,7 @@ impl PrimCast {
             if self.done.known(*id) != crate::done::Known::No {
                 continue;
             }
-            let groups = self.stable.ready.or_insert_with(*id, SmallVec::new);
+            let groups = self.stable.ready.or_insert_with(*id, Dest::new);
             if !groups.contains(&from.group) {
                 groups.push(from.group);
                 self.stable.dirty = true;
@@ -350,6 +349,28 @@ impl PrimCast {
         self.stable.shared.clear();
         let base = self.log.base();
         self.share_from(base);
+        if self.is_linearizable() {
+            for (_, slot) in self.log.iter_from(base).filter(|(_, slot)| slot.delivered) {
+                let rank = (slot.bound, slot.entry.start.id);
+                let dest = slot.entry.start.dest.iter().copied();
+                let others = dest.filter(|group| *group != self.me.group);
+                self.stable.delivered(rank.1, rank, others);
+            }
+        }
+    }
+
+    /// Another group has delivered the message: so all that precedes it is settled, here too.
+    pub(crate) fn on_settled(&mut self, id: MessageId) {
+        if let Some(slot) = self.log.slot(id).filter(|slot| !slot.delivered) {
+            let dest = slot.entry.start.dest.iter().copied();
+            self.stable.ready.insert(id, dest.collect());
+            self.stable.dirty = true;
+        }
+    }
+
+    /// Whether the entry waits for nothing but word of other groups.
+    pub(crate) fn awaits_others(&self, rank: Rank) -> bool {
+        self.stable.awaiting.contains(&rank)
     }
 
     /// Notes which of the entries from `from` on go to other groups too.

@@ -19,6 +19,9 @@ const HEARTBEAT: Duration = Duration::from_millis(250);
 /// After how long what seems lost is asked for again.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
+/// So many deliveries are told before a second has passed, so that `T` stays short when they are many.
+pub(crate) const TELL_AT: usize = 4096;
+
 /// How many stuck messages are asked about at a time: the first ones hold up all others.
 const STUCK_AT_ONCE: usize = 32;
 
@@ -28,7 +31,7 @@ const LOG_BYTES: usize = 24 << 20;
 const LOG_ENTRIES: u64 = 50_000;
 
 /// When what was done last, and how far the others are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Upkeep {
     /// When the clock was last shown, seen at the first tick after it.
     pub shown_at: Option<Time>,
@@ -46,8 +49,31 @@ pub(crate) struct Upkeep {
     pub ack_again: BTreeSet<ProcessId>,
     /// What we multicast to other groups only, and when it was sent last.
     pub sent: BTreeMap<MessageId, (Arc<Start>, Time)>,
+    /// With so many deliveries untold, they are told.
+    pub tell_at: usize,
+    /// The groups of messages delivered since they were told of all.
+    pub kept_for: BTreeSet<GroupId>,
     /// The greatest rank among the deliveries that are durable and applied.
     settled: Option<Rank>,
+}
+
+impl Default for Upkeep {
+    fn default() -> Upkeep {
+        Upkeep {
+            shown_at: None,
+            asked: None,
+            stuck_at: Time(0),
+            stable_at: Time(0),
+            told: None,
+            stable: BTreeMap::new(),
+            again: BTreeSet::new(),
+            ack_again: BTreeSet::new(),
+            sent: BTreeMap::new(),
+            tell_at: TELL_AT,
+            kept_for: BTreeSet::new(),
+            settled: None,
+        }
+    }
 }
 
 impl Upkeep {
@@ -72,6 +98,13 @@ fn before((ts, id): Rank) -> Rank {
 
 impl PrimCast {
     pub(crate) fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if self.memory.lost {
+            self.transfers_tick(now, out);
+            if !self.is_fetching_snapshot() {
+                self.recover_memory(now, out);
+            }
+            return;
+        }
         self.heartbeat(now, out);
         self.watch_leader(now, out);
         if now.since(self.upkeep.stuck_at) >= RETRY {
@@ -84,11 +117,16 @@ impl PrimCast {
         }
         if now.since(self.upkeep.stable_at) >= RETRY {
             self.upkeep.stable_at = now;
-            self.tell_stable(out);
-            self.truncate(out);
+            self.truncate_delivered(out);
             self.ask_stable(now, out);
         }
         self.transfers_tick(now, out);
+    }
+
+    /// Tells what is delivered for good, and drops what all others have told so of.
+    pub(crate) fn truncate_delivered(&mut self, out: &mut Outbox<Self>) {
+        self.tell_stable(out);
+        self.truncate(out);
     }
 
     /// The primary is heard of four times a second, its followers once: a primary that hears no quorum
@@ -129,7 +167,7 @@ impl PrimCast {
         }
         let waiting = self.log.waiting().map(|(_, slot)| slot);
         let stuck = waiting.filter(|slot| {
-            slot.entry.final_ts.is_none()
+            (slot.entry.final_ts.is_none() || self.awaits_others((slot.bound, slot.entry.start.id)))
                 && slot.entry.start.dest.len() > 1
                 && now.since(slot.since) > RETRY
         });
@@ -137,7 +175,8 @@ impl PrimCast {
             let start = &slot.entry.start;
             for group in start.dest.iter() {
                 let ours = *group == self.me.group;
-                let missing = slot.locals.iter().all(|(of, _)| of != group);
+                let decided = slot.locals.iter().any(|(of, _)| of == group);
+                let missing = !decided || slot.entry.final_ts.is_some();
                 if (ours && now.since(slot.since) > RETRY * 3) || (!ours && missing) {
                     for process in self.processes(*group).filter(|process| *process != self.me) {
                         out.send(process, Message::Start(start.clone()));
@@ -179,6 +218,10 @@ impl PrimCast {
     /// Messages to and from `peer` may be lost: says again what it must know.
     pub(crate) fn on_restarted(&mut self, now: Time, peer: ProcessId, out: &mut Outbox<Self>) {
         if peer == self.me || !self.members.contains(peer.group, peer.node) {
+            return;
+        }
+        if self.memory.lost {
+            self.restart_transfer(now, peer);
             return;
         }
         if peer.group == self.me.group {
@@ -270,8 +313,11 @@ impl PrimCast {
         };
         self.upkeep.told = Some(delivered);
         out.persist(Record::Mark); // Durable with it: the deliveries noted before.
-        let kept = self.log.iter_from(0).flat_map(|(_, slot)| slot.entry.start.dest.iter());
-        let groups: BTreeSet<GroupId> = kept.copied().chain([self.me.group]).collect();
+        let mut groups = self.upkeep.kept_for.clone();
+        groups.insert(self.me.group);
+        if Some(delivered) == self.upkeep.settled {
+            self.upkeep.kept_for.clear(); // Else they are told again, of the rest.
+        }
         for group in groups {
             for process in self.processes(group).filter(|process| *process != self.me) {
                 out.send(process, Message::Stable { delivered });

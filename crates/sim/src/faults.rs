@@ -290,7 +290,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             Unflushed::Kept => unflushed,
         };
         self.log_event("crash", slot, slot, || format!("keeps {keep} of {unflushed} unflushed"));
-        self.slots[slot].crash(keep as u64);
+        self.slots[slot].crash(keep as u64, self.disks);
         self.slots[slot].keeps_mail = self.random.random_bool(0.5);
         for other in self.others(slot) {
             // What was released last may or may not have left the machine; what comes to it now
@@ -326,7 +326,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             Fault::Crash => self.crash_someone(slot),
             Fault::CrashAll => {
                 for slot in 0..self.slots.len() {
-                    if self.slots[slot].up {
+                    if self.slots[slot].up && self.may_crash(slot) {
                         self.crash_slot(slot);
                     }
                 }
@@ -353,10 +353,22 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
     }
 
+    /// Whether a crash leaves enough to come back from.
+    pub(crate) fn may_crash(&self, slot: usize) -> bool {
+        let lost = |other: &&usize| {
+            let process = self.slots[**other].process.as_ref();
+            **other != slot && process.is_none_or(|process| !self.owner.is_whole(process))
+        };
+        let others = |region: &Vec<usize>| region.iter().filter(lost).count();
+        let mut of_slot = self.regions.iter().filter(|region| region.contains(&slot));
+        self.disks || of_slot.all(|region| others(region) + 1 <= (region.len() - 1) / 2)
+    }
+
     /// Crashes a process now, or in the midst of one of its next steps.
     fn crash_someone(&mut self, slot: usize) {
         let down = self.slots.iter().filter(|slot| !slot.up).count();
-        if !self.slots[slot].up || down >= self.faults.down_max {
+        let down_max = self.faults.down_max;
+        if !self.slots[slot].up || down >= down_max || !self.may_crash(slot) {
             return;
         }
         if self.random.random_bool(0.3) {

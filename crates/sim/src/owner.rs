@@ -52,6 +52,11 @@ pub trait Owner<P: Process> {
         false
     }
 
+    /// Whether the process has again all that it had before it crashed, where that is not on a disk.
+    fn is_whole(&self, _process: &P) -> bool {
+        true
+    }
+
     /// Called after each event with the process that stepped; `durable` tells whether all that it
     /// has persisted is, so that no crash can undo its state.
     ///

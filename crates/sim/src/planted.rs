@@ -1,7 +1,7 @@
 //! Planted bugs, and for each a trial that shows it soon: what judges the judges.
 
 use crate::faults::Faults;
-use crate::trial::{Links, Order, Trial, all_faults};
+use crate::trial::{Disks, Links, Order, Trial, all_faults};
 use crate::workload::Manner;
 use meridian_multicast::Mutation;
 use std::time::Duration;
@@ -44,7 +44,8 @@ pub fn trial(mutation: Mutation) -> Trial {
         Mutation::CountsFutureClocks => slow(&[3, 3]),
         Mutation::DropsEarlyAppend => slow(&[5]),
     };
-    Trial { mutation, order: Some(Order::Sequential), ..trial }
+    let (order, disks) = (Some(Order::Sequential), Some(Disks::Quick));
+    Trial { mutation, order, disks, ..trial }
 }
 
 fn faulty(sizes: &[u16]) -> Trial {

@@ -132,7 +132,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         process.step(now, event, &mut self.outbox);
         let effects: Vec<_> = self.outbox.drain().collect();
         for effect in effects {
-            if self.is_doomed(slot) {
+            if self.is_doomed(slot) && self.may_crash(slot) {
                 self.crash_slot(slot);
                 return false;
             }

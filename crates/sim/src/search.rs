@@ -12,7 +12,7 @@ use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token,
 };
 use meridian_multicast::process::Groups;
-use meridian_multicast::{Protocol, Start};
+use meridian_multicast::{Protocol, Start, Touches};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,17 @@ pub struct Manner {
     pub dest_max: usize,
     /// See there.
     pub links: Links,
+    /// Each message touches one or two of so many keys; all conflict if there are none.
+    pub keys: u64,
+}
+
+/// What happened in a run.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// Multicasts and deliveries.
+    pub history: History,
+    /// What the messages touch.
+    pub touches: BTreeMap<MessageId, Touches>,
 }
 
 /// A cluster before its first message.
@@ -78,6 +89,7 @@ impl<P: Protocol + Clone> Cluster<P> {
         let (now, timers) = (Time(0), BTreeSet::new());
         let cluster = Cluster { groups, dest, ids, processes, now, timers };
         let mut run = Run::new(&cluster, 0, Links::Fifo);
+        run.busy = false;
         (0..cluster.ids.len()).for_each(|at| run.step(at, Event::Started));
         run.into_cluster()
     }
@@ -85,6 +97,7 @@ impl<P: Protocol + Clone> Cluster<P> {
     /// Runs for this long without any message, so that each group has a primary.
     pub fn settle(self, time: Duration) -> Self {
         let mut run = Run::new(&self, 0, Links::Fifo);
+        run.busy = false;
         let end = self.now + time;
         while run.next_at().is_some_and(|at| at <= end) {
             run.next();
@@ -104,14 +117,16 @@ impl<P: Protocol + Clone> Cluster<P> {
     }
 
     /// A run from here, decided by `seed`, until all is delivered or nothing more can be.
-    pub fn run(&self, seed: u64, manner: Manner) -> History {
+    pub fn run(&self, seed: u64, manner: Manner) -> Ran {
         let mut run = Run::new(self, seed, manner.links);
         run.plan(&self.dest, manner);
         let end = self.now + PATIENCE;
         while run.missing > 0 && run.next_at().is_some_and(|at| at <= end) {
             run.next();
         }
-        run.history
+        let starts = run.plan.into_iter().map(|planned| planned.start);
+        let touches = starts.map(|start| (start.id, start.touches)).collect();
+        Ran { history: run.history, touches }
     }
 }
 
@@ -128,8 +143,14 @@ struct Planned {
 }
 
 enum Next<P: Protocol> {
-    Message { from: usize, to: usize, message: P::Message },
+    Message {
+        from: usize,
+        to: usize,
+        message: P::Message,
+    },
     Multicast(usize),
+    /// No more input is ready for the process.
+    Idle(usize),
 }
 
 struct Run<'a, P: Protocol> {
@@ -137,6 +158,9 @@ struct Run<'a, P: Protocol> {
     processes: Vec<P>,
     random: Random,
     fifo: bool,
+    /// Whether processes take several events before they are idle. Those that are not idle now.
+    busy: bool,
+    working: BTreeSet<usize>,
     now: Time,
     timers: BTreeSet<(Time, usize, Token)>,
     queue: BTreeMap<(Time, u64), Next<P>>,
@@ -154,6 +178,7 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
     fn new(cluster: &'a Cluster<P>, seed: u64, links: Links) -> Self {
         let mut random = Random::seed_from_u64(seed);
         let fifo = links == Links::Fifo || random.random_bool(0.5);
+        let busy = random.random_bool(0.5);
         let mut members: BTreeMap<GroupId, Vec<ProcessId>> = BTreeMap::new();
         for id in &cluster.ids {
             members.entry(id.group).or_default().push(*id);
@@ -163,6 +188,8 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
             processes: cluster.processes.clone(),
             random,
             fifo,
+            busy,
+            working: BTreeSet::new(),
             now: cluster.now,
             timers: cluster.timers.clone(),
             queue: BTreeMap::new(),
@@ -193,7 +220,10 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
             self.missing += members.sum::<usize>();
             let sender = self.random.random_range(0..self.processes.len());
             let (after_first, after_all) = (Vec::new(), Vec::new());
-            let (start, silent) = (Start::new(id, to.clone(), Vec::new()), to);
+            let keys = (0..2).map(|_| self.random.random_range(0..manner.keys.max(1)));
+            let touches = if manner.keys == 0 { Touches::All } else { Touches::keys(keys) };
+            let start = Start { touches, ..Start::new(id, to.clone(), Vec::new()) };
+            let silent = to;
             self.plan.push(Planned { start, sender, silent, after_first, after_all });
             let at = at as usize;
             let earlier = self.random.random_range(0..=at);
@@ -249,15 +279,29 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
                     self.history.push(Entry::Multicast { id, dest, touches, after, t });
                     self.step(sender, Event::Command(P::multicast(start)));
                 }
+                Next::Idle(at) => {
+                    self.working.remove(&at);
+                    let mut out = Outbox::new();
+                    self.processes[at].step(self.now, Event::Idle, &mut out);
+                    self.carry_out(at, out);
+                }
             }
         }
     }
 
-    /// An event, and that nothing more is ready.
+    /// An event, and that nothing more is ready; or that comes later.
     fn step(&mut self, at: usize, event: Event<P>) {
         let mut out = Outbox::new();
         self.processes[at].step(self.now, event, &mut out);
-        self.processes[at].step(self.now, Event::Idle, &mut out);
+        if !self.busy {
+            self.processes[at].step(self.now, Event::Idle, &mut out);
+        } else if self.working.insert(at) {
+            self.later(FAST, Next::Idle(at));
+        }
+        self.carry_out(at, out);
+    }
+
+    fn carry_out(&mut self, at: usize, mut out: Outbox<P>) {
         for effect in out.drain() {
             match effect {
                 Effect::Send { to, message } => {

@@ -155,8 +155,9 @@ impl<P: Process> Slot<P> {
         }
     }
 
-    /// Forgets all that a crash destroys; `keep` of the records that are not durable survive.
-    pub fn crash(&mut self, keep: u64) {
+    /// Forgets all that a crash destroys: without a disk all; else `keep` of the records that are not
+    /// durable survive.
+    pub fn crash(&mut self, keep: u64, disk: bool) {
         assert!(self.up, "{:?} is down already", self.peer);
         self.up = false;
         self.process = None;
@@ -166,6 +167,9 @@ impl<P: Process> Slot<P> {
         self.timers.clear();
         self.held.clear();
         self.log.crash(keep);
+        if !disk {
+            self.log = Log::default();
+        }
         self.flushing = false;
         self.gate = 0;
         self.checkpoint = None;

@@ -12,6 +12,7 @@ use crate::world::{Delay, Random, Setup, World};
 use meridian_core::{GroupId, NodeId, ProcessId, Time};
 use meridian_multicast::{Options, PrimCast};
 use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -45,6 +46,9 @@ pub enum Disks {
     Quick,
     /// Up to a fifth of a second: much is seen of the time between a record and its flush.
     Slow,
+    /// There are none: who crashes has lost its memory, and asks the others. Groups of less than three have
+    /// disks all the same.
+    Absent,
 }
 
 /// What a trial is made of. What is `None` is drawn from the seed.
@@ -194,7 +198,10 @@ fn faults_then_peace(world: &mut Cluster) -> Result<(), Violation> {
 pub fn is_quiet(world: &Cluster) -> bool {
     world.owner.is_done()
         && world.owner.is_level()
-        && world.processes().all(|(_, process)| process.multicast.pending() == 0)
+        && world.processes().all(|(peer, process)| {
+            let multicast = &process.multicast;
+            multicast.pending() == 0 && world.owner.has_heard(peer, multicast.delivered())
+        })
 }
 
 /// All properties, at the end.
@@ -273,17 +280,26 @@ impl Trial {
             2 => Links::Wan,
             _ => Links::Slow,
         };
-        let disks = if random.random_ratio(1, 4) { Disks::Slow } else { Disks::Quick };
+        let disks = match random.random_range(0..6) {
+            0 => Disks::Slow,
+            1 => Disks::Absent,
+            _ => Disks::Quick,
+        };
         let manner = Manner::drawn(random);
         let faults = drawn_faults(random);
+        let sizes = self.sizes.clone().unwrap_or_else(|| sizes.to_vec());
+        let mut disks = self.disks.unwrap_or(disks);
+        if disks == Disks::Absent && sizes.iter().any(|size| *size < 3) {
+            disks = Disks::Quick;
+        }
         Drawn {
-            sizes: self.sizes.clone().unwrap_or_else(|| sizes.to_vec()),
+            sizes,
             options: Options {
                 order: self.order.unwrap_or(order),
                 clock: self.clock.unwrap_or(clock),
             },
             links: self.links.unwrap_or(links),
-            disks: self.disks.unwrap_or(disks),
+            disks,
             manner: self.manner.clone().unwrap_or(manner),
             faults: self.faults.clone().unwrap_or(faults),
         }
@@ -295,8 +311,10 @@ impl Trial {
         let mut setup = setup(&drawn.sizes, drawn.options, self.mutation);
         setup.faults = drawn.faults;
         setup.deep = self.deep;
-        if drawn.disks == Disks::Slow {
-            setup.flush = (Duration::from_millis(1), Duration::from_millis(200));
+        match drawn.disks {
+            Disks::Quick => {}
+            Disks::Slow => setup.flush = (Duration::from_millis(1), Duration::from_millis(200)),
+            Disks::Absent => setup = without_disks(setup),
         }
         match drawn.links {
             Links::Lan => {}
@@ -345,6 +363,18 @@ pub fn setup(sizes: &[u16], options: Options, mutation: Mutation) -> Setup<Repli
         Replica::new(multicast.with_mutation(mutation))
     };
     Setup { regions: regions.clone(), ..Setup::lan(regions.concat(), make) }
+}
+
+/// The same without disks: each start of a process is another incarnation.
+pub fn without_disks(mut setup: Setup<Replica>) -> Setup<Replica> {
+    let mut starts: BTreeMap<ProcessId, u64> = BTreeMap::new();
+    let make = Box::new(move |me| {
+        let incarnation = starts.entry(me).or_default();
+        *incarnation += 1;
+        let Replica { multicast, .. } = (setup.make)(me);
+        Replica::new(multicast.in_memory(*incarnation))
+    });
+    Setup { make, disks: false, flush: (Duration::ZERO, Duration::ZERO), ..setup }
 }
 
 /// All kinds of faults, about as often as elections can follow.

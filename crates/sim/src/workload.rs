@@ -121,6 +121,11 @@ impl Workload {
         living.flat_map(|client| client.waiting.values().map(of)).collect()
     }
 
+    /// Whether the process has said that it delivered so much: it may wait for its disk.
+    pub fn has_heard(&self, process: ProcessId, delivered: Position) -> bool {
+        self.reached.get(&process).copied().unwrap_or_default() >= delivered
+    }
+
     /// Whether each process has said that it delivered all that any of its group did.
     pub fn is_level(&self) -> bool {
         let level = |process: &ProcessId| {
@@ -342,6 +347,10 @@ impl Owner<Replica> for Workload {
         self.safe.started(at);
     }
 
+    fn is_whole(&self, process: &Replica) -> bool {
+        !process.multicast.is_recovering()
+    }
+
     fn leads(&self, process: &Replica) -> bool {
         process.multicast.role() == Role::Primary
     }
@@ -360,6 +369,15 @@ impl Owner<Replica> for Workload {
         self.checks += 1;
         if self.checks.is_multiple_of(16) {
             process.multicast.check_invariants();
+        }
+        for rank in &process.news {
+            let all = Touches::All;
+            let touches = self.sent.get(&rank.1).map_or(&all, |start| &start.touches);
+            self.safe.delivered(at, touches, *rank).map_err(|what| format!("reached: {what}"))?;
+        }
+        let (key, clock) = (self.checks % self.manner.keys.max(1), process.multicast.clock());
+        if process.multicast.reached(&Touches::keys([key]), clock) {
+            self.safe.reached(at, key, clock);
         }
         let ever = self.ever.entry(at).or_default();
         let lowest = process.news.iter().map(|rank| rank.0).min();

@@ -41,6 +41,9 @@ pub struct Setup<P: Process> {
     pub faults: Faults,
     /// Who is cut off together.
     pub regions: Vec<Vec<P::Peer>>,
+    /// Whether there are disks. Without, a crash takes all records; it does not happen where more than a
+    /// minority of a region would then have lost something that it has not back (see [`Owner::is_whole`]).
+    pub disks: bool,
     /// Whether the hash of the trace covers the contents of messages: thorough, and slow.
     pub deep: bool,
 }
@@ -62,6 +65,7 @@ impl<P: Process> Setup<P> {
             batch: 8,
             faults: Faults::none(),
             regions: Vec::new(),
+            disks: true,
             deep: false,
         }
     }
@@ -132,6 +136,7 @@ pub struct World<P: Process, O: Owner<P>> {
     pub(crate) faults: Faults,
     pub(crate) faults_generation: u64,
     pub(crate) regions: Vec<Vec<usize>>,
+    pub(crate) disks: bool,
     pub(crate) unflushed: Unflushed,
     pub(crate) outbox: Outbox<P>,
 }
@@ -176,6 +181,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             faults: Faults::none(),
             faults_generation: 0,
             regions,
+            disks: setup.disks,
             unflushed: Unflushed::Chance,
             outbox: Outbox::new(),
         };
@@ -303,7 +309,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             }
             Plan::Doom { slot, incarnation } if self.lives(slot, incarnation) => {
                 // Unless the world was healed meanwhile.
-                if self.slots[slot].doom.is_some() {
+                if self.slots[slot].doom.is_some() && self.may_crash(slot) {
                     self.crash_slot(slot);
                 }
             }

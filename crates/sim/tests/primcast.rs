@@ -1,7 +1,7 @@
 //! PrimCast in the simulator: the properties of atomic multicast under all faults.
 
 use meridian_multicast::{ClockSource, Order};
-use meridian_sim::trial::{Links, all_faults};
+use meridian_sim::trial::{Disks, Links, all_faults};
 use meridian_sim::workload::{Manner, Senders};
 use meridian_sim::{Faults, Report, Trial, each_seed, how_to_repeat, run};
 use std::ops::Range;
@@ -20,7 +20,8 @@ fn all_hold(seeds: Range<u64>, trial: &Trial) {
 
 /// Groups of these sizes with all kinds of faults.
 fn faulty(sizes: &[u16]) -> Trial {
-    Trial { faults: Some(all_faults()), links: Some(Links::Lan), ..Trial::of(sizes) }
+    let (faults, links) = (Some(all_faults()), Some(Links::Lan));
+    Trial { faults, links, disks: Some(Disks::Quick), ..Trial::of(sizes) }
 }
 
 #[test]
@@ -134,6 +135,17 @@ fn regions_are_cut_off() {
     all_hold(2900..2940, &trial);
 }
 
+/// Nothing is kept on disks: who crashes comes back with what its group knows.
+#[test]
+fn without_disks() {
+    let mut crashes = 0;
+    for (first, sizes) in [(3000, &[3][..]), (3050, &[5]), (3100, &[3, 3])] {
+        let trial = Trial { disks: Some(Disks::Absent), ..faulty(sizes) };
+        each_seed(first..first + 30, |seed| crashes += holds(seed, &trial).crashes);
+    }
+    assert!(crashes > 100 || std::env::var_os("SEED").is_some(), "only {crashes} crashes");
+}
+
 /// Logs are cut before a process that was away has seen them.
 #[test]
 fn big_messages_make_snapshots_necessary() {
@@ -154,7 +166,7 @@ fn the_same_seed_gives_the_same_trace() {
     assert_ne!(hash(1), hash(2));
 }
 
-/// A year's time is in no seed, but what is drawn differs: no part of the trials is dead.
+/// No part of the trials is dead.
 #[test]
 fn the_drawn_trials_differ() {
     let drawn: Vec<_> = (0..200).map(|seed| Trial::default().drawn(seed)).collect();
@@ -168,5 +180,6 @@ fn the_drawn_trials_differ() {
     assert!(all(&|drawn| drawn.manner.bounds > 0));
     assert!(all(&|drawn| drawn.manner.senders == Senders::Member));
     assert!(all(&|drawn| drawn.links == Links::Wan));
+    assert!(all(&|drawn| drawn.disks == Disks::Absent));
     assert!(all(&|drawn| drawn.faults.crash.is_some()));
 }

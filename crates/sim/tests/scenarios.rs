@@ -239,7 +239,7 @@ fn bystanders_take_no_step() {
     each_option(|options| {
         let mut world = settled_of(&[3, 3, 3], options, None);
         for n in 1..=12 {
-            let dest: &[u16] = [&[0][..], &[0, 1], &[1]][usize::try_from(n).unwrap() % 3];
+            let dest: &[u16] = [&[0][..], &[0, 1], &[1]][(n % 3) as usize];
             let (now, key) = (world.now(), n % 4);
             let touches = if key == 0 { Touches::All } else { Touches::keys([key]) };
             let start = world.owner.multicast_touching(id(n), dest, touches, now);
@@ -283,7 +283,7 @@ fn latencies(options: Options, cut: bool) -> (Cluster, Vec<Duration>) {
     let mut took = Vec::new();
     for n in FREE {
         let (now, touches) = (world.now(), Touches::keys([10 + n % 3, 20 + n % 5]));
-        let dest: &[u16] = [&[0][..], &[0, 1], &[1]][usize::try_from(n).unwrap() % 3];
+        let dest: &[u16] = [&[0][..], &[0, 1], &[1]][(n % 3) as usize];
         let start = world.owner.multicast_touching(id(n), dest, touches, now);
         let to: Vec<_> = dest.iter().map(|group| primary(&world, *group)).collect();
         send(&mut world, start, &to, UNIT);

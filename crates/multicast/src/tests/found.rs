@@ -37,7 +37,7 @@ fn a_final_timestamp_below_an_obsolete_proposal_is_not_for_it() {
     deposed.idle();
     assert_eq!(deposed.process.log.slot(id(1)).unwrap().entry.ts, Timestamp(11));
     deposed.hears(b, Message::NewEpoch { epoch: e2 });
-    let told = Message::Final { id: id(1), ts: Timestamp(6) };
+    let told = Message::Final { id: id(1), ts: Timestamp(6), delivered: true };
     assert!(deposed.hears(other, told.clone()).is_empty());
     assert_eq!(deposed.process.log.slot(id(1)).unwrap().entry.final_ts, None);
     deposed.hears(b, new_state(e2, 6, 0, vec![entry(e2, 6, start(1, &[0, 1]))]));

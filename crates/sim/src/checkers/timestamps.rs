@@ -78,6 +78,8 @@ impl Ranks {
 pub struct SafeTimes {
     /// Shown in this life, and in a state that no crash can undo.
     shown: BTreeMap<ProcessId, (Timestamp, Timestamp)>,
+    /// For each key up to where a process said in this life that it has delivered what touches it.
+    reached: BTreeMap<(ProcessId, u64), Timestamp>,
 }
 
 impl SafeTimes {
@@ -118,6 +120,37 @@ impl SafeTimes {
     /// A process begins another life.
     pub fn started(&mut self, process: ProcessId) {
         self.shown.entry(process).or_default().0 = Timestamp(0);
+        self.reached.retain(|(of, _), _| *of != process);
+    }
+
+    /// A process says that it has delivered all that touches `key` up to `ts`.
+    pub fn reached(&mut self, process: ProcessId, key: u64, ts: Timestamp) {
+        let known = self.reached.entry((process, key)).or_default();
+        *known = ts.max(*known);
+    }
+
+    /// A process delivers a message in this life.
+    ///
+    /// # Errors
+    /// If it had said that it had delivered all such.
+    pub fn delivered(
+        &self,
+        process: ProcessId,
+        touches: &Touches,
+        rank: Rank,
+    ) -> Result<(), Violation> {
+        let of_process = self.reached.range((process, 0)..=(process, u64::MAX));
+        let touched = |key: &u64| match touches {
+            Touches::All => true,
+            Touches::Keys(keys) => keys.contains(key),
+        };
+        let mut wrong = of_process.filter(|((_, key), ts)| touched(key) && rank.0 <= **ts);
+        match wrong.next() {
+            None => Ok(()),
+            Some(((_, key), ts)) => {
+                Err(format!("{process} delivers {rank:?}; it had reached {ts:?} for key {key}"))
+            }
+        }
     }
 }
 
@@ -178,6 +211,21 @@ mod tests {
         assert_eq!(safe.step(p, [ts(5), ts(5)], Timestamp(9), false), Ok(()));
         assert!(safe.step(p, [None, None], Timestamp(8), true).unwrap_err().contains("goes from"));
         assert!(safe.step(p, [ts(8), ts(8)], Timestamp(9), true).unwrap_err().contains("below"));
+    }
+
+    #[test]
+    fn what_was_reached_for_a_key_is_delivered() {
+        let (mut safe, p) = (SafeTimes::default(), process(0, 0));
+        safe.reached(p, 3, Timestamp(5));
+        let delivered = |safe: &SafeTimes, touches: Touches, ts| {
+            safe.delivered(p, &touches, (Timestamp(ts), id(1))).is_ok()
+        };
+        assert!(delivered(&safe, Touches::keys([3, 4]), 6));
+        assert!(delivered(&safe, Touches::keys([4]), 5));
+        assert!(!delivered(&safe, Touches::keys([3, 4]), 5));
+        assert!(!delivered(&safe, Touches::All, 4));
+        safe.started(p);
+        assert!(delivered(&safe, Touches::All, 4));
     }
 
     #[test]

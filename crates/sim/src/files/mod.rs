@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 
 /// What a client waits for.
 enum Waits {
-    Update { start: Start, action: Action },
+    Update { start: Box<Start>, action: Action },
     Name { query: Query, found: Option<Place> },
     Attributes { query: Query, file: File },
 }
@@ -117,7 +117,7 @@ impl FilesWorkload {
         let waits = match self.random.random_range(0..10) {
             0..6 => client.model.choose(&mut self.random).map(|action| {
                 client.sequence += 1;
-                Waits::Update { start: client.start_of(&action, now), action }
+                Waits::Update { start: Box::new(client.start_of(&action, now)), action }
             }),
             6..8 => client.model.any_file(&mut self.random).map(|file| Waits::Attributes {
                 query: Query::Attributes { inode: file.place },
@@ -138,7 +138,7 @@ impl FilesWorkload {
         let bodies: Vec<(GroupId, RequestBody)> = match &client.waits {
             None => Vec::new(),
             Some(Waits::Update { start, .. }) => {
-                let body = |group| RequestBody::Update { group, start: start.clone() };
+                let body = |group| RequestBody::Update { group, start: (**start).clone() };
                 start.dest.iter().map(|group| (*group, body(*group))).collect()
             }
             Some(Waits::Name { query, .. } | Waits::Attributes { query, .. }) => {
