@@ -2,7 +2,7 @@
 
 use crate::delay::{Delay, Held};
 use crate::wire::{self, WireError, append, encode};
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use meridian_core::link::{Link, Packet};
 use meridian_core::{ProcessId, Time};
 use serde::Serialize;
@@ -57,7 +57,7 @@ pub(crate) struct Peer {
     /// Whether it is to be looked at when the batch ends.
     pub(crate) touched: bool,
     /// Protocol messages of this batch, one after the other.
-    messages: BytesMut,
+    messages: Vec<u8>,
     held: Held,
     /// Frames for the socket.
     out: BytesMut,
@@ -83,7 +83,7 @@ impl Peer {
             incarnation: None,
             greeted: None,
             touched: false,
-            messages: BytesMut::new(),
+            messages: Vec::new(),
             held: Held::new(delay, seed),
             out: BytesMut::new(),
             socket: None,
@@ -94,8 +94,15 @@ impl Peer {
     pub(crate) fn send<M: Serialize>(&mut self, message: &M) {
         append(&mut self.messages, message);
         if self.messages.len() >= MESSAGES_LEN {
-            self.link.send(self.messages.split().freeze());
+            self.hand_over();
         }
+    }
+
+    /// Gives the link the messages of this batch, as one of its own.
+    fn hand_over(&mut self) {
+        self.link.send(Bytes::copy_from_slice(&self.messages));
+        self.messages.clear();
+        self.messages.shrink_to(2 * MESSAGES_LEN);
     }
 
     /// There is a new connection, in place of an earlier one; `hello` goes first if it is there.
@@ -143,7 +150,7 @@ impl Peer {
     /// Puts on the socket what is ready, as far as it takes it: one link message, one write.
     pub(crate) fn transmit(&mut self, now: Time, counters: &Counters) {
         if !self.messages.is_empty() {
-            self.link.send(self.messages.split().freeze());
+            self.hand_over();
         }
         if self.link.wants_reconnect() {
             tracing::warn!(peer = %self.id, "too slow: all that waited for it is dropped");

@@ -109,23 +109,57 @@ pub(crate) fn encode<T: Serialize>(into: &mut BytesMut, value: &T) -> Result<(),
 }
 
 /// Appends the bytes of a value.
-pub(crate) fn append<T: Serialize>(into: &mut BytesMut, value: &T) {
+pub(crate) fn append<T: Serialize>(into: &mut impl Sink, value: &T) {
     postcard::serialize_with_flavor(value, Appended(into)).expect("writing to memory");
 }
 
-/// Lets postcard append to a buffer.
-struct Appended<'a>(&'a mut BytesMut);
+/// Where bytes are appended.
+pub(crate) trait Sink {
+    fn push_byte(&mut self, byte: u8);
+    fn push_bytes(&mut self, bytes: &[u8]);
+}
 
-impl postcard::ser_flavors::Flavor for Appended<'_> {
+impl Sink for BytesMut {
+    fn push_byte(&mut self, byte: u8) {
+        self.extend_from_slice(&[byte]);
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+impl Sink for Vec<u8> {
+    fn push_byte(&mut self, byte: u8) {
+        self.push(byte);
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        // Most are numbers of one or two bytes, for which a call to copy them is long.
+        match bytes {
+            [byte] => self.push(*byte),
+            [first, second] => {
+                self.push(*first);
+                self.push(*second);
+            }
+            _ => self.extend_from_slice(bytes),
+        }
+    }
+}
+
+/// Lets postcard append to a buffer.
+struct Appended<'a, S>(&'a mut S);
+
+impl<S: Sink> postcard::ser_flavors::Flavor for Appended<'_, S> {
     type Output = ();
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.extend_from_slice(&[byte]);
+        self.0.push_byte(byte);
         Ok(())
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+        self.0.push_bytes(bytes);
         Ok(())
     }
 

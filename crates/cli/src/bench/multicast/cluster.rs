@@ -206,7 +206,7 @@ impl Cluster {
         sleep(self.setup.warm_up).await;
         let (cpu, frames, bytes) = (cpu_time(), self.frames(), self.bytes());
         let mut lengths = Vec::new();
-        let mut watch = Watch { begin: Instant::now(), shown: 0, total: self.completed() };
+        let mut watch = Watch { begin: Instant::now(), shown: 0, total: self.measured() };
         if let Some(cut) = self.setup.cut {
             let third = self.setup.length / 3;
             lengths.push(self.part(Phase::Before, third, &mut watch, &mut progress).await);
@@ -259,7 +259,7 @@ impl Cluster {
             sleep_until(next.min(begin + length).into()).await;
             if Instant::now() >= next {
                 watch.shown += 1;
-                let total = self.completed();
+                let total = self.measured();
                 progress(watch.begin.elapsed().as_secs_f64(), (total - watch.total) as f64);
                 watch.total = total;
             }
@@ -328,6 +328,13 @@ impl Cluster {
 
     fn completed(&self) -> u64 {
         self.control.completed.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Of all clients but those of a group that is cut off.
+    fn measured(&self) -> u64 {
+        let counts = self.members.iter().zip(&self.control.completed);
+        let counts = counts.filter(|(member, _)| Some(member.me().group.0) != self.setup.cut);
+        counts.map(|(_, count)| count.load(Ordering::Relaxed)).sum()
     }
 
     fn frames(&self) -> u64 {

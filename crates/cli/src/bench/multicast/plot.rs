@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use std::path::Path;
 
 /// Of a figure, in pixels.
-const SIZE: (u32, u32) = (860, 560);
+const SIZE: (u32, u32) = (900, 600);
 /// One for each curve; distinct also for those who see colours differently (Okabe and Ito).
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
@@ -70,10 +70,10 @@ where
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     area.fill(&WHITE).map_err(|error| failed(&error))?;
     let mut chart = ChartBuilder::on(&area)
-        .caption(labels.title, ("sans-serif", 22))
+        .caption(labels.title, ("sans-serif", 26))
         .margin(16)
-        .x_label_area_size(52)
-        .y_label_area_size(84)
+        .x_label_area_size(60)
+        .y_label_area_size(92)
         .build_cartesian_2d(x, y)
         .map_err(|error| failed(&error))?;
     chart
@@ -82,8 +82,8 @@ where
         .bold_line_style(BLACK.mix(0.12))
         .x_desc(labels.x)
         .y_desc(labels.y)
-        .axis_desc_style(("sans-serif", 17))
-        .label_style(("sans-serif", 15))
+        .axis_desc_style(("sans-serif", 20))
+        .label_style(("sans-serif", 18))
         .draw()
         .map_err(|error| failed(&error))?;
     for (number, curve) in curves.iter().enumerate() {
@@ -108,7 +108,7 @@ where
         .position(position)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
-        .label_font(("sans-serif", 16))
+        .label_font(("sans-serif", 19))
         .draw()
         .map_err(|error| failed(&error))?;
     area.present().map_err(|error| failed(&error))
