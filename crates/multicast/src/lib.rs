@@ -74,6 +74,7 @@ pub mod log;
 pub mod members;
 mod memory;
 pub mod message;
+pub mod mutation;
 mod normal;
 mod others;
 pub mod process;

@@ -389,7 +389,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         };
         let others = |region: &Vec<usize>| region.iter().filter(lost).count();
         let mut of_slot = self.regions.iter().filter(|region| region.contains(&slot));
-        self.disks || of_slot.all(|region| others(region) + 1 <= (region.len() - 1) / 2)
+        self.disks || of_slot.all(|region| others(region) < (region.len() - 1) / 2)
     }
 
     /// One of those that are there, up or down.

@@ -415,7 +415,7 @@ mod tests {
         };
         let outcome = run(setup, |_, _| ()).await.unwrap();
         let (_, part) = &outcome.parts[0];
-        assert!(part.client_ns.len() > 0 && outcome.delivered >= part.client_ns.len());
+        assert!(!part.client_ns.is_empty() && outcome.delivered >= part.client_ns.len());
         // Each message reaches six replicas, two of them leaders.
         assert!(part.follower_ns.len() > part.leader_ns.len());
     }
