@@ -111,7 +111,7 @@ impl One {
         let (id, ts) = (start.id, multicast::Timestamp(self.delivered + 1));
         let entries: Arc<[Entry]> =
             Arc::from([Entry { epoch: EPOCH, ts, start: start.into(), final_ts: None }]);
-        let append = multicast::Record::Append { from: self.delivered, entries: entries.into() };
+        let append = multicast::Record::Append { from: self.delivered, entries };
         for record in [append, multicast::Record::Delivered { id, ts }] {
             self.node.replay(Record::Multicast { group: US, record });
         }
