@@ -268,7 +268,13 @@ impl PrimCast {
         if let Some(incoming) = self.transfers.incoming.take_if(|incoming| stuck(incoming))
             && !self.memory.lost
         {
-            self.request_snapshot(now, incoming.from, out); // Who is lost asks all anew.
+            // Not of the same one for ever: it may have left. (Who has lost its memory asks all anew.)
+            let leader = self.leader_of(self.e_prom);
+            match self.role {
+                Role::Candidate => self.choose(now, out),
+                _ if leader == self.me => self.request_snapshot(now, incoming.from, out),
+                _ => self.request_snapshot(now, leader, out),
+            }
         }
     }
 }
