@@ -323,7 +323,7 @@ fn a_group_that_is_cut_off_holds_up_only_what_conflicts() {
         assert_eq!(unreachable(&world), [GroupId(2)]);
         world.heal();
         assert!(world.run_until(is_quiet, Duration::from_secs(10)), "{options:?}");
-        let all = |n: u64| deliveries(&world, n) == if n % 2 == 0 { 6 } else { 9 };
+        let all = |n: u64| deliveries(&world, n) == if n.is_multiple_of(2) { 6 } else { 9 };
         assert!(WAITING.into_iter().all(all) && deliveries(&world, 200) == 3);
         world.run_for(Duration::from_secs(5));
         assert_eq!(unreachable(&world), []);

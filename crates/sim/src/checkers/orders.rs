@@ -3,7 +3,7 @@
 
 use crate::history::{Entry, History};
 use meridian_core::{GroupId, MessageId, ProcessId};
-use meridian_multicast::{Touches, conflicts};
+use meridian_multicast::Touches;
 use std::collections::BTreeMap;
 
 /// A set of small numbers.
@@ -18,6 +18,10 @@ impl Bits {
 
     pub fn insert(&mut self, at: usize) {
         self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    pub fn remove(&mut self, at: usize) {
+        self.0[at / 64] &= !(1 << (at % 64));
     }
 
     pub fn contains(&self, at: usize) -> bool {
@@ -77,15 +81,7 @@ impl Orders {
         let ids: Vec<_> = sent.keys().copied().collect();
         let dest = sent.values().map(|(dest, _)| dest.to_vec()).collect();
         let touches: Vec<_> = sent.values().map(|(_, touches)| *touches).collect();
-        let conflicts = touches.iter().enumerate().map(|(a, touched)| {
-            let mut row = Bits::new(ids.len());
-            let others = touches.iter().enumerate();
-            others
-                .filter(|(b, by)| a != *b && conflicts(touched, by))
-                .for_each(|(b, _)| row.insert(b));
-            row
-        });
-        let conflicts = conflicts.collect();
+        let conflicts = rows(&touches);
         let number: BTreeMap<_, _> = ids.iter().copied().zip(0..).collect();
         let lives = lives.into_iter().map(|life| Order {
             process: life.process,
@@ -105,9 +101,60 @@ impl Orders {
     }
 }
 
+/// For each message, with which others it conflicts: put together from who touches which key, as histories are
+/// long and most messages conflict with all.
+fn rows(touches: &[&Touches]) -> Vec<Bits> {
+    let none = Bits::new(touches.len());
+    let (mut everybody, mut whole) = (none.clone(), none.clone());
+    let mut by_key: BTreeMap<u64, Bits> = BTreeMap::new();
+    for (at, touched) in touches.iter().enumerate() {
+        everybody.insert(at);
+        match touched {
+            Touches::All => whole.insert(at),
+            Touches::Keys(keys) => {
+                for key in keys.iter() {
+                    by_key.entry(*key).or_insert_with(|| none.clone()).insert(at);
+                }
+            }
+        }
+    }
+    let row = |(at, touched): (usize, &&Touches)| {
+        let mut row = match touched {
+            Touches::All => everybody.clone(),
+            Touches::Keys(keys) => {
+                let mut row = whole.clone();
+                keys.iter().for_each(|key| row.add(&by_key[key], &everybody, true));
+                row
+            }
+        };
+        row.remove(at);
+        row
+    };
+    touches.iter().enumerate().map(row).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meridian_multicast::conflicts;
+
+    #[test]
+    fn rows_say_who_conflicts() {
+        let touches = [
+            Touches::All,
+            Touches::keys([1]),
+            Touches::keys([1, 2]),
+            Touches::keys([2, 3]),
+            Touches::keys([4]),
+            Touches::All,
+        ];
+        let all: Vec<_> = touches.iter().collect();
+        for (a, row) in rows(&all).iter().enumerate() {
+            for (b, touched) in touches.iter().enumerate() {
+                assert_eq!(row.contains(b), a != b && conflicts(&touches[a], touched), "{a} {b}");
+            }
+        }
+    }
 
     #[test]
     fn a_set_of_numbers() {
