@@ -21,9 +21,20 @@ pub enum Storage {
     /// Nowhere: what is persisted counts as durable at once. A member that ends has lost its memory, and
     /// the others refuse to speak with another one of its name: it could break what it has promised.
     Memory,
-    /// In this directory, which is made if it is not there. A member that is started on it again goes on
-    /// where it was.
-    Directory(PathBuf),
+    /// In a directory. A member that is started on it again goes on where it was.
+    Directory {
+        /// Which; it is made if it is not there.
+        path: PathBuf,
+        /// A log that grew by so many bytes is replaced by a checkpoint; see [`crate::Member::keep`].
+        checkpoint_bytes: u64,
+    },
+}
+
+impl Storage {
+    /// In this directory, with a log that is read in a second or two.
+    pub fn directory(path: impl Into<PathBuf>) -> Storage {
+        Storage::Directory { path: path.into(), checkpoint_bytes: 64 << 20 }
+    }
 }
 
 /// What was opened.
@@ -39,7 +50,7 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
     process: &mut P,
     application: &mut A,
 ) -> Result<Opened<P>, MemberError> {
-    let Storage::Directory(dir) = storage else {
+    let Storage::Directory { path: dir, checkpoint_bytes } = storage else {
         // Two of one name should differ, no more: the peers remember the first.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let incarnation = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -60,7 +71,7 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
             Logged::Application(state) => application.restore(state),
         }
     }
-    let store = Store::new(opened.journal, lock)?;
+    let store = Store::new(opened.journal, lock, checkpoint_bytes)?;
     Ok(Opened { store: Some(store), incarnation })
 }
 

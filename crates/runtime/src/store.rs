@@ -10,9 +10,6 @@ use meridian_core::ProcessId;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 
-/// A log that grew by so many bytes is replaced by a checkpoint.
-const CHECKPOINT_BYTES: u64 = 64 << 20;
-
 /// What passes the gate.
 pub(crate) enum Passing<P: Networked> {
     Send { to: ProcessId, message: P::Message },
@@ -36,14 +33,27 @@ pub(crate) struct Store<P: Networked> {
     persisted: bool,
     /// Whether a checkpoint was asked for that has not begun.
     asked: bool,
+    /// A log that grew by so many bytes is replaced by a checkpoint.
+    checkpoint_bytes: u64,
     /// Held as long as this lives: the system drops it however the process ends.
     _lock: File,
 }
 
 impl<P: Networked> Store<P> {
-    pub(crate) fn new(journal: Box<dyn Journal>, lock: File) -> Result<Store<P>, MemberError> {
+    pub(crate) fn new(
+        journal: Box<dyn Journal>,
+        lock: File,
+        checkpoint_bytes: u64,
+    ) -> Result<Store<P>, MemberError> {
         let durable = journal.durable().map_err(MemberError::Log)?;
-        Ok(Store { gate: Gate::new(durable), journal, persisted: false, asked: false, _lock: lock })
+        Ok(Store {
+            gate: Gate::new(durable),
+            journal,
+            persisted: false,
+            asked: false,
+            checkpoint_bytes,
+            _lock: lock,
+        })
     }
 
     pub(crate) fn persist(&mut self, record: &P::Record) {
@@ -72,9 +82,8 @@ impl<P: Networked> Store<P> {
             self.persisted = false;
         }
         let bytes = self.journal.bytes_since_checkpoint();
-        self.asked &= bytes > CHECKPOINT_BYTES;
-        let limit = if self.asked { 2 * CHECKPOINT_BYTES } else { CHECKPOINT_BYTES };
-        bytes > limit
+        self.asked &= bytes > self.checkpoint_bytes;
+        bytes > self.checkpoint_bytes * if self.asked { 2 } else { 1 }
     }
 
     /// Puts the state of the process and of its application in the place of the log.

@@ -6,7 +6,8 @@ use bytes::{Bytes, BytesMut};
 use meridian_core::{GroupId, NodeId, ProcessId, frame};
 use meridian_multicast::{ClockSource, Delivery, Groups, Options as PrimCastOptions, PrimCast};
 use meridian_runtime::{
-    Clock, Deliveries, Listen, Member, MulticastError, Options, Patience, Storage, Worker,
+    Clock, Delivered, Deliveries, Listen, Member, MulticastError, Options, Patience, Storage,
+    Worker,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -220,7 +221,7 @@ async fn garbage_from_a_peer_ends_the_connection_and_nothing_is_lost() {
 
 async fn join_durably(cluster: &Cluster, at: usize, dir: &Path) -> (Member<PrimCast>, Deliveries) {
     let listen = Listen::Address(cluster.addresses[&cluster.ids[at]].clone());
-    let storage = Storage::Directory(dir.join(at.to_string()));
+    let storage = Storage::directory(dir.join(at.to_string()));
     cluster.join(Options { storage, ..cluster.options(at, listen) }).await
 }
 
@@ -263,6 +264,54 @@ async fn a_member_that_ends_and_starts_again_catches_up() {
     }
     check_same_order(&sequences);
     assert_eq!(sequences[0][21].start.payload, "all back");
+}
+
+/// The numbers of the checkpoints in a member's directory, of which it keeps the newest.
+fn newest_checkpoint(dir: &Path) -> u64 {
+    let names = std::fs::read_dir(dir.join("wal")).unwrap().map(|entry| entry.unwrap().file_name());
+    let numbers = names.filter_map(|name| {
+        u64::from_str_radix(name.to_str()?.strip_prefix("checkpoint-")?, 16).ok()
+    });
+    numbers.max().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_checkpoint_takes_the_place_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cluster, sockets) = Cluster::new(1);
+    drop(sockets);
+    let join = async |at: usize| {
+        let listen = Listen::Address(cluster.addresses[&cluster.ids[at]].clone());
+        let path = dir.path().join(at.to_string());
+        let storage = Storage::Directory { path, checkpoint_bytes: 4096 };
+        cluster.join(Options { storage, ..cluster.options(at, listen) }).await
+    };
+    let mut members = vec![join(0).await, join(1).await];
+    for count in 0..20 {
+        members[0].0.multicast(&[G0, G1], format!("early {count}")).await.unwrap();
+    }
+    let position = next(&mut members[0].1, 20).await[19].position;
+    members[0].0.keep(position, "state of 20").await.unwrap();
+    members[0].0.safe_ts().await.unwrap(); // It has answered, so it has the state.
+    // One that began before may end after that; the next one has it.
+    let before = newest_checkpoint(&dir.path().join("0"));
+    let mut late = 0;
+    while newest_checkpoint(&dir.path().join("0")) < before + 2 {
+        members[0].0.multicast(&[G0, G1], format!("late {late}")).await.unwrap();
+        late += 1;
+    }
+    for (member, _) in members.drain(..) {
+        member.close().await.unwrap();
+    }
+    members = vec![join(0).await, join(1).await];
+    members[1].0.multicast(&[G0, G1], "after").await.unwrap();
+    // Who gave its state is given that and what followed, the other one everything.
+    let state = Delivered::State { position, state: "state of 20".into() };
+    assert_eq!(members[0].1.next().await.unwrap(), state);
+    let rest = next(&mut members[0].1, late + 1).await;
+    let all = next(&mut members[1].1, 20 + late + 1).await;
+    check_same_order(&[all[20..].to_vec(), rest]);
+    assert_eq!(all.last().unwrap().start.payload, "after");
 }
 
 #[tokio::test]
