@@ -64,6 +64,8 @@ pub(crate) struct Orders {
     /// With which others each conflicts.
     pub conflicts: Vec<Bits>,
     pub lives: Vec<Order>,
+    /// Whether each conflicts with all others: then less is to be looked at.
+    pub total: bool,
 }
 
 impl Orders {
@@ -88,7 +90,8 @@ impl Orders {
             sequence: life.sequence.iter().map(|id| number[id]).collect(),
         });
         let lives = lives.collect();
-        Ok(Orders { ids, dest, conflicts, lives })
+        let total = touches.iter().all(|touched| **touched == Touches::All);
+        Ok(Orders { ids, dest, conflicts, lives, total })
     }
 
     /// Calls `each` with each delivery of a life, and with the set of those before it.
