@@ -154,7 +154,8 @@ impl PrimCast {
         let mut highest = Timestamp(0);
         for entry in fresh {
             highest = highest.max(entry.ts);
-            if self.log.find(entry.id).is_none() && self.done.known(entry.id) == Known::No {
+            let delivered = || matches!(self.done.known(entry.id), Known::Delivered(_));
+            if self.log.find(entry.id).is_none() && !delivered() {
                 self.remote.come(entry.id, from.group, now);
             }
         }

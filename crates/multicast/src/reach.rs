@@ -42,7 +42,7 @@ impl PrimCast {
     /// Looks which groups are cut off, and which are no more.
     pub(crate) fn watch_groups(&mut self, now: Time) {
         let late = |since: Time| now.since(since) > CUT_TIMEOUT;
-        let mut waited_for: BTreeSet<GroupId> = self.reach.cut.clone();
+        let mut waited_for: BTreeSet<GroupId> = BTreeSet::new();
         let waiting = self.log.waiting().map(|(_, slot)| slot);
         for slot in waiting.filter(|slot| slot.entry.final_ts.is_none()).take(LOOKED_AT) {
             if late(slot.since) {

@@ -368,11 +368,6 @@ impl PrimCast {
         }
     }
 
-    /// Whether the entry waits for nothing but word of other groups.
-    pub(crate) fn awaits_others(&self, rank: Rank) -> bool {
-        self.stable.awaiting.contains(&rank)
-    }
-
     /// Notes which of the entries from `from` on go to other groups too.
     pub(crate) fn share_from(&mut self, from: u64) {
         if !self.is_linearizable() {

@@ -167,7 +167,8 @@ impl PrimCast {
         }
         let waiting = self.log.waiting().map(|(_, slot)| slot);
         let stuck = waiting.filter(|slot| {
-            (slot.entry.final_ts.is_none() || self.awaits_others((slot.bound, slot.entry.start.id)))
+            // In the linearizable order one that is final may wait for word of others.
+            (slot.entry.final_ts.is_none() || self.is_linearizable())
                 && slot.entry.start.dest.len() > 1
                 && now.since(slot.since) > RETRY
         });
@@ -177,7 +178,8 @@ impl PrimCast {
                 let ours = *group == self.me.group;
                 let decided = slot.locals.iter().any(|(of, _)| of == group);
                 let missing = !decided || slot.entry.final_ts.is_some();
-                if (ours && now.since(slot.since) > RETRY * 3) || (!ours && missing) {
+                let long = now.since(slot.since) > RETRY * 3 || slot.entry.final_ts.is_some();
+                if (ours && long) || (!ours && missing) {
                     for process in self.processes(*group).filter(|process| *process != self.me) {
                         out.send(process, Message::Start(start.clone()));
                     }
