@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The version of a node's directory that this program writes and reads.
-pub const NODE_FORMAT: u32 = 1;
+pub const NODE_FORMAT: u32 = 2;
 
 /// The contents of `node.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,6 +231,9 @@ mod tests {
         fs::write(dir.join("node.json"), r#"{"format":9,"more":1}"#).unwrap();
         drop(node);
         let version = NodeDir::open(&dir).unwrap_err().to_string();
-        assert!(version.ends_with("is of format 9, this program reads 1"), "{version}");
+        assert!(
+            version.ends_with(&format!("is of format 9, this program reads {NODE_FORMAT}")),
+            "{version}"
+        );
     }
 }
