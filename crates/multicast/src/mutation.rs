@@ -37,6 +37,9 @@ pub enum Mutation {
     DropsEarlyAppend,
     /// Does not show a clock that NEW-STATE raised (lines 73-74 as printed; notes, point 20b).
     HidesRaisedClock,
+    /// In the linearizable order, asks only how far a message's own groups are stable, not those that they are
+    /// linked with: orders pairs, not chains, like Algorithm 4 as printed.
+    IgnoresLinks,
     /// Opens an epoch with promises of its own configuration's quorum only.
     NewQuorumOnly,
     /// Takes part at once after it has lost its memory.

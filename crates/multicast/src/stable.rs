@@ -35,7 +35,7 @@
 
 use crate::clocks::Clocks;
 use crate::message::{Dest, Epoch, Message, Rank, Shown, Timestamp};
-use crate::process::{Order, PrimCast, Role};
+use crate::process::{Mutation, Order, PrimCast, Role};
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Table};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -238,7 +238,11 @@ impl PrimCast {
         }
         let groups: Vec<_> = self.stable.shared.keys().copied().collect();
         for group in groups {
-            let closed = self.stable.close(self.stable.best.get(&group), self.me.group);
+            let best = self.stable.best.get(&group);
+            let closed = match self.mutation {
+                Mutation::IgnoresLinks => best.map(|shown| shown.stable).unwrap_or_default(),
+                _ => self.stable.close(best, self.me.group),
+            };
             self.stable.closed.insert(group, closed);
         }
         for rank in std::mem::take(&mut self.stable.awaiting) {

@@ -6,7 +6,8 @@ use crate::workload::Manner;
 use meridian_multicast::Mutation;
 use std::time::Duration;
 
-/// All that there are, but for those that [`crate::changes`] shows.
+/// All that there are, but for those that [`crate::changes`] shows, and for `IgnoresLinks`, which the random search
+/// finds (`tests/linearizable.rs`).
 pub const ALL: [Mutation; 15] = [
     Mutation::NoLeaderClock,
     Mutation::NoQuorumClock,
@@ -30,6 +31,7 @@ pub const ALL: [Mutation; 15] = [
 pub fn trial(mutation: Mutation) -> Trial {
     let trial = match mutation {
         Mutation::Correct
+        | Mutation::IgnoresLinks
         | Mutation::NewQuorumOnly
         | Mutation::RejoinsAtOnce
         | Mutation::CountsTheDead => Trial::default(),

@@ -246,6 +246,18 @@ fn primcast_takes_three_steps_everywhere() {
     }
 }
 
+/// Design, section 4.4: without concurrent messages what the linearizable order asks for comes with the third step.
+#[test]
+fn linearizable_order_takes_three_steps_everywhere() {
+    for sizes in [[3, 3, 3], [1, 3, 5], [5, 5, 5]] {
+        assert_eq!(
+            collision_free(&linearizable(), &sizes, as_it_is),
+            Latency::steps(3, 3),
+            "{sizes:?}"
+        );
+    }
+}
+
 /// Section 4.6.2.
 #[test]
 fn white_box_takes_three_steps_at_leaders_and_four_at_followers() {

@@ -4,7 +4,7 @@
 use meridian_core::{ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
 use meridian_multicast::process::Groups;
 use meridian_multicast::skeen::{Skeen, Variant};
-use meridian_multicast::{Options, Order, PrimCast, Protocol, Start, Timestamp, Touches};
+use meridian_multicast::{Mutation, Options, Order, PrimCast, Protocol, Start, Timestamp, Touches};
 use meridian_sim::checkers::{
     End, check_agreement, check_integrity, check_prefix, check_real_time, check_timestamps,
 };
@@ -339,6 +339,19 @@ fn no_random_run_breaks_linearizable_order_of_groups() {
     nothing_breaks(&cluster, FIFO, 320_000..321_500);
     let cluster = primcast(&[3, 1, 2, 3, 1], Order::Linearizable);
     nothing_breaks(&cluster, FIFO, 330_000..331_500);
+}
+
+/// A planted bug: pairs of messages are in order, chains are not.
+#[test]
+fn random_runs_break_an_order_that_ignores_links() {
+    let options = Options { order: Order::Linearizable, ..Options::default() };
+    let make = |me, groups: &Groups| {
+        let process = PrimCast::new(me, groups.clone()).with_options(options);
+        process.with_mutation(Mutation::IgnoresLinks)
+    };
+    let cluster = Cluster::new(&[1; 4], 2, make).settle(Duration::from_secs(3));
+    let broken = search(&cluster, FIFO, 300_000..320_000);
+    assert!(broken.global > 0);
 }
 
 /// Messages that do not conflict pass each other.

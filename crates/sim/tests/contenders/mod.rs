@@ -3,7 +3,7 @@
 
 use meridian_baselines::{FastCast, WhiteBox, fast_cast, white_box};
 use meridian_core::{GroupId, NodeId, ProcessId};
-use meridian_multicast::{ClockSource, Groups, Options, PrimCast, Protocol};
+use meridian_multicast::{ClockSource, Groups, Options, Order, PrimCast, Protocol};
 use meridian_sim::Setup;
 use meridian_sim::plain::Subjects;
 use meridian_sim::replica::subjects;
@@ -24,6 +24,15 @@ pub struct Contender<P: Protocol> {
 pub fn primcast() -> Contender<PrimCast> {
     let settle = Duration::from_secs(8);
     Contender { make: PrimCast::new, subjects, settle, pending: PrimCast::pending }
+}
+
+/// PrimCast in the linearizable order.
+pub fn linearizable() -> Contender<PrimCast> {
+    let make = |me, groups| {
+        let options = Options { order: Order::Linearizable, ..Options::default() };
+        PrimCast::new(me, groups).with_options(options)
+    };
+    Contender { make, ..primcast() }
 }
 
 /// PrimCast with timestamps of loosely synchronized clocks (thesis, section 4.4.1).
