@@ -12,8 +12,8 @@ use meridian_core::{GroupId, Outbox, ProcessId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a message waits for a silent group before others to that group are refused: some round trips
-/// around the world, and less than a change of its primary takes must not count.
+/// How long a message waits for a silent group before others to that group are refused: longer than a change of
+/// its primary and some round trips around the world, which must not count.
 pub const CUT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// So many of the first messages that wait are looked at: those hold up the others.

@@ -162,7 +162,7 @@ fn forgetful_world(seed: u64, sizes: &[u16], mutation: Mutation, random: &mut Ra
     let options = Options { order, ..Options::default() };
     let groups = Arc::new(groups_of(sizes));
     let mut setup = setup(sizes, options, mutation);
-    setup.volatile = true;
+    setup.disks = false;
     setup.faults = Faults {
         crash: None,
         crash_all: None,

@@ -165,7 +165,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
 
     fn carry_out(&mut self, slot: usize, effect: Effect<P>) {
         match effect {
-            Effect::Persist(_) | Effect::Note(_) if self.volatile => {}
+            Effect::Persist(_) | Effect::Note(_) if !self.disks => {}
             Effect::Persist(record) => {
                 self.log_event("persist", slot, slot, || format!("{record:?}"));
                 let place = &mut self.slots[slot];

@@ -374,7 +374,7 @@ pub fn without_disks(mut setup: Setup<Replica>) -> Setup<Replica> {
         let Replica { multicast, .. } = (setup.make)(me);
         Replica::new(multicast.in_memory(*incarnation))
     });
-    Setup { make, disks: false, flush: (Duration::ZERO, Duration::ZERO), ..setup }
+    Setup { make, disks: false, ..setup }
 }
 
 /// All kinds of faults, about as often as elections can follow.

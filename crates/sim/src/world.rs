@@ -46,8 +46,6 @@ pub struct Setup<P: Process> {
     pub disks: bool,
     /// Those of the processes that are not there before [`World::enter`].
     pub later: Vec<P::Peer>,
-    /// Whether the processes keep nothing on disk.
-    pub volatile: bool,
     /// Whether the hash of the trace covers the contents of messages: thorough, and slow.
     pub deep: bool,
 }
@@ -71,7 +69,6 @@ impl<P: Process> Setup<P> {
             regions: Vec::new(),
             disks: true,
             later: Vec::new(),
-            volatile: false,
             deep: false,
         }
     }
@@ -144,7 +141,6 @@ pub struct World<P: Process, O: Owner<P>> {
     pub(crate) regions: Vec<Vec<usize>>,
     pub(crate) disks: bool,
     pub(crate) unflushed: Unflushed,
-    pub(crate) volatile: bool,
     pub(crate) outbox: Outbox<P>,
 }
 
@@ -190,7 +186,6 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             regions,
             disks: setup.disks,
             unflushed: Unflushed::Chance,
-            volatile: setup.volatile,
             outbox: Outbox::new(),
         };
         for peer in setup.later {
