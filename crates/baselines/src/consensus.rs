@@ -52,8 +52,7 @@ impl<E> Log<E> {
 
     /// How many entries here are decided, by what is known here.
     pub fn decided(&self) -> u64 {
-        let held = self.held.iter().map(|(_, held)| *held).collect();
-        clocks::quorum_th(held).min(self.len())
+        clocks::quorum_th(self.held.iter().map(|(_, held)| *held)).min(self.len())
     }
 
     /// Takes the next entry, if fewer than `upto` were taken.

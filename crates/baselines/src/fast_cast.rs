@@ -323,8 +323,8 @@ impl FastCast {
         assert!(self.last < Some(rank), "F2: {rank:?} after {:?}", self.last);
         self.last = Some(rank);
         if self.place.i_lead() {
-            self.done.delivered(start.id, ts, start.low);
-            self.done.truncated(start.id);
+            self.done.ended_below(start.id.client, start.low);
+            self.done.truncated(start.id, ts);
         }
         self.delivered = Position(self.delivered.0 + 1);
         out.output(Delivery { start: start.into(), ts, position: self.delivered });

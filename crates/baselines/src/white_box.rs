@@ -249,8 +249,8 @@ impl WhiteBox {
         while let Some((ts, id)) = self.queue.pop(self.clock) {
             let slot = self.slots.remove(&id);
             let start = slot.and_then(|slot| slot.start).expect("what is queued was proposed");
-            self.done.delivered(id, ts, start.low);
-            self.done.truncated(id);
+            self.done.ended_below(id.client, start.low);
+            self.done.truncated(id, ts);
             for process in self.place.others(self.place.me.group) {
                 self.outgoing.push(process, Item::Deliver(id, ts));
             }

@@ -9,6 +9,7 @@
 use crate::message::{Epoch, Timestamp};
 use meridian_core::NodeId;
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 /// What is known of the clocks of a group's members.
@@ -64,7 +65,7 @@ impl Clocks {
 
     /// The greatest clock that a quorum of `members` has reached.
     pub fn quorum_clock(&self, members: &[NodeId]) -> Timestamp {
-        quorum_th(members.iter().map(|node| self.min_clock(*node)).collect())
+        quorum_th(members.iter().map(|node| self.min_clock(*node)))
     }
 }
 
@@ -74,7 +75,8 @@ pub fn quorum(members: usize) -> usize {
 }
 
 /// The greatest value that a quorum has reached, given each member's.
-pub fn quorum_th<T: Ord + Default + Copy>(mut values: Vec<T>) -> T {
+pub fn quorum_th<T: Ord + Default + Copy>(values: impl IntoIterator<Item = T>) -> T {
+    let mut values: SmallVec<[T; 8]> = values.into_iter().collect();
     values.sort_unstable();
     let quorum = quorum(values.len());
     values.len().checked_sub(quorum).and_then(|at| values.get(at)).copied().unwrap_or_default()

@@ -1,25 +1,25 @@
-//! `D`: what was delivered, as long as it could be asked for again.
+//! `D`, as far as `T` does not hold it: what was delivered and could be asked for again.
 //!
 //! A client says with each message below which number it waits for nothing more. What is below, and
-//! no longer in `T`, is forgotten; when it comes again it is ignored.
+//! no longer in `T`, is forgotten; when it comes again it is ignored. Most have ended before they leave `T`, and never
+//! come here.
 
 use crate::message::Timestamp;
-use meridian_core::{ClientId, MessageId};
+use meridian_core::{ClientId, MessageId, Table};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-/// What was delivered to this process.
+/// What was delivered to this process and is no longer in `T`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Done {
-    clients: BTreeMap<ClientId, Finished>,
+    clients: Table<ClientId, Finished>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Finished {
     low: u64,
+    /// None below `low`.
     finals: BTreeMap<u64, Timestamp>,
-    /// Those of `finals`, at or above `low`, that are no longer in `T`.
-    truncated: BTreeSet<u64>,
 }
 
 /// What is known of a message.
@@ -34,37 +34,31 @@ pub enum Known {
 }
 
 impl Done {
-    /// What is known of `id`.
+    /// What is known of `id`, which is not in `T`.
     pub fn known(&self, id: MessageId) -> Known {
-        let Some(finished) = self.clients.get(&id.client) else { return Known::No };
-        match finished.finals.get(&id.sequence) {
-            Some(ts) => Known::Delivered(*ts),
-            None if id.sequence < finished.low => Known::Ended,
+        match self.clients.get(&id.client) {
+            Some(finished) if id.sequence < finished.low => Known::Ended,
+            Some(finished) => {
+                finished.finals.get(&id.sequence).map_or(Known::No, |ts| Known::Delivered(*ts))
+            }
             None => Known::No,
         }
     }
 
-    /// `id` was delivered; its client waits for nothing below `low`.
-    pub fn delivered(&mut self, id: MessageId, ts: Timestamp, low: u64) {
-        let finished = self.clients.entry(id.client).or_default();
-        finished.finals.insert(id.sequence, ts);
+    /// `client` waits for nothing below `low`.
+    pub fn ended_below(&mut self, client: ClientId, low: u64) {
+        let finished = self.clients.or_insert_with(client, Finished::default);
         if low > finished.low {
             finished.low = low;
-            let kept = finished.truncated.split_off(&low);
-            for sequence in std::mem::replace(&mut finished.truncated, kept) {
-                finished.finals.remove(&sequence);
-            }
+            finished.finals = finished.finals.split_off(&low);
         }
     }
 
-    /// `id` is no longer in `T`.
-    pub fn truncated(&mut self, id: MessageId) {
-        if let Some(finished) = self.clients.get_mut(&id.client) {
-            if id.sequence < finished.low {
-                finished.finals.remove(&id.sequence);
-            } else {
-                finished.truncated.insert(id.sequence);
-            }
+    /// `id`, delivered with the final timestamp `ts`, is no longer in `T`.
+    pub fn truncated(&mut self, id: MessageId, ts: Timestamp) {
+        let finished = self.clients.or_insert_with(id.client, Finished::default);
+        if id.sequence >= finished.low {
+            finished.finals.insert(id.sequence, ts);
         }
     }
 }
@@ -75,21 +69,20 @@ mod tests {
 
     #[test]
     fn what_its_client_still_waits_for_is_remembered() {
-        let id = |sequence| MessageId { client: ClientId(3), sequence };
+        let client = ClientId(3);
+        let id = |sequence| MessageId { client, sequence };
         let mut done = Done::default();
         assert_eq!(done.known(id(1)), Known::No);
-        done.delivered(id(1), Timestamp(4), 1);
-        done.delivered(id(2), Timestamp(5), 1);
-        done.truncated(id(1));
+        done.truncated(id(1), Timestamp(4));
+        done.truncated(id(4), Timestamp(9));
         assert_eq!(done.known(id(1)), Known::Delivered(Timestamp(4)));
-        done.delivered(id(4), Timestamp(9), 3);
+        done.ended_below(client, 3);
+        done.ended_below(client, 2);
         assert_eq!(done.known(id(1)), Known::Ended);
-        assert_eq!(done.known(id(2)), Known::Delivered(Timestamp(5)));
+        assert_eq!(done.known(id(2)), Known::Ended);
         assert_eq!(done.known(id(3)), Known::No);
         assert_eq!(done.known(id(4)), Known::Delivered(Timestamp(9)));
-        done.truncated(id(2));
-        done.truncated(id(4));
+        done.truncated(id(2), Timestamp(5));
         assert_eq!(done.known(id(2)), Known::Ended);
-        assert_eq!(done.known(id(4)), Known::Delivered(Timestamp(9)));
     }
 }

@@ -98,6 +98,12 @@ impl Log {
         self.index.get(&id).copied()
     }
 
+    /// The same, when it stood at `place` at some time; `None` if it stood nowhere then.
+    pub fn find_near(&self, id: MessageId, place: Option<u64>) -> Option<u64> {
+        let stands = |index: &u64| self.get(*index).is_some_and(|slot| slot.entry.start.id == id);
+        place.filter(stands).or_else(|| self.find(id))
+    }
+
     /// The slot of `id`.
     pub fn slot(&self, id: MessageId) -> Option<&Slot> {
         self.get(self.find(id)?)

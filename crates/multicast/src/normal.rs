@@ -49,7 +49,7 @@ impl PrimCast {
             return; // Not for us: a sender's mistake.
         }
         if self.mutation != Mutation::ForgetsDone
-            && let known @ (Known::Delivered(_) | Known::Ended) = self.done.known(start.id)
+            && let known @ (Known::Delivered(_) | Known::Ended) = self.known(start.id)
         {
             self.answer_known(from, start.id, known, out);
         } else if let Some(slot) = self.log.slot(start.id) {
@@ -224,7 +224,12 @@ impl PrimCast {
         self.shown = Some(now);
         self.upkeep.shown_at = None;
         let message = self.clock_message();
-        self.peers().for_each(|peer| out.send(peer, message.clone()));
+        let leader = self.leader_of(self.e_cur);
+        // In a group of up to three the primary and the receiver are a quorum, without the primary nothing is: a
+        // follower has no use for what another acknowledges or shows.
+        let few = self.role == Role::Follower && self.peers().count() <= 2;
+        let peers = self.peers().filter(|peer| !few || *peer == leader);
+        peers.for_each(|peer| out.send(peer, message.clone()));
     }
 
     /// What shows this process's clock, and its length of `T` if it follows a primary.
@@ -442,7 +447,7 @@ impl PrimCast {
             Some((epoch, len)) if *epoch == self.e_cur => *len,
             _ => 0,
         };
-        let held = crate::clocks::quorum_th(self.voters().iter().map(acked).collect());
+        let held = crate::clocks::quorum_th(self.voters().iter().map(acked));
         let decided = held.min(self.log.len());
         while self.decided < decided {
             let index = self.decided;

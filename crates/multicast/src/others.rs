@@ -7,7 +7,7 @@
 use crate::done::Known;
 use crate::message::{Epoch, Message, RemoteEntry, Timestamp};
 use crate::process::{Mutation, PrimCast, Role};
-use crate::remote::Fits;
+use crate::remote::{Fits, Proposal};
 use crate::upkeep::RETRY;
 use meridian_core::{GroupId, Outbox, ProcessId, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,17 +148,16 @@ impl PrimCast {
             }
         }
         let known = entries.partition_point(|entry| !learner.is_new(entry.index));
-        let fresh = &entries[known..];
-        fresh.iter().for_each(|entry| learner.push(entry.index, entry.id, entry.ts));
-        learner.reach(upto);
         let mut highest = Timestamp(0);
-        for entry in fresh {
-            highest = highest.max(entry.ts);
-            let delivered = || matches!(self.done.known(entry.id), Known::Delivered(_));
-            if self.log.find(entry.id).is_none() && !delivered() {
-                self.remote.come(entry.id, from.group, now);
+        for RemoteEntry { index, id, ts } in entries[known..].iter().copied() {
+            highest = highest.max(ts);
+            let ours = self.log.find(id);
+            self.remote.group(from.group).push(Proposal { index, id, ts, ours });
+            if ours.is_none() && self.done.known(id) == Known::No {
+                self.remote.come(id, from.group, now);
             }
         }
+        self.remote.group(from.group).reach(upto);
         if self.mutation != Mutation::ForgetsBump {
             self.raise_clock(highest, out); // Shown to the group when idle: the BUMP of line 50.
         }
@@ -190,8 +189,8 @@ impl PrimCast {
         let config = learner.epoch.map_or(0, |epoch| epoch.config);
         let Some(members) = self.members.in_config(group, config) else { return };
         let mixed = self.mutation == Mutation::MixesEpochs;
-        for (id, ts) in learner.decided(members, mixed) {
-            match self.log.find(id) {
+        for Proposal { id, ts, ours, .. } in learner.decided(members, mixed) {
+            match self.log.find_near(id, ours) {
                 Some(index) => self.log.local_ts(index, group, ts),
                 None => self.remote.early_local(id, group, ts),
             }

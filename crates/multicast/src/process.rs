@@ -6,7 +6,7 @@
 //! - P3: deliveries that conflict ascend in (final timestamp, id).
 
 use crate::clocks::Clocks;
-use crate::done::Done;
+use crate::done::{Done, Known};
 use crate::epoch::Election;
 use crate::log::Log;
 use crate::members::{Config, Members};
@@ -368,6 +368,15 @@ impl PrimCast {
         None
     }
 
+    /// What is known here of `id`.
+    pub(crate) fn known(&self, id: MessageId) -> Known {
+        match self.log.slot(id) {
+            Some(slot) if slot.delivered => Known::Delivered(slot.bound),
+            Some(_) => Known::No,
+            None => self.done.known(id),
+        }
+    }
+
     /// What can be made durable of this process, without the application's state.
     pub fn state(&self) -> State {
         State {
@@ -477,8 +486,7 @@ impl PrimCast {
         let (start, epoch) = (entry.start.clone(), entry.epoch);
         let rank = (ts, start.id);
         self.log.deliver(index);
-        self.done.delivered(start.id, ts, start.low);
-        self.starts.remove(start.id);
+        self.done.ended_below(start.id.client, start.low);
         if let Some(config) = &start.config {
             self.learn_delivered(epoch, &start.touches, config);
         }

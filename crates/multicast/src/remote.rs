@@ -16,10 +16,15 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// An entry of another group's `T`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Proposal {
-    index: u64,
-    id: MessageId,
-    ts: Timestamp,
+pub struct Proposal {
+    /// Its index there.
+    pub index: u64,
+    /// Its message.
+    pub id: MessageId,
+    /// The timestamp proposed for it.
+    pub ts: Timestamp,
+    /// Where the message stood in our `T` when we heard of the proposal, if it did.
+    pub ours: Option<u64>,
 }
 
 /// What one other group said.
@@ -141,9 +146,9 @@ impl Learner {
     }
 
     /// One entry of the stream, which is new.
-    pub fn push(&mut self, index: u64, id: MessageId, ts: Timestamp) {
-        self.upto = index + 1;
-        self.undecided.push_back(Proposal { index, id, ts });
+    pub fn push(&mut self, proposal: Proposal) {
+        self.upto = proposal.index + 1;
+        self.undecided.push_back(proposal);
     }
 
     /// The part of the stream ends there.
@@ -178,16 +183,16 @@ impl Learner {
         &mut self,
         members: &[NodeId],
         mixed: bool,
-    ) -> impl Iterator<Item = (MessageId, Timestamp)> + use<> {
+    ) -> impl Iterator<Item = Proposal> + use<> {
         let epoch = self.epoch;
         let acked = |node: &NodeId| match self.acked.get(node) {
             Some((of, len)) if mixed || Some(*of) == epoch => *len,
             _ => 0,
         };
-        let held = quorum_th(members.iter().map(acked).collect());
+        let held = quorum_th(members.iter().map(acked));
         let count = self.undecided.partition_point(|proposal| proposal.index < held);
         let decided: Vec<_> = self.undecided.drain(..count).collect();
-        decided.into_iter().map(|proposal| (proposal.id, proposal.ts))
+        decided.into_iter()
     }
 }
 
@@ -204,8 +209,12 @@ mod tests {
         MessageId { client: ClientId(1), sequence }
     }
 
+    fn proposal(index: u64, sequence: u64, ts: u64) -> Proposal {
+        Proposal { index, id: id(sequence), ts: Timestamp(ts), ours: None }
+    }
+
     fn decided(learner: &mut Learner) -> Vec<u64> {
-        learner.decided(&NODES, false).map(|(id, _)| id.sequence).collect()
+        learner.decided(&NODES, false).map(|proposal| proposal.id.sequence).collect()
     }
 
     /// Line 10: the quorum must be of one epoch; acknowledgements of two epochs do not add up.
@@ -213,12 +222,12 @@ mod tests {
     fn mixed_epochs_do_not_add_up() {
         let mut learner = Learner::default();
         assert_eq!(learner.on_stream(epoch(1), true, 0), Fits::Yes);
-        learner.push(0, id(1), Timestamp(5));
+        learner.push(proposal(0, 1, 5));
         learner.on_ack(NODES[0], epoch(1), 1);
         learner.on_ack(NODES[1], epoch(2), 1);
         assert!(decided(&mut learner).is_empty());
         assert_eq!(learner.on_stream(epoch(2), true, 0), Fits::Yes);
-        learner.push(0, id(1), Timestamp(5));
+        learner.push(proposal(0, 1, 5));
         assert!(decided(&mut learner).is_empty(), "one ACK of epoch 2");
         learner.on_ack(NODES[2], epoch(2), 1);
         assert_eq!(decided(&mut learner), [1]);
@@ -229,8 +238,8 @@ mod tests {
         let mut learner = Learner::default();
         assert_eq!(learner.on_stream(epoch(1), false, 0), Fits::Gap, "nothing of this epoch yet");
         assert_eq!(learner.on_stream(epoch(1), true, 0), Fits::Yes);
-        learner.push(0, id(1), Timestamp(5));
-        learner.push(3, id(2), Timestamp(8));
+        learner.push(proposal(0, 1, 5));
+        learner.push(proposal(3, 2, 8));
         learner.reach(6);
         assert_eq!(learner.on_stream(epoch(1), false, 7), Fits::Gap);
         assert_eq!(learner.on_stream(epoch(1), false, 2), Fits::Yes);

@@ -220,7 +220,7 @@ impl PrimCast {
     /// At these groups nothing that conflicts with the messages is before them.
     pub(crate) fn on_ready(&mut self, from: ProcessId, ids: &[MessageId]) {
         for id in ids {
-            if self.done.known(*id) != crate::done::Known::No {
+            if self.known(*id) != crate::done::Known::No {
                 continue;
             }
             let groups = self.stable.ready.or_insert_with(*id, Dest::new);

@@ -49,6 +49,9 @@ impl Starts {
 
     /// Lets one go: `T` holds it.
     pub fn remove(&mut self, id: MessageId) -> Option<Arc<Start>> {
+        if self.held.is_empty() {
+            return None;
+        }
         let start = self.held.remove(&id)?;
         self.bytes -= start.payload.len();
         if self.held.is_empty() {

@@ -347,7 +347,7 @@ impl PrimCast {
             }
             let id = rank.1;
             self.log.truncate_first();
-            self.done.truncated(id);
+            self.done.truncated(id, rank.0);
             if dest.len() > 1 {
                 settled.push(id);
             }

@@ -75,8 +75,8 @@ fn who_was_brought_past_a_message_by_a_snapshot_is_asked_for_its_watermark() {
     for n in [0, 1] {
         // As if too much were kept: then a quorum is enough.
         let up = &mut net.all.get_mut(&process(1, n)).unwrap().process;
-        up.log.truncate_first();
-        up.done.truncated(id(1));
+        let ts = up.log.truncate_first().and_then(|entry| entry.final_ts).unwrap();
+        up.done.truncated(id(1), ts);
     }
     net.back(late);
     net.run_for(Duration::from_secs(2));

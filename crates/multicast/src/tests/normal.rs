@@ -37,7 +37,7 @@ fn an_ack_follows_its_record() {
     let record = place(&did, |did| {
         *did == Did::Persisted(Record::Append { from: 0, entries: entries.clone().into() })
     });
-    let to_own = place(&did, |did| *did == Did::Sent(process(0, 1), ack(e1(0), 1, 1)));
+    let to_own = place(&did, |did| *did == Did::Sent(process(0, 0), ack(e1(0), 1, 1)));
     let to_other = place(&did, |did| *did == Did::Sent(process(1, 0), remote_ack(0, e1(0), 1)));
     assert!(record < to_own && record < to_other, "{did:?}");
 }
@@ -59,14 +59,19 @@ fn a_follower_appends_without_gaps_and_repetitions() {
 /// Lines 46-50: a timestamp of another group moves the clock, and the group is told; the ceiling first.
 #[test]
 fn a_remote_ack_above_the_clock_is_shown_to_the_group() {
-    let mut follower = Net::one(&[3, 1], process(0, 2));
-    let mut did = follower.hears_remote(process(1, 0), 1, e1(1), 40);
-    did.extend(follower.idle());
-    assert!(matches!(did[0], Did::Persisted(Record::Ceiling(at)) if at >= Timestamp(40)));
-    let shown = [0, 1].map(|n| Did::Sent(process(0, n), ack(e1(0), 0, 40)));
-    assert_eq!(did[1..], shown);
-    follower.hears_remote(process(1, 0), 2, e1(1), 39);
-    assert!(follower.idle().is_empty(), "line 48: only if it is higher");
+    let shown = |sizes: &[u16], me: ProcessId| {
+        let mut one = Net::one(sizes, me);
+        let mut did = one.hears_remote(process(1, 0), 1, e1(1), 40);
+        did.extend(one.idle());
+        assert!(matches!(did[0], Did::Persisted(Record::Ceiling(at)) if at >= Timestamp(40)));
+        one.hears_remote(process(1, 0), 2, e1(1), 39);
+        assert!(one.idle().is_empty(), "line 48: only if it is higher");
+        did.split_off(1)
+    };
+    let to = |n| Did::Sent(process(0, n), ack(e1(0), 0, 40));
+    assert_eq!(shown(&[5, 1], process(0, 2)), [0, 1, 3, 4].map(to));
+    assert_eq!(shown(&[3, 1], process(0, 0)), [1, 2].map(to));
+    assert_eq!(shown(&[3, 1], process(0, 2)), [to(0)], "with the primary each is a quorum");
 }
 
 /// Line 47: who acknowledged a message knows it; the primary asks for it, and proposes it.
