@@ -174,6 +174,9 @@ pub struct Figures {
     cut: Option<u16>,
     /// Of all threads, clients among them, for each message that a client got.
     cpu_us_per_message: f64,
+    /// Of the thread that used the most. With a thread for each member (`--threads`): of the busiest member, what
+    /// would bound the throughput if each had a machine of its own.
+    busiest_us_per_message: f64,
     frames_per_message: f64,
     bytes_per_message: f64,
     /// Over all groups, with what was not measured.
@@ -213,6 +216,7 @@ impl Figures {
             threads: setup.threads,
             cut: setup.cut,
             cpu_us_per_message: per_message(outcome.cpu.as_secs_f64() * 1e6),
+            busiest_us_per_message: per_message(outcome.busiest.as_secs_f64() * 1e6),
             frames_per_message: per_message(outcome.frames as f64),
             bytes_per_message: per_message(outcome.bytes as f64),
             delivered: outcome.delivered,
@@ -267,8 +271,12 @@ fn print(figures: &Figures) -> anyhow::Result<()> {
     });
     output::print(&output::table(&head, rows))?;
     output::print(&format!(
-        "{:.1} us of CPU, {:.2} frames and {:.0} bytes for each message, over all replicas and clients",
-        figures.cpu_us_per_message, figures.frames_per_message, figures.bytes_per_message
+        "{:.1} us of CPU ({:.1} on the busiest thread), {:.2} frames and {:.0} bytes for each message, \
+         over all replicas and clients",
+        figures.cpu_us_per_message,
+        figures.busiest_us_per_message,
+        figures.frames_per_message,
+        figures.bytes_per_message
     ))?;
     if let Some(cut) = figures.cut {
         let across = figures

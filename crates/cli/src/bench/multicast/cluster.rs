@@ -85,6 +85,8 @@ pub struct Outcome {
     pub parts: Vec<(Duration, Part)>,
     /// Of all threads, in the measured parts.
     pub cpu: Duration,
+    /// Of the thread that used the most.
+    pub busiest: Duration,
     /// In the measured parts, by all members.
     pub frames: u64,
     pub bytes: u64,
@@ -205,6 +207,7 @@ impl Cluster {
         self.ask_all(|| Ask::Begin).await?;
         sleep(self.setup.warm_up).await;
         let (cpu, frames, bytes) = (cpu_time(), self.frames(), self.bytes());
+        let threads = thread_times()?;
         let mut lengths = Vec::new();
         let mut watch = Watch { begin: Instant::now(), shown: 0, total: self.measured() };
         if let Some(cut) = self.setup.cut {
@@ -220,6 +223,10 @@ impl Cluster {
         }
         self.control.set(Phase::Drain);
         let cpu = cpu_time().saturating_sub(cpu);
+        let used = thread_times()?.into_iter().map(|(thread, time)| {
+            time.saturating_sub(threads.get(&thread).copied().unwrap_or_default())
+        });
+        let busiest = used.max().unwrap_or_default();
         let (frames, bytes) = (self.frames() - frames, self.bytes() - bytes);
         let reports = self.drain().await?;
         let delivered = check(&reports)?;
@@ -228,7 +235,7 @@ impl Cluster {
             parts.iter_mut().zip(&report.parts).for_each(|(sum, part)| sum.merge(part));
         }
         let parts = lengths.into_iter().zip(parts).collect();
-        Ok(Outcome { parts, cpu, frames, bytes, delivered })
+        Ok(Outcome { parts, cpu, busiest, frames, bytes, delivered })
     }
 
     /// Waits until every client has had a message of its own that all groups delivered.
@@ -380,6 +387,20 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
+/// What each thread of this process has used, by its number.
+fn thread_times() -> anyhow::Result<BTreeMap<String, Duration>> {
+    let tasks =
+        std::fs::read_dir("/proc/self/task").context("cannot list this process's threads")?;
+    let time = |thread: &str| {
+        // Nanoseconds on a processor are the first of its numbers.
+        let numbers =
+            std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+        Some(Duration::from_nanos(numbers.split_whitespace().next()?.parse().ok()?))
+    };
+    let threads = tasks.filter_map(|task| task.ok()?.file_name().into_string().ok());
+    Ok(threads.filter_map(|thread| Some((thread.clone(), time(&thread)?))).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -416,6 +437,7 @@ mod tests {
         let outcome = run(setup, |_, _| ()).await.unwrap();
         let (_, part) = &outcome.parts[0];
         assert!(!part.client_ns.is_empty() && outcome.delivered >= part.client_ns.len());
+        assert!(outcome.busiest > Duration::ZERO && outcome.busiest <= outcome.cpu);
         // Each message reaches six replicas, two of them leaders.
         assert!(part.follower_ns.len() > part.leader_ns.len());
     }
