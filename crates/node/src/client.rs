@@ -8,11 +8,11 @@
 use crate::peer::WRITE_LEN;
 use crate::service::Service;
 use crate::shared::{Input, Shared};
-use crate::wire::{FrameReader, WireError, decode, encode};
 use bytes::BytesMut;
 use meridian_core::{Event, Time};
 use meridian_host::ConnectionId;
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_runtime::wire::{FrameReader, WireError, decode, encode};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::convert::Infallible;

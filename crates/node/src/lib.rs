@@ -12,7 +12,7 @@
 //! | [`journal`], [`storage`] | what the driver asks of the disk, and who does it |
 //! | [`blocks`] | the blocks; the log is [`meridian_runtime::wal`] |
 //! | `shared` | what the tasks of one server share |
-//! | `peer`, `client`, `wire` | connections |
+//! | `peer`, `client` | connections |
 #![forbid(unsafe_code)]
 
 pub mod blocks;
@@ -26,7 +26,6 @@ pub mod server;
 pub mod service;
 mod shared;
 pub mod storage;
-mod wire;
 
 pub use config::{NodeFile, prepare};
 pub use error::ServerError;

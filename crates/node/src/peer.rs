@@ -5,11 +5,11 @@
 
 use crate::service::Service;
 use crate::shared::{Input, Peer, Shared};
-use crate::wire::{FrameReader, WireError, decode, encode};
 use bytes::BytesMut;
 use meridian_core::link::{LinkEvent, Packet};
 use meridian_core::{Event, NodeId};
 use meridian_host::api::{Hello, Who};
+use meridian_runtime::wire::{FrameReader, WireError, decode, encode};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
@@ -60,7 +60,7 @@ async fn call_once<P: Service>(shared: &Shared<P>, peer: &Peer) -> Result<(), Wi
     let (from, reader, writer, met) = greeting
         .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))?;
     let met = met.inspect_err(|error| {
-        if matches!(error, WireError::Frame(_) | WireError::Protocol(_)) {
+        if matches!(error, WireError::Frame(_) | WireError::Refused(_)) {
             shared.on_bad(from, error);
         }
     });
@@ -76,7 +76,7 @@ fn check_peer<P: Service>(
     node: NodeId,
     hello: &Hello,
 ) -> Result<(), WireError> {
-    let wrong = |text: String| Err(WireError::Protocol(text));
+    let wrong = |text: String| Err(WireError::Refused(text));
     if hello.cluster != shared.topology.cluster {
         return wrong(format!("a node of cluster {}", hello.cluster));
     }
@@ -94,7 +94,7 @@ pub(crate) async fn answer<P: Service>(
 ) -> Result<(), WireError> {
     let (reader, writer, from) = stream;
     let Some(peer) = shared.peers.get(&node).filter(|_| node < shared.me) else {
-        return Err(WireError::Protocol(format!("node {} has no reason to call", node.0)));
+        return Err(WireError::Refused(format!("node {} has no reason to call", node.0)));
     };
     let mut out = BytesMut::new();
     encode(&mut out, &shared.hello())?;
@@ -105,7 +105,7 @@ pub(crate) async fn answer<P: Service>(
 
 fn log_end<P: Service>(shared: &Shared<P>, peer: &Peer, from: std::net::IpAddr, error: &WireError) {
     match error {
-        WireError::Frame(_) | WireError::Protocol(_) => shared.on_bad(from, error),
+        WireError::Frame(_) | WireError::Refused(_) => shared.on_bad(from, error),
         WireError::Link(_) | WireError::Io(_) | WireError::Closed => {
             let name = &shared.topology.node(peer.node).name;
             tracing::info!(peer = name, why = %error, "connection ended");

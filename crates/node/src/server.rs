@@ -9,10 +9,10 @@ use crate::peer;
 use crate::service::Service;
 use crate::shared::Shared;
 use crate::storage;
-use crate::wire::{FrameReader, WireError};
 use meridian_core::{NodeId, Topology};
 use meridian_host::Node;
 use meridian_host::api::{Hello, Who};
+use meridian_runtime::wire::{FrameReader, WireError};
 use std::cell::Cell;
 use std::future::Future;
 use std::net::IpAddr;
@@ -207,7 +207,7 @@ async fn greet<P: Service>(shared: Rc<Shared<P>>, stream: TcpStream, from: IpAdd
     let _counted = Counted::new(&shared.open);
     match serve_connection(&shared, stream, from).await {
         Ok(()) => (),
-        Err(error @ (WireError::Frame(_) | WireError::Protocol(_))) => shared.on_bad(from, &error),
+        Err(error @ (WireError::Frame(_) | WireError::Refused(_))) => shared.on_bad(from, &error),
         Err(error @ (WireError::Link(_) | WireError::Io(_) | WireError::Closed)) => {
             tracing::debug!(%from, why = %error, "connection ended");
         }
@@ -223,10 +223,10 @@ async fn serve_connection<P: Service>(
     let (reader, writer) = stream.into_split();
     let mut reader = FrameReader::new(reader);
     let hello = timeout(peer::HELLO_TIMEOUT, reader.next()).await;
-    let Ok(hello) = hello else { return Err(WireError::Protocol("no hello".into())) };
+    let Ok(hello) = hello else { return Err(WireError::Refused("no hello".into())) };
     let Hello { cluster, who } = hello?;
     if cluster != shared.topology.cluster {
-        return Err(WireError::Protocol(format!("someone of cluster {cluster}")));
+        return Err(WireError::Refused(format!("someone of cluster {cluster}")));
     }
     match who {
         Who::Node { node, .. } => peer::answer(shared, node, (reader, writer, from)).await,

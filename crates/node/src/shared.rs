@@ -3,12 +3,12 @@
 use crate::client::Client;
 use crate::journal::Blocks;
 use crate::service::Service;
-use crate::wire::WireError;
 use meridian_core::frame;
 use meridian_core::link::Link;
 use meridian_core::{Event, NodeId, Time, Topology};
 use meridian_host::ConnectionId;
 use meridian_host::api::{Hello, NodeStatus, Reply, ReplyBody, Who};
+use meridian_runtime::wire::WireError;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;

@@ -3,8 +3,9 @@
 //! A newer connection with the same peer replaces the older, so a link is fed by one at a time.
 
 use crate::application::{Application, Networked};
+use crate::hello::{Hello, VERSION};
 use crate::local::Local;
-use crate::wire::{self, FrameReader, Hello, WireError, encode};
+use crate::wire::{FrameReader, WireError, encode};
 use bytes::{Bytes, BytesMut};
 use std::convert::Infallible;
 use std::io;
@@ -213,7 +214,7 @@ async fn unblock<P: Networked, A: Application<P>>(
 /// has not lost its memory.
 pub(crate) fn check(ours: &Hello, theirs: &Hello, known: Option<u64>) -> Result<(), WireError> {
     let refused = |text: String| Err(WireError::Refused(text));
-    if theirs.version != wire::VERSION {
+    if theirs.version != VERSION {
         return refused(format!("{} speaks version {}", theirs.from, theirs.version));
     }
     if theirs.cluster != ours.cluster {
@@ -236,8 +237,7 @@ mod tests {
     fn hello(from: u16, to: u16) -> Hello {
         let process = |node| ProcessId { group: GroupId(0), node: NodeId(node) };
         let (from, to) = (process(from), process(to));
-        let version = wire::VERSION;
-        Hello { version, cluster: "a".into(), from, to, incarnation: 5, durable: false }
+        Hello { version: VERSION, cluster: "a".into(), from, to, incarnation: 5, durable: false }
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! | [`handle`] | members on threads, and how other threads speak with them |
 //! | `engine` | events into the process, effects out of it: batches |
 //! | `peer`, [`delay`] | what is on its way to another member |
-//! | `local`, `connection`, `wire` | tasks and sockets |
+//! | `local`, `connection`, `hello`, [`wire`] | tasks and sockets |
 //! | [`clock`] | the time that steps are given |
 //! | [`gate`] | the durability rule |
 //! | [`journal`], [`wal`], [`disk`] | the write-ahead log |
@@ -27,6 +27,7 @@ mod engine;
 pub mod error;
 pub mod gate;
 pub mod handle;
+mod hello;
 pub mod hosted;
 pub mod journal;
 mod local;
@@ -36,7 +37,7 @@ mod replica;
 pub mod storage;
 mod store;
 pub mod wal;
-mod wire;
+pub mod wire;
 
 pub use application::{Application, At, Networked};
 pub use clock::Clock;

@@ -1,7 +1,7 @@
 //! Another member: the link with it, what waits to be sent, and the present connection.
 
 use crate::delay::{Delay, Held};
-use crate::wire::{self, WireError, append, encode};
+use crate::wire::{WireError, append, encode};
 use bytes::{Buf, Bytes, BytesMut};
 use meridian_core::link::{Link, Packet};
 use meridian_core::{ProcessId, Time};
@@ -110,7 +110,7 @@ impl Peer {
         &mut self,
         now: Time,
         socket: Rc<OwnedWriteHalf>,
-        hello: Option<&wire::Hello>,
+        hello: Option<&crate::hello::Hello>,
     ) -> Result<u64, WireError> {
         self.signals.close.notify_waiters();
         self.connection += 1;

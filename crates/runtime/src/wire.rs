@@ -1,11 +1,10 @@
-//! Frames on a socket, and what is said first on each connection.
+//! Frames on a socket, and values in them.
 
 use bytes::{Bytes, BytesMut};
-use meridian_core::ProcessId;
 use meridian_core::frame::{self, FrameError};
 use meridian_core::link::LinkError;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use std::io;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
@@ -13,29 +12,9 @@ use tokio::net::tcp::OwnedReadHalf;
 /// How much is read at a time: room is made for what has arrived, never for what is announced.
 const READ_LEN: usize = 64 << 10;
 
-/// The version of what members say to each other, beside that of frames.
-pub(crate) const VERSION: u16 = 1;
-
-/// What each end of a connection says first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Hello {
-    /// [`VERSION`].
-    pub(crate) version: u16,
-    /// The name of the cluster: members of another are turned away.
-    pub(crate) cluster: String,
-    /// Who speaks.
-    pub(crate) from: ProcessId,
-    /// Whom it believes to speak to.
-    pub(crate) to: ProcessId,
-    /// Grows with each start of the speaker.
-    pub(crate) incarnation: u64,
-    /// Whether the speaker remembers what it said before its last start.
-    pub(crate) durable: bool,
-}
-
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WireError {
+pub enum WireError {
     /// What came is not ours to understand.
     #[error(transparent)]
     Frame(#[from] FrameError),
@@ -55,23 +34,30 @@ pub(crate) enum WireError {
 
 /// Takes frames off a socket.
 #[derive(Debug)]
-pub(crate) struct FrameReader {
+pub struct FrameReader {
     socket: OwnedReadHalf,
     buffer: BytesMut,
 }
 
 impl FrameReader {
-    pub(crate) fn new(socket: OwnedReadHalf) -> FrameReader {
+    /// Of this socket.
+    pub fn new(socket: OwnedReadHalf) -> FrameReader {
         FrameReader { socket, buffer: BytesMut::new() }
     }
 
     /// The body of the next frame that has arrived whole.
-    pub(crate) fn buffered(&mut self) -> Result<Option<Bytes>, WireError> {
+    ///
+    /// # Errors
+    /// If what has arrived is no frame.
+    pub fn buffered(&mut self) -> Result<Option<Bytes>, WireError> {
         Ok(frame::decode(&mut self.buffer)?)
     }
 
     /// Waits until more has arrived.
-    pub(crate) async fn fill(&mut self) -> Result<(), WireError> {
+    ///
+    /// # Errors
+    /// If the other end has gone.
+    pub async fn fill(&mut self) -> Result<(), WireError> {
         self.buffer.reserve(READ_LEN);
         match self.socket.read_buf(&mut self.buffer).await? {
             0 => Err(WireError::Closed),
@@ -79,8 +65,11 @@ impl FrameReader {
         }
     }
 
-    /// Waits for a frame.
-    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<T, WireError> {
+    /// Waits for a frame with a value.
+    ///
+    /// # Errors
+    /// If the other end has gone, or what arrives is no such frame.
+    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<T, WireError> {
         loop {
             if let Some(body) = self.buffered()? {
                 return decode(&body);
@@ -90,8 +79,11 @@ impl FrameReader {
     }
 }
 
-/// Reads a body.
-pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
+/// Reads a value that is all of a body.
+///
+/// # Errors
+/// If it is not one.
+pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     match take(body)? {
         (value, []) => Ok(value),
         (_, rest) => Err(FrameError::Body(format!("{} bytes too many", rest.len())).into()),
@@ -104,13 +96,23 @@ pub(crate) fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Wire
 }
 
 /// Appends a frame with `value` as its body.
-pub(crate) fn encode<T: Serialize>(into: &mut BytesMut, value: &T) -> Result<(), FrameError> {
+///
+/// # Errors
+/// If it is too long for a frame.
+pub fn encode<T: Serialize>(into: &mut BytesMut, value: &T) -> Result<(), FrameError> {
     frame::encode(into, |into| append(into, value))
 }
 
 /// Appends the bytes of a value.
 pub(crate) fn append<T: Serialize>(into: &mut impl Sink, value: &T) {
     postcard::serialize_with_flavor(value, Appended(into)).expect("writing to memory");
+}
+
+/// The bytes of a value.
+pub fn to_bytes<T: Serialize>(value: &T) -> Bytes {
+    let mut bytes = BytesMut::new();
+    append(&mut bytes, value);
+    bytes.freeze()
 }
 
 /// Where bytes are appended.
