@@ -76,10 +76,13 @@ pub fn quorum(members: usize) -> usize {
 
 /// The greatest value that a quorum has reached, given each member's.
 pub fn quorum_th<T: Ord + Default + Copy>(values: impl IntoIterator<Item = T>) -> T {
-    let mut values: SmallVec<[T; 8]> = values.into_iter().collect();
-    values.sort_unstable();
-    let quorum = quorum(values.len());
-    values.len().checked_sub(quorum).and_then(|at| values.get(at)).copied().unwrap_or_default()
+    let mut sorted: SmallVec<[T; 8]> = SmallVec::new();
+    for value in values {
+        let at = sorted.iter().position(|other| value < *other).unwrap_or(sorted.len());
+        sorted.insert(at, value);
+    }
+    let at = sorted.len().checked_sub(quorum(sorted.len()));
+    at.and_then(|at| sorted.get(at)).copied().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -127,8 +127,9 @@ impl Members {
 
     /// Whether `node` is a member of `group` in any configuration that is known.
     pub fn contains(&self, group: GroupId, node: NodeId) -> bool {
-        let configs = self.groups.get(&group);
-        configs.is_some_and(|configs| configs.values().any(|members| members.contains(&node)))
+        let Some(configs) = self.groups.get(&group) else { return false };
+        let latest = configs.last_key_value().is_some_and(|(_, members)| members.contains(&node));
+        latest || configs.values().any(|members| members.contains(&node))
     }
 
     /// Whether there is such a group.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How many entries a follower may be sent before it acknowledges the first of them.
-const WINDOW: u64 = 4096;
+const WINDOW: u64 = 1 << 16;
 
 impl PrimCast {
     /// Lines 31-32. START goes to the process of each group that is its primary as far as we know; who is not
@@ -124,7 +124,7 @@ impl PrimCast {
         self.show(out);
         self.acknowledge_to_others(out);
         self.count();
-        self.deliver_all(out);
+        let clock = self.deliver_all(out);
         if self.is_linearizable() && self.role == Role::Primary {
             self.tell_stability(out);
         }
@@ -132,7 +132,7 @@ impl PrimCast {
             self.truncate_delivered(out);
             self.upkeep.tell_at = self.untold.len() + TELL_AT; // What the owner holds back stays.
         }
-        self.raise_safe_ts();
+        self.raise_safe_ts(clock);
         self.catch_up();
         self.reconfigure(now, out);
     }
@@ -227,8 +227,9 @@ impl PrimCast {
         let leader = self.leader_of(self.e_cur);
         // In a group of up to three the primary and the receiver are a quorum, without the primary nothing is: a
         // follower has no use for what another acknowledges or shows.
-        let few = self.role == Role::Follower && self.peers().count() <= 2;
-        let peers = self.peers().filter(|peer| !few || *peer == leader);
+        let peers = self.peers();
+        let few = self.role == Role::Follower && peers.len() <= 2;
+        let peers = peers.filter(|peer| !few || *peer == leader);
         peers.for_each(|peer| out.send(peer, message.clone()));
     }
 
@@ -439,6 +440,9 @@ impl PrimCast {
     /// Lines 9-10 for our own group: what a quorum holds in `E_cur` is decided. Our own vote counts at once:
     /// what follows from it leaves this process only after our record, by the durability rule.
     fn count(&mut self) {
+        for group in self.remote.take_heard() {
+            self.decide_remote(group);
+        }
         if !self.stands() {
             return;
         }
@@ -462,9 +466,11 @@ impl PrimCast {
     /// Lines 26-30 and 53-56, with section 4.4.3: the queue's first has the least possible final timestamp
     /// of all in `T` (line 30); one behind it may pass if it conflicts with none before it. Lines 22 and 23
     /// cannot be what fails it once lines 28 and 29 hold.
-    fn deliver_all(&mut self, out: &mut Outbox<Self>) {
+    ///
+    /// Returns the clock up to which nothing can come any more.
+    fn deliver_all(&mut self, out: &mut Outbox<Self>) -> Timestamp {
         if !self.stands() {
-            return;
+            return Timestamp(0);
         }
         self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
         let mut leader = self.clocks.min_clock(self.e_cur.leader);
@@ -472,7 +478,10 @@ impl PrimCast {
         match self.mutation {
             Mutation::NoLeaderClock => leader = Timestamp(u64::MAX),
             Mutation::NoQuorumClock => quorum = Timestamp(u64::MAX),
-            Mutation::NoOrder => return self.deliver_any(leader.min(quorum), out),
+            Mutation::NoOrder => {
+                self.deliver_any(leader.min(quorum), out);
+                return leader.min(quorum);
+            }
             _ => {}
         }
         let clock = leader.min(quorum);
@@ -508,6 +517,7 @@ impl PrimCast {
             let message = Message::Ready(ids);
             self.processes(group).for_each(|to| out.send(to, message.clone()));
         }
+        clock
     }
 
     /// A planted bug: whatever is final first, without line 30's order.

@@ -5,12 +5,12 @@
 //! together, and no message causes anything at a group that it does not go to.
 
 use crate::done::Known;
-use crate::message::{Epoch, Message, RemoteEntry, Timestamp};
+use crate::message::{Dest, Epoch, Message, RemoteEntry, Timestamp};
 use crate::process::{Mutation, PrimCast, Role};
 use crate::remote::{Fits, Proposal};
 use crate::upkeep::RETRY;
 use meridian_core::{GroupId, Outbox, ProcessId, Time};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// So many entries are in one message at most.
@@ -101,11 +101,14 @@ impl PrimCast {
         }
         let (epoch, len, clock) = (self.e_cur, self.log.len(), self.clock);
         let message = Message::RemoteAck { epoch, len, clock };
-        let new = self
-            .log
-            .iter_from(self.remote_acked)
-            .flat_map(|(_, slot)| slot.entry.start.dest.iter());
-        let groups: BTreeSet<_> = new.copied().filter(|group| *group != self.me.group).collect();
+        let mut groups = Dest::new();
+        for (_, slot) in self.log.iter_from(self.remote_acked) {
+            for group in &slot.entry.start.dest {
+                if *group != self.me.group && !groups.contains(group) {
+                    groups.push(*group);
+                }
+            }
+        }
         self.remote_acked = len;
         for group in &groups {
             for process in self.processes(*group) {
@@ -161,7 +164,7 @@ impl PrimCast {
         if self.mutation != Mutation::ForgetsBump {
             self.raise_clock(highest, out); // Shown to the group when idle: the BUMP of line 50.
         }
-        self.decide_remote(from.group);
+        self.remote.heard(from.group);
     }
 
     /// Line 47, cumulative.
@@ -180,7 +183,7 @@ impl PrimCast {
                 learner.epoch.unwrap_or(Epoch { config: 0, number: 0, leader: from.node });
             learner.clocks.note(from.node, epoch, clock, current);
         }
-        self.decide_remote(from.group);
+        self.remote.heard(from.group);
     }
 
     /// Lines 9-10 for another group.

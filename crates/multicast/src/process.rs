@@ -284,11 +284,10 @@ impl PrimCast {
         self.safe
     }
 
-    /// What was safe is safe for ever, though a new primary has shown no clock yet.
-    pub(crate) fn raise_safe_ts(&mut self) {
+    /// Nothing up to `clock` can come any more. What was safe is safe for ever, though a new primary has shown no clock
+    /// yet.
+    pub(crate) fn raise_safe_ts(&mut self, clock: Timestamp) {
         if self.stands() {
-            let clock = self.clocks.min_clock(self.e_cur.leader);
-            let clock = clock.min(self.clocks.quorum_clock(self.voters()));
             let first = self.log.queue().first().map(|((bound, _), _)| bound);
             let safe = first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1));
             self.safe = self.safe.max(safe);
@@ -421,7 +420,7 @@ impl PrimCast {
     }
 
     /// The other processes of the group, in the configuration in force and in those to come.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = ProcessId> + use<> {
+    pub(crate) fn peers(&self) -> impl ExactSizeIterator<Item = ProcessId> + use<> {
         let me = self.me;
         let mut peers: SmallVec<[ProcessId; 4]> = SmallVec::new();
         let from = self.e_cur.config.min(self.members.number(me.group));

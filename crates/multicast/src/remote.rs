@@ -12,6 +12,7 @@ use crate::clocks::{Clocks, quorum_th};
 use crate::log::Locals;
 use crate::message::{Epoch, Timestamp};
 use meridian_core::{GroupId, MessageId, NodeId, Table, Time};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
 /// An entry of another group's `T`.
@@ -57,6 +58,8 @@ pub struct Remote {
     early: Table<MessageId, Early>,
     /// Those that came early, in the order in which they did; some have been proposed meanwhile.
     came: VecDeque<(Time, MessageId)>,
+    /// The groups that said something since it was last looked what of theirs is decided.
+    heard: SmallVec<[GroupId; 4]>,
 }
 
 /// How a part of a stream fits.
@@ -79,6 +82,18 @@ impl Remote {
     /// The same, if it said anything.
     pub fn known(&self, group: GroupId) -> Option<&Learner> {
         self.groups.get(&group)
+    }
+
+    /// `group` said something that may decide its proposals.
+    pub fn heard(&mut self, group: GroupId) {
+        if !self.heard.contains(&group) {
+            self.heard.push(group);
+        }
+    }
+
+    /// The groups that did so since this was last asked.
+    pub fn take_heard(&mut self) -> impl Iterator<Item = GroupId> + use<> {
+        std::mem::take(&mut self.heard).into_iter()
     }
 
     /// A message that our `T` does not hold was proposed by `by`.

@@ -278,11 +278,7 @@ impl PrimCast {
     }
 
     /// Shows our clock to the groups that messages which are not delivered here go to.
-    pub(crate) fn show_clock_to_others(
-        &mut self,
-        told: &BTreeSet<GroupId>,
-        out: &mut Outbox<Self>,
-    ) {
+    pub(crate) fn show_clock_to_others(&mut self, told: &[GroupId], out: &mut Outbox<Self>) {
         let groups: Vec<_> = self.stable.shared.keys().copied().collect();
         let message =
             Message::RemoteAck { epoch: self.e_cur, len: self.log.len(), clock: self.clock };
