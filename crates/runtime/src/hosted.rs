@@ -33,6 +33,9 @@ pub trait Hosted: Networked + Send {
     /// How many messages it has delivered.
     fn position(&self) -> Position;
 
+    /// How much memory the messages take that it keeps to order or repeat them, in bytes.
+    fn log_bytes(&self) -> usize;
+
     /// Rebuilds what `record` says; tells what the owner was told then.
     fn recover(&mut self, record: Self::Record) -> Told;
 
@@ -50,6 +53,10 @@ impl Hosted for PrimCast {
 
     fn position(&self) -> Position {
         self.delivered()
+    }
+
+    fn log_bytes(&self) -> usize {
+        PrimCast::log_bytes(self)
     }
 
     fn recover(&mut self, record: Self::Record) -> Told {

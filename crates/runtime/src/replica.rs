@@ -33,6 +33,7 @@ pub(crate) enum Ask<P: Hosted> {
         done: Done,
     },
     SafeTs(oneshot::Sender<Timestamp>),
+    LogBytes(oneshot::Sender<usize>),
     Keep {
         position: Position,
         state: Bytes,
@@ -257,6 +258,9 @@ impl<P: Hosted> Application<P> for Replica<P> {
             Ask::Multicast { message, done } => self.multicast(at, message, done),
             Ask::SafeTs(answer) => {
                 let _ = answer.send(at.process.safe_ts()); // Who asked has given up.
+            }
+            Ask::LogBytes(answer) => {
+                let _ = answer.send(at.process.log_bytes()); // Who asked has given up.
             }
             Ask::Keep { position, state } => self.keep(position, state),
             Ask::Never(never, _) => match never {},
