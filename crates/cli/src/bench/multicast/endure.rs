@@ -321,10 +321,6 @@ impl<'a> Run<'a> {
         if self.args.freezes() { "frozen" } else { "killed" }
     }
 
-    fn is_down(&self) -> bool {
-        self.away.gone.is_some() && self.away.back.is_none()
-    }
-
     /// Looks at what the replicas take, which counts if it is more than before.
     fn look(&mut self) {
         self.looked = Instant::now();
@@ -351,8 +347,9 @@ impl<'a> Run<'a> {
             memory >> 20,
             disk >> 20,
         ));
-        let down = self.is_down();
-        self.samples.push(Sample { messages, seconds, messages_per_second, down, replicas });
+        let last = self.begin + Duration::from_secs_f64(since);
+        let away = self.away.gone.is_some() && self.away.returned.is_none_or(|at| at >= last);
+        self.samples.push(Sample { messages, seconds, messages_per_second, away, replicas });
     }
 
     fn say(&self, text: &str) {

@@ -44,8 +44,8 @@ pub struct Sample {
     pub seconds: f64,
     /// Since the sample before.
     pub messages_per_second: f64,
-    /// Whether a replica is down.
-    pub down: bool,
+    /// Whether a replica was down, or on its way back, at some time since the sample before.
+    pub away: bool,
     /// By node.
     pub replicas: Vec<Usage>,
 }
@@ -74,7 +74,8 @@ impl Flatness {
         Flatness { what, median, greatest, growth, flat }
     }
 
-    /// Of a replica that was away, by what is usual at the others.
+    /// Of a replica that was away, while it was there, by what is usual at the others: it has read a log and
+    /// taken in a state since.
     pub fn beside(what: String, values: &[f64], usual: f64) -> Flatness {
         let greatest = greatest(values);
         let flat = greatest <= (PEAK_MAX * usual).max(usual + SLACK);
@@ -97,7 +98,9 @@ pub fn judge(names: &[String], away: usize, samples: &[Sample]) -> Vec<Flatness>
         let others: Vec<Flatness> =
             others.map(|node| Flatness::of(what(node), &values(node))).collect();
         let usual = greatest(&others.iter().map(|other| other.median).collect::<Vec<_>>());
-        all.push(Flatness::beside(what(away), &values(away), usual));
+        let there = values(away).into_iter().zip(samples).filter(|(_, sample)| !sample.away);
+        let there: Vec<f64> = there.map(|(value, _)| value).collect();
+        all.push(Flatness::beside(what(away), &there, usual));
         all.extend(others);
     }
     all
@@ -167,14 +170,16 @@ mod tests {
                 messages: at,
                 seconds: 0.0,
                 messages_per_second: 0.0,
-                down: false,
+                away: (10..31).contains(&at),
                 replicas: of(at).map(usage).to_vec(),
             };
             let samples: Vec<Sample> = (0..SAMPLES).map(sample).collect();
             let judged = judge(&names, 2, &samples).into_iter();
             judged.filter(|judged| !judged.flat).map(|judged| judged.what).collect()
         };
-        assert!(wrong(|at| [80, 81, if at > 10 && at < 30 { 0 } else { 80 }]).is_empty());
+        // It is down, and reads its log.
+        assert!(wrong(|at| [80, 81, if at == 30 { 500 } else { 80 }]).is_empty());
+        assert_eq!(wrong(|at| [80, 81, if at == 31 { 500 } else { 80 }]), ["n2 memory"]);
         assert_eq!(wrong(|at| [80, 80 + 10 * at, 80]), ["n1 memory"]);
         assert_eq!(wrong(|at| [80, 80, 80 + 10 * at]), ["n2 memory"]);
     }
