@@ -6,7 +6,7 @@
 //! - P3: deliveries that conflict ascend in (final timestamp, id).
 
 use crate::clocks::Clocks;
-use crate::done::Done;
+use crate::done::{Done, Known};
 use crate::epoch::Election;
 use crate::log::Log;
 use crate::members::{Config, Members};
@@ -301,6 +301,15 @@ impl PrimCast {
         let clock = self.clocks.min_clock(self.e_cur.leader);
         let clock = clock.min(self.clocks.quorum_clock(self.voters()));
         ts <= clock && self.log.queue().is_free((Timestamp(ts.0 + 1), LEAST), touches)
+    }
+
+    /// The final timestamp of a message that was delivered here, or to whoever gave the state that this process
+    /// goes on from; `None` also if its client waits for it no more.
+    pub fn delivered_at(&self, id: MessageId) -> Option<Timestamp> {
+        match self.done.known(id) {
+            Known::Delivered(ts) => Some(ts),
+            Known::No | Known::Ended => None,
+        }
     }
 
     /// How many messages are proposed and not delivered.
