@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::process::{Command, Output};
 
 /// So long that the others drop from their logs what the replica that is down lacks.
-const LONG: &str = "8192";
+const LONG: &str = "4096";
 
 fn endure(dir: &tempfile::TempDir, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
