@@ -349,7 +349,7 @@ impl<P: Hosted> Application<P> for Replica<P> {
 mod tests {
     use super::*;
     use meridian_core::{Effect, Event, NodeId, Outbox, Process};
-    use meridian_multicast::{Output, PrimCast, Protocol};
+    use meridian_multicast::{Output, PrimCast};
 
     const ME: ProcessId = ProcessId { group: GroupId(0), node: NodeId(0) };
 
