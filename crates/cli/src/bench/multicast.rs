@@ -51,8 +51,8 @@ order. That is its state, which a snapshot carries. The command fails if
   - a replica has not delivered exactly what was multicast to its group
   - the replica does not return
   - memory or disk of a replica are not flat, in runs of 500000 messages or more. Over the last three
-    quarters of the samples the greatest value may be twice the median, and the trend (Theil-Sen) may add a
-    quarter of the median; less than 16 MiB counts as nothing. The replica that was down is measured by
+    quarters of the samples the greatest value may be twice the median, and the trend (Theil-Sen, between
+    samples with or without the replica) may add a quarter of the median; 16 MiB count as nothing. The replica that was down is measured by
     the others' medians, when it has returned: while it reads its log it takes several times that log.
 
 Examples:

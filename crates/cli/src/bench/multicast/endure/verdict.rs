@@ -64,11 +64,12 @@ pub struct Flatness {
 
 impl Flatness {
     /// Of a replica that was always there: of the last three quarters of its values, as the first is for
-    /// filling what has a limit.
-    pub fn of(what: String, values: &[f64]) -> Flatness {
-        let values = &values[values.len() / 4..];
-        let (median, greatest) = (median(values), greatest(values));
-        let growth = slope(values) * values.len().saturating_sub(1) as f64;
+    /// filling what has a limit. With each goes whether another replica was away: then more is kept.
+    pub fn of(what: String, values: &[(f64, bool)]) -> Flatness {
+        let last = &values[values.len() / 4..];
+        let growth = slope(last) * last.len().saturating_sub(1) as f64;
+        let last: Vec<f64> = last.iter().map(|(value, _)| *value).collect();
+        let (median, greatest) = (median(&last), greatest(&last));
         let flat = greatest <= (PEAK_MAX * median).max(median + SLACK)
             && growth <= (GROWTH_MAX * median).max(SLACK);
         Flatness { what, median, greatest, growth, flat }
@@ -90,15 +91,16 @@ pub fn judge(names: &[String], away: usize, samples: &[Sample]) -> Vec<Flatness>
         [("memory", |usage| usage.memory), ("disk", |usage| usage.disk)];
     let mut all = Vec::new();
     for (quantity, get) in quantities {
-        let values = |node: usize| -> Vec<f64> {
-            samples.iter().map(|sample| get(&sample.replicas[node]) as f64).collect()
+        let values = |node: usize| -> Vec<(f64, bool)> {
+            let value = |sample: &Sample| (get(&sample.replicas[node]) as f64, sample.away);
+            samples.iter().map(value).collect()
         };
         let what = |node: usize| format!("{} {quantity}", names[node]);
         let others = (0..names.len()).filter(|node| *node != away);
         let others: Vec<Flatness> =
             others.map(|node| Flatness::of(what(node), &values(node))).collect();
         let usual = greatest(&others.iter().map(|other| other.median).collect::<Vec<_>>());
-        let there = values(away).into_iter().zip(samples).filter(|(_, sample)| !sample.away);
+        let there = values(away).into_iter().filter(|(_, away)| !away);
         let there: Vec<f64> = there.map(|(value, _)| value).collect();
         all.push(Flatness::beside(what(away), &there, usual));
         all.extend(others);
@@ -120,11 +122,12 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The median of the slopes between any two values (Theil and Sen): a few that stand out do not bend it.
-fn slope(values: &[f64]) -> f64 {
-    let pairs = values.iter().enumerate().flat_map(|(at, first)| {
-        let later = values[at + 1..].iter().enumerate();
-        later.map(move |(distance, second)| (second - first) / (distance + 1) as f64)
+/// The median of the slopes between any two values of one kind (Theil and Sen): a few that stand out do not
+/// bend it, nor does the step from one kind to the other.
+fn slope(values: &[(f64, bool)]) -> f64 {
+    let pairs = values.iter().enumerate().flat_map(|(at, (first, kind))| {
+        let later = (1..).zip(&values[at + 1..]).filter(move |(_, (_, other))| other == kind);
+        later.map(move |(distance, (second, _))| (second - first) / f64::from(distance))
     });
     median(&pairs.collect::<Vec<_>>())
 }
@@ -136,14 +139,16 @@ mod tests {
     const MIB: f64 = 1_048_576.0;
 
     fn flatness(value: impl Fn(u64) -> f64) -> Flatness {
-        let values: Vec<f64> = (0..SAMPLES).map(|at| value(at) * MIB).collect();
-        Flatness::of("it".into(), &values)
+        let values = (0..SAMPLES).map(|at| (value(at) * MIB, (10..31).contains(&at)));
+        Flatness::of("it".into(), &values.collect::<Vec<_>>())
     }
 
     #[test]
     fn what_fills_up_and_stays_or_goes_up_and_down_is_flat() {
         assert!(flatness(|at| (at * 10).min(80) as f64).flat);
         assert!(flatness(|at| (60 + at * 37 % 50) as f64).flat);
+        // More is kept while a replica is away.
+        assert!(flatness(|at| if (10..31).contains(&at) { 100.0 } else { 60.0 }).flat);
         // One peak, as while a snapshot is made.
         assert!(flatness(|at| if at == 33 { 180.0 } else { 100.0 }).flat);
         assert!(flatness(|_| 0.0).flat);
@@ -153,9 +158,11 @@ mod tests {
     fn what_grows_is_not_flat() {
         // A hundred bytes for each of ten million messages, beside what is there anyway.
         assert!(!flatness(|at| 80.0 + at as f64 * 25.0).flat);
-        // Three bytes.
-        assert!(!flatness(|at| 80.0 + at as f64 * 0.75).flat);
-        // Only while a replica is down.
+        // Five bytes.
+        assert!(!flatness(|at| 80.0 + at as f64 * 1.25).flat);
+        // The same, though less is kept when the replica is back.
+        assert!(!flatness(|at| at as f64 * 1.25 + if at < 31 { 80.0 } else { 60.0 }).flat);
+        // Only while a replica is away.
         assert!(!flatness(|at| 80.0 + at.clamp(10, 30) as f64 * 10.0).flat);
         // At the very end.
         assert!(!flatness(|at| if at < 38 { 80.0 } else { 400.0 }).flat);
