@@ -41,7 +41,7 @@ pub enum MulticastCommand {
     #[command(after_help = "\
 Each replica is a process of its own with a write-ahead log, over TCP on 127.0.0.0/8. All but one multicast.
 That one is killed (SIGKILL) after a quarter of the messages and started again after three quarters, on the
-log that it had; the others have dropped from theirs what it lacks, so one of them sends it a snapshot. It
+log that it had; the others drop what it lacks when that is long, and then one of them sends it a snapshot. It
 then multicasts a message itself: it has returned when that is delivered at it. With --freeze it is stopped
 and goes on with what it held in memory.
 
@@ -52,8 +52,9 @@ order. That is its state, which a snapshot carries. The command fails if
   - the replica does not return
   - memory or disk of a replica are not flat, in runs of 500000 messages or more. Over the last three
     quarters of the samples the greatest value may be twice the median, and the trend (Theil-Sen, between
-    samples with or without the replica) may add a quarter of the median; 16 MiB count as nothing. The replica that was down is measured by
-    the others' medians, when it has returned: while it reads its log it takes several times that log.
+    samples with the replica or without it) may add a quarter of the median; 16 MiB count as nothing. The
+    replica that was down is measured by the others' medians once it has returned: while it reads its log
+    it takes several times that log.
 
 Examples:
   meridian bench multicast endure

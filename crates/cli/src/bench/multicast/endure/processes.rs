@@ -164,7 +164,7 @@ impl Processes {
         }
     }
 
-    /// Kills a replica: no goodbye, and what it has not made durable is lost.
+    /// Kills a replica: no goodbye, and what it has not written is lost.
     pub fn kill(&mut self, node: u16) {
         self.places[usize::from(node)].running = None;
     }
