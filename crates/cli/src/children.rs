@@ -6,7 +6,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use tokio::process::Command;
@@ -72,7 +72,7 @@ impl Children {
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0); // Ctrl-C is for the demo alone: it stops the servers in order.
-        die_with_parent(&mut command, Signal::KILL);
+        die_with_parent(command.as_std_mut(), Signal::KILL);
         let mut process =
             command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
         let pid = process.id().expect("just started");
@@ -123,7 +123,7 @@ impl Children {
 }
 
 /// Lets the kernel send `signal` to the command when the thread that spawns it ends.
-pub fn die_with_parent(command: &mut Command, signal: Signal) {
+pub fn die_with_parent(command: &mut std::process::Command, signal: Signal) {
     let parent = rustix::process::getpid();
     let ask = move || {
         rustix::process::set_parent_process_death_signal(Some(signal))?;

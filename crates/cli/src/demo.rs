@@ -247,7 +247,7 @@ Ctrl-C stops everything.",
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(command).current_dir(mount);
         shell.env(cluster::CLUSTER_VARIABLE, self.data.cluster_path());
-        die_with_parent(&mut shell, Signal::HUP);
+        die_with_parent(shell.as_std_mut(), Signal::HUP);
         let mut running = shell.spawn().context("cannot run sh")?;
         let pid = running.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let mut asked_to_end = false;

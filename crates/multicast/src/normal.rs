@@ -429,14 +429,6 @@ impl PrimCast {
         }
     }
 
-    pub(crate) fn on_pull(&mut self, from: ProcessId, id: MessageId, out: &mut Outbox<Self>) {
-        let start = self.log.slot(id).map(|slot| &slot.entry.start);
-        let start = start.or_else(|| self.starts.get(id));
-        if let Some(start) = start.filter(|start| start.dest.contains(&from.group)) {
-            out.send(from, Message::Start(start.clone()));
-        }
-    }
-
     /// Lines 9-10 for our own group: what a quorum holds in `E_cur` is decided. Our own vote counts at once:
     /// what follows from it leaves this process only after our record, by the durability rule.
     fn count(&mut self) {

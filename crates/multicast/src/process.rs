@@ -302,6 +302,15 @@ impl PrimCast {
         ts <= clock && self.log.queue().is_free((Timestamp(ts.0 + 1), LEAST), touches)
     }
 
+    /// The final timestamp of a message that was delivered here, or to whoever gave the state that this process
+    /// goes on from; `None` also if its client waits for it no more.
+    pub fn delivered_at(&self, id: MessageId) -> Option<Timestamp> {
+        match self.done.known(id) {
+            Known::Delivered(ts) => Some(ts),
+            Known::No | Known::Ended => None,
+        }
+    }
+
     /// How many messages are proposed and not delivered.
     pub fn pending(&self) -> usize {
         self.log.pending()

@@ -15,6 +15,10 @@ use meridian_core::{GroupId, MessageId, NodeId, Table, Time};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
+/// So many names are kept of messages that have been proposed meanwhile, beside as many as have not: they
+/// are looked through in one go.
+const CAME_SPARE: usize = 4096;
+
 /// An entry of another group's `T`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Proposal {
@@ -100,6 +104,11 @@ impl Remote {
     pub fn come(&mut self, id: MessageId, by: GroupId, now: Time) {
         if self.early.insert_new(id, || Early { by, locals: Locals::new() }) {
             self.came.push_back((now, id));
+            // Only a primary asks what is unknown, and what it waits for long may stand first.
+            if self.came.len() > 2 * self.early.len() + CAME_SPARE {
+                let Remote { came, early, .. } = self;
+                came.retain(|(_, id)| early.contains(id));
+            }
         }
     }
 
@@ -264,5 +273,19 @@ mod tests {
             learner.on_ack(*node, epoch(1), 3);
         }
         assert_eq!(decided(&mut learner), [1], "acknowledged up to 3, not with it");
+    }
+
+    #[test]
+    fn what_was_proposed_meanwhile_is_forgotten_also_where_nobody_asks() {
+        let (mut remote, group) = (Remote::default(), GroupId(1));
+        for sequence in 0..100_000 {
+            remote.come(id(sequence), group, Time(sequence));
+            if sequence >= 10 && sequence != 77 {
+                remote.take(id(sequence));
+            }
+            assert!(remote.came.len() <= CAME_SPARE + 2 * 12, "{}", remote.came.len());
+        }
+        let unknown: Vec<_> = (0..10).chain([77]).map(|sequence| (id(sequence), group)).collect();
+        assert_eq!(remote.unknown(Time(100_000), 100), unknown);
     }
 }

@@ -22,8 +22,10 @@ pub(crate) const RETRY: Duration = Duration::from_secs(1);
 /// So many deliveries are told before a second has passed, so that `T` stays short when they are many.
 pub(crate) const TELL_AT: usize = 4096;
 
-/// How many stuck messages are asked about at a time: the first ones hold up all others.
-const STUCK_AT_ONCE: usize = 32;
+/// How many stuck messages are asked about at a time, and about how many bytes of them are sent: the first
+/// ones hold up all others. When a primary dies, thousands may be stuck that were on their way to it.
+const STUCK_AT_ONCE: usize = 1024;
+const STUCK_BYTES: usize = 4 << 20;
 
 /// How much of `T` is kept, in bytes and in entries, for a member that is away; after that it is brought
 /// up by a snapshot.
@@ -55,6 +57,8 @@ pub(crate) struct Upkeep {
     pub kept_for: BTreeSet<GroupId>,
     /// The greatest rank among the deliveries that are durable and applied.
     settled: Option<Rank>,
+    /// How many bytes of messages others were given that asked for them, since the stuck were last asked about.
+    given: usize,
 }
 
 impl Default for Upkeep {
@@ -72,6 +76,7 @@ impl Default for Upkeep {
             tell_at: TELL_AT,
             kept_for: BTreeSet::new(),
             settled: None,
+            given: 0,
         }
     }
 }
@@ -109,6 +114,7 @@ impl PrimCast {
         self.watch_leader(now, out);
         if now.since(self.upkeep.stuck_at) >= RETRY {
             self.upkeep.stuck_at = now;
+            self.upkeep.given = 0;
             self.ask_about_stuck(now, out);
             self.pull_unknown(now, out);
             self.starts.again(Time(now.0.saturating_sub(2 * RETRY.as_nanos() as u64)));
@@ -172,8 +178,10 @@ impl PrimCast {
                 && slot.entry.start.dest.len() > 1
                 && now.since(slot.since) > RETRY
         });
+        let mut bytes = 0;
         for slot in stuck.take(STUCK_AT_ONCE) {
             let start = &slot.entry.start;
+            bytes += start.payload.len();
             for group in start.dest.iter() {
                 let ours = *group == self.me.group;
                 let decided = slot.locals.iter().any(|(of, _)| of == group);
@@ -184,6 +192,9 @@ impl PrimCast {
                         out.send(process, Message::Start(start.clone()));
                     }
                 }
+            }
+            if bytes > STUCK_BYTES {
+                break;
             }
         }
     }
@@ -207,13 +218,30 @@ impl PrimCast {
     fn send_again(&mut self, now: Time, out: &mut Outbox<Self>) {
         let Upkeep { sent, .. } = &mut self.upkeep;
         let late = sent.values_mut().filter(|(_, at)| now.since(*at) >= RETRY);
+        let mut bytes = 0;
         for (start, at) in late.take(STUCK_AT_ONCE) {
             *at = now;
+            bytes += start.payload.len();
             for group in start.dest.iter() {
                 for node in self.members.of(*group) {
                     out.send(group.of(*node), Message::Start(start.clone()));
                 }
             }
+            if bytes > STUCK_BYTES {
+                break;
+            }
+        }
+    }
+
+    /// Another group's primary asks for a message. Many that are long are given a part at a time.
+    pub(crate) fn on_pull(&mut self, from: ProcessId, id: MessageId, out: &mut Outbox<Self>) {
+        let start = self.log.slot(id).map(|slot| &slot.entry.start);
+        let start = start.or_else(|| self.starts.get(id));
+        if let Some(start) = start.filter(|start| start.dest.contains(&from.group))
+            && self.upkeep.given <= STUCK_BYTES
+        {
+            self.upkeep.given += start.payload.len();
+            out.send(from, Message::Start(start.clone()));
         }
     }
 

@@ -33,6 +33,12 @@ pub trait Hosted: Networked + Send {
     /// How many messages it has delivered.
     fn position(&self) -> Position;
 
+    /// The timestamp of a message that is among those, if its sender still waits for it.
+    fn delivered_at(&self, id: MessageId) -> Option<Timestamp>;
+
+    /// How much memory the messages take that it keeps to order or repeat them, in bytes.
+    fn log_bytes(&self) -> usize;
+
     /// Rebuilds what `record` says; tells what the owner was told then.
     fn recover(&mut self, record: Self::Record) -> Told;
 
@@ -50,6 +56,14 @@ impl Hosted for PrimCast {
 
     fn position(&self) -> Position {
         self.delivered()
+    }
+
+    fn delivered_at(&self, id: MessageId) -> Option<Timestamp> {
+        PrimCast::delivered_at(self, id)
+    }
+
+    fn log_bytes(&self) -> usize {
+        PrimCast::log_bytes(self)
     }
 
     fn recover(&mut self, record: Self::Record) -> Told {

@@ -153,6 +153,16 @@ impl<P: Hosted> Member<P> {
         told.await.map_err(|_| MemberError::Stopped)
     }
 
+    /// How much memory the messages take that it keeps to order or repeat them, in bytes.
+    ///
+    /// # Errors
+    /// If the member has stopped.
+    pub async fn log_bytes(&self) -> Result<usize, MemberError> {
+        let (answer, told) = oneshot::channel();
+        self.handle.request(Ask::LogBytes(answer)).await?;
+        told.await.map_err(|_| MemberError::Stopped)
+    }
+
     /// The program's state after its first `position` deliveries. With it the member can bring up one
     /// that was away too long and, if it keeps a log on disk, replace the log by something shorter:
     /// a program that runs for long gives it now and then.

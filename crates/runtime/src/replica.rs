@@ -33,6 +33,7 @@ pub(crate) enum Ask<P: Hosted> {
         done: Done,
     },
     SafeTs(oneshot::Sender<Timestamp>),
+    LogBytes(oneshot::Sender<usize>),
     Keep {
         position: Position,
         state: Bytes,
@@ -75,6 +76,9 @@ pub(crate) struct Replica<P: Hosted> {
     kept_bytes: usize,
     /// Whether `kept` has lost deliveries.
     gap: bool,
+    /// Own messages that the installed state may contain, as the process knows of their delivery; it is sure
+    /// when all up to this position is told.
+    overtaken: Option<(Position, Vec<(u64, Timestamp)>)>,
     /// Who needs the program's state.
     wanted: Vec<ProcessId>,
     protocol: PhantomData<fn(P)>,
@@ -99,6 +103,7 @@ impl<P: Hosted> Replica<P> {
             kept: Kept::default(),
             kept_bytes: 0,
             gap: false,
+            overtaken: None,
             wanted: Vec::new(),
             protocol: PhantomData,
         }
@@ -165,28 +170,48 @@ impl<P: Hosted> Replica<P> {
                 self.remember(&delivery);
                 let (id, ts) = (delivery.start.id, delivery.ts);
                 self.tell(Delivered::Message(delivery));
-                if id.client == self.client
-                    && let Some(UnderWay { done: Some(done), .. }) =
-                        self.under_way.remove(&id.sequence)
-                {
-                    let _ = done.send(Ok(ts)); // Who asked has given up.
-                }
+                self.end(id, Ok(ts));
             }
             Told::Install { position: _, state } => match postcard::from_bytes(&state) {
                 Ok(kept) => self.install(kept),
                 Err(error) => tracing::error!(%error, "a peer's state cannot be read"),
             },
             Told::Wanted(to) => self.wanted.push(to),
-            Told::Refused(id, group) => {
-                if id.client == self.client
-                    && let Some(UnderWay { done: Some(done), .. }) =
-                        self.under_way.remove(&id.sequence)
-                {
-                    let _ = done.send(Err(MulticastError::Unreachable(group))); // Who asked has given up.
-                }
-            }
+            Told::Refused(id, group) => self.end(id, Err(MulticastError::Unreachable(group))),
             Told::Nothing => {}
         }
+    }
+
+    /// Tells the sender of an own message what became of it.
+    fn end(&mut self, id: MessageId, what: Result<Timestamp, MulticastError>) {
+        if id.client == self.client
+            && let Some(UnderWay { done: Some(done), .. }) = self.under_way.remove(&id.sequence)
+        {
+            let _ = done.send(what); // Who asked has given up.
+        }
+    }
+
+    /// Nobody tells of deliveries that an installed state contains.
+    fn find_overtaken(&mut self, at: &At<'_, P>) {
+        let known = self.under_way.keys().filter_map(|sequence| {
+            let id = MessageId { client: self.client, sequence: *sequence };
+            Some((*sequence, at.process.delivered_at(id)?))
+        });
+        self.overtaken = Some((at.process.position(), known.collect()));
+    }
+
+    fn end_overtaken(&mut self) {
+        let last = self.last();
+        if let Some((_, known)) = self.overtaken.take_if(|(position, _)| *position <= last) {
+            for (sequence, ts) in known {
+                self.end(MessageId { client: self.client, sequence }, Ok(ts));
+            }
+        }
+    }
+
+    /// The position of the last delivery that was told.
+    fn last(&self) -> Position {
+        self.kept.since.back().map_or(self.kept.position, |last| last.position)
     }
 
     fn remember(&mut self, delivery: &Delivery) {
@@ -218,7 +243,7 @@ impl<P: Hosted> Replica<P> {
 
     /// The program's state after its first `position` deliveries.
     fn keep(&mut self, position: Position, state: Bytes) {
-        let last = self.kept.since.back().map_or(self.kept.position, |last| last.position);
+        let last = self.last();
         if position < self.kept.position || position > last {
             tracing::warn!(?position, ?last, "no state that could be kept");
             return;
@@ -234,7 +259,7 @@ impl<P: Hosted> Replica<P> {
 
     /// Gives those who need it the program's state, if it is that of this moment: they ask again.
     fn offer(&mut self, at: &mut At<'_, P>) {
-        let last = self.kept.since.back().map_or(self.kept.position, |last| last.position);
+        let last = self.last();
         if self.wanted.is_empty() || last != at.process.position() {
             return;
         }
@@ -258,16 +283,25 @@ impl<P: Hosted> Application<P> for Replica<P> {
             Ask::SafeTs(answer) => {
                 let _ = answer.send(at.process.safe_ts()); // Who asked has given up.
             }
+            Ask::LogBytes(answer) => {
+                let _ = answer.send(at.process.log_bytes()); // Who asked has given up.
+            }
             Ask::Keep { position, state } => self.keep(position, state),
             Ask::Never(never, _) => match never {},
         }
     }
 
-    fn on_output(&mut self, _at: &mut At<'_, P>, output: P::Output) {
-        self.on_told(P::told(output));
+    fn on_output(&mut self, at: &mut At<'_, P>, output: P::Output) {
+        let told = P::told(output);
+        let installed = matches!(told, Told::Install { .. });
+        self.on_told(told);
+        if installed {
+            self.find_overtaken(at);
+        }
     }
 
     fn on_told(&mut self, at: &mut At<'_, P>) {
+        self.end_overtaken();
         self.offer(at);
     }
 
@@ -308,5 +342,69 @@ impl<P: Hosted> Application<P> for Replica<P> {
             Ok(kept) => self.install(kept),
             Err(error) => tracing::error!(%error, "the program's state on disk cannot be read"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meridian_core::{Effect, Event, NodeId, Outbox, Process};
+    use meridian_multicast::{Output, PrimCast};
+
+    const ME: ProcessId = ProcessId { group: GroupId(0), node: NodeId(0) };
+
+    fn process() -> PrimCast {
+        PrimCast::new(ME, Arc::new(BTreeMap::from([(ME.group, vec![ME.node])])))
+    }
+
+    /// Steps the only process of its group until it delivers what it is commanded to multicast.
+    fn deliver(process: &mut PrimCast, command: meridian_multicast::Command) -> Timestamp {
+        let (mut now, mut out) = (Time(0), Outbox::new());
+        process.step(now, Event::Started, &mut out);
+        process.step(now, Event::Command(command), &mut out);
+        for _ in 0..1000 {
+            process.step(now, Event::Idle, &mut out);
+            for effect in std::mem::take(&mut out).drain() {
+                match effect {
+                    Effect::Output(Output::Deliver(delivery)) => return delivery.ts,
+                    Effect::Send { message, .. } => {
+                        process.step(now, Event::Message { from: ME, message }, &mut out);
+                    }
+                    Effect::Timer { at, token } => {
+                        now = now.max(at);
+                        process.step(now, Event::Timer(token), &mut out);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        panic!("nothing is delivered");
+    }
+
+    #[test]
+    fn the_sender_of_a_message_that_an_installed_state_contains_is_told() {
+        let (told, _deliveries) = mpsc::unbounded_channel();
+        let mut replica =
+            Replica::<PrimCast>::new(ME, Patience::default(), told, Arc::new(Waiting::default()));
+        let (mut ours, mut other) = (process(), process());
+        let mut commands = Vec::new();
+        let (done, mut ended) = oneshot::channel();
+        let (dest, payload) = (vec![ME.group], Bytes::new());
+        let touches = meridian_multicast::Touches::All;
+        let message = Outgoing { dest, payload, touches, after: Timestamp(0) };
+        let mut at =
+            At { now: Time(0), process: &ours, commands: &mut commands, peers: &[], me: ME };
+        replica.on_request(&mut at, Ask::Multicast { message, done });
+        let ts = deliver(&mut other, commands.pop().unwrap());
+        other.checkpoint().for_each(|record| drop(ours.recover(record)));
+        let kept = Kept { position: Position(1), state: Bytes::new(), since: VecDeque::new() };
+        let application = postcard::to_stdvec(&kept).unwrap().into();
+        let mut at =
+            At { now: Time(0), process: &ours, commands: &mut commands, peers: &[], me: ME };
+        replica.on_output(&mut at, Output::Install { position: Position(1), application });
+        assert!(ended.try_recv().is_err(), "others may be on their way to be told");
+        Application::on_told(&mut replica, &mut at);
+        assert_eq!(ended.try_recv().unwrap(), Ok(ts));
+        assert!(replica.under_way.is_empty(), "it would be remembered everywhere");
     }
 }

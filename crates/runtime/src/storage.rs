@@ -6,7 +6,7 @@ use crate::application::{Application, Networked};
 use crate::disk::RealDisk;
 use crate::error::MemberError;
 use crate::journal;
-use crate::store::{Logged, Store};
+use crate::store::{Logged, Pieces, Store};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -62,13 +62,16 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
     let opened =
         journal::open(Arc::new(RealDisk), &dir.join("wal"), Arc::new(move || waker.notify_one()))
             .map_err(|error| MemberError::Log(error.to_string()))?;
+    let mut pieces = Pieces::default();
     for (at, record) in opened.records.iter().enumerate() {
-        let record = postcard::from_bytes(record).map_err(|error| {
+        let record = pieces.join(record).map_err(|error| {
             MemberError::Log(format!("record {} of {}: {error}", at + 1, dir.display()))
         })?;
         match record {
-            Logged::Process(record) => application.replay(process, record),
-            Logged::Application(state) => application.restore(state),
+            Some(Logged::Process(record)) => application.replay(process, record),
+            Some(Logged::Application(state)) => application.restore(state),
+            // The others follow, unless the log ends here: then what they say was not durable.
+            Some(Logged::Piece { .. }) | None => {}
         }
     }
     let store = Store::new(opened.journal, lock, checkpoint_bytes)?;
