@@ -305,7 +305,7 @@ impl PrimCast {
     /// The final timestamp of a message that was delivered here, or to whoever gave the state that this process
     /// goes on from; `None` also if its client waits for it no more.
     pub fn delivered_at(&self, id: MessageId) -> Option<Timestamp> {
-        match self.done.known(id) {
+        match self.known(id) {
             Known::Delivered(ts) => Some(ts),
             Known::No | Known::Ended => None,
         }

@@ -4,7 +4,7 @@ use crate::application::Networked;
 use crate::error::MemberError;
 use crate::gate::Gate;
 use crate::journal::Journal;
-use crate::wire::append;
+use crate::wire::to_bytes;
 use bytes::{Bytes, BytesMut};
 use meridian_core::ProcessId;
 use serde::de::DeserializeOwned;
@@ -157,12 +157,6 @@ impl<P: Networked> Store<P> {
     pub(crate) fn close(self) -> Result<(), MemberError> {
         self.journal.close().map_err(MemberError::Log)
     }
-}
-
-fn to_bytes<T: Serialize>(value: &T) -> Bytes {
-    let mut bytes = BytesMut::new();
-    append(&mut bytes, value);
-    bytes.freeze()
 }
 
 #[cfg(test)]
