@@ -17,6 +17,7 @@
 //! | `--differences 2` | not all orders, but so many differences from a regular run |
 //! | `--sequential` | the other order: a violation is found |
 //! | `--plant IgnoresLinks` | a planted bug |
+//! | `--compare` | not whether all holds: whether the ends of all runs are the same if no state is left out |
 #![forbid(unsafe_code)]
 
 #[path = "../tests/exhaustive/bounded.rs"]
@@ -27,14 +28,16 @@ mod cases;
 mod locals;
 #[path = "../tests/exhaustive/model.rs"]
 mod model;
+#[path = "../tests/exhaustive/reduced.rs"]
+mod reduced;
 
-use cases::Case;
+use cases::{Case, ends};
 use meridian_multicast::{Mutation, Order};
 use meridian_sim::planted;
 use std::process::ExitCode;
 
 const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--clocks 0,4,9] [--suspicious P] [--ticks N] \
-    [--differences N] [--sequential] [--plant BUG]";
+    [--differences N] [--sequential] [--plant BUG] [--compare]";
 
 fn groups_of(message: &str) -> Option<Vec<u16>> {
     message.bytes().map(|name| name.checked_sub(b'f').map(u16::from)).collect()
@@ -44,10 +47,12 @@ fn numbers<T: std::str::FromStr>(list: &str) -> Option<Vec<T>> {
     list.split(',').map(|number| number.parse().ok()).collect()
 }
 
-fn case(mut args: impl Iterator<Item = String>) -> Option<Case> {
-    let mut case = Case::default();
+fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
+    let mut case = Case::of::<&[u16]>(&[1; 3], &[]);
+    let mut compare = false;
     while let Some(arg) = args.next() {
         match arg.as_str() {
+            "--compare" => compare = true,
             "--framed" => case.framed = true,
             "--sequential" => case.order = Order::Sequential,
             "--groups" => case.sizes = numbers(&args.next()?)?,
@@ -67,14 +72,21 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<Case> {
         }
     }
     let named = |group: &u16| usize::from(*group) < case.sizes.len();
-    (!case.messages.is_empty() && case.messages.iter().flatten().all(named)).then_some(case)
+    (!case.messages.is_empty() && case.messages.iter().flatten().all(named))
+        .then_some((case, compare))
 }
 
 fn main() -> ExitCode {
-    let Some(case) = case(std::env::args().skip(1)) else {
+    let Some((case, compare)) = case(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    if compare {
+        let few = ends(&case.model().until_quiet());
+        let all = ends(&case.model().until_quiet().plain());
+        eprintln!("{} ends, {} in all states", few.len(), all.len());
+        return if few == all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let found = case.search();
     eprintln!("{found}");
     for (property, way) in &found.violated {

@@ -3,14 +3,13 @@
 //! A state of the model is then a few numbers, however large the states of processes are, and the same state of a
 //! process is met in very many states of the model.
 
-use meridian_core::{Effect, Event, Outbox, ProcessId, Time, Token};
+use crate::model::Checked;
+use meridian_core::{Effect, Event, MessageId, Outbox, ProcessId, Table, Time, Token};
 use meridian_multicast::Protocol;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-
-use crate::model::Checked;
 
 /// What travels together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +53,18 @@ impl Step {
 /// Values by number.
 struct Pool<T> {
     values: Vec<T>,
-    numbers: HashMap<u64, Vec<u32>>,
-    hasher: RandomState,
+    numbers: Table<u64, Vec<u32>>,
 }
 
 impl<T: Hash + PartialEq> Pool<T> {
     fn new() -> Self {
-        Pool { values: Vec::new(), numbers: HashMap::new(), hasher: RandomState::new() }
+        Pool { values: Vec::new(), numbers: Table::default() }
     }
 
     fn number(&mut self, value: T) -> u32 {
-        let numbers = self.numbers.entry(self.hasher.hash_one(&value)).or_default();
+        let mut hasher = DefaultHasher::new();
+        value.hash(&mut hasher);
+        let numbers = self.numbers.or_insert_with(hasher.finish(), Vec::new);
         let known = numbers.iter().find(|number| self.values[**number as usize] == value);
         known.copied().unwrap_or_else(|| {
             let number = u32::try_from(self.values.len()).expect("fewer than the memory holds");
@@ -78,9 +78,11 @@ impl<T: Hash + PartialEq> Pool<T> {
 struct Known<P: Protocol> {
     processes: Pool<P>,
     frames: Pool<(ProcessId, Vec<P::Message>)>,
-    steps: HashMap<(u32, Input, Time), Arc<Step>>,
+    steps: Table<(u32, Input, Time), Arc<Step>>,
+    /// From which state of a process to which there are steps.
+    ways: BTreeSet<(u32, u32)>,
     /// What was absorbed: by which process, in which state, which frame.
-    absorbed: HashSet<(usize, u32, u32)>,
+    absorbed: BTreeSet<(usize, u32, u32)>,
 }
 
 /// See the module's documentation.
@@ -88,20 +90,16 @@ pub struct Locals<P: Protocol> {
     ids: Vec<ProcessId>,
     frames: Frames,
     /// The names of messages.
-    sent: Vec<meridian_core::MessageId>,
+    sent: Vec<MessageId>,
     known: Mutex<Known<P>>,
 }
 
 impl<P: Checked> Locals<P> {
     /// With these processes and messages.
-    pub fn new(
-        ids: Vec<ProcessId>,
-        frames: Frames,
-        sent: Vec<meridian_core::MessageId>,
-    ) -> Locals<P> {
+    pub fn new(ids: Vec<ProcessId>, frames: Frames, sent: Vec<MessageId>) -> Locals<P> {
         let (processes, pool) = (Pool::new(), Pool::new());
-        let (steps, absorbed) = (HashMap::new(), HashSet::new());
-        let known = Mutex::new(Known { processes, frames: pool, steps, absorbed });
+        let (steps, ways, absorbed) = (Table::default(), BTreeSet::new(), BTreeSet::new());
+        let known = Mutex::new(Known { processes, frames: pool, steps, ways, absorbed });
         Locals { ids, frames, sent, known }
     }
 
@@ -135,6 +133,7 @@ impl<P: Checked> Locals<P> {
         }
         let step = Arc::new(self.take(&mut known, at, process, input, now));
         known.steps.insert((process, input, now), Arc::clone(&step));
+        known.ways.insert((process, step.next));
         step
     }
 
@@ -155,25 +154,16 @@ impl<P: Checked> Locals<P> {
     /// # Panics
     /// If it would have.
     pub fn check_absorbed(&self, now: Time) -> usize {
-        let mut next: HashMap<u32, HashSet<u32>> = HashMap::new();
-        let mut todo: Vec<(usize, u32, u32)> = {
+        let (ways, mut checked) = {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            for ((process, ..), step) in
-                known.steps.iter().filter(|((from, ..), step)| step.next != *from)
-            {
-                next.entry(*process).or_default().insert(step.next);
-            }
-            known.absorbed.iter().copied().collect()
+            (known.ways.clone(), known.absorbed.clone())
         };
-        let mut checked: HashSet<_> = todo.iter().copied().collect();
+        let mut todo: Vec<_> = checked.iter().copied().collect();
         while let Some((at, process, frame)) = todo.pop() {
             let step = self.step(at, process, Input::Frame(frame), now);
             assert!(step.is_inert(process), "frame {frame} was absorbed and has an effect later");
-            for next in next.get(&process).into_iter().flatten() {
-                if checked.insert((at, *next, frame)) {
-                    todo.push((at, *next, frame));
-                }
-            }
+            let next = ways.range((process, 0)..=(process, u32::MAX)).map(|(_, next)| *next);
+            todo.extend(next.map(|next| (at, next, frame)).filter(|pair| checked.insert(*pair)));
         }
         checked.len()
     }
@@ -226,5 +216,40 @@ impl<P: Checked> Locals<P> {
         for ((_, to), messages) in frames {
             step.sends.push((to, known.frames.number((self.ids[at], messages))));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meridian_core::{ClientId, GroupId};
+    use meridian_multicast::{Message, PrimCast, Start};
+    use meridian_sim::search::Cluster;
+    use std::time::Duration;
+
+    /// A START that comes again is answered, and the client is no part of the model.
+    #[test]
+    #[should_panic(expected = "has an effect later")]
+    fn what_has_an_effect_later_must_not_be_absorbed() {
+        let make = |me, groups: &_| PrimCast::new(me, Arc::clone(groups));
+        let cluster = Cluster::new(&[1], 1, make).settle(Duration::from_secs(3));
+        let (ids, processes): (Vec<_>, Vec<_>) = cluster.processes().unzip();
+        let start = |name| {
+            let id = MessageId { client: ClientId(name), sequence: 1 };
+            Start::new(id, [GroupId(0)], Vec::new())
+        };
+        let names = [1, 2].map(|name| start(name).id).to_vec();
+        let locals: Locals<PrimCast> = Locals::new(ids[..1].to_vec(), Frames::Single, names);
+        let process = locals.process(processes[0].clone());
+        let frames =
+            [1, 2].map(|name| locals.frame(ids[1], vec![Message::Start(Arc::new(start(name)))]));
+        let now = cluster.now();
+        assert!(!locals.absorbs(0, process, frames[0], now), "it is delivered");
+        let next = locals.step(0, process, Input::Frame(frames[0]), now).next;
+        assert!(locals.absorbs(0, next, frames[0], now), "it comes twice");
+        assert_eq!(locals.check_absorbed(now), 1);
+        // As if the other had been taken to have no effect before the first came.
+        locals.known.lock().unwrap().absorbed.insert((0, process, frames[1]));
+        locals.check_absorbed(now);
     }
 }

@@ -6,19 +6,25 @@
 //! What is not explored, and why nothing is missed by that:
 //!
 //! - **Processes are independent.** What arrives at one process changes it alone, and adds to the ends of its links: so
-//!   of two events at different processes the order does not matter, neither for the states nor for what is
-//!   checked, which are sets that only grow. It is enough to explore, in each state, a *persistent set* of events: those
-//!   at some processes which no other process can send anything that would be an alternative to what is there
-//!   ([`Multicasts::closed`]). All states in which nothing is under way are reached, by each order of arrivals at each
-//!   process. (There are no cycles in which an event could be forgotten for ever: each event takes a message.)
-//! - **When a message is multicast** is not a choice. It may be after the first delivery of `x` if there is a delivery of `x` that
-//!   its STARTs did not cause: the state holds which of them are in the past of each process and of
-//!   what is under way. One such pair is enough to look for: let `a` end before `b` is multicast, and `c` before `d`,
-//!   both in one cycle. Then `a` ends before `d` is multicast, or `c` before `b`; either way there is a cycle with one
-//!   such pair less. So: there is none if no message whose START may be later than a delivery of `x` precedes `x`.
+//!   of two events at different processes the order does not matter, neither for what becomes of the processes nor for
+//!   what is checked, which are sets that only grow. It is enough to explore, in each state, a *persistent set* of
+//!   events: all those at some processes, such that no other can send them an alternative to what is under
+//!   way ([`Multicasts::closed`]). Each process comes to see each order of arrivals that it can see, and all together
+//!   each combination. (No event is put off for ever: each takes a message, so runs are finite.)
+//! - **When a message is multicast** is not a choice. It may have been after a delivery of `x` if its STARTs are not
+//!   among the causes of that: the state holds which of them are in the past of each process and of
+//!   what is under way. One such pair is enough to look for. Let `a` end before `b` is multicast and `c` before `d`,
+//!   in one cycle. Then `a` ends before `d` is multicast, or `c` before `b`; either way there is a cycle with one
+//!   such pair less. So there is none if nothing that may have been multicast after a delivery of `x` precedes `x`.
+//! - **What has no effect** on its receiver, as if it had not come, is taken at once: for example word of other groups
+//!   that is older than what is known. This is right if it has no effect later either; that is checked, in all states that
+//!   the receiver came to ([`Multicasts::check_absorbed`]). So a run in which it arrives later has the same
+//!   steps without it, and they are explored.
 //! - **How edges came about**: the state holds only which messages are before which, over any number of steps.
 //!   Whether later edges close a cycle depends on nothing else.
-//! - **States in which there is no choice** are passed through, and not kept.
+//! - **States in which there is no choice** are passed through, and not counted.
+//!
+//! A test compares the ends of all runs with and without all this.
 //!
 //! What is missed: a process is given `Event::Idle` after each message (or frame), not after several, and what it
 //! persists is durable at once. The random search and the simulator have these.
@@ -27,12 +33,13 @@
 
 use crate::bounded::{Slow, Turns};
 use crate::locals::{Frames, Input, Locals};
+use crate::reduced::is_first;
 use meridian_core::{Effect, Event, Outbox, Process, ProcessId, Time};
 use meridian_multicast::{Protocol, Start};
 use meridian_sim::search::Cluster;
 use stateright::{Model, Property};
 use std::fmt::Debug;
-use std::hash::Hash;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 /// Atomic global order: "delivered before, somewhere, or multicast after a delivery" has no cycle.
@@ -89,17 +96,21 @@ impl Relation {
 
 /// Messages to multicast with a protocol.
 pub struct Multicasts<P: Protocol> {
-    ids: Vec<ProcessId>,
+    pub(crate) ids: Vec<ProcessId>,
     processes: Vec<P>,
-    locals: Locals<P>,
-    now: Time,
+    pub(crate) locals: Locals<P>,
+    pub(crate) now: Time,
     pub(crate) sent: Vec<Sent<P>>,
     /// For each process those that may send it anything.
-    senders: Vec<Set>,
+    pub(crate) senders: Vec<Set>,
     pub(crate) suspicious: Set,
     pub(crate) ticks: u8,
     /// All orders, if there is no bound.
-    slow: Option<Slow>,
+    pub(crate) slow: Option<Slow>,
+    /// All events in each state, and nothing absorbed.
+    pub(crate) plain: bool,
+    /// Runs end when all is delivered, though something is under way.
+    early: bool,
 }
 
 /// A message, as its client sends it.
@@ -127,31 +138,31 @@ pub enum Source {
 
 /// A process at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Hash)]
-struct Local {
+pub(crate) struct Local {
     /// The number of its state.
-    process: u32,
+    pub(crate) process: u32,
     delivered: Set,
-    /// The messages of which it has heard: of whose STARTs something may have come to it.
+    /// The messages whose STARTs are among the causes of what it has done.
     past: Set,
     /// STARTs under way to it.
-    starts: Set,
+    pub(crate) starts: Set,
 }
 
 /// A frame under way.
 #[derive(Clone, Copy, Debug, PartialEq, Hash)]
-struct Flight {
-    from: u8,
-    to: u8,
+pub(crate) struct Flight {
+    pub(crate) from: u8,
+    pub(crate) to: u8,
     past: Set,
-    frame: u32,
+    pub(crate) frame: u32,
 }
 
 /// A moment.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
-    locals: Vec<Local>,
+    pub(crate) locals: Vec<Local>,
     /// By link, and on each the first one first.
-    flights: Vec<Flight>,
+    pub(crate) flights: Vec<Flight>,
     relation: Relation,
     failed: bool,
     pub(crate) suspected: bool,
@@ -233,9 +244,19 @@ impl<P: Checked> Multicasts<P> {
         });
         let senders = senders.collect();
         let locals = Locals::new(Vec::new(), Frames::Single, Vec::new());
-        let (suspicious, ticks, slow) = (0, 0, None);
-        let model =
-            Multicasts { ids, processes, locals, now, sent, senders, suspicious, ticks, slow };
+        let model = Multicasts {
+            ids,
+            processes,
+            locals,
+            now,
+            sent,
+            senders,
+            suspicious: 0,
+            ticks: 0,
+            slow: None,
+            plain: false,
+            early: true,
+        };
         model.framed(Frames::Single)
     }
 
@@ -275,11 +296,21 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { slow: Some(slow), ..self }
     }
 
+    /// All events are explored in each state: to see that what is left out is not missed.
+    pub fn plain(self) -> Self {
+        Multicasts { plain: true, ..self }
+    }
+
+    /// Runs go on until nothing is under way.
+    pub fn until_quiet(self) -> Self {
+        Multicasts { early: false, ..self }
+    }
+
     /// This process may, once and at any time, believe that it has not heard of its primary for long. That much
     /// later it is from then on for all who hear from it.
     ///
-    /// When all is quiet and not all is delivered, timers fire, so often at most. From then on what
-    /// was sent first arrives first: what follows is there to see that all is delivered, and not explored in all orders.
+    /// When all is quiet and not all is delivered, timers fire, so often at most. What follows is there to see that
+    /// all is delivered: it is explored in one order only, link by link, if there is no other bound.
     pub fn suspicious(self, process: usize, ticks: u8) -> Self {
         Multicasts { suspicious: 1 << process, ticks, ..self }
     }
@@ -305,14 +336,9 @@ impl<P: Checked> Multicasts<P> {
         for (to, frame) in &step.sends {
             assert!(self.senders[*to] & (1 << at) != 0, "{} -> {}", self.ids[at], self.ids[*to]);
             let flight = Flight { from, to: *to as u8, past, frame: *frame };
-            let place =
-                state.flights.partition_point(|other| (other.from, other.to) <= (from, flight.to));
-            let is_first = place == 0 || {
-                let before = state.flights[place - 1];
-                (before.from, before.to) != (from, flight.to)
-            };
+            let place = state.flights.partition_point(|other| other.link() <= flight.link());
             state.flights.insert(place, flight);
-            if self.slow.is_some() && is_first {
+            if self.slow.is_some() && is_first(&state.flights, place) {
                 state.turns.come(Source::Link(from, flight.to));
             }
         }
@@ -340,31 +366,6 @@ impl<P: Checked> Multicasts<P> {
         to.for_each(|(to, _)| turns.come(Source::Start(message as u8, *to as u8)));
     }
 
-    /// Takes all that has no effect where it arrives, and may thus arrive at once. Nothing depends on it: what its
-    /// sender had heard of is not in the receiver's past by that.
-    fn absorb(&self, state: &mut State) {
-        while let Some(at) = (0..state.flights.len()).find(|at| {
-            let flight = state.flights[*at];
-            let (link, to) = ((flight.from, flight.to), usize::from(flight.to));
-            let is_first = *at == 0 || {
-                let before = state.flights[*at - 1];
-                (before.from, before.to) != link
-            };
-            let process = state.locals[to].process;
-            is_first && self.locals.absorbs(to, process, flight.frame, self.now)
-        }) {
-            state.flights.remove(at);
-        }
-    }
-
-    /// Checks what was left out because it has no effect. How much that was.
-    ///
-    /// # Panics
-    /// If it could have had one.
-    pub fn check_absorbed(&self) -> usize {
-        self.locals.check_absorbed(self.now)
-    }
-
     pub(crate) fn arrive(&self, state: &mut State, source: Source) {
         match source {
             Source::Start(message, to) => {
@@ -376,14 +377,11 @@ impl<P: Checked> Multicasts<P> {
                 self.step(state, at, Input::Frame(frame));
             }
             Source::Link(from, to) => {
-                let at =
-                    state.flights.partition_point(|flight| (flight.from, flight.to) < (from, to));
+                let at = state.flights.partition_point(|flight| flight.link() < (from, to));
                 let flight = state.flights.remove(at);
-                assert_eq!((flight.from, flight.to), (from, to), "something is under way");
-                let next = state.flights.get(at);
-                if self.slow.is_some()
-                    && next.is_some_and(|next| (next.from, next.to) == (from, to))
-                {
+                assert_eq!(flight.link(), (from, to), "something is under way");
+                let next = state.flights.get(at).map(Flight::link);
+                if self.slow.is_some() && next == Some((from, to)) {
                     state.turns.come(source);
                 }
                 state.locals[usize::from(to)].past |= flight.past;
@@ -399,66 +397,22 @@ impl<P: Checked> Multicasts<P> {
         })
     }
 
-    /// For each process the others whose messages to it are under way.
-    fn waiting(&self, state: &State) -> Vec<Set> {
-        let mut waiting = vec![0; self.ids.len()];
-        state.flights.iter().for_each(|flight| waiting[usize::from(flight.to)] |= 1 << flight.from);
-        waiting
-    }
-
-    /// The least set of processes with this one, such that each process which may send something to one of them either is
-    /// one of them, or has sent something that is still under way: then what it sends later is no alternative.
-    fn closed(&self, at: usize, waiting: &[Set]) -> Set {
-        let (mut closed, mut todo): (Set, Set) = (1 << at, 1 << at);
-        while todo != 0 {
-            let next = todo.trailing_zeros() as usize;
-            let empty = self.senders[next] & !waiting[next];
-            todo = (todo | (empty & !closed)) & !(1 << next);
-            closed |= empty;
+    /// The same for equal processes with equal deliveries, in other models, too.
+    pub fn print(&self, state: &State) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for local in &state.locals {
+            (self.locals.value(local.process), local.delivered).hash(&mut hasher);
         }
-        closed
-    }
-
-    /// What may happen if there is no bound; a persistent set of it.
-    fn all_actions(&self, state: &State, actions: &mut Vec<Action>) {
-        let waiting = self.waiting(state);
-        if state.ticks > 0 {
-            let first = state.flights.first();
-            actions
-                .extend(first.map(|flight| Action::Arrive(Source::Link(flight.from, flight.to))));
-            return;
-        }
-        let may_suspect = if state.suspected { 0 } else { self.suspicious };
-        let count = |at: usize| {
-            let local = &state.locals[at];
-            waiting[at].count_ones() + local.starts.count_ones() + u32::from(may_suspect >> at & 1)
-        };
-        let events = |set: &Set| bits(*set).map(count).sum::<u32>();
-        let sets =
-            (0..self.ids.len()).filter(|at| count(*at) > 0).map(|at| self.closed(at, &waiting));
-        let Some(set) = sets.min_by_key(events) else { return };
-        for at in bits(set) {
-            let (to, local) = (at as u8, &state.locals[at]);
-            let starts = bits(local.starts).map(|message| Source::Start(message as u8, to));
-            let links = bits(waiting[at]).map(|from| Source::Link(from as u8, to));
-            actions.extend(starts.chain(links).map(Action::Arrive));
-            if may_suspect & (1 << at) != 0 {
-                actions.push(Action::Suspect(at));
-            }
-        }
+        state.relation.after.hash(&mut hasher);
+        hasher.finish()
     }
 
     fn is_quiet(&self, state: &State) -> bool {
         state.flights.is_empty() && state.locals.iter().all(|local| local.starts == 0)
     }
 
-    /// Not with clocks that go on: to be heard of later is an effect.
-    fn absorbs(&self) -> bool {
-        self.slow.is_none() && self.suspicious == 0
-    }
-
     fn offered(&self, state: &State, actions: &mut Vec<Action>) {
-        if self.finished(state) || state.failed || state.relation.is_cyclic() {
+        if self.early && self.finished(state) || state.failed || state.relation.is_cyclic() {
             return;
         }
         match self.slow {
