@@ -68,9 +68,11 @@ impl<P: Checked> Multicasts<P> {
         }
     }
 
-    /// Not with clocks that go on: to be heard of later is an effect.
+    /// Not with clocks that go on: to be heard of later is an effect. Nor inside groups, where [`Multicasts::check_absorbed`]
+    /// finds that what has no effect now may have one later.
     pub(crate) fn absorbs(&self) -> bool {
-        self.slow.is_none() && self.suspicious == 0 && !self.plain
+        let alone = self.ids.windows(2).all(|pair| pair[0].group != pair[1].group);
+        self.slow.is_none() && self.suspicious == 0 && !self.plain && alone
     }
 
     /// Takes all that has no effect where it arrives, and may thus arrive at once. Nothing depends on it: what its
