@@ -254,10 +254,10 @@ impl Totals {
 }
 
 impl Failed {
-    fn new(seed: u64, violated: &str, groups: &[u16], repeat: String) -> Failed {
+    fn new(seed: u64, violated: &str, groups: &[u16], repeat: String) -> Box<Failed> {
         let (property, what) = violated.split_once(": ").unwrap_or(("", violated));
         let (property, what, groups) = (property.into(), what.into(), groups.to_vec());
-        Failed { seed, property, what, event: None, at_ms: None, groups, repeat }
+        Box::new(Failed { seed, property, what, event: None, at_ms: None, groups, repeat })
     }
 }
 
@@ -307,7 +307,7 @@ fn run_all(args: &MulticastArgs, from: u64, end: u64) -> Totals {
             let failed = |failure: Failure| {
                 let Failure { violated, drawn, events, at, .. } = failure;
                 let failed = Failed::new(seed, &violated, &drawn.sizes, args.command(seed));
-                Failed { event: Some(events), at_ms: Some(at.0 as f64 / 1e6), ..failed }
+                Box::new(Failed { event: Some(events), at_ms: Some(at.0 as f64 / 1e6), ..*failed })
             };
             run_trial(seed, &trial).map(|report| Totals::of_trial(&report)).map_err(failed)
         }
@@ -324,7 +324,7 @@ fn run_all(args: &MulticastArgs, from: u64, end: u64) -> Totals {
                 Ok(of_one) => totals.add(&of_one),
                 Err(failed) => {
                     stop.store(true, Ordering::Relaxed);
-                    totals.fail(failed);
+                    totals.fail(*failed);
                 }
             }
         }
