@@ -25,7 +25,7 @@
 //! | `--groups 1,1,1 --messages fg,gh,g,g --clocks 0,4,9` (of the 12 cases the one with most steps) | 252,000 |
 //! | `--groups 3 --messages f,f --suspicious 1 --framed` | 12,500,000, in half a minute |
 //! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspicious 1 --differences 2` | 547,000 |
-//! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in 3 minutes |
+//! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in two minutes |
 //! | `--groups 2,1 --messages fg,f --suspicious 1 --framed` | no end in a minute |
 //! | `--groups 3,1 --messages fg --framed` | no end in 1.5 minutes |
 //!
