@@ -26,8 +26,8 @@
 //! | `--groups 3 --messages f,f --suspicious 1 --framed` | 12,500,000, in half a minute |
 //! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspicious 1 --differences 2` | 547,000 |
 //! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in two minutes |
-//! | `--groups 2,1 --messages fg,f --suspicious 1 --framed` | no end in a minute |
-//! | `--groups 3,1 --messages fg --framed` | no end in 1.5 minutes |
+//! | `--groups 2,1 --messages fg,f --clocks 0,9 --suspicious 1 --framed` | no end in a minute |
+//! | `--groups 3,1 --messages fg --framed` | no end in a minute |
 //!
 //! So two groups of three are out of reach of a search in all orders, with any message.
 //!
