@@ -6,6 +6,9 @@
 use crate::output;
 use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
+use meridian_multicast::Options;
+use meridian_sim::Entry;
+use meridian_sim::search::{Ran, Short};
 use meridian_sim::trial::{ClockSource, Failure, Mutation, Order, Report, Trial, run as run_trial};
 use serde::Serialize;
 use std::fmt::Write;
@@ -31,10 +34,14 @@ reset, processes crash and start again from what their disks kept, clocks differ
 mended. Checked are integrity, prefix order, global total order, genuineness, timestamps and safe
 timestamps at all times; agreement, validity and that everything is delivered, at the end.
 
+With --short a seed is a run without faults of a handful of messages, in the linearizable order if no other
+is given. It takes a fraction of a millisecond, so that what is rare is found.
+
 What is not given is drawn from the seed. A failure says how to see it again.
 
 Examples:
   meridian sim multicast --seeds 100000
+  meridian sim multicast --short --seeds 100000
   meridian sim multicast --seeds 1000 --groups 2 --replicas 5 --clock hybrid
   meridian sim multicast --seed 137 --trace")]
     Multicast(MulticastArgs),
@@ -69,6 +76,9 @@ pub struct MulticastArgs {
     /// How many seeds run at a time, if not one on each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: Option<u64>,
+    /// Short runs without faults
+    #[arg(long)]
+    short: bool,
     /// Print all events of the seed
     #[arg(long, requires = "seed")]
     trace: bool,
@@ -99,28 +109,47 @@ enum ClockArg {
 }
 
 fn parse_mutation(name: &str) -> Result<Mutation, String> {
-    let all = meridian_sim::planted::ALL;
-    let found = all.into_iter().find(|mutation| format!("{mutation:?}") == name);
+    let mut all = meridian_sim::planted::ALL.to_vec();
+    all.push(Mutation::IgnoresLinks); // Found by short runs.
+    let found = all.iter().copied().find(|mutation| format!("{mutation:?}") == name);
     found.ok_or_else(|| format!("one of {all:?}"))
 }
 
 impl MulticastArgs {
+    fn order(&self) -> Option<Order> {
+        self.order.map(|order| match order {
+            OrderArg::Sequential => Order::Sequential,
+            OrderArg::Linearizable => Order::Linearizable,
+        })
+    }
+
+    fn clock(&self) -> Option<ClockSource> {
+        self.clock.map(|clock| match clock {
+            ClockArg::Logical => ClockSource::Logical,
+            ClockArg::Hybrid => ClockSource::Hybrid,
+        })
+    }
+
+    fn sizes(&self) -> Option<Vec<u16>> {
+        let sizes = self.groups.zip(self.replicas);
+        sizes.map(|(groups, size)| vec![size; usize::from(groups)])
+    }
+
+    fn short(&self) -> Short {
+        let order = self.order().unwrap_or(Order::Linearizable);
+        let options = Options { order, clock: self.clock().unwrap_or_default() };
+        let short = Short::new(self.sizes(), options, self.plant.unwrap_or(Mutation::Correct));
+        if self.trace { short.traced() } else { short }
+    }
+
     fn trial(&self) -> Trial {
         let planted = self.plant.map(meridian_sim::planted::trial);
         let trial = planted.unwrap_or_default();
-        let order = self.order.map(|order| match order {
-            OrderArg::Sequential => Order::Sequential,
-            OrderArg::Linearizable => Order::Linearizable,
-        });
-        let clock = self.clock.map(|clock| match clock {
-            ClockArg::Logical => ClockSource::Logical,
-            ClockArg::Hybrid => ClockSource::Hybrid,
-        });
-        let sizes = self.groups.zip(self.replicas);
+        let (order, clock) = (self.order(), self.clock());
         Trial {
             order: order.or(trial.order),
             clock: clock.or(trial.clock),
-            sizes: sizes.map(|(groups, size)| vec![size; usize::from(groups)]).or(trial.sizes),
+            sizes: self.sizes().or(trial.sizes),
             trace: self.trace,
             ..trial
         }
@@ -129,6 +158,9 @@ impl MulticastArgs {
     /// What repeats a run with this seed.
     fn command(&self, seed: u64) -> String {
         let mut command = format!("meridian sim multicast --seed {seed}");
+        if self.short {
+            command += " --short";
+        }
         let mut add = |name: &str, value: Option<String>| {
             if let Some(value) = value {
                 let _ = write!(command, " --{name} {value}");
@@ -165,40 +197,67 @@ struct Failed {
     /// The name of what does not hold.
     property: String,
     what: String,
-    event: u64,
-    at_ms: f64,
+    /// Which event it was, and when; not of short runs.
+    event: Option<u64>,
+    at_ms: Option<f64>,
     groups: Vec<u16>,
     repeat: String,
 }
 
 impl Totals {
-    fn add(&mut self, report: &Report) {
+    fn of_trial(report: &Report) -> Totals {
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        self.seeds += 1;
-        self.events += report.events;
-        self.messages += count(report.messages);
-        self.deliveries += report.deliveries;
-        self.crashes += count(report.crashes);
-        self.snapshots += count(report.installs);
-        self.simulated_seconds += report.end.0 as f64 / 1e9;
+        Totals {
+            seeds: 1,
+            events: report.events,
+            messages: count(report.messages),
+            deliveries: report.deliveries,
+            crashes: count(report.crashes),
+            snapshots: count(report.installs),
+            simulated_seconds: report.end.0 as f64 / 1e9,
+            ..Totals::default()
+        }
+    }
+
+    fn of_short(ran: &Ran) -> Totals {
+        let count = |wanted: fn(&Entry) -> bool| {
+            let entries = ran.history.entries.iter();
+            u64::try_from(entries.filter(|entry| wanted(entry)).count()).unwrap_or(u64::MAX)
+        };
+        Totals {
+            seeds: 1,
+            events: ran.events,
+            messages: count(|entry| matches!(entry, Entry::Multicast { .. })),
+            deliveries: count(|entry| matches!(entry, Entry::Deliver { .. })),
+            simulated_seconds: ran.took.as_secs_f64(),
+            ..Totals::default()
+        }
+    }
+
+    fn add(&mut self, other: &Totals) {
+        self.seeds += other.seeds;
+        self.events += other.events;
+        self.messages += other.messages;
+        self.deliveries += other.deliveries;
+        self.crashes += other.crashes;
+        self.snapshots += other.snapshots;
+        self.simulated_seconds += other.simulated_seconds;
     }
 
     /// Of several failures the one with the lowest seed is told.
-    fn fail(&mut self, failure: &Failure, repeat: String) {
+    fn fail(&mut self, failed: Failed) {
         self.seeds += 1;
-        if self.failure.as_ref().is_some_and(|failed| failed.seed < failure.seed) {
-            return;
+        if self.failure.as_ref().is_none_or(|other| failed.seed < other.seed) {
+            self.failure = Some(failed);
         }
-        let (property, what) = failure.violated.split_once(": ").unwrap_or(("", &failure.violated));
-        self.failure = Some(Failed {
-            seed: failure.seed,
-            property: property.into(),
-            what: what.into(),
-            event: failure.events,
-            at_ms: failure.at.0 as f64 / 1e6,
-            groups: failure.drawn.sizes.clone(),
-            repeat,
-        });
+    }
+}
+
+impl Failed {
+    fn new(seed: u64, violated: &str, groups: &[u16], repeat: String) -> Box<Failed> {
+        let (property, what) = violated.split_once(": ").unwrap_or(("", violated));
+        let (property, what, groups) = (property.into(), what.into(), groups.to_vec());
+        Box::new(Failed { seed, property, what, event: None, at_ms: None, groups, repeat })
     }
 }
 
@@ -237,20 +296,35 @@ fn run_all(args: &MulticastArgs, from: u64, end: u64) -> Totals {
     let threads = args.threads.unwrap_or(processors).min(end - from).max(1);
     let (next, stop) = (AtomicU64::new(from), AtomicBool::new(false));
     let totals = Mutex::new(Totals::default());
-    let trial = args.trial();
+    let (trial, short) = (args.trial(), args.short.then(|| args.short()));
+    let one = |seed: u64| match &short {
+        Some(short) => {
+            let (sizes, ran) = short.run(seed);
+            let failed = |violated: String| Failed::new(seed, &violated, sizes, args.command(seed));
+            ran.map(|ran| Totals::of_short(&ran)).map_err(failed)
+        }
+        None => {
+            let failed = |failure: Failure| {
+                let Failure { violated, drawn, events, at, .. } = failure;
+                let failed = Failed::new(seed, &violated, &drawn.sizes, args.command(seed));
+                Box::new(Failed { event: Some(events), at_ms: Some(at.0 as f64 / 1e6), ..*failed })
+            };
+            run_trial(seed, &trial).map(|report| Totals::of_trial(&report)).map_err(failed)
+        }
+    };
     let work = || {
         while !stop.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= end {
                 return;
             }
-            let result = run_trial(seed, &trial);
+            let result = one(seed);
             let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
-                Ok(report) => totals.add(&report),
-                Err(failure) => {
+                Ok(of_one) => totals.add(&of_one),
+                Err(failed) => {
                     stop.store(true, Ordering::Relaxed);
-                    totals.fail(&failure, args.command(seed));
+                    totals.fail(*failed);
                 }
             }
         }
@@ -300,10 +374,13 @@ fn describe(totals: &Totals) -> String {
         None => text += "\nall properties hold",
         Some(failed) => {
             let Failed { seed, property, what, event, at_ms, groups, repeat } = failed;
+            let _ = write!(text, "\n\nviolated: {property}\n{what}\nseed {seed}");
+            if let (Some(event), Some(at_ms)) = (event, at_ms) {
+                let _ = write!(text, ", event {event}, at {at_ms:.3} ms");
+            }
             let _ = write!(
                 text,
-                "\n\nviolated: {property}\n{what}\nseed {seed}, event {event}, at {at_ms:.3} ms, groups of {groups:?}\n\
-                 repeat with: {repeat}  (--trace prints all events)"
+                ", groups of {groups:?}\nrepeat with: {repeat}  (--trace prints all events)"
             );
         }
     }
@@ -343,6 +420,19 @@ mod tests {
         assert!(totals.seeds < 200, "it did not stop");
         assert!(failed.repeat.ends_with(&format!("--seed {} --plant NoOrder", failed.seed)));
         assert!(describe(&totals).contains("violated: "));
+    }
+
+    #[test]
+    fn short_runs_find_what_ignores_links_and_say_how_to_see_it_again() {
+        let first = args("--short --groups 4 --replicas 1 --plant IgnoresLinks");
+        let totals = run_all(&first, 0, 20_000);
+        let failed = totals.failure.as_ref().expect("it is caught");
+        assert_eq!(failed.property, "order in real time");
+        let again =
+            args(failed.repeat.strip_prefix("meridian sim multicast ").expect("so it begins"));
+        assert!(run_all(&again, failed.seed, failed.seed + 1).failure.is_some());
+        let correct = args("--short");
+        assert!(run_all(&correct, failed.seed, failed.seed + 1).failure.is_none());
     }
 
     #[test]

@@ -5,17 +5,23 @@
 //! The whole [`crate::World`] can do this too, with faults; here a run takes tens of microseconds, so
 //! that what happens once in a hundred thousand runs is found.
 
+use crate::checkers::{
+    End, Violation, check_agreement, check_integrity, check_prefix, check_real_time,
+    check_timestamps,
+};
 use crate::history::{Entry, History};
 use crate::replica::groups_of;
+use crate::trial::said;
 use crate::world::Random;
 use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token,
 };
 use meridian_multicast::process::Groups;
-use meridian_multicast::{Protocol, Start, Touches};
+use meridian_multicast::{Mutation, Options, Order, PrimCast, Protocol, Start, Touches};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,13 +115,102 @@ impl<P: Protocol + Clone> Cluster<P> {
 
     /// A run from here, decided by `seed`, until all is delivered or nothing more can be.
     pub fn run(&self, seed: u64, manner: Manner) -> History {
+        self.ran(seed, manner).history
+    }
+
+    fn ran(&self, seed: u64, manner: Manner) -> Run<'_, P> {
         let mut run = Run::new(self, seed, manner.links);
         run.plan(&self.dest, manner);
         let end = self.now + PATIENCE;
         while run.missing > 0 && run.next_at().is_some_and(|at| at <= end) {
             run.next();
         }
-        run.history
+        run
+    }
+}
+
+/// All that is promised of any run: deliveries agree, everywhere.
+///
+/// # Errors
+/// The first violation.
+pub fn judge(history: &History) -> Result<(), Violation> {
+    check_integrity(history).map_err(|what| format!("integrity: {what}"))?;
+    check_prefix(history).map_err(|what| format!("prefix: {what}"))?;
+    check_timestamps(history).map_err(|what| format!("timestamps: {what}"))?;
+    check_agreement(history).map_err(|what| format!("agreement: {what}"))
+}
+
+/// Atomic global order.
+///
+/// # Errors
+/// A cycle.
+pub fn judge_real_time(history: &History) -> Result<(), Violation> {
+    check_real_time(history, End::Delivered).map_err(|what| format!("order in real time: {what}"))
+}
+
+/// Groups of these sizes, unless others are asked for: three to five.
+const SIZES: [&[u16]; 6] = [&[1; 3], &[1; 4], &[1; 5], &[3; 3], &[3, 1, 2, 3], &[3, 1, 2, 3, 1]];
+
+/// Short runs of PrimCast: what `meridian sim multicast --short` runs.
+pub struct Short {
+    options: Options,
+    clusters: Vec<(Vec<u16>, Cluster<PrimCast>)>,
+    trace: bool,
+}
+
+/// A short run in which nothing is violated.
+pub struct Ran {
+    /// What happened.
+    pub history: History,
+    /// How many events there were.
+    pub events: u64,
+    /// How long it was, in its own time.
+    pub took: Duration,
+}
+
+impl Short {
+    /// With groups of these sizes, or of some that each seed draws.
+    pub fn new(sizes: Option<Vec<u16>>, options: Options, mutation: Mutation) -> Short {
+        let make = |me, groups: &Groups| {
+            PrimCast::new(me, groups.clone()).with_options(options).with_mutation(mutation)
+        };
+        let sizes = sizes.map_or_else(|| SIZES.map(<[u16]>::to_vec).to_vec(), |sizes| vec![sizes]);
+        let settled = |sizes: Vec<u16>| {
+            let cluster = Cluster::new(&sizes, 2, make).settle(Duration::from_secs(3));
+            (sizes, cluster)
+        };
+        let clusters = sizes.into_iter().map(settled).collect();
+        Short { options, clusters, trace: false }
+    }
+
+    /// The same; what happens is printed.
+    pub fn traced(self) -> Short {
+        Short { trace: true, ..self }
+    }
+
+    /// The run with this seed, and the sizes of its groups. How many messages there are and to how many groups they
+    /// go is drawn; in each fourth run they conflict by keys.
+    ///
+    /// # Errors
+    /// What is violated; an assertion in a process, too.
+    pub fn run(&self, seed: u64) -> (&[u16], Result<Ran, Violation>) {
+        let random = &mut Random::seed_from_u64(seed ^ 0x5407);
+        let (sizes, cluster) = &self.clusters[random.random_range(0..self.clusters.len())];
+        let (messages, dest_max) = (random.random_range(4..=9), random.random_range(2..=3));
+        let keys = if random.random_range(0..4) == 0 { 4 } else { 0 };
+        let manner = Manner { messages, dest_max, links: Links::Fifo, keys };
+        let judged = catch_unwind(AssertUnwindSafe(|| {
+            let run = cluster.ran(seed, manner);
+            if self.trace {
+                run.history.entries.iter().for_each(|entry| eprintln!("{entry:?}"));
+            }
+            judge(&run.history)?;
+            if self.options.order == Order::Linearizable {
+                judge_real_time(&run.history)?;
+            }
+            Ok(Ran { events: run.count, took: run.now.since(cluster.now), history: run.history })
+        }));
+        (sizes, judged.unwrap_or_else(|panic| Err(said(&*panic))))
     }
 }
 

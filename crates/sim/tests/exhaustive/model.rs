@@ -1,31 +1,45 @@
 //! A multicast protocol as a model: the real code, and the orders in which its messages may arrive.
 //!
 //! Links are FIFO; what is multicast comes from outside, so each START travels on its own. Time stands
-//! still, timers do not fire (but see [`Slow`]), and nothing is lost.
+//! still, timers do not fire (but see [`Multicasts::suspicious`]), and nothing is lost.
 //!
 //! What is not explored, and why nothing is missed by that:
 //!
-//! - **When a message is multicast** is not a choice: it is as its first START arrives. A run in which that
-//!   is earlier has the same deliveries, and fewer messages had ended by then, so a subset of its edges.
+//! - **Processes are independent.** What arrives at one process changes it alone, and adds to the ends of its links: so
+//!   of two events at different processes the order does not matter, neither for what becomes of the processes nor for
+//!   what is checked, which are sets that only grow. It is enough to explore, in each state, a *persistent set* of
+//!   events: all those at some processes, such that no other can send them an alternative to what is under
+//!   way ([`Multicasts::closed`]). Each process comes to see each order of arrivals that it can see, and all together
+//!   each combination. (No event is put off for ever: each takes a message, so runs are finite.)
+//! - **When a message is multicast** is not a choice. It may have been after a delivery of `x` if its STARTs are not
+//!   among the causes of that: the state holds which of them are in the past of each process and of
+//!   what is under way. One such pair is enough to look for. Let `a` end before `b` is multicast and `c` before `d`,
+//!   in one cycle. Then `a` ends before `d` is multicast, or `c` before `b`; either way there is a cycle with one
+//!   such pair less. So there is none if nothing that may have been multicast after a delivery of `x` precedes `x`.
+//! - **What has no effect** on its receiver, as if it had not come, is taken at once: for example word of other groups
+//!   that is older than what is known. This is right if it has no effect later either; that is checked, in all states that
+//!   the receiver came to ([`Multicasts::check_absorbed`]). So a run in which it arrives later has the same
+//!   steps without it, and they are explored.
 //! - **How edges came about**: the state holds only which messages are before which, over any number of steps.
 //!   Whether later edges close a cycle depends on nothing else.
-//! - **What commutes**: deliveries at different processes lead to the same state in either order, and stateright
-//!   goes on from it once. What the order means for real time is kept: it is in the state which messages had
-//!   ended before which were multicast.
+//! - **States in which there is no choice** are passed through, and not counted.
+//!
+//! A test compares the ends of all runs with and without all this.
 //!
 //! What is missed: a process is given `Event::Idle` after each message (or frame), not after several, and what it
 //! persists is durable at once. The random search and the simulator have these.
 //!
 //! Where all orders are too many, [`Slow`] bounds how much a run may differ from a regular one.
 
-use meridian_core::{Effect, Event, Outbox, Process, ProcessId, Time, Token};
+use crate::bounded::{Slow, Turns};
+use crate::locals::{Frames, Input, Locals};
+use crate::reduced::is_first;
+use meridian_core::{Effect, Event, Outbox, Process, ProcessId, Time};
 use meridian_multicast::{Protocol, Start};
 use meridian_sim::search::Cluster;
 use stateright::{Model, Property};
-use std::collections::{BTreeMap, VecDeque};
-use std::fmt::{Debug, Formatter};
+use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Atomic global order: "delivered before, somewhere, or multicast after a delivery" has no cycle.
@@ -34,61 +48,35 @@ pub const ORDER: &str = "atomic global order";
 /// When nothing is under way any more, all destinations have delivered.
 pub const DELIVERED: &str = "all is delivered";
 
-/// What is changed by copying, and hashed once.
-pub struct Shared<T> {
-    value: Arc<T>,
-    print: u64,
-}
-
-impl<T: Hash> Shared<T> {
-    fn new(value: T) -> Self {
-        let mut hasher = DefaultHasher::new();
-        value.hash(&mut hasher);
-        Shared { value: Arc::new(value), print: hasher.finish() }
-    }
-}
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        Shared { value: Arc::clone(&self.value), print: self.print }
-    }
-}
-
-impl<T> Hash for Shared<T> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.print.hash(state);
-    }
-}
-
-impl<T: PartialEq> PartialEq for Shared<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.print == other.print && self.value == other.value
-    }
-}
-
-impl<T: Debug> Debug for Shared<T> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        self.value.fmt(f)
-    }
-}
+/// No assertion in a process fails.
+pub const ASSERTIONS: &str = "assertions hold";
 
 /// A set of messages, or of processes.
 pub type Set = u8;
 
+/// So many messages at most: one bit is needed for [`LATE`].
+const MESSAGES_MAX: usize = 7;
+
+/// In the set of what a process has heard of: so long without a word of the primary that it may be suspected.
+const LATE: Set = 1 << 7;
+
+/// How much later it is then: longer than any election timeout.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// How much later it is at each tick: what is asked for again is asked for by then.
+const TICK: Duration = Duration::from_secs(2);
+
 /// What the order of deliveries and real time say so far.
-#[derive(Clone, Debug, Default, PartialEq, Hash)]
-pub struct Relation {
-    /// For each message those that are after it, over any number of steps.
-    after: Vec<Set>,
-    /// Whether one is after itself.
-    cyclic: bool,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Hash)]
+struct Relation {
+    /// For each message those that are delivered after it, over any number of steps.
+    after: [Set; MESSAGES_MAX],
+    /// For each message those that may have been multicast after a delivery of it.
+    ended_before: [Set; MESSAGES_MAX],
 }
 
 impl Relation {
     fn add(&mut self, before: usize, after: usize) {
-        if before == after || self.after[after] & (1 << before) != 0 {
-            self.cyclic = true;
-        }
         let gained = self.after[after] | (1 << after);
         for (at, set) in self.after.iter_mut().enumerate() {
             if at == before || *set & (1 << before) != 0 {
@@ -96,51 +84,47 @@ impl Relation {
             }
         }
     }
+
+    fn is_cyclic(&self) -> bool {
+        let mut all = self.ended_before.iter().zip(&self.after).enumerate();
+        all.any(|(message, (ended_before, after))| {
+            let mut later = bits(*ended_before | (*after & (1 << message)));
+            later.any(|later| self.after[later] & (1 << message) != 0)
+        })
+    }
 }
-
-/// How far a run may differ from the regular one, in which messages arrive in about the order in which they
-/// were sent: at each link in turn, the one that waits for the longest time.
-///
-/// This is a bound, and no reduction: what needs more differences is not found.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Slow {
-    /// So often the link whose turn it is may become slow instead, or that START: nothing more arrives on it
-    /// before all else is quiet. Or its turn comes once more after all others.
-    pub times: u8,
-    /// One of these processes may, once and at any time, believe that it has not heard of its primary for
-    /// long. All clocks have gone on by then, so that others may believe it, too.
-    pub suspicious: Set,
-    /// How often, when all is quiet and not all is delivered, timers fire.
-    pub ticks: u8,
-}
-
-/// How much later it is when a primary is suspected: longer than any election timeout.
-const SILENCE: Duration = Duration::from_secs(10);
-
-/// How much later it is at each tick: what is asked for again is asked for by then.
-const TICK: Duration = Duration::from_secs(2);
 
 /// Messages to multicast with a protocol.
 pub struct Multicasts<P: Protocol> {
-    ids: Vec<ProcessId>,
-    processes: Vec<Shared<P>>,
-    now: Time,
-    sent: Vec<Sent<P>>,
+    pub(crate) ids: Vec<ProcessId>,
+    processes: Vec<P>,
+    pub(crate) locals: Locals<P>,
+    pub(crate) now: Time,
+    pub(crate) sent: Vec<Sent<P>>,
+    /// For each process those that may send it anything.
+    pub(crate) senders: Vec<Set>,
+    pub(crate) suspicious: Set,
+    pub(crate) ticks: u8,
     /// All orders, if there is no bound.
-    slow: Option<Slow>,
-    framed: bool,
+    pub(crate) slow: Option<Slow>,
+    /// All events in each state, and nothing absorbed.
+    pub(crate) plain: bool,
+    /// Runs end when all is delivered, though something is under way.
+    early: bool,
 }
 
 /// A message, as its client sends it.
-struct Sent<P: Protocol> {
+pub(crate) struct Sent<P: Protocol> {
     start: Start,
     client: ProcessId,
     /// START to the process with that number.
     messages: Vec<(usize, P::Message)>,
+    /// The same as frames.
+    frames: Vec<(usize, u32)>,
     /// The processes that are to deliver it.
     dest: Set,
     /// In regular runs it is sent once this one was delivered somewhere.
-    after: Option<usize>,
+    pub(crate) after: Option<usize>,
 }
 
 /// Where messages come from.
@@ -152,29 +136,39 @@ pub enum Source {
     Link(u8, u8),
 }
 
-/// Whose turn it is.
-#[derive(Clone, Debug, Default, PartialEq, Hash)]
-struct Turns {
-    /// The first one first.
-    next: VecDeque<Source>,
-    slow: Vec<Source>,
-    times: u8,
-    suspected: bool,
-    ticks: u8,
+/// A process at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Hash)]
+pub(crate) struct Local {
+    /// The number of its state.
+    pub(crate) process: u32,
+    delivered: Set,
+    /// The messages whose STARTs are among the causes of what it has done.
+    past: Set,
+    /// STARTs under way to it.
+    pub(crate) starts: Set,
+}
+
+/// A frame under way.
+#[derive(Clone, Copy, Debug, PartialEq, Hash)]
+pub(crate) struct Flight {
+    pub(crate) from: u8,
+    pub(crate) to: u8,
+    past: Set,
+    pub(crate) frame: u32,
 }
 
 /// A moment.
-pub struct State<P: Protocol> {
-    processes: Vec<Shared<P>>,
-    /// What is under way: from each process to each, row by row.
-    links: Vec<VecDeque<Shared<Vec<P::Message>>>>,
-    /// For each message the STARTs that have not arrived; all before it was multicast.
-    starts: Vec<Set>,
-    /// What each process has delivered.
-    delivered: Vec<Set>,
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub struct State {
+    pub(crate) locals: Vec<Local>,
+    /// By link, and on each the first one first.
+    pub(crate) flights: Vec<Flight>,
     relation: Relation,
-    turns: Turns,
-    now: Time,
+    failed: bool,
+    pub(crate) suspected: bool,
+    /// How often timers fired when all was quiet.
+    pub(crate) ticks: u8,
+    pub(crate) turns: Turns,
 }
 
 /// What happens next.
@@ -192,42 +186,6 @@ pub enum Action {
     Suspect(usize),
     /// Timers fire at all processes.
     Tick,
-}
-
-impl<P: Protocol> Clone for State<P> {
-    fn clone(&self) -> Self {
-        State {
-            processes: self.processes.clone(),
-            links: self.links.clone(),
-            starts: self.starts.clone(),
-            delivered: self.delivered.clone(),
-            relation: self.relation.clone(),
-            turns: self.turns.clone(),
-            now: self.now,
-        }
-    }
-}
-
-impl<P: Protocol> Hash for State<P> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.processes, &self.links, &self.starts).hash(state);
-        (&self.delivered, &self.relation, &self.turns, self.now).hash(state);
-    }
-}
-
-impl<P: Checked> PartialEq for State<P> {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.processes, &self.links, &self.starts)
-            == (&other.processes, &other.links, &other.starts)
-            && (&self.delivered, &self.relation) == (&other.delivered, &other.relation)
-            && (&self.turns, self.now) == (&other.turns, other.now)
-    }
-}
-
-impl<P: Protocol> Debug for State<P> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        write!(f, "delivered {:?}, {:?}, {:?}", self.delivered, self.relation, self.turns)
-    }
 }
 
 /// A protocol whose states can be told apart.
@@ -255,6 +213,7 @@ impl<P: Checked> Multicasts<P> {
     /// no part of the model. With each of them the message after whose first delivery it is sent in
     /// regular runs.
     pub fn new(cluster: &Cluster<P>, starts: Vec<(Start, Option<usize>)>) -> Self {
+        assert!(starts.len() <= MESSAGES_MAX, "too many messages");
         let mut all: Vec<_> = cluster.processes().map(|(id, p)| (id, p.clone())).collect();
         let (client, sender) = all.pop().expect("the last one is the client");
         let (ids, processes): (Vec<_>, Vec<_>) = all.into_iter().unzip();
@@ -270,11 +229,49 @@ impl<P: Checked> Multicasts<P> {
             let messages = messages.collect();
             let is_dest = |(_, id): &(usize, &ProcessId)| start.dest.contains(&id.group);
             let dest = ids.iter().enumerate().filter(is_dest).map(|(at, _)| 1 << at).sum();
-            Sent { start, client, messages, dest, after }
+            Sent { start, client, messages, frames: Vec::new(), dest, after }
         };
-        let sent = starts.into_iter().map(send).collect();
-        let processes = processes.into_iter().map(Shared::new).collect();
-        Multicasts { ids, processes, now, sent, slow: None, framed: false }
+        let sent: Vec<_> = starts.into_iter().map(send).collect();
+        let senders = ids.iter().map(|to| {
+            let shares = |from: &ProcessId| {
+                let both = |sent: &Sent<P>| {
+                    [from, to].iter().all(|id| sent.start.dest.contains(&id.group))
+                };
+                from != to && (from.group == to.group || sent.iter().any(both))
+            };
+            let from = ids.iter().enumerate().filter(|(_, from)| shares(from));
+            from.map(|(at, _)| 1 << at).sum()
+        });
+        let senders = senders.collect();
+        let locals = Locals::new(Vec::new(), Frames::Single, Vec::new());
+        let model = Multicasts {
+            ids,
+            processes,
+            locals,
+            now,
+            sent,
+            senders,
+            suspicious: 0,
+            ticks: 0,
+            slow: None,
+            plain: false,
+            early: true,
+        };
+        model.framed(Frames::Single)
+    }
+
+    /// What travels together.
+    pub fn framed(mut self, frames: Frames) -> Self {
+        let names = self.sent.iter().map(|sent| sent.start.id).collect();
+        let locals = Locals::new(self.ids.clone(), frames, names);
+        for sent in &mut self.sent {
+            let messages = sent.messages.iter();
+            let frame = |(to, message): &(_, P::Message)| {
+                (*to, locals.frame(sent.client, vec![message.clone()]))
+            };
+            sent.frames = messages.map(frame).collect();
+        }
+        Multicasts { locals, ..self }
     }
 
     /// Other messages were delivered before, in a regular run.
@@ -289,7 +286,9 @@ impl<P: Checked> Multicasts<P> {
             state = before.next_state(&state, action).expect("it was offered");
         }
         assert!(before.finished(&state), "not all was delivered in a regular run");
-        Multicasts { processes: state.processes, ..self }
+        let processes =
+            state.locals.iter().map(|local| before.locals.value(local.process)).collect();
+        Multicasts { processes, ..self }
     }
 
     /// Not all orders, but those with so few differences.
@@ -297,230 +296,221 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { slow: Some(slow), ..self }
     }
 
-    /// What a process sends to another in one step, after the same record, arrives together. So it is as good as
-    /// always with a real runtime. It is a bound nevertheless: that something comes between is not explored.
-    pub fn framed(self) -> Self {
-        Multicasts { framed: true, ..self }
+    /// All events are explored in each state: to see that what is left out is not missed.
+    pub fn plain(self) -> Self {
+        Multicasts { plain: true, ..self }
     }
 
-    fn link(&self, from: usize, to: usize) -> usize {
-        from * self.ids.len() + to
+    /// Runs go on until nothing is under way.
+    pub fn until_quiet(self) -> Self {
+        Multicasts { early: false, ..self }
     }
 
-    fn all_starts(&self, message: usize) -> Set {
-        self.sent[message].messages.iter().map(|(to, _)| 1 << to).sum()
+    /// This process may, once and at any time, believe that it has not heard of its primary for long. That much
+    /// later it is from then on for all who hear from it.
+    ///
+    /// When all is quiet and not all is delivered, timers fire, so often at most. What follows is there to see that
+    /// all is delivered: it is explored in one order only, link by link, if there is no other bound.
+    pub fn suspicious(self, process: usize, ticks: u8) -> Self {
+        Multicasts { suspicious: 1 << process, ticks, ..self }
+    }
+
+    /// How many states of processes were met, and how many different steps.
+    pub fn counts(&self) -> (usize, usize) {
+        self.locals.counts()
+    }
+
+    fn now(&self, state: &State, at: usize) -> Time {
+        let late = state.locals[at].past & LATE != 0;
+        self.now + SILENCE * u32::from(late) + TICK * u32::from(state.ticks)
+    }
+
+    fn step(&self, state: &mut State, at: usize, input: Input) {
+        let now = self.now(state, at);
+        let step = self.locals.step(at, state.locals[at].process, input, now);
+        let local = &mut state.locals[at];
+        local.process = step.next;
+        let (from, past) = (at as u8, local.past);
+        state.failed |= step.failed;
+        step.delivers.iter().for_each(|message| self.deliver(state, at, *message));
+        for (to, frame) in &step.sends {
+            assert!(self.senders[*to] & (1 << at) != 0, "{} -> {}", self.ids[at], self.ids[*to]);
+            let flight = Flight { from, to: *to as u8, past, frame: *frame };
+            let place = state.flights.partition_point(|other| other.link() <= flight.link());
+            state.flights.insert(place, flight);
+            if self.slow.is_some() && is_first(&state.flights, place) {
+                state.turns.come(Source::Link(from, flight.to));
+            }
+        }
+    }
+
+    fn deliver(&self, state: &mut State, at: usize, message: usize) {
+        let first = ended(state) & (1 << message) == 0;
+        let local = &mut state.locals[at];
+        for earlier in bits(local.delivered) {
+            state.relation.add(earlier, message);
+        }
+        local.delivered |= 1 << message;
+        let others = (1 << self.sent.len()) - 1 - (1 << message);
+        state.relation.ended_before[message] |= others & !local.past;
+        if self.slow.is_some() && first {
+            let next = self.sent.iter().enumerate();
+            let next: Vec<_> = next.filter(|(_, sent)| sent.after == Some(message)).collect();
+            next.into_iter().for_each(|(next, _)| self.turn_of_starts(&mut state.turns, next));
+        }
     }
 
     /// It is sent now, in regular runs.
     fn turn_of_starts(&self, turns: &mut Turns, message: usize) {
-        let to = bits(self.all_starts(message));
-        turns.next.extend(to.map(|to| Source::Start(message as u8, to as u8)));
+        let to = self.sent[message].frames.iter();
+        to.for_each(|(to, _)| turns.come(Source::Start(message as u8, *to as u8)));
     }
 
-    /// What comes together, and then that there is nothing more.
-    fn step(&self, state: &mut State<P>, at: usize, events: impl Iterator<Item = Event<P>>) {
-        let mut process = P::clone(&state.processes[at].value);
-        let mut out = Outbox::new();
-        events.chain([Event::Idle]).for_each(|event| process.step(state.now, event, &mut out));
-        state.processes[at] = Shared::new(process);
-        let mut records = 0;
-        let mut frames: BTreeMap<(usize, usize), Vec<P::Message>> = BTreeMap::new();
-        for (number, effect) in out.drain().enumerate() {
-            match effect {
-                // What is sent to the client is of no interest.
-                Effect::Send { to, message } if self.ids.contains(&to) => {
-                    let frame = if self.framed { records } else { number };
-                    frames.entry((frame, place(&self.ids, to))).or_default().push(message);
-                }
-                Effect::Output(output) => {
-                    if let Some(delivery) = P::delivery(output) {
-                        let id = delivery.start.id;
-                        let message = self.sent.iter().position(|sent| sent.start.id == id);
-                        self.deliver(state, at, message.expect("it was multicast"));
-                    }
-                }
-                Effect::Persist(_) => records += 1,
-                _ => {}
-            }
-        }
-        for ((_, to), frame) in frames {
-            let queue = &mut state.links[self.link(at, to)];
-            queue.push_back(Shared::new(frame));
-            let source = Source::Link(at as u8, to as u8);
-            if queue.len() == 1 && !state.turns.slow.contains(&source) {
-                state.turns.next.push_back(source);
-            }
-        }
-    }
-
-    fn deliver(&self, state: &mut State<P>, at: usize, message: usize) {
-        for earlier in bits(state.delivered[at]) {
-            state.relation.add(earlier, message);
-        }
-        let first = ended(state) & (1 << message) == 0;
-        state.delivered[at] |= 1 << message;
-        for (next, sent) in self.sent.iter().enumerate() {
-            if first && sent.after == Some(message) {
-                self.turn_of_starts(&mut state.turns, next);
-            }
-        }
-    }
-
-    fn arrive(&self, state: &mut State<P>, source: Source) {
+    pub(crate) fn arrive(&self, state: &mut State, source: Source) {
         match source {
             Source::Start(message, to) => {
-                let (message, to) = (usize::from(message), usize::from(to));
-                let sent = &self.sent[message];
-                if state.starts[message] == self.all_starts(message) {
-                    bits(ended(state)).for_each(|earlier| state.relation.add(earlier, message));
-                }
-                state.starts[message] &= !(1 << to);
-                let start = sent.messages.iter().find(|(at, _)| *at == to);
-                let (_, message) = start.expect("it was sent").clone();
-                let event = Event::Message { from: sent.client, message };
-                self.step(state, to, std::iter::once(event));
+                let at = usize::from(to);
+                let start = self.sent[usize::from(message)].frames.iter().find(|(to, _)| *to == at);
+                let (_, frame) = *start.expect("it was sent");
+                state.locals[at].starts &= !(1 << message);
+                state.locals[at].past |= 1 << message;
+                self.step(state, at, Input::Frame(frame));
             }
             Source::Link(from, to) => {
-                let (from, to) = (usize::from(from), usize::from(to));
-                let link = self.link(from, to);
-                let frame = state.links[link].pop_front().expect("something is under way");
-                if !state.links[link].is_empty() {
-                    state.turns.next.push_back(source);
+                let at = state.flights.partition_point(|flight| flight.link() < (from, to));
+                let flight = state.flights.remove(at);
+                assert_eq!(flight.link(), (from, to), "something is under way");
+                let next = state.flights.get(at).map(Flight::link);
+                if self.slow.is_some() && next == Some((from, to)) {
+                    state.turns.come(source);
                 }
-                let (from, messages) = (self.ids[from], frame.value.iter().cloned());
-                self.step(state, to, messages.map(|message| Event::Message { from, message }));
+                state.locals[usize::from(to)].past |= flight.past;
+                self.step(state, usize::from(to), Input::Frame(flight.frame));
             }
         }
     }
 
-    fn finished(&self, state: &State<P>) -> bool {
-        let all = self.sent.iter().enumerate();
-        let mut missing = all.flat_map(|(message, sent)| {
-            bits(sent.dest).filter(move |at| state.delivered[*at] & (1 << message) == 0)
-        });
-        missing.next().is_none()
+    pub(crate) fn finished(&self, state: &State) -> bool {
+        let mut all = self.sent.iter().enumerate();
+        all.all(|(message, sent)| {
+            bits(sent.dest).all(|at| state.locals[at].delivered & (1 << message) != 0)
+        })
     }
 
-    /// What may happen in a bounded run.
-    fn bounded_actions(&self, slow: Slow, state: &State<P>, actions: &mut Vec<Action>) {
-        let turns = &state.turns;
-        match turns.next.front() {
-            Some(source) => actions.push(Action::Arrive(*source)),
-            None if !turns.slow.is_empty() => {
-                actions.extend(turns.slow.iter().copied().map(Action::Hurry));
-            }
-            None if turns.ticks > 0 && !self.finished(state) => actions.push(Action::Tick),
-            None => return,
+    /// The same for equal processes with equal deliveries, in other models, too.
+    pub fn print(&self, state: &State) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for local in &state.locals {
+            (self.locals.value(local.process), local.delivered).hash(&mut hasher);
         }
-        if turns.times > 0 && !turns.next.is_empty() {
-            actions.push(Action::Slow);
-            if turns.next.len() > 1 {
-                actions.push(Action::Later);
-            }
+        state.relation.after.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn is_quiet(&self, state: &State) -> bool {
+        state.flights.is_empty() && state.locals.iter().all(|local| local.starts == 0)
+    }
+
+    fn offered(&self, state: &State, actions: &mut Vec<Action>) {
+        if self.early && self.finished(state) || state.failed || state.relation.is_cyclic() {
+            return;
         }
-        if !turns.suspected {
-            actions.extend(bits(slow.suspicious).map(Action::Suspect));
+        match self.slow {
+            Some(_) => self.bounded_actions(state, actions),
+            None => self.all_actions(state, actions),
+        }
+        if self.is_quiet(state) && state.ticks < self.ticks {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn take(&self, state: &mut State, action: Action) {
+        match action {
+            Action::Arrive(source) => {
+                state.turns.take();
+                self.arrive(state, source);
+            }
+            Action::Suspect(at) => {
+                state.suspected = true;
+                state.locals[at].past |= LATE;
+                self.step(state, at, Input::Timer);
+            }
+            Action::Tick => {
+                state.ticks += 1;
+                for at in 0..self.ids.len() {
+                    state.locals[at].past |= if state.suspected { LATE } else { 0 };
+                    self.step(state, at, Input::Timer);
+                }
+            }
+            Action::Slow => state.turns.slow(),
+            Action::Later => state.turns.later(),
+            Action::Hurry(source) => state.turns.hurry(source),
         }
     }
 }
 
 /// What was delivered anywhere.
-fn ended<P: Protocol>(state: &State<P>) -> Set {
-    state.delivered.iter().fold(0, |all, some| all | some)
+fn ended(state: &State) -> Set {
+    state.locals.iter().fold(0, |all, local| all | local.delivered)
 }
 
 fn place(ids: &[ProcessId], id: ProcessId) -> usize {
     ids.iter().position(|known| *known == id).expect("it is in the cluster")
 }
 
-fn bits(set: Set) -> impl Iterator<Item = usize> {
+pub(crate) fn bits(set: Set) -> impl Iterator<Item = usize> {
     (0..Set::BITS as usize).filter(move |bit| set & (1 << bit) != 0)
 }
 
 impl<P: Checked> Model for Multicasts<P> {
-    type State = State<P>;
+    type State = State;
     type Action = Action;
 
-    fn init_states(&self) -> Vec<State<P>> {
-        let (count, messages) = (self.ids.len(), self.sent.len());
-        let slow = self.slow.unwrap_or_default();
-        let mut turns = Turns { times: slow.times, ticks: slow.ticks, ..Turns::default() };
-        let at_once = (0..messages).filter(|message| self.sent[*message].after.is_none());
-        at_once.for_each(|message| self.turn_of_starts(&mut turns, message));
-        let state = State {
-            processes: self.processes.clone(),
-            links: vec![VecDeque::new(); count * count],
-            starts: (0..messages).map(|message| self.all_starts(message)).collect(),
-            delivered: vec![0; count],
-            relation: Relation { after: vec![0; messages], cyclic: false },
-            turns,
-            now: self.now,
+    fn init_states(&self) -> Vec<State> {
+        let mut turns = Turns::new(self.slow.unwrap_or_default());
+        if self.slow.is_some() {
+            let at_once =
+                (0..self.sent.len()).filter(|message| self.sent[*message].after.is_none());
+            at_once.for_each(|message| self.turn_of_starts(&mut turns, message));
+        }
+        let local = |(at, process): (usize, &P)| {
+            let to = |sent: &Sent<P>| sent.frames.iter().any(|(to, _)| *to == at);
+            let starts = self.sent.iter().enumerate().filter(|(_, sent)| to(sent));
+            let starts = starts.map(|(message, _)| 1 << message).sum();
+            Local { process: self.locals.process(process.clone()), delivered: 0, past: 0, starts }
         };
-        vec![state]
+        let locals = self.processes.iter().enumerate().map(local).collect();
+        let (flights, relation) = (Vec::new(), Relation::default());
+        vec![State { locals, flights, relation, failed: false, suspected: false, ticks: 0, turns }]
     }
 
-    fn actions(&self, state: &State<P>, actions: &mut Vec<Action>) {
-        if let Some(slow) = self.slow {
-            self.bounded_actions(slow, state, actions);
-            return;
-        }
-        for (message, waiting) in (0..).zip(&state.starts) {
-            let to = bits(*waiting).map(|to| Source::Start(message, to as u8));
-            actions.extend(to.map(Action::Arrive));
-        }
-        let count = self.ids.len();
-        let busy = state.links.iter().enumerate().filter(|(_, queue)| !queue.is_empty());
-        let ends = |(link, _)| Source::Link((link / count) as u8, (link % count) as u8);
-        actions.extend(busy.map(ends).map(Action::Arrive));
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        self.offered(state, actions);
     }
 
-    fn next_state(&self, state: &State<P>, action: Action) -> Option<State<P>> {
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
         let mut state = state.clone();
-        match action {
-            Action::Arrive(source) => {
-                state.turns.next.pop_front();
-                self.arrive(&mut state, source);
+        self.take(&mut state, action);
+        let mut actions = Vec::new();
+        loop {
+            if self.absorbs() {
+                self.absorb(&mut state);
             }
-            Action::Slow => {
-                let source = state.turns.next.pop_front()?;
-                state.turns.slow.push(source);
-                state.turns.times -= 1;
+            self.offered(&state, &mut actions);
+            match actions.pop() {
+                Some(only) if actions.is_empty() => self.take(&mut state, only),
+                _ => return Some(state),
             }
-            Action::Later => {
-                state.turns.next.rotate_left(1);
-                state.turns.times -= 1;
-            }
-            Action::Hurry(source) => {
-                state.turns.slow.retain(|slow| *slow != source);
-                state.turns.next.push_back(source);
-            }
-            Action::Suspect(at) => {
-                state.turns.suspected = true;
-                state.now = state.now + SILENCE;
-                self.step(&mut state, at, std::iter::once(Event::Timer(Token(0))));
-            }
-            Action::Tick => {
-                state.turns.ticks -= 1;
-                state.now = state.now + TICK;
-                for at in 0..self.ids.len() {
-                    self.step(&mut state, at, std::iter::once(Event::Timer(Token(0))));
-                }
-            }
+            actions.clear();
         }
-        if self.slow.is_none() {
-            state.turns = Turns::default();
-        }
-        Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(ORDER, |_, state: &State<P>| !state.relation.cyclic),
-            Property::always(DELIVERED, |model: &Self, state: &State<P>| {
-                let mut actions = Vec::new();
-                model.actions(state, &mut actions);
-                actions.iter().any(|action| !matches!(action, Action::Suspect(_)))
-                    || model.finished(state)
+            Property::always(ORDER, |_, state: &State| !state.relation.is_cyclic()),
+            Property::always(ASSERTIONS, |_, state: &State| !state.failed),
+            Property::always(DELIVERED, |model: &Self, state: &State| {
+                !model.is_quiet(state) || state.ticks < model.ticks || model.finished(state)
             }),
         ]
     }

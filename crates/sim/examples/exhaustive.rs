@@ -1,0 +1,96 @@
+//! Exhaustive search of small cases of PrimCast over the real code: all orders in which messages can arrive.
+//!
+//! ```text
+//! cargo run --release -p meridian-sim --example exhaustive -- --groups 1,1,1 --messages fg,gh,h,f
+//! ```
+//!
+//! Groups are named f, g, h, .. and given by their sizes, a message by the groups that it goes to. For each
+//! thing that is violated it prints the way there. The tests search the cases that take no more than seconds
+//! (`crates/sim/tests/exhaustive`).
+//!
+//! | option | what |
+//! | --- | --- |
+//! | `--framed` | what a process sends to another in one step arrives together |
+//! | `--clocks 0,4,9` | how far the groups' clocks are, at least, when the messages come |
+//! | `--suspicious 1` | that process may suspect its primary, once and at any time |
+//! | `--ticks 6` | how often timers fire when all is quiet and not all is delivered; 0 if there is no suspicion |
+//! | `--differences 2` | not all orders, but so many differences from a regular run |
+//! | `--sequential` | the other order: a violation is found |
+//! | `--plant IgnoresLinks` | a planted bug |
+//! | `--compare` | not whether all holds: whether the ends of all runs are the same if no state is left out |
+#![forbid(unsafe_code)]
+
+#[path = "../tests/exhaustive/bounded.rs"]
+mod bounded;
+#[path = "../tests/exhaustive/cases.rs"]
+mod cases;
+#[path = "../tests/exhaustive/locals.rs"]
+mod locals;
+#[path = "../tests/exhaustive/model.rs"]
+mod model;
+#[path = "../tests/exhaustive/reduced.rs"]
+mod reduced;
+
+use cases::{Case, ends};
+use meridian_multicast::{Mutation, Order};
+use meridian_sim::planted;
+use std::process::ExitCode;
+
+const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--clocks 0,4,9] [--suspicious P] [--ticks N] \
+    [--differences N] [--sequential] [--plant BUG] [--compare]";
+
+fn groups_of(message: &str) -> Option<Vec<u16>> {
+    message.bytes().map(|name| name.checked_sub(b'f').map(u16::from)).collect()
+}
+
+fn numbers<T: std::str::FromStr>(list: &str) -> Option<Vec<T>> {
+    list.split(',').map(|number| number.parse().ok()).collect()
+}
+
+fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
+    let mut case = Case::of::<&[u16]>(&[1; 3], &[]);
+    let mut compare = false;
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--compare" => compare = true,
+            "--framed" => case.framed = true,
+            "--sequential" => case.order = Order::Sequential,
+            "--groups" => case.sizes = numbers(&args.next()?)?,
+            "--clocks" => case.clocks = numbers(&args.next()?)?,
+            "--messages" => {
+                case.messages = args.next()?.split(',').map(groups_of).collect::<Option<_>>()?;
+            }
+            "--suspicious" => case.suspicious = Some(args.next()?.parse().ok()?),
+            "--ticks" => case.ticks = args.next()?.parse().ok()?,
+            "--differences" => case.differences = Some(args.next()?.parse().ok()?),
+            "--plant" => {
+                let name = args.next()?;
+                let all = planted::ALL.into_iter().chain([Mutation::IgnoresLinks]);
+                case.mutation = all.into_iter().find(|bug| format!("{bug:?}") == name)?;
+            }
+            _ => return None,
+        }
+    }
+    let named = |group: &u16| usize::from(*group) < case.sizes.len();
+    (!case.messages.is_empty() && case.messages.iter().flatten().all(named))
+        .then_some((case, compare))
+}
+
+fn main() -> ExitCode {
+    let Some((case, compare)) = case(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    if compare {
+        let few = ends(&case.model().until_quiet());
+        let all = ends(&case.model().until_quiet().plain());
+        eprintln!("{} ends, {} in all states", few.len(), all.len());
+        return if few == all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let found = case.search();
+    eprintln!("{found}");
+    for (property, way) in &found.violated {
+        eprintln!("\n{property} is violated:\n{way}");
+    }
+    if found.violated.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

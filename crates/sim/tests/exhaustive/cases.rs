@@ -1,0 +1,176 @@
+//! What is searched, and the search itself.
+
+use crate::bounded::Slow;
+use crate::locals::Frames;
+use crate::model::{Checked, Multicasts};
+use meridian_core::{ClientId, GroupId, MessageId};
+use meridian_multicast::process::Groups;
+use meridian_multicast::{Mutation, Options, Order, PrimCast, Start, Timestamp};
+use meridian_sim::search::Cluster;
+use stateright::{Checker, HasDiscoveries, Model};
+use std::collections::BTreeSet;
+use std::fmt::{Display, Formatter};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+
+/// A small case of PrimCast.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// How many processes each group has.
+    pub sizes: Vec<u16>,
+    /// Which groups each message goes to.
+    pub messages: Vec<Vec<u16>>,
+    /// How far the groups' clocks are, at least, when the messages come.
+    pub clocks: Vec<u64>,
+    /// What a process sends to another in one step arrives together.
+    pub framed: bool,
+    /// This one may suspect its primary.
+    pub suspicious: Option<usize>,
+    /// How often timers fire then when all is quiet and not all is delivered.
+    pub ticks: u8,
+    /// Not all orders. In a regular run, each message is sent once the one before it was delivered.
+    pub differences: Option<u8>,
+    /// The order of deliveries.
+    pub order: Order,
+    /// A planted bug.
+    pub mutation: Mutation,
+}
+
+impl Default for Case {
+    fn default() -> Case {
+        Case {
+            sizes: vec![1; 3],
+            messages: Vec::new(),
+            clocks: Vec::new(),
+            framed: false,
+            suspicious: None,
+            ticks: 6,
+            differences: None,
+            order: Order::Linearizable,
+            mutation: Mutation::Correct,
+        }
+    }
+}
+
+/// A message of that name; its timestamps are greater than `after`.
+fn start(name: u64, dest: &[u16], after: u64) -> Start {
+    let id = MessageId { client: ClientId(name), sequence: 1 };
+    let dest: Vec<_> = dest.iter().map(|group| GroupId(*group)).collect();
+    Start { after: Timestamp(after), ..Start::new(id, dest, Vec::new()) }
+}
+
+/// Messages 1, 2, .. to these groups, sent at any time.
+pub fn messages<D: AsRef<[u16]>>(dest: &[D]) -> Vec<(Start, Option<usize>)> {
+    (1..).zip(dest).map(|(name, dest)| (start(name, dest.as_ref(), 0), None)).collect()
+}
+
+impl Case {
+    /// Groups of these sizes, and these messages.
+    pub fn of<D: AsRef<[u16]>>(sizes: &[u16], messages: &[D]) -> Case {
+        let messages = messages.iter().map(|dest| dest.as_ref().to_vec()).collect();
+        Case { sizes: sizes.to_vec(), messages, ..Case::default() }
+    }
+
+    fn cluster(&self) -> Cluster<PrimCast> {
+        let options = Options { order: self.order, ..Options::default() };
+        let make = |me, groups: &Groups| {
+            let process = PrimCast::new(me, groups.clone()).with_options(options);
+            process.with_mutation(self.mutation)
+        };
+        Cluster::new(&self.sizes, 1, make).settle(Duration::from_secs(3))
+    }
+
+    /// What is to be explored.
+    pub fn model(&self) -> Multicasts<PrimCast> {
+        let cluster = self.cluster();
+        let mut messages = messages(&self.messages);
+        for (at, (_, after)) in messages.iter_mut().enumerate().skip(1) {
+            *after = self.differences.map(|_| at - 1);
+        }
+        let frames = if self.framed { Frames::Step } else { Frames::Single };
+        let clocks = (0..).zip(&self.clocks).filter(|(_, clock)| **clock > 0);
+        let before =
+            clocks.map(|(group, clock)| start(100 + u64::from(group), &[group], clock - 1));
+        let before: Vec<_> = before.collect();
+        let mut model = Multicasts::new(&cluster, messages).framed(frames);
+        if !before.is_empty() {
+            model = model.preceded_by(&cluster, before);
+        }
+        if let Some(process) = self.suspicious {
+            model = model.suspicious(process, self.ticks);
+        }
+        match self.differences {
+            Some(times) => model.bounded(Slow { times }),
+            None => model,
+        }
+    }
+
+    /// Searches until something is violated.
+    pub fn search(&self) -> Found {
+        search(self.model())
+    }
+}
+
+/// What a search found.
+#[derive(Debug)]
+pub struct Found {
+    /// The properties that are violated, each with the way there.
+    pub violated: Vec<(&'static str, String)>,
+    /// How many states there are that have a choice or an end, and how many ways lead to one.
+    pub states: usize,
+    ways: usize,
+    /// How many states of processes, and steps from one to another.
+    processes: usize,
+    steps: usize,
+    /// How often it was checked that a state of a process is indifferent to a frame.
+    absorbed: usize,
+}
+
+impl Display for Found {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let Found { violated, states, ways, processes, steps, absorbed } = self;
+        let what = if violated.is_empty() { "all holds" } else { "violated" };
+        write!(
+            f,
+            "{what}: {states} states, {ways} ways to them, {processes} states of processes, "
+        )?;
+        write!(f, "{steps} steps of theirs, {absorbed} checked to have no effect")
+    }
+}
+
+/// Searches until something is violated.
+pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
+    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures).spawn_dfs().join();
+    let way = |actions: Vec<_>| {
+        let lines = actions.into_iter().map(|action| format!("  {action:?}\n"));
+        lines.collect::<String>()
+    };
+    let violated = checker.discoveries().into_iter();
+    let violated = violated.map(|(property, path)| (property, way(path.into_actions())));
+    let violated: Vec<_> = violated.collect();
+    let absorbed = if violated.is_empty() { checker.model().check_absorbed() } else { 0 };
+    let (processes, steps) = checker.model().counts();
+    let (states, ways) = (checker.unique_state_count(), checker.state_count());
+    Found { violated, states, ways, processes, steps, absorbed }
+}
+
+fn fingerprint(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The ends of all runs, by their prints.
+pub fn ends<P: Checked>(model: &Multicasts<P>) -> BTreeSet<u64> {
+    let (mut todo, mut met) = (model.init_states(), Vec::new());
+    let (mut known, mut ends, mut actions) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+    while let Some(state) = todo.pop() {
+        model.actions(&state, &mut actions);
+        if actions.is_empty() {
+            ends.insert(model.print(&state));
+        }
+        met.extend(actions.drain(..).filter_map(|action| model.next_state(&state, action)));
+        todo.extend(met.drain(..).filter(|next| known.insert(fingerprint(next))));
+    }
+    ends
+}
