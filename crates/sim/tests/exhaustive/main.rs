@@ -204,10 +204,9 @@ fn planted_bugs_are_found_while_the_primary_changes() {
     let case = while_the_primary_changes(&[3, 3]);
     let found = Case { order: Order::Sequential, ..case.clone() }.search();
     breaks("Sequential", ORDER, &found);
-    for mutation in [Mutation::NoLeaderClock, Mutation::NoOrder] {
-        let found = Case { mutation, ..case.clone() }.search();
-        breaks(&format!("{mutation:?}"), ORDER, &found);
-    }
+    // (Without the primary's clock nothing breaks in a group of three: it is in each quorum that a follower hears of.)
+    let found = Case { mutation: Mutation::NoOrder, ..case }.search();
+    breaks("NoOrder", ORDER, &found);
     let mutation = Mutation::HidesRaisedClock;
     let found = Case { mutation, ..while_the_primary_changes(&[3, 1]) }.search();
     breaks("HidesRaisedClock", DELIVERED, &found);
