@@ -20,7 +20,7 @@ const HEARTBEAT: Duration = Duration::from_millis(250);
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
 /// So many deliveries are told before a second has passed, so that `T` stays short when they are many.
-pub(crate) const TELL_AT: usize = 4096;
+pub(crate) const TELL_AT: usize = 1024;
 
 /// How many stuck messages are asked about at a time, and about how many bytes of them are sent: the first
 /// ones hold up all others. When a primary dies, thousands may be stuck that were on their way to it.
