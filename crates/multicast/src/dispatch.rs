@@ -85,7 +85,7 @@ impl PrimCast {
             Message::Ready(ids) if !ours => self.on_ready(from, &ids),
             Message::Final { id, ts, delivered } => self.on_final(id, ts, delivered, out),
             Message::Pull(id) => self.on_pull(from, id, out),
-            Message::Stable { delivered } => self.on_stable(from, delivered),
+            Message::Stable { delivered, except } => self.on_stable(from, delivered, &except),
             Message::StableWanted => self.on_stable_wanted(from, out),
             _ if !ours => {} // The rest is said inside a group only.
             Message::RemoteAppend { .. }

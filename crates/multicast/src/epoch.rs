@@ -538,8 +538,8 @@ impl PrimCast {
             Mutation::HidesRaisedClock => Some((self.e_prom, self.log.len(), self.clock)),
             _ => None,
         };
-        self.remote_acked = self.log.base();
-        self.remote_streamed = self.log.base();
+        self.remote_acked = 0; // Of stragglers, too.
+        self.remote_streamed = 0;
         self.recorded = self.log.len();
         self.followers.clear();
         self.stable.start_epoch();

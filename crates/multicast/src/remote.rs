@@ -45,6 +45,9 @@ pub struct Early {
     pub locals: Locals,
 }
 
+/// So many of those that came early stay in the list when they have been proposed.
+const PROPOSED_MAX: usize = 1024;
+
 /// The proposals of all other groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Remote {
@@ -80,6 +83,10 @@ impl Remote {
     pub fn come(&mut self, id: MessageId, by: GroupId, now: Time) {
         if self.early.insert_new(id, || Early { by, locals: Locals::new() }) {
             self.came.push_back((now, id));
+            if self.came.len() > PROPOSED_MAX + 2 * self.early.len() {
+                let early = &self.early;
+                self.came.retain(|(_, id)| early.contains(id));
+            }
         }
     }
 

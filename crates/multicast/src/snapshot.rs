@@ -1,11 +1,11 @@
 //! Bringing up a process that the log cannot bring up, by the state of another.
 //!
 //! The state is the application's, given by the owner, with the protocol's at the same position: the
-//! last delivery, and `T` from the first entry that is held, delivered or not (timestamps and indexes
+//! last delivery, and all that is held of `T`, delivered or not, stragglers too (timestamps and indexes
 //! are in different orders, so one number does not tell what was delivered).
 
 use crate::done::{Done, Known};
-use crate::log::Log;
+use crate::log::{Log, common_prefix};
 use crate::members::Members;
 use crate::message::{Epoch, Message, Output, Rank, Record, Timestamp};
 use crate::process::{PrimCast, Role};
@@ -82,6 +82,7 @@ impl PrimCast {
         self.delivered = state.delivered;
         self.last = state.last;
         self.untold = self.last.map(|last| (self.delivered, last)).into_iter().collect();
+        self.truncation.let_go();
         self.done = state.done;
         self.members.merge(&state.members);
         self.share_again();
@@ -185,7 +186,8 @@ impl PrimCast {
 
     fn install_snapshot(&mut self, now: Time, mut state: State, out: &mut Outbox<Self>) {
         let (theirs, ours) = ((state.e_cur, state.log.len()), (self.e_cur, self.log.len()));
-        let new = state.delivered > self.delivered || self.memory.lost;
+        // With the same deliveries it may hold more: what was set aside there was not sent to us.
+        let new = theirs > ours || state.delivered > self.delivered || self.memory.lost;
         if !new || theirs < ours || !self.is_contained_in(&state) {
             return; // It would take us back.
         }
@@ -226,16 +228,12 @@ impl PrimCast {
     }
 
     /// Whether all that was delivered here was delivered there: messages that do not conflict may be delivered in
-    /// another order.
+    /// another order. Both `T`s hold, or held, it where they are equal (L1, L2); what is held no more was delivered.
     fn is_contained_in(&self, state: &State) -> bool {
-        let delivered = self.log.iter_from(0).filter(|(_, slot)| slot.delivered);
-        let mut ids = delivered.map(|(_, slot)| slot.entry.start.id);
-        ids.all(|id| {
-            state
-                .log
-                .slot(id)
-                .map_or_else(|| state.done.known(id) != Known::No, |slot| slot.delivered)
-        })
+        let common = common_prefix(self.log.runs(), state.log.runs());
+        let waiting = state.log.waiting().filter(|(index, _)| *index < common);
+        let mut here = waiting.map(|(index, _)| self.log.get(index));
+        here.all(|slot| slot.is_some_and(|slot| !slot.delivered))
     }
 
     /// The link to `peer` was reset: what was asked of it is asked anew.
