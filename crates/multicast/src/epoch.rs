@@ -35,7 +35,8 @@ pub(crate) struct Election {
     pub since: Time,
     pub promises: BTreeMap<NodeId, (Timestamp, Progress)>,
     chosen: bool,
-    pub fetching: Option<NodeId>,
+    /// From which index.
+    pub fetching: Option<(NodeId, u64)>,
     /// The parts of a `T` that have arrived: from the most advanced promiser, or NEW-STATE.
     incoming: Option<Incoming>,
 }
@@ -250,7 +251,7 @@ impl PrimCast {
         }
     }
 
-    fn send_promise(&mut self, out: &mut Outbox<Self>) {
+    pub(crate) fn send_promise(&mut self, out: &mut Outbox<Self>) {
         let (epoch, clock, progress) = (self.e_prom, self.clock, self.progress());
         out.send(self.leader_of(epoch), Message::Promise { epoch, clock, progress });
     }
@@ -329,7 +330,7 @@ impl PrimCast {
             self.request_snapshot(now, self.me.group.of(best), out);
         } else {
             let epoch = self.e_prom;
-            self.election.fetching = Some(best);
+            self.election.fetching = Some((best, common));
             out.send(self.me.group.of(best), Message::Fetch { epoch, from: common });
         }
     }
@@ -361,7 +362,9 @@ impl PrimCast {
         part: Part,
         out: &mut Outbox<Self>,
     ) {
-        let fetching = self.election.fetching == Some(from.node) && !self.election.chosen;
+        // Not what was asked for before a snapshot: that would cut what the snapshot has decided.
+        let asked = self.election.fetching == Some((from.node, part.start));
+        let fetching = asked && !self.election.chosen;
         if self.role != Role::Candidate || epoch != self.e_prom || !fetching {
             return;
         }

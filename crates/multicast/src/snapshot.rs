@@ -9,6 +9,7 @@ use crate::log::{Log, common_prefix};
 use crate::members::Members;
 use crate::message::{Epoch, Message, Output, Rank, Record, Timestamp};
 use crate::process::{PrimCast, Role};
+use crate::upkeep::RETRY;
 use bytes::Bytes;
 use meridian_core::{Outbox, Position, ProcessId, Time};
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,8 @@ pub(crate) struct Transfers {
     numbered: u64,
     /// Who wanted one before the owner gave it.
     wanted: BTreeMap<ProcessId, ()>,
+    /// One came that was of no use, and when: its sender had not delivered something that we have.
+    refused: Option<Time>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -179,20 +182,22 @@ impl PrimCast {
             return;
         }
         let whole = self.transfers.incoming.take().map(|incoming| incoming.bytes);
-        if let Ok(state) = postcard::from_bytes::<State>(&whole.unwrap_or_default()) {
-            self.install_snapshot(now, state, out);
+        let state = postcard::from_bytes::<State>(&whole.unwrap_or_default()).ok();
+        if !state.is_some_and(|state| self.install_snapshot(now, state, out)) {
+            self.transfers.refused = Some(now);
         }
     }
 
-    fn install_snapshot(&mut self, now: Time, mut state: State, out: &mut Outbox<Self>) {
+    /// Whether it is of use.
+    fn install_snapshot(&mut self, now: Time, mut state: State, out: &mut Outbox<Self>) -> bool {
         let (theirs, ours) = ((state.e_cur, state.log.len()), (self.e_cur, self.log.len()));
         // With the same deliveries it may hold more: what was set aside there was not sent to us.
         let new = theirs > ours || state.delivered > self.delivered || self.memory.lost;
         if !new || theirs < ours || !self.is_contained_in(&state) {
-            return; // It would take us back.
+            return false; // It would take us back.
         }
         if self.memory.lost && !self.may_recover() {
-            return; // Who answered has lost its own memory meanwhile.
+            return false; // Who answered has lost its own memory meanwhile.
         }
         self.memory.lost = false;
         state.e_prom = self.e_prom.max(state.e_cur);
@@ -225,6 +230,7 @@ impl PrimCast {
         } else {
             self.on_started(now, out);
         }
+        true
     }
 
     /// Whether all that was delivered here was delivered there: messages that do not conflict may be delivered in
@@ -262,6 +268,14 @@ impl PrimCast {
         self.transfers
             .outgoing
             .retain(|_, outgoing| now.since(*outgoing.asked.get_or_insert(now)) < PATIENCE * 2);
+        if self.transfers.refused.take_if(|at| now.since(*at) >= RETRY).is_some() {
+            // It is tried again. (A follower asks for entries anyway.)
+            match self.role {
+                Role::Candidate => self.choose(now, out),
+                Role::Promised if self.e_cur < self.e_prom => self.send_promise(out),
+                Role::Promised | Role::Primary | Role::Follower => {}
+            }
+        }
         let stuck = |incoming: &Incoming| now.since(incoming.progress) >= PATIENCE;
         if let Some(incoming) = self.transfers.incoming.take_if(|incoming| stuck(incoming))
             && !self.memory.lost
