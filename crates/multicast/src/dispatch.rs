@@ -115,6 +115,7 @@ impl PrimCast {
             Message::Accept { epoch, clock } => self.on_accept(now, from, epoch, clock, out),
             Message::Resend { epoch, from: index } => self.on_resend(from, epoch, index, out),
             Message::Behind => self.on_behind(now, from, out),
+            Message::Vouched(finals) => self.on_vouched(finals, out),
             Message::SnapshotRequest { snapshot, offset } => {
                 self.on_snapshot_request(from, snapshot, offset, out);
             }

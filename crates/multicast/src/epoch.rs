@@ -430,7 +430,7 @@ impl PrimCast {
             return;
         }
         self.election.heard = now;
-        if self.e_cur == epoch || part.start < self.log.base() {
+        if self.e_cur == epoch || part.start < self.log.base().max(self.decided) {
             return; // Installed already; or of before a snapshot, after which we promised again.
         }
         let start = part.start;

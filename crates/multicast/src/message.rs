@@ -293,6 +293,9 @@ pub enum Message {
         /// Whether the sender has delivered it.
         delivered: bool,
     },
+    /// To a process of the sender's group whose `T` contains the sender's: these were delivered with these final
+    /// timestamps, so it may deliver them, too.
+    Vouched(Vec<(MessageId, Timestamp)>),
     /// Send me START for this message: your group acknowledged it and I do not know it.
     Pull(MessageId),
     /// I heard nothing of the primary: and you?

@@ -510,7 +510,7 @@ impl PrimCast {
 
     /// # Panics
     /// P3: if one that conflicts with it is before it.
-    fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
+    pub(crate) fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
         if let (Mutation::Correct, Some(slot)) = (self.mutation, self.log.get(index)) {
             let Start { id, touches, .. } = &*slot.entry.start;
             assert!(self.log.queue().is_free((ts, *id), touches), "P3: {id} before others");

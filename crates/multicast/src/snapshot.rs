@@ -5,13 +5,13 @@
 //! are in different orders, so one number does not tell what was delivered).
 
 use crate::done::{Done, Known};
-use crate::log::{Log, common_prefix};
+use crate::log::{Log, Slot, common_prefix};
 use crate::members::Members;
 use crate::message::{Epoch, Message, Output, Rank, Record, Timestamp};
 use crate::process::{PrimCast, Role};
 use crate::upkeep::RETRY;
 use bytes::Bytes;
-use meridian_core::{Outbox, Position, ProcessId, Time};
+use meridian_core::{MessageId, Outbox, Position, ProcessId, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -183,17 +183,28 @@ impl PrimCast {
         }
         let whole = self.transfers.incoming.take().map(|incoming| incoming.bytes);
         let state = postcard::from_bytes::<State>(&whole.unwrap_or_default()).ok();
-        if !state.is_some_and(|state| self.install_snapshot(now, state, out)) {
+        if !state.is_some_and(|state| self.install_snapshot(now, from, state, out)) {
             self.transfers.refused = Some(now);
         }
     }
 
     /// Whether it is of use.
-    fn install_snapshot(&mut self, now: Time, mut state: State, out: &mut Outbox<Self>) -> bool {
+    fn install_snapshot(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        mut state: State,
+        out: &mut Outbox<Self>,
+    ) -> bool {
         let (theirs, ours) = ((state.e_cur, state.log.len()), (self.e_cur, self.log.len()));
         // With the same deliveries it may hold more: what was set aside there was not sent to us.
         let new = theirs > ours || state.delivered > self.delivered || self.memory.lost;
-        if !new || theirs < ours || !self.is_contained_in(&state) {
+        if !new || theirs < ours {
+            return false;
+        }
+        let lacks = self.delivered_before(&state);
+        if !lacks.is_empty() {
+            out.send(from, Message::Vouched(lacks.into_iter().flatten().collect()));
             return false; // It would take us back.
         }
         if self.memory.lost && !self.may_recover() {
@@ -233,13 +244,45 @@ impl PrimCast {
         true
     }
 
-    /// Whether all that was delivered here was delivered there: messages that do not conflict may be delivered in
-    /// another order. Both `T`s hold, or held, it where they are equal (L1, L2); what is held no more was delivered.
-    fn is_contained_in(&self, state: &State) -> bool {
+    /// What was delivered here and waits in `state`, whose `T` contains ours; with the final timestamps, as far as they
+    /// are still known. Both `T`s hold, or held, it where they are equal (L1, L2); what is held no more was delivered.
+    fn delivered_before(&self, state: &State) -> Vec<Option<(MessageId, Timestamp)>> {
         let common = common_prefix(self.log.runs(), state.log.runs());
         let waiting = state.log.waiting().filter(|(index, _)| *index < common);
-        let mut here = waiting.map(|(index, _)| self.log.get(index));
-        here.all(|slot| slot.is_some_and(|slot| !slot.delivered))
+        let here = waiting.map(|(index, slot)| (self.log.get(index), &slot.entry));
+        let delivered = here.filter(|(slot, _)| slot.is_none_or(|slot| slot.delivered));
+        let with_final = delivered.map(|(slot, entry)| {
+            let known = match self.done.known(entry.start.id) {
+                Known::Delivered(ts) => Some(ts),
+                Known::No | Known::Ended => slot.map(|slot| slot.bound),
+            };
+            let alone = (entry.start.dest.len() == 1).then_some(entry.ts);
+            known.or(alone).map(|ts| (entry.start.id, ts))
+        });
+        with_final.collect()
+    }
+
+    /// Another of our group cannot use our state, because it has delivered what waits here. Neither might go on without
+    /// the other: so we deliver it as well, in whatever role. All that conflicts with it and precedes it was
+    /// delivered there, hence proposed there, hence is in our `T`: it is delivered here, or waits and holds it up,
+    /// or is named, too.
+    pub(crate) fn on_vouched(
+        &mut self,
+        mut finals: Vec<(MessageId, Timestamp)>,
+        out: &mut Outbox<Self>,
+    ) {
+        finals.sort_unstable_by_key(|(id, ts)| (*ts, *id));
+        for (id, ts) in finals {
+            let waits = |slot: &&Slot| !slot.delivered && slot.entry.ts <= ts;
+            let Some(slot) = self.log.slot(id).filter(waits) else { continue };
+            let touches = slot.entry.start.touches.clone();
+            let Some(index) = self.log.find(id) else { continue };
+            self.raise_clock(ts, out);
+            self.log.decide(index, ts);
+            if self.log.queue().is_free((ts, id), &touches) {
+                self.hand_up(index, ts, out);
+            }
+        }
     }
 
     /// The link to `peer` was reset: what was asked of it is asked anew.
