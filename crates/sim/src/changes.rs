@@ -289,8 +289,17 @@ impl Operator {
     ) -> Result<(), Violation> {
         let now = world.now();
         world.owner.begins(start, now);
-        let delivered = move |world: &Cluster| world.owner.config_of(group) == number;
-        self.ask_until(world, start, &[group], delivered)
+        // Who delivered it may have crashed before it could say so.
+        let delivered = move |world: &Cluster| {
+            let number_at = |replica: &Replica| replica.multicast.members().number(group);
+            world.owner.config_of(group) == number
+                || world.processes().any(|(_, replica)| number_at(replica) == number)
+        };
+        self.ask_until(world, start, &[group], delivered)?;
+        if let Some(config) = &start.config {
+            world.owner.configured(config);
+        }
+        Ok(())
     }
 
     fn ask_until(
