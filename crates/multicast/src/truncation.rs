@@ -6,7 +6,7 @@
 //! destinations have said so of it.
 //!
 //! When `T` is long, which is when somebody has been away for long, more is done: a quorum of each destination is
-//! enough (the others get a snapshot from that quorum), and what even then has to stay is set aside as a
+//! enough, if there are disks (the others get a snapshot from that quorum), and what even then has to stay is set aside as a
 //! straggler (see [`crate::log`]), so that the rest can be dropped.
 //!
 //! Why a rank with exceptions tells all: let it be `(t, _)`. A message was delivered here with that rank, so the
@@ -95,6 +95,11 @@ impl Truncation {
     /// A message was delivered that went to this other group, too.
     pub fn keep_for(&mut self, group: GroupId, position: Position) {
         self.kept_for.insert(group, position);
+    }
+
+    /// What `process` said counts no more: it has lost its memory.
+    pub fn forget(&mut self, process: ProcessId) {
+        self.stable.remove(&process);
     }
 
     /// The owner's state is replaced: it says again what it holds.
@@ -275,7 +280,10 @@ impl PrimCast {
         slot.delivered && here() && groups.all(|of| self.delivered_by(*of, rank, quorum_is_enough))
     }
 
+    /// A quorum is not enough without disks: its members may forget one after the other, and be brought up each
+    /// time by a primary that was not among them.
     fn delivered_by(&self, group: GroupId, rank: Rank, quorum_is_enough: bool) -> bool {
+        let quorum_is_enough = quorum_is_enough && !self.keeps_nothing();
         let members = self.members.of(group);
         let delivered = members.iter().filter(|node| {
             let process = group.of(**node);
