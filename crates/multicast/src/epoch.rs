@@ -105,7 +105,11 @@ impl PrimCast {
         let accept = Message::Accept { epoch: self.e_cur, clock: self.clock };
         self.peers().for_each(|peer| out.send(peer, accept.clone()));
         let resend = Message::Resend { epoch: self.e_cur, from: self.log.len() };
-        out.send(self.leader_of(self.e_cur), resend);
+        let leader = self.leader_of(self.e_cur);
+        // Who has lost its memory has not heard what the others said again: they answer with their ACKs.
+        let all = self.keeps_nothing();
+        let to = self.peers().filter(|peer| all || *peer == leader);
+        to.for_each(|peer| out.send(peer, resend.clone()));
     }
 
     /// The failure detector: called with each tick.
