@@ -170,6 +170,16 @@ impl Partition {
         self.pending.find(id).into_iter().flat_map(Waiting::missing).collect()
     }
 
+    /// Whether the message `id` was delivered and is not decided.
+    pub fn is_waiting(&self, id: MessageId) -> bool {
+        self.pending.find(id).is_some()
+    }
+
+    /// Messages of several partitions that were delivered and are not decided, in their order.
+    pub fn waiting_for_others(&self) -> impl Iterator<Item = Rank> {
+        self.pending.iter().filter(|(_, waiting)| !waiting.others.is_empty()).map(|(rank, _)| rank)
+    }
+
     /// Whether all messages with timestamps up to `ts` that were delivered and touch `ino` are decided.
     pub fn is_settled(&self, ino: Ino, ts: Stamp) -> bool {
         self.pending.first(Key::Inode(ino)).is_none_or(|(first, _)| first > ts)

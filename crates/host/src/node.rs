@@ -150,6 +150,15 @@ impl Node {
         self
     }
 
+    /// The same with other limits of its multicast.
+    #[doc(hidden)]
+    pub fn with_limits(mut self, limits: multicast::Limits) -> Node {
+        for replica in self.replicas.values_mut() {
+            replica.multicast = replica.multicast.clone().with_limits(limits);
+        }
+        self
+    }
+
     /// How its replicas are.
     pub fn status(&self, now: Time) -> Vec<ReplicaStatus> {
         self.replicas.values().map(|replica| replica.status(now)).collect()

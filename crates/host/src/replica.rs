@@ -5,6 +5,8 @@
 //! - R1: the partition has been delivered exactly what the multicast has delivered.
 //! - R2: a read is answered only once the partition has applied, of what its client has seen and what was
 //!   acknowledged before this node started, all that touches the inode asked for.
+//! - R3: the multicast holds the messages of several groups that were delivered and are not decided: others keep
+//!   their votes for them.
 
 use crate::api::{Refusal, ReplicaStatus, ReplyBody};
 use crate::reads::{Read, Reads};
@@ -113,9 +115,11 @@ impl Replica {
             DeliveryOrder::Linearizable => Order::Linearizable,
         };
         let options = Options { order, clock: ClockSource::default() };
+        let mut multicast = multicast.with_options(options);
+        multicast.handled(Position(0));
         Replica {
             group,
-            multicast: multicast.with_options(options),
+            multicast,
             partition: Partition::new(topology, group),
             sessions: Sessions::default(),
             updates: BTreeMap::new(),
@@ -139,7 +143,7 @@ impl Replica {
             return false;
         }
         let mut refuse = |refusal| out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
-        if self.sessions.is_decided(start.id) {
+        if self.is_decided(start.id) {
             refuse(Refusal::Bad(format!(
                 "message {} has ended, its outcome is forgotten",
                 start.id
@@ -186,23 +190,29 @@ impl Replica {
         }
         let mut reads = std::mem::take(&mut self.reads);
         // What touches nothing waits for the clocks alone.
-        let passed = |ts| self.is_reached([], ts);
+        let passed = |ts| self.is_reached([], self.wanted(ts));
         for read in reads.take_ready(passed, |read| self.is_ready(read)) {
             self.answer(&read, out);
         }
         self.reads = reads;
     }
 
-    /// Whether the state here may be shown. Not before the replica has caught up after a start: a client
-    /// that has seen nothing yet must not miss what was acknowledged before this node, or all, went
-    /// down. And not while the multicast has told of deliveries that are still to be handed over.
+    /// Whether the state here may be shown. Not before it is known what others had acknowledged before this
+    /// replica started: a client that has seen nothing yet must not miss it. And not while the multicast has
+    /// told of deliveries that are still to be handed over.
     fn may_answer(&self) -> bool {
-        self.multicast.is_caught_up() && self.partition.delivered() == self.multicast.delivered()
+        self.multicast.floor().is_some() && self.partition.delivered() == self.multicast.delivered()
+    }
+
+    /// Up to where a state must reach that is shown to a client which has seen this (R2).
+    fn wanted(&self, seen: Stamp) -> Stamp {
+        seen.max(Stamp(self.multicast.floor().unwrap_or_default().0))
     }
 
     fn is_ready(&self, read: &Read) -> bool {
-        self.is_reached(read.query.keys(), read.seen)
-            && read.query.inode().is_none_or(|ino| self.partition.is_settled(ino, read.seen))
+        let wanted = self.wanted(read.seen);
+        self.is_reached(read.query.keys(), wanted)
+            && read.query.inode().is_none_or(|ino| self.partition.is_settled(ino, wanted))
     }
 
     /// Whether all messages with these keys and timestamps up to `ts` have been delivered here.
@@ -222,14 +232,14 @@ impl Replica {
     fn answer(&self, read: &Read, out: &mut Vec<Wish>) {
         let mut result = self.partition.read(&read.query);
         if let Ok(answer) = &mut result {
-            self.leave_out(answer, read.seen);
+            self.leave_out(answer, self.wanted(read.seen));
         }
         let vector = self.partition.vector().clone();
         out.push(Wish::Reply(read.waiter, ReplyBody::Answer { vector, result }));
     }
 
-    /// Leaves out attributes of entries that the client may have seen newer: it asks for them then.
-    fn leave_out(&self, answer: &mut Answer, seen: Stamp) {
+    /// Leaves out attributes of entries that may be older than `wanted`: the client asks for them then.
+    fn leave_out(&self, answer: &mut Answer, wanted: Stamp) {
         let mut shown: Vec<_> = match answer {
             Answer::Entry { attributes, .. } => vec![attributes],
             Answer::Directory { entries, .. } => {
@@ -245,14 +255,14 @@ impl Replica {
         shown.retain(|attributes| attributes.is_some());
         let ino = |attributes: &Option<meridian_fs::Attributes>| attributes.map(|of| of.place.ino);
         let inos: Vec<Ino> = shown.iter().filter_map(|attributes| ino(attributes)).collect();
-        let settled = |ino: Ino| self.partition.is_settled(ino, seen);
-        if self.is_reached(inos.iter().map(|ino| ino.key()), seen)
+        let settled = |ino: Ino| self.partition.is_settled(ino, wanted);
+        if self.is_reached(inos.iter().map(|ino| ino.key()), wanted)
             && inos.iter().all(|ino| settled(*ino))
         {
             return;
         }
         for (attributes, ino) in shown.into_iter().zip(inos) {
-            if !self.is_reached([ino.key()], seen) || !settled(ino) {
+            if !self.is_reached([ino.key()], wanted) || !settled(ino) {
                 *attributes = None;
             }
         }
@@ -273,7 +283,6 @@ impl Replica {
         let (id, ts) = (start.id, Stamp(ts.0));
         let ended = self.sessions.is_ended(id);
         self.sessions.forget_below(id.client, start.low);
-        self.sessions.delivered(id, position);
         let mut effects = Vec::new();
         match postcard::from_bytes::<Operation>(&start.payload) {
             Ok(operation) if is_well_sent(&start, &operation.update) => {
@@ -283,6 +292,10 @@ impl Replica {
             _ => self.partition.skip(id, ts, &mut effects),
         }
         self.carry_out(effects, out);
+        if start.dest.len() > 1 && self.partition.is_waiting(id) {
+            self.multicast.hold((multicast::Timestamp(ts.0), id));
+        }
+        self.multicast.handled(position);
         let missing = self.partition.missing(id);
         if ended && !missing.is_empty() {
             out.push(Wish::AskVotes { id, of: missing }); // They came already, and seemed too late.
@@ -291,7 +304,7 @@ impl Replica {
 
     /// Another partition's vote.
     pub fn on_vote(&mut self, id: MessageId, from: GroupId, vote: Vote, out: &mut Vec<Wish>) {
-        if self.sessions.is_decided(id) {
+        if self.is_decided(id) {
             return;
         }
         let mut effects = Vec::new();
@@ -299,9 +312,10 @@ impl Replica {
         self.carry_out(effects, out);
     }
 
-    /// Whether a vote for `id` would come too late.
+    /// Whether `id` was decided here: what concerns it now comes too late. One that waits was not, even if its
+    /// client was answered elsewhere and waits for it no more.
     pub fn is_decided(&self, id: MessageId) -> bool {
-        self.sessions.is_decided(id)
+        !self.partition.is_waiting(id) && self.sessions.is_decided(id)
     }
 
     /// Another's replica lacks our vote.
@@ -320,6 +334,7 @@ impl Replica {
                 Effect::Vote { to, id, vote } => out.push(Wish::Vote { to, id, vote }),
                 Effect::Done { id, ts, result, touched } => {
                     self.reads.touch(&touched);
+                    self.multicast.release((multicast::Timestamp(ts.0), id));
                     self.sessions.decided(id, (ts, result.clone()));
                     for waiter in self.updates.remove(&id).unwrap_or_default() {
                         let reply = self.updated(id, (ts, result.clone()));
@@ -341,7 +356,7 @@ impl Replica {
 
     /// A message was asked for that had been delivered: answered if it is decided, else when it is.
     pub fn on_duplicate(&mut self, id: MessageId, out: &mut Vec<Wish>) {
-        if self.sessions.is_decided(id) {
+        if self.is_decided(id) {
             for waiter in self.updates.remove(&id).unwrap_or_default() {
                 let reply = match self.sessions.outcome(id) {
                     Some(outcome) => self.updated(id, outcome.clone()),
@@ -354,8 +369,6 @@ impl Replica {
 
     /// Looks whether votes are missing or leases ran out.
     pub fn on_tick(&mut self, now: Time, out: &mut Vec<Wish>) {
-        let decided = self.sessions.decided_up_to();
-        self.multicast.hold_stable(decided.unwrap_or(self.partition.delivered()));
         if self.may_answer() {
             let mut reads = std::mem::take(&mut self.reads);
             for read in reads.take_ready_of_next(LOOKS_MAX, |read| self.is_ready(read)) {
@@ -426,8 +439,12 @@ impl Replica {
             postcard::from_bytes(application).expect("a state of this version");
         self.partition = partition;
         self.sessions = sessions;
+        for (ts, id) in self.partition.waiting_for_others() {
+            self.multicast.hold((multicast::Timestamp(ts.0), id));
+        }
+        self.multicast.handled(self.partition.delivered());
         let answered: Vec<_> =
-            self.updates.keys().copied().filter(|id| self.sessions.is_decided(*id)).collect();
+            self.updates.keys().copied().filter(|id| self.is_decided(*id)).collect();
         answered.into_iter().for_each(|id| self.on_duplicate(id, out));
         self.answer_reads(out);
     }
@@ -462,6 +479,9 @@ impl Replica {
     pub fn check_invariants(&self) {
         self.multicast.check_invariants();
         assert_eq!(self.partition.delivered(), self.multicast.delivered(), "R1");
+        let waiting: Vec<_> = self.partition.waiting_for_others().collect();
+        let held = self.multicast.held().map(|(ts, id)| (Stamp(ts.0), id));
+        assert!(held.eq(waiting), "R3");
         self.reads.check_invariants();
     }
 }

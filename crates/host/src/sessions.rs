@@ -2,7 +2,7 @@
 //! again. Part of the replicated state: equal at all replicas that have decided the same messages,
 //! whatever the order of those that commute: it consists of maxima and of sets.
 
-use meridian_core::{ClientId, MessageId, Position, Stamp};
+use meridian_core::{ClientId, MessageId, Stamp};
 use meridian_fs::{Done, FsError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,9 +14,6 @@ pub type Outcome = (Stamp, Result<Done, FsError>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Sessions {
     clients: BTreeMap<ClientId, Session>,
-    /// Those that were delivered and are not decided, and how many messages had been delivered with
-    /// each: here, or where the snapshot was made that we began with.
-    undecided: BTreeMap<MessageId, Position>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -41,19 +38,8 @@ impl Sessions {
         self.clients.get(&id.client).is_some_and(|session| id.sequence < session.low)
     }
 
-    /// `id` was delivered, as the message at `position` here.
-    pub fn delivered(&mut self, id: MessageId, position: Position) {
-        self.undecided.insert(id, position);
-    }
-
-    /// How many messages were delivered before the first one that is not decided.
-    pub fn decided_up_to(&self) -> Option<Position> {
-        self.undecided.values().min().map(|first| Position(first.0 - 1))
-    }
-
     /// `id` was decided.
     pub fn decided(&mut self, id: MessageId, outcome: Outcome) {
-        self.undecided.remove(&id);
         let session = self.clients.entry(id.client).or_default();
         if id.sequence >= session.low {
             session.outcomes.insert(id.sequence, outcome);
@@ -65,13 +51,9 @@ impl Sessions {
         self.clients.get(&id.client)?.outcomes.get(&id.sequence)
     }
 
-    /// Whether `id` was decided here: what concerns it now comes too late. One that waits for votes was
-    /// not, even if its client was answered elsewhere and waits for it no more. Of one that is ended
-    /// and not delivered yet this is wrong: see [`Sessions::is_ended`].
+    /// Whether `id`, which does not wait in the partition, was decided. Of one that is ended and not delivered yet
+    /// this is wrong: see [`Sessions::is_ended`].
     pub fn is_decided(&self, id: MessageId) -> bool {
-        if self.undecided.contains_key(&id) {
-            return false;
-        }
         let Some(session) = self.clients.get(&id.client) else { return false };
         id.sequence < session.low || session.outcomes.contains_key(&id.sequence)
     }
@@ -85,20 +67,6 @@ mod tests {
 
     fn id(sequence: u64) -> MessageId {
         MessageId { client: ClientId(7), sequence }
-    }
-
-    #[test]
-    fn what_waits_holds_up_what_was_delivered_after_it() {
-        let mut sessions = Sessions::default();
-        (1..=3).for_each(|n| sessions.delivered(id(n), Position(n)));
-        assert_eq!(sessions.decided_up_to(), Some(Position(0)));
-        sessions.decided(id(1), DONE);
-        sessions.decided(id(3), DONE);
-        assert_eq!(sessions.decided_up_to(), Some(Position(1)));
-        sessions.forget_below(ClientId(7), 4);
-        assert!(sessions.is_decided(id(3)) && !sessions.is_decided(id(2)));
-        sessions.decided(id(2), DONE);
-        assert_eq!(sessions.decided_up_to(), None);
     }
 
     #[test]
@@ -123,10 +91,9 @@ mod tests {
         let orders = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 0, 4, 1, 2], [1, 4, 2, 0, 3]];
         let after = orders.map(|order| {
             let mut sessions = Sessions::default();
-            for (position, at) in (1..).zip(order) {
+            for at in order {
                 let (sequence, low) = told[at];
                 sessions.forget_below(ClientId(7), low);
-                sessions.delivered(id(sequence), Position(position));
                 let outcome = (Stamp(sequence * 2), Ok(Done::Nothing));
                 sessions.decided(id(sequence), outcome);
             }

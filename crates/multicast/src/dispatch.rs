@@ -85,7 +85,7 @@ impl PrimCast {
             Message::Ready(ids) if !ours => self.on_ready(from, &ids),
             Message::Final { id, ts, delivered } => self.on_final(id, ts, delivered, out),
             Message::Pull(id) => self.on_pull(from, id, out),
-            Message::Stable { delivered } => self.on_stable(from, delivered),
+            Message::Stable { delivered, except } => self.on_stable(from, delivered, &except),
             Message::StableWanted => self.on_stable_wanted(from, out),
             _ if !ours => {} // The rest is said inside a group only.
             Message::RemoteAppend { .. }
@@ -115,6 +115,7 @@ impl PrimCast {
             Message::Accept { epoch, clock } => self.on_accept(now, from, epoch, clock, out),
             Message::Resend { epoch, from: index } => self.on_resend(from, epoch, index, out),
             Message::Behind => self.on_behind(now, from, out),
+            Message::Vouched(finals) => self.on_vouched(finals, out),
             Message::SnapshotRequest { snapshot, offset } => {
                 self.on_snapshot_request(from, snapshot, offset, out);
             }

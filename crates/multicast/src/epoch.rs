@@ -35,7 +35,8 @@ pub(crate) struct Election {
     pub since: Time,
     pub promises: BTreeMap<NodeId, (Timestamp, Progress)>,
     chosen: bool,
-    pub fetching: Option<NodeId>,
+    /// From which index.
+    pub fetching: Option<(NodeId, u64)>,
     /// The parts of a `T` that have arrived: from the most advanced promiser, or NEW-STATE.
     incoming: Option<Incoming>,
 }
@@ -104,7 +105,11 @@ impl PrimCast {
         let accept = Message::Accept { epoch: self.e_cur, clock: self.clock };
         self.peers().for_each(|peer| out.send(peer, accept.clone()));
         let resend = Message::Resend { epoch: self.e_cur, from: self.log.len() };
-        out.send(self.leader_of(self.e_cur), resend);
+        let leader = self.leader_of(self.e_cur);
+        // Who has lost its memory has not heard what the others said again: they answer with their ACKs.
+        let all = self.keeps_nothing();
+        let to = self.peers().filter(|peer| all || *peer == leader);
+        to.for_each(|peer| out.send(peer, resend.clone()));
     }
 
     /// The failure detector: called with each tick.
@@ -250,7 +255,7 @@ impl PrimCast {
         }
     }
 
-    fn send_promise(&mut self, out: &mut Outbox<Self>) {
+    pub(crate) fn send_promise(&mut self, out: &mut Outbox<Self>) {
         let (epoch, clock, progress) = (self.e_prom, self.clock, self.progress());
         out.send(self.leader_of(epoch), Message::Promise { epoch, clock, progress });
     }
@@ -329,7 +334,7 @@ impl PrimCast {
             self.request_snapshot(now, self.me.group.of(best), out);
         } else {
             let epoch = self.e_prom;
-            self.election.fetching = Some(best);
+            self.election.fetching = Some((best, common));
             out.send(self.me.group.of(best), Message::Fetch { epoch, from: common });
         }
     }
@@ -361,7 +366,9 @@ impl PrimCast {
         part: Part,
         out: &mut Outbox<Self>,
     ) {
-        let fetching = self.election.fetching == Some(from.node) && !self.election.chosen;
+        // Not what was asked for before a snapshot: that would cut what the snapshot has decided.
+        let asked = self.election.fetching == Some((from.node, part.start));
+        let fetching = asked && !self.election.chosen;
         if self.role != Role::Candidate || epoch != self.e_prom || !fetching {
             return;
         }
@@ -427,7 +434,7 @@ impl PrimCast {
             return;
         }
         self.election.heard = now;
-        if self.e_cur == epoch || part.start < self.log.base() {
+        if self.e_cur == epoch || part.start < self.log.base().max(self.decided) {
             return; // Installed already; or of before a snapshot, after which we promised again.
         }
         let start = part.start;
@@ -538,8 +545,8 @@ impl PrimCast {
             Mutation::HidesRaisedClock => Some((self.e_prom, self.log.len(), self.clock)),
             _ => None,
         };
-        self.remote_acked = self.log.base();
-        self.remote_streamed = self.log.base();
+        self.remote_acked = 0; // Of stragglers, too.
+        self.remote_streamed = 0;
         self.recorded = self.log.len();
         self.followers.clear();
         self.stable.start_epoch();

@@ -28,7 +28,8 @@
 //! | `epoch` | Algorithm 3: changing the primary |
 //! | `reconfigure` | changing the members |
 //! | `memory` | coming back without a disk |
-//! | `upkeep` | heartbeats, repeats, truncation: what the thesis leaves open |
+//! | `upkeep` | heartbeats and repeats: what the thesis leaves open |
+//! | `truncation` | what is delivered for good, and needed no more |
 //! | [`snapshot`] | bringing up a process that the log cannot bring up |
 //! | [`skeen`] | Skeen's algorithm, to compare with |
 //!
@@ -61,7 +62,7 @@
 //! | ACCEPT | `T` as replaced, and `E_cur` |
 //! | ACK, inside the group and to others | the entries of `T` that it covers |
 //! | any message with a clock | a ceiling at or above that clock; a restart begins at the ceiling |
-//! | Stable | all deliveries up to it |
+//! | Stable | all deliveries up to it, but for its exceptions |
 //!
 //! The primary's proposals are sent before they are durable at the primary: elsewhere they count as its
 //! vote only with its own ACK, which follows its record. That is safe because a process that restarts never proposes again in an epoch of
@@ -92,6 +93,7 @@ pub mod stable;
 mod starts;
 #[cfg(test)]
 mod tests;
+mod truncation;
 mod upkeep;
 
 pub use members::{Config, Members};
@@ -101,3 +103,4 @@ pub use message::{
 };
 pub use process::{ClockSource, Groups, Mutation, Options, Order, PrimCast, Role};
 pub use protocol::Protocol;
+pub use truncation::Limits;

@@ -1,18 +1,26 @@
 //! `T`: the sequence of proposals of a group (Algorithm 1, line 4), and the queue of those not yet
 //! delivered.
 //!
+//! From `base` on all entries are held. Of those before it a few may be: *stragglers*, which wait for a group
+//! that cannot be reached, or are kept for one, while what came after them has long been delivered everywhere.
+//! They were set aside so that `T` can be truncated past them. So `base` means what it always does: who lacks
+//! anything before it gets a snapshot, which carries the stragglers. Nobody is sent one as a part of `T`, since
+//! whoever follows from `base` on has, or had, all before it.
+//!
 //! Invariants:
 //! - L1: two `T`s of the same current epoch are prefixes of each other (Lemma 2).
-//! - L2: what is delivered or decided is never cut off.
-//! - L3: `queue` holds exactly the entries not delivered, each under the greatest lower bound of its
-//!   final timestamp that is known here.
+//! - L2: what is delivered or decided is never cut off. Only such entries are before `base`, so NEW-STATE cuts
+//!   none of those.
+//! - L3: `queue` holds exactly the entries not delivered, stragglers among them, each under the greatest lower
+//!   bound of its final timestamp that is known here.
+//! - L4: `index` names exactly the entries that are held; the index of a straggler is less than `base`.
 
 use crate::message::{Entry, Part, Rank, Runs, Timestamp};
 use crate::queue::Queue;
 use meridian_core::{GroupId, MessageId, Table, Time};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// How many bytes of entries travel in one message: well below a frame.
@@ -39,13 +47,17 @@ pub struct Slot {
 /// `T`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Log {
-    /// The index of the first slot; those before were truncated.
+    /// The index of the first of `slots`; those before were truncated, or set aside.
     base: u64,
     slots: VecDeque<Slot>,
+    /// Those set aside, by their indexes.
+    stragglers: BTreeMap<u64, Slot>,
     runs: Runs,
     index: Table<MessageId, u64>,
     queue: Queue,
+    /// About how much memory `slots` take, and how much the stragglers.
     bytes: usize,
+    aside: usize,
 }
 
 fn cost(entry: &Entry) -> usize {
@@ -60,17 +72,37 @@ impl Log {
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.slots.is_empty() && self.stragglers.is_empty()
     }
 
-    /// The first index held.
+    /// From this index on all are held.
     pub fn base(&self) -> u64 {
         self.base
     }
 
+    /// The first index held: of a straggler, if there is one.
+    pub fn first(&self) -> u64 {
+        self.stragglers.first_key_value().map_or(self.base, |(index, _)| *index)
+    }
+
     /// About how much memory the entries take, in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes + self.aside
+    }
+
+    /// How many are held from `base` on, and about how many bytes they take.
+    pub fn in_line(&self) -> (usize, usize) {
+        (self.slots.len(), self.bytes)
+    }
+
+    /// How many are set aside, and about how many bytes they take.
+    pub fn aside(&self) -> (usize, usize) {
+        (self.stragglers.len(), self.aside)
+    }
+
+    /// Those set aside, with their indexes.
+    pub fn stragglers(&self) -> impl Iterator<Item = (u64, &Slot)> {
+        self.stragglers.iter().map(|(index, slot)| (*index, slot))
     }
 
     /// See [`Runs`].
@@ -80,17 +112,19 @@ impl Log {
 
     /// The slot at `index`, if held.
     pub fn get(&self, index: u64) -> Option<&Slot> {
-        self.slots.get(usize::try_from(index.checked_sub(self.base)?).ok()?)
+        match index.checked_sub(self.base) {
+            Some(at) => self.slots.get(usize::try_from(at).ok()?),
+            None => self.stragglers.get(&index),
+        }
     }
 
-    fn place(&self, index: u64) -> usize {
-        let at = index.checked_sub(self.base).and_then(|at| usize::try_from(at).ok());
-        at.filter(|at| *at < self.slots.len()).expect("the caller found this index")
-    }
-
-    fn slot_mut(&mut self, index: u64) -> &mut Slot {
-        let at = self.place(index);
-        &mut self.slots[at]
+    /// The slot at `index`, to be changed, and the queue.
+    fn parts_mut(&mut self, index: u64) -> (&mut Slot, &mut Queue) {
+        let slot = match index.checked_sub(self.base) {
+            Some(at) => usize::try_from(at).ok().and_then(|at| self.slots.get_mut(at)),
+            None => self.stragglers.get_mut(&index),
+        };
+        (slot.expect("the caller found this index"), &mut self.queue)
     }
 
     /// Where `id` stands.
@@ -109,11 +143,12 @@ impl Log {
         self.get(self.find(id)?)
     }
 
-    /// The slots from `from` on, with their indexes.
+    /// The slots from `from` on, with their indexes, ascending; stragglers among them if it is before `base`.
     pub fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, &Slot)> {
         let skip = usize::try_from(from.saturating_sub(self.base)).unwrap_or(usize::MAX);
         let first = self.base + skip.min(self.slots.len()) as u64;
-        (first..).zip(self.slots.iter().skip(skip))
+        let stragglers = self.stragglers.range(from..).map(|(index, slot)| (*index, slot));
+        stragglers.chain((first..).zip(self.slots.iter().skip(skip)))
     }
 
     /// How many wait for delivery.
@@ -194,12 +229,11 @@ impl Log {
 
     /// The final timestamp of the entry at `index` is at least `ts`.
     pub fn raise(&mut self, index: u64, ts: Timestamp) {
-        let at = self.place(index);
-        let slot = &mut self.slots[at];
+        let (slot, queue) = self.parts_mut(index);
         let (old, id) = (slot.bound, slot.entry.start.id);
         if ts > old && !slot.delivered {
             slot.bound = ts;
-            self.queue.raise((old, id), (ts, id), &slot.entry.start.touches);
+            queue.raise((old, id), (ts, id), &slot.entry.start.touches);
         }
     }
 
@@ -209,7 +243,7 @@ impl Log {
     /// # Panics
     /// If another was decided before (Lemma 4).
     pub fn local_ts(&mut self, index: u64, group: GroupId, ts: Timestamp) {
-        let slot = self.slot_mut(index);
+        let (slot, _) = self.parts_mut(index);
         if slot.entry.final_ts.is_some() {
             return;
         }
@@ -223,7 +257,7 @@ impl Log {
         let all = slot.locals.len() == slot.entry.start.dest.len();
         self.raise(index, ts);
         if all {
-            let ts = self.slot_mut(index).bound;
+            let ts = self.parts_mut(index).0.bound;
             self.decide(index, ts);
         }
     }
@@ -233,47 +267,75 @@ impl Log {
     /// # Panics
     /// If another was decided before (Lemma 5).
     pub fn decide(&mut self, index: u64, ts: Timestamp) {
-        let entry = &mut self.slot_mut(index).entry;
+        let entry = &mut self.parts_mut(index).0.entry;
         let known = *entry.final_ts.get_or_insert(ts);
         assert!(known == ts, "Lemma 5: {} has final {known:?} and {ts:?}", entry.start.id);
         assert!(ts >= entry.ts, "{}: final {ts:?} below local {:?}", entry.start.id, entry.ts);
         self.raise(index, ts);
-        let at = self.place(index);
-        let slot = &self.slots[at];
+        let (slot, queue) = self.parts_mut(index);
         if !slot.delivered {
-            self.queue.look_at((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
+            queue.look_at((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
         }
     }
 
     /// The entry at `index` is delivered.
     pub fn deliver(&mut self, index: u64) {
-        let at = self.place(index);
-        let slot = &mut self.slots[at];
+        let (slot, queue) = self.parts_mut(index);
         slot.delivered = true;
         slot.locals = Locals::new();
-        self.queue.remove((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
+        queue.remove((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
     }
 
-    /// Drops the first slot.
+    /// Drops the slot at `base`.
     ///
     /// # Panics
     /// If it was not delivered.
     pub fn truncate_first(&mut self) -> Option<Entry> {
         let slot = self.slots.pop_front()?;
-        assert!(slot.delivered, "{} truncated before its delivery", slot.entry.start.id);
         self.base += 1;
-        self.index.remove(&slot.entry.start.id);
         self.bytes -= cost(&slot.entry);
-        Some(slot.entry)
+        Some(self.forget(slot))
+    }
+
+    /// Drops the straggler at `index`.
+    ///
+    /// # Panics
+    /// If it was not delivered.
+    pub fn drop_straggler(&mut self, index: u64) -> Option<Entry> {
+        let slot = self.stragglers.remove(&index)?;
+        self.aside -= cost(&slot.entry);
+        Some(self.forget(slot))
+    }
+
+    fn forget(&mut self, slot: Slot) -> Entry {
+        assert!(slot.delivered, "{} truncated before its delivery", slot.entry.start.id);
+        self.index.remove(&slot.entry.start.id);
+        slot.entry
+    }
+
+    /// Sets the slot at `base` aside; it must be delivered or decided (L2).
+    pub fn set_aside(&mut self) {
+        if let Some(slot) = self.slots.pop_front() {
+            let bytes = cost(&slot.entry);
+            self.bytes -= bytes;
+            self.aside += bytes;
+            self.stragglers.insert(self.base, slot);
+            self.base += 1;
+        }
     }
 
     /// All came here at `now`: times of another process mean nothing here.
     pub fn restamp(&mut self, now: Time) {
-        self.slots.iter_mut().for_each(|slot| slot.since = now);
+        let slots = self.slots.iter_mut().chain(self.stragglers.values_mut());
+        slots.for_each(|slot| slot.since = now);
     }
 
     /// Entries from `from` on, as many as fit into a message; at least one if there is one.
+    ///
+    /// # Panics
+    /// If some of them are not held.
     pub fn batch(&self, from: u64) -> Arc<[Entry]> {
+        assert!(from >= self.base, "a batch from {from}, held from {}", self.base);
         let mut bytes = 0;
         let fits = |(_, slot): &(u64, &Slot)| {
             bytes += cost(&slot.entry);
@@ -365,6 +427,30 @@ mod tests {
         log.deliver(1);
         assert_eq!(order(&log), [2, 0]);
         assert!(log.get(0).is_some() && log.truncate_first_allowed().is_none());
+    }
+
+    /// Index 0 waits; all after it may go all the same.
+    #[test]
+    fn what_was_set_aside_is_found_and_nothing_else_waits_for_it() {
+        let mut log = log(&[E1; 4]);
+        let bytes = log.bytes();
+        log.set_aside();
+        assert_eq!((log.base(), log.first(), log.len(), log.aside().0), (1, 0, 4, 1));
+        assert_eq!(log.bytes(), bytes);
+        let indexes = |log: &Log| log.iter_from(0).map(|(index, _)| index).collect::<Vec<_>>();
+        assert_eq!((indexes(&log), log.iter_from(2).count()), (vec![0, 1, 2, 3], 2));
+        let straggler = log.get(0).map(|slot| slot.entry.start.id);
+        assert_eq!(straggler.and_then(|id| log.find(id)), Some(0));
+        (1..4).for_each(|index| log.deliver(index));
+        (1..4).for_each(|_| drop(log.truncate_first()));
+        assert_eq!((log.base(), indexes(&log)), (4, vec![0]));
+        log.append(entry(9, E1, 9), Time(0));
+        assert_eq!(log.cut(4).len(), 1, "it is not cut off");
+        log.local_ts(0, GroupId(0), Timestamp(1));
+        assert_eq!(log.waiting().map(|(index, _)| index).collect::<Vec<_>>(), [0]);
+        log.deliver(0);
+        assert!(log.drop_straggler(0).is_some() && log.drop_straggler(0).is_none());
+        assert!(log.is_empty() && log.bytes() == 0 && log.pending() == 0);
     }
 
     #[test]

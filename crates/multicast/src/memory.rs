@@ -73,7 +73,7 @@ impl PrimCast {
         self.memory.lost
     }
 
-    fn keeps_nothing(&self) -> bool {
+    pub(crate) fn keeps_nothing(&self) -> bool {
         self.memory.incarnation > 0
     }
 
@@ -224,6 +224,7 @@ impl PrimCast {
             self.followers.remove(&member);
         }
         self.forget_transfers(member);
+        self.truncation.forget(member);
     }
 
     /// An answer; with those of a quorum, one of them the primary of the highest epoch, goes on.

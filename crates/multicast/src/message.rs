@@ -293,6 +293,9 @@ pub enum Message {
         /// Whether the sender has delivered it.
         delivered: bool,
     },
+    /// To a process of the sender's group whose `T` contains the sender's: these were delivered with these final
+    /// timestamps, so it may deliver them, too.
+    Vouched(Vec<(MessageId, Timestamp)>),
     /// Send me START for this message: your group acknowledged it and I do not know it.
     Pull(MessageId),
     /// I heard nothing of the primary: and you?
@@ -356,12 +359,15 @@ pub enum Message {
         /// From this index.
         from: u64,
     },
-    /// All up to this rank is durably delivered here.
+    /// All messages with a final rank up to this one are durably delivered here, and applied, but for some: see
+    /// `truncation`.
     Stable {
-        /// The last one delivered.
+        /// The rank of the last of them.
         delivered: Rank,
+        /// Those that are not.
+        except: Arc<[MessageId]>,
     },
-    /// Up to where? From one that keeps an entry for the receiver, which may never have held it.
+    /// Which are? From one that keeps an entry for the receiver, which may never have held it.
     StableWanted,
     /// What you lack I no longer hold: ask for a snapshot.
     Behind,

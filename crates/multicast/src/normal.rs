@@ -2,7 +2,7 @@
 
 use crate::done::Known;
 use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
-use crate::process::{CatchUp, ClockSource, Mutation, PrimCast, Role};
+use crate::process::{ClockSource, Mutation, PrimCast, Role};
 use crate::upkeep::TELL_AT;
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
 use std::collections::BTreeMap;
@@ -137,23 +137,18 @@ impl PrimCast {
         self.reconfigure(now, out);
     }
 
-    /// What was delivered anywhere before we started is in the `T` of the primary of that time (Lemma 3).
-    /// A quorum that has acknowledged in its epoch since we started tells that it was not deposed.
+    /// What was delivered anywhere before we started, say at `ts` in an epoch `E`, has a timestamp up to the clock
+    /// of our primary, and is in our `T`. For a quorum has acknowledged in `E_cur` since we started: none of it
+    /// had promised to a later epoch, so `E` is not later. If it is `E_cur`, the primary had shown `ts` (line 28)
+    /// and shows no less now; if it is an earlier one, `E_cur` started no lower (line 29; C2). And we count the
+    /// clock of our primary with what it then held, which is all that was decided (Lemma 3).
     fn catch_up(&mut self) {
-        if self.catch_up == CatchUp::Unknown && self.stands() {
+        if self.floor.is_none() && self.stands() {
             let acked = |node| self.acked.get(node).is_some_and(|(epoch, _)| *epoch == self.e_cur);
-            let here = self.voters().iter().filter(|node| acked(*node));
-            if here.count() >= crate::clocks::quorum(self.voters().len())
-                && let Some((epoch, len)) = self.acked.get(&self.e_cur.leader)
-                && *epoch == self.e_cur
-            {
-                self.catch_up = CatchUp::To(*len);
+            let here = self.voters().iter().filter(|node| acked(*node)).count();
+            if here >= crate::clocks::quorum(self.voters().len()) && acked(&self.e_cur.leader) {
+                self.floor = Some(self.clocks.min_clock(self.e_cur.leader));
             }
-        }
-        if let CatchUp::To(len) = self.catch_up
-            && self.log.waiting().all(|(index, _)| index >= len)
-        {
-            self.catch_up = CatchUp::Done;
         }
     }
 
@@ -522,7 +517,7 @@ impl PrimCast {
 
     /// # Panics
     /// P3: if one that conflicts with it is before it.
-    fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
+    pub(crate) fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
         if let (Mutation::Correct, Some(slot)) = (self.mutation, self.log.get(index)) {
             let Start { id, touches, .. } = &*slot.entry.start;
             assert!(self.log.queue().is_free((ts, *id), touches), "P3: {id} before others");

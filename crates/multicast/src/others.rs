@@ -56,12 +56,10 @@ impl PrimCast {
         }
         if self.role == Role::Primary {
             self.tell_config(to, out);
-            let stable = self.upkeep.stable_at(to);
-            let slots = self.log.iter_from(self.log.base());
-            let unsettled = slots.filter(|(_, slot)| {
+            let unsettled = self.log.iter_from(0).filter(|(_, slot)| {
                 let rank = (slot.bound, slot.entry.start.id);
                 slot.entry.start.dest.contains(&to.group)
-                    && !(slot.delivered && stable.is_some_and(|stable| stable >= rank))
+                    && !(slot.delivered && self.truncation.has(to, rank))
             });
             let entries: Vec<_> = unsettled
                 .map(|(index, slot)| RemoteEntry {
@@ -70,7 +68,7 @@ impl PrimCast {
                     ts: slot.entry.ts,
                 })
                 .collect();
-            let (epoch, mut from, mut whole) = (self.e_cur, self.log.base(), true);
+            let (epoch, mut from, mut whole) = (self.e_cur, self.log.first(), true);
             let mut parts = entries.chunks(ENTRIES_MAX).peekable();
             loop {
                 let entries = parts.next().unwrap_or_default();

@@ -20,6 +20,7 @@ use crate::remote::Remote;
 use crate::snapshot::{State, Transfers};
 use crate::stable::Stable;
 use crate::starts::Starts;
+use crate::truncation::{Limits, Truncation};
 use crate::upkeep::{TICK, TICK_TOKEN, Upkeep};
 use meridian_core::{
     Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
@@ -94,17 +95,6 @@ pub(crate) struct Stream {
     pub acked: u64,
 }
 
-/// Whether all is delivered that had been delivered anywhere before this process started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum CatchUp {
-    /// Not known yet how much that is.
-    Unknown,
-    /// The primary's `T` had this length when ours was as long.
-    To(u64),
-    /// It is.
-    Done,
-}
-
 /// A process of PrimCast. Fields are the thesis's variables where they have its names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PrimCast {
@@ -134,10 +124,10 @@ pub struct PrimCast {
     pub(crate) safe: Timestamp,
     /// The greatest one delivered.
     pub(crate) last: Option<Rank>,
-    /// Those delivered since the others were last told up to where deliveries are stable here.
+    /// Those delivered since the others were last told what is stable here.
     pub(crate) untold: VecDeque<(Position, Rank)>,
-    /// See [`PrimCast::hold_stable`].
-    pub(crate) stable_limit: Option<Position>,
+    pub(crate) truncation: Truncation,
+    pub(crate) limits: Limits,
     /// What the group was last shown: epoch, length, clock.
     pub(crate) shown: Option<(Epoch, u64, Timestamp)>,
     /// The length of `T` up to which other groups were sent ACKs, and up to which, as primary, entries.
@@ -158,7 +148,8 @@ pub struct PrimCast {
     pub(crate) streams: BTreeMap<NodeId, Stream>,
     pub(crate) election: Election,
     pub(crate) upkeep: Upkeep,
-    pub(crate) catch_up: CatchUp,
+    /// See [`PrimCast::floor`].
+    pub(crate) floor: Option<Timestamp>,
     pub(crate) transfers: Transfers,
     pub(crate) memory: Memory,
 }
@@ -211,7 +202,8 @@ impl PrimCast {
             safe: Timestamp(0),
             last: None,
             untold: VecDeque::new(),
-            stable_limit: None,
+            truncation: Truncation::default(),
+            limits: Limits::default(),
             shown: None,
             remote_acked: 0,
             remote_streamed: 0,
@@ -224,7 +216,7 @@ impl PrimCast {
             streams: BTreeMap::new(),
             election: Election::default(),
             upkeep: Upkeep::default(),
-            catch_up: CatchUp::Unknown,
+            floor: None,
             transfers: Transfers::default(),
             memory: Memory::default(),
         }
@@ -273,10 +265,11 @@ impl PrimCast {
         self.clock
     }
 
-    /// Whether it has delivered all that any process of the group had delivered before this one started:
-    /// until then, its owner's state may lack what others have acknowledged.
-    pub fn is_caught_up(&self) -> bool {
-        self.catch_up == CatchUp::Done
+    /// No less than the timestamps of all that any process of the group had delivered before this one started:
+    /// `None` while that is not known. A state in which [`PrimCast::reached`] says so of this timestamp lacks
+    /// nothing that others acknowledged then.
+    pub fn floor(&self) -> Option<Timestamp> {
+        self.floor
     }
 
     /// SAFE-TS (thesis, section 4.4.2): all messages with a lower timestamp have been delivered here.
@@ -326,10 +319,9 @@ impl PrimCast {
         self.log.bytes()
     }
 
-    /// Deliveries after `position` do not count as stable, though they are durable: the owner still
-    /// needs something of other groups to apply them, which those must keep. Without a call all count.
-    pub fn hold_stable(&mut self, position: Position) {
-        self.stable_limit = Some(position);
+    /// How many entries of `T` are held, and how many more are set aside.
+    pub fn log_entries(&self) -> (usize, usize) {
+        (self.log.in_line().0, self.log.aside().0)
     }
 
     /// Rebuilds what `record` says. Returns what the owner is to be told again: deliveries and
@@ -417,6 +409,10 @@ impl PrimCast {
         let mut sorted = queued.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, held, "L3");
+        for (index, slot) in self.log.stragglers() {
+            let safe = slot.delivered || index < self.decided;
+            assert!(safe, "L2: {} is set aside at {index}", slot.entry.start.id);
+        }
         for (_, slot) in self.log.iter_from(0) {
             let id = slot.entry.start.id;
             assert!(!self.starts.contains(id), "{id} is in T and still to be proposed");
@@ -505,13 +501,8 @@ impl PrimCast {
         self.delivered = Position(self.delivered.0 + 1);
         self.last = self.last.max(Some(rank));
         self.untold.push_back((self.delivered, rank));
-        if start.dest.len() > 1 {
-            let others = start.dest.iter().filter(|group| **group != self.me.group);
-            for group in others {
-                if !self.upkeep.kept_for.contains(group) {
-                    self.upkeep.kept_for.insert(*group);
-                }
-            }
+        for group in start.dest.iter().filter(|group| **group != self.me.group) {
+            self.truncation.keep_for(*group, self.delivered);
         }
         Delivery { start, ts, position: self.delivered }
     }

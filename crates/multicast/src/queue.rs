@@ -23,6 +23,9 @@ use std::ops::Bound::{Excluded, Unbounded};
 /// No rank is lower.
 const LOWEST: Rank = (Timestamp(0), MessageId { client: ClientId(0), sequence: 0 });
 
+/// So many that were taken out of the midst of a run are left there, or as many as there are others.
+const GONE_MAX: usize = 1024;
+
 /// Ranks and indexes, ascending; taken out mostly at the front.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Run {
@@ -68,6 +71,10 @@ impl Run {
             || self.ranks.pop_back_if(|(_, index)| index.is_none()).is_some()
         {
             self.gone -= 1;
+        }
+        if self.gone > GONE_MAX && self.gone > self.ranks.len() / 2 {
+            self.ranks.retain(|(_, index)| index.is_some()); // The first one stays for long.
+            self.gone = 0;
         }
         Some(index)
     }
@@ -297,6 +304,22 @@ mod tests {
         queue.raise(rank(4), rank(6), &Touches::All);
         assert_eq!(looked_at(&mut queue), [5]);
         assert!(queue.is_free(rank(5), &a) && !queue.is_free(rank(7), &a));
+    }
+
+    /// The first waits for hours, and thousands pass it.
+    #[test]
+    fn what_has_passed_the_first_takes_no_room() {
+        let mut queue = Queue::default();
+        let touches = |n: u64| Touches::keys([n]);
+        (1..=100_000).for_each(|n| {
+            queue.insert(rank(n), n, &touches(n));
+            if n > 10 {
+                queue.remove(rank(n - 5), &touches(n - 5));
+            }
+        });
+        assert_eq!((queue.len(), queue.first()), (10, Some((rank(1), 1))));
+        assert!(queue.proposed.ranks.len() <= 2 * GONE_MAX);
+        assert!(queue.iter().eq((1..=5).chain(99_996..=100_000)));
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl PrimCast {
 
     /// The processes of a group changed: those that are new need our entries.
     fn config_known(&mut self, group: GroupId, out: &mut Outbox<Self>) {
-        let slots = self.log.iter_from(self.log.base());
+        let slots = self.log.iter_from(0);
         let shares =
             slots.map(|(_, slot)| &slot.entry.start.dest).any(|dest| dest.contains(&group));
         for process in self.processes(group).filter(|_| shares) {

@@ -1,16 +1,17 @@
 //! Bringing up a process that the log cannot bring up, by the state of another.
 //!
 //! The state is the application's, given by the owner, with the protocol's at the same position: the
-//! last delivery, and `T` from the first entry that is held, delivered or not (timestamps and indexes
+//! last delivery, and all that is held of `T`, delivered or not, stragglers too (timestamps and indexes
 //! are in different orders, so one number does not tell what was delivered).
 
 use crate::done::{Done, Known};
-use crate::log::Log;
+use crate::log::{Log, Slot, common_prefix};
 use crate::members::Members;
 use crate::message::{Epoch, Message, Output, Rank, Record, Timestamp};
 use crate::process::{PrimCast, Role};
+use crate::upkeep::RETRY;
 use bytes::Bytes;
-use meridian_core::{Outbox, Position, ProcessId, Time};
+use meridian_core::{MessageId, Outbox, Position, ProcessId, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub(crate) struct Transfers {
     numbered: u64,
     /// Who wanted one before the owner gave it.
     wanted: BTreeMap<ProcessId, ()>,
+    /// One came that was of no use, and when: its sender had not delivered something that we have.
+    refused: Option<Time>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +85,7 @@ impl PrimCast {
         self.delivered = state.delivered;
         self.last = state.last;
         self.untold = self.last.map(|last| (self.delivered, last)).into_iter().collect();
+        self.truncation.let_go();
         self.done = state.done;
         self.members.merge(&state.members);
         self.share_again();
@@ -178,19 +182,33 @@ impl PrimCast {
             return;
         }
         let whole = self.transfers.incoming.take().map(|incoming| incoming.bytes);
-        if let Ok(state) = postcard::from_bytes::<State>(&whole.unwrap_or_default()) {
-            self.install_snapshot(now, state, out);
+        let state = postcard::from_bytes::<State>(&whole.unwrap_or_default()).ok();
+        if !state.is_some_and(|state| self.install_snapshot(now, from, state, out)) {
+            self.transfers.refused = Some(now);
         }
     }
 
-    fn install_snapshot(&mut self, now: Time, mut state: State, out: &mut Outbox<Self>) {
+    /// Whether it is of use.
+    fn install_snapshot(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        mut state: State,
+        out: &mut Outbox<Self>,
+    ) -> bool {
         let (theirs, ours) = ((state.e_cur, state.log.len()), (self.e_cur, self.log.len()));
-        let new = state.delivered > self.delivered || self.memory.lost;
-        if !new || theirs < ours || !self.is_contained_in(&state) {
-            return; // It would take us back.
+        // With the same deliveries it may hold more: what was set aside there was not sent to us.
+        let new = theirs > ours || state.delivered > self.delivered || self.memory.lost;
+        if !new || theirs < ours {
+            return false;
+        }
+        let lacks = self.delivered_before(&state);
+        if !lacks.is_empty() {
+            out.send(from, Message::Vouched(lacks.into_iter().flatten().collect()));
+            return false; // It would take us back.
         }
         if self.memory.lost && !self.may_recover() {
-            return; // Who answered has lost its own memory meanwhile.
+            return false; // Who answered has lost its own memory meanwhile.
         }
         self.memory.lost = false;
         state.e_prom = self.e_prom.max(state.e_cur);
@@ -223,19 +241,48 @@ impl PrimCast {
         } else {
             self.on_started(now, out);
         }
+        true
     }
 
-    /// Whether all that was delivered here was delivered there: messages that do not conflict may be delivered in
-    /// another order.
-    fn is_contained_in(&self, state: &State) -> bool {
-        let delivered = self.log.iter_from(0).filter(|(_, slot)| slot.delivered);
-        let mut ids = delivered.map(|(_, slot)| slot.entry.start.id);
-        ids.all(|id| {
-            state
-                .log
-                .slot(id)
-                .map_or_else(|| state.done.known(id) != Known::No, |slot| slot.delivered)
-        })
+    /// What was delivered here and waits in `state`, whose `T` contains ours; with the final timestamps, as far as they
+    /// are still known. Both `T`s hold, or held, it where they are equal (L1, L2); what is held no more was delivered.
+    fn delivered_before(&self, state: &State) -> Vec<Option<(MessageId, Timestamp)>> {
+        let common = common_prefix(self.log.runs(), state.log.runs());
+        let waiting = state.log.waiting().filter(|(index, _)| *index < common);
+        let here = waiting.map(|(index, slot)| (self.log.get(index), &slot.entry));
+        let delivered = here.filter(|(slot, _)| slot.is_none_or(|slot| slot.delivered));
+        let with_final = delivered.map(|(slot, entry)| {
+            let known = match self.done.known(entry.start.id) {
+                Known::Delivered(ts) => Some(ts),
+                Known::No | Known::Ended => slot.map(|slot| slot.bound),
+            };
+            let alone = (entry.start.dest.len() == 1).then_some(entry.ts);
+            known.or(alone).map(|ts| (entry.start.id, ts))
+        });
+        with_final.collect()
+    }
+
+    /// Another of our group cannot use our state, because it has delivered what waits here. Neither might go on without
+    /// the other: so we deliver it as well, in whatever role. All that conflicts with it and precedes it was
+    /// delivered there, hence proposed there, hence is in our `T`: it is delivered here, or waits and holds it up,
+    /// or is named, too.
+    pub(crate) fn on_vouched(
+        &mut self,
+        mut finals: Vec<(MessageId, Timestamp)>,
+        out: &mut Outbox<Self>,
+    ) {
+        finals.sort_unstable_by_key(|(id, ts)| (*ts, *id));
+        for (id, ts) in finals {
+            let waits = |slot: &&Slot| !slot.delivered && slot.entry.ts <= ts;
+            let Some(slot) = self.log.slot(id).filter(waits) else { continue };
+            let touches = slot.entry.start.touches.clone();
+            let Some(index) = self.log.find(id) else { continue };
+            self.raise_clock(ts, out);
+            self.log.decide(index, ts);
+            if self.log.queue().is_free((ts, id), &touches) {
+                self.hand_up(index, ts, out);
+            }
+        }
     }
 
     /// The link to `peer` was reset: what was asked of it is asked anew.
@@ -264,6 +311,14 @@ impl PrimCast {
         self.transfers
             .outgoing
             .retain(|_, outgoing| now.since(*outgoing.asked.get_or_insert(now)) < PATIENCE * 2);
+        if self.transfers.refused.take_if(|at| now.since(*at) >= RETRY).is_some() {
+            // It is tried again. (A follower asks for entries anyway.)
+            match self.role {
+                Role::Candidate => self.choose(now, out),
+                Role::Promised if self.e_cur < self.e_prom => self.send_promise(out),
+                Role::Promised | Role::Primary | Role::Follower => {}
+            }
+        }
         let stuck = |incoming: &Incoming| now.since(incoming.progress) >= PATIENCE;
         if let Some(incoming) = self.transfers.incoming.take_if(|incoming| stuck(incoming))
             && !self.memory.lost

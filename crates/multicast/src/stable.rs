@@ -40,12 +40,18 @@ use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Table};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+/// A list of shared entries up to this length is not looked through.
+const SHARED_LEAST: usize = 1024;
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Stable {
     /// By other group, the entries of our `T` that go to it too, from the first not delivered on; with
     /// timestamps.
     shared: BTreeMap<GroupId, VecDeque<(u64, Timestamp)>>,
+    /// How long each of these lists may become before it is looked through for entries that were delivered though
+    /// an earlier one was not.
+    shared_max: BTreeMap<GroupId, usize>,
     /// What primaries of other groups said last of their own group.
     direct: BTreeMap<GroupId, Shown>,
     /// The best that is known of each other group.
@@ -104,6 +110,11 @@ impl Stable {
     fn link(&mut self, group: GroupId, is_open: impl Fn(u64) -> bool) -> Option<Timestamp> {
         let shared = self.shared.get_mut(&group)?;
         while shared.pop_front_if(|(index, _)| !is_open(*index)).is_some() {}
+        let most = self.shared_max.entry(group).or_insert(SHARED_LEAST);
+        if shared.len() > *most {
+            shared.retain(|(index, _)| is_open(*index));
+            *most = SHARED_LEAST.max(2 * shared.len());
+        }
         shared.front().map(|(_, ts)| *ts)
     }
 
@@ -347,10 +358,9 @@ impl PrimCast {
     /// Takes up what a restored `T` shares with other groups.
     pub(crate) fn share_again(&mut self) {
         self.stable.shared.clear();
-        let base = self.log.base();
-        self.share_from(base);
+        self.share_from(0);
         if self.is_linearizable() {
-            for (_, slot) in self.log.iter_from(base).filter(|(_, slot)| slot.delivered) {
+            for (_, slot) in self.log.iter_from(0).filter(|(_, slot)| slot.delivered) {
                 let rank = (slot.bound, slot.entry.start.id);
                 let dest = slot.entry.start.dest.iter().copied();
                 let others = dest.filter(|group| *group != self.me.group);

@@ -1,10 +1,10 @@
-//! What a real system needs beside the pages: heartbeats, repeats after restarts, truncation.
+//! What a real system needs beside the pages: heartbeats, and repeats after restarts.
 
 use crate::done::Known;
 use crate::epoch::ELECTION_TIMEOUT;
-use crate::message::{Message, Output, Rank, Record, Start};
+use crate::message::{Message, Start};
 use crate::process::{Of, PrimCast, Role};
-use meridian_core::{ClientId, GroupId, MessageId, Outbox, ProcessId, Time, Token};
+use meridian_core::{MessageId, Outbox, ProcessId, Time, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +24,10 @@ pub(crate) const TELL_AT: usize = 1024;
 
 /// How many stuck messages are asked about at a time, and about how many bytes of them are sent: the first
 /// ones hold up all others. When a primary dies, thousands may be stuck that were on their way to it.
-const STUCK_AT_ONCE: usize = 1024;
+pub(crate) const STUCK_AT_ONCE: usize = 1024;
 const STUCK_BYTES: usize = 4 << 20;
 
-/// How much of `T` is kept, in bytes and in entries, for a member that is away; after that it is brought
-/// up by a snapshot.
-const LOG_BYTES: usize = 24 << 20;
-const LOG_ENTRIES: u64 = 50_000;
-
-/// When what was done last, and how far the others are.
+/// When what was done last, and what is to be said again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Upkeep {
     /// When the clock was last shown, seen at the first tick after it.
@@ -41,11 +36,8 @@ pub(crate) struct Upkeep {
     pub asked: Option<Time>,
     /// When the stuck were last asked about.
     stuck_at: Time,
-    /// When deliveries were last told to the others, and up to which.
+    /// When deliveries were last told to the others.
     stable_at: Time,
-    told: Option<Rank>,
-    /// Up to where each process has durably delivered.
-    stable: BTreeMap<ProcessId, Rank>,
     /// Whom our entries are to be sent to again, and whom our ACK.
     pub again: BTreeSet<ProcessId>,
     pub ack_again: BTreeSet<ProcessId>,
@@ -53,10 +45,6 @@ pub(crate) struct Upkeep {
     pub sent: BTreeMap<MessageId, (Arc<Start>, Time)>,
     /// With so many deliveries untold, they are told.
     pub tell_at: usize,
-    /// The groups of messages delivered since they were told of all.
-    pub kept_for: BTreeSet<GroupId>,
-    /// The greatest rank among the deliveries that are durable and applied.
-    settled: Option<Rank>,
     /// How many bytes of messages others were given that asked for them, since the stuck were last asked about.
     given: usize,
 }
@@ -68,37 +56,13 @@ impl Default for Upkeep {
             asked: None,
             stuck_at: Time(0),
             stable_at: Time(0),
-            told: None,
-            stable: BTreeMap::new(),
             again: BTreeSet::new(),
             ack_again: BTreeSet::new(),
             sent: BTreeMap::new(),
             tell_at: TELL_AT,
-            kept_for: BTreeSet::new(),
-            settled: None,
             given: 0,
         }
     }
-}
-
-impl Upkeep {
-    /// Up to where `process` has durably delivered.
-    pub fn stable_at(&self, process: ProcessId) -> Option<Rank> {
-        self.stable.get(&process).copied()
-    }
-}
-
-/// The rank just before.
-fn before((ts, id): Rank) -> Rank {
-    let MessageId { client, sequence } = id;
-    if let Some(sequence) = sequence.checked_sub(1) {
-        return (ts, MessageId { client, sequence });
-    }
-    let (ts, client) = match client.0.checked_sub(1) {
-        Some(client) => (ts, ClientId(client)),
-        None => (crate::Timestamp(ts.0.saturating_sub(1)), ClientId(u64::MAX)),
-    };
-    (ts, MessageId { client, sequence: u64::MAX })
 }
 
 impl PrimCast {
@@ -127,12 +91,6 @@ impl PrimCast {
             self.ask_stable(now, out);
         }
         self.transfers_tick(now, out);
-    }
-
-    /// Tells what is delivered for good, and drops what all others have told so of.
-    pub(crate) fn truncate_delivered(&mut self, out: &mut Outbox<Self>) {
-        self.tell_stable(out);
-        self.truncate(out);
     }
 
     /// The primary is heard of four times a second, its followers once: a primary that hears no quorum
@@ -283,117 +241,19 @@ impl PrimCast {
             self.followers.remove(&peer);
             self.stream_again(peer, out);
         }
-        if let Some(delivered) = self.upkeep.told {
-            out.send(peer, Message::Stable { delivered });
-        }
+        self.on_stable_wanted(peer, out);
     }
 
     /// All that `peer`, of another group, may not have delivered, if there is anything.
     fn stream_again(&mut self, peer: ProcessId, out: &mut Outbox<Self>) {
         self.tell_config(peer, out);
-        let stable = self.upkeep.stable.get(&peer);
         let needed = self.log.iter_from(0).any(|(_, slot)| {
             let rank = (slot.bound, slot.entry.start.id);
             slot.entry.start.dest.contains(&peer.group)
-                && !(slot.delivered && stable.is_some_and(|stable| *stable >= rank))
+                && !(slot.delivered && self.truncation.has(peer, rank))
         });
         if needed {
             self.stream_whole(peer, out);
         }
-    }
-
-    pub(crate) fn on_stable(&mut self, from: ProcessId, delivered: Rank) {
-        let known = self.upkeep.stable.entry(from).or_insert(delivered);
-        *known = delivered.max(*known);
-    }
-
-    pub(crate) fn on_stable_wanted(&mut self, from: ProcessId, out: &mut Outbox<Self>) {
-        if let Some(delivered) = self.upkeep.told {
-            out.send(from, Message::Stable { delivered });
-        }
-    }
-
-    /// Asks those who hold up truncation for long: they say by themselves only what concerns entries
-    /// that they hold, and a snapshot may have brought them past the first one that we keep.
-    fn ask_stable(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let Some(slot) = self.log.get(self.log.base()) else { return };
-        if !slot.delivered || now.since(slot.since) < RETRY * 5 {
-            return;
-        }
-        let rank = (slot.bound, slot.entry.start.id);
-        let processes = slot.entry.start.dest.iter().flat_map(|group| self.processes(*group));
-        let behind = |process: &ProcessId| {
-            *process != self.me
-                && self.upkeep.stable.get(process).is_none_or(|stable| *stable < rank)
-        };
-        processes.filter(behind).for_each(|process| out.send(process, Message::StableWanted));
-    }
-
-    /// Says up to where deliveries are durable here, to those who keep entries because of it.
-    fn tell_stable(&mut self, out: &mut Outbox<Self>) {
-        let limit = self.stable_limit.unwrap_or(self.delivered);
-        let count = self.untold.partition_point(|(position, _)| *position <= limit);
-        let settled = self.untold.drain(..count).map(|(_, rank)| rank).max();
-        self.upkeep.settled = self.upkeep.settled.max(settled);
-        // All up to it: what is not delivered, or not applied, may stand before what is.
-        let waiting = self.log.queue().first().map(|(rank, _)| rank);
-        let unapplied = self.untold.iter().map(|(_, rank)| *rank).min();
-        let barrier = waiting.into_iter().chain(unapplied).min();
-        let delivered = self.upkeep.settled.map(|settled| match barrier {
-            Some(barrier) if barrier < settled => before(barrier),
-            _ => settled,
-        });
-        let Some(delivered) = delivered.filter(|delivered| Some(*delivered) > self.upkeep.told)
-        else {
-            return;
-        };
-        self.upkeep.told = Some(delivered);
-        out.persist(Record::Mark); // Durable with it: the deliveries noted before.
-        let mut groups = self.upkeep.kept_for.clone();
-        groups.insert(self.me.group);
-        if Some(delivered) == self.upkeep.settled {
-            self.upkeep.kept_for.clear(); // Else they are told again, of the rest.
-        }
-        for group in groups {
-            for process in self.processes(group).filter(|process| *process != self.me) {
-                out.send(process, Message::Stable { delivered });
-            }
-        }
-    }
-
-    /// Drops from `T` what nobody needs any more: delivered by all destinations' processes; or, when
-    /// too much is kept, by a quorum of each: the others get a snapshot from that quorum.
-    fn truncate(&mut self, out: &mut Outbox<Self>) {
-        let mut settled = Vec::new();
-        while let Some(slot) = self.log.get(self.log.base()).filter(|slot| slot.delivered) {
-            let long =
-                self.log.bytes() > LOG_BYTES || self.log.len() - self.log.base() > LOG_ENTRIES;
-            let rank = (slot.bound, slot.entry.start.id);
-            let dest = slot.entry.start.dest.clone();
-            if !dest.iter().all(|group| self.delivered_by(*group, rank, long)) {
-                break;
-            }
-            let id = rank.1;
-            self.log.truncate_first();
-            self.done.truncated(id, rank.0);
-            if dest.len() > 1 {
-                settled.push(id);
-            }
-        }
-        if !settled.is_empty() {
-            out.output(Output::Settled(settled));
-        }
-    }
-
-    fn delivered_by(&self, group: GroupId, rank: Rank, quorum_is_enough: bool) -> bool {
-        let members = self.members.of(group);
-        let delivered = members.iter().filter(|node| {
-            let process = group.of(**node);
-            (process == self.me && self.upkeep.told.is_some_and(|told| told >= rank))
-                || self.upkeep.stable.get(&process).is_some_and(|stable| *stable >= rank)
-        });
-        let needed =
-            if quorum_is_enough { crate::clocks::quorum(members.len()) } else { members.len() };
-        delivered.count() >= needed
     }
 }

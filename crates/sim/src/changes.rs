@@ -6,7 +6,9 @@ use crate::faults::Faults;
 use crate::history::Entry;
 use crate::owner::Ask;
 use crate::replica::{Replica, groups_of};
-use crate::trial::{Cluster, all_faults, describe, is_quiet, judge, said, setup};
+use crate::trial::{
+    Cluster, all_faults, describe, drawn_limits, forgotten, is_quiet, judge, said, setup,
+};
 use crate::workload::{Manner, Workload};
 use crate::world::{Random, World};
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, ProcessId};
@@ -107,7 +109,8 @@ fn judged(
         if !world.run_until(is_quiet, PEACE) {
             return Err(describe(world));
         }
-        judge(world)
+        judge(world)?;
+        forgotten(world)
     }));
     trial.unwrap_or_else(|panic| Err(said(&*panic)))?;
     let entries = &world.owner.history.entries;
@@ -134,6 +137,7 @@ fn changing_world(seed: u64, mutation: Mutation, known: Known) -> Cluster {
     let random = &mut Random::seed_from_u64(seed ^ 0xd1ce);
     let order = if random.random() { Order::Sequential } else { Order::Linearizable };
     let options = Options { order, ..Options::default() };
+    let (manner, limits) = (Manner::drawn(random), drawn_limits(random));
     let sizes = [3, 3];
     let groups = Arc::new(groups_of(&sizes));
     let mut setup = setup(&sizes, options, mutation);
@@ -148,9 +152,9 @@ fn changing_world(seed: u64, mutation: Mutation, known: Known) -> Cluster {
             Some(configs) => PrimCast::joining(me, configs.clone()),
             None => PrimCast::new(me, groups.clone()),
         };
-        Replica::new(process.with_options(options).with_mutation(mutation))
+        let process = process.with_options(options).with_limits(limits);
+        Replica::new(process.with_mutation(mutation))
     });
-    let manner = Manner::drawn(random);
     let mut workload = Workload::new(seed, groups_of(&sizes), manner);
     workload.expect(&later);
     workload.order = order;
@@ -160,6 +164,7 @@ fn changing_world(seed: u64, mutation: Mutation, known: Known) -> Cluster {
 fn forgetful_world(seed: u64, sizes: &[u16], mutation: Mutation, random: &mut Random) -> Cluster {
     let order = if random.random() { Order::Sequential } else { Order::Linearizable };
     let options = Options { order, ..Options::default() };
+    let (manner, limits) = (Manner::drawn(random), drawn_limits(random));
     let groups = Arc::new(groups_of(sizes));
     let mut setup = setup(sizes, options, mutation);
     setup.disks = false;
@@ -176,9 +181,10 @@ fn forgetful_world(seed: u64, sizes: &[u16], mutation: Mutation, random: &mut Ra
         let life = lives.entry(me).or_default();
         *life += 1;
         let process = PrimCast::new(me, groups.clone()).with_options(options);
-        Replica::new(process.with_mutation(mutation).in_memory(*life))
+        let process = process.with_limits(limits).with_mutation(mutation);
+        Replica::new(process.in_memory(*life))
     });
-    let mut workload = Workload::new(seed, groups_of(sizes), Manner::drawn(random));
+    let mut workload = Workload::new(seed, groups_of(sizes), manner);
     workload.order = order;
     begun(World::new(seed, setup, workload))
 }
@@ -283,8 +289,17 @@ impl Operator {
     ) -> Result<(), Violation> {
         let now = world.now();
         world.owner.begins(start, now);
-        let delivered = move |world: &Cluster| world.owner.config_of(group) == number;
-        self.ask_until(world, start, &[group], delivered)
+        // Who delivered it may have crashed before it could say so.
+        let delivered = move |world: &Cluster| {
+            let number_at = |replica: &Replica| replica.multicast.members().number(group);
+            world.owner.config_of(group) == number
+                || world.processes().any(|(_, replica)| number_at(replica) == number)
+        };
+        self.ask_until(world, start, &[group], delivered)?;
+        if let Some(config) = &start.config {
+            world.owner.configured(config);
+        }
+        Ok(())
     }
 
     fn ask_until(

@@ -10,7 +10,7 @@ use crate::replica::{Replica, groups_of};
 use crate::workload::{Manner, Workload};
 use crate::world::{Delay, Random, Setup, World};
 use meridian_core::{GroupId, NodeId, ProcessId, Time};
-use meridian_multicast::{Options, PrimCast};
+use meridian_multicast::{Limits, Options, PrimCast};
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,7 +25,7 @@ pub type Cluster = World<Replica, Workload>;
 
 /// How long clients begin messages and faults happen.
 const FAULTS: Duration = Duration::from_secs(8);
-/// How long it may take then until all is delivered: some elections, some repeats.
+/// How long it may take then until all is delivered, and until nobody keeps any of it: some elections, some repeats.
 const PEACE: Duration = Duration::from_secs(60);
 
 /// How long messages travel between two processes.
@@ -109,6 +109,8 @@ pub struct Drawn {
     pub manner: Manner,
     /// What may go wrong.
     pub faults: Faults,
+    /// How much processes keep for those that are away: now and then next to nothing.
+    pub limits: Limits,
 }
 
 /// A trial in which nothing was wrong.
@@ -154,7 +156,8 @@ impl fmt::Display for Failure {
         let (seed, events, ms) = (self.seed, self.events, self.at.0 as f64 / 1e6);
         writeln!(f, "{}", self.violated)?;
         write!(f, "seed {seed}, event {events}, at {ms:.3} ms; groups {:?}, ", self.drawn.sizes)?;
-        write!(f, "{:?}, {:?}, {:?}", self.drawn.options, self.drawn.links, self.drawn.disks)
+        let Drawn { options, links, disks, limits, .. } = &*self.drawn;
+        write!(f, "{options:?}, {links:?}, {disks:?}, {limits:?}")
     }
 }
 
@@ -191,7 +194,22 @@ fn faults_then_peace(world: &mut Cluster) -> Result<(), Violation> {
     if !world.run_until(is_quiet, PEACE) {
         return Err(describe(world));
     }
-    judge(world)
+    judge(world)?;
+    forgotten(world)
+}
+
+/// In the end nothing is kept in any log.
+///
+/// # Errors
+/// Something is, though all have delivered everything.
+pub fn forgotten(world: &mut Cluster) -> Result<(), Violation> {
+    let of = |process: &Replica| process.multicast.log_entries();
+    let empty = |world: &Cluster| world.processes().all(|(_, process)| of(process) == (0, 0));
+    if world.run_until(empty, PEACE) {
+        return Ok(());
+    }
+    let kept: Vec<_> = world.processes().map(|(peer, process)| (peer, of(process))).collect();
+    Err(format!("truncation: all is delivered and still kept, {kept:?}"))
 }
 
 /// Whether all that was asked is delivered, everywhere.
@@ -302,13 +320,15 @@ impl Trial {
             disks,
             manner: self.manner.clone().unwrap_or(manner),
             faults: self.faults.clone().unwrap_or(faults),
+            limits: drawn_limits(random),
         }
     }
 
     /// The world of the trial, before its first event.
     pub fn world(&self, seed: u64) -> Cluster {
         let drawn = self.drawn(seed);
-        let mut setup = setup(&drawn.sizes, drawn.options, self.mutation);
+        let setup = setup(&drawn.sizes, drawn.options, self.mutation);
+        let mut setup = with_limits(setup, drawn.limits);
         setup.faults = drawn.faults;
         setup.deep = self.deep;
         match drawn.disks {
@@ -365,6 +385,15 @@ pub fn setup(sizes: &[u16], options: Options, mutation: Mutation) -> Setup<Repli
     Setup { regions: regions.clone(), ..Setup::lan(regions.concat(), make) }
 }
 
+/// The same with processes that keep so much.
+pub fn with_limits(mut setup: Setup<Replica>, limits: Limits) -> Setup<Replica> {
+    let make = Box::new(move |me| {
+        let Replica { multicast, .. } = (setup.make)(me);
+        Replica::new(multicast.with_limits(limits))
+    });
+    Setup { make, ..setup }
+}
+
 /// The same without disks: each start of a process is another incarnation.
 pub fn without_disks(mut setup: Setup<Replica>) -> Setup<Replica> {
     let mut starts: BTreeMap<ProcessId, u64> = BTreeMap::new();
@@ -381,6 +410,16 @@ pub fn without_disks(mut setup: Setup<Replica>) -> Setup<Replica> {
 pub fn all_faults() -> Faults {
     let ms = Duration::from_millis(1);
     Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(600 * ms) }
+}
+
+/// Half of the time nearly all that waits is a straggler, and who has missed something gets a snapshot.
+pub(crate) fn drawn_limits(random: &mut Random) -> Limits {
+    let few = Limits {
+        entries: random.random_range(0..20),
+        exceptions: random.random_range(0..10),
+        ..Limits::default()
+    };
+    if random.random() { few } else { Limits::default() }
 }
 
 /// Now all kinds, now some that are rare among all.

@@ -118,7 +118,7 @@ impl Workload {
     }
 
     /// A configuration was delivered.
-    fn configured(&mut self, config: &Config) {
+    pub fn configured(&mut self, config: &Config) {
         let known = self.groups.contains_key(&config.group);
         if !known || config.number == self.config_of(config.group) + 1 {
             self.numbers.insert(config.group, config.number);

@@ -2,17 +2,22 @@
 //! 4.4.3; design, section 4.5).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+mod cluster;
 mod regions;
 
 use bytes::Bytes;
-use meridian_core::{ClientId, GroupId, MessageId, NodeId, Stamp, Time};
+use cluster::{Cluster, installs, is_quiet, judge, process, setup_of};
+use meridian_core::{ClientId, GroupId, MessageId, NodeId, ProcessId, Stamp, Time};
 use meridian_fs::operation::{NewNode, RenameMode};
 use meridian_fs::{
     Answer, Done, FsError, Ino, Kind, Operation, Place, Query, Timestamp, Update, Vector,
 };
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::{Command, ConnectionId, Node, Output};
-use meridian_multicast::{Start, Touches};
+use meridian_multicast::{Limits, Mutation, Options, Order, Role, Start, Touches};
+use meridian_sim::replica::groups_of;
+use meridian_sim::trial::{forgotten, with_limits};
+use meridian_sim::workload::{Manner, Workload};
 use meridian_sim::{Ask, Owner, World, each_seed};
 use regions::{setup, topology};
 use std::collections::BTreeMap;
@@ -46,9 +51,13 @@ struct Story {
 
 impl Story {
     fn new(seed: u64) -> Story {
+        Story::with_limits(seed, Limits::default())
+    }
+
+    fn with_limits(seed: u64, limits: Limits) -> Story {
         let topology = topology(NODES);
         let of = topology.clone();
-        let setup = setup(&topology, move |me| Node::new(of.clone(), me));
+        let setup = setup(&topology, move |me| Node::new(of.clone(), me).with_limits(limits));
         let mut world = World::new(seed, setup, Notes::default());
         world.run_for(3000 * MS); // Each group has a primary.
         Story { world, vector: Vector::default(), requests: 0 }
@@ -103,6 +112,23 @@ impl Story {
             Some(Ok(Done::Attributes(made))) => made.place,
             other => panic!("{name}: {other:?}"),
         }
+    }
+
+    /// The nodes of `ap` and the others hear nothing of each other.
+    fn cut_ap_off(&mut self) {
+        let ap: Vec<_> = (0..NODES).map(|n| node(AP, n)).collect();
+        let rest: Vec<_> = (0..6).map(NodeId).collect();
+        self.world.cut(&ap, &rest, true);
+    }
+
+    /// Until it is delivered at the first node of `us`; there it waits for `ap`'s vote.
+    fn wait_for_the_vote(&mut self) {
+        let waits = |world: &World<Node, Notes>| {
+            let replica = world.process(node(US, 0)).unwrap().replica(US).unwrap();
+            !replica.partition().waiting().is_empty()
+        };
+        let waits = self.world.run_until(waits, SOON);
+        assert!(waits, "seed {}: the vote came first", self.world.seed());
     }
 
     fn look(&mut self, at: NodeId, parent: Place, name: &str) -> u64 {
@@ -164,9 +190,7 @@ fn an_undecided_rename_holds_up_only_what_it_touches() {
         let away = story.make(top(US), "away", Kind::Directory);
         let here = story.make(top(US), "here", Kind::Directory);
         let file = story.make(away, "f", Kind::File);
-        let ap: Vec<_> = (0..NODES).map(|n| node(AP, n)).collect();
-        let rest: Vec<_> = (0..6).map(NodeId).collect();
-        story.world.cut(&ap, &rest, true);
+        story.cut_ap_off();
         let rename = story.send(take_away(away, file));
         assert_eq!(story.done(rename, SOON), None);
         for name in ["a", "b", "c"] {
@@ -210,15 +234,8 @@ fn a_missing_vote_holds_up_only_what_it_touches() {
         let here = story.make(top(US), "here", Kind::Directory);
         let file = story.make(away, "f", Kind::File);
         let rename = story.send(take_away(away, file));
-        // Until it is delivered at the first node of `us`; then it waits there for `ap`'s vote.
-        let waits = |world: &World<Node, Notes>| {
-            let replica = world.process(node(US, 0)).unwrap().replica(US).unwrap();
-            !replica.partition().waiting().is_empty()
-        };
-        assert!(story.world.run_until(waits, SOON), "seed {seed}: the vote came first");
-        let ap: Vec<_> = (0..NODES).map(|n| node(AP, n)).collect();
-        let rest: Vec<_> = (0..6).map(NodeId).collect();
-        story.world.cut(&ap, &rest, true);
+        story.wait_for_the_vote();
+        story.cut_ap_off();
         assert_eq!(story.done(rename, SOON), None);
         for name in ["a", "b"] {
             story.make(here, name, Kind::File);
@@ -254,4 +271,194 @@ fn a_read_after_a_write_does_not_wait_for_a_heartbeat() {
     let worst = waits.last().copied().unwrap_or_default();
     eprintln!("median {:?}, worst {worst:?}", waits[waits.len() / 2]);
     assert!(worst < 30 * MS, "a way, a flush, and the request's own");
+}
+
+/// How many entries each node of `us` keeps of its region's, at most.
+fn us_keeps(world: &World<Node, Notes>) -> (usize, usize) {
+    let of = |n| world.process(node(US, n)).unwrap().replica(US).unwrap().multicast.log_entries();
+    (0..NODES).map(of).fold((0, 0), |all, one| (all.0.max(one.0), all.1.max(one.1)))
+}
+
+/// Reads of what an undecided message does not touch, at a node that starts while it waits; what others
+/// acknowledged before is there.
+fn a_restarted_node_answers(story: &mut Story, away: Place, here: Place) {
+    let restarts = node(US, 1);
+    story.world.crash(restarts);
+    story.make(here, "meanwhile", Kind::File);
+    story.vector = Vector::default(); // A client that has seen nothing.
+    story.world.restart(restarts);
+    assert_eq!(story.sees(restarts, here, "meanwhile", 5000 * MS), Some(true));
+    assert_eq!(story.sees(restarts, here, "nothing", SOON), Some(false));
+    story.vector = Vector::default();
+    let look = story.look(restarts, away, "f");
+    assert_eq!(
+        story.wait(look, SOON),
+        None,
+        "the rename may have been acknowledged in the other region"
+    );
+    story.world.heal();
+    let told = story.wait(look, 5000 * MS);
+    assert!(matches!(told, Some(ReplyBody::Answer { .. })), "{told:?}");
+}
+
+/// A rename to a region that is cut off is undecided. A node that starts meanwhile answers what does not concern it.
+#[test]
+fn a_node_that_starts_while_a_region_is_cut_off_answers_reads() {
+    each_seed(0..10, |seed| {
+        let mut story = Story::new(seed);
+        let away = story.make(top(US), "away", Kind::Directory);
+        let here = story.make(top(US), "here", Kind::Directory);
+        let file = story.make(away, "f", Kind::File);
+        story.cut_ap_off();
+        let rename = story.send(take_away(away, file));
+        assert_eq!(story.done(rename, SOON), None);
+        a_restarted_node_answers(&mut story, away, here);
+        assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+        assert!(story.world.run_until(us_is_equal, 5000 * MS));
+    });
+}
+
+/// The same while the rename is delivered and lacks a vote.
+#[test]
+fn a_node_that_starts_while_a_vote_is_missing_answers_reads() {
+    each_seed(0..10, |seed| {
+        let mut story = Story::new(seed);
+        let away = story.make(top(US), "away", Kind::Directory);
+        let here = story.make(top(US), "here", Kind::Directory);
+        let file = story.make(away, "f", Kind::File);
+        let rename = story.send(take_away(away, file));
+        story.wait_for_the_vote();
+        story.cut_ap_off();
+        story.world.run_for(SOON);
+        a_restarted_node_answers(&mut story, away, here);
+        assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+        assert!(story.world.run_until(us_is_equal, 5000 * MS));
+    });
+}
+
+/// While a region is cut off for long, and a message to it is undecided or lacks its vote, the log of another region
+/// stays short; and in the end nothing is kept.
+#[test]
+fn the_log_stays_short_while_a_region_is_cut_off() {
+    let limits = Limits { entries: 10, ..Limits::default() };
+    for lacks_its_vote in [false, true] {
+        each_seed(0..3, |seed| {
+            let mut story = Story::with_limits(seed, limits);
+            let away = story.make(top(US), "away", Kind::Directory);
+            let here = story.make(top(US), "here", Kind::Directory);
+            let file = story.make(away, "f", Kind::File);
+            let rename = story.send(take_away(away, file));
+            if lacks_its_vote {
+                story.wait_for_the_vote();
+            }
+            story.cut_ap_off();
+            let mut most = (0, 0);
+            for n in 0..100 {
+                story.make(here, &format!("n{n}"), Kind::File);
+                story.world.run_for(100 * MS);
+                let keeps = us_keeps(&story.world);
+                most = (most.0.max(keeps.0), most.1.max(keeps.1));
+            }
+            // Those of the last seconds, of which few are aside, and the one that waits.
+            assert!(most.0 < 40 && (1..20).contains(&most.1), "seed {seed}: {most:?}");
+            story.world.run_for(3000 * MS);
+            assert_eq!(us_keeps(&story.world).1, 1);
+            assert_eq!(story.done(rename, SOON), None);
+            story.world.heal();
+            assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+            assert!(story.world.run_until(us_is_equal, 5000 * MS));
+            let empty = |world: &World<Node, Notes>| us_keeps(world) == (0, 0);
+            assert!(story.world.run_until(empty, 20_000 * MS), "{:?}", us_keeps(&story.world));
+        });
+    }
+}
+
+fn primary(world: &Cluster, group: u16) -> ProcessId {
+    let mut processes = world.processes().filter(|(peer, _)| peer.group == GroupId(group));
+    let primary = processes.find(|(_, process)| process.multicast.role() == Role::Primary);
+    primary.expect("the group has a primary").0
+}
+
+/// Multicasts message `n`, which touches `key`, through the primaries of the groups.
+fn multicast(world: &mut Cluster, n: u64, key: u64, dest: &[u16]) {
+    let (now, id) = (world.now(), MessageId { client: ClientId(77), sequence: n });
+    let start = world.owner.multicast_touching(id, dest, Touches::keys([key]), now);
+    for group in dest.iter().filter(|group| **group < 2) {
+        let to = primary(world, *group);
+        let command = meridian_multicast::Command::Start(start.clone());
+        world.ask(Ask::Command { to, command, after: MS });
+    }
+}
+
+/// Two of three groups, which the third was cut off from.
+fn two_go_on(options: Options) -> Cluster {
+    let limits = Limits { entries: 20, exceptions: 8, ..Limits::default() };
+    let sizes = [3, 3, 3];
+    let manner = Manner { clients: 0, keys: 1, ..Manner::default() };
+    let mut workload = Workload::new(0, groups_of(&sizes), manner);
+    workload.order = options.order;
+    let setup = with_limits(setup_of(&sizes, options, Mutation::Correct, None), limits);
+    let mut world = World::new(0, setup, workload);
+    world.run_for(8000 * MS);
+    let of = |group: u16| (0..3).map(move |n| process(group, n));
+    let rest: Vec<_> = of(0).chain(of(1)).collect();
+    world.cut(&of(2).collect::<Vec<_>>(), &rest, true);
+    for (n, dest) in (1..).zip([&[0, 2][..], &[0, 1, 2], &[1, 2], &[0, 2]]) {
+        multicast(&mut world, n, 0, dest);
+    }
+    world
+}
+
+/// A group is cut off for long, with messages to it under way. The others order far more than their logs hold, though a
+/// follower restarts and a primary is replaced meanwhile; after the mend all is delivered and nothing kept.
+#[test]
+fn the_logs_of_the_others_stay_short_while_a_group_is_cut_off() {
+    for order in [Order::Sequential, Order::Linearizable] {
+        let mut world = two_go_on(Options { order, ..Options::default() });
+        let (mut most, mut bytes) = ((0, 0), 0);
+        let dests = [&[0][..], &[1], &[0, 1]];
+        for n in 0..600 {
+            multicast(&mut world, 10 + n, 1 + n % 5, dests[(n % 3) as usize]);
+            world.run_for(50 * MS);
+            for (_, process) in world.processes().filter(|(peer, _)| peer.group.0 < 2) {
+                let (held, aside) = process.multicast.log_entries();
+                most = (most.0.max(held), most.1.max(aside));
+                bytes = bytes.max(process.multicast.log_bytes());
+            }
+            if n % 100 == 90 {
+                // A restart begins with what the last one held, and what came after it.
+                (0..3).for_each(|n| world.checkpoint(process(0, n)));
+            }
+            match n {
+                200 => world.crash(process(0, 2)),
+                300 => world.restart(process(0, 2)),
+                400 => {
+                    let first = primary(&world, 0);
+                    world.crash(first);
+                    let next = |world: &Cluster| {
+                        world.processes().any(|(peer, process)| {
+                            peer.group.0 == 0 && process.multicast.role() == Role::Primary
+                        })
+                    };
+                    assert!(world.run_until(next, 10_000 * MS));
+                    world.restart(first);
+                }
+                _ => {}
+            }
+        }
+        // What is ordered in two seconds; the messages that wait, and what is delivered and not told of yet.
+        assert!(most.0 < 150 && (3..100).contains(&most.1), "{most:?}, {order:?}");
+        assert!(bytes < 200 * 200, "{bytes} bytes");
+        assert!(installs(&world) > 0, "who restarted lacked what was dropped");
+        world.run_for(3000 * MS);
+        let waits =
+            |n: u16| world.process(process(0, n)).map(|process| process.multicast.pending());
+        assert!((0..3).all(|n| waits(n) == Some(3)), "{order:?}: of group 0");
+        world.heal();
+        assert!(world.run_until(is_quiet, 20_000 * MS), "{order:?}");
+        judge(&world);
+        if let Err(what) = forgotten(&mut world) {
+            world.fail(&what);
+        }
+    }
 }

@@ -9,10 +9,11 @@ mod members;
 mod memory;
 mod normal;
 mod skeen;
+mod truncation;
 mod upkeep;
 
 use crate::message::{
-    Command, Entry, Epoch, Message, Output, Part, Record, RemoteEntry, Start, Timestamp,
+    Command, Entry, Epoch, Message, Output, Part, Record, RemoteEntry, Start, Timestamp, Touches,
 };
 use crate::process::{Groups, PrimCast, Role};
 use crate::upkeep::{TICK, TICK_TOKEN};

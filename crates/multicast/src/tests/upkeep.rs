@@ -1,51 +1,6 @@
-//! What the thesis leaves open: durability, repeats, truncation.
+//! What the thesis leaves open: durability, repeats.
 
 use super::*;
-
-/// A multi-group message is kept until all processes of all its destinations have delivered it: one that
-/// comes back may need our timestamp of it.
-#[test]
-fn truncation_needs_all_destinations() {
-    let mut net = Net::settled(&[3, 3]);
-    let late = process(1, 2);
-    net.away.insert(late);
-    net.multicast(start(1, &[0, 1]), &[process(0, 0), process(1, 0)]);
-    assert_eq!(net.delivered(1).len(), 5);
-    net.run_for(Duration::from_secs(10));
-    let keeps = |net: &Net, me| net.of(me).log.find(id(1)).is_some();
-    let others: Vec<_> = net.all.keys().copied().filter(|me| *me != late).collect();
-    assert!(others.iter().all(|me| keeps(&net, *me)));
-    net.back(late);
-    net.run_for(Duration::from_secs(3));
-    assert_eq!(net.delivered(1).len(), 6);
-    assert!(net.all.keys().all(|me| !keeps(&net, *me)));
-    let settled = Output::Settled(vec![id(1)]);
-    assert_eq!(net.told.iter().filter(|(_, output)| *output == settled).count(), 6);
-}
-
-/// Others drop what we say is stable here, so it is durable first.
-#[test]
-fn stable_follows_the_deliveries() {
-    let mut net = Net::settled(&[1, 1]);
-    net.multicast(start(1, &[0, 1]), &[process(0, 0), process(1, 0)]);
-    let did = net.all.get_mut(&process(0, 0)).unwrap().tick(Duration::from_secs(2));
-    let mark = place(&did, |did| *did == Did::Persisted(Record::Mark));
-    let stable = place(&did, |did| matches!(did, Did::Sent(_, Message::Stable { .. })));
-    assert!(mark < stable, "{did:?}");
-}
-
-/// Deliveries that the owner has not applied are not told: it still needs the others' votes.
-#[test]
-fn what_the_owner_holds_back_is_not_stable() {
-    let mut net = Net::settled(&[1, 1]);
-    net.multicast(start(1, &[0, 1]), &[process(0, 0), process(1, 0)]);
-    let one = net.all.get_mut(&process(0, 0)).unwrap();
-    one.process.hold_stable(meridian_core::Position(0));
-    let tells = |did: &[Did]| sent(did).iter().any(|(_, m)| matches!(m, Message::Stable { .. }));
-    assert!(!tells(&one.tick(Duration::from_secs(2))));
-    one.process.hold_stable(meridian_core::Position(1));
-    assert!(tells(&one.tick(Duration::from_secs(2))));
-}
 
 /// The sender told one of two groups and is gone: that group tells the other (reliable multicast's agreement,
 /// section 2.2.1).
@@ -100,30 +55,34 @@ fn a_restart_begins_at_the_ceiling() {
     assert_eq!(again.clock(), follower.process.ceiling);
 }
 
-/// Who restarts may lack what others have acknowledged since: it knows that it does not once it has delivered all
-/// that was in its primary's `T`.
+/// Who restarts may lack what others have acknowledged since: it knows up to which timestamp that may be once it
+/// holds the `T` of its primary and has heard a quorum. One message that waits is all that it lacks then.
 #[test]
-fn who_restarts_has_caught_up_once_it_has_delivered_what_its_primary_held() {
+fn who_restarts_knows_what_it_may_lack_once_it_holds_what_its_primary_held() {
     let (a, b, c) = (process(0, 0), process(0, 1), process(0, 2));
-    let before = Net::one(&[3], c);
-    assert!(before.process.is_caught_up());
+    let before = Net::one(&[3, 1], c);
+    assert!(before.process.floor().is_some());
     let again = PrimCast::new(c, groups_of(&before.process));
     let mut one = One { process: again, now: Time(0) };
     one.process.recover(Record::State(Box::new(before.process.state())));
     one.step(Event::Started);
-    one.hears(b, ack(e1(0), 1, 1));
+    one.hears(b, ack(e1(0), 2, 2));
     one.idle();
-    assert!(!one.process.is_caught_up(), "it has not heard its primary");
-    one.hears(a, ack(e1(0), 1, 1));
+    assert_eq!(one.process.floor(), None, "it has not heard its primary");
+    one.hears(a, ack(e1(0), 2, 2));
     one.idle();
-    assert!(!one.process.is_caught_up(), "it lacks an entry");
-    one.hears(a, append(e1(0), 0, vec![entry(e1(0), 1, start(1, &[0]))], 0));
-    one.hears(a, ack(e1(0), 1, 0));
-    assert_eq!(delivered(&one.idle()), NONE);
-    assert!(!one.process.is_caught_up(), "it has not delivered it");
-    one.hears(a, ack(e1(0), 1, 1));
-    assert_eq!(delivered(&one.idle()), [1]);
-    assert!(one.process.is_caught_up());
+    assert_eq!(one.process.floor(), None, "it lacks entries");
+    let of = |sequence, dest: &[u16], key| Start {
+        touches: Touches::keys([key]),
+        ..start(sequence, dest)
+    };
+    let entries = vec![entry(e1(0), 1, of(1, &[0, 1], 1)), entry(e1(0), 2, of(2, &[0], 2))];
+    one.hears(a, append(e1(0), 0, entries, 0));
+    one.hears(a, ack(e1(0), 2, 2));
+    assert_eq!(delivered(&one.idle()), [2]);
+    assert_eq!(one.process.floor(), Some(Timestamp(2)));
+    let reached = |key| one.process.reached(&Touches::keys([key]), Timestamp(2));
+    assert!(reached(2) && reached(3) && !reached(1), "the first waits for another group");
 }
 
 /// A primary that was deposed, and does not know it, still says how long its `T` is: in a group of five it and
@@ -138,8 +97,8 @@ fn one_heartbeat_does_not_tell_that_nothing_is_missed() {
     one.step(Event::Started);
     one.hears(a, ack(e1(0), 0, 0));
     one.idle();
-    assert!(!one.process.is_caught_up(), "the primary alone may be deposed");
+    assert_eq!(one.process.floor(), None, "the primary alone may be deposed");
     one.hears(b, ack(e1(0), 0, 0));
     one.idle();
-    assert!(one.process.is_caught_up());
+    assert!(one.process.floor().is_some());
 }
