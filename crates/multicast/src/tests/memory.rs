@@ -3,6 +3,7 @@
 use super::*;
 use crate::epoch::ELECTION_TIMEOUT;
 use crate::message::Progress;
+use crate::process::Mutation;
 
 /// Settled groups whose processes keep nothing.
 fn settled(sizes: &[u16]) -> Net {
@@ -157,6 +158,17 @@ fn a_promise_of_an_earlier_life_does_not_count() {
     one.hears(c, promise(e2));
     assert_eq!(one.process.epoch(), e1(0));
     one.hears(e, promise(e2));
+    assert_eq!(one.process.epoch(), e2);
+}
+
+/// The planted bug that the tests around this one must see: two promises of three, one of them forgotten, are enough.
+#[test]
+fn who_counts_the_dead_enters_an_epoch_too_early() {
+    let [c, d] = [2, 3].map(|n| process(0, n));
+    let (mut one, e2) = candidate(&[d]);
+    one.process.mutation = Mutation::CountsTheDead;
+    one.hears(c, Message::Reborn { member: d, incarnation: 2 });
+    one.hears(c, promise(e2));
     assert_eq!(one.process.epoch(), e2);
 }
 
