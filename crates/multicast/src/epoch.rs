@@ -7,7 +7,8 @@
 use crate::clocks::quorum;
 use crate::log::common_prefix;
 use crate::message::{Entry, Epoch, Message, Part, Progress, Record, Timestamp};
-use crate::process::{Mutation, Of, PrimCast, Role, Stream};
+use crate::process::{Mutation, Of, PrimCast, Role};
+use crate::stream::Stream;
 use meridian_core::{NodeId, Outbox, ProcessId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -404,7 +405,7 @@ impl PrimCast {
             return;
         }
         let len = self.log.len();
-        self.streams.insert(node, Stream { next: len, acked: len });
+        self.streams.insert(node, Stream::from(len));
         self.tell_config(self.me.group.of(node), out);
         for part in self.log.parts(common) {
             let message = Message::NewState { epoch: self.e_prom, clock: self.clock, part };

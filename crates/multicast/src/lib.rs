@@ -21,6 +21,7 @@
 //! | [`remote`] | `local-ts` of other groups |
 //! | [`done`] | `D`, as far as it can be asked for |
 //! | `starts` | `M`: messages to be proposed |
+//! | `stream` | what a primary has sent a follower |
 //! | `normal` | Algorithm 2: proposing, acknowledging, delivering |
 //! | `others` | the same between groups |
 //! | [`stable`] | the linearizable order |
@@ -91,6 +92,7 @@ pub mod skeen;
 pub mod snapshot;
 pub mod stable;
 mod starts;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod truncation;

@@ -60,7 +60,8 @@ pub struct Log {
     aside: usize,
 }
 
-fn cost(entry: &Entry) -> usize {
+/// About how much memory an entry takes, in bytes.
+pub(crate) fn cost(entry: &Entry) -> usize {
     entry.start.payload.len() + 128
 }
 

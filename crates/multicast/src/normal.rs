@@ -1,15 +1,14 @@
 //! Algorithm 2: proposing, acknowledging, delivering.
 
 use crate::done::Known;
+use crate::log::cost;
 use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
 use crate::process::{ClockSource, Mutation, PrimCast, Role};
+use crate::stream::Stream;
 use crate::upkeep::TELL_AT;
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// How many entries a follower may be sent before it acknowledges the first of them.
-const WINDOW: u64 = 1 << 16;
 
 impl PrimCast {
     /// Lines 31-32. START goes to the process of each group that is its primary as far as we know; who is not
@@ -182,22 +181,21 @@ impl PrimCast {
         for peer in self.peers() {
             // Who has not been sent NEW-STATE will promise first, or ask.
             let Some(stream) = self.streams.get_mut(&peer.node) else { continue };
-            while stream.next < self.log.len() && stream.next < stream.acked + WINDOW {
-                if stream.next < self.log.base() {
+            while stream.next() < self.log.len() && stream.has_room() {
+                if stream.next() < self.log.base() {
                     out.send(peer, Message::Behind);
-                    stream.next = self.log.len(); // Until it asks again.
-                    stream.acked = stream.next;
+                    *stream = Stream::from(self.log.len()); // Until it asks again.
                     break;
                 }
-                let from = stream.next;
+                let from = stream.next();
                 let entries = match &last {
                     Some((at, entries)) if *at == from => Arc::clone(entries),
                     _ => self.log.batch(from),
                 };
                 last = Some((from, Arc::clone(&entries)));
-                stream.next += entries.len() as u64;
+                stream.sent(from + entries.len() as u64, entries.iter().map(cost).sum());
                 let shown = entries.last().map(|entry| entry.ts);
-                let clock = if stream.next == self.log.len() { Some(self.clock) } else { shown };
+                let clock = if stream.next() == self.log.len() { Some(self.clock) } else { shown };
                 let clock = clock.unwrap_or_default();
                 out.send(peer, Message::Append { epoch: self.e_cur, from, entries, clock });
             }
@@ -320,9 +318,7 @@ impl PrimCast {
         out: &mut Outbox<Self>,
     ) {
         if self.role == Role::Primary && epoch == self.e_cur {
-            let stream = self.streams.entry(from.node).or_default();
-            stream.next = index;
-            stream.acked = index;
+            self.streams.insert(from.node, Stream::from(index));
         }
         out.send(from, self.clock_message());
     }
@@ -359,7 +355,7 @@ impl PrimCast {
                 self.on_standing(out);
             }
             if let Some(stream) = self.streams.get_mut(&from.node) {
-                stream.acked = len.max(stream.acked);
+                stream.acknowledged(len);
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::remote::Remote;
 use crate::snapshot::{State, Transfers};
 use crate::stable::Stable;
 use crate::starts::Starts;
+use crate::stream::Stream;
 use crate::truncation::{Limits, Truncation};
 use crate::upkeep::{TICK, TICK_TOKEN, Upkeep};
 use meridian_core::{
@@ -84,15 +85,6 @@ pub struct Options {
     pub order: Order,
     /// The source of timestamps.
     pub clock: ClockSource,
-}
-
-/// What a primary knows of a follower.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Stream {
-    /// The next index to send.
-    pub next: u64,
-    /// Acknowledged by it.
-    pub acked: u64,
 }
 
 /// A process of PrimCast. Fields are the thesis's variables where they have its names.
