@@ -128,7 +128,7 @@ impl PrimCast {
             self.tell_stability(out);
         }
         if self.untold.len() >= self.upkeep.tell_at {
-            self.truncate_delivered(out);
+            self.truncate_delivered(now, out);
             self.upkeep.tell_at = self.untold.len() + TELL_AT; // What the owner holds back stays.
         }
         self.raise_safe_ts(clock);

@@ -32,8 +32,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// How many bytes of `T` are kept for a member that is away, and how many of stragglers until all have them;
-    /// after that it is brought up by a snapshot.
+    /// How many bytes of `T` are kept for a member that is away, beside what came in the last second, and how many of
+    /// stragglers until all have them; after that it is brought up by a snapshot.
     pub bytes: usize,
     /// The same in entries.
     pub entries: usize,
@@ -101,6 +101,8 @@ pub(crate) struct Truncation {
     handled: Option<Position>,
     /// See [`PrimCast::hold`].
     held: BTreeSet<Rank>,
+    /// When stragglers were last looked through.
+    looked: Time,
 }
 
 impl Truncation {
@@ -176,9 +178,9 @@ impl PrimCast {
     }
 
     /// Tells what is delivered for good, and drops what all others have told so of.
-    pub(crate) fn truncate_delivered(&mut self, out: &mut Outbox<Self>) {
+    pub(crate) fn truncate_delivered(&mut self, now: Time, out: &mut Outbox<Self>) {
         self.tell_stable(out);
-        self.truncate(out);
+        self.truncate(now, out);
     }
 
     /// Says what is durably delivered here, to those who keep entries because of it.
@@ -255,30 +257,40 @@ impl PrimCast {
     }
 
     /// Drops from `T` what nobody needs any more, and sets aside what holds up too much.
-    fn truncate(&mut self, out: &mut Outbox<Self>) {
+    fn truncate(&mut self, now: Time, out: &mut Outbox<Self>) {
         let mut settled = Vec::new();
-        let many = self.limits.are_exceeded(self.log.aside());
-        let stragglers = self.log.stragglers();
         let mut common = Common::default();
-        let gone = stragglers.filter(|(_, slot)| self.is_dispensable(slot, many, &mut common));
-        let gone: Vec<_> = gone.map(|(index, _)| index).collect();
-        for index in gone {
-            let entry = self.log.drop_straggler(index);
-            self.dropped(entry, &mut settled);
+        if now.since(self.truncation.looked) >= RETRY {
+            self.truncation.looked = now; // Stragglers may be many, and have time.
+            self.drop_stragglers(&mut common, &mut settled);
         }
         while let Some(slot) = self.log.get(self.log.base()) {
             let long = self.limits.are_exceeded(self.log.in_line());
             if self.is_dispensable(slot, long, &mut common) {
                 let entry = self.log.truncate_first();
                 self.dropped(entry, &mut settled);
-            } else if long && (slot.delivered || self.log.base() < self.decided) {
-                self.log.set_aside();
+            } else if long
+                && now.since(slot.since) >= RETRY
+                && (slot.delivered || self.log.base() < self.decided)
+            {
+                self.log.set_aside(); // Not what is merely under way.
             } else {
                 break;
             }
         }
         if !settled.is_empty() {
             out.output(Output::Settled(settled));
+        }
+    }
+
+    fn drop_stragglers(&mut self, common: &mut Common, settled: &mut Vec<MessageId>) {
+        let many = self.limits.are_exceeded(self.log.aside());
+        let stragglers = self.log.stragglers();
+        let gone = stragglers.filter(|(_, slot)| self.is_dispensable(slot, many, common));
+        let gone: Vec<_> = gone.map(|(index, _)| index).collect();
+        for index in gone {
+            let entry = self.log.drop_straggler(index);
+            self.dropped(entry, settled);
         }
     }
 

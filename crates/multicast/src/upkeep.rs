@@ -87,7 +87,7 @@ impl PrimCast {
         }
         if now.since(self.upkeep.stable_at) >= RETRY {
             self.upkeep.stable_at = now;
-            self.truncate_delivered(out);
+            self.truncate_delivered(now, out);
             self.ask_stable(now, out);
         }
         self.transfers_tick(now, out);
