@@ -50,7 +50,9 @@ impl Done {
         let finished = self.clients.or_insert_with(client, Finished::default);
         if low > finished.low {
             finished.low = low;
-            finished.finals = finished.finals.split_off(&low);
+            while let Some(first) = finished.finals.first_entry().filter(|at| *at.key() < low) {
+                first.remove(); // One or two, mostly.
+            }
         }
     }
 
