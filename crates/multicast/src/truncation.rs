@@ -29,7 +29,6 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How much a process keeps and names. The same at all processes of a group, or nearly.
-#[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// How many bytes of `T` are kept for a member that is away, beside what came in the last second, and how many of
@@ -142,7 +141,6 @@ fn before((ts, id): Rank) -> Rank {
 
 impl PrimCast {
     /// The same process, with other limits.
-    #[doc(hidden)]
     pub fn with_limits(mut self, limits: Limits) -> PrimCast {
         self.limits = limits;
         self
@@ -265,15 +263,14 @@ impl PrimCast {
             self.drop_stragglers(&mut common, &mut settled);
         }
         while let Some(slot) = self.log.get(self.log.base()) {
-            let long = self.limits.are_exceeded(self.log.in_line());
+            // Not what is merely under way, here or to a member that was slow for a moment.
+            let late = now.since(slot.since) >= RETRY;
+            let long = late && self.limits.are_exceeded(self.log.in_line());
             if self.is_dispensable(slot, long, &mut common) {
                 let entry = self.log.truncate_first();
                 self.dropped(entry, &mut settled);
-            } else if long
-                && now.since(slot.since) >= RETRY
-                && (slot.delivered || self.log.base() < self.decided)
-            {
-                self.log.set_aside(); // Not what is merely under way.
+            } else if long && (slot.delivered || self.log.base() < self.decided) {
+                self.log.set_aside();
             } else {
                 break;
             }

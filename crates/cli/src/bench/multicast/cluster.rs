@@ -7,7 +7,7 @@ use meridian_baselines::{FastCast, WhiteBox};
 use meridian_core::{GroupId, NodeId, ProcessId};
 use meridian_multicast::skeen::{Skeen, Variant};
 use meridian_multicast::{
-    ClockSource, Groups, Options as PrimCastOptions, Order, Output, PrimCast, Role,
+    ClockSource, Groups, Limits, Options as PrimCastOptions, Order, Output, PrimCast, Role,
 };
 use meridian_runtime::{Clock, Handle, Listen, Networked, Options, Worker};
 use serde::Serialize;
@@ -23,6 +23,9 @@ use tokio::time::{sleep, sleep_until};
 const MEET_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long what is under way at the end may take, beside what it took before.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// The clients cannot be brought up by a snapshot, so all is kept for a member that gets less of the processors than
+/// the others: in a run of seconds that is not too much.
+const KEPT: Limits = Limits { bytes: 8 << 30, entries: 1 << 26, exceptions: 1024 };
 /// How often it is looked whether all is delivered.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -98,7 +101,8 @@ pub struct Outcome {
 pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result<Outcome> {
     let primcast = |order, clock| {
         move |me, groups: &Groups| {
-            PrimCast::new(me, groups.clone()).with_options(PrimCastOptions { order, clock })
+            let process = PrimCast::new(me, groups.clone());
+            process.with_options(PrimCastOptions { order, clock }).with_limits(KEPT)
         }
     };
     let ways: Ways<PrimCast> = Ways {
