@@ -131,6 +131,23 @@ impl Story {
         assert!(waits, "seed {}: the vote came first", self.world.seed());
     }
 
+    /// A rename of a file to `ap`, which is cut off: before anything of it is heard there, or when only `ap`'s vote is
+    /// missing. The directory that the file is in, another one, and the request.
+    fn rename_across_a_cut(&mut self, lacks_its_vote: bool) -> (Place, Place, u64) {
+        let away = self.make(top(US), "away", Kind::Directory);
+        let here = self.make(top(US), "here", Kind::Directory);
+        let file = self.make(away, "f", Kind::File);
+        if !lacks_its_vote {
+            self.cut_ap_off();
+        }
+        let rename = self.send(take_away(away, file));
+        if lacks_its_vote {
+            self.wait_for_the_vote();
+            self.cut_ap_off();
+        }
+        (away, here, rename)
+    }
+
     fn look(&mut self, at: NodeId, parent: Place, name: &str) -> u64 {
         let query = Query::Lookup { parent, name: Bytes::copy_from_slice(name.as_bytes()) };
         self.ask(at, RequestBody::Read { vector: self.vector.clone(), query })
@@ -301,39 +318,20 @@ fn a_restarted_node_answers(story: &mut Story, away: Place, here: Place) {
     assert!(matches!(told, Some(ReplyBody::Answer { .. })), "{told:?}");
 }
 
-/// A rename to a region that is cut off is undecided. A node that starts meanwhile answers what does not concern it.
+/// A rename to a region that is cut off is undecided, or delivered and lacks a vote. A node that starts meanwhile
+/// answers what does not concern it.
 #[test]
 fn a_node_that_starts_while_a_region_is_cut_off_answers_reads() {
-    each_seed(0..10, |seed| {
-        let mut story = Story::new(seed);
-        let away = story.make(top(US), "away", Kind::Directory);
-        let here = story.make(top(US), "here", Kind::Directory);
-        let file = story.make(away, "f", Kind::File);
-        story.cut_ap_off();
-        let rename = story.send(take_away(away, file));
-        assert_eq!(story.done(rename, SOON), None);
-        a_restarted_node_answers(&mut story, away, here);
-        assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
-        assert!(story.world.run_until(us_is_equal, 5000 * MS));
-    });
-}
-
-/// The same while the rename is delivered and lacks a vote.
-#[test]
-fn a_node_that_starts_while_a_vote_is_missing_answers_reads() {
-    each_seed(0..10, |seed| {
-        let mut story = Story::new(seed);
-        let away = story.make(top(US), "away", Kind::Directory);
-        let here = story.make(top(US), "here", Kind::Directory);
-        let file = story.make(away, "f", Kind::File);
-        let rename = story.send(take_away(away, file));
-        story.wait_for_the_vote();
-        story.cut_ap_off();
-        story.world.run_for(SOON);
-        a_restarted_node_answers(&mut story, away, here);
-        assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
-        assert!(story.world.run_until(us_is_equal, 5000 * MS));
-    });
+    for lacks_its_vote in [false, true] {
+        each_seed(0..10, |seed| {
+            let mut story = Story::new(seed);
+            let (away, here, rename) = story.rename_across_a_cut(lacks_its_vote);
+            assert_eq!(story.done(rename, SOON), None);
+            a_restarted_node_answers(&mut story, away, here);
+            assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+            assert!(story.world.run_until(us_is_equal, 5000 * MS));
+        });
+    }
 }
 
 /// While a region is cut off for long, and a message to it is undecided or lacks its vote, the log of another region
@@ -344,14 +342,7 @@ fn the_log_stays_short_while_a_region_is_cut_off() {
     for lacks_its_vote in [false, true] {
         each_seed(0..3, |seed| {
             let mut story = Story::with_limits(seed, limits);
-            let away = story.make(top(US), "away", Kind::Directory);
-            let here = story.make(top(US), "here", Kind::Directory);
-            let file = story.make(away, "f", Kind::File);
-            let rename = story.send(take_away(away, file));
-            if lacks_its_vote {
-                story.wait_for_the_vote();
-            }
-            story.cut_ap_off();
+            let (_, here, rename) = story.rename_across_a_cut(lacks_its_vote);
             let mut most = (0, 0);
             for n in 0..100 {
                 story.make(here, &format!("n{n}"), Kind::File);
