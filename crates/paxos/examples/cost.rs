@@ -7,6 +7,8 @@
 //!
 //! Run it under a tool that counts instructions with two numbers of rounds, and take the difference.
 
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // It measures.
+
 use bytes::Bytes;
 use meridian_core::{Effect, Event, GroupId, NodeId, Outbox, Process, ProcessId, Time};
 use meridian_paxos::{Answer, Command, Configuration, Options, Output, Paxos, Recovery, Service};
