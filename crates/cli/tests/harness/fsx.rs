@@ -427,18 +427,42 @@ pub fn close(file: File) -> io::Result<()> {
     }
 }
 
-/// The bytes of `file` as a mapping shows them.
+/// The bytes of `file` as a mapping shows them. The kernel copies them: where a page cannot be had, as the mount was
+/// killed, it returns an error, and looking at the page would be the end of this process (SIGBUS).
 fn mapped(file: &File, len: usize) -> io::Result<Vec<u8>> {
     let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
-    // SAFETY: a new mapping, which nobody else knows. The file is the worker's own, so that nobody
-    // makes it shorter while it is read, and it is unmapped before anyone could look again.
-    unsafe {
+    // SAFETY: a new descriptor, which nobody else knows.
+    let copy = unsafe {
+        let fd = libc::memfd_create(c"copy".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        <File as std::os::fd::FromRawFd>::from_raw_fd(fd)
+    };
+    // SAFETY: a new mapping, which nobody else knows, and no reference is made to it.
+    let copied = unsafe {
         let address = libc::mmap(std::ptr::null_mut(), len, read, private, file.as_raw_fd(), 0);
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let bytes = std::slice::from_raw_parts(address.cast::<u8>(), len).to_vec();
+        let copied = libc::write(copy.as_raw_fd(), address, len);
+        let error = io::Error::last_os_error();
         libc::munmap(address, len);
-        Ok(bytes)
+        usize::try_from(copied).map_err(|_| error)?
+    };
+    if copied < len {
+        return Err(io::Error::other(format!("{copied} of {len} mapped bytes could be read")));
     }
+    let mut bytes = vec![0; len];
+    copy.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+#[test]
+fn a_mapped_page_that_cannot_be_had_is_an_error() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[7; 100]).unwrap();
+    assert_eq!(mapped(&file, 100).unwrap(), [7; 100]);
+    let after_the_end = mapped(&file, 3 << 12).unwrap_err().to_string();
+    assert!(after_the_end.contains("4096 of 12288"), "{after_the_end}");
 }
