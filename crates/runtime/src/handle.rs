@@ -54,6 +54,9 @@ pub struct Options {
     pub clock: Clock,
     /// What its records mean, in a word: a directory with records of another kind is refused.
     pub kind: String,
+    /// What it keeps does not tell what it said before: another start counts as one of another member with its
+    /// name, which the others refuse.
+    pub forgetful: bool,
     /// So many clients are served at most; more are turned away.
     pub clients_max: usize,
 }
@@ -75,6 +78,7 @@ impl Options {
             storage: Storage::Memory,
             clock: Clock::start(),
             kind: String::new(),
+            forgetful: false,
             clients_max: CLIENTS_MAX,
         }
     }
@@ -157,15 +161,17 @@ async fn make<P: Networked, A: Application<P>>(
     mut application: A,
     counters: Arc<Counters>,
 ) -> Result<(std::rc::Rc<Local<P, A>>, tokio::net::TcpListener, SocketAddr), MemberError> {
-    let Options { cluster, me, listen, peers, delays, storage, clock, kind, clients_max } = options;
+    let Options { cluster, me, listen, peers, delays, storage, clock, .. } = options;
+    let Options { kind, forgetful, clients_max, .. } = options;
     let (listener, address) = open_listener(listen)?;
     let wake = Arc::new(Notify::new());
     let owner = Owner { cluster: &cluster, me, kind: &kind };
     let opened = storage::open(storage, &owner, &wake, &mut process, &mut application)?;
-    let incarnation = opened.incarnation;
+    let durable = opened.store.is_some() && !forgetful;
+    // Without a memory two of one name should differ, no more: the peers remember the first.
+    let incarnation = if durable { opened.incarnation } else { clock.now().0.max(1) };
     let mut others = Peers::new(incarnation, delays);
     others.set(clock.now(), me, &peers);
-    let durable = opened.store.is_some();
     let engine = Engine::new(me, (process, application, opened.store), clock, others, counters);
     let terms = Terms { cluster, incarnation, durable, clients_max };
     Ok((Local::new(engine, wake, terms), listener, address))

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`member`] | a member for programs that want messages in order and no more |
 //! | `replica`, [`hosted`] | what is behind that, and what it needs of a protocol |
+//! | [`smr`] | state machine replication: replicas of a service, and their clients |
 //! | [`application`] | what runs on top of a member, on its thread |
 //! | [`handle`] | members on threads, and how other threads speak with them |
 //! | `engine` | events into the process, effects out of it: batches |
@@ -38,6 +39,7 @@ mod peer;
 mod peers;
 mod replica;
 mod serve;
+pub mod smr;
 pub mod storage;
 mod store;
 pub mod wal;

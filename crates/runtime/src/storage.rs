@@ -15,7 +15,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 
 /// Where a member keeps its records.
@@ -57,6 +56,7 @@ impl fmt::Display for Owner<'_> {
 /// What was opened.
 pub(crate) struct Opened<P: Networked> {
     pub(crate) store: Option<Store<P>>,
+    /// Counts its starts, if it has a directory.
     pub(crate) incarnation: u64,
 }
 
@@ -69,10 +69,7 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
     application: &mut A,
 ) -> Result<Opened<P>, MemberError> {
     let Storage::Directory { path: dir, checkpoint_bytes } = storage else {
-        // Two of one name should differ, no more: the peers remember the first.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let incarnation = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1);
-        return Ok(Opened { store: None, incarnation });
+        return Ok(Opened { store: None, incarnation: 0 });
     };
     let (lock, incarnation) = begin(&dir, owner)
         .map_err(|error| MemberError::Log(format!("{}: {error}", dir.display())))?;
