@@ -132,6 +132,7 @@ impl<S: Service> Desk<S> {
         if is_long(&answer) {
             at.answer(connection, &Told::LongReply { client, sequence });
         } else {
+            let answer = if at.is_stuffed(connection) { Answer::Busy } else { answer };
             at.answer(connection, &Told::Reply { client, sequence, answer });
         }
     }
@@ -181,6 +182,7 @@ impl<S: Service> Application<Paxos<S>> for Desk<S> {
                 if is_long(&answer) {
                     at.answer(connection, &Told::LongAnswer { token });
                 } else {
+                    let answer = if at.is_stuffed(connection) { Answer::Busy } else { answer };
                     at.answer(connection, &Told::Read { token, answer });
                 }
             }
