@@ -13,10 +13,12 @@ use tokio::sync::{oneshot, watch};
 /// So many clients may share a connection.
 const SHARED_MAX: usize = 100_000;
 
+type Look<S> = Box<dyn FnOnce(&Paxos<S>) + Send>;
+
 /// What its handle asks a replica.
 pub(crate) enum Ask<S> {
     /// A look at the process.
-    Look(Box<dyn FnOnce(&Paxos<S>) + Send>),
+    Look(Look<S>),
     /// Whether it serves: told once it has its memory, or never will.
     Serving(oneshot::Sender<()>),
 }
