@@ -27,7 +27,7 @@ pub(crate) struct Detector {
     pub spoke: Time,
     /// Counts the questions of [`Message::PreVote`], and when the last was asked.
     round: u64,
-    asked: Time,
+    asked: Option<Time>,
     votes: BTreeSet<NodeId>,
     /// No other leader is promised before.
     lease_until: Time,
@@ -80,7 +80,8 @@ impl<S: Service> Paxos<S> {
     }
 
     fn watch_leader(&mut self, now: Time, out: &mut Outbox<Self>) {
-        if !self.is_member() || now.since(self.detector.asked) < self.options.retransmit {
+        let asked = self.detector.asked.is_some_and(|at| now.since(at) < self.options.retransmit);
+        if !self.is_member() || asked {
             return;
         }
         // Those after the leader one after the other, so that not all ask at once.
@@ -110,7 +111,7 @@ impl<S: Service> Paxos<S> {
     pub(crate) fn ask_for_votes(&mut self, now: Time, out: &mut Outbox<Self>) {
         let detector = &mut self.detector;
         detector.round += 1;
-        detector.asked = now;
+        detector.asked = Some(now);
         detector.votes = BTreeSet::from([self.me]);
         let round = detector.round;
         self.broadcast(&Message::PreVote { view: self.view, round }, out);

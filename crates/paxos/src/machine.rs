@@ -167,11 +167,7 @@ impl<S: Service> Machine<S> {
             }
             self.execute_one(&request, options, mutation, told);
             self.state.skip = at + 1;
-            let hint = self.hint(options);
-            if self.service.wants_snapshot(hint) {
-                self.bytes_since = 0;
-                self.keep(self.image(mutation));
-            }
+            self.ask_for_snapshot(options, mutation);
         }
         self.state.instance = self.state.instance.next();
         self.state.skip = 0;
@@ -255,9 +251,19 @@ impl<S: Service> Machine<S> {
         let last = self.snapshots.back().map_or(0, |last| last.bytes.len());
         let estimate = last.max(options.snapshot_bytes_min) as u64;
         match self.bytes_since as u64 * 100 {
+            0 => Hint::Fine,
             log if log >= estimate * options.force_percent => Hint::Force,
             log if log >= estimate * options.ask_percent => Hint::Ask,
             _ => Hint::Fine,
+        }
+    }
+
+    /// Asks the service whether it wants a snapshot of this moment.
+    pub fn ask_for_snapshot(&mut self, options: &Options, mutation: Mutation) {
+        let hint = self.hint(options);
+        if self.service.wants_snapshot(hint) {
+            self.bytes_since = 0;
+            self.keep(self.image(mutation));
         }
     }
 
@@ -287,7 +293,8 @@ impl<S: Service> Machine<S> {
     pub fn install(&mut self, bytes: &Bytes) -> Result<bool, Stopped> {
         let no = |error: String| Stopped::Snapshot(error);
         let image: Image = postcard::from_bytes(bytes).map_err(|error| no(error.to_string()))?;
-        if image.state.position <= self.state.position && self.state.position > Position(0) {
+        let reached = |state: &State| (state.instance, state.skip);
+        if reached(&image.state) <= reached(&self.state) {
             return Ok(false);
         }
         self.service.restore(&image.service).map_err(no)?;

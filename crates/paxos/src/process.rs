@@ -256,7 +256,7 @@ impl<S: Service> Paxos<S> {
             out.persist(Record::Epoch(self.epoch));
         }
         self.requests.start_identities(now, self.epoch, self.options.client_ids);
-        self.detector.start(now, again && self.options.recovery == Recovery::FullSs, &self.options);
+        self.detector.start(now, again, &self.options);
         let forgetful = self.options.recovery != Recovery::FullSs;
         if again && forgetful && self.mutation != Mutation::RejoinsAtOnce {
             if self.options.recovery == Recovery::CrashStop {
@@ -282,6 +282,11 @@ impl<S: Service> Paxos<S> {
             }
         }
         self.catch_up_on_tick(now, out);
+        if self.log.bytes() > self.options.log_bytes_max {
+            // It did not want one after any request; without one there will be no more requests.
+            self.machine.ask_for_snapshot(&self.options, self.mutation);
+        }
+        self.truncate_log();
         out.timer(now + self.tick_after(), TICK);
     }
 
@@ -381,15 +386,20 @@ impl<S: Service> Paxos<S> {
 
     /// The state has moved on, by execution or by a snapshot.
     pub(crate) fn after_execution(&mut self, now: Time, out: &mut Outbox<Self>) {
-        if self.machine.snapshots.len() > 1 {
-            self.log.truncate(self.machine.snapshots[0].instance);
-        }
+        self.truncate_log();
         if self.machine.take_members_changed() {
             self.meet_members(out);
         }
         self.answer_reads(out);
         self.end_recovery(out);
         self.try_lead(now, out);
+    }
+
+    /// Forgets what only those need who are behind the snapshot before the last.
+    fn truncate_log(&mut self) {
+        if self.machine.snapshots.len() > 1 {
+            self.log.truncate(self.machine.snapshots[0].instance);
+        }
     }
 
     /// Learns who the members are.
@@ -485,9 +495,7 @@ impl<S: Service> Paxos<S> {
             let Paxos { machine, options, mutation, .. } = self;
             machine.execute(&batch, options, *mutation, &mut |_, _, _| {});
         }
-        if self.machine.snapshots.len() > 1 {
-            self.log.truncate(self.machine.snapshots[0].instance);
-        }
+        self.truncate_log();
         self.noted = self.noted.max(upto);
     }
 }

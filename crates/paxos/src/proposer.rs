@@ -24,7 +24,7 @@ pub(crate) struct Proposer {
     /// All below this are decided, as those have said.
     pub decided: Instance,
     /// What those have accepted in the highest view, of instances that are not proposed yet.
-    found: BTreeMap<Instance, (View, Batch)>,
+    found: BTreeMap<Instance, Vote>,
     /// The next to be proposed.
     pub next: Instance,
     /// Whether Phase 1 is finished.
@@ -45,12 +45,7 @@ impl Proposer {
 
     /// What may have been accepted before its view and is not proposed again yet.
     pub fn found(&self) -> impl Iterator<Item = Vote> + '_ {
-        self.found.iter().map(|(instance, (view, batch))| Vote {
-            instance: *instance,
-            view: *view,
-            batch: batch.clone(),
-            decided: false,
-        })
+        self.found.values().cloned()
     }
 
     /// Drops the promises of those who have forgotten them.
@@ -60,14 +55,15 @@ impl Proposer {
         }
     }
 
+    /// A decision stands above all votes: whoever learned it from another voted for it in no view.
     fn find(&mut self, vote: Vote, mutation: Mutation) {
-        let Vote { instance, view, batch, .. } = vote;
-        let better = match self.found.get(&instance) {
-            Some((before, _)) => *before < view && mutation != Mutation::TakesAnyVote,
+        let rank = |vote: &Vote| (vote.decided, vote.view);
+        let better = match self.found.get(&vote.instance) {
+            Some(before) => rank(before) < rank(&vote) && mutation != Mutation::TakesAnyVote,
             None => true,
         };
-        if better && instance >= self.next {
-            self.found.insert(instance, (view, batch));
+        if better && vote.instance >= self.next {
+            self.found.insert(vote.instance, vote);
         }
     }
 }
@@ -196,7 +192,7 @@ impl<S: Service> Paxos<S> {
         out: &mut Outbox<Self>,
     ) -> Option<Batch> {
         let proposer = self.proposer.as_mut()?;
-        let found = proposer.found.remove(&instance).map(|(_, batch)| batch);
+        let found = proposer.found.remove(&instance).map(|vote| vote.batch);
         let later = !proposer.found.is_empty();
         if let Some(batch) = found.filter(|_| self.mutation != Mutation::IgnoresVotes) {
             return Some(batch);

@@ -152,9 +152,9 @@ impl<S: Service> Paxos<S> {
         }
         let votes = std::mem::take(votes);
         for Vote { instance, view, batch, decided } in votes {
-            if instance >= next {
+            if instance >= next && !self.log.entry(instance).decided {
                 self.log.vote(instance, view, batch);
-                self.log.entry(instance).decided |= decided;
+                self.log.entry(instance).decided = decided;
             }
         }
         self.take_part(out);
