@@ -174,6 +174,11 @@ impl<S: Service> Paxos<S> {
         }
     }
 
+    /// The members of all instances that are open here: a majority of each must keep its memory.
+    pub fn open_members(&self) -> impl Iterator<Item = &Configuration> + '_ {
+        self.machine.configurations().since(self.machine.next())
+    }
+
     /// The digest of all replies until now: equal at replicas that have executed equally many requests.
     pub fn digest(&self) -> u64 {
         self.machine.chain()
