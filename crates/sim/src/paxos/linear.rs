@@ -93,6 +93,10 @@ impl Search {
                 (fits && changes).then_some((operation.answered.is_some(), at, after))
             })
             .collect();
+        // What changes nothing and fits may come at once: nothing is lost by that.
+        if let Some(read) = next.iter().find(|(_, _, after)| *after == register) {
+            next = vec![*read];
+        }
         // What was answered is tried first: it is taken from the end.
         next.sort_unstable_by_key(|(answered, at, _)| (*answered, std::cmp::Reverse(*at)));
         for (_, at, after) in next {

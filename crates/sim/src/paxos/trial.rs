@@ -225,7 +225,11 @@ impl Run {
     }
 
     fn judge(&self) -> Result<(), Violation> {
-        for (_, replica) in self.world.processes().filter(|(_, replica)| serves(replica)) {
+        let level = |(peer, replica): &(ProcessId, &Lossy)| {
+            let Status { active, members, .. } = replica.paxos.status();
+            active && members.contains(peer.node)
+        };
+        for (_, replica) in self.world.processes().filter(level) {
             self.world.owner.judge_replica(replica)?;
         }
         self.world.owner.judge()
