@@ -167,7 +167,7 @@ impl<S: Service> Machine<S> {
             }
             self.execute_one(&request, options, mutation, told);
             self.state.skip = at + 1;
-            self.ask_for_snapshot(options, mutation);
+            self.ask_for_snapshot(options, mutation, false);
         }
         self.state.instance = self.state.instance.next();
         self.state.skip = 0;
@@ -258,9 +258,9 @@ impl<S: Service> Machine<S> {
         }
     }
 
-    /// Asks the service whether it wants a snapshot of this moment.
-    pub fn ask_for_snapshot(&mut self, options: &Options, mutation: Mutation) {
-        let hint = self.hint(options);
+    /// Asks the service whether it wants a snapshot of this moment; urgently if the log is `full`.
+    pub fn ask_for_snapshot(&mut self, options: &Options, mutation: Mutation, full: bool) {
+        let hint = if full && self.bytes_since > 0 { Hint::Force } else { self.hint(options) };
         if self.service.wants_snapshot(hint) {
             self.bytes_since = 0;
             self.keep(self.image(mutation));

@@ -289,7 +289,7 @@ impl<S: Service> Paxos<S> {
         self.catch_up_on_tick(now, out);
         if self.log.bytes() > self.options.log_bytes_max {
             // It did not want one after any request; without one there will be no more requests.
-            self.machine.ask_for_snapshot(&self.options, self.mutation);
+            self.machine.ask_for_snapshot(&self.options, self.mutation, true);
         }
         self.truncate_log();
         out.timer(now + self.tick_after(), TICK);
@@ -400,10 +400,16 @@ impl<S: Service> Paxos<S> {
         self.try_lead(now, out);
     }
 
-    /// Forgets what only those need who are behind the snapshot before the last.
+    /// Forgets what only those need who are behind the snapshot before the last; of a log that is too long also
+    /// what those need who are behind the last.
     fn truncate_log(&mut self) {
         if self.machine.snapshots.len() > 1 {
             self.log.truncate(self.machine.snapshots[0].instance);
+        }
+        if let Some(last) = self.machine.snapshots.back()
+            && self.log.bytes() > self.options.log_bytes_max
+        {
+            self.log.truncate(last.instance);
         }
     }
 
