@@ -30,6 +30,8 @@ pub(crate) const BATCH: Token = Token(1);
 pub(crate) enum Phase {
     /// It was made, and maybe replays.
     New,
+    /// It comes later, and has no snapshot yet to begin with.
+    Joining,
     /// It has lost its memory, and asks for it.
     Recovering(Recovering),
     /// It takes part.
@@ -99,7 +101,8 @@ impl<S: Service> Paxos<S> {
     /// A replica that has nothing on its disk yet.
     ///
     /// `configuration` are the members that the service begins with; for a replica that comes later, others
-    /// that are members now: it is none until it is added ([`crate::Change`]). `seed` must differ between any two
+    /// that are members now and not itself: it begins with a snapshot of one of them, and is none until it is added
+    /// ([`crate::Change`]). `seed` must differ between any two
     /// starts of replicas.
     ///
     /// # Panics
@@ -112,6 +115,7 @@ impl<S: Service> Paxos<S> {
         seed: u64,
     ) -> Paxos<S> {
         options.validate().unwrap_or_else(|error| panic!("{error}"));
+        let comes_later = !configuration.contains(me.node);
         Paxos {
             me: me.node,
             group: me.group,
@@ -123,7 +127,7 @@ impl<S: Service> Paxos<S> {
             epoch: 0,
             epochs: Epochs::new(),
             log: Log::default(),
-            machine: Machine::new(service, Configurations::new(configuration)),
+            machine: Machine::new(service, Configurations::new(configuration), comes_later),
             proposer: None,
             detector: Detector::default(),
             requests: Requests::default(),
@@ -268,6 +272,8 @@ impl<S: Service> Paxos<S> {
                 return self.stop(Stopped::LostMemory, out);
             }
             self.phase = Phase::Recovering(Recovering::default());
+        } else if self.machine.is_blank() {
+            self.phase = Phase::Joining;
         } else {
             self.take_part(out);
             self.execute(now, out);
@@ -278,6 +284,7 @@ impl<S: Service> Paxos<S> {
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
         match &self.phase {
             Phase::New | Phase::Stopped(_) => return,
+            Phase::Joining => {}
             Phase::Recovering(_) => self.ask_for_memory(now, out),
             Phase::Active => {
                 self.watch(now, out);
