@@ -117,7 +117,8 @@ impl<S: Service> Paxos<S> {
 
     /// The follower with the best rating above all others' none, or the leader.
     fn best_replica(&mut self) -> Option<NodeId> {
-        let leader = self.view.leader().filter(|leader| self.peers.contains(leader));
+        // Maybe none of the members that are known here: of these all may be gone.
+        let leader = self.view.leader().filter(|leader| *leader != self.me);
         if std::mem::take(&mut self.catch_up.ask_leader) && leader.is_some() {
             return leader;
         }

@@ -102,7 +102,7 @@ impl<S: Service> Paxos<S> {
     ///
     /// `configuration` are the members that the service begins with; for a replica that comes later, others
     /// that are members now and not itself: it begins with a snapshot of one of them, and is none until it is added
-    /// ([`crate::Change`]). `seed` must differ between any two
+    /// ([`crate::Change`]). At later starts it need only name some that are members now. `seed` must differ between any two
     /// starts of replicas.
     ///
     /// # Panics
@@ -258,6 +258,9 @@ impl<S: Service> Paxos<S> {
         let again = self.found.is_some();
         if !again {
             out.persist(Record::Started { node: self.me, recovery: self.options.recovery });
+            if self.options.recovery == Recovery::FullSs && !self.machine.is_blank() {
+                out.persist(Record::Snapshot(self.machine.checkpoint())); // Who the first members are.
+            }
         }
         if self.options.recovery == Recovery::EpochSs {
             self.epoch += 1;
@@ -272,6 +275,7 @@ impl<S: Service> Paxos<S> {
                 return self.stop(Stopped::LostMemory, out);
             }
             self.phase = Phase::Recovering(Recovering::default());
+            self.machine.begin_with_snapshot();
         } else if self.machine.is_blank() {
             self.phase = Phase::Joining;
         } else {
@@ -570,7 +574,9 @@ impl<S: Service> Process for Paxos<S> {
             Recovery::FullSs => {
                 records.push(Record::View(self.view));
                 records.push(Record::Clients(self.requests.identities_upto()));
-                records.push(Record::Snapshot(self.machine.checkpoint()));
+                if !self.machine.is_blank() {
+                    records.push(Record::Snapshot(self.machine.checkpoint()));
+                }
                 let next = self.machine.next();
                 let votes = self.log.since(next).filter_map(|(instance, entry)| {
                     let (view, batch) = entry.vote.clone()?;
