@@ -89,8 +89,6 @@ pub struct Paxos<S> {
     pub(crate) catch_up: CatchUp,
     /// Whom it speaks with: the members of all open instances but itself.
     pub(crate) peers: Vec<NodeId>,
-    /// Whether it was a member at any time: then it ends when it is none any more.
-    was_member: bool,
     /// Found on disk.
     found: Option<(NodeId, Recovery)>,
     /// What was said of decisions on disk.
@@ -134,7 +132,6 @@ impl<S: Service> Paxos<S> {
             reads: Reads::default(),
             catch_up: CatchUp::default(),
             peers: Vec::new(),
-            was_member: false,
             found: None,
             noted: Instance(0),
         }
@@ -199,6 +196,11 @@ impl<S: Service> Paxos<S> {
         self.proposer.as_ref().is_some_and(|proposer| proposer.prepared)
     }
 
+    /// Whether it was a member and is none any more: it has executed all instances that it was asked for.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.phase == Phase::Stopped(Stopped::Removed)
+    }
+
     pub(crate) fn is_active(&self) -> bool {
         self.phase == Phase::Active
     }
@@ -248,12 +250,15 @@ impl<S: Service> Paxos<S> {
 
     fn on_started(&mut self, now: Time, out: &mut Outbox<Self>) {
         let ours = (self.me, self.options.recovery);
-        self.meet_members(out);
         if let Phase::Stopped(stopped) = &self.phase {
             return out.output(Output::Stopped(stopped.clone())); // Replay has found something.
         }
         if let Some(found) = self.found.filter(|found| *found != ours) {
             return self.stop(Stopped::Foreign { found, wanted: ours }, out);
+        }
+        self.meet_members(out);
+        if self.is_removed() {
+            return;
         }
         let again = self.found.is_some();
         if !again {
@@ -431,12 +436,10 @@ impl<S: Service> Paxos<S> {
             members.extend(configuration.members.iter().map(|(k, v)| (*k, v.clone())));
         }
         self.peers = members.keys().copied().filter(|node| *node != self.me).collect();
-        let is_member = members.contains_key(&self.me);
         out.output(Output::Members(members));
-        if self.was_member && !is_member {
+        if self.machine.configurations().is_gone(self.me) {
             self.stop(Stopped::Removed, out);
         }
-        self.was_member |= is_member;
     }
 
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
@@ -476,11 +479,7 @@ impl<S: Service> Paxos<S> {
             Message::Forward(requests) => self.on_forward(now, requests),
             Message::ReadIndex { id } => self.on_read_index(now, from, id, out),
             Message::ReadIndexOk { id, index } => self.on_read_index_ok(id, index, out),
-            Message::Gone => {
-                if self.was_member {
-                    self.stop(Stopped::Removed, out);
-                }
-            }
+            Message::Gone => self.stop(Stopped::Removed, out),
         }
     }
 
@@ -530,7 +529,13 @@ impl<S: Service> Process for Paxos<S> {
     type Output = Output;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
-        if matches!(self.phase, Phase::Stopped(_)) && !matches!(event, Event::Started) {
+        let heard = match event {
+            Event::Started => true,
+            // What it knows of the instances that it was a member of, others may still need.
+            Event::Message { message: Message::CatchUpQuery { .. }, .. } if self.is_removed() => true,
+            _ => !matches!(self.phase, Phase::Stopped(_)),
+        };
+        if !heard {
             return;
         }
         match event {
