@@ -186,6 +186,7 @@ impl<S: Service> Machine<S> {
         self.state.instance = self.state.instance.next();
         self.state.skip = 0;
         self.bytes_since += ENTRY_LEN + batch.len();
+        // Who was a member of no later instance is one no more.
         self.members_changed |= self.state.configurations.forget_before(self.state.instance);
         if self.state.instance.0.is_multiple_of(options.digest_every) {
             self.note_digest();
