@@ -310,7 +310,9 @@ pub fn is_quiet(world: &Cluster) -> bool {
     if !world.owner.is_done() {
         return false;
     }
-    let of = |(peer, replica): (ProcessId, &Lossy)| (peer, replica.paxos.status(), replica.paxos.digest());
+    let of = |(peer, replica): (ProcessId, &Lossy)| {
+        (peer, replica.paxos.status(), replica.paxos.digest())
+    };
     let all: Vec<_> = world.processes().map(of).collect();
     let Some((_, leader, digest)) = all.iter().find(|(_, status, _)| status.leading) else {
         return false;
@@ -334,7 +336,15 @@ pub fn describe(world: &Cluster) -> Violation {
         let Status { view, leading, active, stopped, executed, position, members, .. } =
             replica.paxos.status();
         let members: Vec<_> = members.members.keys().map(|node| node.0).collect();
+<<<<<<< HEAD
         let state = stopped.map_or(format!("active {active}"), |why| why.to_string());
+=======
+        let open: Vec<_> = replica
+            .paxos
+            .open_members()
+            .map(|c| c.members.keys().map(|n| n.0).collect::<Vec<_>>())
+            .collect();
+>>>>>>> main
         text += &format!(
             "\n{peer}: {view} leading {leading}, {state}, executed {} ({}), members {members:?}",
             executed.0, position.0
@@ -409,14 +419,19 @@ fn drawn_faults(random: &mut Random) -> Faults {
     let all = Faults { outage: 200 * ms, split: 400 * ms, region: None, ..Faults::all(250 * ms) };
     match random.random_range(0..8) {
         0..4 => all,
-        4 => Faults {
-            depose: Some(400 * ms),
-            outage: 150 * ms,
-            split: 500 * ms,
+        4 => Faults { depose: Some(400 * ms), outage: 150 * ms, split: 500 * ms, ..Faults::none() },
+        5 => Faults {
+            netsplit: Some(200 * ms),
+            split: 300 * ms,
+            reset: Some(300 * ms),
             ..Faults::none()
         },
-        5 => Faults { netsplit: Some(200 * ms), split: 300 * ms, reset: Some(300 * ms), ..Faults::none() },
-        6 => Faults { crash: Some(120 * ms), outage: 80 * ms, checkpoint: Some(300 * ms), ..Faults::none() },
+        6 => Faults {
+            crash: Some(120 * ms),
+            outage: 80 * ms,
+            checkpoint: Some(300 * ms),
+            ..Faults::none()
+        },
         _ => Faults::none(),
     }
 }
@@ -479,7 +494,12 @@ impl Trial {
     }
 }
 
-fn drawn_options(random: &mut Random, recovery: Recovery, routing: Routing, leases: bool) -> Options {
+fn drawn_options(
+    random: &mut Random,
+    recovery: Recovery,
+    routing: Routing,
+    leases: bool,
+) -> Options {
     let ms = Duration::from_millis(1);
     let counted = recovery != Recovery::ViewSs && random.random();
     Options {
