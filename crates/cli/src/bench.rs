@@ -1,4 +1,4 @@
-//! `meridian bench`. Here `bench fs`: the microbenchmarks of the GlobalFS paper (section 6.2) with plain POSIX
+//! `meridian bench fs`: the microbenchmarks of the GlobalFS paper (section 6.2) with plain POSIX
 //! calls, so that they run on any directory and compare.
 
 mod history;
@@ -54,18 +54,17 @@ Examples:
   meridian bench multicast --layout wan-distributed --seconds 20
   meridian bench multicast --rtt g=90,r=5 --cut 2 --seconds 15")]
     Multicast(multicast::MulticastArgs),
-    /// State machine replication over TCP, each replica a process of its own
+    /// Requests to a replicated service, over TCP: each replica a process of its own
     #[command(after_help = "\
-The replicas run on this machine and speak over TCP on 127.0.0.1. The service keeps nothing and answers each
-request with 8 bytes; the clients are in this process, and each asks again when it is answered. With a mode
-other than crash-stop the replicas keep their data below --dir.
+The replicas run on 127.0.0.1, each in a process of its own with a directory of its own; the clients are in
+this process, each with one request under way, and ask the leader. The service answers 8 bytes. At the end all
+replicas must have given the same replies, or the command fails.
 
 Examples:
   meridian bench paxos
-  meridian bench paxos --mode full-ss --dir /var/tmp
-  meridian bench paxos --clients 1 --connections 1
-  meridian bench paxos --rtt 100 --wnd 35 --bsz 10240
-  meridian bench paxos figures --out figures --quick")]
+  meridian bench paxos --mode crash-stop --clients 1500
+  meridian bench paxos --rtt 100 --wnd 20 --clients 1200
+  meridian bench paxos figures --out figures")]
     Paxos(paxos::PaxosArgs),
 }
 
@@ -172,12 +171,6 @@ fn run_fs(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     print(args, &all)?;
     let failed = all.iter().any(|figures| figures.errors > 0) || stop.load(Ordering::Relaxed);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// What all threads of this process have used.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 fn positive_seconds(text: &str) -> Result<f64, String> {

@@ -33,6 +33,13 @@ struct Download {
     tries: u32,
 }
 
+impl Download {
+    /// From the beginning, of the last snapshot that `from` has.
+    fn of(from: NodeId) -> Download {
+        Download { from, part: Part::default(), bytes: Vec::new(), tries: 0 }
+    }
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CatchUp {
@@ -48,8 +55,9 @@ pub(crate) struct CatchUp {
     ask_leader: bool,
     /// What was executed at the last tick.
     seen: Instance,
-    /// When all was last asked for to be sure.
+    /// When all was last asked for to be sure, and how often: each time it is another one's turn.
     checked: Time,
+    turn: usize,
     download: Option<Download>,
 }
 
@@ -74,7 +82,8 @@ impl<S: Service> Paxos<S> {
             Phase::Recovering(recovering) => recovering.target(),
             _ => self.proposer.as_ref().map_or(Instance(0), |proposer| proposer.decided),
         };
-        next < wanted
+        self.machine.is_blank()
+            || next < wanted
             || next < self.catch_up.decided
             || next.0 + self.options.window < self.catch_up.highest.0
     }
@@ -109,7 +118,8 @@ impl<S: Service> Paxos<S> {
 
     /// The follower with the best rating above all others' none, or the leader.
     fn best_replica(&mut self) -> Option<NodeId> {
-        let leader = self.view.leader().filter(|leader| self.peers.contains(leader));
+        // Maybe none of the members that are known here: of these all may be gone.
+        let leader = self.view.leader().filter(|leader| *leader != self.me);
         if std::mem::take(&mut self.catch_up.ask_leader) && leader.is_some() {
             return leader;
         }
@@ -120,16 +130,27 @@ impl<S: Service> Paxos<S> {
         best.or(leader).or_else(|| self.peers.iter().copied().max_by_key(rating))
     }
 
+    /// Whoever is well rated may know no more than this one.
+    fn next_in_turn(&mut self) -> Option<NodeId> {
+        self.catch_up.turn += 1;
+        self.peers.get(self.catch_up.turn % self.peers.len().max(1)).copied()
+    }
+
     fn query(&mut self, now: Time, periodic: bool, out: &mut Outbox<Self>) {
+        if self.machine.is_blank()
+            && self.catch_up.download.is_none()
+            && let Some(from) = self.best_replica()
+        {
+            self.catch_up.download = Some(Download::of(from));
+        }
         let snapshot =
             self.catch_up.download.as_ref().map(|download| (download.from, download.part));
         let to = match snapshot {
-            Some((from, _)) => from,
-            None => match self.best_replica() {
-                Some(best) => best,
-                None => return,
-            },
+            Some((from, _)) => Some(from),
+            None if periodic => self.next_in_turn(),
+            None => self.best_replica(),
         };
+        let Some(to) = to else { return };
         let missing = match snapshot {
             Some(_) => Missing::default(),
             None => self.missing(),
@@ -171,7 +192,7 @@ impl<S: Service> Paxos<S> {
         snapshot: Option<Part>,
         out: &mut Outbox<Self>,
     ) {
-        if !self.is_active() {
+        if !self.is_active() && !self.is_removed() {
             return;
         }
         if let Some(part) = snapshot {
@@ -201,7 +222,8 @@ impl<S: Service> Paxos<S> {
         self.send(from, response, out);
     }
 
-    fn send_part(&self, to: NodeId, part: Part, out: &mut Outbox<Self>) {
+    fn send_part(&mut self, to: NodeId, part: Part, out: &mut Outbox<Self>) {
+        self.machine.keep_one();
         let snapshots = &self.machine.snapshots;
         let wanted = snapshots.iter().find(|snapshot| snapshot.position == part.position);
         let (snapshot, offset) = match (wanted, snapshots.back()) {
@@ -232,15 +254,15 @@ impl<S: Service> Paxos<S> {
         if self.catch_up.asked.is_some_and(|(node, _)| node == from) {
             self.catch_up.asked = None;
         }
-        if snapshot_only {
+        if snapshot_only || self.machine.is_blank() {
             if self.catch_up.download.is_none() {
-                let part = Part::default();
-                self.catch_up.download = Some(Download { from, part, bytes: Vec::new(), tries: 0 });
+                self.catch_up.download = Some(Download::of(from));
             }
             return self.query(now, false, out);
         }
         if decided.is_empty() {
             self.catch_up.ask_leader = !periodic;
+            self.catch_up.rate(from, -i32::from(!periodic));
             return;
         }
         self.catch_up.rate(from, 1);
@@ -300,8 +322,15 @@ impl<S: Service> Paxos<S> {
         match self.machine.install(&bytes) {
             Ok(true) => {
                 self.log.truncate(self.machine.next());
-                if self.options.recovery == Recovery::FullSs {
-                    out.note(Record::Snapshot(bytes));
+                let joins = self.phase == Phase::Joining;
+                match self.options.recovery {
+                    // It says that it takes part: it must know then at all later starts who the members are.
+                    Recovery::FullSs if joins => out.persist(Record::Snapshot(bytes)),
+                    Recovery::FullSs => out.note(Record::Snapshot(bytes)),
+                    Recovery::CrashStop | Recovery::EpochSs | Recovery::ViewSs => {}
+                }
+                if joins {
+                    self.take_part(out);
                 }
                 self.after_execution(now, out);
                 self.execute(now, out);

@@ -30,6 +30,8 @@ pub(crate) const BATCH: Token = Token(1);
 pub(crate) enum Phase {
     /// It was made, and maybe replays.
     New,
+    /// It comes later, and has no snapshot yet to begin with.
+    Joining,
     /// It has lost its memory, and asks for it.
     Recovering(Recovering),
     /// It takes part.
@@ -87,8 +89,6 @@ pub struct Paxos<S> {
     pub(crate) catch_up: CatchUp,
     /// Whom it speaks with: the members of all open instances but itself.
     pub(crate) peers: Vec<NodeId>,
-    /// Whether it was a member at any time: then it ends when it is none any more.
-    was_member: bool,
     /// Found on disk.
     found: Option<(NodeId, Recovery)>,
     /// What was said of decisions on disk.
@@ -99,7 +99,8 @@ impl<S: Service> Paxos<S> {
     /// A replica that has nothing on its disk yet.
     ///
     /// `configuration` are the members that the service begins with; for a replica that comes later, others
-    /// that are members now: it is none until it is added ([`crate::Change`]). `seed` must differ between any two
+    /// that are members now and not itself: it begins with a snapshot of one of them, and is none until it is added
+    /// ([`crate::Change`]). At later starts it need only name some that are members now. `seed` must differ between any two
     /// starts of replicas.
     ///
     /// # Panics
@@ -112,6 +113,7 @@ impl<S: Service> Paxos<S> {
         seed: u64,
     ) -> Paxos<S> {
         options.validate().unwrap_or_else(|error| panic!("{error}"));
+        let comes_later = !configuration.contains(me.node);
         Paxos {
             me: me.node,
             group: me.group,
@@ -123,14 +125,13 @@ impl<S: Service> Paxos<S> {
             epoch: 0,
             epochs: Epochs::new(),
             log: Log::default(),
-            machine: Machine::new(service, Configurations::new(configuration)),
+            machine: Machine::new(service, Configurations::new(configuration), comes_later),
             proposer: None,
             detector: Detector::default(),
             requests: Requests::default(),
             reads: Reads::default(),
             catch_up: CatchUp::default(),
             peers: Vec::new(),
-            was_member: false,
             found: None,
             noted: Instance(0),
         }
@@ -174,6 +175,11 @@ impl<S: Service> Paxos<S> {
         }
     }
 
+    /// The members of all instances that are open here: a majority of each must keep its memory.
+    pub fn open_members(&self) -> impl Iterator<Item = &Configuration> + '_ {
+        self.machine.configurations().since(self.machine.next())
+    }
+
     /// The digest of all replies until now: equal at replicas that have executed equally many requests.
     pub fn digest(&self) -> u64 {
         self.machine.chain()
@@ -188,6 +194,11 @@ impl<S: Service> Paxos<S> {
     /// Whether it leads its view and has finished Phase 1.
     pub fn is_leading(&self) -> bool {
         self.proposer.as_ref().is_some_and(|proposer| proposer.prepared)
+    }
+
+    /// Whether it was a member and is none any more: it has executed all instances that it was asked for.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.phase == Phase::Stopped(Stopped::Removed)
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -239,16 +250,22 @@ impl<S: Service> Paxos<S> {
 
     fn on_started(&mut self, now: Time, out: &mut Outbox<Self>) {
         let ours = (self.me, self.options.recovery);
-        self.meet_members(out);
         if let Phase::Stopped(stopped) = &self.phase {
             return out.output(Output::Stopped(stopped.clone())); // Replay has found something.
         }
         if let Some(found) = self.found.filter(|found| *found != ours) {
             return self.stop(Stopped::Foreign { found, wanted: ours }, out);
         }
+        self.meet_members(out);
+        if self.is_removed() {
+            return;
+        }
         let again = self.found.is_some();
         if !again {
             out.persist(Record::Started { node: self.me, recovery: self.options.recovery });
+            if self.options.recovery == Recovery::FullSs && !self.machine.is_blank() {
+                out.persist(Record::Snapshot(self.machine.checkpoint())); // Who the first members are.
+            }
         }
         if self.options.recovery == Recovery::EpochSs {
             self.epoch += 1;
@@ -263,6 +280,9 @@ impl<S: Service> Paxos<S> {
                 return self.stop(Stopped::LostMemory, out);
             }
             self.phase = Phase::Recovering(Recovering::default());
+            self.machine.begin_with_snapshot();
+        } else if self.machine.is_blank() {
+            self.phase = Phase::Joining;
         } else {
             self.take_part(out);
             self.execute(now, out);
@@ -273,6 +293,7 @@ impl<S: Service> Paxos<S> {
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
         match &self.phase {
             Phase::New | Phase::Stopped(_) => return,
+            Phase::Joining => {}
             Phase::Recovering(_) => self.ask_for_memory(now, out),
             Phase::Active => {
                 self.watch(now, out);
@@ -284,7 +305,7 @@ impl<S: Service> Paxos<S> {
         self.catch_up_on_tick(now, out);
         if self.log.bytes() > self.options.log_bytes_max {
             // It did not want one after any request; without one there will be no more requests.
-            self.machine.ask_for_snapshot(&self.options, self.mutation);
+            self.machine.ask_for_snapshot(&self.options, self.mutation, true);
         }
         self.truncate_log();
         out.timer(now + self.tick_after(), TICK);
@@ -395,10 +416,16 @@ impl<S: Service> Paxos<S> {
         self.try_lead(now, out);
     }
 
-    /// Forgets what only those need who are behind the snapshot before the last.
+    /// Forgets what only those need who are behind the snapshot before the last; of a log that is too long also
+    /// what those need who are behind the last.
     fn truncate_log(&mut self) {
         if self.machine.snapshots.len() > 1 {
             self.log.truncate(self.machine.snapshots[0].instance);
+        }
+        if let Some(last) = self.machine.snapshots.back()
+            && self.log.bytes() > self.options.log_bytes_max
+        {
+            self.log.truncate(last.instance);
         }
     }
 
@@ -409,12 +436,10 @@ impl<S: Service> Paxos<S> {
             members.extend(configuration.members.iter().map(|(k, v)| (*k, v.clone())));
         }
         self.peers = members.keys().copied().filter(|node| *node != self.me).collect();
-        let is_member = members.contains_key(&self.me);
         out.output(Output::Members(members));
-        if self.was_member && !is_member {
+        if self.machine.configurations().is_gone(self.me) {
             self.stop(Stopped::Removed, out);
         }
-        self.was_member |= is_member;
     }
 
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
@@ -454,11 +479,7 @@ impl<S: Service> Paxos<S> {
             Message::Forward(requests) => self.on_forward(now, requests),
             Message::ReadIndex { id } => self.on_read_index(now, from, id, out),
             Message::ReadIndexOk { id, index } => self.on_read_index_ok(id, index, out),
-            Message::Gone => {
-                if self.was_member {
-                    self.stop(Stopped::Removed, out);
-                }
-            }
+            Message::Gone => self.stop(Stopped::Removed, out),
         }
     }
 
@@ -508,7 +529,13 @@ impl<S: Service> Process for Paxos<S> {
     type Output = Output;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
-        if matches!(self.phase, Phase::Stopped(_)) && !matches!(event, Event::Started) {
+        let heard = match event {
+            Event::Started => true,
+            // What it knows of the instances that it was a member of, others may still need.
+            Event::Message { message: Message::CatchUpQuery { .. }, .. } if self.is_removed() => true,
+            _ => !matches!(self.phase, Phase::Stopped(_)),
+        };
+        if !heard {
             return;
         }
         match event {
@@ -552,7 +579,9 @@ impl<S: Service> Process for Paxos<S> {
             Recovery::FullSs => {
                 records.push(Record::View(self.view));
                 records.push(Record::Clients(self.requests.identities_upto()));
-                records.push(Record::Snapshot(self.machine.checkpoint()));
+                if !self.machine.is_blank() {
+                    records.push(Record::Snapshot(self.machine.checkpoint()));
+                }
                 let next = self.machine.next();
                 let votes = self.log.since(next).filter_map(|(instance, entry)| {
                     let (view, batch) = entry.vote.clone()?;

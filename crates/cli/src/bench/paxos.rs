@@ -1,11 +1,11 @@
-//! `meridian bench paxos`: throughput and latency of state machine replication over TCP, each replica a process of
-//! its own (report, section 9).
+//! `meridian bench paxos`: throughput and latency of a replicated service over TCP (report, section 9): each replica
+//! is a process of its own, the clients are in this one.
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `replica` | one replica, in a process of its own |
-//! | `cluster` | those processes |
-//! | `load` | the clients, in this process |
+//! | `replica` | a replica's process |
+//! | `cluster` | the processes of all replicas |
+//! | `load` | clients, and what is measured |
 //! | `figures` | the report's Figures 13 and 14 |
 
 mod cluster;
@@ -13,31 +13,53 @@ mod figures;
 mod load;
 mod replica;
 
-use super::{Room, cpu_time};
 use crate::output;
 use anyhow::ensure;
-use clap::{Args, Subcommand};
-use cluster::Cluster;
-use hdrhistogram::Histogram;
-use load::Load;
-use meridian_paxos::Recovery;
-use replica::{Setup, Tally};
-use serde::Serialize;
+use clap::{Args, Subcommand, ValueEnum};
+use load::{Outcome, Setup};
+use meridian_paxos::{ALPHA, Recovery};
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The bytes that a request takes in a batch beside its own.
-const HEADER_LEN: f64 = meridian_paxos::batch::REQUEST_HEADER_LEN as f64;
+/// So much of a run is warming up: a tenth of it, at most this.
+const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
 /// What else can be done.
 #[derive(Debug, Subcommand)]
 pub enum PaxosCommand {
-    /// Measure and draw what Figures 13 and 14 of the report show, as SVG
+    /// Measure and draw what Figures 13 and 14 of the report show, as SVG: throughput, latency, batches and instances
+    /// under way over BSZ and WND, near and with a round trip of 100 ms
     Figures(figures::FiguresArgs),
-    /// One replica, which the bench starts
+    /// One replica, started by the others
     #[command(hide = true)]
     Replica,
+}
+
+/// What survives a crash (report, section 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// Nothing is kept
+    CrashStop,
+    /// Each vote is on disk before it counts
+    FullSs,
+    /// One write for each start
+    EpochSs,
+    /// One write for each view
+    ViewSs,
+}
+
+impl Mode {
+    fn recovery(self) -> Recovery {
+        match self {
+            Mode::CrashStop => Recovery::CrashStop,
+            Mode::FullSs => Recovery::FullSs,
+            Mode::EpochSs => Recovery::EpochSs,
+            Mode::ViewSs => Recovery::ViewSs,
+        }
+    }
 }
 
 /// How to measure.
@@ -46,68 +68,77 @@ pub enum PaxosCommand {
 pub struct PaxosArgs {
     #[command(subcommand)]
     command: Option<PaxosCommand>,
+    /// What survives a crash
+    #[arg(long, value_enum, default_value = "full-ss")]
+    mode: Mode,
     /// How many clients ask, each one request at a time
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: u32,
-    /// How many connections they share
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    connections: u32,
+    /// How many connections they share [default: one for each client, at most 1000]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: Option<u32>,
     /// Bytes of each request; replies have 8
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: u32,
-    /// How many replicas
+    /// How many replicas there are
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
     replicas: u16,
-    /// What survives a crash: crash-stop, full-ss, epoch-ss or view-ss
-    #[arg(long, default_value = "crash-stop", value_parser = mode)]
-    mode: Recovery,
     /// BSZ: how long a batch gets, in bytes
-    #[arg(long, default_value_t = 64 << 10, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
+    #[arg(long, default_value_t = 64 << 10, value_parser = clap::value_parser!(u32).range(1..=16 << 20))]
     bsz: u32,
     /// WND: how many instances are under way at most
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=64))]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=ALPHA))]
     wnd: u64,
     /// How long a batch waits to get full, in milliseconds
-    #[arg(long, default_value_t = 0.0, value_name = "MS", value_parser = millis)]
+    #[arg(long, default_value_t = 0.0, value_parser = milliseconds)]
     delta_b: f64,
+    /// Round trip between replicas, in milliseconds; the clients are near the leader
+    #[arg(long, default_value_t = 0.0, value_parser = milliseconds)]
+    rtt: f64,
     /// For how many seconds it is measured
     #[arg(long, default_value_t = 5.0, value_parser = super::positive_seconds)]
     seconds: f64,
-    /// The round trip between any two replicas, in milliseconds
-    #[arg(long, default_value_t = 0.0, value_name = "MS", value_parser = millis)]
-    rtt: f64,
-    /// Where the replicas' data is: in a directory of its own in DIR, which is removed at the end
-    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
-    dir: PathBuf,
+    /// Where the replicas' directories are made, and removed at the end: on the disk that is to be measured
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
     /// Print JSON instead of a table; latencies are in microseconds
     #[arg(long)]
     json: bool,
 }
 
-fn mode(text: &str) -> Result<Recovery, String> {
-    let mode = Recovery::ALL.into_iter().find(|mode| mode.name() == text);
-    mode.ok_or_else(|| format!("one of {}", Recovery::ALL.map(Recovery::name).join(", ")))
+fn milliseconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(ms) if (0.0..=10_000.0).contains(&ms) => Ok(ms),
+        _ => Err("from 0 to 10000".into()),
+    }
 }
 
-fn millis(text: &str) -> Result<f64, String> {
-    let millis = text.parse::<f64>().ok().filter(|millis| (0.0..=10_000.0).contains(millis));
-    millis.ok_or_else(|| "from 0 to 10000".into())
+impl PaxosArgs {
+    fn setup(&self) -> Setup {
+        let (length, rtt) =
+            (Duration::from_secs_f64(self.seconds), Duration::from_secs_f64(self.rtt / 1e3));
+        Setup {
+            mode: self.mode,
+            clients: self.clients,
+            connections: self.connections.unwrap_or(1000).min(self.clients),
+            size: self.size,
+            replicas: self.replicas,
+            bsz: self.bsz,
+            wnd: self.wnd,
+            delta_b: Duration::from_secs_f64(self.delta_b / 1e3),
+            rtt,
+            warm_up: (length / 10).min(WARM_UP_MAX) + rtt * 3,
+            length,
+            dir: self.dir.clone(),
+        }
+    }
 }
 
-/// What was measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    mode: &'static str,
-    replicas: u16,
-    clients: u32,
-    connections: u32,
-    size: u32,
-    bsz: u32,
-    wnd: u64,
-    delta_b_ms: f64,
-    rtt_ms: f64,
-    seconds: f64,
-    requests: u64,
+/// The figures of a run, as in the report's section 9.1.
+#[derive(Debug, Serialize)]
+struct Figures<'a> {
+    #[serde(flatten)]
+    setup: &'a Setup,
     requests_per_second: f64,
     mean_us: f64,
     p50_us: f64,
@@ -115,15 +146,44 @@ pub struct Outcome {
     p99_us: f64,
     max_us: f64,
     instances_per_second: f64,
-    requests_per_batch: f64,
-    /// On average, with what names the requests in it.
-    batch_bytes: f64,
+    /// Requests in a batch, on average.
+    batch: f64,
     /// Instances under way at the leader, on average.
     window: f64,
-    /// Of all replicas and clients.
-    cpu_us_per_request: f64,
-    /// Of the leader.
+    /// From proposal to decision, on average: instances under way by instances per second.
+    instance_us: f64,
+    /// Of all replicas' processes, for each request; and of the leader's.
+    replicas_cpu_us_per_request: f64,
     leader_cpu_us_per_request: f64,
+    /// Of the clients' process.
+    clients_cpu_us_per_request: f64,
+}
+
+impl Figures<'_> {
+    fn of<'a>(setup: &'a Setup, outcome: &Outcome) -> Figures<'a> {
+        let seconds = outcome.length.as_secs_f64();
+        let requests = outcome.latency_ns.len() as f64;
+        let us = |quantile| outcome.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+        let leader = &outcome.leader;
+        let instances_per_second = leader.instances as f64 / seconds;
+        let per_request = |cpu: Duration| cpu.as_secs_f64() * 1e6 / requests.max(1.0);
+        Figures {
+            setup,
+            requests_per_second: requests / seconds,
+            mean_us: outcome.latency_ns.mean() / 1e3,
+            p50_us: us(0.5),
+            p95_us: us(0.95),
+            p99_us: us(0.99),
+            max_us: outcome.latency_ns.max() as f64 / 1e3,
+            instances_per_second,
+            batch: leader.requests as f64 / leader.instances.max(1) as f64,
+            window: leader.under_way,
+            instance_us: leader.under_way / instances_per_second.max(1e-9) * 1e6,
+            replicas_cpu_us_per_request: per_request(outcome.replicas_cpu),
+            leader_cpu_us_per_request: per_request(leader.cpu),
+            clients_cpu_us_per_request: per_request(outcome.clients_cpu),
+        }
+    }
 }
 
 /// Runs `meridian bench paxos`.
@@ -133,122 +193,40 @@ pub fn run(args: &PaxosArgs) -> anyhow::Result<ExitCode> {
         Some(PaxosCommand::Replica) => return replica::run(),
         None => {}
     }
-    let outcome = measure(args)?;
-    if args.json {
-        output::print(&serde_json::to_string_pretty(&outcome)?)?;
+    let (setup, json) = (args.setup(), args.json);
+    let outcome = load::run(&setup, |seconds, requests| {
+        if !json {
+            note!("{seconds:>4.0} s  {requests:.0} requests/s");
+        }
+    })?;
+    let figures = Figures::of(&setup, &outcome);
+    if json {
+        output::print(&serde_json::to_string_pretty(&figures)?)?;
     } else {
-        print(&outcome)?;
+        print(&figures)?;
     }
+    ensure!(!outcome.latency_ns.is_empty(), "no request was answered");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts replicas and clients, and measures.
-fn measure(args: &PaxosArgs) -> anyhow::Result<Outcome> {
-    ensure!(
-        args.connections <= args.clients,
-        "--connections {} for {} clients",
-        args.connections,
-        args.clients
-    );
-    let room = Room::make(&args.dir)?;
-    let on_disk = args.mode != Recovery::CrashStop;
-    let setups = (0..args.replicas).map(|node| Setup {
-        node,
-        recovery: args.mode,
-        dir: on_disk.then(|| room.path.join(node.to_string())),
-        window: args.wnd,
-        batch_bytes: args.bsz as usize,
-        batch_delay: Duration::from_secs_f64(args.delta_b / 1000.0),
-        request_bytes: args.size as usize,
-        one_way: Duration::from_secs_f64(args.rtt / 2000.0),
-    });
-    let mut cluster = Cluster::start(setups.collect())?;
-    let addresses = cluster.addresses.clone();
-    let load = Load {
-        clients: args.clients as usize,
-        connections: args.connections as usize,
-        size: args.size as usize,
-    };
-    let length = Duration::from_secs_f64(args.seconds);
-    // The report leaves out the first tenth (section 9).
-    let warm_up = (length / 9).max(Duration::from_millis(500))
-        + 10 * Duration::from_secs_f64(args.rtt / 1000.0);
-    let mut looks = Vec::new();
-    let (latency_ns, took) = load::run(&addresses, load, (warm_up, length), || {
-        looks.push((cluster.tallies()?, cpu_time()));
-        Ok(())
-    })?;
-    cluster.close()?;
-    room.remove()?;
-    let (before, after) = (&looks[0], &looks[1]);
-    outcome(args, &latency_ns, took, (&before.0, &after.0), after.1.saturating_sub(before.1))
-}
-
-fn outcome(
-    args: &PaxosArgs,
-    latency_ns: &Histogram<u64>,
-    took: Duration,
-    (before, after): (&[Tally], &[Tally]),
-    own_cpu: Duration,
-) -> anyhow::Result<Outcome> {
-    let requests = latency_ns.len();
-    ensure!(requests > 0, "nothing was answered while it was measured");
-    let leader = after.iter().position(|tally| tally.leading);
-    let leader = leader.ok_or_else(|| anyhow::anyhow!("no replica leads"))?;
-    let (begin, end) = (&before[leader], &after[leader]);
-    let instances = (end.instances - begin.instances).max(1) as f64;
-    let requests_per_batch = (end.requests - begin.requests) as f64 / instances;
-    let looks = (end.looks - begin.looks).max(1) as f64;
-    let cpu = |node: usize| after[node].cpu.saturating_sub(before[node].cpu).as_secs_f64();
-    let all: f64 = (0..after.len()).map(cpu).sum::<f64>() + own_cpu.as_secs_f64();
-    let us = |quantile| latency_ns.value_at_quantile(quantile) as f64 / 1000.0;
-    let seconds = took.as_secs_f64();
-    Ok(Outcome {
-        mode: args.mode.name(),
-        replicas: args.replicas,
-        clients: args.clients,
-        connections: args.connections,
-        size: args.size,
-        bsz: args.bsz,
-        wnd: args.wnd,
-        delta_b_ms: args.delta_b,
-        rtt_ms: args.rtt,
-        seconds,
-        requests,
-        requests_per_second: requests as f64 / seconds,
-        mean_us: latency_ns.mean() / 1000.0,
-        p50_us: us(0.5),
-        p95_us: us(0.95),
-        p99_us: us(0.99),
-        max_us: latency_ns.max() as f64 / 1000.0,
-        instances_per_second: instances / seconds,
-        requests_per_batch,
-        batch_bytes: requests_per_batch * (f64::from(args.size) + HEADER_LEN),
-        window: (end.under_way - begin.under_way) as f64 / looks,
-        cpu_us_per_request: all * 1e6 / requests as f64,
-        leader_cpu_us_per_request: cpu(leader) * 1e6 / requests as f64,
-    })
-}
-
-fn print(outcome: &Outcome) -> anyhow::Result<()> {
-    let head = ["mode", "requests/s", "mean", "p50", "p95", "p99", "max"];
-    let row = vec![
-        outcome.mode.into(),
-        format!("{:.0}", outcome.requests_per_second),
-        output::micros(outcome.mean_us),
-        output::micros(outcome.p50_us),
-        output::micros(outcome.p95_us),
-        output::micros(outcome.p99_us),
-        output::micros(outcome.max_us),
-    ];
+fn print(figures: &Figures<'_>) -> anyhow::Result<()> {
+    let head = ["requests/s", "mean", "p50", "p95", "p99", "max"];
+    let latencies =
+        [figures.mean_us, figures.p50_us, figures.p95_us, figures.p99_us, figures.max_us];
+    let mut row = vec![format!("{:.0}", figures.requests_per_second)];
+    row.extend(latencies.map(output::micros));
     output::print(&output::table(&head, [row]))?;
     output::print(&format!(
-        "{:.0} instances/s with {:.0} requests each, {:.1} under way; {:.1} us of CPU for each request, {:.1} at the \
-         leader",
-        outcome.instances_per_second,
-        outcome.requests_per_batch,
-        outcome.window,
-        outcome.cpu_us_per_request,
-        outcome.leader_cpu_us_per_request
+        "{:.0} instances/s, {:.1} requests in each, {:.1} under way, {} from proposal to decision",
+        figures.instances_per_second,
+        figures.batch,
+        figures.window,
+        output::micros(figures.instance_us)
+    ))?;
+    output::print(&format!(
+        "CPU for each request: {:.1} us of the leader, {:.1} of all replicas, {:.1} of the clients",
+        figures.leader_cpu_us_per_request,
+        figures.replicas_cpu_us_per_request,
+        figures.clients_cpu_us_per_request
     ))
 }

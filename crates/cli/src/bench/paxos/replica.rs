@@ -1,53 +1,66 @@
-//! One replica, in a process of its own, of a service that keeps nothing and answers eight bytes (report,
-//! section 9).
+//! One replica, in a process of its own, of the service of the report's section 9: it keeps no more than a count.
 //!
-//! It is asked by lines of JSON on standard input ([`Ask`]), and answers so on standard output ([`Said`]). When its
-//! input ends it closes the replica and ends.
+//! It is asked by lines of JSON on standard input ([`Ask`]), and answers so on standard output ([`Said`]).
+//! When its input ends it closes the replica and ends.
 
+use super::Mode;
 use crate::output;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use meridian_core::NodeId;
-use meridian_paxos::{Options as PaxosOptions, Recovery, Service};
-use meridian_runtime::smr::{Options, Replica};
-use meridian_runtime::{Delay, Listen, Storage};
+use meridian_paxos::{Options as PaxosOptions, Paxos, Routing, Service};
+use meridian_runtime::delay::Delay;
+use meridian_runtime::{Listen, Storage, smr};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// How often it is looked how many instances are under way.
-const LOOK: Duration = Duration::from_millis(10);
-/// The name of the bench's cluster.
-pub const CLUSTER: &str = "bench";
+const SAMPLE: Duration = Duration::from_millis(5);
 
 /// What a replica is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Setup {
+pub struct Be {
     pub node: u16,
-    pub recovery: Recovery,
-    /// Where its data is; `None`: nowhere.
-    pub dir: Option<PathBuf>,
-    pub window: u64,
-    pub batch_bytes: usize,
-    pub batch_delay: Duration,
-    pub request_bytes: usize,
-    /// The way to each other replica.
+    pub mode: Mode,
+    pub bsz: u32,
+    pub wnd: u64,
+    pub delta_b: Duration,
+    /// To each other replica.
     pub one_way: Duration,
+    pub dir: PathBuf,
 }
 
 /// What a replica is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Ask {
     /// First of all: be this.
-    Be(Setup),
-    /// The addresses of all replicas, by node: start.
-    Start(Vec<String>),
-    /// How far are you?
-    Tell,
+    Be(Be),
+    /// The addresses of all replicas, by node: join, and begin.
+    Join(Vec<String>),
+    /// How far it is, and has been since this was asked last.
+    Report,
+}
+
+/// What a replica has done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    pub leading: bool,
+    /// Executed.
+    pub instances: u64,
+    pub requests: u64,
+    /// The digest of all replies.
+    pub digest: u64,
+    /// Instances under way, on average since the last report.
+    pub under_way: f64,
+    /// What its process has used.
+    pub cpu: Duration,
 }
 
 /// What a replica says.
@@ -55,41 +68,26 @@ pub enum Ask {
 pub enum Said {
     /// It listens there.
     Listening(String),
-    /// It has begun.
-    Started,
+    /// It has joined.
+    Joined,
     /// How far it is.
-    Tally(Tally),
+    Report(Report),
     /// It cannot go on.
     Failed(String),
 }
 
-/// How far a replica is.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Tally {
-    /// Whether it leads.
-    pub leading: bool,
-    /// Requests and instances that it has executed.
-    pub requests: u64,
-    pub instances: u64,
-    /// The sum of the instances under way whenever it was looked, and how often that was.
-    pub under_way: u64,
-    pub looks: u64,
-    /// CPU time of all its threads.
-    pub cpu: Duration,
-}
+/// Counts its requests, and answers the count: eight bytes.
+#[derive(Clone, Debug, Default)]
+struct Count(u64);
 
-/// Keeps only how much it has executed.
-#[derive(Clone, Default)]
-struct Counter(u64);
-
-impl Service for Counter {
+impl Service for Count {
     fn execute(&mut self, _request: &Bytes) -> Bytes {
         self.0 += 1;
-        Bytes::from_static(&[7; 8])
+        Bytes::copy_from_slice(&self.0.to_le_bytes())
     }
 
     fn query(&self, _question: &[u8]) -> Bytes {
-        Bytes::from_static(&[7; 8])
+        Bytes::copy_from_slice(&self.0.to_le_bytes())
     }
 
     fn snapshot(&self) -> Bytes {
@@ -97,23 +95,20 @@ impl Service for Counter {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
-        self.0 = u64::from_le_bytes(snapshot.try_into().map_err(|_| "not eight bytes")?);
+        let bytes = snapshot.try_into().map_err(|_| format!("{} bytes", snapshot.len()))?;
+        self.0 = u64::from_le_bytes(bytes);
         Ok(())
-    }
-
-    fn digest(&self) -> u64 {
-        self.0
     }
 }
 
-/// Runs one replica until standard input ends.
+/// Runs `meridian bench paxos replica`.
 pub fn run() -> anyhow::Result<ExitCode> {
     output::log_to_stderr("warn");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     match runtime.block_on(play(asks())) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            say(&Said::Failed(crate::one_line(&error)))?;
+            say(&Said::Failed(format!("{error:#}")))?;
             Ok(ExitCode::FAILURE)
         }
     }
@@ -123,7 +118,7 @@ fn say(said: &Said) -> anyhow::Result<()> {
     output::print(&serde_json::to_string(said)?)
 }
 
-/// What comes on standard input, until it ends.
+/// What comes on standard input.
 fn asks() -> mpsc::UnboundedReceiver<Ask> {
     let (send, asks) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -135,61 +130,82 @@ fn asks() -> mpsc::UnboundedReceiver<Ask> {
 }
 
 async fn play(mut asks: mpsc::UnboundedReceiver<Ask>) -> anyhow::Result<()> {
-    let Some(Ask::Be(setup)) = asks.recv().await else {
+    let Some(Ask::Be(be)) = asks.recv().await else {
         bail!("this is started by `meridian bench paxos`, not by hand");
     };
     let socket = TcpListener::bind("127.0.0.1:0").context("cannot listen on 127.0.0.1")?;
     say(&Said::Listening(socket.local_addr()?.to_string()))?;
-    let Some(Ask::Start(addresses)) = asks.recv().await else { return Ok(()) };
-    let replica = start(setup, socket, addresses).await?;
-    say(&Said::Started)?;
-    let mut tally = Tally::default();
-    let mut look = tokio::time::interval(LOOK);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let Some(Ask::Join(addresses)) = asks.recv().await else { return Ok(()) };
+    let replica = smr::Replica::start(options(&be, socket, addresses), Count::default()).await?;
+    say(&Said::Joined)?;
+    let mut samples = Samples::default();
+    let mut every: Interval = interval(SAMPLE);
+    every.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         tokio::select! {
-            _ = look.tick() => {
-                tally.under_way += replica.status().await?.under_way;
-                tally.looks += 1;
-            }
             ask = asks.recv() => match ask {
-                Some(Ask::Tell) => {
-                    let status = replica.status().await?;
-                    tally.leading = status.leading;
-                    (tally.requests, tally.instances) = (status.position.0, status.executed.0);
-                    tally.cpu = crate::bench::cpu_time();
-                    say(&Said::Tally(tally))?;
-                }
-                Some(other) => bail!("asked at the wrong time: {other:?}"),
-                None => return Ok(replica.close().await?),
+                Some(Ask::Report) => say(&Said::Report(report(&replica, &mut samples).await?))?,
+                Some(_) => bail!("it has joined already"),
+                None => break,
+            },
+            _ = every.tick() => {
+                samples.add(replica.look(|process| process.status().under_way).await?);
             }
+            why = replica.stopped() => bail!("{}", why.unwrap_or_else(|| "it has ended".into())),
         }
+    }
+    Ok(replica.close().await?)
+}
+
+fn options(be: &Be, socket: TcpListener, addresses: Vec<String>) -> smr::Options {
+    let members: BTreeMap<_, _> = (0..).map(NodeId).zip(addresses).collect();
+    let delay = Delay { one_way: be.one_way, jitter_percent: 0.0 };
+    let delays = members.keys().map(|node| (*node, delay)).collect();
+    let patience = be.one_way * 10;
+    let usual = PaxosOptions::default();
+    let paxos = PaxosOptions {
+        recovery: be.mode.recovery(),
+        window: be.wnd,
+        batch_bytes: be.bsz as usize,
+        batch_delay: be.delta_b,
+        routing: Routing::Redirect,
+        suspect_after: usual.suspect_after + patience,
+        retransmit: usual.retransmit + patience,
+        ..usual
+    };
+    let storage = Storage::directory(&be.dir);
+    smr::Options {
+        listen: Listen::Socket(socket),
+        delays,
+        paxos,
+        ..smr::Options::new("bench", NodeId(be.node), members, storage)
     }
 }
 
-async fn start(
-    setup: Setup,
-    socket: TcpListener,
-    addresses: Vec<String>,
-) -> anyhow::Result<Replica<Counter>> {
-    let members = (0..).map(NodeId).zip(addresses).collect();
-    let storage = setup.dir.map_or(Storage::Memory, Storage::directory);
-    let options = Options::new(CLUSTER, NodeId(setup.node), members, storage);
-    let way = Delay { one_way: setup.one_way, jitter_percent: 0.0 };
-    // Farther apart, it takes longer to tell a slow leader from one that is gone.
-    let far = setup.one_way * 10;
-    let usual = PaxosOptions::default();
-    let paxos = PaxosOptions {
-        recovery: setup.recovery,
-        window: setup.window,
-        batch_bytes: setup.batch_bytes,
-        batch_delay: setup.batch_delay,
-        request_bytes_max: setup.request_bytes.max(1024),
-        suspect_after: usual.suspect_after.max(far) * 4,
-        retransmit: usual.retransmit.max(far) * 4,
-        ..usual
-    };
-    let delays = options.members.keys().map(|node| (*node, way)).collect();
-    let options = Options { listen: Listen::Socket(socket), delays, paxos, ..options };
-    Ok(Replica::start(options, Counter::default()).await?)
+/// How many instances were under way when it was looked.
+#[derive(Default)]
+struct Samples {
+    sum: u64,
+    count: u64,
+}
+
+impl Samples {
+    fn add(&mut self, under_way: u64) {
+        self.sum += under_way;
+        self.count += 1;
+    }
+}
+
+async fn report(replica: &smr::Replica<Count>, samples: &mut Samples) -> anyhow::Result<Report> {
+    let look = |process: &Paxos<Count>| (process.status(), process.digest());
+    let (status, digest) = replica.look(look).await?;
+    let Samples { sum, count } = std::mem::take(samples);
+    Ok(Report {
+        leading: status.leading,
+        instances: status.executed.0,
+        requests: status.position.0,
+        digest,
+        under_way: sum as f64 / count.max(1) as f64,
+        cpu: super::load::cpu_time(),
+    })
 }
