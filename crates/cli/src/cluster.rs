@@ -98,7 +98,7 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
     }
     let cluster = random_name()?;
     let (rtt_ms, order) = (rtt_ms.unwrap_or_default(), shape.order.unwrap_or_default());
-    Ok(ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order })
+    Ok(ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration: Default::default() })
 }
 
 /// Fits a cluster that was started before to what the user says now, and tells which nodes have

@@ -210,6 +210,7 @@ mod tests {
             nodes: Vec::new(),
             rtt_ms: Default::default(),
             order: Default::default(),
+            configuration: Default::default(),
         };
         let path = root.path().join("cluster.json");
         let refused = |cluster: &ClusterFile| {

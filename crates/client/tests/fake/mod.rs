@@ -83,6 +83,7 @@ impl Cluster {
             nodes,
             rtt_ms,
             order: Default::default(),
+            configuration: Default::default(),
         };
         let topology = Topology::new(&file).unwrap();
         let partitions =

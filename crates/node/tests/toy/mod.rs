@@ -246,6 +246,7 @@ impl Cluster {
             nodes,
             rtt_ms: rtt,
             order: Default::default(),
+            configuration: Default::default(),
         };
         meridian_node::config::write_cluster(&root.path().join("cluster.json"), &file).unwrap();
         for at in 0..disks.len() {

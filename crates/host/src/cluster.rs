@@ -1,0 +1,550 @@
+//! The configuration of a cluster as a replicated service: which nodes, regions and groups there are, and how the
+//! members of groups change (design, section 2.3).
+//!
+//! The state is a [`ClusterFile`] with a version. A change of nodes is decided here first: [`Request::AddNode`] and
+//! [`Request::RemoveNode`] say who the next members of each group concerned are. The nodes follow: the primary of the
+//! group has it ordered there, and when the new members count it says so ([`Request::InForce`]). Until then the members
+//! before count, and no other change of that group begins: all that ever was a group's configuration of one number is
+//! the same.
+//!
+//! Invariants:
+//! - S1: the state is a topology: [`Topology::new`] takes it.
+//! - S2: a name is never given to another node, nor is a [`NodeId`]: what was removed keeps its place.
+//! - S3: the version grows with each change, and only then.
+
+use bytes::Bytes;
+use meridian_core::topology::{ClusterFile, Membership, NodeEntry};
+use meridian_core::{GroupId, Topology};
+use meridian_paxos::Service;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// More members than this a group must not have: `global` has all nodes.
+pub const NODES_MAX: usize = 256;
+
+/// The nodes that keep the configuration are so many at most: more, and each change waits for more of them.
+pub const REPLICAS_MAX: usize = 5;
+
+/// What is asked of the service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Be this, if you are nothing yet; the text of a `cluster.json`.
+    Initialise(String),
+    /// A node comes.
+    AddNode {
+        /// In this region.
+        region: String,
+        /// Its name; by default the region's with the next number.
+        name: Option<String>,
+        /// Where it listens.
+        address: String,
+        /// The nodes that answer now.
+        up: BTreeSet<String>,
+    },
+    /// A node goes.
+    RemoveNode {
+        /// Its name.
+        name: String,
+        /// The nodes that answer now.
+        up: BTreeSet<String>,
+    },
+    /// A node listens somewhere else now.
+    SetAddress {
+        /// Its name.
+        name: String,
+        /// Where.
+        address: String,
+    },
+    /// Regions are so far apart now; see [`ClusterFile::rtt_ms`].
+    SetRtt(BTreeMap<String, u32>),
+    /// Others keep the configuration now; see [`meridian_core::topology::Kept::replicas`].
+    SetReplicas(BTreeMap<String, String>),
+    /// The configuration of that number counts in the group.
+    InForce {
+        /// The group's name.
+        group: String,
+        /// The number.
+        number: u64,
+    },
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It is so, since this version or one before it.
+    Done {
+        /// The present version.
+        version: u64,
+        /// The name of the node that was added.
+        added: Option<String>,
+    },
+    /// It is not possible, for this reason. Nothing is changed.
+    Refused(String),
+}
+
+/// A question; the answer is [`Shown`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Show {
+    /// Of interest is only what is newer.
+    pub since: u64,
+}
+
+/// The text of a `cluster.json`, or nothing if there is nothing newer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown(pub Option<String>);
+
+/// The service: see the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    file: Option<ClusterFile>,
+}
+
+/// A change, or why it is refused.
+type Changed = Result<Option<String>, String>;
+
+impl Cluster {
+    /// The configuration, if there is one yet.
+    pub fn file(&self) -> Option<&ClusterFile> {
+        self.file.as_ref()
+    }
+
+    /// Does what `request` says.
+    pub fn change(&mut self, request: Request) -> Reply {
+        let mut next = self.file.clone();
+        let changed = match (&mut next, request) {
+            (file @ None, Request::Initialise(text)) => initialise(file, &text),
+            (Some(file), Request::Initialise(text)) => initialised(file, &text),
+            (None, _) => Err("there is no configuration yet".into()),
+            (Some(file), Request::AddNode { region, name, address, up }) => {
+                add(file, &region, name, address, &up)
+            }
+            (Some(file), Request::RemoveNode { name, up }) => remove(file, &name, &up),
+            (Some(file), Request::SetAddress { name, address }) => {
+                set_address(file, &name, address)
+            }
+            (Some(file), Request::SetRtt(rtt_ms)) => {
+                file.rtt_ms = rtt_ms;
+                Ok(None)
+            }
+            (Some(file), Request::SetReplicas(replicas)) => set_replicas(file, replicas),
+            (Some(file), Request::InForce { group, number }) => in_force(file, &group, number),
+        };
+        let added = match changed {
+            Ok(added) => added,
+            Err(why) => return Reply::Refused(why),
+        };
+        if next != self.file
+            && let Some(file) = &mut next
+        {
+            file.configuration.version += 1;
+            if let Err(error) = Topology::new(file) {
+                return Reply::Refused(error.to_string()); // S1
+            }
+            self.file = next;
+        }
+        let version = self.file.as_ref().map_or(0, |file| file.configuration.version);
+        Reply::Done { version, added }
+    }
+
+    /// The state, if it is newer than `since`.
+    pub fn show(&self, since: u64) -> Shown {
+        let newer = self.file.as_ref().filter(|file| file.configuration.version > since);
+        Shown(newer.map(text))
+    }
+}
+
+/// The text of a `cluster.json`.
+fn text(file: &ClusterFile) -> String {
+    serde_json::to_string(file).expect("names and numbers are JSON")
+}
+
+fn initialise(state: &mut Option<ClusterFile>, text: &str) -> Changed {
+    let (_, mut file) = Topology::parse(text).map_err(|error| error.to_string())?;
+    file.nodes.iter_mut().for_each(|node| node.pid = None);
+    let mut addresses = BTreeSet::new();
+    for node in &file.nodes {
+        if !addresses.insert(&node.address) {
+            return Err(format!("two nodes listen at {}", node.address));
+        }
+    }
+    *state = Some(file);
+    Ok(None)
+}
+
+/// It may be asked again, by who starts the same cluster; what it is has been changed since, maybe.
+fn initialised(file: &ClusterFile, text: &str) -> Changed {
+    let (_, other) = Topology::parse(text).map_err(|error| error.to_string())?;
+    match other.cluster == file.cluster {
+        true => Ok(None),
+        false => Err(format!("this is cluster {}, not {}", file.cluster, other.cluster)),
+    }
+}
+
+fn add(
+    file: &mut ClusterFile,
+    region: &str,
+    name: Option<String>,
+    address: String,
+    up: &BTreeSet<String>,
+) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    if topology.region_named(region).is_none() {
+        let names: Vec<_> = topology.regions.iter().map(|region| &*region.name).collect();
+        return Err(format!("no region {region}: there are {}", names.join(", ")));
+    }
+    if file.nodes.len() >= NODES_MAX {
+        return Err(format!("there were {NODES_MAX} nodes, more is not possible"));
+    }
+    let name = name.unwrap_or_else(|| next_name(&topology, region));
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(good) || name.starts_with('-') {
+        return Err(format!("{name:?}: a node's name has letters a to z, digits and -"));
+    }
+    if topology.node_named(&name).is_some() {
+        return Err(format!("there is or was a node {name}: a name is never given again"));
+    }
+    free(&topology, &address)?;
+    let groups = vec!["global".to_string(), region.to_string()];
+    for group in &groups {
+        let name = name.clone();
+        change_group(file, &topology, group, |members| members.push(name))?;
+        // The one that comes will be up: else it is not added.
+        quorums(file, group, |node| {
+            up.contains(node) || !topology.nodes.iter().any(|n| n.name == *node)
+        })?;
+    }
+    let region = region.to_string();
+    file.nodes.push(NodeEntry { name: name.clone(), region, pid: None, address, groups });
+    Ok(Some(name))
+}
+
+/// The region's name with a number that none had.
+fn next_name(topology: &Topology, region: &str) -> String {
+    let names = (1..).map(|number| format!("{region}-{number}"));
+    let mut free = names.filter(|name| topology.node_named(name).is_none());
+    free.next().expect("there are more numbers than nodes")
+}
+
+fn free(topology: &Topology, address: &str) -> Result<(), String> {
+    if address.is_empty() {
+        return Err("a node needs an address".into());
+    }
+    let taken = topology.present().find(|node| topology.node(*node).address == address);
+    match taken {
+        Some(node) => Err(format!("{} listens at {address} already", topology.node(node).name)),
+        None => Ok(()),
+    }
+}
+
+fn remove(file: &mut ClusterFile, name: &str, up: &BTreeSet<String>) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    let Some(node) = topology.node_named(name) else {
+        return Err(format!("no node {name}"));
+    };
+    if topology.node(node).leaves {
+        return Err(format!("node {name} was removed already"));
+    }
+    if file.configuration.replicas.contains_key(name) {
+        return Err(format!("node {name} keeps the configuration: another must keep it first"));
+    }
+    if topology.nodes_in(topology.node(node).region).count() == 1 {
+        let region = &file.nodes[usize::from(node.0)].region;
+        return Err(format!("node {name} is the last of region {region}"));
+    }
+    let groups = std::mem::take(&mut file.nodes[usize::from(node.0)].groups);
+    for group in &groups {
+        change_group(file, &topology, group, |members| members.retain(|member| member != name))?;
+        quorums(file, group, |node| up.contains(node))?;
+    }
+    Ok(None)
+}
+
+/// Says who the next members of `group` are.
+fn change_group(
+    file: &mut ClusterFile,
+    topology: &Topology,
+    group: &str,
+    change: impl FnOnce(&mut Vec<String>),
+) -> Result<(), String> {
+    let of = topology.group_named(group).map(|id: GroupId| topology.group(id));
+    let Some(of) = of else { return Err(format!("no group {group}")) };
+    if of.next.is_some() {
+        return Err(format!(
+            "the members of group {group} are changing: try again when they have changed"
+        ));
+    }
+    let names = |nodes: &[meridian_core::NodeId]| {
+        nodes.iter().map(|node| topology.node(*node).name.clone()).collect::<Vec<_>>()
+    };
+    let mut next = names(&of.members);
+    change(&mut next);
+    let before = of.before.as_deref().map(names).unwrap_or_default();
+    let membership = Membership { number: of.number, members: names(&of.members), before, next };
+    file.configuration.groups.insert(group.into(), membership);
+    Ok(())
+}
+
+/// Whether enough members answer, of those now and of those to come, for the change to come into force.
+fn quorums(file: &ClusterFile, group: &str, up: impl Fn(&String) -> bool) -> Result<(), String> {
+    let Some(membership) = file.configuration.groups.get(group) else { return Ok(()) };
+    for (members, when) in [(&membership.members, "now"), (&membership.next, "then")] {
+        let (there, all) = (members.iter().filter(|node| up(node)).count(), members.len());
+        if there <= all / 2 {
+            return Err(format!(
+                "{there} of the {all} members that group {group} has {when} can be reached: a majority must be up"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn set_address(file: &mut ClusterFile, name: &str, address: String) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    let Some(node) = topology.node_named(name).filter(|node| !topology.is_gone(*node)) else {
+        return Err(format!("no node {name}"));
+    };
+    if topology.node(node).address != address {
+        free(&topology, &address)?;
+        file.nodes[usize::from(node.0)].address = address;
+    }
+    Ok(None)
+}
+
+fn set_replicas(file: &mut ClusterFile, replicas: BTreeMap<String, String>) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    if replicas.is_empty() || replicas.len() > REPLICAS_MAX {
+        return Err(format!("{} nodes cannot keep the configuration", replicas.len()));
+    }
+    let stays = |name: &str| topology.node_named(name).is_some_and(|id| !topology.node(id).leaves);
+    match replicas.keys().find(|name| !stays(name)) {
+        Some(name) => Err(format!("no node {name}")),
+        None => {
+            file.configuration.replicas = replicas;
+            Ok(None)
+        }
+    }
+}
+
+fn in_force(file: &mut ClusterFile, group: &str, number: u64) -> Changed {
+    let Some(membership) = file.configuration.groups.get_mut(group) else {
+        return Err(format!("the members of group {group} have never changed"));
+    };
+    if number > membership.number + u64::from(!membership.next.is_empty()) {
+        return Err(format!("group {group} has no configuration {number}"));
+    }
+    if number > membership.number {
+        let next = std::mem::take(&mut membership.next);
+        membership.before = std::mem::replace(&mut membership.members, next);
+        membership.number = number;
+    }
+    Ok(None)
+}
+
+impl Service for Cluster {
+    fn execute(&mut self, request: &Bytes) -> Bytes {
+        let reply = match postcard::from_bytes(request) {
+            Ok(request) => self.change(request),
+            Err(error) => Reply::Refused(format!("not a request of this version: {error}")),
+        };
+        encode(&reply)
+    }
+
+    fn query(&self, question: &[u8]) -> Bytes {
+        let since = postcard::from_bytes(question).map_or(0, |show: Show| show.since);
+        encode(&self.show(since))
+    }
+
+    fn snapshot(&self) -> Bytes {
+        self.file.as_ref().map(text).unwrap_or_default().into()
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
+        let text = std::str::from_utf8(snapshot).map_err(|error| error.to_string())?;
+        self.file = match text {
+            "" => None,
+            text => Some(Topology::parse(text).map_err(|error| error.to_string())?.1),
+        };
+        Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        self.file.as_ref().map_or(0, |file| file.configuration.version)
+    }
+}
+
+/// The bytes of a request, a question, or what answers it.
+pub fn encode<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_stdvec(value).expect("plain values can be encoded").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meridian_core::NodeId;
+    use meridian_core::topology::CLUSTER_FORMAT;
+
+    fn file() -> ClusterFile {
+        let node = |name: &str| NodeEntry {
+            name: name.into(),
+            region: name[..2].into(),
+            pid: Some(7),
+            address: format!("{name}:1"),
+            groups: vec!["global".into(), name[..2].into()],
+        };
+        ClusterFile {
+            format: CLUSTER_FORMAT,
+            cluster: 7,
+            nodes: ["us-1", "us-2", "us-3", "eu-1"].map(node).into(),
+            rtt_ms: BTreeMap::new(),
+            order: Default::default(),
+            configuration: Default::default(),
+        }
+    }
+
+    fn up(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| name.to_string()).collect()
+    }
+
+    fn all() -> BTreeSet<String> {
+        up(&["us-1", "us-2", "us-3", "us-4", "eu-1"])
+    }
+
+    fn initialised() -> Cluster {
+        let mut cluster = Cluster::default();
+        assert_eq!(cluster.change(Request::Initialise(text(&file()))), done(1, None));
+        cluster
+    }
+
+    fn done(version: u64, added: Option<&str>) -> Reply {
+        Reply::Done { version, added: added.map(String::from) }
+    }
+
+    fn add(region: &str, name: Option<&str>, address: &str) -> Request {
+        let (region, name, address) = (region.into(), name.map(String::from), address.into());
+        Request::AddNode { region, name, address, up: all() }
+    }
+
+    fn remove(name: &str) -> Request {
+        Request::RemoveNode { name: name.into(), up: all() }
+    }
+
+    fn in_force(group: &str, number: u64) -> Request {
+        Request::InForce { group: group.into(), number }
+    }
+
+    fn topology(cluster: &Cluster) -> Topology {
+        Topology::new(cluster.file().unwrap()).unwrap()
+    }
+
+    /// A node comes, and goes, and another comes.
+    fn history() -> Vec<Request> {
+        vec![
+            Request::Initialise(text(&file())),
+            add("us", None, "here:4"),
+            in_force("us", 1),
+            in_force("global", 1),
+            remove("us-2"),
+            in_force("global", 2),
+            in_force("us", 2),
+            Request::SetAddress { name: "us-3".into(), address: "here:9".into() },
+            add("eu", None, "here:5"),
+            Request::SetRtt(BTreeMap::from([("us-eu".into(), 80)])),
+            remove("nobody"),
+            Request::SetReplicas(BTreeMap::from([("us-1".into(), "here:6".into())])),
+        ]
+    }
+
+    #[test]
+    fn a_node_counts_when_its_groups_say_so_and_its_identity_is_its_own_for_ever() {
+        let mut cluster = initialised();
+        assert_eq!(cluster.change(add("us", None, "here:4")), done(2, Some("us-4")));
+        let (us, us_4) = (GroupId(1), NodeId(4));
+        let coming = topology(&cluster);
+        assert_eq!(coming.groups_of(us_4).collect::<Vec<_>>(), [GroupId::GLOBAL, us]);
+        assert_eq!(coming.group(us).members.len(), 3, "not yet");
+        assert_eq!(cluster.change(in_force("us", 1)), done(3, None));
+        assert_eq!(cluster.change(in_force("us", 1)), done(3, None), "said twice");
+        assert_eq!(cluster.change(in_force("global", 1)), done(4, None));
+        assert_eq!(topology(&cluster).group(us).members.len(), 4);
+        assert_eq!(cluster.change(remove("us-2")), done(5, None));
+        for group in ["us", "global"] {
+            assert!(!topology(&cluster).is_gone(NodeId(1)));
+            cluster.change(in_force(group, 2));
+        }
+        let left = topology(&cluster);
+        assert!(left.is_gone(NodeId(1)));
+        assert_eq!(left.group(us).members, [NodeId(0), NodeId(2), us_4]);
+        assert_eq!(cluster.change(add("us", None, "us-2:1")), done(8, Some("us-5")));
+        assert_eq!(topology(&cluster).node_named("us-5"), Some(NodeId(5)));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
+        let mut cluster = initialised();
+        let mut refused = |request: Request| {
+            let before = cluster.clone();
+            let Reply::Refused(why) = cluster.change(request) else { panic!("{cluster:?}") };
+            assert_eq!(cluster, before);
+            why
+        };
+        assert!(refused(add("mars", None, "x:1")).contains("no region mars: there are us, eu"));
+        assert!(refused(add("us", Some("us-1"), "x:1")).contains("never given again"));
+        assert!(refused(add("us", Some("../x"), "x:1")).contains("letters"));
+        assert!(refused(add("us", None, "us-1:1")).contains("us-1 listens at us-1:1 already"));
+        assert!(refused(remove("us-9")).contains("no node us-9"));
+        assert!(refused(remove("eu-1")).contains("last of region eu"));
+        let few = Request::RemoveNode { name: "us-1".into(), up: up(&["us-1", "eu-1"]) };
+        assert!(refused(few).contains("2 of the 4 members that group global has now"));
+        assert!(refused(in_force("us", 1)).contains("never changed"));
+        assert!(refused(Request::SetReplicas(BTreeMap::new())).contains("0 nodes"));
+        let other = ClusterFile { cluster: 8, ..file() };
+        assert!(refused(Request::Initialise(text(&other))).contains("this is cluster 7, not 8"));
+        cluster.change(remove("us-2"));
+        let Reply::Refused(why) = cluster.change(remove("us-3")) else { panic!("{cluster:?}") };
+        assert!(why.contains("are changing"), "{why}");
+        let Reply::Refused(why) = cluster.change(in_force("us", 2)) else { panic!("{cluster:?}") };
+        assert!(why.contains("no configuration 2"), "{why}");
+        let Reply::Refused(why) = Cluster::default().change(remove("us-1")) else { panic!() };
+        assert!(why.contains("no configuration yet"));
+    }
+
+    #[test]
+    fn who_keeps_the_configuration_stays() {
+        let mut cluster = initialised();
+        let replicas = BTreeMap::from([("us-1".to_string(), "here:6".to_string())]);
+        cluster.change(Request::SetReplicas(replicas));
+        let Reply::Refused(why) = cluster.change(remove("us-1")) else { panic!("{cluster:?}") };
+        assert!(why.contains("keeps the configuration"), "{why}");
+    }
+
+    #[test]
+    fn the_same_requests_give_the_same_state_and_a_snapshot_is_exact() {
+        let requests: Vec<_> = history().iter().map(encode).collect();
+        let mut whole = Cluster::default();
+        let replies: Vec<_> = requests.iter().map(|request| whole.execute(request)).collect();
+        for cut in 0..=requests.len() {
+            let mut before = Cluster::default();
+            requests[..cut].iter().for_each(|request| drop(before.execute(request)));
+            let mut after = Cluster::default();
+            after.restore(&before.snapshot()).unwrap();
+            assert_eq!(after, before, "after {cut} requests");
+            let rest: Vec<_> = requests[cut..].iter().map(|r| after.execute(r)).collect();
+            assert_eq!((rest, &after), (replies[cut..].to_vec(), &whole));
+        }
+        assert!(Cluster::default().restore(b"{").is_err());
+    }
+
+    #[test]
+    fn only_what_is_newer_is_shown() {
+        let cluster = initialised();
+        let shown: Shown =
+            postcard::from_bytes(&cluster.query(&encode(&Show { since: 0 }))).unwrap();
+        let (_, file) = Topology::parse(&shown.0.unwrap()).unwrap();
+        assert_eq!((file.configuration.version, file.nodes[0].pid), (1, None));
+        assert_eq!(cluster.show(1), Shown(None));
+        let mut cluster = cluster;
+        let garbage: Reply =
+            postcard::from_bytes(&cluster.execute(&Bytes::from("\u{7f}"))).unwrap();
+        assert!(matches!(garbage, Reply::Refused(why) if why.contains("this version")));
+    }
+}
