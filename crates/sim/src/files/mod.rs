@@ -238,7 +238,9 @@ impl Client {
 
 impl Owner<Node> for FilesWorkload {
     fn output(&mut self, _at: NodeId, output: Output, now: Time) -> Vec<Ask<Node>> {
-        let Output::Reply { connection, reply: Reply { id, body } } = output;
+        let Output::Reply { connection, reply: Reply { id, body } } = output else {
+            return Vec::new();
+        };
         let at = usize::try_from(connection.0 >> 16).expect("an index");
         if self.random.random_ratio(1, 20) {
             return Vec::new(); // The answer is lost.

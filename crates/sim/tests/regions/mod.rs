@@ -27,7 +27,14 @@ pub fn ordered(nodes: usize, order: DeliveryOrder) -> Arc<Topology> {
     let regions = ["us", "eu", "ap"];
     let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
     let (cluster, rtt_ms) = (1, Default::default());
-    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration: Default::default() };
+    let file = ClusterFile {
+        format: CLUSTER_FORMAT,
+        cluster,
+        nodes,
+        rtt_ms,
+        order,
+        configuration: Default::default(),
+    };
     Arc::new(Topology::new(&file).expect("it is well formed"))
 }
 
