@@ -94,6 +94,9 @@ pub struct Membership {
     /// Who they will be, while they change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub next: Vec<String>,
+    /// The node that comes, as long as it is not up: the change does not begin before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
 }
 
 /// One node in `cluster.json`.
@@ -165,12 +168,15 @@ pub struct Group {
     pub before: Option<Vec<NodeId>>,
     /// Who will replicate it, while that changes.
     pub next: Option<Vec<NodeId>>,
+    /// The change does not begin before this node is up.
+    pub waits_for: Option<NodeId>,
 }
 
 impl Group {
     fn new(name: &str, region: Option<RegionId>) -> Group {
         let members = Vec::new();
-        Group { name: name.into(), region, members, number: 0, before: None, next: None }
+        let (before, next, waits_for) = (None, None, None);
+        Group { name: name.into(), region, members, number: 0, before, next, waits_for }
     }
 
     /// All who replicate it now or soon.
@@ -289,12 +295,14 @@ impl Topology {
         };
         let members = nodes(&membership.members)?;
         let (before, next) = (nodes(&membership.before)?, nodes(&membership.next)?);
+        let waits_for = nodes(membership.waits_for.as_slice())?.pop();
         let Some(group) = self.groups.iter_mut().find(|group| group.name == name) else {
             return Err(TopologyError::Invalid(format!("no group {name}, and it has members")));
         };
         (group.number, group.members) = (membership.number, members);
         group.before = Some(before).filter(|before| !before.is_empty());
         group.next = Some(next).filter(|next| !next.is_empty());
+        group.waits_for = waits_for;
         Ok(())
     }
 
@@ -433,7 +441,7 @@ mod tests {
             number: 1,
             members: names(&["us-2"]),
             before: names(&["us-1", "us-2"]),
-            next: Vec::new(),
+            ..Membership::default()
         };
         file.configuration.groups.insert("us".into(), changed);
         let topology = Topology::parse(&serde_json::to_string(&file).unwrap()).unwrap().0;

@@ -2,7 +2,8 @@
 //! members of groups change (design, section 2.3).
 //!
 //! The state is a [`ClusterFile`] with a version. A change of nodes is decided here first: [`Request::AddNode`] and
-//! [`Request::RemoveNode`] say who the next members of each group concerned are. The nodes follow: the primary of the
+//! [`Request::RemoveNode`] say who the next members of each group concerned are. The nodes follow: when the node that
+//! comes is up ([`Request::Up`]), the primary of the
 //! group has it ordered there, and when the new members count it says so ([`Request::InForce`]). Until then the members
 //! before count, and no other change of that group begins: all that ever was a group's configuration of one number is
 //! the same.
@@ -40,6 +41,11 @@ pub enum Request {
         address: String,
         /// The nodes that answer now.
         up: BTreeSet<String>,
+    },
+    /// The server of that node is up: now it may come into its groups.
+    Up {
+        /// Its name.
+        name: String,
     },
     /// A node goes.
     RemoveNode {
@@ -118,6 +124,7 @@ impl Cluster {
             (Some(file), Request::AddNode { region, name, address, up }) => {
                 add(file, &region, name, address, &up)
             }
+            (Some(file), Request::Up { name }) => up(file, &name),
             (Some(file), Request::RemoveNode { name, up }) => remove(file, &name, &up),
             (Some(file), Request::SetAddress { name, address }) => {
                 set_address(file, &name, address)
@@ -206,16 +213,20 @@ fn add(
     free(&topology, &address)?;
     let groups = vec!["global".to_string(), region.to_string()];
     for group in &groups {
-        let name = name.clone();
-        change_group(file, &topology, group, |members| members.push(name))?;
-        // The one that comes will be up: else it is not added.
-        quorums(file, group, |node| {
-            up.contains(node) || !topology.nodes.iter().any(|n| n.name == *node)
-        })?;
+        change_group(file, &topology, group, |members| members.push(name.clone()))?;
+        quorums(file, group, |node| up.contains(node) || *node == name)?; // Nothing begins before it is up.
+        file.configuration.groups.entry(group.clone()).or_default().waits_for = Some(name.clone());
     }
     let region = region.to_string();
     file.nodes.push(NodeEntry { name: name.clone(), region, pid: None, address, groups });
     Ok(Some(name))
+}
+
+fn up(file: &mut ClusterFile, name: &str) -> Changed {
+    for membership in file.configuration.groups.values_mut() {
+        membership.waits_for.take_if(|node| node == name);
+    }
+    Ok(None)
 }
 
 /// The region's name with a number that none had.
@@ -253,6 +264,11 @@ fn remove(file: &mut ClusterFile, name: &str, up: &BTreeSet<String>) -> Changed 
     }
     let groups = std::mem::take(&mut file.nodes[usize::from(node.0)].groups);
     for group in &groups {
+        let of = file.configuration.groups.entry(group.clone()).or_default();
+        if of.waits_for.take_if(|node| node == name).is_some() {
+            of.next.clear(); // It never came.
+            continue;
+        }
         change_group(file, &topology, group, |members| members.retain(|member| member != name))?;
         quorums(file, group, |node| up.contains(node))?;
     }
@@ -268,6 +284,12 @@ fn change_group(
 ) -> Result<(), String> {
     let of = topology.group_named(group).map(|id: GroupId| topology.group(id));
     let Some(of) = of else { return Err(format!("no group {group}")) };
+    if let Some(node) = of.waits_for {
+        let node = &topology.node(node).name;
+        return Err(format!(
+            "group {group} waits for {node}, which was added and is not up: start it, or remove it"
+        ));
+    }
     if of.next.is_some() {
         return Err(format!(
             "the members of group {group} are changing: try again when they have changed"
@@ -279,7 +301,8 @@ fn change_group(
     let mut next = names(&of.members);
     change(&mut next);
     let before = of.before.as_deref().map(names).unwrap_or_default();
-    let membership = Membership { number: of.number, members: names(&of.members), before, next };
+    let (number, members, waits_for) = (of.number, names(&of.members), None);
+    let membership = Membership { number, members, before, next, waits_for };
     file.configuration.groups.insert(group.into(), membership);
     Ok(())
 }
@@ -329,7 +352,8 @@ fn in_force(file: &mut ClusterFile, group: &str, number: u64) -> Changed {
     let Some(membership) = file.configuration.groups.get_mut(group) else {
         return Err(format!("the members of group {group} have never changed"));
     };
-    if number > membership.number + u64::from(!membership.next.is_empty()) {
+    let begun = !membership.next.is_empty() && membership.waits_for.is_none();
+    if number > membership.number + u64::from(begun) {
         return Err(format!("group {group} has no configuration {number}"));
     }
     if number > membership.number {
@@ -428,6 +452,10 @@ mod tests {
         Request::RemoveNode { name: name.into(), up: all() }
     }
 
+    fn is_up(name: &str) -> Request {
+        Request::Up { name: name.into() }
+    }
+
     fn in_force(group: &str, number: u64) -> Request {
         Request::InForce { group: group.into(), number }
     }
@@ -441,6 +469,7 @@ mod tests {
         vec![
             Request::Initialise(text(&file())),
             add("us", None, "here:4"),
+            is_up("us-4"),
             in_force("us", 1),
             in_force("global", 1),
             remove("us-2"),
@@ -462,11 +491,14 @@ mod tests {
         let coming = topology(&cluster);
         assert_eq!(coming.groups_of(us_4).collect::<Vec<_>>(), [GroupId::GLOBAL, us]);
         assert_eq!(coming.group(us).members.len(), 3, "not yet");
-        assert_eq!(cluster.change(in_force("us", 1)), done(3, None));
-        assert_eq!(cluster.change(in_force("us", 1)), done(3, None), "said twice");
-        assert_eq!(cluster.change(in_force("global", 1)), done(4, None));
+        assert_eq!(coming.group(us).waits_for, Some(us_4));
+        assert_eq!(cluster.change(is_up("us-4")), done(3, None));
+        assert_eq!(topology(&cluster).group(us).waits_for, None);
+        assert_eq!(cluster.change(in_force("us", 1)), done(4, None));
+        assert_eq!(cluster.change(in_force("us", 1)), done(4, None), "said twice");
+        assert_eq!(cluster.change(in_force("global", 1)), done(5, None));
         assert_eq!(topology(&cluster).group(us).members.len(), 4);
-        assert_eq!(cluster.change(remove("us-2")), done(5, None));
+        assert_eq!(cluster.change(remove("us-2")), done(6, None));
         for group in ["us", "global"] {
             assert!(!topology(&cluster).is_gone(NodeId(1)));
             cluster.change(in_force(group, 2));
@@ -474,8 +506,22 @@ mod tests {
         let left = topology(&cluster);
         assert!(left.is_gone(NodeId(1)));
         assert_eq!(left.group(us).members, [NodeId(0), NodeId(2), us_4]);
-        assert_eq!(cluster.change(add("us", None, "us-2:1")), done(8, Some("us-5")));
+        assert_eq!(cluster.change(add("us", None, "us-2:1")), done(9, Some("us-5")));
         assert_eq!(topology(&cluster).node_named("us-5"), Some(NodeId(5)));
+    }
+
+    #[test]
+    fn a_node_that_never_comes_up_can_be_removed_again() {
+        let mut cluster = initialised();
+        cluster.change(add("us", None, "here:4"));
+        let Reply::Refused(why) = cluster.change(in_force("us", 1)) else { panic!() };
+        assert!(why.contains("no configuration 1"), "{why}");
+        let Reply::Refused(why) = cluster.change(remove("us-2")) else { panic!() };
+        assert!(why.contains("waits for us-4"), "{why}");
+        assert_eq!(cluster.change(remove("us-4")), done(3, None));
+        let left = topology(&cluster);
+        assert!(left.is_gone(NodeId(4)) && left.group(GroupId(1)).next.is_none());
+        assert_eq!(cluster.change(add("us", None, "here:4")), done(4, Some("us-5")));
     }
 
     #[test]

@@ -431,7 +431,11 @@ impl Replica {
         let next = group.next.as_ref()?;
         let known = self.multicast.members().number(self.group);
         let leads = self.multicast.role() == Role::Primary;
-        if !leads || self.multicast.epoch().config != group.number || known != group.number {
+        if !leads
+            || group.waits_for.is_some()
+            || self.multicast.epoch().config != group.number
+            || known != group.number
+        {
             return None;
         }
         let number = group.number + 1;

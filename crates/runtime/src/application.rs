@@ -1,25 +1,31 @@
 //! What runs on top of a member, on its thread.
 
-use crate::peer::Peer;
+use crate::clients::{Clients, ConnectionId};
+use crate::peers::Peers;
+use crate::wire::WireError;
 use bytes::Bytes;
 use meridian_core::{GroupId, Process, ProcessId, Time};
-use meridian_multicast::Protocol;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A protocol that can be run over a network.
 pub trait Networked:
-    Protocol
-    + Process<Message: Serialize + DeserializeOwned, Record: Serialize + DeserializeOwned + Send>
-    + 'static
+    Process<
+        Peer = ProcessId,
+        Message: Serialize + DeserializeOwned,
+        Record: Serialize + DeserializeOwned + Send,
+    > + 'static
 {
 }
 
 impl<P> Networked for P where
-    P: Protocol
-        + Process<Message: Serialize + DeserializeOwned, Record: Serialize + DeserializeOwned + Send>
-        + 'static
+    P: Process<
+            Peer = ProcessId,
+            Message: Serialize + DeserializeOwned,
+            Record: Serialize + DeserializeOwned + Send,
+        > + 'static
 {
 }
 
@@ -51,6 +57,38 @@ pub trait Application<P: Networked>: 'static {
         false
     }
 
+    /// Whether clients may connect, beside other members.
+    fn serves_clients(&self) -> bool {
+        false
+    }
+
+    /// A client has connected.
+    fn on_connected(&mut self, _at: &mut At<'_, P>, _client: ConnectionId) {}
+
+    /// A client asks; `body` is what it put into one frame. All that has arrived is asked in one batch.
+    ///
+    /// # Errors
+    /// If it must not ask that: its connection ends, after [`Application::on_bad`].
+    fn on_asked(
+        &mut self,
+        _at: &mut At<'_, P>,
+        _client: ConnectionId,
+        _body: Bytes,
+    ) -> Result<(), WireError> {
+        Err(WireError::Refused("nothing can be asked here".into()))
+    }
+
+    /// A client's connection ends for what came on it: the last chance to answer why.
+    fn on_bad(&mut self, _at: &mut At<'_, P>, _client: ConnectionId, _why: &WireError) {}
+
+    /// A client's connection is gone.
+    fn on_disconnected(&mut self, _at: &mut At<'_, P>, _client: ConnectionId) {}
+
+    /// Whether nothing more is to be read from clients for now, though from members.
+    fn holds_clients(&self, _process: &P) -> bool {
+        false
+    }
+
     /// A record found on disk, before the start: the process is rebuilt by it.
     fn replay(&mut self, process: &mut P, record: P::Record) {
         process.replay(record);
@@ -75,15 +113,46 @@ pub struct At<'a, P: Networked> {
     pub now: Time,
     /// The process.
     pub process: &'a P,
-    pub(crate) commands: &'a mut Vec<P::Command>,
-    pub(crate) peers: &'a [Peer],
     pub(crate) me: ProcessId,
+    pub(crate) peers: &'a Peers,
+    pub(crate) clients: &'a mut Clients,
+    pub(crate) wishes: &'a mut Wishes<P>,
+}
+
+/// What an application wants done when it has returned.
+pub(crate) struct Wishes<P: Networked> {
+    pub(crate) commands: Vec<P::Command>,
+    pub(crate) peers: Option<BTreeMap<ProcessId, String>>,
+    pub(crate) stop: Option<String>,
+}
+
+impl<P: Networked> Default for Wishes<P> {
+    fn default() -> Self {
+        Wishes { commands: Vec::new(), peers: None, stop: None }
+    }
 }
 
 impl<P: Networked> At<'_, P> {
     /// Asks the process for something; it is stepped when the application has returned.
     pub fn command(&mut self, command: P::Command) {
-        self.commands.push(command);
+        self.wishes.commands.push(command);
+    }
+
+    /// Answers a client, with all that it is answered in this batch; whether it is still connected.
+    /// An answer must fit into a frame, or the connection ends.
+    pub fn answer<T: Serialize>(&mut self, client: ConnectionId, answer: &T) -> bool {
+        self.clients.answer(client, answer)
+    }
+
+    /// From now on the other members are these, at these addresses; this one may be among them. Of each
+    /// two the one with the smaller id calls.
+    pub fn set_peers(&mut self, peers: BTreeMap<ProcessId, String>) {
+        self.wishes.peers = Some(peers);
+    }
+
+    /// The member stops, for this reason, once what was answered until now has been sent.
+    pub fn stop(&mut self, why: String) {
+        self.wishes.stop.get_or_insert(why);
     }
 
     /// Which process this is.

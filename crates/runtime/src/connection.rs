@@ -1,10 +1,12 @@
-//! Connections between members: of each two, the one with the smaller id calls the other.
+//! Connections between members: of each two, the one with the smaller id calls the other. Clients call the
+//! same port; the first frame says who it is.
 //!
 //! A newer connection with the same peer replaces the older, so a link is fed by one at a time.
 
 use crate::application::{Application, Networked};
-use crate::hello::{Hello, VERSION};
+use crate::hello::{Answer, Caller, Hello};
 use crate::local::Local;
+use crate::serve::serve;
 use crate::wire::{FrameReader, WireError, encode};
 use bytes::{Bytes, BytesMut};
 use std::convert::Infallible;
@@ -13,12 +15,14 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
 /// How long calling may take, and until the other end has said who it is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long one that is turned away may take to read why.
+const REFUSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait before calling again: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// Connections that have not said who they are, at most: each is a descriptor and a buffer.
@@ -28,7 +32,7 @@ const STRANGERS_MAX: usize = 256;
 pub(crate) async fn call<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, peer: usize) {
     let mut backoff = BACKOFF.0;
     loop {
-        local.until_mended(peer).await;
+        local.until_wanted(peer).await;
         match call_once(&local, peer).await {
             Ok(()) => backoff = BACKOFF.0,
             Err(error) => {
@@ -55,13 +59,13 @@ async fn call_once<P: Networked, A: Application<P>>(
         let mut out = BytesMut::new();
         encode(&mut out, &local.hello(id))?;
         writer.write_all(&out).await?;
-        let hello: Hello = reader.next().await.inspect_err(|error| local.blame(from, error))?;
-        if hello.from != id {
-            let error = WireError::Refused(format!("{} where {id} should be", hello.from));
-            local.blame(from, &error);
-            return Err(error);
-        }
-        local.meet(peer, &hello).inspect_err(|error| local.blame(from, error))?;
+        let answer: Answer = reader.next().await.inspect_err(|error| local.blame(from, error))?;
+        let met = match answer {
+            Answer::Member(identity) => local.meet(peer, &identity),
+            Answer::Refused(why) => Err(WireError::Refused(format!("{id} refuses: {why}"))),
+            Answer::Client => Err(WireError::Refused(format!("{id} takes this for a client"))),
+        };
+        met.inspect_err(|error| local.blame(from, error))?;
         Ok::<_, WireError>((from, reader, writer))
     };
     let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
@@ -90,6 +94,12 @@ pub(crate) async fn accept<P: Networked, A: Application<P>>(
     }
 }
 
+/// Whose connection it is.
+enum Met {
+    Member(usize, Answer),
+    Client,
+}
+
 async fn greet<P: Networked, A: Application<P>>(
     local: Rc<Local<P, A>>,
     stream: TcpStream,
@@ -102,13 +112,25 @@ async fn greet<P: Networked, A: Application<P>>(
         Ok(()) => meet(&local, &mut reader).await,
         Err(error) => Err(error.into()),
     };
+    match &met {
+        Ok(_) | Err(WireError::Link(_) | WireError::Io(_) | WireError::Closed) => {}
+        Err(error) => {
+            local.blame(from, error);
+            let answer = Answer::Refused(error.to_string());
+            refuse(reader.into_parts().0, writer, Some(answer)).await;
+            return local.strangers.set(local.strangers.get() - 1);
+        }
+    }
     local.strangers.set(local.strangers.get() - 1);
-    let (peer, hello) = match met {
-        Ok(met) => met,
-        Err(error) => return local.blame(from, &error),
-    };
-    if let Err(error) = run(&local, peer, (reader, writer, from), Some(hello)).await {
-        tracing::debug!(%from, why = %error, "connection ended");
+    match met {
+        Ok(Met::Member(peer, answer)) => {
+            let stream = (reader, writer, from);
+            if let Err(error) = run(&local, peer, stream, Some(answer)).await {
+                tracing::debug!(%from, why = %error, "connection ended");
+            }
+        }
+        Ok(Met::Client) => serve(&local, reader, writer, from).await,
+        Err(error) => tracing::debug!(%from, why = %error, "nobody"),
     }
 }
 
@@ -116,19 +138,46 @@ async fn greet<P: Networked, A: Application<P>>(
 async fn meet<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     reader: &mut FrameReader,
-) -> Result<(usize, Hello), WireError> {
-    let hello = timeout(HELLO_TIMEOUT, reader.next::<Hello>()).await;
-    let Ok(hello) = hello else { return Err(WireError::Refused("no hello".into())) };
-    let hello = hello?;
-    let known = local.index(hello.from).filter(|_| hello.from < local.me);
-    let Some(peer) = known else {
-        return Err(WireError::Refused(format!("{} has no reason to call", hello.from)));
+) -> Result<Met, WireError> {
+    let refused = |why: String| Err(WireError::Refused(why));
+    let body = timeout(HELLO_TIMEOUT, reader.next_body()).await;
+    let Ok(body) = body else { return refused("no hello".into()) };
+    let identity = match Hello::read(&body?, &local.cluster)?.caller {
+        Caller::Member(identity) => identity,
+        Caller::Client if !local.serves_clients() => return refused("no clients here".into()),
+        Caller::Client if local.clients() >= local.clients_max => {
+            return refused(format!("{} clients are connected: try another", local.clients_max));
+        }
+        Caller::Client => return Ok(Met::Client),
+    };
+    let Some(peer) = local.index(identity.from).filter(|_| identity.from < local.me) else {
+        return refused(format!("{} has no reason to call", identity.from));
     };
     if local.is_cut(peer) {
         return Err(WireError::Closed);
     }
-    local.meet(peer, &hello)?;
-    Ok((peer, local.hello(hello.from)))
+    local.meet(peer, &identity)?;
+    Ok(Met::Member(peer, Answer::Member(local.identity(identity.from))))
+}
+
+/// Ends a connection so that the other end can read why: what it still says is read, for a while, or else
+/// the system would take back what it was told.
+pub(crate) async fn refuse(
+    mut socket: OwnedReadHalf,
+    mut writer: OwnedWriteHalf,
+    answer: Option<Answer>,
+) {
+    let mut out = BytesMut::new();
+    let said = async {
+        if let Some(answer) = answer {
+            encode(&mut out, &answer).map_err(io::Error::other)?;
+            writer.write_all(&out).await?;
+        }
+        writer.shutdown().await?;
+        tokio::io::copy(&mut socket, &mut tokio::io::sink()).await
+    };
+    // Whether it reads that is its own affair.
+    let _ = timeout(REFUSE_TIMEOUT, said).await;
 }
 
 /// Uses a connection, in place of an earlier one, until it ends.
@@ -136,7 +185,7 @@ async fn run<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     peer: usize,
     stream: (FrameReader, OwnedWriteHalf, IpAddr),
-    hello: Option<Hello>,
+    answer: Option<Answer>,
 ) -> Result<(), WireError> {
     if local.is_cut(peer) {
         return Err(WireError::Closed);
@@ -144,7 +193,7 @@ async fn run<P: Networked, A: Application<P>>(
     let (reader, writer, from) = stream;
     let writer = Rc::new(writer);
     let (id, signals) = (local.peer(peer), local.signals(peer));
-    let connection = local.connect(peer, writer.clone(), hello.as_ref())?;
+    let connection = local.connect(peer, writer.clone(), answer.as_ref())?;
     tracing::debug!(me = %local.me, peer = %id, "connected");
     let ended = tokio::select! {
         biased;
@@ -158,7 +207,7 @@ async fn run<P: Networked, A: Application<P>>(
     Ok(())
 }
 
-fn never(ended: Result<Infallible, WireError>) -> WireError {
+pub(crate) fn never(ended: Result<Infallible, WireError>) -> WireError {
     match ended {
         Ok(never) => match never {},
         Err(error) => error,
@@ -207,53 +256,5 @@ async fn unblock<P: Networked, A: Application<P>>(
         blocked.notified().await;
         socket.writable().await?;
         local.transmit(peer);
-    }
-}
-
-/// Whether the other end may be spoken with: it is of this cluster and version, means this member, and
-/// has not lost its memory.
-pub(crate) fn check(ours: &Hello, theirs: &Hello, known: Option<u64>) -> Result<(), WireError> {
-    let refused = |text: String| Err(WireError::Refused(text));
-    if theirs.version != VERSION {
-        return refused(format!("{} speaks version {}", theirs.from, theirs.version));
-    }
-    if theirs.cluster != ours.cluster {
-        return refused(format!("{} is of cluster {:?}", theirs.from, theirs.cluster));
-    }
-    if theirs.to != ours.from {
-        return refused(format!("{} wants {}", theirs.from, theirs.to));
-    }
-    if !theirs.durable && known.is_some_and(|known| known != theirs.incarnation) {
-        return refused(format!("{} has lost its memory", theirs.from));
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use meridian_core::{GroupId, NodeId, ProcessId};
-
-    fn hello(from: u16, to: u16) -> Hello {
-        let process = |node| ProcessId { group: GroupId(0), node: NodeId(node) };
-        let (from, to) = (process(from), process(to));
-        Hello { version: VERSION, cluster: "a".into(), from, to, incarnation: 5, durable: false }
-    }
-
-    #[test]
-    fn only_members_of_the_same_cluster_and_version_that_remember_are_met() {
-        let ours = hello(0, 1);
-        let refused = |change: fn(&mut Hello), known| {
-            let mut theirs = hello(1, 0);
-            change(&mut theirs);
-            check(&ours, &theirs, known).err().map(|error| error.to_string())
-        };
-        assert_eq!(refused(|_| (), None), None);
-        assert_eq!(refused(|_| (), Some(5)), None);
-        assert!(refused(|theirs| theirs.version = 9, None).unwrap().contains("version 9"));
-        assert!(refused(|theirs| theirs.cluster = "b".into(), None).unwrap().contains("\"b\""));
-        assert!(refused(|theirs| theirs.to.node = NodeId(7), None).unwrap().contains("n7"));
-        assert!(refused(|_| (), Some(4)).unwrap().contains("lost its memory"));
-        assert_eq!(refused(|theirs| theirs.durable = true, Some(4)), None);
     }
 }

@@ -4,12 +4,15 @@
 //! ends: the process is told so ([`Event::Idle`]), the application hears what was delivered, and each
 //! peer is sent all that is for it in one frame and one write. Nothing waits for a batch to fill.
 
-use crate::application::{Application, At, Networked};
+use crate::application::{Application, At, Networked, Wishes};
+use crate::clients::{Clients, ConnectionId};
 use crate::clock::Clock;
 use crate::error::MemberError;
-use crate::peer::{Counters, Peer};
+use crate::peer::Counters;
+use crate::peers::Peers;
 use crate::store::{Passing, Store};
 use crate::wire::{self, WireError};
+use bytes::Bytes;
 use meridian_core::link::{LinkEvent, Packet};
 use meridian_core::{Effect, Event, GroupId, Outbox, ProcessId, Time, Token};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,6 +21,8 @@ use std::time::Duration;
 
 /// So often a process may answer itself and its application before others have their turn.
 const ROUNDS: usize = 16;
+/// So many bytes of requests are taken into one batch: only its end shows what the process makes of them.
+const ASKED_LEN: usize = 1 << 20;
 /// How often links are asked whether they have only an acknowledgement to send.
 const SWEEP: Duration = Duration::from_millis(25);
 
@@ -25,10 +30,13 @@ const SWEEP: Duration = Duration::from_millis(25);
 pub(crate) struct Engine<P: Networked, A> {
     pub(crate) me: ProcessId,
     pub(crate) clock: Clock,
-    /// Ascending by id.
-    pub(crate) peers: Vec<Peer>,
-    /// Whether what is sent to any of them is held back.
-    far: bool,
+    pub(crate) peers: Peers,
+    pub(crate) clients: Clients,
+    /// Whether peers have come since tasks were last told, and those that none has called yet.
+    pub(crate) peers_changed: bool,
+    pub(crate) new_peers: Vec<usize>,
+    /// Who was sent something and is no peer.
+    lost: BTreeSet<ProcessId>,
     pub(crate) counters: Arc<Counters>,
     /// The groups that are cut off from all others.
     pub(crate) cut: BTreeSet<GroupId>,
@@ -42,7 +50,9 @@ pub(crate) struct Engine<P: Networked, A> {
     /// What the process sent to itself.
     loopback: VecDeque<P::Message>,
     outputs: Vec<P::Output>,
-    commands: Vec<P::Command>,
+    wishes: Wishes<P>,
+    /// What clients have asked in this batch, in bytes.
+    asked_len: usize,
     /// The peers that something was sent to in this batch.
     touched: Vec<usize>,
     /// Whether anything has happened since the last batch ended.
@@ -59,16 +69,19 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         me: ProcessId,
         parts: (P, A, Option<Store<P>>),
         clock: Clock,
-        peers: Vec<Peer>,
+        peers: Peers,
         counters: Arc<Counters>,
     ) -> Engine<P, A> {
         let (process, application, store) = parts;
-        let far = peers.iter().any(Peer::is_far);
+        let new_peers = (0..peers.len()).collect();
         Engine {
             me,
             clock,
             peers,
-            far,
+            clients: Clients::default(),
+            peers_changed: true,
+            new_peers,
+            lost: BTreeSet::new(),
             counters,
             cut: BTreeSet::new(),
             process,
@@ -79,7 +92,8 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             timers_set: 0,
             loopback: VecDeque::new(),
             outputs: Vec::new(),
-            commands: Vec::new(),
+            wishes: Wishes::default(),
+            asked_len: 0,
             touched: Vec::new(),
             stirred: false,
             sweep: None,
@@ -99,6 +113,17 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             || self.store.as_ref().is_some_and(Store::is_full)
     }
 
+    /// Whether sockets of clients are not to be read for now.
+    pub(crate) fn holds_clients(&self) -> bool {
+        self.asked_len > ASKED_LEN
+            || self.is_full()
+            || self.application.holds_clients(&self.process)
+    }
+
+    pub(crate) fn serves_clients(&self) -> bool {
+        self.application.serves_clients()
+    }
+
     /// Whether the network between the groups of this member and of that one is cut.
     pub(crate) fn is_cut(&self, from: ProcessId) -> bool {
         from.group != self.me.group
@@ -106,7 +131,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
     }
 
     pub(crate) fn index(&self, id: ProcessId) -> Option<usize> {
-        self.peers.binary_search_by_key(&id, |peer| peer.id).ok()
+        self.peers.index(id)
     }
 
     /// Takes what a peer has put into a frame.
@@ -145,6 +170,30 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         self.with_application(now, |application, at| application.on_request(at, request));
     }
 
+    /// A client has connected.
+    pub(crate) fn on_connected(&mut self, client: ConnectionId) {
+        let now = self.clock.now();
+        self.with_application(now, |application, at| application.on_connected(at, client));
+    }
+
+    /// Takes what a client has put into a frame.
+    pub(crate) fn on_asked(&mut self, client: ConnectionId, body: Bytes) -> Result<(), WireError> {
+        self.asked_len += body.len();
+        let now = self.clock.now();
+        self.with_application(now, |application, at| application.on_asked(at, client, body))
+    }
+
+    /// A client's connection ends; `why` if that is for what came on it.
+    pub(crate) fn on_disconnected(&mut self, client: ConnectionId, why: Option<&WireError>) {
+        let now = self.clock.now();
+        self.with_application(now, |application, at| {
+            if let Some(why) = why {
+                application.on_bad(at, client, why);
+            }
+            application.on_disconnected(at, client);
+        });
+    }
+
     /// The application learns how to end that it is full.
     pub(crate) fn on_room(&mut self, room: Box<dyn Fn() + Send + Sync>) {
         self.application.on_room(room);
@@ -176,9 +225,13 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             self.step(now, Event::Idle);
             self.tell();
         }
+        self.asked_len = 0;
         self.end_batch();
         self.transmit(now);
-        Ok(self.stirred || !self.loopback.is_empty() || !self.commands.is_empty())
+        if let Some(why) = self.wishes.stop.take() {
+            return Err(MemberError::Halted(why));
+        }
+        Ok(self.stirred || !self.loopback.is_empty() || !self.wishes.commands.is_empty())
     }
 
     fn end_batch(&mut self) {
@@ -200,9 +253,10 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
     /// When [`Engine::finish`] must be called though nothing happens.
     pub(crate) fn due(&self) -> Option<Time> {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
-        let far = if self.far { &self.peers[..] } else { &[] };
-        let held = far.iter().filter_map(Peer::held_due).min();
-        [timer, held, self.sweep, self.application.due()].into_iter().flatten().min()
+        [timer, self.peers.held_due(), self.sweep, self.application.due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Writes to a peer whose connection takes more.
@@ -217,11 +271,13 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
     }
 
     fn run_commands(&mut self, now: Time) {
-        let mut commands = std::mem::take(&mut self.commands);
+        let mut commands = std::mem::take(&mut self.wishes.commands);
         for command in commands.drain(..) {
             self.step(now, Event::Command(command));
         }
-        self.commands = commands;
+        if self.wishes.commands.is_empty() {
+            self.wishes.commands = commands;
+        }
     }
 
     /// Tells the application what the process has told.
@@ -238,9 +294,28 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         self.outputs = outputs;
     }
 
-    fn with_application(&mut self, now: Time, run: impl FnOnce(&mut A, &mut At<'_, P>)) {
-        let Engine { application, process, commands, peers, me, .. } = self;
-        run(application, &mut At { now, process, commands, peers, me: *me });
+    fn with_application<R>(
+        &mut self,
+        now: Time,
+        run: impl FnOnce(&mut A, &mut At<'_, P>) -> R,
+    ) -> R {
+        let Engine { application, process, peers, clients, wishes, me, .. } = self;
+        let result = run(application, &mut At { now, process, me: *me, peers, clients, wishes });
+        if let Some(wanted) = self.wishes.peers.take() {
+            self.set_peers(now, &wanted);
+        }
+        result
+    }
+
+    fn set_peers(&mut self, now: Time, wanted: &BTreeMap<ProcessId, String>) {
+        let changed = self.peers.set(now, self.me, wanted);
+        self.peers_changed = true;
+        self.new_peers.extend(changed.new);
+        for id in changed.came {
+            if self.lost.remove(&id) {
+                self.step(now, Event::Restarted(id));
+            }
+        }
     }
 
     /// Sends each peer what is for it.
@@ -252,8 +327,9 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             peer.transmit(now, &self.counters);
         }
         self.touched = touched;
-        if self.far {
-            for peer in &mut self.peers {
+        self.clients.transmit(&self.counters);
+        if self.peers.is_far() {
+            for peer in self.peers.iter_mut() {
                 if peer.held_due().is_some_and(|due| due <= now) {
                     peer.transmit(now, &self.counters);
                 }
@@ -261,7 +337,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         }
         if self.sweep.is_some_and(|at| at <= now) {
             let mut waits = false;
-            for peer in &mut self.peers {
+            for peer in self.peers.iter_mut() {
                 if peer.link.poll_timer().is_some_and(|due| due <= now) {
                     peer.transmit(now, &self.counters);
                 }
@@ -329,7 +405,11 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         match passing {
             Passing::Send { to, message } if to == self.me => self.loopback.push_back(message),
             Passing::Send { to, message } => {
-                let index = self.index(to).expect("processes name only processes of the groups");
+                let Some(index) = self.index(to) else {
+                    // It is told when there is a connection that what it sent is lost.
+                    self.lost.insert(to);
+                    return;
+                };
                 self.peers[index].send(&message);
                 self.touch(index);
             }

@@ -23,6 +23,9 @@ pub enum MemberError {
     /// The thread that members run on is gone, or cannot be started.
     #[error("no thread for the member: {0}")]
     Thread(String),
+    /// What runs on it has stopped it, for this reason.
+    #[error("{0}")]
+    Halted(String),
     /// It was closed, or a bug has shown itself and it stopped rather than go on.
     #[error("the member has stopped")]
     Stopped,

@@ -5,9 +5,10 @@ use crate::clock::Clock;
 use crate::delay::Delay;
 use crate::engine::Engine;
 use crate::error::MemberError;
-use crate::local::Local;
-use crate::peer::{Counters, Peer};
-use crate::storage::{self, Storage};
+use crate::local::{Local, Terms};
+use crate::peer::Counters;
+use crate::peers::Peers;
+use crate::storage::{self, Owner, Storage};
 use meridian_core::{GroupId, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -19,6 +20,9 @@ use tokio::task::LocalSet;
 
 /// So many requests to one member wait at most; then senders wait.
 const REQUESTS_MAX: usize = 4096;
+/// So many clients one member serves unless its options say otherwise: each is a descriptor, some buffers
+/// and its share of a batch.
+const CLIENTS_MAX: usize = 10_000;
 /// So many members wait at most to be hosted by one thread.
 const JOBS_MAX: usize = 1024;
 
@@ -48,6 +52,13 @@ pub struct Options {
     pub storage: Storage,
     /// The time that its process is given.
     pub clock: Clock,
+    /// What its records mean, in a word: a directory with records of another kind is refused.
+    pub kind: String,
+    /// What it keeps does not tell what it said before: another start counts as one of another member with its
+    /// name, which the others refuse.
+    pub forgetful: bool,
+    /// So many clients are served at most; more are turned away.
+    pub clients_max: usize,
 }
 
 impl Options {
@@ -66,6 +77,9 @@ impl Options {
             delays: BTreeMap::new(),
             storage: Storage::Memory,
             clock: Clock::start(),
+            kind: String::new(),
+            forgetful: false,
+            clients_max: CLIENTS_MAX,
         }
     }
 }
@@ -147,19 +161,20 @@ async fn make<P: Networked, A: Application<P>>(
     mut application: A,
     counters: Arc<Counters>,
 ) -> Result<(std::rc::Rc<Local<P, A>>, tokio::net::TcpListener, SocketAddr), MemberError> {
-    let Options { cluster, me, listen, peers, delays, storage, clock } = options;
+    let Options { cluster, me, listen, peers, delays, storage, clock, .. } = options;
+    let Options { kind, forgetful, clients_max, .. } = options;
     let (listener, address) = open_listener(listen)?;
     let wake = Arc::new(Notify::new());
-    let opened = storage::open(storage, &wake, &mut process, &mut application)?;
-    let now = clock.now();
-    let peers = peers.into_iter().filter(|(id, _)| *id != me).map(|(id, address)| {
-        let delay = delays.get(&id).copied().unwrap_or_default();
-        Peer::new(id, address, opened.incarnation, delay, now)
-    });
-    let durable = opened.store.is_some();
-    let parts = (process, application, opened.store);
-    let engine = Engine::new(me, parts, clock, peers.collect(), counters);
-    Ok((Local::new(engine, wake, cluster, opened.incarnation, durable), listener, address))
+    let owner = Owner { cluster: &cluster, me, kind: &kind };
+    let opened = storage::open(storage, &owner, &wake, &mut process, &mut application)?;
+    let durable = opened.store.is_some() && !forgetful;
+    // Without a memory two of one name should differ, no more: the peers remember the first.
+    let incarnation = if durable { opened.incarnation } else { clock.now().0.max(1) };
+    let mut others = Peers::new(incarnation, delays);
+    others.set(clock.now(), me, &peers);
+    let engine = Engine::new(me, (process, application, opened.store), clock, others, counters);
+    let terms = Terms { cluster, incarnation, durable, clients_max };
+    Ok((Local::new(engine, wake, terms), listener, address))
 }
 
 fn open_listener(listen: Listen) -> Result<(tokio::net::TcpListener, SocketAddr), MemberError> {

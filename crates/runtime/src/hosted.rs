@@ -3,7 +3,7 @@
 use crate::application::Networked;
 use bytes::Bytes;
 use meridian_core::{GroupId, MessageId, Position, ProcessId};
-use meridian_multicast::{Command, Delivery, Output, PrimCast, Timestamp};
+use meridian_multicast::{Command, Delivery, Output, PrimCast, Protocol, Timestamp};
 
 /// What a process has told, as far as its owner must do something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Told {
 }
 
 /// A protocol that can be a [`crate::Member`].
-pub trait Hosted: Networked + Send {
+pub trait Hosted: Networked + Protocol + Send {
     /// All messages with a lower timestamp have been delivered here (thesis, section 4.4.2).
     fn safe_ts(&self) -> Timestamp;
 

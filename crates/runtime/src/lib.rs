@@ -1,4 +1,4 @@
-//! Runs any multicast protocol over TCP.
+//! Runs any protocol over TCP.
 //!
 //! A *member* is one process of one group with its sockets, its clock and its storage. Several can live
 //! on one thread ([`Worker`]).
@@ -7,10 +7,12 @@
 //! | --- | --- |
 //! | [`member`] | a member for programs that want messages in order and no more |
 //! | `replica`, [`hosted`] | what is behind that, and what it needs of a protocol |
+//! | [`smr`] | state machine replication: replicas of a service, and their clients |
 //! | [`application`] | what runs on top of a member, on its thread |
 //! | [`handle`] | members on threads, and how other threads speak with them |
 //! | `engine` | events into the process, effects out of it: batches |
-//! | `peer`, [`delay`] | what is on its way to another member |
+//! | `peers`, `peer`, [`delay`] | the other members, and what is on its way to each |
+//! | `clients`, `serve` | connections of clients, on the same port |
 //! | `local`, `connection`, `hello`, [`wire`] | tasks and sockets |
 //! | [`clock`] | the time that steps are given |
 //! | [`gate`] | the durability rule |
@@ -19,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod application;
+mod clients;
 pub mod clock;
 mod connection;
 pub mod delay;
@@ -33,13 +36,17 @@ pub mod journal;
 mod local;
 pub mod member;
 mod peer;
+mod peers;
 mod replica;
+mod serve;
+pub mod smr;
 pub mod storage;
 mod store;
 pub mod wal;
 pub mod wire;
 
 pub use application::{Application, At, Networked};
+pub use clients::ConnectionId;
 pub use clock::Clock;
 pub use delay::Delay;
 pub use error::{MemberError, MulticastError};

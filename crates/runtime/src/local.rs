@@ -1,11 +1,12 @@
 //! What the tasks of one member share. All run on one thread: cells, no locks.
 
 use crate::application::{Application, Networked};
-use crate::connection::{self, check};
+use crate::clients::{ConnectionId, Signals as ClientSignals};
+use crate::connection;
 use crate::engine::Engine;
 use crate::error::MemberError;
 use crate::handle::Input;
-use crate::hello::{Hello, VERSION};
+use crate::hello::{Answer, Caller, Hello, Identity, check};
 use crate::peer::Signals;
 use crate::wire::WireError;
 use meridian_core::{GroupId, ProcessId};
@@ -25,6 +26,8 @@ use tokio::time::sleep_until;
 
 /// So many requests are taken at once.
 const REQUESTS: usize = 1024;
+/// So much is read from a client at once at most.
+const READ_LEN: usize = 256 << 10;
 /// So many senders of bad frames are remembered, so that each is logged once.
 const BLAMED_MAX: usize = 1024;
 
@@ -38,17 +41,30 @@ pub(crate) struct Local<P: Networked, A> {
     pub(crate) room: Arc<Notify>,
     /// A socket is not read, as the engine is full.
     held_up: Cell<bool>,
+    /// The same for sockets of clients.
+    client_room: Arc<Notify>,
+    clients_held_up: Cell<bool>,
+    pub(crate) clients_max: usize,
+    pub(crate) read_buffer: RefCell<Box<[u8]>>,
     /// Connections that have not said who they are.
     pub(crate) strangers: Cell<usize>,
-    /// A cut was mended.
+    /// A cut was mended, or a peer has come.
     mended: Notify,
-    cluster: String,
+    pub(crate) cluster: String,
     incarnation: u64,
     durable: bool,
     tasks: RefCell<Vec<AbortHandle>>,
     /// A bug has shown itself.
     failed: Cell<bool>,
     blamed: RefCell<BTreeSet<IpAddr>>,
+}
+
+/// How a member takes part, as far as its connections must know.
+pub(crate) struct Terms {
+    pub(crate) cluster: String,
+    pub(crate) incarnation: u64,
+    pub(crate) durable: bool,
+    pub(crate) clients_max: usize,
 }
 
 /// Stops its member if it is dropped by a panic.
@@ -65,20 +81,19 @@ impl<P: Networked, A: Application<P>> Drop for Fuse<P, A> {
 }
 
 impl<P: Networked, A: Application<P>> Local<P, A> {
-    pub(crate) fn new(
-        engine: Engine<P, A>,
-        wake: Arc<Notify>,
-        cluster: String,
-        incarnation: u64,
-        durable: bool,
-    ) -> Rc<Local<P, A>> {
-        let room = Arc::new(Notify::new());
+    pub(crate) fn new(engine: Engine<P, A>, wake: Arc<Notify>, terms: Terms) -> Rc<Local<P, A>> {
+        let Terms { cluster, incarnation, durable, clients_max } = terms;
+        let (room, client_room) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let local = Local {
             me: engine.me,
             engine: RefCell::new(engine),
             wake,
             room: room.clone(),
             held_up: Cell::new(false),
+            client_room: client_room.clone(),
+            clients_held_up: Cell::new(false),
+            clients_max,
+            read_buffer: RefCell::new(vec![0; READ_LEN].into()),
             strangers: Cell::new(0),
             mended: Notify::new(),
             cluster,
@@ -88,7 +103,10 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             failed: Cell::new(false),
             blamed: RefCell::default(),
         };
-        local.engine.borrow_mut().on_room(Box::new(move || room.notify_waiters()));
+        local.engine.borrow_mut().on_room(Box::new(move || {
+            room.notify_waiters();
+            client_room.notify_waiters();
+        }));
         Rc::new(local)
     }
 
@@ -121,12 +139,14 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         self.engine.borrow().peers[peer].signals.clone()
     }
 
+    /// Whether there is no network between us, or the peer is not wanted.
     pub(crate) fn is_cut(&self, peer: usize) -> bool {
         let engine = self.engine.borrow();
-        engine.is_cut(engine.peers[peer].id)
+        !engine.peers[peer].present || engine.is_cut(engine.peers[peer].id)
     }
 
-    pub(crate) async fn until_mended(&self, peer: usize) {
+    /// Waits until a peer may be called.
+    pub(crate) async fn until_wanted(&self, peer: usize) {
         while self.is_cut(peer) {
             self.mended.notified().await;
         }
@@ -134,47 +154,95 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
 
     /// Waits until sockets may be read.
     pub(crate) async fn room(&self) {
-        while self.engine.borrow().is_full() {
-            self.held_up.set(true);
-            let mut room = pin!(self.room.notified());
+        self.until(&self.room, &self.held_up, Engine::is_full).await;
+    }
+
+    /// Waits until sockets of clients may be read.
+    pub(crate) async fn client_room(&self) {
+        self.until(&self.client_room, &self.clients_held_up, Engine::holds_clients).await;
+    }
+
+    async fn until(&self, room: &Notify, held_up: &Cell<bool>, full: fn(&Engine<P, A>) -> bool) {
+        while full(&self.engine.borrow()) {
+            held_up.set(true);
+            let mut room = pin!(room.notified());
             // Whoever makes room after this is heard.
             room.as_mut().enable();
-            if !self.engine.borrow().is_full() {
+            if !full(&self.engine.borrow()) {
                 break;
             }
             room.await;
         }
     }
 
+    pub(crate) fn identity(&self, to: ProcessId) -> Identity {
+        let Local { me, incarnation, durable, .. } = *self;
+        Identity { from: me, to, incarnation, durable }
+    }
+
     pub(crate) fn hello(&self, to: ProcessId) -> Hello {
-        Hello {
-            version: VERSION,
-            cluster: self.cluster.clone(),
-            from: self.me,
-            to,
-            incarnation: self.incarnation,
-            durable: self.durable,
-        }
+        Hello::new(&self.cluster, Caller::Member(self.identity(to)))
     }
 
     /// The peer has said who it is.
-    pub(crate) fn meet(&self, peer: usize, hello: &Hello) -> Result<(), WireError> {
+    pub(crate) fn meet(&self, peer: usize, identity: &Identity) -> Result<(), WireError> {
         let mut engine = self.engine.borrow_mut();
         let peer = &mut engine.peers[peer];
-        check(&self.hello(peer.id), hello, peer.incarnation)?;
-        peer.greeted = Some(hello.incarnation);
+        check(&self.identity(peer.id), identity, peer.incarnation)?;
+        peer.greeted = Some(identity.incarnation);
         Ok(())
+    }
+
+    pub(crate) fn serves_clients(&self) -> bool {
+        self.engine.borrow().serves_clients()
+    }
+
+    /// So many clients are connected.
+    pub(crate) fn clients(&self) -> usize {
+        self.engine.borrow().clients.len()
+    }
+
+    pub(crate) fn add_client(
+        &self,
+        socket: Rc<OwnedWriteHalf>,
+    ) -> (ConnectionId, Rc<ClientSignals>) {
+        let engine = &mut *self.engine.borrow_mut();
+        let (client, signals) = engine.clients.add(socket);
+        engine.clients.answer(client, &Answer::Client);
+        engine.clients.transmit_to(client, &engine.counters);
+        engine.on_connected(client);
+        self.wake.notify_one();
+        (client, signals)
+    }
+
+    /// A client's connection ends; `why` if that is for what came on it.
+    pub(crate) fn remove_client(&self, client: ConnectionId, why: Option<&WireError>) {
+        let engine = &mut *self.engine.borrow_mut();
+        engine.on_disconnected(client, why);
+        engine.clients.transmit_to(client, &engine.counters);
+        engine.clients.remove(client);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn is_client_full(&self, client: ConnectionId) -> bool {
+        self.engine.borrow_mut().clients.is_full(client)
+    }
+
+    /// Writes to a client whose connection takes more.
+    pub(crate) fn answer_client(&self, client: ConnectionId) {
+        let engine = &mut *self.engine.borrow_mut();
+        engine.clients.transmit_to(client, &engine.counters);
     }
 
     pub(crate) fn connect(
         &self,
         peer: usize,
         socket: Rc<OwnedWriteHalf>,
-        hello: Option<&Hello>,
+        answer: Option<&Answer>,
     ) -> Result<u64, WireError> {
         let mut engine = self.engine.borrow_mut();
         let now = engine.clock.now();
-        let connection = engine.peers[peer].connect(now, socket, hello)?;
+        let connection = engine.peers[peer].connect(now, socket, answer)?;
         engine.transmit_to(peer);
         Ok(connection)
     }
@@ -191,7 +259,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
 
     /// Counts and logs a connection that is closed for what came on it.
     pub(crate) fn blame(&self, from: IpAddr, error: &WireError) {
-        if !matches!(error, WireError::Frame(_) | WireError::Refused(_)) {
+        if !error.is_bad() {
             return;
         }
         self.engine.borrow().counters.bad.fetch_add(1, Ordering::Relaxed);
@@ -204,7 +272,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     fn cut(&self, groups: BTreeSet<GroupId>) {
         let mut engine = self.engine.borrow_mut();
         engine.cut = groups;
-        for peer in &engine.peers {
+        for peer in engine.peers.iter() {
             if engine.is_cut(peer.id) {
                 peer.signals.close.notify_waiters();
             }
@@ -220,10 +288,6 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         mut inputs: mpsc::Receiver<Input<A::Request>>,
     ) -> Result<(), MemberError> {
         self.spawn(connection::accept(self.clone(), listener));
-        let peers = self.engine.borrow().peers.len();
-        for peer in (0..peers).filter(|peer| self.peer(*peer) > self.me) {
-            self.spawn(connection::call(self.clone(), peer));
-        }
         let _fuse = Fuse(self.clone());
         self.engine.borrow_mut().start();
         let ended = self.drive(&mut inputs).await;
@@ -242,9 +306,18 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         Ok(())
     }
 
+    /// Calls peers that have come.
+    fn call_new(self: &Rc<Self>) {
+        let new = std::mem::take(&mut self.engine.borrow_mut().new_peers);
+        for peer in new.into_iter().filter(|peer| self.peer(*peer) > self.me) {
+            self.spawn(connection::call(self.clone(), peer));
+        }
+        self.mended.notify_waiters(); // For those that come back.
+    }
+
     /// Tells who wants to know that it has ended.
     async fn drive(
-        &self,
+        self: &Rc<Self>,
         inputs: &mut mpsc::Receiver<Input<A::Request>>,
     ) -> Result<Option<oneshot::Sender<()>>, MemberError> {
         let mut taken = Vec::with_capacity(REQUESTS);
@@ -260,6 +333,15 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
                 if self.held_up.get() && !engine.is_full() {
                     self.held_up.set(false);
                     self.room.notify_waiters();
+                }
+                if self.clients_held_up.get() && !engine.holds_clients() {
+                    self.clients_held_up.set(false);
+                    self.client_room.notify_waiters();
+                }
+                if std::mem::take(&mut engine.peers_changed) {
+                    drop(engine);
+                    self.call_new();
+                    engine = self.engine.borrow_mut();
                 }
                 (again, engine.due().map(|due| engine.clock.instant(due)))
             };

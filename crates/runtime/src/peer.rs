@@ -1,6 +1,7 @@
 //! Another member: the link with it, what waits to be sent, and the present connection.
 
 use crate::delay::{Delay, Held};
+use crate::hello::Answer;
 use crate::wire::{WireError, append, encode};
 use bytes::{Buf, Bytes, BytesMut};
 use meridian_core::link::{Link, Packet};
@@ -44,6 +45,8 @@ pub(crate) struct Signals {
 pub(crate) struct Peer {
     pub(crate) id: ProcessId,
     pub(crate) address: String,
+    /// Whether it is one of the members that are wanted.
+    pub(crate) present: bool,
     pub(crate) link: Link,
     pub(crate) signals: Rc<Signals>,
     /// Counts its connections; the present one has this number.
@@ -76,6 +79,7 @@ impl Peer {
         Peer {
             id,
             address,
+            present: true,
             link: Link::new(incarnation),
             signals: Rc::default(),
             connection: 0,
@@ -88,6 +92,15 @@ impl Peer {
             out: BytesMut::new(),
             socket: None,
         }
+    }
+
+    /// It is not wanted any more: what it was sent and did not get is lost.
+    pub(crate) fn leave(&mut self, now: Time) {
+        self.present = false;
+        self.messages.clear();
+        self.link.reset();
+        self.signals.close.notify_waiters();
+        self.disconnect(now, self.connection);
     }
 
     /// Queues a protocol message.
@@ -105,12 +118,12 @@ impl Peer {
         self.messages.shrink_to(2 * MESSAGES_LEN);
     }
 
-    /// There is a new connection, in place of an earlier one; `hello` goes first if it is there.
+    /// There is a new connection, in place of an earlier one; `answer` goes first if it is there.
     pub(crate) fn connect(
         &mut self,
         now: Time,
         socket: Rc<OwnedWriteHalf>,
-        hello: Option<&crate::hello::Hello>,
+        answer: Option<&Answer>,
     ) -> Result<u64, WireError> {
         self.signals.close.notify_waiters();
         self.connection += 1;
@@ -118,8 +131,8 @@ impl Peer {
         self.held.clear();
         self.out = BytesMut::new();
         self.socket = Some(socket);
-        if let Some(hello) = hello {
-            encode(&mut self.out, hello)?;
+        if let Some(answer) = answer {
+            encode(&mut self.out, answer)?;
         }
         let open = self.link.on_connected();
         self.put(now, &open)?;
@@ -149,6 +162,9 @@ impl Peer {
 
     /// Puts on the socket what is ready, as far as it takes it: one link message, one write.
     pub(crate) fn transmit(&mut self, now: Time, counters: &Counters) {
+        if !self.present {
+            return;
+        }
         if !self.messages.is_empty() {
             self.hand_over();
         }

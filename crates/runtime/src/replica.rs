@@ -348,6 +348,9 @@ impl<P: Hosted> Application<P> for Replica<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::application::Wishes;
+    use crate::clients::Clients;
+    use crate::peers::Peers;
     use meridian_core::{Effect, Event, NodeId, Outbox, Process};
     use meridian_multicast::{Output, PrimCast};
 
@@ -387,20 +390,19 @@ mod tests {
         let mut replica =
             Replica::<PrimCast>::new(ME, Patience::default(), told, Arc::new(Waiting::default()));
         let (mut ours, mut other) = (process(), process());
-        let mut commands = Vec::new();
         let (done, mut ended) = oneshot::channel();
         let (dest, payload) = (vec![ME.group], Bytes::new());
         let touches = meridian_multicast::Touches::All;
         let message = Outgoing { dest, payload, touches, after: Timestamp(0) };
-        let mut at =
-            At { now: Time(0), process: &ours, commands: &mut commands, peers: &[], me: ME };
+        let (now, me, peers) = (Time(0), ME, &Peers::default());
+        let (clients, wishes) = (&mut Clients::default(), &mut Wishes::default());
+        let mut at = At { now, process: &ours, me, peers, clients, wishes };
         replica.on_request(&mut at, Ask::Multicast { message, done });
-        let ts = deliver(&mut other, commands.pop().unwrap());
+        let ts = deliver(&mut other, wishes.commands.pop().unwrap());
         other.checkpoint().for_each(|record| drop(ours.recover(record)));
         let kept = Kept { position: Position(1), state: Bytes::new(), since: VecDeque::new() };
         let application = postcard::to_stdvec(&kept).unwrap().into();
-        let mut at =
-            At { now: Time(0), process: &ours, commands: &mut commands, peers: &[], me: ME };
+        let mut at = At { now, process: &ours, me, peers, clients, wishes };
         replica.on_output(&mut at, Output::Install { position: Position(1), application });
         assert!(ended.try_recv().is_err(), "others may be on their way to be told");
         Application::on_told(&mut replica, &mut at);

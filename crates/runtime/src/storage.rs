@@ -1,18 +1,20 @@
 //! Where a member keeps its records: nowhere, or in a directory.
 //!
-//! The directory holds `lock`, `incarnation` (a count of starts, as text) and the log in `wal`.
+//! The directory holds `lock`, `owner` (whose it is, as text), `incarnation` (a count of starts, as text)
+//! and the log in `wal`.
 
 use crate::application::{Application, Networked};
 use crate::disk::RealDisk;
 use crate::error::MemberError;
 use crate::journal;
 use crate::store::{Logged, Pieces, Store};
+use meridian_core::ProcessId;
 use rustix::fs::{FlockOperation, flock};
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 
 /// Where a member keeps its records.
@@ -37,27 +39,40 @@ impl Storage {
     }
 }
 
+/// Whose directory it is.
+pub(crate) struct Owner<'a> {
+    pub(crate) cluster: &'a str,
+    pub(crate) me: ProcessId,
+    pub(crate) kind: &'a str,
+}
+
+impl fmt::Display for Owner<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of cluster {:?}", self.me, self.cluster)?;
+        if self.kind.is_empty() { Ok(()) } else { write!(f, " with {}", self.kind) }
+    }
+}
+
 /// What was opened.
 pub(crate) struct Opened<P: Networked> {
     pub(crate) store: Option<Store<P>>,
+    /// Counts its starts, if it has a directory.
     pub(crate) incarnation: u64,
 }
 
 /// Opens what a member keeps and replays it.
 pub(crate) fn open<P: Networked, A: Application<P>>(
     storage: Storage,
+    owner: &Owner<'_>,
     wake: &Arc<Notify>,
     process: &mut P,
     application: &mut A,
 ) -> Result<Opened<P>, MemberError> {
     let Storage::Directory { path: dir, checkpoint_bytes } = storage else {
-        // Two of one name should differ, no more: the peers remember the first.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let incarnation = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).max(1);
-        return Ok(Opened { store: None, incarnation });
+        return Ok(Opened { store: None, incarnation: 0 });
     };
-    let (lock, incarnation) =
-        begin(&dir).map_err(|error| MemberError::Log(format!("{}: {error}", dir.display())))?;
+    let (lock, incarnation) = begin(&dir, owner)
+        .map_err(|error| MemberError::Log(format!("{}: {error}", dir.display())))?;
     let waker = wake.clone();
     let opened =
         journal::open(Arc::new(RealDisk), &dir.join("wal"), Arc::new(move || waker.notify_one()))
@@ -78,8 +93,8 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
     Ok(Opened { store: Some(store), incarnation })
 }
 
-/// Locks the directory and counts the start.
-fn begin(dir: &Path) -> io::Result<(File, u64)> {
+/// Locks the directory, says or checks whose it is, and counts the start.
+fn begin(dir: &Path, owner: &Owner<'_>) -> io::Result<(File, u64)> {
     fs::create_dir_all(dir)?;
     let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
@@ -91,11 +106,37 @@ fn begin(dir: &Path) -> io::Result<(File, u64)> {
         Err(error) => return Err(error),
     };
     let incarnation = last + 1;
-    let beside = path.with_extension("tmp");
-    let mut file = File::create(&beside)?;
-    file.write_all(format!("{incarnation}\n").as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, &path)?;
+    claim(dir, owner, last > 0)?;
+    write(&path, &incarnation.to_string())?;
     File::open(dir)?.sync_all()?;
     Ok((lock, incarnation))
+}
+
+/// Refuses a directory of another owner.
+fn claim(dir: &Path, owner: &Owner<'_>, used: bool) -> io::Result<()> {
+    let (path, owner) = (dir.join("owner"), owner.to_string());
+    match fs::read_to_string(&path) {
+        Ok(text) if text.trim_end() == owner => Ok(()),
+        Ok(text) => {
+            let text = text.trim_end();
+            Err(io::Error::other(format!("is the directory of {text}, not of {owner}")))
+        }
+        // One that was used before this file was written is taken on its word.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if used {
+                tracing::info!(dir = %dir.display(), %owner, "the directory is given an owner");
+            }
+            write(&path, &owner)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes a file as a whole or not at all, once its directory is synced.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let beside = path.with_extension("tmp");
+    let mut file = File::create(&beside)?;
+    file.write_all(format!("{text}\n").as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, path)
 }

@@ -32,6 +32,13 @@ pub enum WireError {
     Closed,
 }
 
+impl WireError {
+    /// Whether the other end is to blame for what it sent.
+    pub fn is_bad(&self) -> bool {
+        matches!(self, WireError::Frame(_) | WireError::Refused(_))
+    }
+}
+
 /// Takes frames off a socket.
 #[derive(Debug)]
 pub struct FrameReader {
@@ -65,17 +72,30 @@ impl FrameReader {
         }
     }
 
+    /// Waits for the body of a frame.
+    ///
+    /// # Errors
+    /// If the other end has gone, or what arrives is no frame.
+    pub async fn next_body(&mut self) -> Result<Bytes, WireError> {
+        loop {
+            if let Some(body) = self.buffered()? {
+                return Ok(body);
+            }
+            self.fill().await?;
+        }
+    }
+
     /// Waits for a frame with a value.
     ///
     /// # Errors
     /// If the other end has gone, or what arrives is no such frame.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<T, WireError> {
-        loop {
-            if let Some(body) = self.buffered()? {
-                return decode(&body);
-            }
-            self.fill().await?;
-        }
+        decode(&self.next_body().await?)
+    }
+
+    /// The socket, and what was read from it and is not taken yet.
+    pub(crate) fn into_parts(self) -> (OwnedReadHalf, BytesMut) {
+        (self.socket, BytesMut::from(&self.buffer[..]))
     }
 }
 

@@ -20,6 +20,9 @@ use tokio::net::TcpStream;
 
 const G0: GroupId = GroupId(0);
 const G1: GroupId = GroupId(1);
+/// What is said first on a connection: the version, the cluster, that a member calls.
+const VERSION: u16 = 2;
+const MEMBER: u8 = 0;
 
 /// Members that are not started yet, or were.
 struct Cluster {
@@ -178,14 +181,14 @@ async fn garbage_and_strangers_are_turned_away_and_counted() {
     let hello = |version: u16, cluster: &str| {
         let mut out = BytesMut::new();
         let (from, to) = (members[0].0.me(), member.me());
-        let hello = (version, cluster, from, to, 1u64, true);
+        let hello = (version, cluster, MEMBER, (from, to, 1u64, true));
         let body = postcard::to_stdvec(&hello).unwrap();
         frame::encode(&mut out, |into| into.extend_from_slice(&body)).unwrap();
         out
     };
-    let mut flipped = hello(1, "test");
+    let mut flipped = hello(VERSION, "test");
     *flipped.last_mut().unwrap() ^= 1;
-    let bad = [BytesMut::from(&[7u8; 100][..]), flipped, hello(1, "other"), hello(9, "test")];
+    let bad = [BytesMut::from(&[7u8; 100][..]), flipped, hello(VERSION, "other"), hello(9, "test")];
     for (count, bytes) in bad.iter().enumerate() {
         let mut stream = TcpStream::connect(member.address()).await.unwrap();
         stream.write_all(bytes).await.unwrap();
@@ -204,7 +207,7 @@ async fn garbage_from_a_peer_ends_the_connection_and_nothing_is_lost() {
     member.multicast(&[G0, G1], "x").await.unwrap();
     // Someone who says that it is the peer takes its place, and then says nonsense.
     let mut out = BytesMut::new();
-    let hello = (1u16, "test", members[0].0.me(), member.me(), 1u64, true);
+    let hello = (VERSION, "test", MEMBER, (members[0].0.me(), member.me(), 1u64, true));
     frame::encode(&mut out, |into| {
         into.extend_from_slice(&postcard::to_stdvec(&hello).unwrap());
     })

@@ -5,7 +5,7 @@ use super::cluster::Setup;
 use bytes::{BufMut, BytesMut};
 use hdrhistogram::Histogram;
 use meridian_core::{ClientId, GroupId, MessageId, ProcessId, Time};
-use meridian_multicast::{Delivery, Start, Timestamp, Touches};
+use meridian_multicast::{Delivery, Protocol, Start, Timestamp, Touches};
 use meridian_runtime::{Application, At, Networked};
 use rand::SeedableRng;
 use rand::seq::index;
@@ -124,26 +124,26 @@ impl Part {
 }
 
 /// How to ask a protocol what not all protocols tell.
-pub struct Ways<P: Networked> {
+pub struct Ways<P: Networked + Protocol> {
     /// Whether the process leads its group.
     pub leads: fn(&P) -> bool,
     /// The message that was not sent, and will not be, as a group is out of reach.
     pub refused: fn(&P::Output) -> Option<MessageId>,
 }
 
-impl<P: Networked> Clone for Ways<P> {
+impl<P: Networked + Protocol> Clone for Ways<P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Networked> Copy for Ways<P> {}
+impl<P: Networked + Protocol> Copy for Ways<P> {}
 
 /// After how long a client sends again when a message was refused.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// See the module's documentation.
-pub struct Client<P: Networked> {
+pub struct Client<P: Networked + Protocol> {
     setup: Arc<Setup>,
     control: Arc<Control>,
     /// Which of the clients this is.
@@ -165,7 +165,7 @@ pub struct Client<P: Networked> {
     parts: [Part; MEASURED],
 }
 
-impl<P: Networked> Client<P> {
+impl<P: Networked + Protocol> Client<P> {
     pub fn new(
         setup: Arc<Setup>,
         control: Arc<Control>,
@@ -318,7 +318,7 @@ impl<P: Networked> Client<P> {
     }
 }
 
-impl<P: Networked> Application<P> for Client<P> {
+impl<P: Networked + Protocol> Application<P> for Client<P> {
     type Request = Ask;
 
     fn on_request(&mut self, at: &mut At<'_, P>, ask: Ask) {

@@ -141,7 +141,7 @@ pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result
     }
 }
 
-async fn run_with<P: Networked + Send>(
+async fn run_with<P: Networked + meridian_multicast::Protocol + Send>(
     setup: Setup,
     make: impl Fn(ProcessId, &Groups) -> P,
     ways: Ways<P>,
@@ -164,7 +164,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn start<P: Networked + Send>(
+    async fn start<P: Networked + meridian_multicast::Protocol + Send>(
         setup: Arc<Setup>,
         make: impl Fn(ProcessId, &Groups) -> P,
         ways: Ways<P>,

@@ -1,0 +1,194 @@
+//! Connections of clients: what is to be answered on each.
+//!
+//! Answers of a batch are gathered, put into one frame and written at once. A client that asks and does not
+//! take its answers is not read any more, and in the end left: [`UNREAD_LEN`], [`UNTAKEN_MAX`].
+
+use crate::peer::Counters;
+use crate::wire::append;
+use bytes::{Buf, BytesMut};
+use meridian_core::frame::{self, MAX_BODY};
+use serde::Serialize;
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::Notify;
+
+/// While so many bytes of answers wait for a client, its requests are not read.
+const UNREAD_LEN: usize = 1 << 20;
+/// When more bytes of answers wait for a client, its connection is closed.
+const UNTAKEN_MAX: usize = 16 << 20;
+/// Buffers that are longer are given back when they are empty.
+const KEPT_LEN: usize = 64 << 10;
+
+/// Names a connection of a client; no other has the same name while a member runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId {
+    slot: u32,
+    /// Which use of the slot.
+    turn: u32,
+}
+
+/// How the tasks of a connection are told what happened.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    /// It ends.
+    pub(crate) close: Notify,
+    /// The socket did not take all.
+    pub(crate) blocked: Notify,
+    /// There is room for more answers.
+    pub(crate) room: Notify,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: Rc<OwnedWriteHalf>,
+    signals: Rc<Signals>,
+    /// Answers of this batch, one after the other.
+    answers: Vec<u8>,
+    /// Frames for the socket.
+    out: BytesMut,
+    /// Whether it is to be looked at when the batch ends.
+    touched: bool,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    turn: u32,
+    connection: Option<Connection>,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    touched: Vec<ConnectionId>,
+}
+
+impl Clients {
+    /// So many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// One more.
+    pub(crate) fn add(&mut self, socket: Rc<OwnedWriteHalf>) -> (ConnectionId, Rc<Signals>) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).expect("sockets are fewer")
+        });
+        let signals = Rc::<Signals>::default();
+        let (answers, out) = (Vec::new(), BytesMut::new());
+        let place = &mut self.slots[slot as usize];
+        let signalled = signals.clone();
+        place.connection =
+            Some(Connection { socket, signals: signalled, answers, out, touched: false });
+        (ConnectionId { slot, turn: place.turn }, signals)
+    }
+
+    /// It is gone.
+    pub(crate) fn remove(&mut self, id: ConnectionId) {
+        if self.get(id).is_some() {
+            let slot = &mut self.slots[id.slot as usize];
+            slot.connection = None;
+            slot.turn += 1;
+            self.free.push(id.slot);
+        }
+    }
+
+    fn get(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        slot.connection.as_mut().filter(|_| slot.turn == id.turn)
+    }
+
+    /// Queues an answer; whether there still is such a connection.
+    pub(crate) fn answer<T: Serialize>(&mut self, id: ConnectionId, answer: &T) -> bool {
+        let Some(connection) = self.get(id) else { return false };
+        let before = connection.answers.len();
+        append(&mut connection.answers, answer);
+        if connection.answers.len() > MAX_BODY {
+            let last = connection.answers.split_off(before);
+            connection.enframe();
+            connection.answers = last;
+        }
+        if !std::mem::replace(&mut connection.touched, true) {
+            self.touched.push(id);
+        }
+        true
+    }
+
+    /// Whether so much waits for a client that nothing more is to be read from it.
+    pub(crate) fn is_full(&mut self, id: ConnectionId) -> bool {
+        self.get(id).is_some_and(|one| one.out.len() + one.answers.len() > UNREAD_LEN)
+    }
+
+    /// Writes what was answered in this batch, as far as sockets take it.
+    pub(crate) fn transmit(&mut self, counters: &Counters) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in touched.drain(..) {
+            self.transmit_to(id, counters);
+        }
+        self.touched = touched;
+    }
+
+    /// Writes what waits for a client, as far as its socket takes it.
+    pub(crate) fn transmit_to(&mut self, id: ConnectionId, counters: &Counters) {
+        let Some(connection) = self.get(id) else { return };
+        connection.touched = false;
+        if !connection.answers.is_empty() {
+            connection.enframe();
+            counters.frames.fetch_add(1, Ordering::Relaxed);
+        }
+        match connection.write(counters) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if connection.out.len() > UNTAKEN_MAX {
+                    tracing::info!("a client does not take its answers: closed");
+                    connection.signals.close.notify_one();
+                } else {
+                    connection.signals.blocked.notify_one();
+                }
+            }
+            Err(_) => connection.signals.close.notify_one(), // It has gone, no more.
+        }
+        if connection.out.len() <= UNREAD_LEN {
+            connection.signals.room.notify_one();
+        }
+    }
+}
+
+impl Connection {
+    /// Puts the answers into a frame, or drops one that is too long: who gives it checks that.
+    fn enframe(&mut self) {
+        let framed = frame::encode(&mut self.out, |into| into.extend_from_slice(&self.answers));
+        if let Err(error) = framed {
+            tracing::error!(%error, "an answer cannot be sent");
+            self.signals.close.notify_one();
+        }
+        self.answers.clear();
+        if self.answers.capacity() > KEPT_LEN {
+            self.answers = Vec::new();
+        }
+    }
+
+    fn write(&mut self, counters: &Counters) -> io::Result<()> {
+        while !self.out.is_empty() {
+            let written = match self.socket.try_write(&self.out) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                written => written?,
+            };
+            counters.writes.fetch_add(1, Ordering::Relaxed);
+            counters.bytes.fetch_add(written as u64, Ordering::Relaxed);
+            if written < self.out.len() {
+                self.out.advance(written);
+            } else {
+                self.out.clear();
+                if self.out.capacity() > KEPT_LEN {
+                    self.out = BytesMut::new();
+                }
+            }
+        }
+        Ok(())
+    }
+}
