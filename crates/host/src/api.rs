@@ -167,6 +167,25 @@ pub struct NodeStatus {
     pub bad_frames: u64,
     /// Peers that it has a connection to now.
     pub connected: Vec<NodeId>,
+    /// The version of the configuration that it follows.
+    pub configured: u64,
+    /// Its replica of the configuration, if it keeps that.
+    pub keeper: Option<KeeperStatus>,
+}
+
+/// How a replica of the configuration is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperStatus {
+    /// Whether it leads.
+    pub leads: bool,
+    /// Whether it takes part: not as long as it has no memory.
+    pub takes_part: bool,
+    /// So many changes it has executed.
+    pub executed: Position,
+    /// The nodes that keep the configuration, as far as it knows.
+    pub members: Vec<NodeId>,
+    /// Why it has stopped.
+    pub stopped: Option<String>,
 }
 
 /// How a replica is.

@@ -58,6 +58,12 @@ pub enum ServerError {
         /// What is wrong with it.
         why: String,
     },
+    /// The replica of the configuration does not start.
+    #[error("the configuration: {0}")]
+    Configuration(String),
+    /// The node was removed from its cluster.
+    #[error("node {0} was removed from the cluster: its directory is of no more use")]
+    Removed(String),
     /// The log cannot be opened, or refused a write or a sync: nobody knows what was kept.
     #[error("the log: {0}")]
     Log(String),
@@ -84,6 +90,8 @@ impl ServerError {
             | ServerError::Directory { .. }
             | ServerError::Cluster { .. }
             | ServerError::Locked(_)
+            | ServerError::Configuration(_)
+            | ServerError::Removed(_)
             | ServerError::Address { .. } => 2,
             ServerError::System { .. } => 1,
         }

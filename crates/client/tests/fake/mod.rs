@@ -291,6 +291,8 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             blocks: (0, 0),
             bad_frames: 0,
             connected: Vec::new(),
+            configured: 0,
+            keeper: None,
         }),
     }
 }
