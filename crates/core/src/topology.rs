@@ -69,6 +69,9 @@ pub struct Kept {
     pub version: u64,
     /// The nodes that keep the configuration, by name, and where they listen for that.
     pub replicas: BTreeMap<String, String>,
+    /// Those that kept it first, if others do now: each replica begins with these, and learns of the others from them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub first: BTreeMap<String, String>,
     /// The groups whose members have changed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Membership>,

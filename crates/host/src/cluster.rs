@@ -342,7 +342,17 @@ fn set_replicas(file: &mut ClusterFile, replicas: BTreeMap<String, String>) -> C
     match replicas.keys().find(|name| !stays(name)) {
         Some(name) => Err(format!("no node {name}")),
         None => {
-            file.configuration.replicas = replicas;
+            let kept = &mut file.configuration;
+            let others = !kept.replicas.is_empty() && !replicas.keys().eq(kept.replicas.keys());
+            if others && kept.first.is_empty() {
+                kept.first.clone_from(&kept.replicas);
+            }
+            for (name, address) in &mut kept.first {
+                if let Some(moved) = replicas.get(name) {
+                    address.clone_from(moved);
+                }
+            }
+            kept.replicas = replicas;
             Ok(None)
         }
     }
@@ -561,6 +571,13 @@ mod tests {
         cluster.change(Request::SetReplicas(replicas));
         let Reply::Refused(why) = cluster.change(remove("us-1")) else { panic!("{cluster:?}") };
         assert!(why.contains("keeps the configuration"), "{why}");
+        let of =
+            |name: &str, address: &str| BTreeMap::from([(name.to_string(), address.to_string())]);
+        cluster.change(Request::SetReplicas(of("us-1", "here:7")));
+        assert!(cluster.file().unwrap().configuration.first.is_empty(), "it has moved, no more");
+        cluster.change(Request::SetReplicas(of("us-2", "here:8")));
+        assert_eq!(cluster.file().unwrap().configuration.first, of("us-1", "here:7"));
+        assert_eq!(cluster.change(remove("us-1")), done(5, None));
     }
 
     #[test]

@@ -165,16 +165,17 @@ pub(crate) async fn keep(
     topology: &Topology,
     me: NodeId,
 ) -> Result<Option<Replica<Cluster>>, ServerError> {
-    let replicas = &file.configuration.replicas;
-    let Some(address) = replicas.get(&topology.node(me).name) else { return Ok(None) };
+    let kept = &file.configuration;
+    let Some(address) = kept.replicas.get(&topology.node(me).name) else { return Ok(None) };
     let of =
         |(name, address): (&String, &String)| Some((topology.node_named(name)?, address.clone()));
-    let members: BTreeMap<_, _> = replicas.iter().filter_map(of).collect();
+    let first = if kept.first.is_empty() { &kept.replicas } else { &kept.first };
+    let members: BTreeMap<_, _> = first.iter().filter_map(of).collect();
     let delay = |node: &NodeId| {
         let one_way = topology.delay(topology.node(me).region, topology.node(*node).region);
         (*node, Delay { one_way, jitter_percent: 0.0 })
     };
-    let delays = members.keys().filter(|node| **node != me).map(delay).collect();
+    let delays = topology.present().filter(|node| *node != me).map(|node| delay(&node)).collect();
     let storage = Storage::directory(dir.join(DIRECTORY));
     let options = Options::new(name_of(file.cluster), me, members, storage);
     let farthest = topology.one_way.values().max().copied().unwrap_or_default();
@@ -271,7 +272,7 @@ async fn on_newer<P: Service>(
         Err(error) => return tracing::error!(%error, "the configuration makes no sense"),
     };
     if topology.is_gone(shared.me) {
-        tracing::info!("removed from the cluster: stopping");
+        shared.configured(Arc::new(topology));
         shared.stopping.set(true);
         return shared.wake.notify_one();
     }

@@ -80,8 +80,11 @@ pub enum ServerError {
     },
 }
 
+/// What a server exits with that was removed from its cluster.
+pub const REMOVED_CODE: u8 = 4;
+
 impl ServerError {
-    /// What the process of the operating system should exit with: 3 if the disk failed under way
+    /// What the process of the operating system should exit with: 4 if the node was removed, 3 if the disk failed under way
     /// (or was found damaged), 2 if the server cannot start as it is configured, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -91,8 +94,8 @@ impl ServerError {
             | ServerError::Cluster { .. }
             | ServerError::Locked(_)
             | ServerError::Configuration(_)
-            | ServerError::Removed(_)
             | ServerError::Address { .. } => 2,
+            ServerError::Removed(_) => REMOVED_CODE,
             ServerError::System { .. } => 1,
         }
     }

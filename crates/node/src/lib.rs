@@ -31,6 +31,6 @@ pub mod storage;
 
 pub use config::{NodeFile, prepare};
 pub use configuration::{Keepers, KeepersError};
-pub use error::ServerError;
+pub use error::{REMOVED_CODE, ServerError};
 pub use server::{ServerOptions, run, serve};
 pub use service::Service;

@@ -121,7 +121,9 @@ pub fn serve<P: Service>(
             spawn(configuration::follow(shared.clone(), file, keeper));
         }
         let driver = Driver::new(process, shared.clone(), journal)?.run();
-        let stopper = async {
+        let stopping = shared.clone();
+        let stopper = async move {
+            let shared = stopping;
             let stopped = stop.await;
             shared.stopping.set(true);
             shared.wake.notify_one();
@@ -131,11 +133,13 @@ pub fn serve<P: Service>(
                 Err(error) => error,
             }
         };
-        tokio::select! {
+        let ended = tokio::select! {
             biased;
             ended = driver => ended,
             error = stopper => Err(error),
-        }
+        };
+        let removed = shared.topology().is_gone(me);
+        ended.and(if removed { Err(ServerError::Removed(shared.name_of(me))) } else { Ok(()) })
     });
     if let Err(error) = &ended {
         tracing::error!(%error, "stopped");
