@@ -3,6 +3,8 @@
 
 mod history;
 mod multicast;
+mod paxos;
+mod plot;
 mod workload;
 
 use crate::output::{self, Row};
@@ -52,6 +54,18 @@ Examples:
   meridian bench multicast --layout wan-distributed --seconds 20
   meridian bench multicast --rtt g=90,r=5 --cut 2 --seconds 15")]
     Multicast(multicast::MulticastArgs),
+    /// Requests to a replicated service, over TCP: each replica a process of its own
+    #[command(after_help = "\
+The replicas run on 127.0.0.1, each in a process of its own with a directory of its own; the clients are in
+this process, each with one request under way, and ask the leader. The service answers 8 bytes. At the end all
+replicas must have given the same replies, or the command fails.
+
+Examples:
+  meridian bench paxos
+  meridian bench paxos --mode crash-stop --clients 1500
+  meridian bench paxos --rtt 100 --wnd 20 --clients 1200
+  meridian bench paxos figures --out figures")]
+    Paxos(paxos::PaxosArgs),
 }
 
 /// How to measure.
@@ -128,6 +142,7 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     match command {
         BenchCommand::Fs(args) => run_fs(args),
         BenchCommand::Multicast(args) => multicast::run(args),
+        BenchCommand::Paxos(args) => paxos::run(args),
     }
 }
 

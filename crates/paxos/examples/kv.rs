@@ -1,11 +1,9 @@
-//! A map of words to words on three replicas over TCP. One is killed; the map goes on.
-//! `cargo run -p meridian-paxos --example kv`
+//! A map on three replicas over TCP. One is killed; the map goes on. `cargo run -p meridian-paxos --example kv`
 
 use bytes::Bytes;
 use meridian_core::NodeId;
 use meridian_paxos::{Consistency, Service};
-use meridian_runtime::smr::{Client, Options, Replica};
-use meridian_runtime::{Listen, Storage};
+use meridian_runtime::{Listen, Storage, smr};
 use std::{collections::BTreeMap, error::Error, net::TcpListener};
 
 /// A request is `word=meaning`, the reply what it meant before. A question is a word.
@@ -41,10 +39,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     for (me, listen) in sockets {
         let storage = Storage::directory(data.join(me.0.to_string()));
-        let options = Options { listen, ..Options::new("kv", me, members.clone(), storage) };
-        replicas.push(Replica::start(options, Map::default()).await?);
+        let options =
+            smr::Options { listen, ..smr::Options::new("kv", me, members.clone(), storage) };
+        replicas.push(smr::Replica::start(options, Map::default()).await?);
     }
-    let mut client = Client::connect("kv", members.values()).await?;
+    let mut client = smr::Client::connect("kv", members.values()).await?;
     println!("dog meant {:?} before", client.execute("dog=Hund").await?);
     while !replicas[0].status().await?.leading {
         replicas.rotate_left(1);
@@ -53,5 +52,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     replicas.remove(0).close().await?;
     println!("dog meant {:?} before", client.execute("dog=chien").await?);
     println!("dog means {:?} now", client.read("dog", Consistency::Linearizable).await?);
+    for replica in replicas {
+        replica.close().await?;
+    }
     Ok(std::fs::remove_dir_all(data)?)
 }

@@ -33,6 +33,13 @@ struct Download {
     tries: u32,
 }
 
+impl Download {
+    /// From the beginning, of the last snapshot that `from` has.
+    fn of(from: NodeId) -> Download {
+        Download { from, part: Part::default(), bytes: Vec::new(), tries: 0 }
+    }
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CatchUp {
@@ -74,7 +81,8 @@ impl<S: Service> Paxos<S> {
             Phase::Recovering(recovering) => recovering.target(),
             _ => self.proposer.as_ref().map_or(Instance(0), |proposer| proposer.decided),
         };
-        next < wanted
+        self.machine.is_blank()
+            || next < wanted
             || next < self.catch_up.decided
             || next.0 + self.options.window < self.catch_up.highest.0
     }
@@ -121,6 +129,12 @@ impl<S: Service> Paxos<S> {
     }
 
     fn query(&mut self, now: Time, periodic: bool, out: &mut Outbox<Self>) {
+        if self.machine.is_blank()
+            && self.catch_up.download.is_none()
+            && let Some(from) = self.best_replica()
+        {
+            self.catch_up.download = Some(Download::of(from));
+        }
         let snapshot =
             self.catch_up.download.as_ref().map(|download| (download.from, download.part));
         let to = match snapshot {
@@ -201,7 +215,8 @@ impl<S: Service> Paxos<S> {
         self.send(from, response, out);
     }
 
-    fn send_part(&self, to: NodeId, part: Part, out: &mut Outbox<Self>) {
+    fn send_part(&mut self, to: NodeId, part: Part, out: &mut Outbox<Self>) {
+        self.machine.keep_one();
         let snapshots = &self.machine.snapshots;
         let wanted = snapshots.iter().find(|snapshot| snapshot.position == part.position);
         let (snapshot, offset) = match (wanted, snapshots.back()) {
@@ -232,10 +247,9 @@ impl<S: Service> Paxos<S> {
         if self.catch_up.asked.is_some_and(|(node, _)| node == from) {
             self.catch_up.asked = None;
         }
-        if snapshot_only {
+        if snapshot_only || self.machine.is_blank() {
             if self.catch_up.download.is_none() {
-                let part = Part::default();
-                self.catch_up.download = Some(Download { from, part, bytes: Vec::new(), tries: 0 });
+                self.catch_up.download = Some(Download::of(from));
             }
             return self.query(now, false, out);
         }
@@ -302,6 +316,9 @@ impl<S: Service> Paxos<S> {
                 self.log.truncate(self.machine.next());
                 if self.options.recovery == Recovery::FullSs {
                     out.note(Record::Snapshot(bytes));
+                }
+                if self.phase == Phase::Joining {
+                    self.take_part(out);
                 }
                 self.after_execution(now, out);
                 self.execute(now, out);

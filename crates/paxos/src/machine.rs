@@ -79,6 +79,9 @@ pub(crate) struct Machine<S> {
     bytes_since: usize,
     /// Whether the members changed since this was last asked.
     members_changed: bool,
+    /// Of a replica that comes later, before it has a snapshot: it does not know who the first members were, so it
+    /// must not execute from the beginning.
+    blank: bool,
 }
 
 /// The replica that gave a client its identity.
@@ -87,7 +90,7 @@ pub(crate) fn granted_by(client: ClientId) -> NodeId {
 }
 
 impl<S: Service> Machine<S> {
-    pub fn new(service: S, configurations: Configurations) -> Machine<S> {
+    pub fn new(service: S, configurations: Configurations, blank: bool) -> Machine<S> {
         let state = State {
             instance: Instance(0),
             skip: 0,
@@ -104,7 +107,13 @@ impl<S: Service> Machine<S> {
             snapshots: VecDeque::new(),
             bytes_since: 0,
             members_changed: true,
+            blank,
         }
+    }
+
+    /// Whether it has no state before it gets a snapshot.
+    pub fn is_blank(&self) -> bool {
+        self.blank
     }
 
     pub fn service(&self) -> &S {
@@ -167,12 +176,13 @@ impl<S: Service> Machine<S> {
             }
             self.execute_one(&request, options, mutation, told);
             self.state.skip = at + 1;
-            self.ask_for_snapshot(options, mutation);
+            self.ask_for_snapshot(options, mutation, false);
         }
         self.state.instance = self.state.instance.next();
         self.state.skip = 0;
         self.bytes_since += ENTRY_LEN + batch.len();
-        self.state.configurations.forget_before(self.state.instance);
+        // Who was a member of no later instance is one no more.
+        self.members_changed |= self.state.configurations.forget_before(self.state.instance);
         if self.state.instance.0.is_multiple_of(options.digest_every) {
             self.note_digest();
         }
@@ -258,9 +268,9 @@ impl<S: Service> Machine<S> {
         }
     }
 
-    /// Asks the service whether it wants a snapshot of this moment.
-    pub fn ask_for_snapshot(&mut self, options: &Options, mutation: Mutation) {
-        let hint = self.hint(options);
+    /// Asks the service whether it wants a snapshot of this moment; urgently if the log is `full`.
+    pub fn ask_for_snapshot(&mut self, options: &Options, mutation: Mutation, full: bool) {
+        let hint = if full && self.bytes_since > 0 { Hint::Force } else { self.hint(options) };
         if self.service.wants_snapshot(hint) {
             self.bytes_since = 0;
             self.keep(self.image(mutation));
@@ -274,6 +284,13 @@ impl<S: Service> Machine<S> {
         }
         let image = Image { state, service: self.service.snapshot() };
         postcard::to_stdvec(&image).expect("writing to memory").into()
+    }
+
+    /// Makes a snapshot if there is none: somebody cannot begin without.
+    pub fn keep_one(&mut self) {
+        if self.snapshots.is_empty() && !self.blank {
+            self.keep(self.checkpoint());
+        }
     }
 
     fn keep(&mut self, bytes: Bytes) {
@@ -294,11 +311,12 @@ impl<S: Service> Machine<S> {
         let no = |error: String| Stopped::Snapshot(error);
         let image: Image = postcard::from_bytes(bytes).map_err(|error| no(error.to_string()))?;
         let reached = |state: &State| (state.instance, state.skip);
-        if reached(&image.state) <= reached(&self.state) {
+        if !self.blank && reached(&image.state) <= reached(&self.state) {
             return Ok(false);
         }
         self.service.restore(&image.service).map_err(no)?;
         self.state = image.state;
+        self.blank = false;
         self.members_changed = true;
         self.bytes_since = 0;
         self.digests.clear();

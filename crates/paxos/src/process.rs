@@ -30,6 +30,8 @@ pub(crate) const BATCH: Token = Token(1);
 pub(crate) enum Phase {
     /// It was made, and maybe replays.
     New,
+    /// It comes later, and has no snapshot yet to begin with.
+    Joining,
     /// It has lost its memory, and asks for it.
     Recovering(Recovering),
     /// It takes part.
@@ -99,7 +101,8 @@ impl<S: Service> Paxos<S> {
     /// A replica that has nothing on its disk yet.
     ///
     /// `configuration` are the members that the service begins with; for a replica that comes later, others
-    /// that are members now: it is none until it is added ([`crate::Change`]). `seed` must differ between any two
+    /// that are members now and not itself: it begins with a snapshot of one of them, and is none until it is added
+    /// ([`crate::Change`]). `seed` must differ between any two
     /// starts of replicas.
     ///
     /// # Panics
@@ -112,6 +115,7 @@ impl<S: Service> Paxos<S> {
         seed: u64,
     ) -> Paxos<S> {
         options.validate().unwrap_or_else(|error| panic!("{error}"));
+        let comes_later = !configuration.contains(me.node);
         Paxos {
             me: me.node,
             group: me.group,
@@ -123,7 +127,7 @@ impl<S: Service> Paxos<S> {
             epoch: 0,
             epochs: Epochs::new(),
             log: Log::default(),
-            machine: Machine::new(service, Configurations::new(configuration)),
+            machine: Machine::new(service, Configurations::new(configuration), comes_later),
             proposer: None,
             detector: Detector::default(),
             requests: Requests::default(),
@@ -172,6 +176,11 @@ impl<S: Service> Paxos<S> {
             under_way: self.proposer.as_ref().map_or(0, |p| p.next.0.saturating_sub(next.0)),
             members: self.machine.configurations().last().clone(),
         }
+    }
+
+    /// The members of all instances that are open here: a majority of each must keep its memory.
+    pub fn open_members(&self) -> impl Iterator<Item = &Configuration> + '_ {
+        self.machine.configurations().since(self.machine.next())
     }
 
     /// The digest of all replies until now: equal at replicas that have executed equally many requests.
@@ -263,6 +272,8 @@ impl<S: Service> Paxos<S> {
                 return self.stop(Stopped::LostMemory, out);
             }
             self.phase = Phase::Recovering(Recovering::default());
+        } else if self.machine.is_blank() {
+            self.phase = Phase::Joining;
         } else {
             self.take_part(out);
             self.execute(now, out);
@@ -273,6 +284,7 @@ impl<S: Service> Paxos<S> {
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
         match &self.phase {
             Phase::New | Phase::Stopped(_) => return,
+            Phase::Joining => {}
             Phase::Recovering(_) => self.ask_for_memory(now, out),
             Phase::Active => {
                 self.watch(now, out);
@@ -284,7 +296,7 @@ impl<S: Service> Paxos<S> {
         self.catch_up_on_tick(now, out);
         if self.log.bytes() > self.options.log_bytes_max {
             // It did not want one after any request; without one there will be no more requests.
-            self.machine.ask_for_snapshot(&self.options, self.mutation);
+            self.machine.ask_for_snapshot(&self.options, self.mutation, true);
         }
         self.truncate_log();
         out.timer(now + self.tick_after(), TICK);
@@ -395,10 +407,16 @@ impl<S: Service> Paxos<S> {
         self.try_lead(now, out);
     }
 
-    /// Forgets what only those need who are behind the snapshot before the last.
+    /// Forgets what only those need who are behind the snapshot before the last; of a log that is too long also
+    /// what those need who are behind the last.
     fn truncate_log(&mut self) {
         if self.machine.snapshots.len() > 1 {
             self.log.truncate(self.machine.snapshots[0].instance);
+        }
+        if let Some(last) = self.machine.snapshots.back()
+            && self.log.bytes() > self.options.log_bytes_max
+        {
+            self.log.truncate(last.instance);
         }
     }
 

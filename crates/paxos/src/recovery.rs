@@ -147,7 +147,7 @@ impl<S: Service> Paxos<S> {
         else {
             return;
         };
-        if next < *target {
+        if next < *target || self.machine.is_blank() {
             return;
         }
         let votes = std::mem::take(votes);

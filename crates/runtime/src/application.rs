@@ -144,6 +144,11 @@ impl<P: Networked> At<'_, P> {
         self.clients.answer(client, answer)
     }
 
+    /// Whether so much waits for a client to take it that it should be told to ask again.
+    pub fn is_stuffed(&mut self, client: ConnectionId) -> bool {
+        self.clients.is_stuffed(client)
+    }
+
     /// From now on the other members are these, at these addresses; this one may be among them. Of each
     /// two the one with the smaller id calls.
     pub fn set_peers(&mut self, peers: BTreeMap<ProcessId, String>) {

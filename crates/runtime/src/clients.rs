@@ -1,7 +1,8 @@
 //! Connections of clients: what is to be answered on each.
 //!
 //! Answers of a batch are gathered, put into one frame and written at once. A client that asks and does not
-//! take its answers is not read any more, and in the end left: [`UNREAD_LEN`], [`UNTAKEN_MAX`].
+//! take its answers is not read any more, then gets only short ones, and in the end is left: [`UNREAD_LEN`],
+//! [`STUFFED_LEN`], [`UNTAKEN_MAX`].
 
 use crate::peer::Counters;
 use crate::wire::append;
@@ -16,6 +17,8 @@ use tokio::sync::Notify;
 
 /// While so many bytes of answers wait for a client, its requests are not read.
 const UNREAD_LEN: usize = 1 << 20;
+/// While so many bytes of answers wait for a client, it should be told to ask again.
+const STUFFED_LEN: usize = 8 << 20;
 /// When more bytes of answers wait for a client, its connection is closed.
 const UNTAKEN_MAX: usize = 16 << 20;
 /// Buffers that are longer are given back when they are empty.
@@ -116,6 +119,11 @@ impl Clients {
             self.touched.push(id);
         }
         true
+    }
+
+    /// Whether so much waits for a client that it should be told to ask again.
+    pub(crate) fn is_stuffed(&mut self, id: ConnectionId) -> bool {
+        self.get(id).is_some_and(|one| one.out.len() + one.answers.len() > STUFFED_LEN)
     }
 
     /// Whether so much waits for a client that nothing more is to be read from it.

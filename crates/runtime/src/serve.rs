@@ -39,8 +39,8 @@ pub(crate) async fn serve<P: Networked, A: Application<P>>(
         ended = unblock(local, client, &signals, &writer) => never(ended),
     };
     tracing::debug!(me = %local.me, %from, why = %ended, "a client's connection ended");
-    local.remove_client(client, Some(&ended).filter(|why| why.is_bad()));
     local.blame(from, &ended);
+    local.remove_client(client, Some(&ended).filter(|why| why.is_bad()));
     if ended.is_bad()
         && let Some(writer) = Rc::into_inner(writer)
     {

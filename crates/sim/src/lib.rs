@@ -16,10 +16,11 @@
 //! | [`changes`] | trials in which members change, or keep nothing on disk |
 //! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`files`] | clients that use the file system of whole nodes |
+//! | [`paxos`] | replicated state machines under faults, and a network that loses and repeats |
 //! | [`search`] | many short runs of any multicast protocol |
 //! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
 //!
-//! Time and loss are simulated; that a network repeats or reorders packets is not: it is what
+//! Time and loss are simulated; that a network repeats or reorders packets is only for [`paxos`]: it is what
 //! [`meridian_core::link`] hides from every process, and is tested there.
 #![forbid(unsafe_code)]
 
@@ -32,6 +33,7 @@ pub mod history;
 mod link;
 mod manner;
 mod owner;
+pub mod paxos;
 pub mod plain;
 pub mod planted;
 pub mod replica;

@@ -57,6 +57,12 @@ pub trait Owner<P: Process> {
         true
     }
 
+    /// Whether `at` may crash now, with these processes up: not if more would then be lost than what is promised
+    /// to survive.
+    fn may_crash(&self, _at: P::Peer, _processes: &[(P::Peer, &P)]) -> bool {
+        true
+    }
+
     /// Called after each event with the process that stepped; `durable` tells whether all that it
     /// has persisted is, so that no crash can undo its state.
     ///

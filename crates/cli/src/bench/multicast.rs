@@ -7,14 +7,13 @@
 //! | `client` | who sends and measures |
 //! | `layout` | how far members are from each other |
 //! | `endure` | very many messages, while a replica is away: each in a process of its own |
-//! | `figures`, `plot` | the thesis's figures |
+//! | `figures` | the thesis's figures |
 
 mod client;
 mod cluster;
 mod endure;
 mod figures;
 mod layout;
-mod plot;
 
 use crate::output::{self, Row};
 use anyhow::ensure;

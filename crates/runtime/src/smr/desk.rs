@@ -13,10 +13,12 @@ use tokio::sync::{oneshot, watch};
 /// So many clients may share a connection.
 const SHARED_MAX: usize = 100_000;
 
+type Look<S> = Box<dyn FnOnce(&Paxos<S>) + Send>;
+
 /// What its handle asks a replica.
 pub(crate) enum Ask<S> {
     /// A look at the process.
-    Look(Box<dyn FnOnce(&Paxos<S>) + Send>),
+    Look(Look<S>),
     /// Whether it serves: told once it has its memory, or never will.
     Serving(oneshot::Sender<()>),
 }
@@ -132,6 +134,7 @@ impl<S: Service> Desk<S> {
         if is_long(&answer) {
             at.answer(connection, &Told::LongReply { client, sequence });
         } else {
+            let answer = if at.is_stuffed(connection) { Answer::Busy } else { answer };
             at.answer(connection, &Told::Reply { client, sequence, answer });
         }
     }
@@ -181,6 +184,7 @@ impl<S: Service> Application<Paxos<S>> for Desk<S> {
                 if is_long(&answer) {
                     at.answer(connection, &Told::LongAnswer { token });
                 } else {
+                    let answer = if at.is_stuffed(connection) { Answer::Busy } else { answer };
                     at.answer(connection, &Told::Read { token, answer });
                 }
             }

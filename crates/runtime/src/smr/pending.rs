@@ -267,8 +267,8 @@ mod tests {
     use super::*;
     use meridian_paxos::Kind;
 
-    #[tokio::test(start_paused = true)]
-    async fn another_replica_is_asked_after_three_times_the_usual_time() {
+    #[test]
+    fn another_replica_is_asked_after_three_times_the_usual_time() {
         let mut pace = Pace::default();
         assert_eq!(pace.timeout(), Duration::from_millis(500));
         for _ in 0..200 {

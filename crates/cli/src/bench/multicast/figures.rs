@@ -2,8 +2,8 @@
 
 use super::cluster::{self, Outcome, Protocol, Setup};
 use super::layout::Layout;
-use super::plot::{Curve, Labels, distribution, latency_over_throughput};
 use super::{Figures, WARM_UP_MAX};
+use crate::bench::plot::{Curve, Labels, distribution, latency_over_throughput};
 use crate::output;
 use anyhow::Context;
 use clap::Args;

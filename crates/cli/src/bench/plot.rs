@@ -56,6 +56,14 @@ pub fn distribution(path: &Path, labels: &Labels<'_>, curves: &[Curve]) -> anyho
     draw(path, labels, curves, (Tens(0.0, x_max), Tens(0.0, 1.0)), Legend::LowerRight)
 }
 
+/// Anything over anything, both from 0.
+pub fn linear(path: &Path, labels: &Labels<'_>, curves: &[Curve]) -> anyhow::Result<()> {
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let x_max = points().map(|point| point.0).fold(1e-3, f64::max) * 1.05;
+    let y_max = points().map(|point| point.1).fold(1e-3, f64::max) * 1.1;
+    draw(path, labels, curves, (Tens(0.0, x_max), Tens(0.0, y_max)), Legend::LowerRight)
+}
+
 fn draw<Y>(
     path: &Path,
     labels: &Labels<'_>,
@@ -224,6 +232,7 @@ mod tests {
         }
         assert!(svg.matches("<polyline").count() >= 2);
         distribution(&path, &labels, &curves).unwrap();
+        linear(&path, &labels, &curves).unwrap();
     }
 
     #[test]

@@ -1,0 +1,448 @@
+//! A trial: clients, faults and changes of the members for a while; then all heals, and a judgement. The tests and
+//! `meridian sim paxos` run the same one: [`run`].
+
+use super::clients::{Clients, Counts, Manner, process};
+use super::lossy::{Loss, Lossy};
+use super::service::Registers;
+use super::watch::Watch;
+use crate::checkers::Violation;
+use crate::faults::Faults;
+use crate::trial::said;
+use crate::world::{Random, Setup, World};
+use meridian_core::{NodeId, ProcessId, Time};
+use meridian_paxos::{
+    Change, ClientIds, Configuration, Leases, Mutation, Options, Paxos, Recovery, Routing, Status,
+};
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The world of a trial.
+pub type Cluster = World<Lossy, Clients>;
+
+/// How long clients begin requests and faults happen.
+const FAULTS: Duration = Duration::from_millis(2500);
+/// How long it may take then until all is answered and all are level: some elections, some repeats.
+const PEACE: Duration = Duration::from_secs(30);
+/// Nodes from this number on come later.
+const LATER: u16 = 10;
+/// So many come later at most.
+const LATER_MAX: u16 = 6;
+/// Snapshots of the service are no longer, in bytes.
+const SNAPSHOT_BYTES: usize = 8 << 10;
+/// How far a clock is ahead of that of the last start at each start.
+const CLOCK_STEP: Duration = Duration::from_secs(3600);
+
+/// What a trial is made of. What is `None` is drawn from the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Trial {
+    /// What survives a crash.
+    pub recovery: Option<Recovery>,
+    /// How many replicas there are at first.
+    pub replicas: Option<u16>,
+    /// What is done with requests at a follower.
+    pub routing: Option<Routing>,
+    /// Whether leases are used.
+    pub leases: Option<bool>,
+    /// Whether members change.
+    pub changes: Option<bool>,
+    /// What may go wrong, but for clocks: these depend on options.
+    pub faults: Option<Faults>,
+    /// How bad the network is.
+    pub loss: Option<Loss>,
+    /// A planted bug.
+    #[doc(hidden)]
+    pub mutation: Mutation,
+    /// Whether all events are printed.
+    pub trace: bool,
+    /// Whether the hash of the trace covers the contents of messages.
+    pub deep: bool,
+}
+
+/// What a trial was, once all is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// How many replicas there are at first.
+    pub replicas: u16,
+    /// How they behave.
+    pub options: Options,
+    /// How clients behave.
+    pub manner: Manner,
+    /// Whether members change.
+    pub changes: bool,
+    /// Whether links are slow and uneven.
+    pub slow: bool,
+    /// Whether flushes take long.
+    pub slow_disks: bool,
+    /// One in so many requests makes a service want a snapshot.
+    pub eager: u64,
+    /// What may go wrong.
+    pub faults: Faults,
+    /// How bad the network is.
+    pub loss: Loss,
+}
+
+/// A trial in which nothing was wrong.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// What was drawn.
+    pub drawn: Box<Drawn>,
+    /// How many events there were.
+    pub events: u64,
+    /// What happened.
+    pub counts: Counts,
+    /// How many instances were decided.
+    pub decided: usize,
+    /// How often a log was seen to begin late.
+    pub truncated: u64,
+    /// The longest log, in bytes.
+    pub log_bytes: usize,
+    /// The time of the world at the end.
+    pub end: Time,
+    /// Equal for equal seeds.
+    pub trace_hash: u64,
+}
+
+/// A trial in which something was wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its seed.
+    pub seed: u64,
+    /// What was drawn.
+    pub drawn: Box<Drawn>,
+    /// Which property does not hold, and why.
+    pub violated: Violation,
+    /// How many events there were until it was seen.
+    pub events: u64,
+    /// The time of the world then.
+    pub at: Time,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seed, events, ms) = (self.seed, self.events, self.at.0 as f64 / 1e6);
+        writeln!(f, "{}", self.violated)?;
+        write!(f, "seed {seed}, event {events}, at {ms:.3} ms; {:?}", self.drawn)
+    }
+}
+
+/// Runs a trial with a seed.
+///
+/// # Errors
+/// A property of the replication does not hold, something takes for ever, or an assertion in a replica fails.
+pub fn run(seed: u64, trial: &Trial) -> Result<Report, Failure> {
+    let drawn = Box::new(trial.drawn(seed));
+    let mut run = Run::new(seed, trial, &drawn);
+    run.world.say_nothing();
+    let judged = catch_unwind(AssertUnwindSafe(|| run.faults_then_peace(drawn.changes)));
+    let world = &run.world;
+    let violated = match judged {
+        Ok(Ok(())) => return Ok(report(seed, drawn, world)),
+        Ok(Err(violation)) => violation,
+        Err(panic) => said(&*panic),
+    };
+    Err(Failure { seed, drawn, violated, events: world.events(), at: world.now() })
+}
+
+fn report(seed: u64, drawn: Box<Drawn>, world: &Cluster) -> Report {
+    Report {
+        seed,
+        drawn,
+        events: world.events(),
+        counts: world.owner.counts,
+        decided: world.owner.watch.decided(),
+        truncated: world.owner.watch.truncated,
+        log_bytes: world.owner.watch.log_bytes,
+        end: world.now(),
+        trace_hash: world.trace_hash(),
+    }
+}
+
+/// A trial under way.
+struct Run {
+    world: Cluster,
+    random: Random,
+    loss: Rc<Cell<Loss>>,
+    /// What a replica that comes now is told of the members.
+    known: Rc<RefCell<Configuration>>,
+    /// The next identity that was never used.
+    next: u16,
+}
+
+fn address(node: NodeId) -> String {
+    format!("a{}", node.0)
+}
+
+impl Run {
+    fn new(seed: u64, trial: &Trial, drawn: &Drawn) -> Run {
+        let members = (0..drawn.replicas).map(NodeId);
+        let first = Configuration { members: members.map(|node| (node, address(node))).collect() };
+        let known = Rc::new(RefCell::new(first));
+        let loss = Rc::new(Cell::new(drawn.loss));
+        let setup = setup(seed, trial.mutation, drawn, known.clone(), loss.clone());
+        let mut setup = setup;
+        setup.deep = trial.deep;
+        let nodes = (0..drawn.replicas).map(NodeId).collect();
+        let watch = Watch::new(&drawn.options, SNAPSHOT_BYTES);
+        let random = Random::seed_from_u64(seed ^ 0xc11e);
+        let clients = Clients::new(random, drawn.manner, drawn.options.recovery, nodes, watch);
+        let mut world = World::new(seed, setup, clients);
+        if trial.trace {
+            world.show_trace();
+        }
+        world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
+        Run { world, random: Random::seed_from_u64(seed ^ 0x0be7), loss, known, next: LATER }
+    }
+
+    /// Faults for a while; then all heals, and everything is answered.
+    fn faults_then_peace(&mut self, changes: bool) -> Result<(), Violation> {
+        let end = self.world.now() + FAULTS;
+        while self.world.now() < end {
+            let pause = self.random.random_range(20..600);
+            self.world.run_for(Duration::from_millis(pause));
+            if changes {
+                self.change();
+            }
+        }
+        self.world.heal();
+        if self.random.random() {
+            self.loss.set(Loss::default());
+        }
+        for left in &mut self.world.owner.left {
+            *left = 2;
+        }
+        if !self.world.run_until(is_quiet, PEACE) {
+            return Err(describe(&self.world));
+        }
+        self.judge()
+    }
+
+    fn judge(&self) -> Result<(), Violation> {
+        let level = |(peer, replica): &(ProcessId, &Lossy)| {
+            let Status { active, members, .. } = replica.paxos.status();
+            active && members.contains(peer.node)
+        };
+        for (_, replica) in self.world.processes().filter(level) {
+            self.world.owner.judge_replica(replica)?;
+        }
+        self.world.owner.judge()
+    }
+
+    /// Asks for a change of the members, if the last one is made; and starts who is needed for it.
+    fn change(&mut self) {
+        if !self.world.owner.changes.is_empty() {
+            return;
+        }
+        let nodes = self.world.owner.nodes.clone();
+        let active = |node: &NodeId| self.world.process(process(*node)).is_some_and(serves);
+        let dead: Vec<_> = nodes.iter().copied().filter(|node| !active(node)).collect();
+        let old = dead.choose(&mut self.random).or_else(|| nodes.choose(&mut self.random));
+        let old = *old.expect("there are always members");
+        let new = NodeId(self.next);
+        let comes = self.next < LATER + LATER_MAX;
+        let change = match self.random.random_range(0..4) {
+            0 if comes && nodes.len() < 5 => Change::Add { node: new, address: address(new) },
+            1 if nodes.len() > 3 => Change::Remove { node: old },
+            _ if comes => Change::Replace { old, new, address: address(new) },
+            _ => return,
+        };
+        if !matches!(change, Change::Remove { .. }) {
+            self.next += 1;
+            let members = nodes.iter().map(|node| (*node, address(*node))).collect();
+            *self.known.borrow_mut() = Configuration { members };
+            self.world.enter(process(new));
+        }
+        self.world.owner.changes.push_back(change);
+    }
+}
+
+/// Whether it takes part.
+fn serves(replica: &Lossy) -> bool {
+    replica.paxos.status().active
+}
+
+/// Whether all is answered, and all members that serve are equal.
+fn is_quiet(world: &Cluster) -> bool {
+    if !world.owner.is_done() {
+        return false;
+    }
+    let of = |(peer, replica): (ProcessId, &Lossy)| (peer, replica.paxos.status(), replica.paxos.digest());
+    let all: Vec<_> = world.processes().map(of).collect();
+    let Some((_, leader, digest)) = all.iter().find(|(_, status, _)| status.leading) else {
+        return false;
+    };
+    let level = |(peer, status, theirs): &(ProcessId, Status, u64)| {
+        if !leader.members.contains(peer.node) {
+            return !status.members.contains(peer.node) || !status.active;
+        }
+        let equal = (status.executed, status.position, *theirs)
+            == (leader.executed, leader.position, *digest);
+        let dead = status.stopped.is_some() && world.owner.may_be_dead(*peer);
+        dead || (status.active && equal)
+    };
+    leader.under_way == 0 && all.iter().all(level)
+}
+
+/// How all replicas are, and what clients wait for.
+fn describe(world: &Cluster) -> Violation {
+    let mut text = format!("liveness: clients wait for {}", world.owner.unanswered());
+    for (peer, replica) in world.processes() {
+        let Status { view, leading, active, stopped, executed, position, members, .. } =
+            replica.paxos.status();
+        let members: Vec<_> = members.members.keys().map(|node| node.0).collect();
+        let open: Vec<_> = replica.paxos.open_members().map(|c| c.members.keys().map(|n| n.0).collect::<Vec<_>>()).collect();
+        text += &format!(
+            "\n{peer}: {view} leading {leading} active {active} stopped {stopped:?} {executed:?} {position:?} members {members:?} open {open:?}"
+        );
+    }
+    text
+}
+
+fn setup(
+    seed: u64,
+    mutation: Mutation,
+    drawn: &Drawn,
+    known: Rc<RefCell<Configuration>>,
+    loss: Rc<Cell<Loss>>,
+) -> Setup<Lossy> {
+    let first: Vec<_> = (0..drawn.replicas).map(|node| process(NodeId(node))).collect();
+    let later: Vec<_> = (LATER..LATER + LATER_MAX).map(|node| process(NodeId(node))).collect();
+    let peers = [first, later.clone()].concat();
+    let (options, eager) = (drawn.options.clone(), drawn.eager);
+    let mut starts = 0;
+    // A replica is told the same at all of its starts.
+    let mut told: BTreeMap<ProcessId, Configuration> = BTreeMap::new();
+    let make = move |me: ProcessId| {
+        starts += 1;
+        let seed = (seed << 20) + starts;
+        let configuration = told.entry(me).or_insert_with(|| known.borrow().clone()).clone();
+        let service = Registers::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), eager);
+        let paxos = Paxos::new(me, configuration, options.clone(), service, seed);
+        Lossy::new(paxos.with_mutation(mutation), loss.clone(), seed)
+    };
+    let mut setup = Setup { later, faults: drawn.faults.clone(), ..Setup::lan(peers, make) };
+    let mut ahead: BTreeMap<ProcessId, u32> = BTreeMap::new();
+    setup.ahead = Box::new(move |peer| {
+        let times = ahead.entry(peer).or_insert(u32::from(peer.node.0));
+        *times += 1;
+        CLOCK_STEP * *times
+    });
+    if drawn.slow {
+        setup.delay = Box::new(|_, _, random| {
+            let most = if random.random_bool(0.1) { 150 } else { 25 };
+            Duration::from_millis(random.random_range(1..=most))
+        });
+    }
+    if drawn.slow_disks {
+        setup.flush = (Duration::from_millis(1), Duration::from_millis(60));
+    }
+    setup
+}
+
+/// Now all kinds, now some that are rare among all.
+fn drawn_faults(random: &mut Random) -> Faults {
+    let ms = Duration::from_millis(1);
+    let all = Faults { outage: 200 * ms, split: 400 * ms, region: None, ..Faults::all(250 * ms) };
+    match random.random_range(0..8) {
+        0..4 => all,
+        4 => Faults {
+            depose: Some(400 * ms),
+            outage: 150 * ms,
+            split: 500 * ms,
+            ..Faults::none()
+        },
+        5 => Faults { netsplit: Some(200 * ms), split: 300 * ms, reset: Some(300 * ms), ..Faults::none() },
+        6 => Faults { crash: Some(120 * ms), outage: 80 * ms, checkpoint: Some(300 * ms), ..Faults::none() },
+        _ => Faults::none(),
+    }
+}
+
+fn drawn_loss(random: &mut Random) -> Loss {
+    let ms = Duration::from_millis(1);
+    match random.random_range(0..3) {
+        0 => Loss::default(),
+        1 => Loss { lost: 30, repeated: 50, delayed: 50, delay: 60 * ms },
+        _ => Loss {
+            lost: random.random_range(0..250),
+            repeated: random.random_range(0..200),
+            delayed: random.random_range(0..200),
+            delay: 300 * ms,
+        },
+    }
+}
+
+impl Trial {
+    /// With this recovery mode; all else is drawn.
+    pub fn of(recovery: Recovery) -> Trial {
+        Trial { recovery: Some(recovery), ..Trial::default() }
+    }
+
+    /// What it is with this seed.
+    pub fn drawn(&self, seed: u64) -> Drawn {
+        // All is drawn whether it is given or not, so that the rest is the same.
+        let random = &mut Random::seed_from_u64(seed ^ 0xd1ce);
+        let recovery = *Recovery::ALL.choose(random).expect("four");
+        let replicas = if random.random_ratio(1, 3) { 5 } else { 3 };
+        let routing = if random.random() { Routing::Redirect } else { Routing::Forward };
+        let (leases, changes) = (random.random_ratio(1, 3), random.random_ratio(1, 2));
+        let (faults, loss) = (drawn_faults(random), drawn_loss(random));
+        let leases = self.leases.unwrap_or(leases);
+        let routing = self.routing.unwrap_or(routing);
+        let options = drawn_options(random, self.recovery.unwrap_or(recovery), routing, leases);
+        let mut faults = self.faults.clone().unwrap_or(faults);
+        // Clocks may be anything at a start only where identities do not come from them; with leases they
+        // differ in speed only as far as these allow.
+        let counted = options.client_ids == ClientIds::Counted;
+        faults.skew_ppm = faults.skew_ppm.filter(|_| counted);
+        faults.clock_jump = faults.clock_jump.filter(|_| !leases);
+        Drawn {
+            replicas: self.replicas.unwrap_or(replicas),
+            manner: Manner {
+                clients: random.random_range(2..6),
+                keys: random.random_range(1..4),
+                think: Duration::from_millis(random.random_range(2..60)),
+                reads: random.random_range(0..50),
+                request_bytes_max: options.request_bytes_max,
+            },
+            options,
+            changes: self.changes.unwrap_or(changes),
+            slow: random.random_ratio(1, 5),
+            slow_disks: random.random_ratio(1, 3),
+            eager: if random.random() { 0 } else { random.random_range(5..60) },
+            faults,
+            loss: self.loss.unwrap_or(loss),
+        }
+    }
+}
+
+fn drawn_options(random: &mut Random, recovery: Recovery, routing: Routing, leases: bool) -> Options {
+    let ms = Duration::from_millis(1);
+    let counted = recovery != Recovery::ViewSs && random.random();
+    Options {
+        recovery,
+        window: *[1, 2, 3, 8, 64].choose(random).expect("some"),
+        batch_bytes: random.random_range(60..600),
+        batch_delay: if random.random() { Duration::ZERO } else { 5 * ms },
+        request_bytes_max: 150,
+        queue_bytes_max: random.random_range(500..4000),
+        heartbeat: 30 * ms,
+        suspect_after: 150 * ms,
+        retransmit: 60 * ms,
+        leases: if leases { Leases::For(120 * ms) } else { Leases::Off },
+        routing,
+        client_ids: if counted { ClientIds::Counted } else { ClientIds::Time },
+        snapshot_bytes_min: random.random_range(500..5000),
+        ask_percent: 100,
+        force_percent: 300,
+        log_bytes_max: random.random_range(8 << 10..32 << 10),
+        clients_max: random.random_range(5..16),
+        digest_every: random.random_range(1..8),
+    }
+}
