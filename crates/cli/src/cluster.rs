@@ -270,6 +270,20 @@ pub fn free_address() -> anyhow::Result<String> {
     Ok(format!("127.0.0.1:{}", port[0]))
 }
 
+/// An address on the machine of a node that listens at `address`: on this machine a free port; on another nobody
+/// knows from here, and the port ten thousand above is taken.
+///
+/// # Errors
+/// If there is none.
+pub fn free_address_beside(address: &str) -> anyhow::Result<String> {
+    let (host, port) = address.rsplit_once(':').context("an address is a host and a port")?;
+    if host == "127.0.0.1" {
+        return free_address();
+    }
+    let port: u16 = port.parse().with_context(|| format!("{address} has no port"))?;
+    Ok(format!("{host}:{}", if port > 50_000 { port - 10_000 } else { port + 10_000 }))
+}
+
 fn is_free(address: &str) -> bool {
     TcpListener::bind(address).is_ok()
 }

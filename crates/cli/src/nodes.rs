@@ -4,8 +4,9 @@ use crate::configuration::{self, Newest};
 use crate::lock::{self, DEMO_LOCK, Tried};
 use crate::status::{self, Answered};
 use crate::{cluster, output};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use meridian_client::copies::Copied;
 use meridian_client::{Client, ClientOptions};
 use meridian_core::{NodeId, Topology};
 use meridian_host::api::KeeperStatus;
@@ -161,6 +162,69 @@ impl Cluster {
         up.map(|(id, _)| self.newest.topology.node(*id).name.clone()).collect()
     }
 
+    /// The replica of the configuration at a node that answers, and that knows most.
+    fn keeper(&self) -> Option<&KeeperStatus> {
+        let statuses = self.answers.values().filter_map(|answer| answer.as_ref().ok());
+        let keepers = statuses.filter_map(|status| status.keeper.as_ref());
+        keepers.filter(|keeper| keeper.stopped.is_none()).max_by_key(|keeper| keeper.executed)
+    }
+
+    /// If `old` keeps the configuration, another node does that from now on. Each step may be the first: one that was
+    /// interrupted is taken up.
+    async fn keep_elsewhere(&mut self, keepers: &mut Keepers, old: NodeId) -> anyhow::Result<()> {
+        let topology = self.newest.topology.clone();
+        let name = &topology.node(old).name;
+        let mut replicas = self.newest.file.configuration.replicas.clone();
+        if !replicas.contains_key(name) {
+            return Ok(());
+        }
+        let known =
+            self.keeper().context("no node tells who keeps the configuration: try again")?;
+        let members = known.members.clone();
+        let named = |id: &NodeId| replicas.contains_key(&topology.node(*id).name);
+        let (new, address) = match members.iter().find(|(id, _)| !named(id)) {
+            Some((id, address)) if !members.contains_key(&old) => (*id, address.clone()),
+            _ => {
+                let region = topology.node(old).region;
+                let up = |id: &NodeId| self.answers.get(id).is_some_and(Result::is_ok);
+                let mut others: Vec<_> = topology
+                    .present()
+                    .filter(|id| up(id) && !named(id) && state(&topology, *id) == "member")
+                    .collect();
+                others.sort_by_key(|id| topology.node(*id).region != region);
+                let new = others.first().copied().with_context(|| {
+                    format!("{name} keeps the configuration, and there is no other node to do that: add one first")
+                })?;
+                let address = cluster::free_address_beside(&topology.node(new).address)?;
+                keepers.replace(old, new, address.clone()).await?;
+                (new, address)
+            }
+        };
+        replicas.remove(name);
+        replicas.insert(topology.node(new).name.clone(), address);
+        keepers.change(&Request::SetReplicas(replicas)).await?;
+        note!("{} keeps the configuration in the place of {name}", topology.node(new).name);
+        self.wait_for_keeper(new).await
+    }
+
+    /// Waits until the replica of the configuration at `node` takes part: before that, no other may go.
+    async fn wait_for_keeper(&mut self, node: NodeId) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        loop {
+            let status = self.client.status(node, PATIENCE).await?;
+            let takes_part =
+                |keeper: &KeeperStatus| keeper.takes_part && keeper.members.contains_key(&node);
+            if status.keeper.as_ref().is_some_and(takes_part) {
+                return Ok(());
+            }
+            let name = &self.newest.topology.node(node).name;
+            if begin.elapsed() > CHANGE {
+                bail!("{name} does not get to keep the configuration: see its server.log");
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
     /// Waits until the configuration is as wanted.
     async fn wait(
         &mut self,
@@ -240,7 +304,8 @@ struct KeeperReport {
 async fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::open(&args.of).await?;
     let report = Report::new(&cluster.newest, &cluster.answers);
-    let text = if args.of.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
+    let text =
+        if args.of.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
     output::print(&text)?;
     Ok(if report.from_file { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -290,6 +355,7 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
     let id = cluster.newest.topology.node_named(&args.name);
     let id = id.with_context(|| format!("no node {}", args.name))?;
     if !cluster.newest.topology.node(id).leaves {
+        cluster.keep_elsewhere(&mut keepers, id).await?;
         let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up() };
         keepers.change(&request).await?;
     }
@@ -300,6 +366,22 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
             names_of_groups(&cluster.newest.topology, id).join(", "),
             CHANGE.as_secs()
         );
+    }
+    let region = cluster.newest.topology.node(id).region;
+    let copied = cluster.client.restore_copies(region).await;
+    let again = format!(
+        "say `meridian cluster remove-node {name}` again when all nodes of its region are up"
+    );
+    match copied.with_context(|| {
+        format!("{name} is removed, but not all data that it held were copied: {again}")
+    })? {
+        Copied { missing: 0, blocks } if blocks > 0 => {
+            note!("{blocks} blocks copied to other nodes")
+        }
+        Copied { missing: 0, .. } => {}
+        Copied { missing, .. } => {
+            bail!("{name} is removed, but {missing} blocks lie on too few nodes: {again}")
+        }
     }
     done(args.of.json, &cluster.newest.topology, name, "removed")
 }
@@ -416,7 +498,13 @@ impl Report {
                 members = format!("{members} (when {node} is up)");
             }
             let primary = group.primary.clone().unwrap_or("NONE".into());
-            vec![group.group.clone(), group.number.to_string(), or_dash(group.epoch), primary, members]
+            vec![
+                group.group.clone(),
+                group.number.to_string(),
+                or_dash(group.epoch),
+                primary,
+                members,
+            ]
         });
         let groups = output::table(&["group", "number", "epoch", "primary", "members"], groups);
         let keepers = self.keepers.iter().map(|keeper| {

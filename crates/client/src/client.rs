@@ -476,12 +476,13 @@ async fn first_success<T: 'static>(
     Err(failure)
 }
 
-fn strange(reply: &ReplyBody) -> ClientError {
+pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
     let kind = match reply {
         ReplyBody::Updated { .. } => "Updated",
         ReplyBody::Answer { .. } => "Answer",
         ReplyBody::Stored => "Stored",
         ReplyBody::Block(_) => "Block",
+        ReplyBody::Blocks(_) => "Blocks",
         ReplyBody::Status(_) => "Status",
         ReplyBody::Refused(_) => "Refused",
     };

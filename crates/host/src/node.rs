@@ -219,9 +219,10 @@ impl Node {
             RequestBody::Update { group, .. } => (*group, Vec::new()),
             RequestBody::Read { query, .. } => (query.partition(), Vec::new()),
             // The shell answers these itself.
-            RequestBody::PutBlock { .. } | RequestBody::GetBlock { .. } | RequestBody::Status => {
-                return;
-            }
+            RequestBody::PutBlock { .. }
+            | RequestBody::GetBlock { .. }
+            | RequestBody::ListBlocks { .. }
+            | RequestBody::Status => return,
         };
         let Some(replica) = self.replicas.get_mut(&group) else {
             let body = ReplyBody::Refused(Refusal::NoReplica(group));
@@ -239,7 +240,10 @@ impl Node {
             RequestBody::Read { vector, query } => {
                 replica.on_read(waiter, &vector, query, &mut wishes);
             }
-            RequestBody::PutBlock { .. } | RequestBody::GetBlock { .. } | RequestBody::Status => {}
+            RequestBody::PutBlock { .. }
+            | RequestBody::GetBlock { .. }
+            | RequestBody::ListBlocks { .. }
+            | RequestBody::Status => {}
         }
         self.grant(now, group, wishes, Some(out));
         if let Some(start) = start {

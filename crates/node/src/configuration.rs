@@ -276,6 +276,11 @@ async fn on_newer<P: Service>(
         shared.stopping.set(true);
         return shared.wake.notify_one();
     }
+    let keeps = file.configuration.replicas.contains_key(&topology.node(shared.me).name);
+    if !keeps && let Some(before) = keeper.take() {
+        shared.keeper.replace(None);
+        drop(before.close().await); // Another keeps it, so it has stopped already.
+    }
     if keeper.is_none() {
         match keep(&shared.dir, file, &topology, shared.me).await {
             Ok(begun) => *keeper = begun,
@@ -294,7 +299,7 @@ async fn tell_status<P: Service>(shared: &Shared<P>, keeper: Option<&Replica<Clu
             leads: status.leading,
             takes_part: status.active,
             executed: status.position,
-            members: status.members.members.keys().copied().collect(),
+            members: status.members.members,
             stopped: None,
         },
         Err(error) => KeeperStatus { stopped: Some(error.to_string()), ..KeeperStatus::default() },

@@ -390,7 +390,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         let others = |region: &Vec<usize>| region.iter().filter(lost).count();
         let mut of_slot = self.regions.iter().filter(|region| region.contains(&slot));
         let minority = self.disks || of_slot.all(|region| others(region) < (region.len() - 1) / 2);
-        minority && self.owner.may_crash(self.slots[slot].peer, &self.processes().collect::<Vec<_>>())
+        minority
+            && self.owner.may_crash(self.slots[slot].peer, &self.processes().collect::<Vec<_>>())
     }
 
     /// One of those that are there, up or down.

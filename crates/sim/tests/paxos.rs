@@ -9,7 +9,10 @@ fn seeds(recovery: Recovery) {
     let mut failures = 0;
     each_seed(0..150, |seed| match run(seed, &trial) {
         Ok(_) => {}
-        Err(failure) => { failures += 1; println!("{}\n", failure.to_string().chars().take(1500).collect::<String>()) },
+        Err(failure) => {
+            failures += 1;
+            println!("{}\n", failure.to_string().chars().take(1500).collect::<String>())
+        }
     });
     assert_eq!(failures, 0);
 }

@@ -283,6 +283,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
                 None => ReplyBody::Refused(Refusal::NoBlock(block)),
             }
         }
+        RequestBody::ListBlocks { .. } => ReplyBody::Blocks(Vec::new()),
         RequestBody::Status => ReplyBody::Status(NodeStatus {
             node: id,
             pid: 1,

@@ -82,6 +82,11 @@ impl FilesWorkload {
         }
     }
 
+    /// The clients ask these nodes from now on.
+    pub fn configured(&mut self, topology: Arc<Topology>) {
+        self.topology = topology;
+    }
+
     /// What starts the clients.
     pub fn begin(&self) -> Vec<Ask<Node>> {
         let wake = |client| Ask::Wake { token: client, after: Duration::ZERO };
@@ -253,7 +258,10 @@ impl Owner<Node> for FilesWorkload {
             ReplyBody::Answer { vector, result } if current => self.on_answer(at, &vector, result),
             // An old answer; or the client asks again when it has waited.
             ReplyBody::Answer { .. } | ReplyBody::Refused(_) => {}
-            ReplyBody::Stored | ReplyBody::Block(_) | ReplyBody::Status(_) => {
+            ReplyBody::Stored
+            | ReplyBody::Block(_)
+            | ReplyBody::Blocks(_)
+            | ReplyBody::Status(_) => {
                 panic!("nobody asked for {body:?}")
             }
         }

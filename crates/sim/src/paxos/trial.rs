@@ -273,7 +273,9 @@ fn is_quiet(world: &Cluster) -> bool {
     if !world.owner.is_done() {
         return false;
     }
-    let of = |(peer, replica): (ProcessId, &Lossy)| (peer, replica.paxos.status(), replica.paxos.digest());
+    let of = |(peer, replica): (ProcessId, &Lossy)| {
+        (peer, replica.paxos.status(), replica.paxos.digest())
+    };
     let all: Vec<_> = world.processes().map(of).collect();
     let Some((_, leader, digest)) = all.iter().find(|(_, status, _)| status.leading) else {
         return false;
@@ -297,7 +299,11 @@ fn describe(world: &Cluster) -> Violation {
         let Status { view, leading, active, stopped, executed, position, members, .. } =
             replica.paxos.status();
         let members: Vec<_> = members.members.keys().map(|node| node.0).collect();
-        let open: Vec<_> = replica.paxos.open_members().map(|c| c.members.keys().map(|n| n.0).collect::<Vec<_>>()).collect();
+        let open: Vec<_> = replica
+            .paxos
+            .open_members()
+            .map(|c| c.members.keys().map(|n| n.0).collect::<Vec<_>>())
+            .collect();
         text += &format!(
             "\n{peer}: {view} leading {leading} active {active} stopped {stopped:?} {executed:?} {position:?} members {members:?} open {open:?}"
         );
@@ -352,14 +358,19 @@ fn drawn_faults(random: &mut Random) -> Faults {
     let all = Faults { outage: 200 * ms, split: 400 * ms, region: None, ..Faults::all(250 * ms) };
     match random.random_range(0..8) {
         0..4 => all,
-        4 => Faults {
-            depose: Some(400 * ms),
-            outage: 150 * ms,
-            split: 500 * ms,
+        4 => Faults { depose: Some(400 * ms), outage: 150 * ms, split: 500 * ms, ..Faults::none() },
+        5 => Faults {
+            netsplit: Some(200 * ms),
+            split: 300 * ms,
+            reset: Some(300 * ms),
             ..Faults::none()
         },
-        5 => Faults { netsplit: Some(200 * ms), split: 300 * ms, reset: Some(300 * ms), ..Faults::none() },
-        6 => Faults { crash: Some(120 * ms), outage: 80 * ms, checkpoint: Some(300 * ms), ..Faults::none() },
+        6 => Faults {
+            crash: Some(120 * ms),
+            outage: 80 * ms,
+            checkpoint: Some(300 * ms),
+            ..Faults::none()
+        },
         _ => Faults::none(),
     }
 }
@@ -422,7 +433,12 @@ impl Trial {
     }
 }
 
-fn drawn_options(random: &mut Random, recovery: Recovery, routing: Routing, leases: bool) -> Options {
+fn drawn_options(
+    random: &mut Random,
+    recovery: Recovery,
+    routing: Routing,
+    leases: bool,
+) -> Options {
     let ms = Duration::from_millis(1);
     let counted = recovery != Recovery::ViewSs && random.random();
     Options {
