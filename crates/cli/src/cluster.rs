@@ -97,7 +97,7 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
             });
         }
     }
-    let (cluster, configuration) = (random_name()?, Kept::default());
+    let (cluster, configuration) = (random_name()?, Kept { version: 1, ..Kept::default() });
     let (rtt_ms, order) = (rtt_ms.unwrap_or_default(), shape.order.unwrap_or_default());
     let mut file =
         ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration };
@@ -156,6 +156,7 @@ pub fn adapt(file: &mut ClusterFile, shape: &Shape, data: &Path) -> anyhow::Resu
     let nodes =
         present.iter().map(|at| (file.nodes[*at].name.clone(), file.nodes[*at].address.clone()));
     if file.configuration.replicas.is_empty() {
+        file.configuration.version = file.configuration.version.max(1);
         for at in keepers(&topology) {
             file.configuration.replicas.insert(file.nodes[at].name.clone(), String::new());
         }

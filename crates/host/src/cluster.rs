@@ -168,6 +168,8 @@ fn text(file: &ClusterFile) -> String {
 fn initialise(state: &mut Option<ClusterFile>, text: &str) -> Changed {
     let (_, mut file) = Topology::parse(text).map_err(|error| error.to_string())?;
     file.nodes.iter_mut().for_each(|node| node.pid = None);
+    // It begins with the version that it has, which is counted up below; or with the first.
+    file.configuration.version = file.configuration.version.saturating_sub(1);
     let mut addresses = BTreeSet::new();
     for node in &file.nodes {
         if !addresses.insert(&node.address) {
