@@ -83,7 +83,7 @@ fn cluster(seed: u64, faults: Option<Faults>) -> Cluster {
     let of = now.clone();
     let mut setup = setup(&topology, move |me| Node::new(of.borrow().clone(), me));
     // The delays are those of the topology at first: the node that comes is as near as the others of its region.
-    let delay = setup.delay;
+    let mut delay = setup.delay;
     setup.delay = Box::new(move |from, to, random| {
         let place = |node| if node == COMES { NodeId(0) } else { node };
         delay(place(from), place(to), random)
