@@ -55,8 +55,9 @@ pub(crate) struct CatchUp {
     ask_leader: bool,
     /// What was executed at the last tick.
     seen: Instance,
-    /// When all was last asked for to be sure.
+    /// When all was last asked for to be sure, and how often: each time it is another one's turn.
     checked: Time,
+    turn: usize,
     download: Option<Download>,
 }
 
@@ -117,7 +118,8 @@ impl<S: Service> Paxos<S> {
 
     /// The follower with the best rating above all others' none, or the leader.
     fn best_replica(&mut self) -> Option<NodeId> {
-        let leader = self.view.leader().filter(|leader| self.peers.contains(leader));
+        // Maybe none of the members that are known here: of these all may be gone.
+        let leader = self.view.leader().filter(|leader| *leader != self.me);
         if std::mem::take(&mut self.catch_up.ask_leader) && leader.is_some() {
             return leader;
         }
@@ -126,6 +128,12 @@ impl<S: Service> Paxos<S> {
         let best = followers.copied().max_by_key(rating).filter(|node| rating(node) > 0);
         // Whoever asks in vain asks another the next time, though all are bad.
         best.or(leader).or_else(|| self.peers.iter().copied().max_by_key(rating))
+    }
+
+    /// Whoever is well rated may know no more than this one.
+    fn next_in_turn(&mut self) -> Option<NodeId> {
+        self.catch_up.turn += 1;
+        self.peers.get(self.catch_up.turn % self.peers.len().max(1)).copied()
     }
 
     fn query(&mut self, now: Time, periodic: bool, out: &mut Outbox<Self>) {
@@ -138,12 +146,11 @@ impl<S: Service> Paxos<S> {
         let snapshot =
             self.catch_up.download.as_ref().map(|download| (download.from, download.part));
         let to = match snapshot {
-            Some((from, _)) => from,
-            None => match self.best_replica() {
-                Some(best) => best,
-                None => return,
-            },
+            Some((from, _)) => Some(from),
+            None if periodic => self.next_in_turn(),
+            None => self.best_replica(),
         };
+        let Some(to) = to else { return };
         let missing = match snapshot {
             Some(_) => Missing::default(),
             None => self.missing(),
@@ -185,7 +192,7 @@ impl<S: Service> Paxos<S> {
         snapshot: Option<Part>,
         out: &mut Outbox<Self>,
     ) {
-        if !self.is_active() {
+        if !self.is_active() && !self.is_removed() {
             return;
         }
         if let Some(part) = snapshot {
@@ -255,6 +262,7 @@ impl<S: Service> Paxos<S> {
         }
         if decided.is_empty() {
             self.catch_up.ask_leader = !periodic;
+            self.catch_up.rate(from, -i32::from(!periodic));
             return;
         }
         self.catch_up.rate(from, 1);
@@ -314,10 +322,14 @@ impl<S: Service> Paxos<S> {
         match self.machine.install(&bytes) {
             Ok(true) => {
                 self.log.truncate(self.machine.next());
-                if self.options.recovery == Recovery::FullSs {
-                    out.note(Record::Snapshot(bytes));
+                let joins = self.phase == Phase::Joining;
+                match self.options.recovery {
+                    // It says that it takes part: it must know then at all later starts who the members are.
+                    Recovery::FullSs if joins => out.persist(Record::Snapshot(bytes)),
+                    Recovery::FullSs => out.note(Record::Snapshot(bytes)),
+                    Recovery::CrashStop | Recovery::EpochSs | Recovery::ViewSs => {}
                 }
-                if self.phase == Phase::Joining {
+                if joins {
                     self.take_part(out);
                 }
                 self.after_execution(now, out);

@@ -79,8 +79,8 @@ pub(crate) struct Machine<S> {
     bytes_since: usize,
     /// Whether the members changed since this was last asked.
     members_changed: bool,
-    /// Of a replica that comes later, before it has a snapshot: it does not know who the first members were, so it
-    /// must not execute from the beginning.
+    /// Of a replica that comes later or has lost its memory, before it has a snapshot: it does not know who the first
+    /// members were, so it must not execute from the beginning.
     blank: bool,
 }
 
@@ -109,6 +109,11 @@ impl<S: Service> Machine<S> {
             members_changed: true,
             blank,
         }
+    }
+
+    /// It has nothing, and needs a snapshot.
+    pub fn begin_with_snapshot(&mut self) {
+        self.blank = true;
     }
 
     /// Whether it has no state before it gets a snapshot.
@@ -311,7 +316,8 @@ impl<S: Service> Machine<S> {
         let no = |error: String| Stopped::Snapshot(error);
         let image: Image = postcard::from_bytes(bytes).map_err(|error| no(error.to_string()))?;
         let reached = |state: &State| (state.instance, state.skip);
-        if !self.blank && reached(&image.state) <= reached(&self.state) {
+        let begun = !self.blank && reached(&self.state) > (Instance(0), 0);
+        if begun && reached(&image.state) <= reached(&self.state) {
             return Ok(false);
         }
         self.service.restore(&image.service).map_err(no)?;

@@ -329,7 +329,8 @@ pub enum Stopped {
         /// Whose it should be.
         wanted: (NodeId, Recovery),
     },
-    /// Another has taken its place, or it was not needed any more.
+    /// Another has taken its place, or it was not needed any more. Keep it running until the others have executed as
+    /// far: they may have to ask it what was decided while it was a member.
     #[error("this replica was removed from the members")]
     Removed,
     /// The service does not take a snapshot.

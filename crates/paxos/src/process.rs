@@ -89,8 +89,6 @@ pub struct Paxos<S> {
     pub(crate) catch_up: CatchUp,
     /// Whom it speaks with: the members of all open instances but itself.
     pub(crate) peers: Vec<NodeId>,
-    /// Whether it was a member at any time: then it ends when it is none any more.
-    was_member: bool,
     /// Found on disk.
     found: Option<(NodeId, Recovery)>,
     /// What was said of decisions on disk.
@@ -102,7 +100,7 @@ impl<S: Service> Paxos<S> {
     ///
     /// `configuration` are the members that the service begins with; for a replica that comes later, others
     /// that are members now and not itself: it begins with a snapshot of one of them, and is none until it is added
-    /// ([`crate::Change`]). `seed` must differ between any two
+    /// ([`crate::Change`]). At later starts it need only name some that are members now. `seed` must differ between any two
     /// starts of replicas.
     ///
     /// # Panics
@@ -134,7 +132,6 @@ impl<S: Service> Paxos<S> {
             reads: Reads::default(),
             catch_up: CatchUp::default(),
             peers: Vec::new(),
-            was_member: false,
             found: None,
             noted: Instance(0),
         }
@@ -199,6 +196,11 @@ impl<S: Service> Paxos<S> {
         self.proposer.as_ref().is_some_and(|proposer| proposer.prepared)
     }
 
+    /// Whether it was a member and is none any more: it has executed all instances that it was asked for.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.phase == Phase::Stopped(Stopped::Removed)
+    }
+
     pub(crate) fn is_active(&self) -> bool {
         self.phase == Phase::Active
     }
@@ -248,16 +250,22 @@ impl<S: Service> Paxos<S> {
 
     fn on_started(&mut self, now: Time, out: &mut Outbox<Self>) {
         let ours = (self.me, self.options.recovery);
-        self.meet_members(out);
         if let Phase::Stopped(stopped) = &self.phase {
             return out.output(Output::Stopped(stopped.clone())); // Replay has found something.
         }
         if let Some(found) = self.found.filter(|found| *found != ours) {
             return self.stop(Stopped::Foreign { found, wanted: ours }, out);
         }
+        self.meet_members(out);
+        if self.is_removed() {
+            return;
+        }
         let again = self.found.is_some();
         if !again {
             out.persist(Record::Started { node: self.me, recovery: self.options.recovery });
+            if self.options.recovery == Recovery::FullSs && !self.machine.is_blank() {
+                out.persist(Record::Snapshot(self.machine.checkpoint())); // Who the first members are.
+            }
         }
         if self.options.recovery == Recovery::EpochSs {
             self.epoch += 1;
@@ -272,6 +280,7 @@ impl<S: Service> Paxos<S> {
                 return self.stop(Stopped::LostMemory, out);
             }
             self.phase = Phase::Recovering(Recovering::default());
+            self.machine.begin_with_snapshot();
         } else if self.machine.is_blank() {
             self.phase = Phase::Joining;
         } else {
@@ -427,12 +436,10 @@ impl<S: Service> Paxos<S> {
             members.extend(configuration.members.iter().map(|(k, v)| (*k, v.clone())));
         }
         self.peers = members.keys().copied().filter(|node| *node != self.me).collect();
-        let is_member = members.contains_key(&self.me);
         out.output(Output::Members(members));
-        if self.was_member && !is_member {
+        if self.machine.configurations().is_gone(self.me) {
             self.stop(Stopped::Removed, out);
         }
-        self.was_member |= is_member;
     }
 
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
@@ -472,11 +479,7 @@ impl<S: Service> Paxos<S> {
             Message::Forward(requests) => self.on_forward(now, requests),
             Message::ReadIndex { id } => self.on_read_index(now, from, id, out),
             Message::ReadIndexOk { id, index } => self.on_read_index_ok(id, index, out),
-            Message::Gone => {
-                if self.was_member {
-                    self.stop(Stopped::Removed, out);
-                }
-            }
+            Message::Gone => self.stop(Stopped::Removed, out),
         }
     }
 
@@ -526,7 +529,13 @@ impl<S: Service> Process for Paxos<S> {
     type Output = Output;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
-        if matches!(self.phase, Phase::Stopped(_)) && !matches!(event, Event::Started) {
+        let heard = match event {
+            Event::Started => true,
+            // What it knows of the instances that it was a member of, others may still need.
+            Event::Message { message: Message::CatchUpQuery { .. }, .. } if self.is_removed() => true,
+            _ => !matches!(self.phase, Phase::Stopped(_)),
+        };
+        if !heard {
             return;
         }
         match event {
@@ -570,7 +579,9 @@ impl<S: Service> Process for Paxos<S> {
             Recovery::FullSs => {
                 records.push(Record::View(self.view));
                 records.push(Record::Clients(self.requests.identities_upto()));
-                records.push(Record::Snapshot(self.machine.checkpoint()));
+                if !self.machine.is_blank() {
+                    records.push(Record::Snapshot(self.machine.checkpoint()));
+                }
                 let next = self.machine.next();
                 let votes = self.log.since(next).filter_map(|(instance, entry)| {
                     let (view, batch) = entry.vote.clone()?;

@@ -255,8 +255,9 @@ impl<S: Service> Paxos<S> {
         let Some(proposer) = &self.proposer else { return };
         let (view, after) = (self.view, self.options.retransmit);
         let (next, end) = (self.machine.next(), proposer.next);
-        let last = self.machine.configurations().last_from().max(next);
-        let wanting = !proposer.prepared || !self.has_promises(last);
+        let mut open = self.machine.configurations().since(next);
+        let lacks = open.any(|members| !members.has_quorum(|node| proposer.oks.contains_key(&node)));
+        let wanting = !proposer.prepared || lacks;
         if wanting && now.since(proposer.asked) >= after {
             for peer in self.peers.iter().filter(|peer| !proposer.oks.contains_key(*peer)) {
                 self.send(*peer, Message::Prepare { view, from: next }, out);

@@ -14,6 +14,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// So many identities are given for one write to disk.
 const IDENTITIES: u64 = 4096;
+/// Of a time in nanoseconds so many bits are left out to make an identity: 61,000 identities in a second are fewer than time
+/// passes, and 48 bits last for centuries.
+const TIME_SHIFT: u32 = 14;
 /// What a request takes beside its payload, about, in bytes.
 const REQUEST_LEN: usize = 150;
 
@@ -32,6 +35,8 @@ pub(crate) struct Requests {
     /// To be ordered, oldest first, with the time at which they came.
     queue: VecDeque<(Request, Time)>,
     queue_bytes: usize,
+    /// How long they are together in a batch.
+    queue_len: usize,
     owned_bytes: usize,
     /// Of each client the last request that is in the queue or under way.
     admitted: Table<ClientId, u64>,
@@ -55,7 +60,7 @@ impl Requests {
     /// Identities begin where no earlier start of this replica has given any.
     pub fn start_identities(&mut self, now: Time, epoch: u64, policy: ClientIds) {
         self.identity = match policy {
-            ClientIds::Time => now.0 / 1_000_000,
+            ClientIds::Time => now.0 >> TIME_SHIFT,
             ClientIds::Counted => self.identities_upto.max(epoch << 24),
         };
     }
@@ -96,6 +101,7 @@ impl Requests {
         }
         self.admitted.insert(request.client, request.sequence);
         self.queue_bytes += bytes(&request);
+        self.queue_len += request.len();
         self.queue.push_back((request, now));
     }
 
@@ -113,7 +119,7 @@ impl Requests {
         out: &mut Outbox<Paxos<S>>,
     ) {
         self.queue.clear();
-        self.queue_bytes = 0;
+        (self.queue_bytes, self.queue_len) = (0, 0);
         self.admitted.clear();
         match options.routing {
             Routing::Forward => self.owned.values_mut().for_each(|owned| owned.at = Time(0)),
@@ -137,7 +143,7 @@ impl Requests {
     ) -> Option<Batch> {
         let (_, oldest) = self.queue.front()?;
         let due = *oldest + options.batch_delay;
-        if self.queue_bytes < options.batch_bytes && due > now {
+        if self.queue_len < options.batch_bytes && due > now {
             out.timer(due, BATCH);
             return None;
         }
@@ -150,6 +156,7 @@ impl Requests {
             len += request.len();
             self.queue_bytes -= bytes(request);
         }
+        self.queue_len -= len;
         let batch = Batch::new(self.queue.iter().take(count).map(|(request, _)| request));
         self.queue.drain(..count);
         Some(batch)

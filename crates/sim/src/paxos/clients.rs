@@ -11,12 +11,14 @@ use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, NodeId, ProcessId, Time};
 use meridian_paxos::{
-    Answer, Change, Changed, Command, Consistency, Kind, Message, Output, Recovery, Request,
-    Stopped, change_payload,
+    Answer, Change, Changed, Command, Configuration, Consistency, Instance, Kind, Message, Output, Recovery, Request, Status, Stopped,
+    change_payload,
 };
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// How clients behave.
@@ -102,6 +104,12 @@ pub struct Clients {
     pub changes: VecDeque<Change>,
     /// The members, as the last answer to a change said.
     pub nodes: Vec<NodeId>,
+    /// Those who have certainly begun: they find that on their disks.
+    pub begun: Rc<RefCell<BTreeSet<ProcessId>>>,
+    /// What the members will be or are, since all who serve knew of the last: the change, and where it was executed.
+    planned: Vec<(Configuration, Option<Instance>)>,
+    /// How far those that serve have executed.
+    executed: BTreeMap<ProcessId, Instance>,
     /// So many operations are begun by each client at most.
     pub left: Vec<u32>,
     manner: Manner,
@@ -152,6 +160,9 @@ impl Clients {
             watch,
             changes: VecDeque::new(),
             nodes,
+            begun: Rc::default(),
+            planned: Vec::new(),
+            executed: BTreeMap::new(),
             left: vec![u32::MAX; manner.clients],
             manner,
             recovery,
@@ -198,6 +209,39 @@ impl Clients {
         each.collect::<Vec<_>>().join("; ")
     }
 
+    /// Will have the members changed to `configuration`.
+    pub fn plan(&mut self, change: Change, configuration: Configuration) {
+        self.changes.push_back(change);
+        self.planned.push((configuration, None));
+    }
+
+    /// The members once all is made that is planned.
+    pub fn planned(&self) -> Option<&Configuration> {
+        self.planned.last().map(|(configuration, _)| configuration)
+    }
+
+    /// Whether a change was asked for that is not made.
+    pub fn is_changing(&self) -> bool {
+        !self.changes.is_empty() || self.clients[self.manner.clients].wants.is_some()
+    }
+
+    /// What is planned is known once all who serve have executed as far as the first who knew.
+    fn follow_plans(&mut self, at: ProcessId, replica: &Lossy) {
+        let Status { active, executed, members, .. } = replica.paxos.status();
+        if !active {
+            self.executed.remove(&at);
+            return;
+        }
+        self.executed.insert(at, executed);
+        for (configuration, from) in &mut self.planned {
+            if *configuration == members {
+                from.get_or_insert(executed);
+            }
+        }
+        let least = self.executed.values().min().copied().unwrap_or_default();
+        self.planned.retain(|(_, from)| from.is_none_or(|from| least < from));
+    }
+
     /// Whether all that clients saw can be explained.
     ///
     /// # Errors
@@ -206,8 +250,7 @@ impl Clients {
         for key in 0..self.manner.keys {
             let of_key = self.history.iter().filter(|(at, _)| *at == key);
             let operations: Vec<_> = of_key.map(|(_, operation)| *operation).collect();
-            linear::check(&operations)
-                .map_err(|what| format!("linearizable: key {key}: {what}"))?;
+            linear::check(&operations).map_err(|what| format!("linearizable: key {key}: {what}"))?;
         }
         Ok(())
     }
@@ -443,12 +486,7 @@ impl Clients {
         }
     }
 
-    fn on_done(
-        &mut self,
-        client: usize,
-        operation: Option<usize>,
-        reply: &Bytes,
-    ) -> Vec<Ask<Lossy>> {
+    fn on_done(&mut self, client: usize, operation: Option<usize>, reply: &Bytes) -> Vec<Ask<Lossy>> {
         let answered = self.tick();
         match operation {
             Some(at) => {
@@ -465,9 +503,13 @@ impl Clients {
             None => {
                 let changed: Changed = postcard::from_bytes(reply).expect("a Changed");
                 self.clients[client].wants = None;
-                if let Changed::Now(configuration) = changed {
-                    self.counts.changes += 1;
-                    self.nodes = configuration.members.keys().copied().collect();
+                match changed {
+                    Changed::Now(configuration) => {
+                        self.counts.changes += 1;
+                        self.nodes = configuration.members.keys().copied().collect();
+                    }
+                    // It was made already, and the answer was lost with the identity.
+                    Changed::Refused(_) => {}
                 }
             }
         }
@@ -492,8 +534,7 @@ impl Clients {
 
     fn on_read(&mut self, at: ProcessId, token: u64, answer: Answer) -> Vec<Ask<Lossy>> {
         let Some(client) = self.asked.get(&token).copied() else { return Vec::new() };
-        let Doing::Read { key, consistency, operation, tokens } = &self.clients[client].doing
-        else {
+        let Doing::Read { key, consistency, operation, tokens } = &self.clients[client].doing else {
             return Vec::new();
         };
         if !tokens.contains(&token) {
@@ -557,8 +598,10 @@ impl Clients {
 
 impl Owner<Lossy> for Clients {
     fn output(&mut self, at: ProcessId, output: Output, _now: Time) -> Vec<Ask<Lossy>> {
-        let answers =
-            matches!(output, Output::Connected { .. } | Output::Reply { .. } | Output::Read { .. });
+        let answers = matches!(
+            output,
+            Output::Connected { .. } | Output::Reply { .. } | Output::Read { .. }
+        );
         if answers && self.stopped.contains(&at) {
             self.wrong(format!("stopped: {at} has, and says {output:?}"));
         }
@@ -570,6 +613,7 @@ impl Owner<Lossy> for Clients {
             Output::Read { token, answer } => return self.on_read(at, token, answer),
             Output::View { leading, .. } => self.counts.leaders += u64::from(leading),
             Output::Recovered => {
+                self.begun.borrow_mut().insert(at);
                 let lost = self.recovery != Recovery::FullSs && self.ran.contains(&at);
                 self.counts.recovered += u64::from(lost);
             }
@@ -595,6 +639,7 @@ impl Owner<Lossy> for Clients {
     fn crashed(&mut self, at: ProcessId, _now: Time) {
         self.counts.crashes += 1;
         self.ran.insert(at);
+        self.executed.remove(&at);
     }
 
     fn started(&mut self, at: ProcessId, _process: &Lossy, _now: Time) {
@@ -614,19 +659,24 @@ impl Owner<Lossy> for Clients {
         if self.recovery == Recovery::FullSs {
             return true;
         }
-        // Of the members of each open instance a majority must keep its memory.
-        let whole: BTreeSet<NodeId> = processes
-            .iter()
-            .filter(|(peer, replica)| *peer != at && replica.paxos.status().active)
-            .map(|(peer, _)| peer.node)
-            .collect();
-        let active = processes.iter().filter(|(_, replica)| replica.paxos.status().active);
-        active
-            .flat_map(|(_, replica)| replica.paxos.open_members())
-            .all(|members| members.has_quorum(|node| whole.contains(&node)))
+        // Of the members of each open instance a majority must keep its memory, also of those to come.
+        let serving: Vec<_> =
+            processes.iter().filter(|(_, replica)| replica.paxos.status().active).collect();
+        let others = serving.iter().map(|(peer, _)| *peer).filter(|peer| *peer != at);
+        let whole: BTreeSet<NodeId> = others.map(|peer| peer.node).collect();
+        let enough = |members: &Configuration| members.has_quorum(|node| whole.contains(&node));
+        let comes = self.planned.iter().any(|(planned, from)| {
+            from.is_none() && planned.contains(at.node) && !self.nodes.contains(&at.node)
+        });
+        !comes
+            && self.planned.iter().all(|(members, _)| enough(members))
+            && serving.iter().all(|(_, replica)| replica.paxos.open_members().all(enough))
     }
 
     fn check(&mut self, at: ProcessId, process: &Lossy, durable: bool) -> Result<(), String> {
+        if self.recovery != Recovery::FullSs {
+            self.follow_plans(at, process);
+        }
         match self.wrong.take() {
             Some(wrong) => Err(wrong),
             None => self.watch.look(at, process, durable),

@@ -16,7 +16,7 @@ use meridian_paxos::{
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -174,6 +174,8 @@ struct Run {
     known: Rc<RefCell<Configuration>>,
     /// The next identity that was never used.
     next: u16,
+    /// Whether all that crash come back with all that they had.
+    all_return: bool,
 }
 
 fn address(node: NodeId) -> String {
@@ -182,23 +184,24 @@ fn address(node: NodeId) -> String {
 
 impl Run {
     fn new(seed: u64, trial: &Trial, drawn: &Drawn) -> Run {
-        let members = (0..drawn.replicas).map(NodeId);
-        let first = Configuration { members: members.map(|node| (node, address(node))).collect() };
-        let known = Rc::new(RefCell::new(first));
+        let nodes: Vec<_> = (0..drawn.replicas).map(NodeId).collect();
+        let known = Rc::new(RefCell::new(configuration(&nodes)));
         let loss = Rc::new(Cell::new(drawn.loss));
-        let setup = setup(seed, trial.mutation, drawn, known.clone(), loss.clone());
-        let mut setup = setup;
-        setup.deep = trial.deep;
-        let nodes = (0..drawn.replicas).map(NodeId).collect();
         let watch = Watch::new(&drawn.options, SNAPSHOT_BYTES);
         let random = Random::seed_from_u64(seed ^ 0xc11e);
         let clients = Clients::new(random, drawn.manner, drawn.options.recovery, nodes, watch);
+        let (first, known_now) = (configuration(&clients.nodes), known.clone());
+        let told = Told { first, known: known_now, begun: clients.begun.clone() };
+        let mut setup = setup(seed, trial.mutation, drawn, told, loss.clone());
+        setup.deep = trial.deep;
         let mut world = World::new(seed, setup, clients);
         if trial.trace {
             world.show_trace();
         }
         world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
-        Run { world, random: Random::seed_from_u64(seed ^ 0x0be7), loss, known, next: LATER }
+        let all_return = drawn.options.recovery == Recovery::FullSs;
+        let random = Random::seed_from_u64(seed ^ 0x0be7);
+        Run { world, random, loss, known, next: LATER, all_return }
     }
 
     /// Faults for a while; then all heals, and everything is answered.
@@ -237,7 +240,7 @@ impl Run {
 
     /// Asks for a change of the members, if the last one is made; and starts who is needed for it.
     fn change(&mut self) {
-        if !self.world.owner.changes.is_empty() {
+        if self.world.owner.is_changing() {
             return;
         }
         let nodes = self.world.owner.nodes.clone();
@@ -253,14 +256,25 @@ impl Run {
             _ if comes => Change::Replace { old, new, address: address(new) },
             _ => return,
         };
-        if !matches!(change, Change::Remove { .. }) {
+        let comes = !matches!(change, Change::Remove { .. });
+        let goes = !matches!(change, Change::Add { .. });
+        let stay = nodes.iter().copied().filter(|node| !goes || *node != old);
+        let next: Vec<_> = stay.chain(comes.then_some(new)).collect();
+        // A majority of the new ones must be there, or who changes the members stops the service.
+        if !configuration(&next).has_quorum(|node| active(&node)) && !self.all_return {
+            return;
+        }
+        *self.known.borrow_mut() = configuration(&nodes);
+        if comes {
             self.next += 1;
-            let members = nodes.iter().map(|node| (*node, address(*node))).collect();
-            *self.known.borrow_mut() = Configuration { members };
             self.world.enter(process(new));
         }
-        self.world.owner.changes.push_back(change);
+        self.world.owner.plan(change, configuration(&next));
     }
+}
+
+fn configuration(nodes: &[NodeId]) -> Configuration {
+    Configuration { members: nodes.iter().map(|node| (*node, address(*node))).collect() }
 }
 
 /// Whether it takes part.
@@ -311,11 +325,32 @@ fn describe(world: &Cluster) -> Violation {
     text
 }
 
+/// What a replica is told of the members when it starts.
+struct Told {
+    first: Configuration,
+    known: Rc<RefCell<Configuration>>,
+    begun: Rc<RefCell<BTreeSet<ProcessId>>>,
+}
+
+impl Told {
+    /// At its first start one of the first members must know the first members; one that comes later must not be among
+    /// those that it is told.
+    fn tells(&self, me: ProcessId) -> Configuration {
+        let again = self.begun.borrow().contains(&me);
+        if !again && self.first.contains(me.node) {
+            return self.first.clone();
+        }
+        let mut known = self.known.borrow().clone();
+        known.members.retain(|node, _| again || *node != me.node);
+        known
+    }
+}
+
 fn setup(
     seed: u64,
     mutation: Mutation,
     drawn: &Drawn,
-    known: Rc<RefCell<Configuration>>,
+    told: Told,
     loss: Rc<Cell<Loss>>,
 ) -> Setup<Lossy> {
     let first: Vec<_> = (0..drawn.replicas).map(|node| process(NodeId(node))).collect();
@@ -323,12 +358,10 @@ fn setup(
     let peers = [first, later.clone()].concat();
     let (options, eager) = (drawn.options.clone(), drawn.eager);
     let mut starts = 0;
-    // A replica is told the same at all of its starts.
-    let mut told: BTreeMap<ProcessId, Configuration> = BTreeMap::new();
     let make = move |me: ProcessId| {
         starts += 1;
         let seed = (seed << 20) + starts;
-        let configuration = told.entry(me).or_insert_with(|| known.borrow().clone()).clone();
+        let configuration = told.tells(me);
         let service = Registers::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), eager);
         let paxos = Paxos::new(me, configuration, options.clone(), service, seed);
         Lossy::new(paxos.with_mutation(mutation), loss.clone(), seed)
