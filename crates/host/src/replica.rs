@@ -46,6 +46,10 @@ const VOTE_RETRY: Duration = Duration::from_millis(500);
 /// How many inodes are named in one message that ends a lease.
 const EXPIRED_MAX: usize = 4096;
 
+/// The client in the names of messages that change members, with the group's number: none of the others, which are
+/// drawn at random, has its name.
+const MEMBERS_CLIENT: u64 = 0x6d65_6d62_6572_0000;
+
 /// How many waiting reads are looked at with each tick though nothing has happened that they wait for.
 const LOOKS_MAX: usize = 256;
 
@@ -439,7 +443,8 @@ impl Replica {
             return None;
         }
         let number = group.number + 1;
-        let id = MessageId { client: ClientId(u64::from(self.group.0)), sequence: number };
+        let client = ClientId(MEMBERS_CLIENT | u64::from(self.group.0));
+        let id = MessageId { client, sequence: number };
         let start = Start::configure(id, self.group, number, next.clone());
         Some(Start { low: number, ..start })
     }

@@ -110,11 +110,23 @@ fn settle(world: &mut Cluster) {
     let end = world.now() + CHANGE;
     while !world.run_until(settled, MS * 1000) {
         if world.now() > end {
-            world.fail("a group never gets its next members");
+            world.fail(&format!("a group never gets its next members: {}", describe(world)));
         }
         let asks = world.owner.tell();
         asks.into_iter().for_each(|ask| world.ask(ask));
     }
+}
+
+fn describe(world: &Cluster) -> String {
+    let mut text = format!("{:?}", world.owner.topology.borrow().groups);
+    for (node, process) in world.processes() {
+        for status in process.status(world.now()) {
+            let (group, role, epoch) = (status.group, status.role, status.epoch);
+            text +=
+                &format!("\n{node:?} {group:?} {role} {epoch:?} delivered {:?}", status.delivered);
+        }
+    }
+    text
 }
 
 fn up(topology: &Topology) -> std::collections::BTreeSet<String> {
@@ -157,7 +169,8 @@ fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>) {
     let asks = world.owner.tell();
     asks.into_iter().for_each(|ask| world.ask(ask));
     if !world.run_until(is_quiet, MS * 120_000) {
-        world.fail(&format!("not quiet; clients wait for:\n{}", world.owner.files.waiting()));
+        let waiting = world.owner.files.waiting();
+        world.fail(&format!("not quiet; clients wait for:\n{waiting}\n{}", describe(&world)));
     }
     let (updates, reads) = world.owner.files.answered;
     assert!(updates > 100 && reads > 50, "{updates} updates and {reads} reads");
