@@ -336,15 +336,7 @@ pub fn describe(world: &Cluster) -> Violation {
         let Status { view, leading, active, stopped, executed, position, members, .. } =
             replica.paxos.status();
         let members: Vec<_> = members.members.keys().map(|node| node.0).collect();
-<<<<<<< HEAD
         let state = stopped.map_or(format!("active {active}"), |why| why.to_string());
-=======
-        let open: Vec<_> = replica
-            .paxos
-            .open_members()
-            .map(|c| c.members.keys().map(|n| n.0).collect::<Vec<_>>())
-            .collect();
->>>>>>> main
         text += &format!(
             "\n{peer}: {view} leading {leading}, {state}, executed {} ({}), members {members:?}",
             executed.0, position.0
