@@ -109,7 +109,10 @@ fn node(node: u16) -> ProcessId {
     process(NodeId(node))
 }
 
-fn at(world: &Cluster, of: u16) -> Option<&meridian_paxos::Paxos<meridian_sim::paxos::service::Registers>> {
+fn at(
+    world: &Cluster,
+    of: u16,
+) -> Option<&meridian_paxos::Paxos<meridian_sim::paxos::service::Registers>> {
     world.process(node(of)).map(|replica| &replica.paxos)
 }
 

@@ -11,13 +11,13 @@ use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, NodeId, ProcessId, Time};
 use meridian_paxos::{
-    Answer, Change, Changed, Command, Configuration, Consistency, Instance, Kind, Message, Output, Recovery, Request, Status, Stopped,
-    change_payload,
+    Answer, Change, Changed, Command, Configuration, Consistency, Instance, Kind, Message, Output,
+    Recovery, Request, Status, Stopped, change_payload,
 };
 use rand::RngExt;
 use rand::seq::IndexedRandom;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -271,7 +271,8 @@ impl Clients {
         for key in 0..self.manner.keys {
             let of_key = self.history.iter().filter(|(at, _)| *at == key);
             let operations: Vec<_> = of_key.map(|(_, operation)| *operation).collect();
-            linear::check(&operations).map_err(|what| format!("linearizable: key {key}: {what}"))?;
+            linear::check(&operations)
+                .map_err(|what| format!("linearizable: key {key}: {what}"))?;
         }
         Ok(())
     }
@@ -507,7 +508,12 @@ impl Clients {
         }
     }
 
-    fn on_done(&mut self, client: usize, operation: Option<usize>, reply: &Bytes) -> Vec<Ask<Lossy>> {
+    fn on_done(
+        &mut self,
+        client: usize,
+        operation: Option<usize>,
+        reply: &Bytes,
+    ) -> Vec<Ask<Lossy>> {
         let answered = self.tick();
         match operation {
             Some(at) => {
@@ -555,7 +561,8 @@ impl Clients {
 
     fn on_read(&mut self, at: ProcessId, token: u64, answer: Answer) -> Vec<Ask<Lossy>> {
         let Some(client) = self.asked.get(&token).copied() else { return Vec::new() };
-        let Doing::Read { key, consistency, operation, tokens } = &self.clients[client].doing else {
+        let Doing::Read { key, consistency, operation, tokens } = &self.clients[client].doing
+        else {
             return Vec::new();
         };
         if !tokens.contains(&token) {
@@ -619,10 +626,8 @@ impl Clients {
 
 impl Owner<Lossy> for Clients {
     fn output(&mut self, at: ProcessId, output: Output, _now: Time) -> Vec<Ask<Lossy>> {
-        let answers = matches!(
-            output,
-            Output::Connected { .. } | Output::Reply { .. } | Output::Read { .. }
-        );
+        let answers =
+            matches!(output, Output::Connected { .. } | Output::Reply { .. } | Output::Read { .. });
         if answers && self.stopped.contains(&at) {
             self.wrong(format!("stopped: {at} has, and says {output:?}"));
         }
