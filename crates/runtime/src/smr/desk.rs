@@ -7,9 +7,11 @@ use crate::wire::{WireError, take};
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, NodeId, ProcessId, Table};
 use meridian_paxos::{Answer, Command, Output, Paxos, Service, View};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio::sync::{oneshot, watch};
 
+/// So many who were members are spoken with.
+const FORMER_MAX: usize = 8;
 /// So many clients may share a connection.
 const SHARED_MAX: usize = 100_000;
 
@@ -34,6 +36,8 @@ pub(crate) struct Desk<S> {
     tokens: BTreeMap<u64, (ConnectionId, u64)>,
     next_token: u64,
     members: BTreeMap<NodeId, String>,
+    /// The last that were members and are none any more: they may have to be told, and may be asked what was decided.
+    former: VecDeque<(NodeId, String)>,
     view: View,
     /// Whether it has its memory.
     active: bool,
@@ -52,6 +56,7 @@ impl<S: Service> Desk<S> {
             tokens: BTreeMap::new(),
             next_token: 0,
             members: BTreeMap::new(),
+            former: VecDeque::new(),
             view: View::NONE,
             active: false,
             waiting: Vec::new(),
@@ -140,8 +145,16 @@ impl<S: Service> Desk<S> {
     }
 
     fn meet(&mut self, at: &mut At<'_, Paxos<S>>, members: BTreeMap<NodeId, String>) {
+        let gone = self.members.iter().filter(|(node, _)| !members.contains_key(node));
+        self.former.extend(gone.map(|(node, address)| (*node, address.clone())));
+        self.former.retain(|(_, address)| members.values().all(|other| other != address));
+        while self.former.len() > FORMER_MAX {
+            self.former.pop_front();
+        }
         let process = |node| ProcessId { group: self.group, node };
-        at.set_peers(members.iter().map(|(k, v)| (process(*k), v.clone())).collect());
+        let former = self.former.iter().map(|(node, address)| (node, address));
+        let peers = members.iter().chain(former);
+        at.set_peers(peers.map(|(k, v)| (process(*k), v.clone())).collect());
         let told = Told::Members(members);
         for connection in self.connections.keys() {
             at.answer(*connection, &told);
