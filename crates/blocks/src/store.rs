@@ -17,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use meridian_core::BlockId;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -199,6 +200,13 @@ impl Blocks {
             }
             _ => Err(BlockError::Damaged(block)),
         }
+    }
+
+    /// The names of the blocks after `after`, in order, `limit` at most.
+    pub fn names(&self, after: Option<BlockId>, limit: usize) -> Vec<BlockId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let index = self.read_index();
+        index.blocks.range((from, Bound::Unbounded)).take(limit).map(|(name, _)| *name).collect()
     }
 
     fn insert(&self, block: BlockId, at: Location) {

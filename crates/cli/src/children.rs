@@ -31,6 +31,8 @@ pub struct Ended {
     pub name: String,
     /// What it was.
     pub pid: u32,
+    /// Its exit status, if it was not killed.
+    pub code: Option<i32>,
     /// How it ended, for people.
     pub how: String,
 }
@@ -93,7 +95,8 @@ impl Children {
     pub async fn next_end(&mut self) -> Ended {
         let (place, pid, status) = self.ends.recv().await.expect("we hold a sender");
         self.children[place].running = false;
-        Ended { name: self.children[place].name.clone(), pid, how: describe(status) }
+        let code = status.as_ref().ok().and_then(ExitStatus::code);
+        Ended { name: self.children[place].name.clone(), pid, code, how: describe(status) }
     }
 
     /// Ends all servers: SIGTERM, and SIGKILL for who has not gone after some seconds.

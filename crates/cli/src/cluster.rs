@@ -2,8 +2,9 @@
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use meridian_core::Topology;
-use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, NodeEntry};
+use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Kept, NodeEntry};
+use meridian_core::{RegionId, Topology};
+use meridian_host::cluster::REPLICAS_MAX;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -82,7 +83,7 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
         "{count} nodes are more than one machine carries: at most {NODES_MAX}"
     );
     let rtt_ms = shape.rtt.as_deref().map(|text| parse_rtt(text, &regions)).transpose()?;
-    let mut ports = free_ports(count, shape.port)?.into_iter();
+    let mut ports = free_ports(count + REPLICAS_MAX, shape.port)?.into_iter();
     let mut nodes = Vec::new();
     for region in &regions {
         for number in 1..=per_region {
@@ -96,9 +97,29 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
             });
         }
     }
-    let cluster = random_name()?;
+    let (cluster, configuration) = (random_name()?, Kept { version: 1, ..Kept::default() });
     let (rtt_ms, order) = (rtt_ms.unwrap_or_default(), shape.order.unwrap_or_default());
-    Ok(ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order })
+    let mut file =
+        ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration };
+    for (at, port) in keepers(&Topology::new(&file)?).into_iter().zip(ports) {
+        let address = format!("127.0.0.1:{port}");
+        file.configuration.replicas.insert(file.nodes[at].name.clone(), address);
+    }
+    Ok(file)
+}
+
+/// The places of the nodes that are to keep the configuration: one of each region first, and an odd number.
+fn keepers(topology: &Topology) -> Vec<usize> {
+    let regions = (0..topology.regions.len()).filter_map(|id| u16::try_from(id).ok());
+    let of = |region| topology.nodes_in(RegionId(region)).collect::<Vec<_>>();
+    let regions: Vec<_> = regions.map(of).collect();
+    let longest = regions.iter().map(Vec::len).max().unwrap_or(0);
+    let by_turns = (0..longest).flat_map(|turn| regions.iter().filter_map(move |of| of.get(turn)));
+    let mut places: Vec<_> = by_turns.map(|id| usize::from(id.0)).take(REPLICAS_MAX).collect();
+    if places.len().is_multiple_of(2) {
+        places.pop();
+    }
+    places
 }
 
 /// Fits a cluster that was started before to what the user says now, and tells which nodes have
@@ -117,7 +138,8 @@ pub fn adapt(file: &mut ClusterFile, shape: &Shape, data: &Path) -> anyhow::Resu
     }
     if let Some(wanted) = shape.nodes_per_region {
         for region in &regions {
-            let has = file.nodes.iter().filter(|node| node.region == *region).count();
+            let here = topology.region_named(region).map(|id| topology.nodes_in(id).count());
+            let has = here.unwrap_or_default();
             if has != usize::from(wanted) {
                 bail!(other("--nodes-per-region", &format!("{has} nodes in {region}")));
             }
@@ -130,23 +152,41 @@ pub fn adapt(file: &mut ClusterFile, shape: &Shape, data: &Path) -> anyhow::Resu
         file.rtt_ms = parse_rtt(text, &regions)?;
     }
     let mut moved = Vec::new();
-    let taken: Vec<bool> = file.nodes.iter().map(|node| !is_free(&node.address)).collect();
+    let present: Vec<_> = topology.present().map(|id| usize::from(id.0)).collect();
+    let nodes =
+        present.iter().map(|at| (file.nodes[*at].name.clone(), file.nodes[*at].address.clone()));
+    if file.configuration.replicas.is_empty() {
+        file.configuration.version = file.configuration.version.max(1);
+        for at in keepers(&topology) {
+            file.configuration.replicas.insert(file.nodes[at].name.clone(), String::new());
+        }
+    }
+    let replicas = file.configuration.replicas.clone();
+    let all: Vec<(String, String)> = nodes.chain(replicas).collect();
+    let taken: Vec<bool> = all.iter().map(|(_, old)| old.is_empty() || !is_free(old)).collect();
     let wanted: Vec<Option<u16>> = match shape.port {
-        Some(_) => free_ports(file.nodes.len(), shape.port)?.into_iter().map(Some).collect(),
+        Some(_) => free_ports(all.len(), shape.port)?.into_iter().map(Some).collect(),
         None => {
             let mut fresh = free_ports(taken.iter().filter(|taken| **taken).count(), None)?;
             taken.iter().map(|taken| if *taken { fresh.pop() } else { None }).collect()
         }
     };
-    for (node, port) in file.nodes.iter_mut().zip(wanted) {
-        node.pid = None;
-        let Some(port) = port else { continue };
-        let address = format!("127.0.0.1:{port}");
-        if node.address != address {
-            moved.push(format!("{} moves from {} to {address}", node.name, node.address));
-            node.address = address;
+    for (place, ((name, old), port)) in all.into_iter().zip(wanted).enumerate() {
+        let address = port.map_or_else(|| old.clone(), |port| format!("127.0.0.1:{port}"));
+        if !old.is_empty() && old != address {
+            moved.push(format!("{name} moves from {old} to {address}"));
+        }
+        if let Some(at) = present.get(place) {
+            file.nodes[*at].address = address;
+        } else {
+            file.configuration
+                .first
+                .entry(name.clone())
+                .and_modify(|first| first.clone_from(&address));
+            file.configuration.replicas.insert(name, address);
         }
     }
+    file.nodes.iter_mut().for_each(|node| node.pid = None);
     Ok(moved)
 }
 
@@ -220,6 +260,29 @@ fn parse_rtt(text: &str, regions: &[String]) -> anyhow::Result<BTreeMap<String, 
         }
     }
     Ok(rtt_ms)
+}
+
+/// An address of this machine where nobody listens.
+///
+/// # Errors
+/// If there is none.
+pub fn free_address() -> anyhow::Result<String> {
+    let port = free_ports(1, None)?;
+    Ok(format!("127.0.0.1:{}", port[0]))
+}
+
+/// An address on the machine of a node that listens at `address`: on this machine a free port; on another nobody
+/// knows from here, and the port ten thousand above is taken.
+///
+/// # Errors
+/// If there is none.
+pub fn free_address_beside(address: &str) -> anyhow::Result<String> {
+    let (host, port) = address.rsplit_once(':').context("an address is a host and a port")?;
+    if host == "127.0.0.1" {
+        return free_address();
+    }
+    let port: u16 = port.parse().with_context(|| format!("{address} has no port"))?;
+    Ok(format!("{host}:{}", if port > 50_000 { port - 10_000 } else { port + 10_000 }))
 }
 
 fn is_free(address: &str) -> bool {
@@ -322,6 +385,10 @@ mod tests {
         let mut file = new_cluster(&shape).unwrap();
         // Any port, so that tests beside this one cannot take it.
         file.nodes.iter_mut().for_each(|node| node.address = "127.0.0.1:0".into());
+        file.configuration
+            .replicas
+            .values_mut()
+            .for_each(|address| *address = "127.0.0.1:0".into());
         let before = file.clone();
         let data = Path::new("data");
         assert_eq!(adapt(&mut file, &Shape::default(), data).unwrap(), Vec::<String>::new());

@@ -7,12 +7,12 @@ use crate::last::{self, LastDemo};
 use crate::mount::{self, Mount, MountPoint};
 use crate::output;
 use crate::signals::Signals;
-use crate::status;
+use crate::{configuration, status};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
-use meridian_core::Topology;
 use meridian_core::topology::ClusterFile;
+use meridian_core::{NodeId, Topology};
 use rustix::process::{Pid, Signal};
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 use tokio::process::Command;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// How long the groups may take to get a primary before the demo gives up.
@@ -105,6 +106,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             program: program.clone(),
             children: Children::new(program),
             signals: Signals::listen()?,
+            following: mpsc::channel(1).1, // Nobody sends yet.
         };
         let result = demo.run(args, point).await;
         demo.children.stop().await;
@@ -122,6 +124,8 @@ struct Demo<'a> {
     program: PathBuf,
     children: Children,
     signals: Signals,
+    /// Newer configurations.
+    following: mpsc::Receiver<ClusterFile>,
 }
 
 impl Demo<'_> {
@@ -137,10 +141,12 @@ impl Demo<'_> {
         if let Some(signal) = self.wait_ready().await? {
             return Ok(code_of_signal(signal));
         }
-        let mount = Mount::start(&cluster_path, &self.region, point)?;
+        self.publish().await;
+        let mount = Mount::start(self.topology.clone(), &self.region, point)?;
+        self.following = configuration::follow(&self.file);
         self.introduce(mount.path(), args.exec.is_none())?;
         let result = match &args.exec {
-            Some(command) => self.execute(command, mount.path()).await,
+            Some(command) => self.execute(command, &mount).await,
             None => self.watch(&mount).await,
         };
         let stopped = mount.stop().await;
@@ -150,11 +156,44 @@ impl Demo<'_> {
     }
 
     fn start_servers(&mut self) -> anyhow::Result<()> {
-        for node in &mut self.file.nodes {
-            let dir = self.data.node(&node.name);
-            meridian_node::prepare(&dir, self.file.cluster, &node.name)?;
-            node.pid = Some(self.children.start(&node.name, &dir)?);
+        let present: Vec<_> = self.topology.present().collect();
+        present.into_iter().try_for_each(|node| self.start_server(node).map(drop))
+    }
+
+    fn start_server(&mut self, id: NodeId) -> anyhow::Result<u32> {
+        let cluster = self.file.cluster;
+        let node = &mut self.file.nodes[usize::from(id.0)];
+        let dir = self.data.node(&node.name);
+        meridian_node::prepare(&dir, cluster, &node.name)?;
+        let pid = self.children.start(&node.name, &dir)?;
+        node.pid = Some(pid);
+        Ok(pid)
+    }
+
+    /// Tells those who keep the configuration what this start has changed.
+    async fn publish(&self) {
+        if let Err(error) = configuration::publish(&self.file).await {
+            note!("meridian: {error}");
         }
+    }
+
+    /// The configuration is this now: a node that came gets a server.
+    fn on_newer(&mut self, mut newer: ClusterFile, mount: &Mount) -> anyhow::Result<()> {
+        configuration::keep_pids(&mut newer, &self.file);
+        let topology = Topology::new(&newer)?;
+        let known = self.topology.nodes.len();
+        (self.file, self.topology) = (newer, topology.clone());
+        let path = self.data.cluster_path();
+        cluster::write(&path, &self.file)?; // The new server reads it.
+        let fresh: Vec<_> = topology.present().filter(|id| usize::from(id.0) >= known).collect();
+        for id in &fresh {
+            let pid = self.start_server(*id)?;
+            note!("{} was added: process {pid}", topology.node(*id).name);
+        }
+        if !fresh.is_empty() {
+            cluster::write(&path, &self.file)?;
+        }
+        mount.configured(topology);
         Ok(())
     }
 
@@ -162,7 +201,7 @@ impl Demo<'_> {
     async fn wait_ready(&mut self) -> anyhow::Result<Option<i32>> {
         let options = ClientOptions::new(self.region.as_str());
         let client = Client::connect(self.topology.clone(), &options)?;
-        let (begin, count) = (Instant::now(), self.topology.nodes.len());
+        let (begin, count) = (Instant::now(), self.topology.present().count());
         note!("starting {count} nodes in {} regions ...", self.topology.regions.len());
         loop {
             let ask = async {
@@ -194,7 +233,8 @@ impl Demo<'_> {
 
     /// What runs where, and what to do with it. With `--exec`, standard output belongs to CMD.
     fn introduce(&self, mount: &Path, long: bool) -> anyhow::Result<()> {
-        let rows = self.file.nodes.iter().map(|node| {
+        let nodes = self.topology.present().map(|id| &self.file.nodes[usize::from(id.0)]);
+        let rows = nodes.map(|node| {
             vec![
                 node.name.clone(),
                 node.region.clone(),
@@ -238,14 +278,22 @@ Ctrl-C stops everything.",
                     return Ok(ExitCode::SUCCESS);
                 }
                 ended = self.children.next_end() => self.tell(&ended),
+                newer = configuration::next(&mut self.following) => self.take(newer, mount),
             }
         }
     }
 
+    /// A configuration that cannot be followed is told, and the demo goes on.
+    fn take(&mut self, newer: ClusterFile, mount: &Mount) {
+        if let Err(error) = self.on_newer(newer, mount) {
+            note!("meridian: cannot follow the configuration: {error:#}");
+        }
+    }
+
     /// Runs CMD, and tells of nodes that end meanwhile.
-    async fn execute(&mut self, command: &str, mount: &Path) -> anyhow::Result<ExitCode> {
+    async fn execute(&mut self, command: &str, mount: &Mount) -> anyhow::Result<ExitCode> {
         let mut shell = Command::new("sh");
-        shell.arg("-c").arg(command).current_dir(mount);
+        shell.arg("-c").arg(command).current_dir(mount.path());
         shell.env(cluster::CLUSTER_VARIABLE, self.data.cluster_path());
         die_with_parent(shell.as_std_mut(), Signal::HUP);
         let mut running = shell.spawn().context("cannot run sh")?;
@@ -255,6 +303,7 @@ Ctrl-C stops everything.",
             tokio::select! {
                 status = running.wait() => return Ok(code_of(status?)),
                 ended = self.children.next_end() => self.tell(&ended),
+                newer = configuration::next(&mut self.following) => self.take(newer, mount),
                 signal = self.signals.next() => {
                     // CMD may know better than to end; the second time it has no choice.
                     let signal = if asked_to_end { Signal::KILL } else { signal_of(signal) };
@@ -271,6 +320,9 @@ Ctrl-C stops everything.",
 
     fn tell(&self, ended: &Ended) {
         let dir = self.data.node(&ended.name);
+        if ended.code == Some(i32::from(meridian_node::REMOVED_CODE)) {
+            return note!("{} (process {}) was removed from the cluster", ended.name, ended.pid);
+        }
         let words = if ended.how.starts_with("ended") {
             format!(": {}", last_words(&dir))
         } else {

@@ -3,7 +3,7 @@
 //! Both go through the extended attribute `user.meridian.placement` of the mounted path, so any
 //! mount of this machine will do, and no connection of their own is needed.
 
-use crate::{cluster, output};
+use crate::{cluster, configuration, output};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use meridian_core::Topology;
@@ -90,7 +90,8 @@ pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
 fn tell_where(args: &WhereArgs) -> anyhow::Result<()> {
     let placement = placement_of(&args.path)?;
     let cluster_path = cluster::named_or_last(args.cluster.as_deref())?;
-    let (topology, _) = cluster::read(&cluster_path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let topology = runtime.block_on(configuration::newest(&cluster_path))?.topology;
     let found = whereabouts(&args.path, placement, &topology).with_context(|| {
         format!("{} is not the cluster mounted there: name it", cluster_path.display())
     })?;

@@ -9,12 +9,14 @@ mod output;
 mod bench;
 mod children;
 mod cluster;
+mod configuration;
 mod data;
 mod demo;
 mod fs;
 mod last;
 mod lock;
 mod mount;
+mod nodes;
 mod server;
 mod signals;
 mod sim;
@@ -42,6 +44,7 @@ Start here:
 then in another terminal:
   cp -a /usr/include meridian/us       files placed in region us
   meridian status                      who leads what
+  meridian cluster add-node --region us  one more node, while programs go on
   meridian fs where meridian/us        where a path is placed
   meridian bench fs meridian/us        how fast it is")]
 struct Cli {
@@ -59,6 +62,9 @@ enum Command {
     Mount(mount::MountArgs),
     /// Tell how nodes and groups are
     Status(status::StatusArgs),
+    /// Show or change which nodes a cluster has
+    #[command(subcommand)]
+    Cluster(nodes::ClusterCommand),
     /// Tell or change where paths of a mount are placed
     #[command(subcommand)]
     Fs(fs::FsCommand),
@@ -76,6 +82,7 @@ fn main() -> ExitCode {
         Command::Server(args) => server::run(args),
         Command::Mount(args) => mount::run(args),
         Command::Status(args) => status::run(args),
+        Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),
         Command::Bench(command) => bench::run(command),
         Command::Sim(command) => sim::run(command),

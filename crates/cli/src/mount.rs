@@ -1,10 +1,12 @@
 //! `meridian mount`, and what the demo needs to mount.
 
+use crate::configuration::Newest;
 use crate::signals::Signals;
-use crate::{cluster, last, output};
+use crate::{cluster, configuration, last, output};
 use anyhow::{Context, bail};
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
+use meridian_core::Topology;
 use meridian_mount::MountOptions;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +19,8 @@ pub const WARNINGS: &str = "warn,fuser=error";
 /// What to mount where.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs until Ctrl-C or SIGTERM, then unmounts. DIR is made if it is not there, and removed again.
+Runs until Ctrl-C or SIGTERM, then unmounts. DIR is made if it is not there, and removed again. Nodes that
+come to the cluster are used, those that go are not asked any more.
 
 Examples:
   meridian mount --region eu /mnt/eu
@@ -48,15 +51,25 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
-        let mount = Mount::start(&cluster, &args.region, point)?;
+        let Newest { file, topology, .. } = configuration::newest(&cluster).await?;
+        let mut following = configuration::follow(&file);
+        let mount = Mount::start(topology, &args.region, point)?;
         output::print(&format!(
             "mounted at {} in region {}; Ctrl-C unmounts",
             mount.path().display(),
             args.region
         ))?;
-        tokio::select! {
-            _ = signals.next() => {}
-            () = mount.unmounted() => note!("unmounted by somebody else"),
+        loop {
+            tokio::select! {
+                _ = signals.next() => break,
+                () = mount.unmounted() => {
+                    note!("unmounted by somebody else");
+                    break;
+                }
+                newer = configuration::next(&mut following) => {
+                    mount.configured(Topology::new(&newer)?);
+                }
+            }
         }
         mount.stop().await
     })?;
@@ -148,6 +161,7 @@ pub fn check_fuse() -> anyhow::Result<()> {
 
 /// A mounted file system.
 pub struct Mount {
+    client: Client,
     // Before the mount point, which is removed only when nothing is mounted on it any more.
     mounted: meridian_mount::Mount,
     point: MountPoint,
@@ -158,10 +172,15 @@ impl Mount {
     ///
     /// # Errors
     /// If there is no such region, or mounting is not permitted.
-    pub fn start(cluster: &Path, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
-        let client = Client::open(cluster, &ClientOptions::new(region))?;
-        let mounted = meridian_mount::mount(client, &point.path, MountOptions::default())?;
-        Ok(Mount { mounted, point })
+    pub fn start(topology: Topology, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
+        let client = Client::connect(topology, &ClientOptions::new(region))?;
+        let mounted = meridian_mount::mount(client.clone(), &point.path, MountOptions::default())?;
+        Ok(Mount { client, mounted, point })
+    }
+
+    /// The cluster is configured so now.
+    pub fn configured(&self, topology: Topology) {
+        self.client.configured(topology);
     }
 
     /// Where.
@@ -179,7 +198,7 @@ impl Mount {
     /// # Errors
     /// If the kernel refuses, or not all could be stored.
     pub async fn stop(self) -> anyhow::Result<()> {
-        let Mount { mounted, point } = self;
+        let Mount { mounted, point, .. } = self;
         let result = mounted.unmount().await;
         drop(point);
         Ok(result?)

@@ -12,7 +12,11 @@ use std::process::ExitCode;
 The demo makes the folders and starts one server in each. One that was killed can be started again
 by hand, also while the demo runs: it catches up with the others.
 
-Exit status 2 if the server cannot start as it is configured, 3 if its disk failed or is damaged.
+The cluster file says where the configuration is kept; the server follows that while it runs, and
+goes on with the last one it knows while too few of those that keep it answer.
+
+Exit status 2 if the server cannot start as it is configured, 3 if its disk failed or is damaged,
+4 if the node was removed from the cluster.
 
 Example:
   meridian server --dir DATA/us-1

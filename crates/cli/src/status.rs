@@ -1,11 +1,12 @@
 //! `meridian status`: how nodes and groups are.
 
-use crate::{cluster, output};
+use crate::{cluster, configuration, output};
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
 use meridian_core::{GroupId, NodeId, Topology};
 use meridian_host::api::NodeStatus;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -95,11 +96,11 @@ struct ReplicaReport {
 /// If there is no cluster to ask.
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let path = cluster::named_or_last(args.cluster.as_deref())?;
-    let (topology, _) = cluster::read(&path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(async {
+        let topology = configuration::newest(&path).await?.topology;
         let region = topology.regions[0].name.as_str();
-        let client = Client::open(&path, &ClientOptions::new(region))?;
+        let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
         anyhow::Ok(ask_all(&client, &topology).await)
     })?;
     let text = if args.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
@@ -110,24 +111,31 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 
 /// Asks all nodes at once.
 pub async fn ask_all(client: &Client, topology: &Topology) -> Report {
+    Report::new(topology, &answers(client, topology).await)
+}
+
+/// How a node says that it is, or why it does not.
+pub type Answered = Result<NodeStatus, String>;
+
+/// What the nodes answer that were not removed.
+pub async fn answers(client: &Client, topology: &Topology) -> BTreeMap<NodeId, Answered> {
     let mut asked = Vec::new();
-    for place in 0..topology.nodes.len() {
-        let node = NodeId(u16::try_from(place).expect("ids of nodes are of 16 bits"));
+    for node in topology.present() {
         let client = client.clone();
-        asked.push(tokio::spawn(async move {
-            client.status(node, PATIENCE).await.map_err(|error| error.to_string())
-        }));
+        let ask = async move { client.status(node, PATIENCE).await.map_err(|e| e.to_string()) };
+        asked.push((node, tokio::spawn(ask)));
     }
-    let mut answers = Vec::new();
-    for answer in asked {
-        answers.push(answer.await.unwrap_or_else(|error| Err(error.to_string())));
+    let mut answers = BTreeMap::new();
+    for (node, answer) in asked {
+        answers.insert(node, answer.await.unwrap_or_else(|error| Err(error.to_string())));
     }
-    Report::new(topology, &answers)
+    answers
 }
 
 impl Report {
-    fn new(topology: &Topology, answers: &[Result<NodeStatus, String>]) -> Report {
-        let nodes = topology.nodes.iter().zip(answers).map(|(node, answer)| {
+    fn new(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Report {
+        let nodes = answers.iter().map(|(id, answer)| {
+            let node = topology.node(*id);
             let status = answer.as_ref().ok();
             NodeReport {
                 node: node.name.clone(),
@@ -223,13 +231,14 @@ impl Report {
 fn group_report(
     topology: &Topology,
     group: GroupId,
-    answers: &[Result<NodeStatus, String>],
+    answers: &BTreeMap<NodeId, Answered>,
 ) -> GroupReport {
-    let members = topology.group(group).members.iter();
-    let answered: Vec<_> = members
+    let answered: Vec<_> = topology
+        .group(group)
+        .involved()
         .filter_map(|node| {
-            let status = answers.get(usize::from(node.0))?.as_ref().ok()?;
-            Some((*node, status.replicas.iter().find(|replica| replica.group == group)?))
+            let status = answers.get(&node)?.as_ref().ok()?;
+            Some((node, status.replicas.iter().find(|replica| replica.group == group)?))
         })
         .collect();
     let delivered = answered.iter().map(|(_, replica)| replica.delivered.0).max().unwrap_or(0);
@@ -270,7 +279,8 @@ mod tests {
         });
         let replicas: Vec<_> = replicas.collect();
         serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
-            "replicas": replicas, "blocks": [1, 2], "bad_frames": 0, "connected": []}))
+            "replicas": replicas, "blocks": [1, 2], "bad_frames": 0, "connected": [], "configured": 0,
+            "keeper": null}))
         .unwrap()
     }
 
@@ -284,6 +294,7 @@ mod tests {
             Ok(status(1, &[(0, "primary", 2, 100), (1, "promised", 4, 60)])),
             Err("connection refused".to_string()),
         ];
+        let answers = topology.node_ids().zip(answers).collect();
         let report = Report::new(&topology, &answers);
         assert_eq!(report.groups[0].primary.as_deref(), Some("us-2"));
         assert_eq!(report.groups[0].replicas[0].lag, 10);

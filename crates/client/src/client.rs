@@ -66,19 +66,48 @@ pub struct Client {
 /// What all copies share.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) topology: Topology,
+    cluster: Mutex<Arc<Known>>,
     pub(crate) region: RegionId,
     pub(crate) timeout: Duration,
     id: ClientId,
-    patience: Duration,
-    connections: Vec<Connection>,
     routes: Mutex<Routes>,
     sequences: Mutex<Sequences>,
     vector: Mutex<Vector>,
     random: Random,
+    pub(crate) cache: Mutex<Cache>,
+}
+
+/// The cluster as it is known now, and what follows from that.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) topology: Arc<Topology>,
+    patience: Duration,
+    /// By node.
+    connections: Vec<Arc<Connection>>,
     /// By region.
     pub(crate) rings: Vec<Ring>,
-    pub(crate) cache: Mutex<Cache>,
+}
+
+impl Known {
+    /// Connections of `before` to nodes that are where they were are used further on.
+    fn new(topology: Topology, id: ClientId, region: RegionId, before: Option<&Known>) -> Known {
+        let hello = Hello { cluster: topology.cluster, who: Who::Client(id) };
+        let connections = topology.nodes.iter().enumerate().map(|(at, node)| {
+            let delay = topology.delay(region, node.region);
+            let open = before.and_then(|before| before.connections.get(at));
+            match open.filter(|open| open.leads_to(&node.address, delay)) {
+                Some(open) => open.clone(),
+                None => Arc::new(Connection::new(node.address.clone(), hello.clone(), delay)),
+            }
+        });
+        let connections = connections.collect();
+        let count = u16::try_from(topology.regions.len()).unwrap_or(u16::MAX);
+        let nodes_in = |region| topology.nodes_in(RegionId(region)).collect::<Vec<_>>();
+        let rings = (0..count).map(|region| Ring::new(&nodes_in(region))).collect();
+        let farthest = topology.one_way.values().max().copied().unwrap_or_default();
+        let (patience, topology) = (PATIENCE + farthest * 6, Arc::new(topology));
+        Known { topology, patience, connections, rings }
+    }
 }
 
 /// An update with a name, which may be sent again until it has ended. Dropped before that, it is
@@ -164,29 +193,17 @@ impl Client {
         };
         let random = Random::new().map_err(ConnectError::Random)?;
         let id = random.client();
-        let hello = Hello { cluster: topology.cluster, who: Who::Client(id) };
-        let connections = topology.nodes.iter().map(|node| {
-            let delay = topology.delay(region, node.region);
-            Connection::new(node.address.clone(), hello.clone(), delay)
-        });
-        let connections = connections.collect();
-        let count = u16::try_from(topology.regions.len()).unwrap_or(u16::MAX);
-        let nodes_in = |region| topology.nodes_in(RegionId(region)).collect::<Vec<_>>();
-        let rings = (0..count).map(|region| Ring::new(&nodes_in(region))).collect();
-        let farthest = topology.one_way.values().max().copied().unwrap_or_default();
+        let known = Known::new(topology, id, region, None);
         let inner = Inner {
             region,
             timeout: options.timeout,
             id,
-            patience: PATIENCE + farthest * 6,
-            connections,
+            cluster: Mutex::new(Arc::new(known)),
             routes: Mutex::new(Routes::new(region)),
             sequences: Mutex::default(),
             vector: Mutex::default(),
             random,
-            rings,
             cache: Mutex::new(Cache::new(options.cache_bytes)),
-            topology,
         };
         Ok(Client { inner: Arc::new(inner) })
     }
@@ -196,9 +213,24 @@ impl Client {
         self.inner.id
     }
 
-    /// The cluster.
-    pub fn topology(&self) -> &Topology {
-        &self.inner.topology
+    /// The cluster, as it is known now.
+    pub fn topology(&self) -> Arc<Topology> {
+        self.known().topology.clone()
+    }
+
+    /// The cluster is configured so now: regions and groups are as before, nodes come and go. Calls that are under way
+    /// end as they began. What is not newer, or of another cluster, changes nothing.
+    pub fn configured(&self, topology: Topology) {
+        let mut cluster = lock(&self.inner.cluster);
+        let newer = topology.version > cluster.topology.version;
+        if newer && topology.cluster == cluster.topology.cluster {
+            let (id, region) = (self.inner.id, self.inner.region);
+            *cluster = Arc::new(Known::new(topology, id, region, Some(&cluster)));
+        }
+    }
+
+    pub(crate) fn known(&self) -> Arc<Known> {
+        lock(&self.inner.cluster).clone()
     }
 
     /// After how long its calls give up.
@@ -339,8 +371,9 @@ impl Client {
         body: RequestBody,
         limit: Duration,
     ) -> Result<ReplyBody, ClientError> {
-        let connection = &self.inner.connections[usize::from(node.0)];
-        let whom = || self.inner.topology.node(node).name.clone();
+        let known = self.known();
+        let connection = &known.connections[usize::from(node.0)];
+        let whom = || known.topology.node(node).name.clone();
         match tokio::time::timeout(limit, connection.call(body)).await {
             Ok(Ok(ReplyBody::Refused(refusal))) => Err(ClientError::Refused(refusal)),
             Ok(Ok(reply)) => Ok(reply),
@@ -358,23 +391,24 @@ impl Client {
         what: &str,
         deadline: Instant,
     ) -> Result<ReplyBody, ClientError> {
-        let mut patience = self.inner.patience;
+        let mut patience = self.known().patience;
         let mut anyone_there = false;
         loop {
+            let known = self.known();
             let nodes = lock(&self.inner.routes).candidates(
-                &self.inner.topology,
+                &known.topology,
                 group,
                 std::time::Instant::now(),
             );
             for node in nodes {
                 let until = deadline.min(Instant::now() + patience);
-                let connection = &self.inner.connections[usize::from(node.0)];
+                let connection = &known.connections[usize::from(node.0)];
                 match timeout_at(until, connection.call(body.clone())).await {
                     Ok(Ok(ReplyBody::Refused(refusal @ Refusal::Bad(_)))) => {
                         return Err(ClientError::Refused(refusal));
                     }
                     Ok(Ok(ReplyBody::Refused(Refusal::OutOfReach(far)))) => {
-                        let whom = format!("group {}", self.inner.topology.group_name(far));
+                        let whom = format!("group {}", known.topology.group_name(far));
                         tracing::warn!("{what}: node {} cannot reach {whom}", node.0);
                         return Err(ClientError::OutOfReach { whom });
                     }
@@ -392,7 +426,7 @@ impl Client {
                     Ok(Err(CallError::Broken(reason))) => tracing::debug!("{what}: {reason}"),
                     Err(_) => {
                         anyone_there = true;
-                        patience = (patience * 3 / 2).min(PATIENCE_MAX.max(self.inner.patience));
+                        patience = (patience * 3 / 2).min(PATIENCE_MAX.max(known.patience));
                     }
                 }
                 self.note_failure(node);
@@ -408,7 +442,7 @@ impl Client {
     }
 
     fn out_of_time(&self, group: GroupId, what: &str, anyone_there: bool) -> ClientError {
-        let name = &self.inner.topology.group(group).name;
+        let name = self.topology().group_name(group);
         if anyone_there {
             ClientError::Timeout { what: format!("{what} in group {name}") }
         } else {
@@ -442,12 +476,13 @@ async fn first_success<T: 'static>(
     Err(failure)
 }
 
-fn strange(reply: &ReplyBody) -> ClientError {
+pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
     let kind = match reply {
         ReplyBody::Updated { .. } => "Updated",
         ReplyBody::Answer { .. } => "Answer",
         ReplyBody::Stored => "Stored",
         ReplyBody::Block(_) => "Block",
+        ReplyBody::Blocks(_) => "Blocks",
         ReplyBody::Status(_) => "Status",
         ReplyBody::Refused(_) => "Refused",
     };

@@ -73,6 +73,11 @@ impl Connection {
         Connection { address, hello, delay, next_id, state }
     }
 
+    /// Whether that is where it leads.
+    pub fn leads_to(&self, address: &str, delay: Duration) -> bool {
+        self.address == address && self.delay == delay
+    }
+
     /// Sends a request and waits for its reply. The caller limits the time.
     ///
     /// # Errors

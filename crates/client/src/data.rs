@@ -204,7 +204,7 @@ impl Client {
     /// The nodes of `region` in the order in which they come for `block`, those that failed lately
     /// at the end.
     fn in_order(&self, region: RegionId, block: BlockId) -> Vec<NodeId> {
-        let mut nodes = self.inner.rings[usize::from(region.0)].placement(block);
+        let mut nodes = self.known().rings[usize::from(region.0)].placement(block);
         nodes.sort_by_key(|node| self.is_avoided(*node));
         nodes
     }

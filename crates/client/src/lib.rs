@@ -7,6 +7,7 @@
 //! | [`routes`] | which node of a group to ask, and which to avoid |
 //! | [`sequences`] | the numbers of a client's messages, and which have not ended |
 //! | [`data`] | blocks: stored on the ring of each region that holds the file |
+//! | [`copies`] | blocks of which a node that is gone had a copy |
 //! | [`cache`] | blocks read or written a moment ago |
 //! | [`dirty`] | bytes written and not yet sent: a plain value |
 //! | [`files`] | open files, write-back, names: what POSIX needs, without a word of FUSE |
@@ -19,6 +20,7 @@
 pub mod cache;
 pub mod client;
 pub mod connection;
+pub mod copies;
 pub mod data;
 pub mod dirty;
 pub mod error;

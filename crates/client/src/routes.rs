@@ -76,6 +76,7 @@ mod tests {
             nodes: nodes.into(),
             rtt_ms,
             order: Default::default(),
+            configuration: Default::default(),
         };
         Topology::new(&file).unwrap()
     }

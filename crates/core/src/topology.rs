@@ -1,7 +1,8 @@
 //! Which nodes, regions and groups there are, and the file that says so.
 //!
-//! `cluster.json` is written by `meridian demo` and read by every node and client. Identifiers
-//! ([`NodeId`], [`RegionId`], [`GroupId`]) are places in its lists, so the lists only ever grow.
+//! `cluster.json` is written by `meridian demo` and read by every node and client: where the replicas of the
+//! configuration are, and the last one seen. Identifiers ([`NodeId`], [`RegionId`], [`GroupId`]) are places in its
+//! lists, so the lists only ever grow: a node that was removed stays as one of no group.
 
 use crate::ids::{GroupId, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,50 @@ pub struct ClusterFile {
     /// The order of messages; sequential where absent.
     #[serde(default, skip_serializing_if = "DeliveryOrder::is_default")]
     pub order: DeliveryOrder,
+    /// How it has changed, and who keeps it; nothing in a file from before there was that.
+    #[serde(default, skip_serializing_if = "Kept::is_default")]
+    pub configuration: Kept,
+}
+
+/// What `cluster.json` says of itself: the part that the replicas of the configuration add.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// Grows with each change.
+    pub version: u64,
+    /// The nodes that keep the configuration, by name, and where they listen for that.
+    pub replicas: BTreeMap<String, String>,
+    /// Those that kept it first, if others do now: each replica begins with these, and learns of the others from them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub first: BTreeMap<String, String>,
+    /// The groups whose members have changed, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, Membership>,
+}
+
+impl Kept {
+    fn is_default(&self) -> bool {
+        *self == Kept::default()
+    }
+}
+
+/// The members of a group that have changed, by the names of their nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Membership {
+    /// How often they have changed.
+    pub number: u64,
+    /// Who they are now: a quorum of these counts.
+    pub members: Vec<String>,
+    /// Who they were before, if they have changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<String>,
+    /// Who they will be, while they change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<String>,
+    /// The node that comes, as long as it is not up: the change does not begin before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
 }
 
 /// One node in `cluster.json`.
@@ -70,7 +115,7 @@ pub struct NodeEntry {
     pub pid: Option<u32>,
     /// Where it listens, for peers and clients alike: `127.0.0.1:7101`.
     pub address: String,
-    /// The groups that it is a member of.
+    /// The groups that it is a member of, or will be soon; none if it was removed, or will be.
     pub groups: Vec<String>,
 }
 
@@ -107,6 +152,8 @@ pub struct Node {
     pub region: RegionId,
     /// Where it listens.
     pub address: String,
+    /// Whether it is to be in no group any more.
+    pub leaves: bool,
 }
 
 /// A group, which is also a partition of the tree.
@@ -118,11 +165,35 @@ pub struct Group {
     pub region: Option<RegionId>,
     /// The nodes that replicate it, in order.
     pub members: Vec<NodeId>,
+    /// How often they have changed.
+    pub number: u64,
+    /// Who replicated it before.
+    pub before: Option<Vec<NodeId>>,
+    /// Who will replicate it, while that changes.
+    pub next: Option<Vec<NodeId>>,
+    /// The change does not begin before this node is up.
+    pub waits_for: Option<NodeId>,
+}
+
+impl Group {
+    fn new(name: &str, region: Option<RegionId>) -> Group {
+        let members = Vec::new();
+        let (before, next, waits_for) = (None, None, None);
+        Group { name: name.into(), region, members, number: 0, before, next, waits_for }
+    }
+
+    /// All who replicate it now or soon.
+    pub fn involved(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let next = self.next.iter().flatten().filter(|node| !self.members.contains(node));
+        self.members.iter().chain(next).copied()
+    }
 }
 
 /// The nodes, regions and groups of one cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Topology {
+    /// Grows with each change.
+    pub version: u64,
     /// See [`ClusterFile::cluster`].
     pub cluster: u64,
     /// By [`RegionId`].
@@ -158,10 +229,11 @@ impl Topology {
         }
         let invalid = |text: String| Err(TopologyError::Invalid(text));
         let mut topology = Topology {
+            version: file.configuration.version,
             cluster: file.cluster,
             regions: Vec::new(),
             nodes: Vec::new(),
-            groups: vec![Group { name: "global".into(), region: None, members: Vec::new() }],
+            groups: vec![Group::new("global", None)],
             one_way: BTreeMap::new(),
             order: file.order,
         };
@@ -176,9 +248,7 @@ impl Topology {
                 topology.regions.push(Region { name: entry.region.clone() });
                 let region =
                     RegionId(u16::try_from(topology.regions.len() - 1).unwrap_or(u16::MAX));
-                let group =
-                    Group { name: entry.region.clone(), region: Some(region), members: Vec::new() };
-                topology.groups.push(group);
+                topology.groups.push(Group::new(&entry.region, Some(region)));
                 region
             });
             let node = NodeId(u16::try_from(topology.nodes.len()).unwrap_or(u16::MAX));
@@ -186,6 +256,7 @@ impl Topology {
                 name: entry.name.clone(),
                 region,
                 address: entry.address.clone(),
+                leaves: entry.groups.is_empty(),
             });
             for name in &entry.groups {
                 match topology.groups.iter_mut().find(|group| group.name == *name) {
@@ -193,6 +264,9 @@ impl Topology {
                     None => return invalid(format!("node {}: no group {name}", entry.name)),
                 }
             }
+        }
+        for (name, membership) in &file.configuration.groups {
+            topology.apply(name, membership)?;
         }
         if topology.groups.len() > GROUPS_MAX {
             return invalid(format!("{} groups, at most {GROUPS_MAX}", topology.groups.len()));
@@ -212,6 +286,27 @@ impl Topology {
             topology.one_way.insert((b, a), one_way);
         }
         Ok(topology)
+    }
+
+    fn apply(&mut self, name: &str, membership: &Membership) -> Result<(), TopologyError> {
+        let nodes = |names: &[String]| {
+            let node = |node: &String| {
+                let unknown = || TopologyError::Invalid(format!("group {name}: no node {node}"));
+                self.node_named(node).ok_or_else(unknown)
+            };
+            names.iter().map(node).collect::<Result<Vec<_>, _>>()
+        };
+        let members = nodes(&membership.members)?;
+        let (before, next) = (nodes(&membership.before)?, nodes(&membership.next)?);
+        let waits_for = nodes(membership.waits_for.as_slice())?.pop();
+        let Some(group) = self.groups.iter_mut().find(|group| group.name == name) else {
+            return Err(TopologyError::Invalid(format!("no group {name}, and it has members")));
+        };
+        (group.number, group.members) = (membership.number, members);
+        group.before = Some(before).filter(|before| !before.is_empty());
+        group.next = Some(next).filter(|next| !next.is_empty());
+        group.waits_for = waits_for;
+        Ok(())
     }
 
     /// The region of that name.
@@ -265,15 +360,31 @@ impl Topology {
         index(at).map(GroupId).expect("each region has a group")
     }
 
-    /// The groups that `node` is a member of, in order.
+    /// The groups that `node` is a member of, or will be soon, in order.
     pub fn groups_of(&self, node: NodeId) -> impl Iterator<Item = GroupId> + '_ {
-        self.group_ids().filter(move |group| self.group(*group).members.contains(&node))
+        let is_in = move |group: &Group| group.involved().any(|member| member == node);
+        self.group_ids().filter(move |group| is_in(self.group(*group)))
     }
 
-    /// The nodes in `region`, in order.
+    /// The nodes in `region` that are to stay, in order.
     pub fn nodes_in(&self, region: RegionId) -> impl Iterator<Item = NodeId> + '_ {
-        let ids = (0..u16::try_from(self.nodes.len()).unwrap_or(u16::MAX)).map(NodeId);
-        ids.filter(move |node| self.node(*node).region == region)
+        let stays = move |node: &Node| node.region == region && !node.leaves;
+        self.node_ids().filter(move |node| stays(self.node(*node)))
+    }
+
+    /// The ids of all nodes, in order, also of those that were removed.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..u16::try_from(self.nodes.len()).unwrap_or(u16::MAX)).map(NodeId)
+    }
+
+    /// Whether `node` was removed: it is in no group, and will be in none.
+    pub fn is_gone(&self, node: NodeId) -> bool {
+        self.node(node).leaves && self.groups_of(node).next().is_none()
+    }
+
+    /// The nodes that were not removed, in order.
+    pub fn present(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.node_ids().filter(|node| !self.is_gone(*node))
     }
 
     /// What is added to a message's way from one region to another.
@@ -304,7 +415,43 @@ mod tests {
             nodes: vec![node("us-1", "us"), node("us-2", "us"), node("eu-1", "eu")],
             rtt_ms: BTreeMap::from([("us-eu".to_string(), 80)]),
             order: DeliveryOrder::Linearizable,
+            configuration: Kept::default(),
         }
+    }
+
+    #[test]
+    fn a_node_that_was_removed_leaves_a_hole() {
+        let mut file = file();
+        file.nodes[0].groups.clear();
+        let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        let changing = |name: &str| Membership {
+            members: names(&["us-1", "us-2"]),
+            next: names(&["us-2"]),
+            ..file.configuration.groups.get(name).cloned().unwrap_or_default()
+        };
+        file.configuration.groups = BTreeMap::from([("us".to_string(), changing("us"))]);
+        let topology = Topology::new(&file).unwrap();
+        let (us_1, us_2, us) = (NodeId(0), NodeId(1), GroupId(1));
+        assert_eq!(
+            topology.groups_of(us_1).collect::<Vec<_>>(),
+            [us],
+            "as long as it counts there"
+        );
+        assert_eq!(topology.group(us).involved().collect::<Vec<_>>(), [us_1, us_2]);
+        assert_eq!(topology.nodes_in(RegionId(0)).collect::<Vec<_>>(), [us_2]);
+        assert!(!topology.is_gone(us_1));
+        let changed = Membership {
+            number: 1,
+            members: names(&["us-2"]),
+            before: names(&["us-1", "us-2"]),
+            ..Membership::default()
+        };
+        file.configuration.groups.insert("us".into(), changed);
+        let topology = Topology::parse(&serde_json::to_string(&file).unwrap()).unwrap().0;
+        assert!(topology.is_gone(us_1) && !topology.is_gone(us_2));
+        assert_eq!(topology.node_named("eu-1"), Some(NodeId(2)), "no other takes its place");
+        assert_eq!(topology.present().collect::<Vec<_>>(), [us_2, NodeId(2)]);
+        assert_eq!((topology.group(us).number, topology.group(us).members.len()), (1, 1));
     }
 
     #[test]

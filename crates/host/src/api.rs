@@ -9,6 +9,7 @@ use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, Sta
 use meridian_fs::{Answer, Done, FsError, Query, Vector};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,9 +81,17 @@ pub enum RequestBody {
         /// So many.
         len: u32,
     },
+    /// Name the blocks that you hold, in order, [`NAMES_MAX`] at a time.
+    ListBlocks {
+        /// Those after this one.
+        after: Option<BlockId>,
+    },
     /// Tell how you are.
     Status,
 }
+
+/// So many blocks are named at a time: 64 KiB.
+pub const NAMES_MAX: usize = 4096;
 
 /// A node answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +127,8 @@ pub enum ReplyBody {
     Stored,
     /// To [`RequestBody::GetBlock`].
     Block(Bytes),
+    /// To [`RequestBody::ListBlocks`]: none if there are no more.
+    Blocks(Vec<BlockId>),
     /// To [`RequestBody::Status`].
     Status(NodeStatus),
     /// The node cannot do it; another may. Nothing was done, or (for an update) it may still happen.
@@ -167,6 +178,25 @@ pub struct NodeStatus {
     pub bad_frames: u64,
     /// Peers that it has a connection to now.
     pub connected: Vec<NodeId>,
+    /// The version of the configuration that it follows.
+    pub configured: u64,
+    /// Its replica of the configuration, if it keeps that.
+    pub keeper: Option<KeeperStatus>,
+}
+
+/// How a replica of the configuration is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperStatus {
+    /// Whether it leads.
+    pub leads: bool,
+    /// Whether it takes part: not as long as it has no memory.
+    pub takes_part: bool,
+    /// So many changes it has executed.
+    pub executed: Position,
+    /// The nodes that keep the configuration as far as it knows, and where they listen for that.
+    pub members: BTreeMap<NodeId, String>,
+    /// Why it has stopped.
+    pub stopped: Option<String>,
 }
 
 /// How a replica is.

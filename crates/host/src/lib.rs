@@ -6,6 +6,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`cluster`] | the cluster's configuration, as a service that paxos replicates |
 //! | [`api`] | what clients and nodes say to each other |
 //! | [`node`] | the node as a `Process`: routing of messages, votes, requests, records |
 //! | [`replica`] | one group's replica: deliveries applied, clients answered, leases watched |
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod cluster;
 pub mod node;
 mod reads;
 pub mod replica;

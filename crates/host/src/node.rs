@@ -65,6 +65,8 @@ pub enum Command {
     },
     /// A client's connection is gone.
     Closed(ConnectionId),
+    /// The cluster is configured so now.
+    Configured(Arc<Topology>),
 }
 
 /// What the server's shell is to do.
@@ -76,6 +78,13 @@ pub enum Output {
         connection: ConnectionId,
         /// What.
         reply: Reply,
+    },
+    /// In a group whose members change, the next ones count now.
+    InForce {
+        /// The group.
+        group: GroupId,
+        /// The number of that configuration.
+        number: u64,
     },
 }
 
@@ -119,6 +128,8 @@ pub struct Node {
     topology: Arc<Topology>,
     me: NodeId,
     replicas: BTreeMap<GroupId, Replica>,
+    /// Which configuration of a group the owner was told to be in force.
+    told: BTreeMap<GroupId, u64>,
     /// The parts of a long record, while records are replayed.
     restoring: Vec<u8>,
 }
@@ -128,7 +139,7 @@ impl Node {
     pub fn new(topology: Arc<Topology>, me: NodeId) -> Node {
         let replica = |group| (group, Replica::new(&topology, group, me));
         let replicas = topology.groups_of(me).map(replica).collect();
-        Node { topology, me, replicas, restoring: Vec::new() }
+        Node { topology, me, replicas, told: BTreeMap::new(), restoring: Vec::new() }
     }
 
     /// Which node it is.
@@ -208,9 +219,10 @@ impl Node {
             RequestBody::Update { group, .. } => (*group, Vec::new()),
             RequestBody::Read { query, .. } => (query.partition(), Vec::new()),
             // The shell answers these itself.
-            RequestBody::PutBlock { .. } | RequestBody::GetBlock { .. } | RequestBody::Status => {
-                return;
-            }
+            RequestBody::PutBlock { .. }
+            | RequestBody::GetBlock { .. }
+            | RequestBody::ListBlocks { .. }
+            | RequestBody::Status => return,
         };
         let Some(replica) = self.replicas.get_mut(&group) else {
             let body = ReplyBody::Refused(Refusal::NoReplica(group));
@@ -228,7 +240,10 @@ impl Node {
             RequestBody::Read { vector, query } => {
                 replica.on_read(waiter, &vector, query, &mut wishes);
             }
-            RequestBody::PutBlock { .. } | RequestBody::GetBlock { .. } | RequestBody::Status => {}
+            RequestBody::PutBlock { .. }
+            | RequestBody::GetBlock { .. }
+            | RequestBody::ListBlocks { .. }
+            | RequestBody::Status => {}
         }
         self.grant(now, group, wishes, Some(out));
         if let Some(start) = start {
@@ -372,18 +387,38 @@ impl Node {
         vote: &Vote,
         out: &mut Outbox<Self>,
     ) {
-        let ours = &self.topology.group(from).members;
-        let without = self.topology.group(to).members.iter().filter(|node| !ours.contains(node));
-        for node in without {
-            out.send(*node, Message::Vote { from, to, id, vote: vote.clone() });
+        let ours: Vec<_> = self.topology.group(from).involved().collect();
+        for node in self.topology.group(to).involved().filter(|node| !ours.contains(node)) {
+            out.send(node, Message::Vote { from, to, id, vote: vote.clone() });
         }
     }
 
     fn ask_votes(&self, by: GroupId, id: MessageId, of: &[GroupId], out: &mut Outbox<Self>) {
-        for group in of.iter().filter(|group| !self.replicas.contains_key(group)) {
-            for node in &self.topology.group(*group).members {
-                out.send(*node, Message::VoteWanted { by, of: *group, id });
+        // A replica of ours that has come by a snapshot may have none.
+        let own_vote = |group| self.replicas.get(group).and_then(|replica| replica.own_vote(id));
+        for group in of.iter().filter(|group| own_vote(group).is_none()) {
+            for node in self.topology.group(*group).involved().filter(|node| *node != self.me) {
+                out.send(node, Message::VoteWanted { by, of: *group, id });
             }
+        }
+    }
+
+    /// The members of a group change: as primary has that ordered, and tells when it is done.
+    fn change_members(&mut self, now: Time, group: GroupId, out: &mut Outbox<Self>) {
+        let topology = self.topology.clone();
+        let (Some(replica), of) = (self.replicas.get(&group), topology.group(group)) else {
+            return;
+        };
+        if of.next.is_none() {
+            return;
+        }
+        if let Some(start) = replica.next_members(of) {
+            let command = Event::Command(multicast::Command::Start(start));
+            self.step_multicast(now, group, command, out);
+        } else if let Some(number) = replica.in_force().filter(|number| *number > of.number)
+            && self.told.insert(group, number) != Some(number)
+        {
+            out.output(Output::InForce { group, number });
         }
     }
 
@@ -394,6 +429,7 @@ impl Node {
             replica.on_tick(now, &mut wishes);
             self.grant(now, group, wishes, Some(out));
             self.step_multicast(now, group, Event::Timer(token), out);
+            self.change_members(now, group, out);
         }
     }
 
@@ -441,6 +477,11 @@ impl Process for Node {
             }
             Event::Command(Command::Closed(connection)) => {
                 self.replicas.values_mut().for_each(|replica| replica.on_closed(connection));
+            }
+            Event::Command(Command::Configured(topology)) => {
+                if topology.version > self.topology.version {
+                    self.topology = topology;
+                }
             }
             Event::Timer(token) => self.on_timer(now, token, out),
             Event::Restarted(node) => {

@@ -12,7 +12,7 @@ use crate::api::{Refusal, ReplicaStatus, ReplyBody};
 use crate::reads::{Read, Reads};
 use crate::sessions::{Outcome, Sessions};
 use bytes::Bytes;
-use meridian_core::topology::DeliveryOrder;
+use meridian_core::topology::{DeliveryOrder, Group};
 use meridian_core::{
     ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Stamp, Time, Topology,
 };
@@ -21,7 +21,8 @@ use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
 use meridian_fs::{Answer, Ino, Operation, Partition, Query, Timestamp, Update, Vector};
 use meridian_multicast::{
-    self as multicast, ClockSource, Delivery, Options, Order, PrimCast, Role, Start, Touches,
+    self as multicast, ClockSource, Config, Delivery, Options, Order, PrimCast, Role, Start,
+    Touches,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -44,6 +45,10 @@ const VOTE_RETRY: Duration = Duration::from_millis(500);
 
 /// How many inodes are named in one message that ends a lease.
 const EXPIRED_MAX: usize = 4096;
+
+/// The client in the names of messages that change members, with the group's number: none of the others, which are
+/// drawn at random, has its name.
+const MEMBERS_CLIENT: u64 = 0x6d65_6d62_6572_0000;
 
 /// How many waiting reads are looked at with each tick though nothing has happened that they wait for.
 const LOOKS_MAX: usize = 256;
@@ -107,9 +112,8 @@ pub enum Wish {
 impl Replica {
     /// The replica of `group` on `me`, with nothing delivered.
     pub fn new(topology: &Topology, group: GroupId, me: NodeId) -> Replica {
-        let groups = topology.group_ids().map(|id| (id, topology.group(id).members.clone()));
-        let multicast =
-            PrimCast::new(ProcessId { group, node: me }, std::sync::Arc::new(groups.collect()));
+        let configs = topology.group_ids().flat_map(|id| configs_of(topology, id, id == group, me));
+        let multicast = PrimCast::joining(ProcessId { group, node: me }, configs);
         let order = match topology.order {
             DeliveryOrder::Sequential => Order::Sequential,
             DeliveryOrder::Linearizable => Order::Linearizable,
@@ -153,6 +157,10 @@ impl Replica {
         if start.payload.len() > PAYLOAD_MAX {
             let len = start.payload.len();
             refuse(Refusal::Bad(format!("{len} bytes, at most {PAYLOAD_MAX} are allowed")));
+            return false;
+        }
+        if start.config.is_some() {
+            refuse(Refusal::Bad("a change of members".into()));
             return false;
         }
         if start.after != multicast::Timestamp(0) {
@@ -420,6 +428,33 @@ impl Replica {
         Start { low: sequence, touches, ..Start::new(id, [self.group], payload) }
     }
 
+    /// The message by which the group gets its next members, if it is for this replica to have that ordered: the
+    /// primary does, as long as the members before count and nothing else was ordered. It is one message however
+    /// often it is said: what configuration has which number is decided elsewhere.
+    pub fn next_members(&self, group: &Group) -> Option<Start> {
+        let next = group.next.as_ref()?;
+        let known = self.multicast.members().number(self.group);
+        let leads = self.multicast.role() == Role::Primary;
+        if !leads
+            || group.waits_for.is_some()
+            || self.multicast.epoch().config != group.number
+            || known != group.number
+        {
+            return None;
+        }
+        let number = group.number + 1;
+        let client = ClientId(MEMBERS_CLIENT | u64::from(self.group.0));
+        let id = MessageId { client, sequence: number };
+        let start = Start::configure(id, self.group, number, next.clone());
+        Some(Start { low: number, ..start })
+    }
+
+    /// The number of the configuration whose quorums count, if this replica is the one to know.
+    pub fn in_force(&self) -> Option<u64> {
+        let leads = self.multicast.role() == Role::Primary;
+        leads.then(|| self.multicast.epoch().config)
+    }
+
     /// The state of partition and sessions, in bytes.
     pub fn application(&self) -> Bytes {
         encode(&self.partition, &self.sessions)
@@ -484,6 +519,19 @@ impl Replica {
         assert!(held.eq(waiting), "R3");
         self.reads.check_invariants();
     }
+}
+
+/// What a process is to know of the members of a group when it starts: those that count and those before; and in its
+/// own group those to come, if it comes with them.
+fn configs_of(topology: &Topology, id: GroupId, own: bool, me: NodeId) -> Vec<Config> {
+    let group = topology.group(id);
+    let config =
+        |number, members: &Vec<NodeId>| Config { group: id, number, members: members.clone() };
+    let before =
+        group.before.as_ref().map(|members| config(group.number.saturating_sub(1), members));
+    let next = group.next.as_ref().filter(|_| own && !group.members.contains(&me));
+    let next = next.map(|members| config(group.number + 1, members));
+    before.into_iter().chain([config(group.number, &group.members)]).chain(next).collect()
 }
 
 /// Whether a message went where its update belongs, and was ordered by all that it touches, and by

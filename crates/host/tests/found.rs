@@ -41,7 +41,14 @@ fn topology() -> Arc<Topology> {
     let mut nodes = ["us-1", "us-2", "us-3"].map(|name| entry(name, &["us"])).to_vec();
     nodes.push(entry("eu-1", &["eu", "global"]));
     let (rtt_ms, order) = Default::default();
-    let file = ClusterFile { format: CLUSTER_FORMAT, cluster: 1, nodes, rtt_ms, order };
+    let file = ClusterFile {
+        format: CLUSTER_FORMAT,
+        cluster: 1,
+        nodes,
+        rtt_ms,
+        order,
+        configuration: Default::default(),
+    };
     Arc::new(Topology::new(&file).unwrap())
 }
 

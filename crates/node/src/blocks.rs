@@ -148,6 +148,11 @@ impl BlockEngine {
         self.shared.get_came.notify_one();
     }
 
+    /// The names of the blocks after `after`, in order, `limit` at most.
+    pub fn names(&self, after: Option<BlockId>, limit: usize) -> Vec<BlockId> {
+        self.blocks.names(after, limit)
+    }
+
     /// How much is held.
     pub fn counters(&self) -> Counters {
         self.blocks.counters()
@@ -257,6 +262,8 @@ mod tests {
         drop(engine);
         let engine = open(Arc::new(RealDisk), temp.path());
         assert_eq!(engine.counters(), Counters { blocks: 100, bytes: 500_000 });
+        let (first, rest) = (engine.names(None, 30), engine.names(Some(BlockId(104)), 100));
+        assert_eq!((first.len(), first[29], rest.len()), (30, BlockId(104), 70));
         for writer in 0..4u8 {
             assert_eq!(get(&engine, u128::from(writer) * 100 + 7, 0, 3).unwrap(), vec![writer; 3]);
         }

@@ -11,7 +11,7 @@ use crate::shared::{Input, Shared};
 use bytes::BytesMut;
 use meridian_core::{Event, Time};
 use meridian_host::ConnectionId;
-use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_host::api::{NAMES_MAX, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_runtime::wire::{FrameReader, WireError, decode, encode};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -158,7 +158,10 @@ fn on_request<P: Service>(shared: &Shared<P>, client: &Client, request: Request)
         RequestBody::PutBlock { data, .. } => data.len(),
         // The block may be shorter, but no longer than what fits in a frame.
         RequestBody::GetBlock { len, .. } => (*len as usize).min(meridian_core::frame::MAX_BODY),
-        RequestBody::Update { .. } | RequestBody::Read { .. } | RequestBody::Status => 0,
+        RequestBody::Update { .. }
+        | RequestBody::Read { .. }
+        | RequestBody::ListBlocks { .. }
+        | RequestBody::Status => 0,
     };
     if !client.begin(shared.now(), id, bytes) {
         let body = ReplyBody::Refused(Refusal::Overloaded);
@@ -169,6 +172,10 @@ fn on_request<P: Service>(shared: &Shared<P>, client: &Client, request: Request)
             shared.push(Input::Event(Event::Command(P::request(client.id, request))));
         }
         RequestBody::Status => shared.push(Input::Status { connection: client.id, id }),
+        RequestBody::ListBlocks { after } => {
+            let body = ReplyBody::Blocks(shared.blocks.names(after, NAMES_MAX));
+            client.sender.reply(&Reply { id, body });
+        }
         RequestBody::PutBlock { block, data } => {
             let sender = client.sender.clone();
             let done = move |body| sender.reply(&Reply { id, body });

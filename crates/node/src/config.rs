@@ -101,15 +101,18 @@ impl NodeDir {
     /// Reads the cluster file (by default the one beside the directory) and finds the node in it.
     ///
     /// # Errors
-    /// If it is unusable, of another cluster, or does not know the node.
-    pub fn cluster(&self, path: Option<&Path>) -> Result<(Topology, NodeId), ServerError> {
+    /// If it is unusable, of another cluster, or does not know the node, or not any more.
+    pub fn cluster(
+        &self,
+        path: Option<&Path>,
+    ) -> Result<(Topology, ClusterFile, NodeId), ServerError> {
         let beside = || self.dir.canonicalize().ok()?.parent().map(|up| up.join("cluster.json"));
         let path = match path {
             Some(path) => path.to_path_buf(),
             None => beside().unwrap_or_else(|| self.dir.join("../cluster.json")),
         };
         let text = fs::read_to_string(&path).map_err(|e| file_error("read", &path, e))?;
-        let (topology, _) = Topology::parse(&text)
+        let (topology, file) = Topology::parse(&text)
             .map_err(|source| ServerError::Cluster { path: path.clone(), source })?;
         if topology.cluster != self.file.cluster {
             let why = format!(
@@ -121,7 +124,8 @@ impl NodeDir {
             return Err(ServerError::Directory { path, why });
         }
         match topology.node_named(&self.file.node) {
-            Some(me) => Ok((topology, me)),
+            Some(me) if topology.is_gone(me) => Err(ServerError::Removed(self.file.node.clone())),
+            Some(me) => Ok((topology, file, me)),
             None => {
                 let why = format!("has no node {}", self.file.node);
                 Err(ServerError::Directory { path, why })
@@ -210,6 +214,7 @@ mod tests {
             nodes: Vec::new(),
             rtt_ms: Default::default(),
             order: Default::default(),
+            configuration: Default::default(),
         };
         let path = root.path().join("cluster.json");
         let refused = |cluster: &ClusterFile| {

@@ -8,6 +8,7 @@ use crate::journal::Journal;
 use crate::service::Service;
 use crate::shared::{Input, Shared};
 use meridian_core::{Effect, Event, NodeId, Outbox, Time, Token};
+use meridian_host::Output;
 use meridian_runtime::gate::Gate;
 use meridian_runtime::wire::to_bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -182,24 +183,26 @@ impl<P: Service> Driver<P> {
                     self.loopback.push_back(message);
                 }
                 Passing::Send { to, message } => {
-                    let peer = &self.shared.peers[&to];
+                    let Some(peer) = self.shared.peer(to) else { continue };
                     peer.link.borrow_mut().send(to_bytes(&message));
                     self.touched.insert(to);
                 }
-                Passing::Output(output) => {
-                    if let Some((connection, reply)) = P::reply(output) {
-                        self.shared.reply(connection, &reply);
+                Passing::Output(output) => match P::told(output) {
+                    Output::Reply { connection, reply } => self.shared.reply(connection, &reply),
+                    Output::InForce { group, number } => {
+                        self.shared.in_force.borrow_mut().insert(group, number);
+                        self.shared.told.notify_one();
                     }
-                }
+                },
             }
         }
     }
 
     fn wake_writers(&mut self) {
         for node in std::mem::take(&mut self.touched) {
-            let peer = &self.shared.peers[&node];
+            let Some(peer) = self.shared.peer(node) else { continue };
             if peer.link.borrow().wants_reconnect() {
-                tracing::warn!(peer = peer.address, "too slow: all that waited for it is dropped");
+                tracing::warn!(peer = node.0, "too slow: all that waited for it is dropped");
                 peer.close.notify_waiters();
             }
             peer.wake.notify_one();

@@ -58,6 +58,12 @@ pub enum ServerError {
         /// What is wrong with it.
         why: String,
     },
+    /// The replica of the configuration does not start.
+    #[error("the configuration: {0}")]
+    Configuration(String),
+    /// The node was removed from its cluster.
+    #[error("node {0} was removed from the cluster: its directory is of no more use")]
+    Removed(String),
     /// The log cannot be opened, or refused a write or a sync: nobody knows what was kept.
     #[error("the log: {0}")]
     Log(String),
@@ -74,8 +80,11 @@ pub enum ServerError {
     },
 }
 
+/// What a server exits with that was removed from its cluster.
+pub const REMOVED_CODE: u8 = 4;
+
 impl ServerError {
-    /// What the process of the operating system should exit with: 3 if the disk failed under way
+    /// What the process of the operating system should exit with: 4 if the node was removed, 3 if the disk failed under way
     /// (or was found damaged), 2 if the server cannot start as it is configured, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -84,7 +93,9 @@ impl ServerError {
             | ServerError::Directory { .. }
             | ServerError::Cluster { .. }
             | ServerError::Locked(_)
+            | ServerError::Configuration(_)
             | ServerError::Address { .. } => 2,
+            ServerError::Removed(_) => REMOVED_CODE,
             ServerError::System { .. } => 1,
         }
     }

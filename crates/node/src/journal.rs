@@ -20,6 +20,9 @@ pub trait BlockService {
     /// driver is woken.
     fn failed(&self) -> Option<String>;
 
+    /// The names of the blocks after `after`, in order, `limit` at most.
+    fn names(&self, after: Option<BlockId>, limit: usize) -> Vec<BlockId>;
+
     /// How many blocks are held, and their bytes.
     fn held(&self) -> (u64, u64);
 }

@@ -6,6 +6,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`config`] | a node's directory: `node.json`, the lock, the incarnation |
+//! | [`configuration`] | who keeps the cluster's configuration, and how it is followed |
 //! | [`service`] | what a process must be for a server to run it |
 //! | [`server`] | start, run until told to stop, stop |
 //! | `driver` | events into the process, effects out of it |
@@ -18,6 +19,7 @@
 pub mod blocks;
 mod client;
 pub mod config;
+pub mod configuration;
 mod driver;
 pub mod error;
 pub mod journal;
@@ -28,6 +30,7 @@ mod shared;
 pub mod storage;
 
 pub use config::{NodeFile, prepare};
-pub use error::ServerError;
+pub use configuration::{Keepers, KeepersError};
+pub use error::{REMOVED_CODE, ServerError};
 pub use server::{ServerOptions, run, serve};
 pub use service::Service;

@@ -25,15 +25,15 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// So much is gathered for one write at most.
 pub(crate) const WRITE_LEN: usize = 512 << 10;
 
-/// Calls a peer, again and again, for as long as the server runs.
+/// Calls a peer, again and again, for as long as the server runs and the peer is not removed.
 pub(crate) async fn call<P: Service>(shared: Rc<Shared<P>>, node: NodeId) {
-    let peer = &shared.peers[&node];
+    let Some(peer) = shared.peer(node) else { return };
     let mut backoff = BACKOFF.0;
-    loop {
-        match call_once(&shared, peer).await {
+    while !peer.gone.get() {
+        match call_once(&shared, &peer).await {
             Ok(()) => backoff = BACKOFF.0,
             Err(error) => {
-                tracing::debug!(peer = peer.address, %error, "no connection");
+                tracing::debug!(peer = *peer.address.borrow(), %error, "no connection");
                 backoff = (backoff * 2).min(BACKOFF.1);
             }
         }
@@ -44,7 +44,8 @@ pub(crate) async fn call<P: Service>(shared: Rc<Shared<P>>, node: NodeId) {
 /// Calls a peer and stays until the connection ends; an error if it never began.
 async fn call_once<P: Service>(shared: &Shared<P>, peer: &Peer) -> Result<(), WireError> {
     let greeting = async {
-        let stream = TcpStream::connect(&peer.address).await?;
+        let address = peer.address.borrow().clone();
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let from = stream.peer_addr()?.ip();
         let (reader, mut writer) = stream.into_split();
@@ -77,7 +78,7 @@ fn check_peer<P: Service>(
     hello: &Hello,
 ) -> Result<(), WireError> {
     let wrong = |text: String| Err(WireError::Refused(text));
-    if hello.cluster != shared.topology.cluster {
+    if hello.cluster != shared.topology().cluster {
         return wrong(format!("a node of cluster {}", hello.cluster));
     }
     match &hello.who {
@@ -93,13 +94,13 @@ pub(crate) async fn answer<P: Service>(
     stream: (FrameReader, OwnedWriteHalf, std::net::IpAddr),
 ) -> Result<(), WireError> {
     let (reader, writer, from) = stream;
-    let Some(peer) = shared.peers.get(&node).filter(|_| node < shared.me) else {
+    let Some(peer) = shared.peer(node).filter(|_| node < shared.me) else {
         return Err(WireError::Refused(format!("node {} has no reason to call", node.0)));
     };
     let mut out = BytesMut::new();
     encode(&mut out, &shared.hello())?;
-    let error = run(shared, peer, reader, writer, out).await;
-    log_end(shared, peer, from, &error);
+    let error = run(shared, &peer, reader, writer, out).await;
+    log_end(shared, &peer, from, &error);
     Ok(())
 }
 
@@ -107,7 +108,7 @@ fn log_end<P: Service>(shared: &Shared<P>, peer: &Peer, from: std::net::IpAddr, 
     match error {
         WireError::Frame(_) | WireError::Refused(_) => shared.on_bad(from, error),
         WireError::Link(_) | WireError::Io(_) | WireError::Closed => {
-            let name = &shared.topology.node(peer.node).name;
+            let name = shared.name_of(peer.node);
             tracing::info!(peer = name, why = %error, "connection ended");
         }
     }
@@ -125,7 +126,7 @@ async fn run<P: Service>(
     peer.close.notify_waiters();
     peer.connection.set(connection);
     let open = peer.link.borrow_mut().on_connected();
-    tracing::info!(peer = shared.topology.node(peer.node).name, "connected");
+    tracing::info!(peer = shared.name_of(peer.node), "connected");
     let ended = tokio::select! {
         biased;
         () = peer.close.notified() => Err(WireError::Closed),
@@ -213,12 +214,12 @@ impl<P: Service> Writer<'_, P> {
     }
 
     fn put(&mut self, packet: &Packet) -> Result<(), WireError> {
-        if self.peer.delay.is_zero() {
+        if self.peer.delay.get().is_zero() {
             return Ok(encode(&mut self.out, packet)?);
         }
         let mut frame = BytesMut::new();
         encode(&mut frame, packet)?;
-        self.held.push_back((Instant::now() + self.peer.delay, frame));
+        self.held.push_back((Instant::now() + self.peer.delay.get(), frame));
         Ok(())
     }
 

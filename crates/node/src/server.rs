@@ -2,6 +2,7 @@
 
 use crate::client;
 use crate::config::NodeDir;
+use crate::configuration;
 use crate::driver::Driver;
 use crate::error::ServerError;
 use crate::journal::{Blocks, Journal};
@@ -81,7 +82,7 @@ pub fn serve<P: Service>(
     stop: impl Future<Output = Result<(), ServerError>>,
 ) -> Result<(), ServerError> {
     let dir = NodeDir::open(&options.dir)?;
-    let (topology, me) = dir.cluster(options.cluster.as_deref())?;
+    let (topology, file, me) = dir.cluster(options.cluster.as_deref())?;
     // Before the log is read: who cannot listen should say so at once.
     let listener = listen(&topology, me)?;
     let incarnation = dir.next_incarnation()?;
@@ -111,13 +112,18 @@ pub fn serve<P: Service>(
     let ended = LocalSet::new().block_on(&runtime, async move {
         let listener = TcpListener::from_std(listener).map_err(system("use the socket"))?;
         let Storage { journal, blocks } = storage;
-        let shared = Rc::new(Shared::new(topology, me, incarnation, blocks, notify));
+        let keeper = configuration::keep(&dir.dir, &file, &topology, me).await?;
+        let at = dir.dir.clone();
+        let shared = Rc::new(Shared::new(at, topology, me, incarnation, blocks, notify));
         spawn(accept(shared.clone(), listener));
-        for node in shared.peers.keys().filter(|node| **node > me) {
-            spawn(peer::call(shared.clone(), *node));
+        spawn(call_all(shared.clone()));
+        if !file.configuration.replicas.is_empty() {
+            spawn(configuration::follow(shared.clone(), file, keeper));
         }
         let driver = Driver::new(process, shared.clone(), journal)?.run();
-        let stopper = async {
+        let stopping = shared.clone();
+        let stopper = async move {
+            let shared = stopping;
             let stopped = stop.await;
             shared.stopping.set(true);
             shared.wake.notify_one();
@@ -127,16 +133,28 @@ pub fn serve<P: Service>(
                 Err(error) => error,
             }
         };
-        tokio::select! {
+        let ended = tokio::select! {
             biased;
             ended = driver => ended,
             error = stopper => Err(error),
-        }
+        };
+        let removed = shared.topology().is_gone(me);
+        ended.and(if removed { Err(ServerError::Removed(shared.name_of(me))) } else { Ok(()) })
     });
     if let Err(error) = &ended {
         tracing::error!(%error, "stopped");
     }
     ended
+}
+
+/// Calls each peer that is this node's to call, as soon as it is known.
+async fn call_all<P: Service>(shared: Rc<Shared<P>>) {
+    loop {
+        for node in shared.fresh.take() {
+            spawn(peer::call(shared.clone(), node));
+        }
+        shared.has_fresh.notified().await;
+    }
 }
 
 fn listen(topology: &Topology, me: NodeId) -> Result<std::net::TcpListener, ServerError> {
@@ -225,7 +243,7 @@ async fn serve_connection<P: Service>(
     let hello = timeout(peer::HELLO_TIMEOUT, reader.next()).await;
     let Ok(hello) = hello else { return Err(WireError::Refused("no hello".into())) };
     let Hello { cluster, who } = hello?;
-    if cluster != shared.topology.cluster {
+    if cluster != shared.topology().cluster {
         return Err(WireError::Refused(format!("someone of cluster {cluster}")));
     }
     match who {

@@ -1,7 +1,7 @@
 //! What a process must be for a server to run it.
 
 use meridian_core::{NodeId, Process, Time, Topology};
-use meridian_host::api::{ReplicaStatus, Reply, Request};
+use meridian_host::api::{ReplicaStatus, Request};
 use meridian_host::{Command, ConnectionId, Node, Output};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -26,8 +26,11 @@ pub trait Service:
     /// The command that tells it that the connection is gone.
     fn closed(connection: ConnectionId) -> Self::Command;
 
-    /// The reply in an output, if it is one.
-    fn reply(output: Self::Output) -> Option<(ConnectionId, Reply)>;
+    /// The command that tells it how the cluster is configured now.
+    fn configured(topology: Arc<Topology>) -> Self::Command;
+
+    /// What an output is.
+    fn told(output: Self::Output) -> Output;
 
     /// How its replicas are.
     fn status(&self, now: Time) -> Vec<ReplicaStatus>;
@@ -46,10 +49,12 @@ impl Service for Node {
         Command::Closed(connection)
     }
 
-    fn reply(output: Output) -> Option<(ConnectionId, Reply)> {
-        match output {
-            Output::Reply { connection, reply } => Some((connection, reply)),
-        }
+    fn configured(topology: Arc<Topology>) -> Command {
+        Command::Configured(topology)
+    }
+
+    fn told(output: Output) -> Output {
+        output
     }
 
     fn status(&self, now: Time) -> Vec<ReplicaStatus> {

@@ -5,13 +5,14 @@ use crate::journal::Blocks;
 use crate::service::Service;
 use meridian_core::frame;
 use meridian_core::link::Link;
-use meridian_core::{Event, NodeId, Time, Topology};
+use meridian_core::{Event, GroupId, NodeId, Time, Topology};
 use meridian_host::ConnectionId;
-use meridian_host::api::{Hello, NodeStatus, Reply, ReplyBody, Who};
+use meridian_host::api::{Hello, KeeperStatus, NodeStatus, Reply, ReplyBody, Who};
 use meridian_runtime::wire::WireError;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,10 +41,12 @@ pub(crate) enum Input<P: Service> {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) node: NodeId,
-    /// Where it listens.
-    pub(crate) address: String,
+    /// Where it listens; nothing as long as the configuration that names it is not known here.
+    pub(crate) address: RefCell<String>,
     /// How long what is sent to it is held back.
-    pub(crate) delay: Duration,
+    pub(crate) delay: Cell<Duration>,
+    /// It was removed: it is not called any more.
+    pub(crate) gone: Cell<bool>,
     pub(crate) link: RefCell<Link>,
     /// There may be something to transmit.
     pub(crate) wake: Notify,
@@ -56,7 +59,9 @@ pub(crate) struct Peer {
 /// See the module's documentation.
 pub(crate) struct Shared<P: Service> {
     pub(crate) me: NodeId,
-    pub(crate) topology: Arc<Topology>,
+    /// The node's directory.
+    pub(crate) dir: PathBuf,
+    topology: RefCell<Arc<Topology>>,
     pub(crate) incarnation: u64,
     start: Instant,
     /// Wakes the driver, also from other threads.
@@ -64,7 +69,17 @@ pub(crate) struct Shared<P: Service> {
     pub(crate) inbox: RefCell<VecDeque<Input<P>>>,
     /// The inbox has room again.
     pub(crate) room: Notify,
-    pub(crate) peers: BTreeMap<NodeId, Peer>,
+    peers: RefCell<BTreeMap<NodeId, Rc<Peer>>>,
+    /// Peers that are to be called from now on.
+    pub(crate) fresh: RefCell<Vec<NodeId>>,
+    /// There are some.
+    pub(crate) has_fresh: Notify,
+    /// Which configurations of groups count now, that those who keep the configuration were not told.
+    pub(crate) in_force: RefCell<BTreeMap<GroupId, u64>>,
+    /// There is something to tell them.
+    pub(crate) told: Notify,
+    /// How the replica of the configuration is, if there is one.
+    pub(crate) keeper: RefCell<Option<KeeperStatus>>,
     pub(crate) clients: RefCell<BTreeMap<ConnectionId, Rc<Client>>>,
     pub(crate) blocks: Blocks,
     pub(crate) stopping: Cell<bool>,
@@ -77,38 +92,28 @@ pub(crate) struct Shared<P: Service> {
 
 impl<P: Service> Shared<P> {
     pub(crate) fn new(
+        dir: PathBuf,
         topology: Arc<Topology>,
         me: NodeId,
         incarnation: u64,
         blocks: Blocks,
         wake: Arc<Notify>,
     ) -> Shared<P> {
-        let mut peers = BTreeMap::new();
-        for (at, node) in topology.nodes.iter().enumerate() {
-            let id = NodeId(u16::try_from(at).expect("ids of nodes have 16 bits"));
-            if id == me {
-                continue;
-            }
-            let peer = Peer {
-                node: id,
-                address: node.address.clone(),
-                delay: topology.delay(topology.node(me).region, node.region),
-                link: RefCell::new(Link::new(incarnation)),
-                wake: Notify::new(),
-                connection: Cell::new(0),
-                close: Notify::new(),
-            };
-            peers.insert(id, peer);
-        }
-        Shared {
+        let shared = Shared {
             me,
-            topology,
+            dir,
+            topology: RefCell::new(topology.clone()),
             incarnation,
             start: Instant::now(),
             wake,
             inbox: RefCell::default(),
             room: Notify::new(),
-            peers,
+            peers: RefCell::default(),
+            fresh: RefCell::default(),
+            has_fresh: Notify::new(),
+            in_force: RefCell::default(),
+            told: Notify::new(),
+            keeper: RefCell::default(),
             clients: RefCell::default(),
             blocks,
             stopping: Cell::new(false),
@@ -116,7 +121,76 @@ impl<P: Service> Shared<P> {
             next_connection: Cell::new(1),
             bad_frames: Cell::new(0),
             blamed: RefCell::default(),
+        };
+        shared.meet(&topology);
+        shared
+    }
+
+    /// The cluster as it is configured now.
+    pub(crate) fn topology(&self) -> Arc<Topology> {
+        self.topology.borrow().clone()
+    }
+
+    /// The cluster is configured so now.
+    pub(crate) fn configured(&self, topology: Arc<Topology>) {
+        self.topology.replace(topology.clone());
+        self.meet(&topology);
+        self.push(Input::Event(Event::Command(P::configured(topology))));
+    }
+
+    /// Looks where the peers are now, and which of them are new or gone.
+    fn meet(&self, topology: &Topology) {
+        let home = topology.node(self.me).region;
+        for id in topology.node_ids().filter(|id| *id != self.me) {
+            if topology.is_gone(id) {
+                if let Some(peer) = self.peers.borrow_mut().remove(&id) {
+                    peer.gone.set(true);
+                    peer.close.notify_waiters();
+                }
+                continue;
+            }
+            let Some(peer) = self.peer(id) else { continue };
+            let node = topology.node(id);
+            peer.delay.set(topology.delay(home, node.region));
+            let before = peer.address.replace(node.address.clone());
+            if before.is_empty() && self.me < id {
+                self.fresh.borrow_mut().push(id);
+                self.has_fresh.notify_one();
+            }
+            if before != node.address {
+                peer.close.notify_waiters();
+            }
         }
+    }
+
+    /// A peer. One that is not known yet is soon: what is sent to it waits. None if it was removed.
+    pub(crate) fn peer(&self, node: NodeId) -> Option<Rc<Peer>> {
+        let topology = self.topology.borrow();
+        let known = usize::from(node.0) < topology.nodes.len();
+        if known && topology.is_gone(node) {
+            return None;
+        }
+        let mut peers = self.peers.borrow_mut();
+        let peer = peers.entry(node).or_insert_with(|| {
+            Rc::new(Peer {
+                node,
+                address: RefCell::default(),
+                delay: Cell::default(),
+                gone: Cell::new(false),
+                link: RefCell::new(Link::new(self.incarnation)),
+                wake: Notify::new(),
+                connection: Cell::new(0),
+                close: Notify::new(),
+            })
+        });
+        Some(peer.clone())
+    }
+
+    /// What a peer is called.
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
+        let topology = self.topology.borrow();
+        let found = topology.nodes.get(usize::from(node.0));
+        found.map_or_else(|| format!("node {}", node.0), |node| node.name.clone())
     }
 
     /// Time as the process sees it: since the server started.
@@ -152,7 +226,7 @@ impl<P: Service> Shared<P> {
     /// What this node says first on each connection.
     pub(crate) fn hello(&self) -> Hello {
         let who = Who::Node { node: self.me, incarnation: self.incarnation };
-        Hello { cluster: self.topology.cluster, who }
+        Hello { cluster: self.topology.borrow().cluster, who }
     }
 
     /// Answers a client, if it is still there.
@@ -174,7 +248,8 @@ impl<P: Service> Shared<P> {
     /// The answer to a client's question how the node is.
     pub(crate) fn status(&self, process: &P, id: u64) -> Reply {
         let now = self.now();
-        let connected = self.peers.values().filter(|peer| peer.link.borrow().is_open());
+        let peers = self.peers.borrow();
+        let connected = peers.values().filter(|peer| peer.link.borrow().is_open());
         let status = NodeStatus {
             node: self.me,
             pid: std::process::id(),
@@ -183,6 +258,8 @@ impl<P: Service> Shared<P> {
             blocks: self.blocks.held(),
             bad_frames: self.bad_frames.get(),
             connected: connected.map(|peer| peer.node).collect(),
+            configured: self.topology.borrow().version,
+            keeper: self.keeper.borrow().clone(),
         };
         Reply { id, body: ReplyBody::Status(status) }
     }

@@ -83,6 +83,10 @@ impl BlockService for EngineBlocks {
         self.failed.get().cloned()
     }
 
+    fn names(&self, after: Option<BlockId>, limit: usize) -> Vec<BlockId> {
+        self.engine.names(after, limit)
+    }
+
     fn held(&self) -> (u64, u64) {
         let counters = self.engine.counters();
         (counters.blocks, counters.bytes)

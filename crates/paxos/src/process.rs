@@ -532,7 +532,9 @@ impl<S: Service> Process for Paxos<S> {
         let heard = match event {
             Event::Started => true,
             // What it knows of the instances that it was a member of, others may still need.
-            Event::Message { message: Message::CatchUpQuery { .. }, .. } if self.is_removed() => true,
+            Event::Message { message: Message::CatchUpQuery { .. }, .. } if self.is_removed() => {
+                true
+            }
             _ => !matches!(self.phase, Phase::Stopped(_)),
         };
         if !heard {

@@ -256,7 +256,8 @@ impl<S: Service> Paxos<S> {
         let (view, after) = (self.view, self.options.retransmit);
         let (next, end) = (self.machine.next(), proposer.next);
         let mut open = self.machine.configurations().since(next);
-        let lacks = open.any(|members| !members.has_quorum(|node| proposer.oks.contains_key(&node)));
+        let lacks =
+            open.any(|members| !members.has_quorum(|node| proposer.oks.contains_key(&node)));
         let wanting = !proposer.prepared || lacks;
         if wanting && now.since(proposer.asked) >= after {
             for peer in self.peers.iter().filter(|peer| !proposer.oks.contains_key(*peer)) {

@@ -36,7 +36,7 @@ struct Notes(BTreeMap<u64, (Time, ReplyBody)>);
 
 impl Owner<Node> for Notes {
     fn output(&mut self, _at: NodeId, output: Output, now: Time) -> Vec<Ask<Node>> {
-        let Output::Reply { reply: Reply { id, body }, .. } = output;
+        let Output::Reply { reply: Reply { id, body }, .. } = output else { return Vec::new() };
         self.0.entry(id).or_insert((now, body));
         Vec::new()
     }

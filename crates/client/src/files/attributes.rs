@@ -209,7 +209,8 @@ impl Files {
     pub async fn xattr(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
         if &name[..] == PLACEMENT {
             let attributes = self.attributes(ino).await?;
-            let group = self.client.topology().group(attributes.place.partition);
+            let topology = self.client.topology();
+            let group = topology.group(attributes.place.partition);
             return Ok(Bytes::copy_from_slice(group.name.as_bytes()));
         }
         let asked = self.ask(ino, |inode| Query::Xattr { inode, name: name.clone() }).await?;

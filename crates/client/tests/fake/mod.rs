@@ -83,6 +83,7 @@ impl Cluster {
             nodes,
             rtt_ms,
             order: Default::default(),
+            configuration: Default::default(),
         };
         let topology = Topology::new(&file).unwrap();
         let partitions =
@@ -282,6 +283,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
                 None => ReplyBody::Refused(Refusal::NoBlock(block)),
             }
         }
+        RequestBody::ListBlocks { .. } => ReplyBody::Blocks(Vec::new()),
         RequestBody::Status => ReplyBody::Status(NodeStatus {
             node: id,
             pid: 1,
@@ -290,6 +292,8 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             blocks: (0, 0),
             bad_frames: 0,
             connected: Vec::new(),
+            configured: 0,
+            keeper: None,
         }),
     }
 }

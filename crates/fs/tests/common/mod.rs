@@ -54,6 +54,7 @@ pub fn topology(regions: usize) -> Topology {
         nodes: ["us", "eu", "ap"][..regions].iter().map(node).collect(),
         rtt_ms: BTreeMap::new(),
         order: Default::default(),
+        configuration: Default::default(),
     })
     .unwrap()
 }

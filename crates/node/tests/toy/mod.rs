@@ -7,10 +7,10 @@ use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{
     ClientId, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Time, Topology, frame,
 };
-use meridian_host::ConnectionId;
 use meridian_host::api::{
     Hello, NodeStatus, Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody, Who,
 };
+use meridian_host::{ConnectionId, Output};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use meridian_node::journal::Journal;
 use meridian_node::server::{Replay, Storage, Wake};
@@ -60,6 +60,7 @@ pub enum Record {
 pub enum Command {
     Request(ConnectionId, Request),
     Closed(ConnectionId),
+    Configured,
 }
 
 impl Toy {
@@ -130,6 +131,7 @@ impl Process for Toy {
             }
             Event::Message { from, message } => self.on_message(from, message, out),
             Event::Command(Command::Request(by, request)) => self.on_request(by, request, out),
+            Event::Command(Command::Configured) => {}
             Event::Command(Command::Closed(by)) => {
                 for asked in self.asked.values_mut() {
                     asked.by = asked.by.filter(|(waits, _)| *waits != by);
@@ -177,8 +179,12 @@ impl Service for Toy {
         Command::Closed(connection)
     }
 
-    fn reply(output: (ConnectionId, Reply)) -> Option<(ConnectionId, Reply)> {
-        Some(output)
+    fn configured(_: Arc<Topology>) -> Command {
+        Command::Configured
+    }
+
+    fn told((connection, reply): (ConnectionId, Reply)) -> Output {
+        Output::Reply { connection, reply }
     }
 
     fn status(&self, _now: Time) -> Vec<ReplicaStatus> {
@@ -246,6 +252,7 @@ impl Cluster {
             nodes,
             rtt_ms: rtt,
             order: Default::default(),
+            configuration: Default::default(),
         };
         meridian_node::config::write_cluster(&root.path().join("cluster.json"), &file).unwrap();
         for at in 0..disks.len() {

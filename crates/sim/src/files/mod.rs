@@ -82,6 +82,11 @@ impl FilesWorkload {
         }
     }
 
+    /// The clients ask these nodes from now on.
+    pub fn configured(&mut self, topology: Arc<Topology>) {
+        self.topology = topology;
+    }
+
     /// What starts the clients.
     pub fn begin(&self) -> Vec<Ask<Node>> {
         let wake = |client| Ask::Wake { token: client, after: Duration::ZERO };
@@ -238,7 +243,9 @@ impl Client {
 
 impl Owner<Node> for FilesWorkload {
     fn output(&mut self, _at: NodeId, output: Output, now: Time) -> Vec<Ask<Node>> {
-        let Output::Reply { connection, reply: Reply { id, body } } = output;
+        let Output::Reply { connection, reply: Reply { id, body } } = output else {
+            return Vec::new();
+        };
         let at = usize::try_from(connection.0 >> 16).expect("an index");
         if self.random.random_ratio(1, 20) {
             return Vec::new(); // The answer is lost.
@@ -251,7 +258,10 @@ impl Owner<Node> for FilesWorkload {
             ReplyBody::Answer { vector, result } if current => self.on_answer(at, &vector, result),
             // An old answer; or the client asks again when it has waited.
             ReplyBody::Answer { .. } | ReplyBody::Refused(_) => {}
-            ReplyBody::Stored | ReplyBody::Block(_) | ReplyBody::Status(_) => {
+            ReplyBody::Stored
+            | ReplyBody::Block(_)
+            | ReplyBody::Blocks(_)
+            | ReplyBody::Status(_) => {
                 panic!("nobody asked for {body:?}")
             }
         }

@@ -16,19 +16,25 @@ pub fn topology(nodes: usize) -> Arc<Topology> {
 
 /// The same with that order of messages.
 pub fn ordered(nodes: usize, order: DeliveryOrder) -> Arc<Topology> {
+    Arc::new(Topology::new(&file(nodes, order)).expect("it is well formed"))
+}
+
+/// The same as a file.
+pub fn file(nodes: usize, order: DeliveryOrder) -> ClusterFile {
     let entry = |region: &str, n: usize| {
         let mut groups = vec![region.to_string()];
         if n == 0 {
             groups.push("global".into());
         }
-        let (name, address) = (format!("{region}-{}", n + 1), "127.0.0.1:1".into());
+        let name = format!("{region}-{}", n + 1);
+        let address = format!("{name}:1");
         NodeEntry { name, region: region.into(), pid: None, address, groups }
     };
     let regions = ["us", "eu", "ap"];
     let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
     let (cluster, rtt_ms) = (1, Default::default());
-    let file = ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order };
-    Arc::new(Topology::new(&file).expect("it is well formed"))
+    let configuration = Default::default();
+    ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration }
 }
 
 /// Its nodes, far from each other if they are in different regions.

@@ -1,0 +1,135 @@
+//! The newest configuration of a cluster: asked of the nodes that keep it, or else what the cluster file says.
+
+use crate::cluster;
+use meridian_core::Topology;
+use meridian_core::topology::ClusterFile;
+use meridian_host::cluster::Request;
+use meridian_node::configuration::ASK_AGAIN;
+use meridian_node::{Keepers, KeepersError};
+use meridian_paxos::Consistency;
+use std::path::Path;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+/// How long those who keep the configuration may take to answer before the cluster file has to do.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A configuration, and where it comes from.
+#[derive(Debug)]
+pub struct Newest {
+    /// What it says; process numbers are those of the cluster file.
+    pub file: ClusterFile,
+    /// The same.
+    pub topology: Topology,
+    /// Why it is that of the cluster file.
+    pub error: Option<KeepersError>,
+}
+
+/// The newest configuration of the cluster that the file at `path` describes. The user is told if it may be old.
+///
+/// # Errors
+/// If the file cannot be used.
+pub async fn newest(path: &Path) -> anyhow::Result<Newest> {
+    let (topology, file) = cluster::read(path)?;
+    if file.configuration.replicas.is_empty() {
+        let error = Some(KeepersError::Nobody);
+        return Ok(Newest { file, topology, error });
+    }
+    let mut keepers = Keepers::new(&file, PATIENCE);
+    let newer = keepers.newer(file.configuration.version, Consistency::Linearizable).await;
+    match newer {
+        Ok(None) => Ok(Newest { file, topology, error: None }),
+        Ok(Some(mut newer)) => {
+            keep_pids(&mut newer, &file);
+            Ok(Newest { topology: Topology::new(&newer)?, file: newer, error: None })
+        }
+        Err(error) => {
+            let version = file.configuration.version;
+            note!("{error}; going on with version {version} of {}", path.display());
+            Ok(Newest { file, topology, error: Some(error) })
+        }
+    }
+}
+
+/// Process numbers stand in the cluster file alone.
+pub fn keep_pids(file: &mut ClusterFile, of: &ClusterFile) {
+    for (node, known) in file.nodes.iter_mut().zip(&of.nodes) {
+        node.pid = known.pid;
+    }
+}
+
+/// Tells those who keep the configuration where nodes listen since they were started, and how far apart regions are.
+///
+/// # Errors
+/// If no majority of them answers.
+pub async fn publish(file: &ClusterFile) -> Result<(), KeepersError> {
+    let mut keepers = Keepers::new(file, PATIENCE * 4);
+    keepers.change(&Request::Initialise(serde_json::to_string(file).unwrap_or_default())).await?;
+    let Some(kept) = keepers.newer(0, Consistency::Linearizable).await? else { return Ok(()) };
+    let mut changes = Vec::new();
+    for (node, known) in file.nodes.iter().zip(&kept.nodes) {
+        if node.address != known.address && !known.groups.is_empty() {
+            let (name, address) = (node.name.clone(), node.address.clone());
+            changes.push(Request::SetAddress { name, address });
+        }
+    }
+    let mut replicas = kept.configuration.replicas.clone();
+    for (name, address) in &mut replicas {
+        let started = file.configuration.replicas.get(name);
+        address.clone_from(started.unwrap_or(&address.clone()));
+    }
+    if replicas != kept.configuration.replicas {
+        changes.push(Request::SetReplicas(replicas));
+    }
+    if file.rtt_ms != kept.rtt_ms {
+        changes.push(Request::SetRtt(file.rtt_ms.clone()));
+    }
+    for change in &changes {
+        keepers.change(change).await?;
+    }
+    Ok(())
+}
+
+/// Asks once a second for a newer configuration than `file`, as long as the receiver lives.
+pub fn follow(file: &ClusterFile) -> mpsc::Receiver<ClusterFile> {
+    let (send, receive) = mpsc::channel(1);
+    let (mut keepers, mut version) = (Keepers::new(file, PATIENCE), file.configuration.version);
+    let task = async move {
+        let mut well = true;
+        while !send.is_closed() {
+            match keepers.newer(version, Consistency::Stale).await {
+                Ok(newer) => {
+                    well = true;
+                    if let Some(newer) = newer {
+                        (version, _) = (newer.configuration.version, keepers.moved(&newer));
+                        if send.send(newer).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+                Err(KeepersError::Nobody) => send.closed().await,
+                Err(error) => {
+                    if well {
+                        note!("{error}; going on with version {version}");
+                    }
+                    well = false;
+                }
+            }
+            tokio::select! {
+                () = sleep(ASK_AGAIN) => (),
+                () = send.closed() => (),
+            }
+        }
+    };
+    tokio::spawn(task);
+    receive
+}
+
+/// What [`follow`] has found next; waits for ever if there is nobody to ask.
+pub async fn next(following: &mut mpsc::Receiver<ClusterFile>) -> ClusterFile {
+    match following.recv().await {
+        Some(newer) => newer,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,554 @@
+//! `meridian cluster`: the configuration of a cluster, shown and changed.
+
+use crate::configuration::{self, Newest};
+use crate::lock::{self, DEMO_LOCK, Tried};
+use crate::status::{self, Answered};
+use crate::{cluster, output};
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use meridian_client::copies::Copied;
+use meridian_client::{Client, ClientOptions};
+use meridian_core::{NodeId, Topology};
+use meridian_host::api::KeeperStatus;
+use meridian_host::cluster::Request;
+use meridian_node::Keepers;
+use meridian_paxos::Consistency;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How long a change may take to be agreed on: some elections of those who keep the configuration.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a node may take to come into its groups, or to leave them.
+const CHANGE: Duration = Duration::from_secs(120);
+/// How often it is looked whether it has.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Show or change which nodes a cluster has
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// Tell the nodes, the groups and their members, and who keeps the configuration
+    Show(ShowArgs),
+    /// Add a node to a cluster that runs
+    AddNode(AddArgs),
+    /// Remove a node from a cluster that runs
+    RemoveNode(RemoveArgs),
+}
+
+/// What to show.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The configuration is a small replicated service of its own: up to five nodes keep it, a majority of
+them must be up to change it. Its version grows with each change. A group's number says how often its
+members have changed; while they change, those before count, and the next stand behind the arrow.
+
+Exit status 0 if the newest configuration is shown, 1 if too few of those that keep it answer: then
+it is that of the cluster file.
+
+Examples:
+  meridian cluster show
+  meridian cluster show --cluster DATA/cluster.json --json")]
+pub struct ShowArgs {
+    #[command(flatten)]
+    of: Of,
+}
+
+/// What to add.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The node becomes a member of its region's group and of `global`, one step after the other: it is
+written into the configuration, its server is started (by the demo, if that runs; else by you, as you
+are told), gets the state of its groups from the others, and from then on counts. Programs go on
+meanwhile. Names and identities are never given again.
+
+Examples:
+  meridian cluster add-node --region us
+  meridian cluster add-node --region eu --name eu-extra --address 127.0.0.1:7200")]
+pub struct AddArgs {
+    /// In this region
+    #[arg(long)]
+    region: String,
+    /// Its name [default: the region's with the next number]
+    #[arg(long)]
+    name: Option<String>,
+    /// Where it shall listen [default: a free port of this machine]
+    #[arg(long, value_name = "HOST:PORT")]
+    address: Option<String>,
+    #[command(flatten)]
+    of: Of,
+}
+
+/// What to remove.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The node leaves its groups, then its server ends by itself. It may be down already: then the others
+must be a majority of each of its groups, those before and those after. If it keeps the configuration
+another node does so in its place. Blocks of which it had a copy are copied to others; said again of a
+node that was removed, only that is done. Its directory is of no more use.
+
+Example:
+  meridian cluster remove-node us-2")]
+pub struct RemoveArgs {
+    /// Its name
+    name: String,
+    #[command(flatten)]
+    of: Of,
+}
+
+/// Of which cluster, and how to tell.
+#[derive(Debug, Args)]
+struct Of {
+    /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs `meridian cluster`.
+///
+/// # Errors
+/// If there is no such cluster, or the change is not possible.
+pub fn run(command: &ClusterCommand) -> anyhow::Result<ExitCode> {
+    output::log_to_stderr("error");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            ClusterCommand::Show(args) => show(args).await,
+            ClusterCommand::AddNode(args) => add(args).await,
+            ClusterCommand::RemoveNode(args) => remove(args).await,
+        }
+    })
+}
+
+/// A cluster that runs.
+struct Cluster {
+    path: PathBuf,
+    newest: Newest,
+    client: Client,
+    answers: BTreeMap<NodeId, Answered>,
+}
+
+impl Cluster {
+    async fn open(of: &Of) -> anyhow::Result<Cluster> {
+        let path = cluster::named_or_last(of.cluster.as_deref())?;
+        let newest = configuration::newest(&path).await?;
+        let region = newest.topology.regions[0].name.as_str();
+        let client = Client::connect(newest.topology.clone(), &ClientOptions::new(region))?;
+        let answers = status::answers(&client, &newest.topology).await;
+        Ok(Cluster { path, newest, client, answers })
+    }
+
+    /// For changes: one that is not the newest will not do.
+    async fn open_newest(of: &Of) -> anyhow::Result<Cluster> {
+        let cluster = Cluster::open(of).await?;
+        match &cluster.newest.error {
+            None => Ok(cluster),
+            Some(error) => Err(anyhow::Error::new(error.clone()).context("nothing is changed")),
+        }
+    }
+
+    fn keepers(&self) -> Keepers {
+        Keepers::new(&self.newest.file, PATIENCE)
+    }
+
+    /// The names of the nodes that answer.
+    fn up(&self) -> BTreeSet<String> {
+        let up = self.answers.iter().filter(|(_, answer)| answer.is_ok());
+        up.map(|(id, _)| self.newest.topology.node(*id).name.clone()).collect()
+    }
+
+    /// The replica of the configuration at a node that answers, and that knows most.
+    fn keeper(&self) -> Option<&KeeperStatus> {
+        let statuses = self.answers.values().filter_map(|answer| answer.as_ref().ok());
+        let keepers = statuses.filter_map(|status| status.keeper.as_ref());
+        keepers.filter(|keeper| keeper.stopped.is_none()).max_by_key(|keeper| keeper.executed)
+    }
+
+    /// If `old` keeps the configuration, another node does that from now on. Each step may be the first: one that was
+    /// interrupted is taken up.
+    async fn keep_elsewhere(&mut self, keepers: &mut Keepers, old: NodeId) -> anyhow::Result<()> {
+        let topology = self.newest.topology.clone();
+        let name = &topology.node(old).name;
+        let mut replicas = self.newest.file.configuration.replicas.clone();
+        if !replicas.contains_key(name) {
+            return Ok(());
+        }
+        let known =
+            self.keeper().context("no node tells who keeps the configuration: try again")?;
+        let members = known.members.clone();
+        let named = |id: &NodeId| replicas.contains_key(&topology.node(*id).name);
+        let (new, address) = match members.iter().find(|(id, _)| !named(id)) {
+            Some((id, address)) if !members.contains_key(&old) => (*id, address.clone()),
+            _ => {
+                let region = topology.node(old).region;
+                let up = |id: &NodeId| self.answers.get(id).is_some_and(Result::is_ok);
+                let mut others: Vec<_> = topology
+                    .present()
+                    .filter(|id| up(id) && !named(id) && state(&topology, *id) == "member")
+                    .collect();
+                others.sort_by_key(|id| topology.node(*id).region != region);
+                let new = others.first().copied().with_context(|| {
+                    format!("{name} keeps the configuration, and there is no other node to do that: add one first")
+                })?;
+                let address = cluster::free_address_beside(&topology.node(new).address)?;
+                keepers.replace(old, new, address.clone()).await?;
+                (new, address)
+            }
+        };
+        replicas.remove(name);
+        replicas.insert(topology.node(new).name.clone(), address);
+        keepers.change(&Request::SetReplicas(replicas)).await?;
+        note!("{} keeps the configuration in the place of {name}", topology.node(new).name);
+        self.wait_for_keeper(new).await
+    }
+
+    /// Waits until the replica of the configuration at `node` takes part: before that, no other may go.
+    async fn wait_for_keeper(&mut self, node: NodeId) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        loop {
+            let status = self.client.status(node, PATIENCE).await?;
+            let takes_part =
+                |keeper: &KeeperStatus| keeper.takes_part && keeper.members.contains_key(&node);
+            if status.keeper.as_ref().is_some_and(takes_part) {
+                return Ok(());
+            }
+            let name = &self.newest.topology.node(node).name;
+            if begin.elapsed() > CHANGE {
+                bail!("{name} does not get to keep the configuration: see its server.log");
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// Waits until the configuration is as wanted.
+    async fn wait(
+        &mut self,
+        keepers: &mut Keepers,
+        wanted: impl Fn(&Topology) -> bool,
+    ) -> anyhow::Result<bool> {
+        let begin = Instant::now();
+        while !wanted(&self.newest.topology) {
+            if begin.elapsed() > CHANGE {
+                return Ok(false);
+            }
+            sleep(LOOK_AGAIN).await;
+            let version = self.newest.topology.version;
+            if let Some(newer) = keepers.newer(version, Consistency::Linearizable).await? {
+                keepers.moved(&newer);
+                let topology = Topology::new(&newer)?;
+                self.client.configured(topology.clone());
+                self.newest = Newest { file: newer, topology, error: None };
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What `show` tells.
+#[derive(Debug, Serialize)]
+struct Report {
+    cluster: u64,
+    version: u64,
+    /// Whether it may be old: it is that of the cluster file.
+    from_file: bool,
+    order: &'static str,
+    nodes: Vec<NodeReport>,
+    groups: Vec<GroupReport>,
+    keepers: Vec<KeeperReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeReport {
+    node: String,
+    id: u16,
+    region: String,
+    address: String,
+    /// `member`, `coming`, `leaving` or `removed`.
+    state: &'static str,
+    reachable: bool,
+    /// The version of the configuration that it follows.
+    follows: Option<u64>,
+    groups: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct GroupReport {
+    group: String,
+    /// How often its members have changed.
+    number: u64,
+    /// Those of its primary's epoch, if that answers.
+    epoch: Option<u64>,
+    primary: Option<String>,
+    members: Vec<String>,
+    next: Option<Vec<String>>,
+    /// The node that comes and is not up yet.
+    waits_for: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct KeeperReport {
+    node: String,
+    address: String,
+    up: bool,
+    leads: bool,
+    /// So many changes it has executed.
+    executed: Option<u64>,
+    error: Option<String>,
+}
+
+async fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
+    let cluster = Cluster::open(&args.of).await?;
+    let report = Report::new(&cluster.newest, &cluster.answers);
+    let text =
+        if args.of.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
+    output::print(&text)?;
+    Ok(if report.from_file { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
+    let mut cluster = Cluster::open_newest(&args.of).await?;
+    let address = match &args.address {
+        Some(address) => address.clone(),
+        None => cluster::free_address()?,
+    };
+    let (region, name, up) = (args.region.clone(), args.name.clone(), cluster.up());
+    let mut keepers = cluster.keepers();
+    let request = Request::AddNode { region, name, address: address.clone(), up };
+    let (_, added) = keepers.change(&request).await?;
+    let name = added.context("the configuration does not tell the node's name")?;
+    let data = cluster.path.parent().unwrap_or(Path::new(".")).to_path_buf();
+    let dir = data.join(&name);
+    if !demo_runs(&data)? {
+        let newer = keepers.newer(0, Consistency::Linearizable).await?;
+        let mut newer = newer.context("the configuration is gone")?;
+        configuration::keep_pids(&mut newer, &cluster.newest.file);
+        cluster::write(&cluster.path, &newer)?;
+        meridian_node::prepare(&dir, newer.cluster, &name)?;
+        note!(
+            "{name} is added; start its server, it comes into its groups then: meridian server --dir {}",
+            dir.display()
+        );
+    }
+    let is_in = |topology: &Topology| {
+        let id = topology.node_named(&name);
+        id.is_some_and(|id| state(topology, id) == "member")
+    };
+    if !cluster.wait(&mut keepers, is_in).await? {
+        bail!(
+            "{name} was added and is not in its groups after {} s: see {}/server.log, or take it back with \
+             `meridian cluster remove-node {name}`",
+            CHANGE.as_secs(),
+            dir.display()
+        );
+    }
+    done(args.of.json, &cluster.newest.topology, &name, "added")
+}
+
+async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
+    let mut cluster = Cluster::open_newest(&args.of).await?;
+    let mut keepers = cluster.keepers();
+    let id = cluster.newest.topology.node_named(&args.name);
+    let id = id.with_context(|| format!("no node {}", args.name))?;
+    if !cluster.newest.topology.node(id).leaves {
+        cluster.keep_elsewhere(&mut keepers, id).await?;
+        let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up() };
+        keepers.change(&request).await?;
+    }
+    let name = args.name.as_str();
+    if !cluster.wait(&mut keepers, |topology| topology.is_gone(id)).await? {
+        bail!(
+            "{name} is to leave and is still in {} after {} s: see `meridian cluster show`",
+            names_of_groups(&cluster.newest.topology, id).join(", "),
+            CHANGE.as_secs()
+        );
+    }
+    let region = cluster.newest.topology.node(id).region;
+    let copied = cluster.client.restore_copies(region).await;
+    let again = format!(
+        "say `meridian cluster remove-node {name}` again when all nodes of its region are up"
+    );
+    match copied.with_context(|| {
+        format!("{name} is removed, but not all data that it held were copied: {again}")
+    })? {
+        Copied { missing: 0, blocks } if blocks > 0 => {
+            note!("{blocks} blocks copied to other nodes")
+        }
+        Copied { missing: 0, .. } => {}
+        Copied { missing, .. } => {
+            bail!("{name} is removed, but {missing} blocks lie on too few nodes: {again}")
+        }
+    }
+    done(args.of.json, &cluster.newest.topology, name, "removed")
+}
+
+fn done(json: bool, topology: &Topology, name: &str, what: &str) -> anyhow::Result<ExitCode> {
+    let id = topology.node_named(name).context("the node is not in the configuration")?;
+    let groups = names_of_groups(topology, id);
+    let text = if json {
+        let region = &topology.regions[usize::from(topology.node(id).region.0)].name;
+        let (version, address) = (topology.version, &topology.node(id).address);
+        serde_json::to_string_pretty(&serde_json::json!({
+            "node": name, "id": id.0, "region": region, "address": address, "groups": groups,
+            "state": state(topology, id), "version": version,
+        }))?
+    } else {
+        let member = if groups.is_empty() { "no group".into() } else { groups.join(", ") };
+        format!("{name} is {what}: a member of {member}; version {}", topology.version)
+    };
+    output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a demo runs on that data: then it starts and ends servers.
+fn demo_runs(data: &Path) -> anyhow::Result<bool> {
+    let path = data.join(DEMO_LOCK);
+    Ok(path.exists() && matches!(lock::try_lock(&path)?, Tried::Held(_)))
+}
+
+fn names_of_groups(topology: &Topology, id: NodeId) -> Vec<String> {
+    topology.groups_of(id).map(|group| topology.group_name(group)).collect()
+}
+
+fn state(topology: &Topology, id: NodeId) -> &'static str {
+    let node = topology.node(id);
+    let counts = |group| topology.group(group).members.contains(&id);
+    match (topology.is_gone(id), node.leaves, topology.groups_of(id).all(counts)) {
+        (true, _, _) => "removed",
+        (_, true, _) => "leaving",
+        (_, _, true) => "member",
+        (_, _, false) => "coming",
+    }
+}
+
+impl Report {
+    fn new(newest: &Newest, answers: &BTreeMap<NodeId, Answered>) -> Report {
+        let topology = &newest.topology;
+        let name = |id: &NodeId| topology.node(*id).name.clone();
+        let status = |id: &NodeId| answers.get(id).and_then(|answer| answer.as_ref().ok());
+        let nodes = topology.node_ids().map(|id| NodeReport {
+            node: name(&id),
+            id: id.0,
+            region: topology.regions[usize::from(topology.node(id).region.0)].name.clone(),
+            address: topology.node(id).address.clone(),
+            state: state(topology, id),
+            reachable: status(&id).is_some(),
+            follows: status(&id).map(|status| status.configured),
+            groups: names_of_groups(topology, id),
+        });
+        let groups = topology.group_ids().map(|id| {
+            let group = topology.group(id);
+            let replicas = group.involved().filter_map(|node| {
+                let replica = status(&node)?.replicas.iter().find(|of| of.group == id)?;
+                (replica.role == "primary").then_some((node, replica.epoch.number))
+            });
+            let primary = replicas.max_by_key(|(_, epoch)| *epoch);
+            GroupReport {
+                group: group.name.clone(),
+                number: group.number,
+                epoch: primary.map(|(_, epoch)| epoch),
+                primary: primary.map(|(node, _)| name(&node)),
+                members: group.members.iter().map(name).collect(),
+                next: group.next.as_ref().map(|next| next.iter().map(name).collect()),
+                waits_for: group.waits_for.as_ref().map(name),
+            }
+        });
+        let keepers = newest.file.configuration.replicas.iter().map(|(node, address)| {
+            let id = topology.node_named(node);
+            let answer = id.and_then(|id| answers.get(&id)).map(|answer| answer.as_ref());
+            KeeperReport::new(node, address, answer)
+        });
+        Report {
+            cluster: topology.cluster,
+            version: topology.version,
+            from_file: newest.error.is_some(),
+            order: topology.order.name(),
+            nodes: nodes.collect(),
+            groups: groups.collect(),
+            keepers: keepers.collect(),
+        }
+    }
+
+    fn for_people(&self) -> String {
+        let or_dash = |number: Option<u64>| number.map_or("-".into(), |n| n.to_string());
+        let nodes = self.nodes.iter().map(|node| {
+            vec![
+                node.node.clone(),
+                node.id.to_string(),
+                node.region.clone(),
+                node.address.clone(),
+                node.state.into(),
+                if node.reachable { "yes" } else { "NO" }.into(),
+                or_dash(node.follows),
+                node.groups.join(", "),
+            ]
+        });
+        let head = ["node", "id", "region", "address", "state", "reachable", "follows", "groups"];
+        let nodes = output::table(&head, nodes);
+        let groups = self.groups.iter().map(|group| {
+            let mut members = group.members.join(", ");
+            if let Some(next) = &group.next {
+                members = format!("{members} -> {}", next.join(", "));
+            }
+            if let Some(node) = &group.waits_for {
+                members = format!("{members} (when {node} is up)");
+            }
+            let primary = group.primary.clone().unwrap_or("NONE".into());
+            vec![
+                group.group.clone(),
+                group.number.to_string(),
+                or_dash(group.epoch),
+                primary,
+                members,
+            ]
+        });
+        let groups = output::table(&["group", "number", "epoch", "primary", "members"], groups);
+        let keepers = self.keepers.iter().map(|keeper| {
+            vec![
+                keeper.node.clone(),
+                keeper.address.clone(),
+                keeper.error.as_ref().map_or("yes".into(), |error| format!("NO: {error}")),
+                if keeper.leads { "leads" } else { "" }.into(),
+                or_dash(keeper.executed),
+            ]
+        });
+        let head = ["keeps the configuration", "address", "up", "", "executed"];
+        let keepers = output::table(&head, keepers);
+        let source = if self.from_file { " of the cluster file, which may be old" } else { "" };
+        let (version, order) = (self.version, self.order);
+        format!("{nodes}\n\n{groups}\n\n{keepers}\n\nversion {version}{source}; order: {order}")
+    }
+}
+
+impl KeeperReport {
+    fn new(
+        node: &str,
+        address: &str,
+        answer: Option<Result<&meridian_host::api::NodeStatus, &String>>,
+    ) -> KeeperReport {
+        let keeper = match answer {
+            None => Err("no such node".to_string()),
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok(status)) => status.keeper.clone().ok_or("it does not know yet".to_string()),
+        };
+        let error = match &keeper {
+            Err(error) => Some(error.clone()),
+            Ok(KeeperStatus { stopped: Some(why), .. }) => Some(why.clone()),
+            Ok(KeeperStatus { takes_part: false, .. }) => Some("it has no memory yet".into()),
+            Ok(_) => None,
+        };
+        let keeper = keeper.ok();
+        KeeperReport {
+            node: node.into(),
+            address: address.into(),
+            up: error.is_none(),
+            leads: error.is_none() && keeper.as_ref().is_some_and(|keeper| keeper.leads),
+            executed: keeper.map(|keeper| keeper.executed.0),
+            error,
+        }
+    }
+}

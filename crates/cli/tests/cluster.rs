@@ -1,0 +1,222 @@
+//! Nodes that come and go in a demo, while programs go on.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+mod harness;
+
+use harness::{Room, Running, eventually, kill};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Some files are short enough to lie in the inode, some have blocks.
+fn content(number: u64) -> String {
+    format!("{number} ").repeat(if number.is_multiple_of(3) { 20_000 } else { 100 })
+}
+
+/// Writes numbered files, each synced, until `stop`, and moves each tenth to another partition: how many it has written
+/// it tells.
+fn write_files(dir: &Path, other: &Path, stop: &AtomicBool, written: &Sender<u64>) {
+    let mut done = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let path = dir.join(done.to_string());
+        let mut file = File::create_new(&path).unwrap();
+        file.write_all(content(done).as_bytes()).unwrap();
+        file.sync_all().unwrap();
+        if done % 10 == 7 {
+            fs::rename(&path, other.join(done.to_string())).unwrap();
+        }
+        done += 1;
+        written.send(done).unwrap();
+    }
+}
+
+fn assert_written(dir: &Path, other: &Path, count: u64) {
+    for number in 0..count {
+        let place = if number % 10 == 7 { other } else { dir };
+        let found = fs::read_to_string(place.join(number.to_string()))
+            .unwrap_or_else(|error| panic!("file {number} of {count}: {error}"));
+        assert!(found == content(number), "file {number} of {count} is changed");
+    }
+}
+
+/// Waits until some more files are written; how many there are.
+fn more(written: &Receiver<u64>) -> u64 {
+    let seen = written.try_iter().last().unwrap_or(0);
+    loop {
+        let now = written.recv_timeout(harness::PATIENCE).expect("writing goes on");
+        if now >= seen + 20 {
+            return now;
+        }
+    }
+}
+
+fn ask(room: &Room, args: &[&str]) -> Value {
+    let ended = room.run(&[&["cluster"], args, &["--json"]].concat());
+    assert!(ended.status.success(), "{ended:?}");
+    serde_json::from_str(&ended.stdout).unwrap()
+}
+
+fn node(shown: &Value, name: &str) -> Value {
+    let mut nodes = shown["nodes"].as_array().unwrap().iter();
+    nodes.find(|node| node["node"] == name).unwrap().clone()
+}
+
+fn group(shown: &Value, name: &str) -> Value {
+    let mut groups = shown["groups"].as_array().unwrap().iter();
+    groups.find(|group| group["group"] == name).unwrap().clone()
+}
+
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Of the three nodes of a region none is left in the end; one that has come carries the region with another that has.
+/// Two mounts follow.
+#[test]
+fn nodes_come_and_go_while_files_are_written() {
+    let room = Room::new();
+    let demo = room.demo();
+    let cluster = room.path("data/cluster.json");
+    let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "eu", "eu"];
+    let second = Running::start(room.meridian(&args), room.path("eu"));
+    let (dir, other) = (demo.mount().join("us/files"), demo.mount().join("files"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    let stop = AtomicBool::new(false);
+    let (tell, written) = channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_files(&dir, &other, &stop, &tell));
+        let stop = StopAtEnd(&stop);
+        more(&written);
+        let added = ask(&room, &["add-node", "--region", "us"]);
+        assert_eq!(added["node"], "us-4");
+        assert_eq!(added["id"], 9, "the next after nine");
+        assert_eq!(added["groups"], json!(["global", "us"]));
+        more(&written);
+
+        kill(room.pid_of("us-1"), libc::SIGKILL);
+        more(&written);
+        let removed = ask(&room, &["remove-node", "us-1"]);
+        assert_eq!(removed["state"], "removed", "also one that is down");
+        more(&written);
+        let added = ask(&room, &["add-node", "--region", "us", "--name", "us-extra"]);
+        assert_eq!((&added["node"], &added["id"]), (&json!("us-extra"), &json!(10)));
+        let pid = room.pid_of("us-2");
+        ask(&room, &["remove-node", "us-2"]);
+        eventually("the server of a node that was removed ends by itself", || {
+            !Path::new(&format!("/proc/{pid}")).exists()
+        });
+        more(&written);
+        ask(&room, &["remove-node", "us-3"]);
+        let count = more(&written);
+
+        let shown = ask(&room, &["show"]);
+        assert_eq!(group(&shown, "us")["members"], json!(["us-4", "us-extra"]));
+        assert_eq!(group(&shown, "us")["number"], 5, "two came, three went");
+        assert_eq!(group(&shown, "global")["members"].as_array().unwrap().len(), 8);
+        let primary = group(&shown, "us")["primary"].as_str().unwrap().to_string();
+        assert!(primary == "us-4" || primary == "us-extra", "{primary}");
+        let keepers = shown["keepers"].as_array().unwrap();
+        assert_eq!(
+            keepers.len(),
+            5,
+            "others keep the configuration in the place of those: {keepers:?}"
+        );
+        for keeper in keepers {
+            assert!(!["us-1", "us-2", "us-3"].contains(&keeper["node"].as_str().unwrap()));
+        }
+        drop(stop);
+        writer.join().unwrap();
+        let (there, there_other) = (second.mount().join("us/files"), second.mount().join("files"));
+        assert_written(&there, &there_other, count);
+    });
+    second.stop();
+    demo.kill();
+
+    let demo = room.demo();
+    let count = fs::read_dir(&dir).unwrap().count() + fs::read_dir(&other).unwrap().count();
+    assert_written(&dir, &other, count as u64);
+    let shown = ask(&room, &["show"]);
+    assert_eq!(node(&shown, "us-1")["state"], "removed", "what was removed stays so");
+    assert_eq!(node(&shown, "us-4")["state"], "member");
+    let dir = room.path("data/us-1");
+    let server = room.run(&["server", "--dir", dir.to_str().unwrap()]);
+    assert_eq!(server.status.code(), Some(4), "{server:?}");
+    assert!(server.stderr.contains("us-1 was removed"), "{server:?}");
+    demo.stop();
+    room.assert_clean();
+}
+
+#[test]
+fn the_configuration_is_shown_and_what_is_not_possible_is_refused_with_the_reason() {
+    let room = Room::new();
+    let demo = room.demo();
+    eventually("one leads those who keep the configuration", || {
+        let shown = ask(&room, &["show"]);
+        shown["keepers"].as_array().unwrap().iter().any(|keeper| keeper["leads"] == true)
+    });
+    let shown = room.run(&["cluster", "show"]);
+    assert!(shown.status.success(), "{shown:?}");
+    for word in ["us-1", "global", "member", "leads", "version 1", "keeps the configuration"] {
+        assert!(shown.stdout.contains(word), "{word}: {}", shown.stdout);
+    }
+    let json = ask(&room, &["show"]);
+    assert_eq!((&json["version"], &json["from_file"]), (&json!(1), &json!(false)));
+    let keepers = json["keepers"].as_array().unwrap();
+    assert_eq!(keepers.iter().filter(|keeper| keeper["leads"] == true).count(), 1, "{keepers:?}");
+    assert!(keepers.len() == 5 && keepers.iter().all(|keeper| keeper["up"] == true), "{keepers:?}");
+
+    let refused = |args: &[&str], why: &str| {
+        let ended = room.run(&[&["cluster"], args].concat());
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert!(ended.stderr.contains(why), "{why}: {ended:?}");
+        assert_eq!(ended.stderr.trim().lines().count(), 1, "{ended:?}");
+    };
+    refused(&["add-node", "--region", "mars"], "no region mars: there are us, eu, ap");
+    refused(&["add-node", "--region", "us", "--name", "eu-1"], "a name is never given again");
+    refused(&["add-node", "--region", "us", "--name", "a/b"], "letters a to z");
+    let taken = node(&json, "ap-2")["address"].as_str().unwrap().to_string();
+    refused(&["add-node", "--region", "us", "--address", &taken], "ap-2 listens at");
+    refused(&["remove-node", "us-7"], "no node us-7");
+    refused(&["show", "--cluster", "none.json"], "none.json");
+    kill(room.pid_of("ap-2"), libc::SIGKILL);
+    kill(room.pid_of("ap-3"), libc::SIGKILL);
+    refused(&["remove-node", "ap-3"], "a majority must be up");
+    assert_eq!(ask(&room, &["show"])["version"], 1, "nothing has changed");
+    demo.stop();
+    room.assert_clean();
+    refused(&["show"], "no demo is running");
+}
+
+/// The file does while too few of those that keep the configuration are up, and it is said so.
+#[test]
+fn without_a_majority_of_those_that_keep_the_configuration_the_cluster_goes_on() {
+    let room = Room::new();
+    let demo = room.demo();
+    for name in ["us-1", "eu-1", "ap-1"] {
+        kill(room.pid_of(name), libc::SIGKILL);
+    }
+    let shown = room.run(&["cluster", "show"]);
+    assert_eq!(shown.status.code(), Some(1), "{shown:?}");
+    assert!(shown.stderr.contains("do not answer"), "{shown:?}");
+    assert!(shown.stdout.contains("version 1 of the cluster file, which may be old"), "{shown:?}");
+    let refused = room.run(&["cluster", "add-node", "--region", "us"]);
+    assert!(refused.stderr.contains("nothing is changed"), "{refused:?}");
+    let file = demo.mount().join("us/file");
+    fs::write(&file, "goes on").unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "goes on");
+    let args = ["mount", "--region", "eu", "eu"];
+    let second = Running::start(room.meridian(&args), room.path("eu"));
+    assert_eq!(fs::read_to_string(second.mount().join("us/file")).unwrap(), "goes on");
+    second.stop();
+    demo.stop();
+    room.assert_clean();
+}
