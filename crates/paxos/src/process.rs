@@ -529,15 +529,10 @@ impl<S: Service> Process for Paxos<S> {
     type Output = Output;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
-        let heard = match event {
-            Event::Started => true,
-            // What it knows of the instances that it was a member of, others may still need.
-            Event::Message { message: Message::CatchUpQuery { .. }, .. } if self.is_removed() => {
-                true
-            }
-            _ => !matches!(self.phase, Phase::Stopped(_)),
-        };
-        if !heard {
+        // What it knows of the instances that it was a member of, others may still need.
+        let query = matches!(event, Event::Message { message: Message::CatchUpQuery { .. }, .. });
+        let heard = matches!(event, Event::Started) || (query && self.is_removed());
+        if matches!(self.phase, Phase::Stopped(_)) && !heard {
             return;
         }
         match event {

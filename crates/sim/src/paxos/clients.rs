@@ -2,17 +2,20 @@
 //! again to another replica when no answer comes, follows redirections, and takes a new identity when it was
 //! forgotten. And the checks of what replicas answer.
 
+mod owner;
+
+use super::counts::Counts;
 use super::linear::{self, Operation};
 use super::lossy::Lossy;
 use super::service::{Action, Ask as Question, Register, register_of};
 use super::watch::Watch;
-use crate::owner::{Ask, Owner};
+use crate::owner::Ask;
 use crate::world::Random;
 use bytes::Bytes;
-use meridian_core::{ClientId, GroupId, NodeId, ProcessId, Time};
+use meridian_core::{ClientId, GroupId, NodeId, ProcessId};
 use meridian_paxos::{
-    Answer, Change, Changed, Command, Configuration, Consistency, Instance, Kind, Message, Output,
-    Recovery, Request, Status, Stopped, change_payload,
+    Answer, Change, Changed, Command, Configuration, Consistency, Instance, Kind, Recovery,
+    Request, Status, Stopped, change_payload,
 };
 use rand::RngExt;
 use rand::seq::IndexedRandom;
@@ -34,62 +37,6 @@ pub struct Manner {
     pub reads: u32,
     /// A request longer than this is refused.
     pub request_bytes_max: usize,
-}
-
-/// What happened, for tests that want to know whether anything did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests that were answered.
-    pub requests: u64,
-    /// Linearizable reads that were answered.
-    pub reads: u64,
-    /// Stale reads that were answered.
-    pub stale: u64,
-    /// How often a client was sent elsewhere.
-    pub redirects: u64,
-    /// How often one was told that it is forgotten.
-    pub forgotten: u64,
-    /// How often a request was too long.
-    pub too_long: u64,
-    /// How often a known answer was given again.
-    pub repeated: u64,
-    /// How often a replica was too busy, or had no memory.
-    pub busy: u64,
-    /// Changes of the members that were made.
-    pub changes: u64,
-    /// How often a replica crashed.
-    pub crashes: u64,
-    /// How often one had its memory back that had lost it.
-    pub recovered: u64,
-    /// How often one refused to run since it had lost its memory.
-    pub refused: u64,
-    /// How many replicas were told that they were removed.
-    pub removed: u64,
-    /// How often a replica became leader.
-    pub leaders: u64,
-    /// How many parts of snapshots came to a replica that was behind.
-    pub snapshots: u64,
-}
-
-impl Counts {
-    /// What happened in another trial happened, too.
-    pub fn add(&mut self, other: &Counts) {
-        self.requests += other.requests;
-        self.reads += other.reads;
-        self.stale += other.stale;
-        self.redirects += other.redirects;
-        self.forgotten += other.forgotten;
-        self.too_long += other.too_long;
-        self.repeated += other.repeated;
-        self.busy += other.busy;
-        self.changes += other.changes;
-        self.crashes += other.crashes;
-        self.recovered += other.recovered;
-        self.refused += other.refused;
-        self.removed += other.removed;
-        self.leaders += other.leaders;
-        self.snapshots += other.snapshots;
-    }
 }
 
 /// What a client is doing.
@@ -620,92 +567,6 @@ impl Clients {
             | Stopped::Diverged { .. }
             | Stopped::Foreign { .. }
             | Stopped::Snapshot(_) => self.wrong(format!("stopped: {at}: {stopped}")),
-        }
-    }
-}
-
-impl Owner<Lossy> for Clients {
-    fn output(&mut self, at: ProcessId, output: Output, _now: Time) -> Vec<Ask<Lossy>> {
-        let answers =
-            matches!(output, Output::Connected { .. } | Output::Reply { .. } | Output::Read { .. });
-        if answers && self.stopped.contains(&at) {
-            self.wrong(format!("stopped: {at} has, and says {output:?}"));
-        }
-        match output {
-            Output::Connected { token, client } => return self.on_connected(token, client),
-            Output::Reply { client, sequence, answer } => {
-                return self.on_reply(at, (client, sequence), answer);
-            }
-            Output::Read { token, answer } => return self.on_read(at, token, answer),
-            Output::View { leading, .. } => self.counts.leaders += u64::from(leading),
-            Output::Recovered => {
-                self.begun.borrow_mut().insert(at);
-                let lost = self.recovery != Recovery::FullSs && self.ran.contains(&at);
-                self.counts.recovered += u64::from(lost);
-            }
-            Output::Stopped(stopped) => self.on_stopped(at, stopped),
-            Output::Members(_) => {}
-        }
-        Vec::new()
-    }
-
-    fn wake(&mut self, token: u64, _now: Time) -> Vec<Ask<Lossy>> {
-        let Some(client) = self.asked.get(&token).copied() else { return Vec::new() };
-        if self.clients[client].attempt != token {
-            return Vec::new();
-        }
-        let here = std::mem::take(&mut self.clients[client].sent_here);
-        match self.clients[client].doing {
-            Doing::Nothing => self.begin_one(client),
-            _ if here => self.send(client),
-            _ => self.elsewhere(client),
-        }
-    }
-
-    fn crashed(&mut self, at: ProcessId, _now: Time) {
-        self.counts.crashes += 1;
-        self.ran.insert(at);
-        self.executed.remove(&at);
-    }
-
-    fn started(&mut self, at: ProcessId, _process: &Lossy, _now: Time) {
-        self.watch.forget(at);
-        self.stopped.remove(&at);
-    }
-
-    fn traffic(&mut self, _at: ProcessId, message: &Message) {
-        self.counts.snapshots += u64::from(matches!(message, Message::CatchUpSnapshot { .. }));
-    }
-
-    fn leads(&self, process: &Lossy) -> bool {
-        process.paxos.is_leading()
-    }
-
-    fn may_crash(&self, at: ProcessId, processes: &[(ProcessId, &Lossy)]) -> bool {
-        if self.recovery == Recovery::FullSs {
-            return true;
-        }
-        // Of the members of each open instance a majority must keep its memory, also of those to come.
-        let serving: Vec<_> =
-            processes.iter().filter(|(_, replica)| replica.paxos.status().active).collect();
-        let others = serving.iter().map(|(peer, _)| *peer).filter(|peer| *peer != at);
-        let whole: BTreeSet<NodeId> = others.map(|peer| peer.node).collect();
-        let enough = |members: &Configuration| members.has_quorum(|node| whole.contains(&node));
-        let comes = self.planned.iter().any(|(planned, from)| {
-            from.is_none() && planned.contains(at.node) && !self.nodes.contains(&at.node)
-        });
-        !comes
-            && self.planned.iter().all(|(members, _)| enough(members))
-            && serving.iter().all(|(_, replica)| replica.paxos.open_members().all(enough))
-    }
-
-    fn check(&mut self, at: ProcessId, process: &Lossy, durable: bool) -> Result<(), String> {
-        if self.recovery != Recovery::FullSs {
-            self.follow_plans(at, process);
-        }
-        match self.wrong.take() {
-            Some(wrong) => Err(wrong),
-            None => self.watch.look(at, process, durable),
         }
     }
 }

@@ -181,7 +181,8 @@ mod tests {
             history.push(operation(Action::Add(1), asked, Some((answered, at + 1, at + 1))));
         }
         assert_eq!(check(&history), Ok(()));
-        history[150].answered = Some((1525, 150, 150));
+        let lost = Register { value: 150, version: 150 };
+        history[150].answered = Some((1525, lost));
         assert!(check(&history).is_err());
     }
 }

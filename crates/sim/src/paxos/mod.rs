@@ -11,6 +11,7 @@
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod clients;
+mod counts;
 pub mod linear;
 pub mod lossy;
 pub mod planted;
@@ -18,6 +19,6 @@ pub mod service;
 pub mod trial;
 pub mod watch;
 
-pub use clients::Counts;
+pub use counts::Counts;
 pub use lossy::{Loss, Lossy};
 pub use trial::{Cluster, Failure, Report, Trial, run};

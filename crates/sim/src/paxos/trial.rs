@@ -1,7 +1,8 @@
 //! A trial: clients, faults and changes of the members for a while; then all heals, and a judgement. The tests and
 //! `meridian sim paxos` run the same one: [`run`].
 
-use super::clients::{Clients, Counts, Manner, process};
+use super::clients::{Clients, Manner, process};
+use super::counts::Counts;
 use super::lossy::{Loss, Lossy};
 use super::service::Registers;
 use super::watch::Watch;
