@@ -6,7 +6,7 @@ use crate::smr::wire::{Asked, PAYLOAD_MAX, Told};
 use crate::wire::{WireError, take};
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, NodeId, ProcessId, Table};
-use meridian_paxos::{Answer, Command, Output, Paxos, Service, View};
+use meridian_paxos::{Answer, Command, Output, Paxos, Service, Stopped, View};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tokio::sync::{oneshot, watch};
 
@@ -215,7 +215,10 @@ impl<S: Service> Application<Paxos<S>> for Desk<S> {
             Output::Stopped(why) => {
                 self.active = false;
                 self.stopped.send_replace(Some(why.to_string()));
-                at.stop(why.to_string());
+                // Who was removed still tells others what was decided, until its owner closes it.
+                if why != Stopped::Removed {
+                    at.stop(why.to_string());
+                }
             }
         }
     }
@@ -236,6 +239,9 @@ impl<S: Service> Application<Paxos<S>> for Desk<S> {
         connection: ConnectionId,
         body: Bytes,
     ) -> Result<(), WireError> {
+        if let Some(why) = &*self.stopped.borrow() {
+            return Err(WireError::Refused(why.clone()));
+        }
         let mut rest = &body[..];
         while !rest.is_empty() {
             let asked;

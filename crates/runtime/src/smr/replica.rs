@@ -201,7 +201,8 @@ impl<S: Service> Replica<S> {
         why.map_or(MemberError::Stopped, MemberError::Halted)
     }
 
-    /// Waits until it has stopped; why, if it was not closed.
+    /// Waits until it serves no more; why, if it was not closed. One that was removed from the members is to be closed
+    /// when the others do well without it: until then they may ask it what was decided.
     pub async fn stopped(&self) -> Option<String> {
         let mut stopped = self.stopped.clone();
         while stopped.borrow().is_none() && stopped.changed().await.is_ok() {}
