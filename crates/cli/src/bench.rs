@@ -1,6 +1,7 @@
 //! `meridian bench fs`: the microbenchmarks of the GlobalFS paper (section 6.2) with plain POSIX
 //! calls, so that they run on any directory and compare.
 
+mod flatness;
 mod history;
 mod multicast;
 mod paxos;
@@ -222,6 +223,12 @@ fn stop_on_signal() -> anyhow::Result<Arc<AtomicBool>> {
         raised.store(true, Ordering::Relaxed);
     });
     Ok(stop)
+}
+
+/// What all threads of this process have used.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// Lets all threads do `op` for the time that was asked for.

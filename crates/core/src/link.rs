@@ -25,7 +25,8 @@
 //! - L1: within a session the peer's owner is given a prefix of what was sent, in order, each once.
 //! - L2: what was sent before a [`LinkEvent::Restarted`] is never given to the peer's owner after
 //!   the one that it gets for the same session.
-//! - L3: what is queued is bounded by [`MAX_QUEUED_BYTES`] and [`MAX_QUEUED`].
+//! - L3: what is queued is bounded by [`MAX_QUEUED_BYTES`] and [`MAX_QUEUED`], and without a connection by
+//!   [`MAX_QUEUED_DOWN_BYTES`].
 
 use crate::time::Time;
 use bytes::{Bytes, BytesMut};
@@ -35,6 +36,8 @@ use std::time::Duration;
 
 /// The most bytes that wait for an acknowledgement; more, and the link is reset.
 pub const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// The most bytes while there is no connection: who is away for longer than a moment can be brought up otherwise.
+pub const MAX_QUEUED_DOWN_BYTES: usize = 8 << 20;
 /// The most pieces of messages that wait for an acknowledgement.
 pub const MAX_QUEUED: usize = 100_000;
 /// The longest message, in bytes: it must fit in the queue with others.
@@ -227,7 +230,11 @@ impl Link {
         }
         let pieces = message.len().div_ceil(PIECE_LEN).max(1);
         let bytes = self.queued_bytes + message.len();
-        if bytes > MAX_QUEUED_BYTES || self.queue.len() + pieces > MAX_QUEUED {
+        let max = match self.state {
+            Connection::Down => MAX_QUEUED_DOWN_BYTES.max(message.len()),
+            _ => MAX_QUEUED_BYTES,
+        };
+        if bytes > max || self.queue.len() + pieces > MAX_QUEUED {
             return self.give_up();
         }
         self.queued_bytes = bytes;

@@ -142,7 +142,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         let (from, was_open) = (with.id, with.link.is_open());
         let events = with.link.on_packet(now, packet)?;
         if !was_open && with.link.is_open() {
-            with.incarnation = with.greeted;
+            with.known = with.greeted;
         }
         self.sweep.get_or_insert(now + SWEEP);
         for event in events {

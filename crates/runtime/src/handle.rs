@@ -173,7 +173,7 @@ async fn make<P: Networked, A: Application<P>>(
     let mut others = Peers::new(incarnation, delays);
     others.set(clock.now(), me, &peers);
     let engine = Engine::new(me, (process, application, opened.store), clock, others, counters);
-    let terms = Terms { cluster, incarnation, durable, clients_max };
+    let terms = Terms { cluster, incarnation, durable, memory: opened.memory, clients_max };
     Ok((Local::new(engine, wake, terms), listener, address))
 }
 

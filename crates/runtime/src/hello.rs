@@ -35,6 +35,8 @@ pub(crate) struct Identity {
     pub(crate) incarnation: u64,
     /// Whether the speaker remembers what it said before its last start.
     pub(crate) durable: bool,
+    /// Names the directory in which it remembers that.
+    pub(crate) memory: u64,
 }
 
 /// What is said in return.
@@ -71,11 +73,24 @@ impl Hello {
     }
 }
 
+/// What is remembered of a member that has spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    incarnation: u64,
+    memory: u64,
+}
+
+impl From<&Identity> for Known {
+    fn from(identity: &Identity) -> Known {
+        Known { incarnation: identity.incarnation, memory: identity.memory }
+    }
+}
+
 /// Whether the other end may be spoken with: it means this member, and has not lost its memory.
 pub(crate) fn check(
     ours: &Identity,
     theirs: &Identity,
-    known: Option<u64>,
+    known: Option<Known>,
 ) -> Result<(), WireError> {
     let refused = |text: String| Err(WireError::Refused(text));
     if theirs.from != ours.to {
@@ -84,7 +99,11 @@ pub(crate) fn check(
     if theirs.to != ours.from {
         return refused(format!("{} wants {}, this is {}", theirs.from, theirs.to, ours.from));
     }
-    if !theirs.durable && known.is_some_and(|known| known != theirs.incarnation) {
+    let forgot = |known: Known| match theirs.durable {
+        true => known.memory != theirs.memory,
+        false => known.incarnation != theirs.incarnation,
+    };
+    if known.is_some_and(forgot) {
         return refused(format!(
             "{} has lost its memory: it must not come back under its name",
             theirs.from
@@ -101,7 +120,7 @@ mod tests {
 
     fn identity(from: u16, to: u16) -> Identity {
         let process = |node| ProcessId { group: GroupId(0), node: NodeId(node) };
-        Identity { from: process(from), to: process(to), incarnation: 5, durable: false }
+        Identity { from: process(from), to: process(to), incarnation: 5, durable: false, memory: 0 }
     }
 
     #[test]
@@ -125,10 +144,13 @@ mod tests {
             check(&ours, &theirs, known).err().map(|error| error.to_string())
         };
         assert_eq!(refused(|_| (), None), None);
-        assert_eq!(refused(|_| (), Some(5)), None);
+        let known = |incarnation, memory| Some(Known { incarnation, memory });
+        assert_eq!(refused(|_| (), known(5, 0)), None);
         assert!(refused(|theirs| theirs.to.node = NodeId(7), None).unwrap().contains("n7"));
         assert!(refused(|theirs| theirs.from.node = NodeId(7), None).unwrap().contains("n7"));
-        assert!(refused(|_| (), Some(4)).unwrap().contains("lost its memory"));
-        assert_eq!(refused(|theirs| theirs.durable = true, Some(4)), None);
+        assert!(refused(|_| (), known(4, 0)).unwrap().contains("lost its memory"));
+        assert_eq!(refused(|theirs| theirs.durable = true, known(4, 0)), None);
+        let wiped = refused(|theirs| theirs.durable = true, known(4, 7));
+        assert!(wiped.unwrap().contains("lost its memory"));
     }
 }

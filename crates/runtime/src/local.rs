@@ -53,6 +53,7 @@ pub(crate) struct Local<P: Networked, A> {
     pub(crate) cluster: String,
     incarnation: u64,
     durable: bool,
+    memory: u64,
     tasks: RefCell<Vec<AbortHandle>>,
     /// A bug has shown itself.
     failed: Cell<bool>,
@@ -64,6 +65,7 @@ pub(crate) struct Terms {
     pub(crate) cluster: String,
     pub(crate) incarnation: u64,
     pub(crate) durable: bool,
+    pub(crate) memory: u64,
     pub(crate) clients_max: usize,
 }
 
@@ -82,7 +84,7 @@ impl<P: Networked, A: Application<P>> Drop for Fuse<P, A> {
 
 impl<P: Networked, A: Application<P>> Local<P, A> {
     pub(crate) fn new(engine: Engine<P, A>, wake: Arc<Notify>, terms: Terms) -> Rc<Local<P, A>> {
-        let Terms { cluster, incarnation, durable, clients_max } = terms;
+        let Terms { cluster, incarnation, durable, memory, clients_max } = terms;
         let (room, client_room) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let local = Local {
             me: engine.me,
@@ -99,6 +101,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             cluster,
             incarnation,
             durable,
+            memory,
             tasks: RefCell::default(),
             failed: Cell::new(false),
             blamed: RefCell::default(),
@@ -176,8 +179,8 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     }
 
     pub(crate) fn identity(&self, to: ProcessId) -> Identity {
-        let Local { me, incarnation, durable, .. } = *self;
-        Identity { from: me, to, incarnation, durable }
+        let Local { me, incarnation, durable, memory, .. } = *self;
+        Identity { from: me, to, incarnation, durable, memory }
     }
 
     pub(crate) fn hello(&self, to: ProcessId) -> Hello {
@@ -188,8 +191,8 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     pub(crate) fn meet(&self, peer: usize, identity: &Identity) -> Result<(), WireError> {
         let mut engine = self.engine.borrow_mut();
         let peer = &mut engine.peers[peer];
-        check(&self.identity(peer.id), identity, peer.incarnation)?;
-        peer.greeted = Some(identity.incarnation);
+        check(&self.identity(peer.id), identity, peer.known)?;
+        peer.greeted = Some(identity.into());
         Ok(())
     }
 

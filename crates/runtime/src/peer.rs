@@ -1,7 +1,7 @@
 //! Another member: the link with it, what waits to be sent, and the present connection.
 
 use crate::delay::{Delay, Held};
-use crate::hello::Answer;
+use crate::hello::{Answer, Known};
 use crate::wire::{WireError, append, encode};
 use bytes::{Buf, Bytes, BytesMut};
 use meridian_core::link::{Link, Packet};
@@ -53,10 +53,10 @@ pub(crate) struct Peer {
     pub(crate) connection: u64,
     /// When a connection last came or went.
     pub(crate) changed: Time,
-    /// Its incarnation, once it has spoken: who only says a name has not.
-    pub(crate) incarnation: Option<u64>,
-    /// What the other end of the present connection says that its incarnation is.
-    pub(crate) greeted: Option<u64>,
+    /// What is known of it, once it has spoken: who only says a name has not.
+    pub(crate) known: Option<Known>,
+    /// What the other end of the present connection says of itself.
+    pub(crate) greeted: Option<Known>,
     /// Whether it is to be looked at when the batch ends.
     pub(crate) touched: bool,
     /// Protocol messages of this batch, one after the other.
@@ -84,7 +84,7 @@ impl Peer {
             signals: Rc::default(),
             connection: 0,
             changed: now,
-            incarnation: None,
+            known: None,
             greeted: None,
             touched: false,
             messages: Vec::new(),

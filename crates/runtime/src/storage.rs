@@ -1,10 +1,10 @@
 //! Where a member keeps its records: nowhere, or in a directory.
 //!
-//! The directory holds `lock`, `owner` (whose it is, as text), `incarnation` (a count of starts, as text)
+//! The directory holds `lock`, `owner` (whose it is, and a name of its own, as text), `incarnation` (a count of starts, as text)
 //! and the log in `wal`.
 
 use crate::application::{Application, Networked};
-use crate::disk::RealDisk;
+use crate::disk::{RealDisk, random_salt};
 use crate::error::MemberError;
 use crate::journal;
 use crate::store::{Logged, Pieces, Store};
@@ -58,6 +58,8 @@ pub(crate) struct Opened<P: Networked> {
     pub(crate) store: Option<Store<P>>,
     /// Counts its starts, if it has a directory.
     pub(crate) incarnation: u64,
+    /// Names the directory: one that was emptied has another name.
+    pub(crate) memory: u64,
 }
 
 /// Opens what a member keeps and replays it.
@@ -69,9 +71,9 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
     application: &mut A,
 ) -> Result<Opened<P>, MemberError> {
     let Storage::Directory { path: dir, checkpoint_bytes } = storage else {
-        return Ok(Opened { store: None, incarnation: 0 });
+        return Ok(Opened { store: None, incarnation: 0, memory: 0 });
     };
-    let (lock, incarnation) = begin(&dir, owner)
+    let (lock, incarnation, memory) = begin(&dir, owner)
         .map_err(|error| MemberError::Log(format!("{}: {error}", dir.display())))?;
     let waker = wake.clone();
     let opened =
@@ -90,11 +92,11 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
         }
     }
     let store = Store::new(opened.journal, lock, checkpoint_bytes)?;
-    Ok(Opened { store: Some(store), incarnation })
+    Ok(Opened { store: Some(store), incarnation, memory })
 }
 
 /// Locks the directory, says or checks whose it is, and counts the start.
-fn begin(dir: &Path, owner: &Owner<'_>) -> io::Result<(File, u64)> {
+fn begin(dir: &Path, owner: &Owner<'_>) -> io::Result<(File, u64, u64)> {
     fs::create_dir_all(dir)?;
     let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
@@ -106,30 +108,30 @@ fn begin(dir: &Path, owner: &Owner<'_>) -> io::Result<(File, u64)> {
         Err(error) => return Err(error),
     };
     let incarnation = last + 1;
-    claim(dir, owner, last > 0)?;
+    let memory = claim(dir, owner, last > 0)?;
     write(&path, &incarnation.to_string())?;
     File::open(dir)?.sync_all()?;
-    Ok((lock, incarnation))
+    Ok((lock, incarnation, memory))
 }
 
-/// Refuses a directory of another owner.
-fn claim(dir: &Path, owner: &Owner<'_>, used: bool) -> io::Result<()> {
+/// Refuses a directory of another owner; tells the directory's name.
+fn claim(dir: &Path, owner: &Owner<'_>, used: bool) -> io::Result<u64> {
     let (path, owner) = (dir.join("owner"), owner.to_string());
-    match fs::read_to_string(&path) {
-        Ok(text) if text.trim_end() == owner => Ok(()),
-        Ok(text) => {
-            let text = text.trim_end();
-            Err(io::Error::other(format!("is the directory of {text}, not of {owner}")))
-        }
-        // One that was used before this file was written is taken on its word.
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if used {
-                tracing::info!(dir = %dir.display(), %owner, "the directory is given an owner");
-            }
-            write(&path, &owner)
+            // One that was used before this file was written is taken on its word.
+            let memory = if used { 0 } else { random_salt() };
+            write(&path, &format!("{owner}\n{memory:x}"))?;
+            return Ok(memory);
         }
-        Err(error) => Err(error),
+        Err(error) => return Err(error),
+    };
+    let (found, memory) = text.trim_end().rsplit_once('\n').unwrap_or((text.trim_end(), "0"));
+    if found != owner {
+        return Err(io::Error::other(format!("is the directory of {found}, not of {owner}")));
     }
+    u64::from_str_radix(memory, 16).map_err(io::Error::other)
 }
 
 /// Writes a file as a whole or not at all, once its directory is synced.

@@ -181,7 +181,7 @@ async fn garbage_and_strangers_are_turned_away_and_counted() {
     let hello = |version: u16, cluster: &str| {
         let mut out = BytesMut::new();
         let (from, to) = (members[0].0.me(), member.me());
-        let hello = (version, cluster, MEMBER, (from, to, 1u64, true));
+        let hello = (version, cluster, MEMBER, (from, to, 1u64, true, 0u64));
         let body = postcard::to_stdvec(&hello).unwrap();
         frame::encode(&mut out, |into| into.extend_from_slice(&body)).unwrap();
         out
@@ -207,7 +207,7 @@ async fn garbage_from_a_peer_ends_the_connection_and_nothing_is_lost() {
     member.multicast(&[G0, G1], "x").await.unwrap();
     // Someone who says that it is the peer takes its place, and then says nonsense.
     let mut out = BytesMut::new();
-    let hello = (VERSION, "test", MEMBER, (members[0].0.me(), member.me(), 1u64, true));
+    let hello = (VERSION, "test", MEMBER, (members[0].0.me(), member.me(), 1u64, true, 0u64));
     frame::encode(&mut out, |into| {
         into.extend_from_slice(&postcard::to_stdvec(&hello).unwrap());
     })

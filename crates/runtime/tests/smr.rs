@@ -277,6 +277,23 @@ async fn with_crash_stop_who_has_crashed_does_not_come_back() {
 }
 
 #[tokio::test]
+async fn with_full_ss_who_has_lost_its_disk_is_refused_under_its_old_name() {
+    let mut cluster = Cluster::start(Recovery::FullSs, |_| ()).await;
+    let mut client = cluster.client().await;
+    client.execute("before").await.unwrap();
+    cluster.diary(1).await;
+    cluster.kill(NodeId(0)).await;
+    std::fs::remove_dir_all(cluster.dir.path().join("0")).unwrap();
+    cluster.run(cluster.options(0)).await;
+    while cluster.replicas[&NodeId(0)].counters().bad.load(Ordering::Relaxed) < 2 {
+        tokio::task::yield_now().await;
+    }
+    client.execute("after").await.unwrap();
+    cluster.kill(NodeId(0)).await;
+    cluster.diary(2).await;
+}
+
+#[tokio::test]
 async fn members_are_added_replaced_and_removed_while_it_serves() {
     let mut cluster = Cluster::start(Recovery::EpochSs, |_| ()).await;
     let mut client = cluster.client().await;

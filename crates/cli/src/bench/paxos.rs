@@ -6,9 +6,11 @@
 //! | `replica` | a replica's process |
 //! | `cluster` | the processes of all replicas |
 //! | `load` | clients, and what is measured |
+//! | `endure` | very many requests, with replicas that are slow, dead and away |
 //! | `figures` | the report's Figures 13 and 14 |
 
 mod cluster;
+mod endure;
 mod figures;
 mod load;
 mod replica;
@@ -32,6 +34,20 @@ pub enum PaxosCommand {
     /// Measure and draw what Figures 13 and 14 of the report show, as SVG: throughput, latency, batches and instances
     /// under way over BSZ and WND, near and with a round trip of 100 ms
     Figures(figures::FiguresArgs),
+    /// Very many requests at five replicas, of which one dies, one is away for half of them, and one is slow: memory,
+    /// disk, and the return of the one that was away
+    #[command(after_help = "\
+Each replica is a process of its own. One stands still every other 200 ms. One is killed (SIGKILL) after an eighth of the
+requests, for good; one after a quarter, and is started again after three quarters, on the directory that it had. The
+others have cut their logs by then, so it gets a snapshot. At the end all that are up must have given the same replies.
+
+The command fails if they have not, if the one that was away does not return, if nothing is answered for a minute, or, in
+runs of 500000 requests or more, if memory or disk of a replica are not flat (see `meridian bench multicast endure --help`).
+
+Examples:
+  meridian bench paxos endure
+  meridian bench paxos endure --requests 10000000 --mode epoch-ss")]
+    Endure(endure::EndureArgs),
     /// One replica, started by the others
     #[command(hide = true)]
     Replica,
@@ -190,6 +206,7 @@ impl Figures<'_> {
 pub fn run(args: &PaxosArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         Some(PaxosCommand::Figures(args)) => return figures::run(args),
+        Some(PaxosCommand::Endure(args)) => return endure::run(args),
         Some(PaxosCommand::Replica) => return replica::run(),
         None => {}
     }

@@ -36,6 +36,8 @@ pub(crate) struct Driver {
     named: Option<NodeId>,
     /// How long the next call waits.
     backoff: Duration,
+    /// A pointer to a leader was followed since something was answered.
+    followed: bool,
     /// Replicas that have turned the client away, one after the other.
     refusals: usize,
     /// What is called, or connected.
@@ -54,6 +56,7 @@ impl Driver {
             turn,
             named: None,
             backoff: Duration::ZERO,
+            followed: false,
             refusals: 0,
             address: String::new(),
             last: "none was asked".into(),
@@ -214,10 +217,16 @@ impl Driver {
             told => self.pending.on_told(now, told),
         };
         match next {
-            Next::Done => (self.backoff, self.refusals) = (Duration::ZERO, 0),
+            Next::Done => {
+                (self.backoff, self.refusals, self.followed) = (Duration::ZERO, 0, false);
+            }
             Next::Stay => {}
             Next::Move(to) => {
                 self.named = to;
+                // The first pointer to a leader is followed at once, others may lead in a circle.
+                if to.is_some() && !std::mem::replace(&mut self.followed, true) {
+                    self.backoff = Duration::ZERO;
+                }
                 return Err(WireError::Closed);
             }
         }

@@ -71,6 +71,27 @@ pub struct Counts {
     pub snapshots: u64,
 }
 
+impl Counts {
+    /// What happened in another trial happened, too.
+    pub fn add(&mut self, other: &Counts) {
+        self.requests += other.requests;
+        self.reads += other.reads;
+        self.stale += other.stale;
+        self.redirects += other.redirects;
+        self.forgotten += other.forgotten;
+        self.too_long += other.too_long;
+        self.repeated += other.repeated;
+        self.busy += other.busy;
+        self.changes += other.changes;
+        self.crashes += other.crashes;
+        self.recovered += other.recovered;
+        self.refused += other.refused;
+        self.removed += other.removed;
+        self.leaders += other.leaders;
+        self.snapshots += other.snapshots;
+    }
+}
+
 /// What a client is doing.
 #[derive(Clone, Debug)]
 enum Doing {

@@ -84,13 +84,24 @@ impl Search {
         if explained >= self.best.0 {
             self.best = (explained, register);
         }
+        // Versions only grow: whoever saw an earlier one can come no more, and each is made once.
+        let seen = |(_, o): (usize, &Operation)| Some(o.answered?.1.version);
+        if left().filter_map(seen).any(|version| version < register.version) {
+            return false;
+        }
+        let makes_next = |(_, o): (usize, &Operation)| {
+            let writes = matches!(o.action, Action::Write(_) | Action::Add(_));
+            writes && o.answered.is_some_and(|(_, seen)| seen.version == register.version + 1)
+        };
+        let made = left().any(makes_next);
         let may_be_next = left().take_while(|(_, o)| o.asked < first);
         let mut next: Vec<_> = may_be_next
             .filter_map(|(at, operation)| {
                 let after = register.after(operation.action);
                 let fits = operation.answered.is_none_or(|(_, seen)| seen == after);
-                let changes = operation.answered.is_some() || after != register;
-                (fits && changes).then_some((operation.answered.is_some(), at, after))
+                let guess = operation.answered.is_none();
+                let useful = !guess || (after != register && !made);
+                (fits && useful).then_some((operation.answered.is_some(), at, after))
             })
             .collect();
         // What changes nothing and fits may come at once: nothing is lost by that.

@@ -8,10 +8,12 @@
 //! | [`lossy`] | a network that loses, repeats and reorders |
 //! | [`watch`] | what must hold of replicas at all times |
 //! | [`linear`] | whether what clients saw is linearizable |
+//! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod clients;
 pub mod linear;
 pub mod lossy;
+pub mod planted;
 pub mod service;
 pub mod trial;
 pub mod watch;

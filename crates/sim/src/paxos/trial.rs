@@ -30,7 +30,7 @@ const FAULTS: Duration = Duration::from_millis(2500);
 /// How long it may take then until all is answered and all are level: some elections, some repeats.
 const PEACE: Duration = Duration::from_secs(30);
 /// Nodes from this number on come later.
-const LATER: u16 = 10;
+pub const LATER: u16 = 10;
 /// So many come later at most.
 const LATER_MAX: u16 = 6;
 /// Snapshots of the service are no longer, in bytes.
@@ -87,6 +87,25 @@ pub struct Drawn {
     pub loss: Loss,
 }
 
+impl Drawn {
+    /// Replicas with these options, without clients and faults.
+    pub fn calm(replicas: u16, options: Options) -> Drawn {
+        let think = Duration::from_millis(10);
+        let request_bytes_max = options.request_bytes_max;
+        Drawn {
+            replicas,
+            options,
+            manner: Manner { clients: 0, keys: 1, think, reads: 0, request_bytes_max },
+            changes: false,
+            slow: false,
+            slow_disks: false,
+            eager: 0,
+            faults: Faults::none(),
+            loss: Loss::default(),
+        }
+    }
+}
+
 /// A trial in which nothing was wrong.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -139,10 +158,10 @@ impl fmt::Display for Failure {
 /// A property of the replication does not hold, something takes for ever, or an assertion in a replica fails.
 pub fn run(seed: u64, trial: &Trial) -> Result<Report, Failure> {
     let drawn = Box::new(trial.drawn(seed));
-    let mut run = Run::new(seed, trial, &drawn);
-    run.world.say_nothing();
-    let judged = catch_unwind(AssertUnwindSafe(|| run.faults_then_peace(drawn.changes)));
-    let world = &run.world;
+    let mut stage = Stage::new(seed, trial, &drawn);
+    stage.world.say_nothing();
+    let judged = catch_unwind(AssertUnwindSafe(|| stage.faults_then_peace(drawn.changes)));
+    let world = &stage.world;
     let violated = match judged {
         Ok(Ok(())) => return Ok(report(seed, drawn, world)),
         Ok(Err(violation)) => violation,
@@ -165,13 +184,15 @@ fn report(seed: u64, drawn: Box<Drawn>, world: &Cluster) -> Report {
     }
 }
 
-/// A trial under way.
-struct Run {
-    world: Cluster,
-    random: Random,
-    loss: Rc<Cell<Loss>>,
+/// A trial under way, or a written scenario.
+pub struct Stage {
+    /// The replicas and their clients.
+    pub world: Cluster,
+    /// How bad the network is now.
+    pub loss: Rc<Cell<Loss>>,
     /// What a replica that comes now is told of the members.
-    known: Rc<RefCell<Configuration>>,
+    pub known: Rc<RefCell<Configuration>>,
+    random: Random,
     /// The next identity that was never used.
     next: u16,
     /// Whether all that crash come back with all that they had.
@@ -182,8 +203,9 @@ fn address(node: NodeId) -> String {
     format!("a{}", node.0)
 }
 
-impl Run {
-    fn new(seed: u64, trial: &Trial, drawn: &Drawn) -> Run {
+impl Stage {
+    /// Before its first event.
+    pub fn new(seed: u64, trial: &Trial, drawn: &Drawn) -> Stage {
         let nodes: Vec<_> = (0..drawn.replicas).map(NodeId).collect();
         let known = Rc::new(RefCell::new(configuration(&nodes)));
         let loss = Rc::new(Cell::new(drawn.loss));
@@ -201,7 +223,7 @@ impl Run {
         world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
         let all_return = drawn.options.recovery == Recovery::FullSs;
         let random = Random::seed_from_u64(seed ^ 0x0be7);
-        Run { world, random, loss, known, next: LATER, all_return }
+        Stage { world, random, loss, known, next: LATER, all_return }
     }
 
     /// Faults for a while; then all heals, and everything is answered.
@@ -273,7 +295,8 @@ impl Run {
     }
 }
 
-fn configuration(nodes: &[NodeId]) -> Configuration {
+/// These as members.
+pub fn configuration(nodes: &[NodeId]) -> Configuration {
     Configuration { members: nodes.iter().map(|node| (*node, address(*node))).collect() }
 }
 
@@ -283,7 +306,7 @@ fn serves(replica: &Lossy) -> bool {
 }
 
 /// Whether all is answered, and all members that serve are equal.
-fn is_quiet(world: &Cluster) -> bool {
+pub fn is_quiet(world: &Cluster) -> bool {
     if !world.owner.is_done() {
         return false;
     }
@@ -307,19 +330,16 @@ fn is_quiet(world: &Cluster) -> bool {
 }
 
 /// How all replicas are, and what clients wait for.
-fn describe(world: &Cluster) -> Violation {
+pub fn describe(world: &Cluster) -> Violation {
     let mut text = format!("liveness: clients wait for {}", world.owner.unanswered());
     for (peer, replica) in world.processes() {
         let Status { view, leading, active, stopped, executed, position, members, .. } =
             replica.paxos.status();
         let members: Vec<_> = members.members.keys().map(|node| node.0).collect();
-        let open: Vec<_> = replica
-            .paxos
-            .open_members()
-            .map(|c| c.members.keys().map(|n| n.0).collect::<Vec<_>>())
-            .collect();
+        let state = stopped.map_or(format!("active {active}"), |why| why.to_string());
         text += &format!(
-            "\n{peer}: {view} leading {leading} active {active} stopped {stopped:?} {executed:?} {position:?} members {members:?} open {open:?}"
+            "\n{peer}: {view} leading {leading}, {state}, executed {} ({}), members {members:?}",
+            executed.0, position.0
         );
     }
     text

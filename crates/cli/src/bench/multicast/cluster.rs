@@ -2,6 +2,7 @@
 
 use super::client::{Ask, Client, Control, MEASURED, Part, Phase, Report, Ways};
 use super::layout::Distances;
+use crate::bench::cpu_time;
 use anyhow::{Context, bail, ensure};
 use meridian_baselines::{FastCast, WhiteBox};
 use meridian_core::{GroupId, NodeId, ProcessId};
@@ -383,12 +384,6 @@ fn check(reports: &[Report]) -> anyhow::Result<u64> {
     let total = groups.values().map(|report| report.delivered).sum();
     ensure!(groups.values().all(|report| report.delivered > 0), "a group has delivered nothing");
     Ok(total)
-}
-
-/// What all threads of this process have used.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
 }
 
 /// What each thread of this process has used, by its number.

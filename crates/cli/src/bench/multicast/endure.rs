@@ -4,15 +4,14 @@
 //! | --- | --- |
 //! | `replica` | one replica, in a process of its own |
 //! | `processes` | those processes: started, killed, looked at |
-//! | `verdict` | whether what they take stays as it is |
 //! | `report` | what came of it, as JSON and as a table |
 
 mod processes;
 mod replica;
 mod report;
-mod verdict;
 
 use super::PAYLOAD_MIN;
+use crate::bench::flatness::{self, SAMPLES, Sample, Usage};
 use crate::bench::{Room, stop_on_signal};
 use anyhow::{bail, ensure};
 use clap::Args;
@@ -26,7 +25,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use verdict::{SAMPLES, Sample, Usage};
 
 pub use replica::run as run_replica;
 
@@ -387,7 +385,7 @@ impl<'a> Run<'a> {
         let outage = self.outage(names).ok_or_else(|| anyhow::anyhow!("no replica was away"))?;
         let seconds = self.begin.elapsed().as_secs_f64();
         let messages = self.args.messages;
-        let flatness = verdict::judge(names, self.args.down_node.into(), &self.samples);
+        let judged = flatness::judge(names, self.args.down_node.into(), &self.samples);
         Ok(Report {
             messages,
             groups: self.args.groups,
@@ -401,8 +399,8 @@ impl<'a> Run<'a> {
             delivered: groups,
             outage,
             samples: self.samples.clone(),
-            flat: (messages >= verdict::JUDGED_FROM).then(|| flatness.iter().all(|one| one.flat)),
-            flatness,
+            flat: (messages >= flatness::JUDGED_FROM).then(|| judged.iter().all(|one| one.flat)),
+            flatness: judged,
         })
     }
 

@@ -1,36 +1,38 @@
-//! The replicas' processes: started, asked, closed.
+//! The replicas' processes: started, asked, killed, frozen, closed.
 
 use super::load::Setup;
 use super::replica::{Ask, Be, Report, Said};
+use crate::bench::Room;
+use crate::bench::flatness::{Usage, disk_of, memory_of};
 use crate::children::die_with_parent;
 use anyhow::{Context, bail, ensure};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long replicas may take to elect a leader, and to become equal at the end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A replica's process. It is killed when this is dropped.
-struct Place {
+struct Running {
     child: Child,
     input: Option<ChildStdin>,
     said: Lines<BufReader<ChildStdout>>,
 }
 
-impl Drop for Place {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill(); // It has ended by itself.
         let _ = self.child.wait();
     }
 }
 
-impl Place {
-    fn start() -> anyhow::Result<Place> {
+impl Running {
+    fn start() -> anyhow::Result<Running> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut command = Command::new(program);
         command
@@ -42,7 +44,7 @@ impl Place {
         let mut child = command.spawn().context("cannot start a replica")?;
         let (input, said) = (child.stdin.take(), child.stdout.take());
         let said = BufReader::new(said.context("its output is ours")?).lines();
-        Ok(Place { child, input, said })
+        Ok(Running { child, input, said })
     }
 
     fn ask(&mut self, ask: &Ask) -> anyhow::Result<Said> {
@@ -57,12 +59,16 @@ impl Place {
     }
 }
 
+/// A replica: what it is, and its process while it has one.
+struct Place {
+    be: Be,
+    running: Option<Running>,
+}
+
 /// All replicas.
 pub struct Cluster {
     places: Vec<Place>,
-    pub addresses: Vec<String>,
-    /// Their directories; they go with this.
-    dir: tempfile::TempDir,
+    room: Room,
 }
 
 impl Cluster {
@@ -71,50 +77,76 @@ impl Cluster {
     /// Call it on the main thread: the processes die with the thread that started them.
     pub fn start(setup: &Setup) -> anyhow::Result<Cluster> {
         let base = setup.dir.clone().unwrap_or_else(std::env::temp_dir);
-        let dir = tempfile::Builder::new()
-            .prefix("meridian-bench-")
-            .tempdir_in(&base)
-            .with_context(|| format!("cannot make a directory in {}", base.display()))?;
-        let mut cluster = Cluster { places: Vec::new(), addresses: Vec::new(), dir };
+        let mut cluster = Cluster { places: Vec::new(), room: Room::make(&base)? };
         for node in 0..setup.replicas {
             let be = Be {
                 node,
+                // Of its own, so that no other connection is given its port while it is down.
+                listen: format!("127.0.0.{}:0", 2 + node),
                 mode: setup.mode,
                 bsz: setup.bsz,
                 wnd: setup.wnd,
                 delta_b: setup.delta_b,
                 one_way: setup.rtt / 2,
-                dir: cluster.dir.path().join(node.to_string()),
+                dir: cluster.room.path.join(node.to_string()),
             };
-            let mut place = Place::start()?;
-            match place.ask(&Ask::Be(be))? {
-                Said::Listening(address) => cluster.addresses.push(address),
-                said => bail!("a replica says {said:?}"),
-            }
-            cluster.places.push(place);
+            cluster.places.push(Place { be, running: None });
+            cluster.spawn(node)?;
         }
-        let join = Ask::Join(cluster.addresses.clone());
-        for place in &mut cluster.places {
-            ensure!(matches!(place.ask(&join)?, Said::Joined), "a replica does not join");
-        }
-        cluster.until("no replica leads", |reports| reports.iter().any(|report| report.leading))?;
+        (0..setup.replicas).try_for_each(|node| cluster.join(node))?;
+        cluster.until("no replica leads", |reports| {
+            reports.iter().flatten().any(|report| report.leading)
+        })?;
         Ok(cluster)
     }
 
-    /// How far all are, by node.
-    pub fn reports(&mut self) -> anyhow::Result<Vec<Report>> {
-        let report = |place: &mut Place| match place.ask(&Ask::Report)? {
-            Said::Report(report) => Ok(report),
+    /// Starts a process and waits until it listens.
+    fn spawn(&mut self, node: u16) -> anyhow::Result<()> {
+        let place = &mut self.places[usize::from(node)];
+        let running = place.running.insert(Running::start()?);
+        match running.ask(&Ask::Be(place.be.clone()))? {
+            Said::Listening(address) => place.be.listen = address,
             said => bail!("a replica says {said:?}"),
-        };
-        self.places.iter_mut().map(report).collect()
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, node: u16) -> anyhow::Result<()> {
+        let join = Ask::Join(self.addresses());
+        ensure!(matches!(self.ask(node, &join)?, Some(Said::Joined)), "a replica does not join");
+        Ok(())
+    }
+
+    /// Where they listen, by node.
+    pub fn addresses(&self) -> Vec<String> {
+        self.places.iter().map(|place| place.be.listen.clone()).collect()
+    }
+
+    fn ask(&mut self, node: u16, ask: &Ask) -> anyhow::Result<Option<Said>> {
+        let running = self.places[usize::from(node)].running.as_mut();
+        running.map(|running| running.ask(ask)).transpose()
+    }
+
+    /// How far a replica is; `None` while it is down.
+    pub fn report(&mut self, node: u16) -> anyhow::Result<Option<Report>> {
+        match self.ask(node, &Ask::Report)? {
+            Some(Said::Report(report)) => Ok(Some(report)),
+            Some(said) => bail!("a replica says {said:?}"),
+            None => Ok(None),
+        }
+    }
+
+    /// How far all are, by node.
+    pub fn reports(&mut self) -> anyhow::Result<Vec<Option<Report>>> {
+        let nodes = 0..self.places.len() as u16;
+        nodes.map(|node| self.report(node)).collect()
     }
 
     fn until(
         &mut self,
         otherwise: &str,
-        is: impl Fn(&[Report]) -> bool,
-    ) -> anyhow::Result<Vec<Report>> {
+        is: impl Fn(&[Option<Report>]) -> bool,
+    ) -> anyhow::Result<Vec<Option<Report>>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let reports = self.reports()?;
@@ -126,19 +158,50 @@ impl Cluster {
         }
     }
 
-    /// Waits until all have executed equally much, at least `requests`, with equal replies; closes them.
+    /// Kills a replica: no goodbye, and what it has not written is lost.
+    pub fn kill(&mut self, node: u16) {
+        self.places[usize::from(node)].running = None;
+    }
+
+    /// Starts a replica again, at the address and with the directory that it had.
+    pub fn start_again(&mut self, node: u16) -> anyhow::Result<()> {
+        self.spawn(node)?;
+        self.join(node)
+    }
+
+    /// Stops a replica where it is, or lets it go on.
+    pub fn signal(&self, node: u16, signal: Signal) -> anyhow::Result<()> {
+        let running = self.places[usize::from(node)].running.as_ref().context("it is down")?;
+        let raw = i32::try_from(running.child.id()).ok().and_then(Pid::from_raw);
+        // Nobody else can have this number: we have not waited for the process.
+        kill_process(raw.context("no process number")?, signal).context("cannot send a signal")
+    }
+
+    /// What a replica takes.
+    pub fn usage(&self, node: u16) -> Usage {
+        let place = &self.places[usize::from(node)];
+        let memory = place.running.as_ref().and_then(|running| memory_of(running.child.id()));
+        Usage { memory: memory.unwrap_or_default(), disk: disk_of(&place.be.dir), log: 0 }
+    }
+
+    /// Waits until all that are up have executed equally much, at least `requests`, with equal replies; closes them.
     pub fn close(mut self, requests: u64) -> anyhow::Result<()> {
-        let same = |a: &Report, b: &Report| a.requests == b.requests;
         let reports = self.until("the replicas do not become equal", |reports| {
-            reports.iter().all(|report| report.requests >= requests && same(report, &reports[0]))
+            let mut up = reports.iter().flatten();
+            let all = up.next().map_or(0, |first| first.requests);
+            all >= requests && up.all(|report| report.requests == all)
         })?;
-        let equal = reports.iter().all(|report| report.digest == reports[0].digest);
-        ensure!(equal, "the replicas have given different replies, a bug: {reports:?}");
-        for mut place in std::mem::take(&mut self.places) {
-            drop(place.input.take());
-            let status = place.child.wait()?;
+        let mut up = reports.iter().flatten();
+        let first = up.next().context("no replica is up")?.digest;
+        ensure!(
+            up.all(|report| report.digest == first),
+            "the replicas have given different replies, a bug: {reports:?}"
+        );
+        for running in self.places.iter_mut().filter_map(|place| place.running.as_mut()) {
+            drop(running.input.take());
+            let status = running.child.wait()?;
             ensure!(status.success(), "a replica did not close well: {status}");
         }
-        Ok(())
+        self.room.remove()
     }
 }

@@ -3,6 +3,7 @@
 use super::Mode;
 use super::cluster::Cluster;
 use super::replica::Report;
+use crate::bench::cpu_time;
 use anyhow::Context;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::sleep;
 
+/// How often it is looked how far a run is.
+pub const LOOK: Duration = Duration::from_millis(50);
 /// Longer latencies count as this: ten minutes.
 const LATENCY_MAX_NS: u64 = 600_000_000_000;
 
@@ -52,18 +55,24 @@ pub struct Outcome {
     pub clients_cpu: Duration,
 }
 
-/// What all threads of this process have used.
-pub fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or_default())
+/// What the clients share.
+pub struct Shared {
+    measured: Cell<bool>,
+    /// They ask no more.
+    pub ended: Cell<bool>,
+    pub answered: Cell<u64>,
+    latency_ns: RefCell<Histogram<u64>>,
 }
 
-/// What the clients share.
-struct Shared {
-    measured: Cell<bool>,
-    ended: Cell<bool>,
-    answered: Cell<u64>,
-    latency_ns: RefCell<Histogram<u64>>,
+impl Shared {
+    pub fn new() -> anyhow::Result<Rc<Shared>> {
+        Ok(Rc::new(Shared {
+            measured: Cell::new(false),
+            ended: Cell::new(false),
+            answered: Cell::new(0),
+            latency_ns: RefCell::new(Histogram::new_with_max(LATENCY_MAX_NS, 3)?),
+        }))
+    }
 }
 
 /// Runs it; `progress` is told seconds and requests per second, once a second.
@@ -82,16 +91,8 @@ async fn measure(
     cluster: Cluster,
     mut progress: impl FnMut(f64, f64),
 ) -> anyhow::Result<(Cluster, Outcome, u64)> {
-    let shared = Rc::new(Shared {
-        measured: Cell::new(false),
-        ended: Cell::new(false),
-        answered: Cell::new(0),
-        latency_ns: RefCell::new(Histogram::new_with_max(LATENCY_MAX_NS, 3)?),
-    });
-    let mut clients = JoinSet::new();
-    for client in connect(setup, &cluster).await? {
-        clients.spawn_local(ask(client, setup.size, shared.clone()));
-    }
+    let shared = Shared::new()?;
+    let mut clients = ask_all(setup, &cluster.addresses(), &shared).await?;
     sleep(setup.warm_up).await;
     let (cluster, before) = reports(cluster).await?;
     let (cpu, begin) = (cpu_time(), Instant::now());
@@ -137,14 +138,18 @@ async fn reports(mut cluster: Cluster) -> anyhow::Result<(Cluster, Vec<Report>)>
         (cluster, reports)
     });
     let (cluster, reports) = asked.await?;
-    Ok((cluster, reports?))
+    Ok((cluster, reports?.into_iter().flatten().collect()))
 }
 
-/// The clients: so many connections, shared by all.
-async fn connect(setup: &Setup, cluster: &Cluster) -> anyhow::Result<Vec<Client>> {
+/// Starts the clients: so many connections, shared by all.
+pub async fn ask_all(
+    setup: &Setup,
+    addresses: &[String],
+    shared: &Rc<Shared>,
+) -> anyhow::Result<JoinSet<Result<(), ClientError>>> {
     let mut connecting = JoinSet::new();
     for _ in 0..setup.connections {
-        connecting.spawn_local(Client::connect("bench", cluster.addresses.clone()));
+        connecting.spawn_local(Client::connect("bench", addresses.to_vec()));
     }
     let mut clients = Vec::new();
     while let Some(client) = connecting.join_next().await {
@@ -154,7 +159,11 @@ async fn connect(setup: &Setup, cluster: &Cluster) -> anyhow::Result<Vec<Client>
         (clients.len()..setup.clients as usize).map(|at| clients[at % clients.len()].clone());
     let others: Vec<Client> = others.collect();
     clients.extend(others);
-    Ok(clients)
+    let mut asking = JoinSet::new();
+    for client in clients {
+        asking.spawn_local(ask(client, setup.size, shared.clone()));
+    }
+    Ok(asking)
 }
 
 /// One request after the other.

@@ -28,6 +28,8 @@ const SAMPLE: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Be {
     pub node: u16,
+    /// Where it listens.
+    pub listen: String,
     pub mode: Mode,
     pub bsz: u32,
     pub wnd: u64,
@@ -52,6 +54,8 @@ pub enum Ask {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub leading: bool,
+    /// Whether it has its memory.
+    pub active: bool,
     /// Executed.
     pub instances: u64,
     pub requests: u64,
@@ -133,7 +137,8 @@ async fn play(mut asks: mpsc::UnboundedReceiver<Ask>) -> anyhow::Result<()> {
     let Some(Ask::Be(be)) = asks.recv().await else {
         bail!("this is started by `meridian bench paxos`, not by hand");
     };
-    let socket = TcpListener::bind("127.0.0.1:0").context("cannot listen on 127.0.0.1")?;
+    let socket =
+        TcpListener::bind(&be.listen).with_context(|| format!("cannot listen on {}", be.listen))?;
     say(&Said::Listening(socket.local_addr()?.to_string()))?;
     let Some(Ask::Join(addresses)) = asks.recv().await else { return Ok(()) };
     let replica = smr::Replica::start(options(&be, socket, addresses), Count::default()).await?;
@@ -202,10 +207,11 @@ async fn report(replica: &smr::Replica<Count>, samples: &mut Samples) -> anyhow:
     let Samples { sum, count } = std::mem::take(samples);
     Ok(Report {
         leading: status.leading,
+        active: status.active,
         instances: status.executed.0,
         requests: status.position.0,
         digest,
         under_way: sum as f64 / count.max(1) as f64,
-        cpu: super::load::cpu_time(),
+        cpu: crate::bench::cpu_time(),
     })
 }

@@ -1,14 +1,14 @@
 //! The replicas' processes: started, asked, heard, killed, frozen, looked at.
 
 use super::replica::{Ask, Said, Setup};
+use crate::bench::flatness::{disk_of, memory_of};
 use crate::children::die_with_parent;
 use anyhow::{Context, bail};
 use meridian_core::ProcessId;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -187,11 +187,7 @@ impl Processes {
     /// Its resident memory, in bytes; `None` while it is down.
     pub fn memory(&self, node: u16) -> Option<u64> {
         let running = self.places[usize::from(node)].running.as_ref()?;
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", running.child.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib << 10)
+        memory_of(running.child.id())
     }
 
     /// What its files take on disk, in bytes.
@@ -219,15 +215,4 @@ impl Processes {
         }
         Ok(())
     }
-}
-
-/// What the files below `dir` take on disk, in bytes. Those that go meanwhile take nothing.
-fn disk_of(dir: &Path) -> u64 {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let sizes = entries.map(|entry| match entry.metadata() {
-        Ok(metadata) if metadata.is_dir() => disk_of(&entry.path()),
-        Ok(metadata) => metadata.blocks() * 512,
-        Err(_) => 0,
-    });
-    sizes.sum()
 }

@@ -1,6 +1,6 @@
 //! What came of a run, as JSON and as a table.
 
-use super::verdict::{Flatness, JUDGED_FROM, Sample};
+use crate::bench::flatness::{Flatness, JUDGED_FROM, Sample};
 use crate::output::{self, Row};
 use anyhow::ensure;
 use serde::Serialize;

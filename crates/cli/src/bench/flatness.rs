@@ -1,6 +1,8 @@
 //! Samples of what replicas take, and whether that stays as it is.
 
 use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// How many samples are taken in a run.
 pub const SAMPLES: u64 = 40;
@@ -106,6 +108,25 @@ pub fn judge(names: &[String], away: usize, samples: &[Sample]) -> Vec<Flatness>
         all.extend(others);
     }
     all
+}
+
+/// The resident memory of a process, in bytes; `None` if there is none.
+pub fn memory_of(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// What the files below `dir` take on disk, in bytes. Those that go meanwhile take nothing.
+pub fn disk_of(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let sizes = entries.map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => disk_of(&entry.path()),
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
 }
 
 fn greatest(values: &[f64]) -> f64 {
