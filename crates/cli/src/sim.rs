@@ -1,7 +1,9 @@
-//! `meridian sim multicast`: the simulator of `meridian-sim` with as many seeds as one likes.
+//! `meridian sim`: the simulator of `meridian-sim` with as many seeds as one likes.
 //!
 //! A seed is a whole run of a cluster in one thread: who sends what, which messages are late, who crashes
 //! in the midst of what. The seeds are independent, so each processor runs its own.
+
+mod paxos;
 
 use crate::output;
 use anyhow::bail;
@@ -11,6 +13,7 @@ use meridian_sim::Entry;
 use meridian_sim::search::{Ran, Short};
 use meridian_sim::trial::{ClockSource, Failure, Mutation, Order, Report, Trial, run as run_trial};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
@@ -45,6 +48,9 @@ Examples:
   meridian sim multicast --seeds 1000 --groups 2 --replicas 5 --clock hybrid
   meridian sim multicast --seed 137 --trace")]
     Multicast(MulticastArgs),
+    /// State machine replication, with all kinds of faults
+    #[command(after_help = paxos::HELP)]
+    Paxos(paxos::PaxosArgs),
 }
 
 /// How to simulate.
@@ -181,10 +187,9 @@ impl MulticastArgs {
 struct Totals {
     seeds: u64,
     events: u64,
-    messages: u64,
-    deliveries: u64,
-    crashes: u64,
-    snapshots: u64,
+    /// How often what happened.
+    #[serde(flatten)]
+    counts: BTreeMap<&'static str, u64>,
     simulated_seconds: f64,
     seconds: f64,
     failure: Option<Failed>,
@@ -200,9 +205,13 @@ struct Failed {
     /// Which event it was, and when; not of short runs.
     event: Option<u64>,
     at_ms: Option<f64>,
+    /// How many processes each group has.
     groups: Vec<u16>,
     repeat: String,
 }
+
+/// What is told of a run in one line, of what is counted.
+const SHOWN: [&str; 5] = ["messages", "deliveries", "requests", "reads", "crashes"];
 
 impl Totals {
     fn of_trial(report: &Report) -> Totals {
@@ -210,10 +219,12 @@ impl Totals {
         Totals {
             seeds: 1,
             events: report.events,
-            messages: count(report.messages),
-            deliveries: report.deliveries,
-            crashes: count(report.crashes),
-            snapshots: count(report.installs),
+            counts: BTreeMap::from([
+                ("messages", count(report.messages)),
+                ("deliveries", report.deliveries),
+                ("crashes", count(report.crashes)),
+                ("snapshots", count(report.installs)),
+            ]),
             simulated_seconds: report.end.0 as f64 / 1e9,
             ..Totals::default()
         }
@@ -227,8 +238,12 @@ impl Totals {
         Totals {
             seeds: 1,
             events: ran.events,
-            messages: count(|entry| matches!(entry, Entry::Multicast { .. })),
-            deliveries: count(|entry| matches!(entry, Entry::Deliver { .. })),
+            counts: BTreeMap::from([
+                ("messages", count(|entry| matches!(entry, Entry::Multicast { .. }))),
+                ("deliveries", count(|entry| matches!(entry, Entry::Deliver { .. }))),
+                ("crashes", 0),
+                ("snapshots", 0),
+            ]),
             simulated_seconds: ran.took.as_secs_f64(),
             ..Totals::default()
         }
@@ -237,10 +252,9 @@ impl Totals {
     fn add(&mut self, other: &Totals) {
         self.seeds += other.seeds;
         self.events += other.events;
-        self.messages += other.messages;
-        self.deliveries += other.deliveries;
-        self.crashes += other.crashes;
-        self.snapshots += other.snapshots;
+        for (what, count) in &other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
         self.simulated_seconds += other.simulated_seconds;
     }
 
@@ -261,28 +275,52 @@ impl Failed {
     }
 }
 
+/// Which seeds to run, and how.
+#[derive(Clone, Copy, Debug)]
+struct Seeds {
+    from: u64,
+    end: u64,
+    /// So many at a time, if not one on each processor.
+    threads: Option<u64>,
+}
+
+impl Seeds {
+    fn new(one: Option<u64>, from: u64, count: u64, threads: Option<u64>) -> anyhow::Result<Seeds> {
+        let (from, count) = one.map_or((from, count), |seed| (seed, 1));
+        let Some(end) = from.checked_add(count) else {
+            bail!("there are no seeds beyond {}", u64::MAX)
+        };
+        Ok(Seeds { from, end, threads })
+    }
+}
+
 /// Runs `meridian sim`.
 pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
-    let SimCommand::Multicast(args) = command;
+    match command {
+        SimCommand::Multicast(args) => run_multicast(args),
+        SimCommand::Paxos(args) => paxos::run(args),
+    }
+}
+
+fn run_multicast(args: &MulticastArgs) -> anyhow::Result<ExitCode> {
     let processes = u64::from(args.groups.unwrap_or(1)) * u64::from(args.replicas.unwrap_or(1));
     if processes > PROCESSES_MAX {
         bail!("{processes} processes are too many: at most {PROCESSES_MAX}");
     }
-    if !args.trace {
+    let seeds = Seeds::new(args.seed, args.from, args.seeds, args.threads)?;
+    tell(args.trace, args.json, || run_args(args, seeds))
+}
+
+/// Runs, and tells what came of it.
+fn tell(trace: bool, json: bool, run: impl FnOnce() -> Totals) -> anyhow::Result<ExitCode> {
+    if !trace {
         // An assertion that fails is a result, told at the end.
         std::panic::set_hook(Box::new(|_| {}));
     }
-    let (from, seeds) = match args.seed {
-        Some(seed) => (seed, 1),
-        None => (args.from, args.seeds),
-    };
-    let Some(end) = from.checked_add(seeds) else {
-        bail!("there are no seeds beyond {}", u64::MAX)
-    };
     let start = Instant::now();
-    let mut totals = run_all(args, from, end);
+    let mut totals = run();
     totals.seconds = start.elapsed().as_secs_f64();
-    if args.json {
+    if json {
         output::print(&serde_json::to_string_pretty(&totals)?)?;
     } else {
         output::print(&describe(&totals))?;
@@ -290,14 +328,9 @@ pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
     Ok(if totals.failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Runs seeds on all processors until one fails.
-fn run_all(args: &MulticastArgs, from: u64, end: u64) -> Totals {
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    let threads = args.threads.unwrap_or(processors).min(end - from).max(1);
-    let (next, stop) = (AtomicU64::new(from), AtomicBool::new(false));
-    let totals = Mutex::new(Totals::default());
+fn run_args(args: &MulticastArgs, seeds: Seeds) -> Totals {
     let (trial, short) = (args.trial(), args.short.then(|| args.short()));
-    let one = |seed: u64| match &short {
+    run_all(seeds, |seed| match &short {
         Some(short) => {
             let (sizes, ran) = short.run(seed);
             let failed = |violated: String| Failed::new(seed, &violated, sizes, args.command(seed));
@@ -311,7 +344,16 @@ fn run_all(args: &MulticastArgs, from: u64, end: u64) -> Totals {
             };
             run_trial(seed, &trial).map(|report| Totals::of_trial(&report)).map_err(failed)
         }
-    };
+    })
+}
+
+/// Runs seeds on all processors until one fails.
+fn run_all(seeds: Seeds, one: impl Fn(u64) -> Result<Totals, Box<Failed>> + Sync) -> Totals {
+    let Seeds { from, end, threads } = seeds;
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let threads = threads.unwrap_or(processors).min(end - from).max(1);
+    let (next, stop) = (AtomicU64::new(from), AtomicBool::new(false));
+    let totals = Mutex::new(Totals::default());
     let work = || {
         while !stop.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -362,14 +404,16 @@ fn show_progress(done: u64, of: u64, elapsed: Duration, terminal: bool) {
 
 fn describe(totals: &Totals) -> String {
     let mut text = format!(
-        "{} seeds in {:.1} s: {:.0} simulated minutes, {} messages, {} deliveries, {} crashes",
+        "{} seeds in {:.1} s: {:.0} simulated minutes",
         totals.seeds,
         totals.seconds,
         totals.simulated_seconds / 60.0,
-        totals.messages,
-        totals.deliveries,
-        totals.crashes
     );
+    for what in SHOWN {
+        if let Some(count) = totals.counts.get(what) {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
     match &totals.failure {
         None => text += "\nall properties hold",
         Some(failed) => {
@@ -402,6 +446,10 @@ mod tests {
         Line::parse_from(std::iter::once("sim").chain(line.split_whitespace())).args
     }
 
+    fn run_seeds(args: &MulticastArgs, from: u64, end: u64) -> Totals {
+        run_args(args, Seeds { from, end, threads: args.threads })
+    }
+
     #[test]
     fn the_command_that_repeats_a_run_says_all_that_was_said() {
         let first = args("--seeds 9 --order linearizable --clock hybrid --groups 2 --replicas 3");
@@ -415,7 +463,7 @@ mod tests {
     #[test]
     fn a_planted_bug_ends_the_run_and_is_told() {
         let args = args("--plant NoOrder --threads 2");
-        let totals = run_all(&args, 0, 200);
+        let totals = run_seeds(&args, 0, 200);
         let failed = totals.failure.as_ref().expect("it is caught");
         assert!(totals.seeds < 200, "it did not stop");
         assert!(failed.repeat.ends_with(&format!("--seed {} --plant NoOrder", failed.seed)));
@@ -425,20 +473,20 @@ mod tests {
     #[test]
     fn short_runs_find_what_ignores_links_and_say_how_to_see_it_again() {
         let first = args("--short --groups 4 --replicas 1 --plant IgnoresLinks");
-        let totals = run_all(&first, 0, 20_000);
+        let totals = run_seeds(&first, 0, 20_000);
         let failed = totals.failure.as_ref().expect("it is caught");
         assert_eq!(failed.property, "order in real time");
         let again =
             args(failed.repeat.strip_prefix("meridian sim multicast ").expect("so it begins"));
-        assert!(run_all(&again, failed.seed, failed.seed + 1).failure.is_some());
+        assert!(run_seeds(&again, failed.seed, failed.seed + 1).failure.is_some());
         let correct = args("--short");
-        assert!(run_all(&correct, failed.seed, failed.seed + 1).failure.is_none());
+        assert!(run_seeds(&correct, failed.seed, failed.seed + 1).failure.is_none());
     }
 
     #[test]
     fn correct_runs_are_counted() {
-        let totals = run_all(&args("--groups 1 --replicas 3"), 5, 8);
+        let totals = run_seeds(&args("--groups 1 --replicas 3"), 5, 8);
         assert_eq!(totals.seeds, 3);
-        assert!(totals.failure.is_none() && totals.messages > 0 && totals.deliveries > 0);
+        assert!(totals.failure.is_none() && totals.counts["messages"] > 0);
     }
 }

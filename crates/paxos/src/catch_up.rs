@@ -126,8 +126,9 @@ impl<S: Service> Paxos<S> {
         let rating = |node: &NodeId| self.catch_up.ratings.get(node).copied().unwrap_or(1);
         let followers = self.peers.iter().filter(|peer| Some(**peer) != leader);
         let best = followers.copied().max_by_key(rating).filter(|node| rating(node) > 0);
-        // Whoever asks in vain asks another the next time, though all are bad.
-        best.or(leader).or_else(|| self.peers.iter().copied().max_by_key(rating))
+        // A leader who never answers is none; where all are bad, each has his turn.
+        let leader = leader.filter(|leader| rating(leader) > RATINGS.0);
+        best.or(leader).or_else(|| self.next_in_turn())
     }
 
     /// Whoever is well rated may know no more than this one.

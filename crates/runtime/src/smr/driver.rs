@@ -65,7 +65,7 @@ impl Driver {
 
     /// Runs until all clients are gone.
     pub(crate) async fn run(mut self, mut asks: mpsc::UnboundedReceiver<Ask>) {
-        let mut waiting = Vec::with_capacity(ASKS);
+        let mut waiting = Vec::new();
         loop {
             if self.pending.is_empty() {
                 // Nothing is to be asked: no connection is needed.

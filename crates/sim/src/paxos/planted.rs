@@ -1,10 +1,13 @@
 //! Planted bugs, and for each a trial that shows it soon.
 
+use super::lossy::Loss;
 use super::trial::Trial;
-use meridian_paxos::Mutation;
+use crate::faults::Faults;
+use meridian_paxos::{Mutation, Recovery};
+use std::time::Duration;
 
 /// All that there are.
-pub const ALL: [Mutation; 18] = [
+pub const ALL: [Mutation; 17] = [
     Mutation::AcceptsOldView,
     Mutation::ForgetsPromise,
     Mutation::ForgetsAccepted,
@@ -22,10 +25,55 @@ pub const ALL: [Mutation; 18] = [
     Mutation::ReadsEarly,
     Mutation::BreaksLease,
     Mutation::ConfiguresAtOnce,
-    Mutation::Correct,
 ];
 
 /// The trial with this bug.
 pub fn trial(mutation: Mutation) -> Trial {
-    Trial { mutation, ..Trial::default() }
+    let ms = Duration::from_millis(1);
+    let of = |recovery| Trial { changes: Some(false), ..Trial::of(recovery) };
+    let deposed = Faults {
+        depose: Some(100 * ms),
+        netsplit: Some(250 * ms),
+        crash: Some(200 * ms),
+        outage: 60 * ms,
+        split: 150 * ms,
+        ..Faults::none()
+    };
+    let split = Faults { netsplit: Some(150 * ms), split: 400 * ms, ..Faults::none() };
+    let bad = Some(Loss { lost: 120, repeated: 100, delayed: 150, delay: 400 * ms });
+    let trial = match mutation {
+        Mutation::Correct => Trial::default(),
+        Mutation::ForgetsPromise | Mutation::TakesAnyVote => {
+            Trial { faults: Some(deposed), loss: bad, ..of(Recovery::FullSs) }
+        }
+        Mutation::CountsOldEpochs => {
+            Trial { faults: Some(deposed), loss: bad, replicas: Some(5), ..of(Recovery::EpochSs) }
+        }
+        Mutation::RecoversFromCandidate => {
+            Trial { faults: Some(deposed), loss: bad, ..of(Recovery::ViewSs) }
+        }
+        Mutation::ReadsUnconfirmed => {
+            let leases = Some(false);
+            Trial { faults: Some(split), reads: Some(50), leases, ..of(Recovery::ViewSs) }
+        }
+        Mutation::BreaksLease => {
+            let leases = Some(true);
+            Trial { faults: Some(split), reads: Some(50), leases, ..of(Recovery::FullSs) }
+        }
+        Mutation::ConfiguresAtOnce => {
+            let changes = Some(true);
+            Trial { faults: Some(split), changes, hasty: true, ..of(Recovery::FullSs) }
+        }
+        Mutation::AcceptsOldView
+        | Mutation::ForgetsAccepted
+        | Mutation::ExecutesDuplicates
+        | Mutation::SkipsGaps
+        | Mutation::IgnoresVotes
+        | Mutation::SmallQuorum
+        | Mutation::SnapshotsWithoutReplies => Trial::of(Recovery::FullSs),
+        Mutation::ForgetsSkip | Mutation::RejoinsAtOnce | Mutation::ReadsEarly => {
+            Trial::of(Recovery::EpochSs)
+        }
+    };
+    Trial { mutation, ..trial }
 }

@@ -51,6 +51,10 @@ pub struct Trial {
     pub leases: Option<bool>,
     /// Whether members change.
     pub changes: Option<bool>,
+    /// So many of hundred operations are reads that do not go through the log.
+    pub reads: Option<u32>,
+    /// Whether members change again as soon as they have changed.
+    pub hasty: bool,
     /// What may go wrong, but for clocks: these depend on options.
     pub faults: Option<Faults>,
     /// How bad the network is.
@@ -197,6 +201,8 @@ pub struct Stage {
     next: u16,
     /// Whether all that crash come back with all that they had.
     all_return: bool,
+    /// How long it is to the next change at most, in milliseconds.
+    pause: u64,
 }
 
 fn address(node: NodeId) -> String {
@@ -223,14 +229,15 @@ impl Stage {
         world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
         let all_return = drawn.options.recovery == Recovery::FullSs;
         let random = Random::seed_from_u64(seed ^ 0x0be7);
-        Stage { world, random, loss, known, next: LATER, all_return }
+        let pause = if trial.hasty { 25 } else { 600 };
+        Stage { world, random, loss, known, next: LATER, all_return, pause }
     }
 
     /// Faults for a while; then all heals, and everything is answered.
     fn faults_then_peace(&mut self, changes: bool) -> Result<(), Violation> {
         let end = self.world.now() + FAULTS;
         while self.world.now() < end {
-            let pause = self.random.random_range(20..600);
+            let pause = self.random.random_range(1..self.pause);
             self.world.run_for(Duration::from_millis(pause));
             if changes {
                 self.change();
@@ -472,7 +479,10 @@ impl Trial {
                 clients: random.random_range(2..6),
                 keys: random.random_range(1..4),
                 think: Duration::from_millis(random.random_range(2..60)),
-                reads: random.random_range(0..50),
+                reads: {
+                    let reads = random.random_range(0..50);
+                    self.reads.unwrap_or(reads)
+                },
                 request_bytes_max: options.request_bytes_max,
             },
             options,
