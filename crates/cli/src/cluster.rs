@@ -407,6 +407,34 @@ mod tests {
     }
 
     #[test]
+    fn an_odd_number_of_nodes_keep_the_configuration_in_all_regions() {
+        let who = |regions: &[&str], per_region: u16| {
+            let regions = regions.iter().map(|name| name.to_string()).collect();
+            let shape = Shape { regions, nodes_per_region: Some(per_region), ..Shape::default() };
+            new_cluster(&shape).unwrap().configuration.replicas.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(who(&["us", "eu", "ap"], 3), ["ap-1", "eu-1", "eu-2", "us-1", "us-2"]);
+        assert_eq!(who(&["us", "eu"], 2), ["eu-1", "us-1", "us-2"]);
+        assert_eq!(who(&["us"], 2), ["us-1"]);
+    }
+
+    #[test]
+    fn a_cluster_from_before_gets_nodes_that_keep_the_configuration_and_removed_nodes_stay_away() {
+        let mut file = new_cluster(&Shape::default()).unwrap();
+        file.configuration = Kept::default();
+        file.nodes[1].groups.clear();
+        let gone = file.nodes[1].address.clone();
+        adapt(&mut file, &Shape::default(), Path::new("data")).unwrap();
+        let replicas = &file.configuration.replicas;
+        assert_eq!(replicas.len(), 5);
+        assert!(!replicas.contains_key("us-2") && replicas.values().all(|at| !at.is_empty()));
+        assert_eq!(file.nodes[1].address, gone);
+        let three = Shape { nodes_per_region: Some(3), ..Shape::default() };
+        let error = adapt(&mut file, &three, Path::new("data")).unwrap_err().to_string();
+        assert!(error.contains("data has 2 nodes in us"), "{error}");
+    }
+
+    #[test]
     fn the_order_is_that_which_is_asked_for() {
         let shape = Shape { order: order("linearizable").ok(), ..Shape::default() };
         assert_eq!(new_cluster(&shape).unwrap().order, DeliveryOrder::Linearizable);

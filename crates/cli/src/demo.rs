@@ -141,7 +141,7 @@ impl Demo<'_> {
         if let Some(signal) = self.wait_ready().await? {
             return Ok(code_of_signal(signal));
         }
-        self.publish().await;
+        self.publish();
         let mount = Mount::start(self.topology.clone(), &self.region, point)?;
         self.following = configuration::follow(&self.file);
         self.introduce(mount.path(), args.exec.is_none())?;
@@ -170,11 +170,14 @@ impl Demo<'_> {
         Ok(pid)
     }
 
-    /// Tells those who keep the configuration what this start has changed.
-    async fn publish(&self) {
-        if let Err(error) = configuration::publish(&self.file).await {
-            note!("meridian: {error}");
-        }
+    /// Tells those who keep the configuration what this start has changed; nobody has to wait for that.
+    fn publish(&self) {
+        let file = self.file.clone();
+        tokio::spawn(async move {
+            if let Err(error) = configuration::publish(&file).await {
+                note!("meridian: {error}");
+            }
+        });
     }
 
     /// The configuration is this now: a node that came gets a server.

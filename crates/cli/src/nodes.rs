@@ -1,5 +1,7 @@
 //! `meridian cluster`: the configuration of a cluster, shown and changed.
 
+mod report;
+
 use crate::configuration::{self, Newest};
 use crate::lock::{self, DEMO_LOCK, Tried};
 use crate::status::{self, Answered};
@@ -13,7 +15,7 @@ use meridian_host::api::KeeperStatus;
 use meridian_host::cluster::Request;
 use meridian_node::Keepers;
 use meridian_paxos::Consistency;
-use serde::Serialize;
+use report::{Report, names_of_groups, state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -249,58 +251,6 @@ impl Cluster {
     }
 }
 
-/// What `show` tells.
-#[derive(Debug, Serialize)]
-struct Report {
-    cluster: u64,
-    version: u64,
-    /// Whether it may be old: it is that of the cluster file.
-    from_file: bool,
-    order: &'static str,
-    nodes: Vec<NodeReport>,
-    groups: Vec<GroupReport>,
-    keepers: Vec<KeeperReport>,
-}
-
-#[derive(Debug, Serialize)]
-struct NodeReport {
-    node: String,
-    id: u16,
-    region: String,
-    address: String,
-    /// `member`, `coming`, `leaving` or `removed`.
-    state: &'static str,
-    reachable: bool,
-    /// The version of the configuration that it follows.
-    follows: Option<u64>,
-    groups: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct GroupReport {
-    group: String,
-    /// How often its members have changed.
-    number: u64,
-    /// Those of its primary's epoch, if that answers.
-    epoch: Option<u64>,
-    primary: Option<String>,
-    members: Vec<String>,
-    next: Option<Vec<String>>,
-    /// The node that comes and is not up yet.
-    waits_for: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct KeeperReport {
-    node: String,
-    address: String,
-    up: bool,
-    leads: bool,
-    /// So many changes it has executed.
-    executed: Option<u64>,
-    error: Option<String>,
-}
-
 async fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let cluster = Cluster::open(&args.of).await?;
     let report = Report::new(&cluster.newest, &cluster.answers);
@@ -408,147 +358,4 @@ fn done(json: bool, topology: &Topology, name: &str, what: &str) -> anyhow::Resu
 fn demo_runs(data: &Path) -> anyhow::Result<bool> {
     let path = data.join(DEMO_LOCK);
     Ok(path.exists() && matches!(lock::try_lock(&path)?, Tried::Held(_)))
-}
-
-fn names_of_groups(topology: &Topology, id: NodeId) -> Vec<String> {
-    topology.groups_of(id).map(|group| topology.group_name(group)).collect()
-}
-
-fn state(topology: &Topology, id: NodeId) -> &'static str {
-    let node = topology.node(id);
-    let counts = |group| topology.group(group).members.contains(&id);
-    match (topology.is_gone(id), node.leaves, topology.groups_of(id).all(counts)) {
-        (true, _, _) => "removed",
-        (_, true, _) => "leaving",
-        (_, _, true) => "member",
-        (_, _, false) => "coming",
-    }
-}
-
-impl Report {
-    fn new(newest: &Newest, answers: &BTreeMap<NodeId, Answered>) -> Report {
-        let topology = &newest.topology;
-        let name = |id: &NodeId| topology.node(*id).name.clone();
-        let status = |id: &NodeId| answers.get(id).and_then(|answer| answer.as_ref().ok());
-        let nodes = topology.node_ids().map(|id| NodeReport {
-            node: name(&id),
-            id: id.0,
-            region: topology.regions[usize::from(topology.node(id).region.0)].name.clone(),
-            address: topology.node(id).address.clone(),
-            state: state(topology, id),
-            reachable: status(&id).is_some(),
-            follows: status(&id).map(|status| status.configured),
-            groups: names_of_groups(topology, id),
-        });
-        let groups = topology.group_ids().map(|id| {
-            let group = topology.group(id);
-            let replicas = group.involved().filter_map(|node| {
-                let replica = status(&node)?.replicas.iter().find(|of| of.group == id)?;
-                (replica.role == "primary").then_some((node, replica.epoch.number))
-            });
-            let primary = replicas.max_by_key(|(_, epoch)| *epoch);
-            GroupReport {
-                group: group.name.clone(),
-                number: group.number,
-                epoch: primary.map(|(_, epoch)| epoch),
-                primary: primary.map(|(node, _)| name(&node)),
-                members: group.members.iter().map(name).collect(),
-                next: group.next.as_ref().map(|next| next.iter().map(name).collect()),
-                waits_for: group.waits_for.as_ref().map(name),
-            }
-        });
-        let keepers = newest.file.configuration.replicas.iter().map(|(node, address)| {
-            let id = topology.node_named(node);
-            let answer = id.and_then(|id| answers.get(&id)).map(|answer| answer.as_ref());
-            KeeperReport::new(node, address, answer)
-        });
-        Report {
-            cluster: topology.cluster,
-            version: topology.version,
-            from_file: newest.error.is_some(),
-            order: topology.order.name(),
-            nodes: nodes.collect(),
-            groups: groups.collect(),
-            keepers: keepers.collect(),
-        }
-    }
-
-    fn for_people(&self) -> String {
-        let or_dash = |number: Option<u64>| number.map_or("-".into(), |n| n.to_string());
-        let nodes = self.nodes.iter().map(|node| {
-            vec![
-                node.node.clone(),
-                node.id.to_string(),
-                node.region.clone(),
-                node.address.clone(),
-                node.state.into(),
-                if node.reachable { "yes" } else { "NO" }.into(),
-                or_dash(node.follows),
-                node.groups.join(", "),
-            ]
-        });
-        let head = ["node", "id", "region", "address", "state", "reachable", "follows", "groups"];
-        let nodes = output::table(&head, nodes);
-        let groups = self.groups.iter().map(|group| {
-            let mut members = group.members.join(", ");
-            if let Some(next) = &group.next {
-                members = format!("{members} -> {}", next.join(", "));
-            }
-            if let Some(node) = &group.waits_for {
-                members = format!("{members} (when {node} is up)");
-            }
-            let primary = group.primary.clone().unwrap_or("NONE".into());
-            vec![
-                group.group.clone(),
-                group.number.to_string(),
-                or_dash(group.epoch),
-                primary,
-                members,
-            ]
-        });
-        let groups = output::table(&["group", "number", "epoch", "primary", "members"], groups);
-        let keepers = self.keepers.iter().map(|keeper| {
-            vec![
-                keeper.node.clone(),
-                keeper.address.clone(),
-                keeper.error.as_ref().map_or("yes".into(), |error| format!("NO: {error}")),
-                if keeper.leads { "leads" } else { "" }.into(),
-                or_dash(keeper.executed),
-            ]
-        });
-        let head = ["keeps the configuration", "address", "up", "", "executed"];
-        let keepers = output::table(&head, keepers);
-        let source = if self.from_file { " of the cluster file, which may be old" } else { "" };
-        let (version, order) = (self.version, self.order);
-        format!("{nodes}\n\n{groups}\n\n{keepers}\n\nversion {version}{source}; order: {order}")
-    }
-}
-
-impl KeeperReport {
-    fn new(
-        node: &str,
-        address: &str,
-        answer: Option<Result<&meridian_host::api::NodeStatus, &String>>,
-    ) -> KeeperReport {
-        let keeper = match answer {
-            None => Err("no such node".to_string()),
-            Some(Err(error)) => Err(error.clone()),
-            Some(Ok(status)) => status.keeper.clone().ok_or("it does not know yet".to_string()),
-        };
-        let error = match &keeper {
-            Err(error) => Some(error.clone()),
-            Ok(KeeperStatus { stopped: Some(why), .. }) => Some(why.clone()),
-            Ok(KeeperStatus { takes_part: false, .. }) => Some("it has no memory yet".into()),
-            Ok(_) => None,
-        };
-        let keeper = keeper.ok();
-        KeeperReport {
-            node: node.into(),
-            address: address.into(),
-            up: error.is_none(),
-            leads: error.is_none() && keeper.as_ref().is_some_and(|keeper| keeper.leads),
-            executed: keeper.map(|keeper| keeper.executed.0),
-            error,
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+#[allow(dead_code)] // Not every test needs all of it.
 mod harness;
 
 use harness::{Room, Running, eventually, kill};

@@ -9,7 +9,7 @@ use crate::log::common_prefix;
 use crate::message::{Entry, Epoch, Message, Part, Progress, Record, Timestamp};
 use crate::process::{Mutation, Of, PrimCast, Role};
 use crate::stream::Stream;
-use meridian_core::{NodeId, Outbox, ProcessId, Time};
+use meridian_core::{NodeId, Outbox, Position, ProcessId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -400,7 +400,15 @@ impl PrimCast {
     fn send_new_state(&mut self, node: NodeId, out: &mut Outbox<Self>) {
         let Some((_, progress)) = self.election.promises.get(&node) else { return };
         let common = common_prefix(&progress.runs, self.log.runs());
-        if common < self.log.base() {
+        let comes = progress.e_cur.number == 0 && self.e_cur.config > 0;
+        let without_state = comes && self.delivered > Position(0);
+        if without_state {
+            // It gets the application's state, not the messages that led there: of what all members before it have
+            // applied, other groups may not know any more what its owner would ask them. What we have not applied
+            // they keep from now on for it, too: they hear of it before they hear that we have.
+            self.tell_config_to_all(out);
+        }
+        if without_state || common < self.log.base() {
             out.send(self.me.group.of(node), Message::Behind);
             return;
         }

@@ -13,7 +13,8 @@
 //! 1. It multicasts [`crate::Start::configure`] with the next number to the group. When that is delivered,
 //!    [`crate::PrimCast::members`] knows it; it had no effect if another configuration of that number came first.
 //! 2. It starts the new processes ([`crate::PrimCast::joining`]) with what a member knows then. Until they have state
-//!    of the group they promise and hear, but do not stand for primary.
+//!    of the group they promise and hear, but do not stand for primary. They begin with a snapshot of the application,
+//!    which the primary gives once it has told all other groups that they come.
 //! 3. Once a member is primary in an epoch of the new configuration, those that left may be stopped. A node that left
 //!    comes back only with the disk that it had, or under another number.
 //!

@@ -1,0 +1,252 @@
+//! What `meridian cluster show` tells.
+
+use crate::configuration::Newest;
+use crate::output;
+use crate::status::Answered;
+use meridian_core::{NodeId, Topology};
+use meridian_host::api::{KeeperStatus, NodeStatus};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What `show` tells.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    cluster: u64,
+    version: u64,
+    /// Whether it may be old: it is that of the cluster file.
+    pub from_file: bool,
+    order: &'static str,
+    nodes: Vec<NodeReport>,
+    groups: Vec<GroupReport>,
+    keepers: Vec<KeeperReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeReport {
+    node: String,
+    id: u16,
+    region: String,
+    address: String,
+    /// `member`, `coming`, `leaving` or `removed`.
+    state: &'static str,
+    reachable: bool,
+    /// The version of the configuration that it follows.
+    follows: Option<u64>,
+    groups: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct GroupReport {
+    group: String,
+    /// How often its members have changed.
+    number: u64,
+    /// Those of its primary's epoch, if that answers.
+    epoch: Option<u64>,
+    primary: Option<String>,
+    members: Vec<String>,
+    next: Option<Vec<String>>,
+    /// The node that comes and is not up yet.
+    waits_for: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct KeeperReport {
+    node: String,
+    address: String,
+    up: bool,
+    leads: bool,
+    /// So many changes it has executed.
+    executed: Option<u64>,
+    error: Option<String>,
+}
+
+/// The groups that a node is in, or will be in soon.
+pub fn names_of_groups(topology: &Topology, id: NodeId) -> Vec<String> {
+    topology.groups_of(id).map(|group| topology.group_name(group)).collect()
+}
+
+/// What a node is to its cluster: `member`, `coming`, `leaving` or `removed`.
+pub fn state(topology: &Topology, id: NodeId) -> &'static str {
+    let node = topology.node(id);
+    let counts = |group| topology.group(group).members.contains(&id);
+    match (topology.is_gone(id), node.leaves, topology.groups_of(id).all(counts)) {
+        (true, _, _) => "removed",
+        (_, true, _) => "leaving",
+        (_, _, true) => "member",
+        (_, _, false) => "coming",
+    }
+}
+
+impl Report {
+    /// Of that configuration, with what nodes answer.
+    pub fn new(newest: &Newest, answers: &BTreeMap<NodeId, Answered>) -> Report {
+        let topology = &newest.topology;
+        let name = |id: &NodeId| topology.node(*id).name.clone();
+        let status = |id: &NodeId| answers.get(id).and_then(|answer| answer.as_ref().ok());
+        let nodes = topology.node_ids().map(|id| NodeReport {
+            node: name(&id),
+            id: id.0,
+            region: topology.regions[usize::from(topology.node(id).region.0)].name.clone(),
+            address: topology.node(id).address.clone(),
+            state: state(topology, id),
+            reachable: status(&id).is_some(),
+            follows: status(&id).map(|status| status.configured),
+            groups: names_of_groups(topology, id),
+        });
+        let groups = topology.group_ids().map(|id| {
+            let group = topology.group(id);
+            let replicas = group.involved().filter_map(|node| {
+                let replica = status(&node)?.replicas.iter().find(|of| of.group == id)?;
+                (replica.role == "primary").then_some((node, replica.epoch.number))
+            });
+            let primary = replicas.max_by_key(|(_, epoch)| *epoch);
+            GroupReport {
+                group: group.name.clone(),
+                number: group.number,
+                epoch: primary.map(|(_, epoch)| epoch),
+                primary: primary.map(|(node, _)| name(&node)),
+                members: group.members.iter().map(name).collect(),
+                next: group.next.as_ref().map(|next| next.iter().map(name).collect()),
+                waits_for: group.waits_for.as_ref().map(name),
+            }
+        });
+        let keepers = newest.file.configuration.replicas.iter().map(|(node, address)| {
+            let id = topology.node_named(node);
+            let answer = id.and_then(|id| answers.get(&id)).map(|answer| answer.as_ref());
+            KeeperReport::new(node, address, answer)
+        });
+        Report {
+            cluster: topology.cluster,
+            version: topology.version,
+            from_file: newest.error.is_some(),
+            order: topology.order.name(),
+            nodes: nodes.collect(),
+            groups: groups.collect(),
+            keepers: keepers.collect(),
+        }
+    }
+
+    /// As tables.
+    pub fn for_people(&self) -> String {
+        let or_dash = |number: Option<u64>| number.map_or("-".into(), |n| n.to_string());
+        let nodes = self.nodes.iter().map(|node| {
+            vec![
+                node.node.clone(),
+                node.id.to_string(),
+                node.region.clone(),
+                node.address.clone(),
+                node.state.into(),
+                if node.reachable { "yes" } else { "NO" }.into(),
+                or_dash(node.follows),
+                node.groups.join(", "),
+            ]
+        });
+        let head = ["node", "id", "region", "address", "state", "reachable", "follows", "groups"];
+        let nodes = output::table(&head, nodes);
+        let groups = self.groups.iter().map(|group| {
+            let mut members = group.members.join(", ");
+            if let Some(next) = &group.next {
+                members = format!("{members} -> {}", next.join(", "));
+            }
+            if let Some(node) = &group.waits_for {
+                members = format!("{members} (when {node} is up)");
+            }
+            let primary = group.primary.clone().unwrap_or("NONE".into());
+            vec![
+                group.group.clone(),
+                group.number.to_string(),
+                or_dash(group.epoch),
+                primary,
+                members,
+            ]
+        });
+        let groups = output::table(&["group", "number", "epoch", "primary", "members"], groups);
+        let keepers = self.keepers.iter().map(|keeper| {
+            vec![
+                keeper.node.clone(),
+                keeper.address.clone(),
+                keeper.error.as_ref().map_or("yes".into(), |error| format!("NO: {error}")),
+                if keeper.leads { "leads" } else { "" }.into(),
+                or_dash(keeper.executed),
+            ]
+        });
+        let head = ["keeps the configuration", "address", "up", "", "executed"];
+        let keepers = output::table(&head, keepers);
+        let source = if self.from_file { " of the cluster file, which may be old" } else { "" };
+        let (version, order) = (self.version, self.order);
+        format!("{nodes}\n\n{groups}\n\n{keepers}\n\nversion {version}{source}; order: {order}")
+    }
+}
+
+impl KeeperReport {
+    fn new(
+        node: &str,
+        address: &str,
+        answer: Option<Result<&NodeStatus, &String>>,
+    ) -> KeeperReport {
+        let keeper = match answer {
+            None => Err("no such node".to_string()),
+            Some(Err(error)) => Err(error.clone()),
+            Some(Ok(status)) => status.keeper.clone().ok_or("it does not know yet".to_string()),
+        };
+        let error = match &keeper {
+            Err(error) => Some(error.clone()),
+            Ok(KeeperStatus { stopped: Some(why), .. }) => Some(why.clone()),
+            Ok(KeeperStatus { takes_part: false, .. }) => Some("it has no memory yet".into()),
+            Ok(_) => None,
+        };
+        let keeper = keeper.ok();
+        KeeperReport {
+            node: node.into(),
+            address: address.into(),
+            up: error.is_none(),
+            leads: error.is_none() && keeper.as_ref().is_some_and(|keeper| keeper.leads),
+            executed: keeper.map(|keeper| keeper.executed.0),
+            error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Shape, new_cluster};
+    use meridian_host::cluster::{Cluster, Reply, Request};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_node_comes_and_goes_and_the_tables_say_so() {
+        let file = new_cluster(&Shape::default()).unwrap();
+        let mut service = Cluster::default();
+        let up: BTreeSet<_> = file.nodes.iter().map(|node| node.name.clone()).collect();
+        let mut changed = |request: Request| {
+            let reply = service.change(request);
+            assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
+            let file = service.file().unwrap().clone();
+            Newest { topology: Topology::new(&file).unwrap(), file, error: None }
+        };
+        let states = |newest: &Newest, name: &str| {
+            let id = newest.topology.node_named(name).unwrap();
+            state(&newest.topology, id)
+        };
+        changed(Request::Initialise(serde_json::to_string(&file).unwrap()));
+        let (region, address) = ("us".to_string(), "127.0.0.1:1".to_string());
+        let request = Request::AddNode { region, name: None, address, up: up.clone() };
+        let coming = changed(request);
+        assert_eq!((states(&coming, "us-4"), states(&coming, "us-1")), ("coming", "member"));
+        let text = Report::new(&coming, &BTreeMap::new()).for_people();
+        assert!(text.contains("us-3 -> us-1, us-2, us-3, us-4 (when us-4 is up)"), "{text}");
+        changed(Request::Up { name: "us-4".into() });
+        for group in ["us", "global"] {
+            changed(Request::InForce { group: group.into(), number: 1 });
+        }
+        let leaving = changed(Request::RemoveNode { name: "us-3".into(), up });
+        assert_eq!((states(&leaving, "us-4"), states(&leaving, "us-3")), ("member", "leaving"));
+        changed(Request::InForce { group: "us".into(), number: 2 });
+        let gone = changed(Request::InForce { group: "global".into(), number: 2 });
+        assert_eq!(states(&gone, "us-3"), "removed");
+        let report = Report::new(&gone, &BTreeMap::new());
+        assert!(report.keepers.iter().all(|keeper| !keeper.up) && !report.from_file);
+        assert!(report.for_people().contains("NONE"), "{}", report.for_people());
+    }
+}
