@@ -114,9 +114,9 @@ struct Run<'a> {
     samples: Vec<Sample>,
     is_dead: bool,
     is_away: bool,
-    /// When it was started again, what it had missed, and how long it took to execute that.
+    /// When it was started again and how many requests were answered then, and when it had executed them.
     back: Option<(Instant, u64)>,
-    returned: Option<f64>,
+    returned: Option<Instant>,
     frozen: bool,
     turned: Instant,
     /// When something was answered last, how much that was, and the longest pause.
@@ -203,12 +203,12 @@ impl<'a> Run<'a> {
             self.cluster.start_again(self.away)?;
             self.say(&format!("replica {} is started again", self.away));
         }
-        if let (Some((at, missed)), None) = (self.back, self.returned)
+        if let (Some((_, missed)), None) = (self.back, self.returned)
             && let Some(report) = self.cluster.report(self.away)?
             && report.active
             && report.requests >= missed
         {
-            self.returned = Some(at.elapsed().as_secs_f64());
+            self.returned = Some(Instant::now());
             self.say(&format!("replica {} has all again", self.away));
         }
         for node in 0..REPLICAS {
@@ -236,7 +236,10 @@ impl<'a> Run<'a> {
             sum(|usage| usage.memory),
             sum(|usage| usage.disk),
         ));
-        let away = self.is_away || (self.back.is_some() && self.returned.is_none());
+        // It counts as away in the sample in which it came back: it has read its log then, and taken in a snapshot.
+        let last = self.begin + Duration::from_secs_f64(since);
+        let away =
+            self.is_away || (self.back.is_some() && self.returned.is_none_or(|at| at >= last));
         self.samples.push(Sample { messages, seconds, messages_per_second, away, replicas });
     }
 
@@ -253,7 +256,8 @@ impl<'a> Run<'a> {
         // Of one that is dead there is nothing to be judged.
         let dead = &names[usize::from(self.dead)];
         let judged: Vec<_> = judged.into_iter().filter(|one| !one.what.starts_with(dead)).collect();
-        let (_, back) = self.back.context("no replica was away")?;
+        let (started, back) = self.back.context("no replica was away")?;
+        let returned = self.returned.context("it has not returned")?;
         let flat = || judged.iter().all(|one| one.flat);
         let outcome = Outcome {
             requests: answered,
@@ -264,7 +268,7 @@ impl<'a> Run<'a> {
             dead: self.dead,
             away: self.away,
             missed: back - self.args.requests / 4,
-            returned_seconds: self.returned.context("it has not returned")?,
+            returned_seconds: returned.duration_since(started).as_secs_f64(),
             longest_pause_seconds: self.pause.as_secs_f64(),
             flat: (self.args.requests >= JUDGED_FROM).then(flat),
             flatness: judged,
