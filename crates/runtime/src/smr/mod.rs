@@ -20,4 +20,4 @@ pub mod replica;
 pub mod wire;
 
 pub use client::{Client, ClientError, ClientOptions};
-pub use replica::{Options, Replica};
+pub use replica::{Options, Replica, UNDER_WAY_MAX};

@@ -15,8 +15,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use tokio::sync::{oneshot, watch};
 
-/// What a new leader is told may be so long, in bytes: all instances that may be under way in one message.
-const UNDER_WAY_MAX: u64 = 24 << 20;
+/// What a new leader is told may be so long, in bytes: all instances that may be under way in one message. So the window
+/// times the longest batch, or request, must not be more.
+pub const UNDER_WAY_MAX: u64 = 24 << 20;
 
 /// How a replica takes part.
 #[derive(Debug)]

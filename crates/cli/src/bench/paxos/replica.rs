@@ -173,6 +173,7 @@ fn options(be: &Be, socket: TcpListener, addresses: Vec<String>) -> smr::Options
         window: be.wnd,
         batch_bytes: be.bsz as usize,
         batch_delay: be.delta_b,
+        request_bytes_max: usual.request_bytes_max.min((smr::UNDER_WAY_MAX / be.wnd) as usize),
         routing: Routing::Redirect,
         suspect_after: usual.suspect_after + patience,
         retransmit: usual.retransmit + patience,
