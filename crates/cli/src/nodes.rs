@@ -6,7 +6,7 @@ use crate::configuration::{self, Newest};
 use crate::lock::{self, DEMO_LOCK, Tried};
 use crate::status::{self, Answered};
 use crate::{cluster, output};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
 use meridian_client::copies::Copied;
 use meridian_client::{Client, ClientOptions};
@@ -26,6 +26,8 @@ use tokio::time::{Instant, sleep};
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long a node may take to come into its groups, or to leave them.
 const CHANGE: Duration = Duration::from_secs(120);
+/// How long a server that runs takes to say so at most.
+const END: Duration = Duration::from_secs(5);
 /// How often it is looked whether it has.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -227,6 +229,20 @@ impl Cluster {
         }
     }
 
+    /// Waits until the server of a node that was removed has ended.
+    async fn wait_for_end(&self, node: NodeId) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        while self.client.status(node, END).await.is_ok() {
+            let name = &self.newest.topology.node(node).name;
+            ensure!(
+                begin.elapsed() < CHANGE,
+                "{name} is removed, and its server still runs: stop it"
+            );
+            sleep(LOOK_AGAIN).await;
+        }
+        Ok(())
+    }
+
     /// Waits until the configuration is as wanted.
     async fn wait(
         &mut self,
@@ -304,12 +320,20 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
     let mut keepers = cluster.keepers();
     let id = cluster.newest.topology.node_named(&args.name);
     let id = id.with_context(|| format!("no node {}", args.name))?;
+    let (name, region) = (args.name.as_str(), cluster.newest.topology.node(id).region);
     if !cluster.newest.topology.node(id).leaves {
         cluster.keep_elsewhere(&mut keepers, id).await?;
+        if cluster.up().contains(name) {
+            // While it can be asked: a block may be on it alone.
+            let copied = cluster.client.restore_copies(region, Some(id)).await;
+            let Copied { missing, blocks } =
+                copied.with_context(|| format!("{name} stays: what it holds cannot be copied"))?;
+            ensure!(missing == 0, "{name} stays: {missing} blocks that it holds cannot be copied");
+            note!("{blocks} blocks copied to other nodes");
+        }
         let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up() };
         keepers.change(&request).await?;
     }
-    let name = args.name.as_str();
     if !cluster.wait(&mut keepers, |topology| topology.is_gone(id)).await? {
         bail!(
             "{name} is to leave and is still in {} after {} s: see `meridian cluster show`",
@@ -317,8 +341,9 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
             CHANGE.as_secs()
         );
     }
-    let region = cluster.newest.topology.node(id).region;
-    let copied = cluster.client.restore_copies(region).await;
+    // A client that does not know yet may still store blocks on it: nobody counts what it takes from now on.
+    cluster.wait_for_end(id).await?;
+    let copied = cluster.client.restore_copies(region, None).await;
     let again = format!(
         "say `meridian cluster remove-node {name}` again when all nodes of its region are up"
     );

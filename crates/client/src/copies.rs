@@ -5,6 +5,7 @@
 
 use crate::client::{Client, strange};
 use crate::error::ClientError;
+use bytes::Bytes;
 use meridian_blocks::ring::REPLICAS;
 use meridian_core::{BlockId, NodeId, RegionId};
 use meridian_fs::types::BLOCK_MAX;
@@ -28,13 +29,19 @@ pub struct Copied {
 }
 
 impl Client {
-    /// Copies the blocks of `region` that are on too few of its nodes. Needs memory for the names of all.
+    /// Copies the blocks of `region` that are on too few of its nodes; what is on `leaving` does not count, as that node is
+    /// to go. Needs memory for the names of all.
     ///
     /// # Errors
     /// If one of the nodes does not tell what it holds: a block that is on it alone would be missed.
-    pub async fn restore_copies(&self, region: RegionId) -> Result<Copied, ClientError> {
+    pub async fn restore_copies(
+        &self,
+        region: RegionId,
+        leaving: Option<NodeId>,
+    ) -> Result<Copied, ClientError> {
         let nodes: Vec<_> = self.topology().nodes_in(region).collect();
-        let wanted = REPLICAS.min(nodes.len());
+        let stay = |node: &&NodeId| Some(**node) != leaving;
+        let wanted = REPLICAS.min(nodes.iter().filter(stay).count());
         let mut holders: BTreeMap<BlockId, Vec<NodeId>> = BTreeMap::new();
         for node in nodes {
             let mut after = None;
@@ -46,14 +53,18 @@ impl Client {
                 after = Some(last);
             }
         }
-        holders.retain(|_, on| on.len() < wanted);
+        holders.retain(|_, on| on.iter().filter(stay).count() < wanted);
         let (mut copied, mut under_way) = (Copied::default(), JoinSet::new());
         for (block, on) in holders {
             if under_way.len() >= IN_FLIGHT {
                 copied.note(under_way.join_next().await);
             }
-            let (client, missing) = (self.clone(), wanted - on.len());
-            under_way.spawn(async move { client.copy(region, block, &on, missing).await });
+            let (client, missing) = (self.clone(), wanted - on.iter().filter(stay).count());
+            under_way.spawn(async move {
+                let Some(data) = client.read_from(&on, block).await else { return false };
+                let not: Vec<_> = on.into_iter().chain(leaving).collect();
+                client.copy(region, block, data, &not, missing).await
+            });
         }
         while !under_way.is_empty() {
             copied.note(under_way.join_next().await);
@@ -61,12 +72,18 @@ impl Client {
         Ok(copied)
     }
 
-    /// Copies a block from one of the nodes that it is on to so many others.
-    async fn copy(&self, region: RegionId, block: BlockId, on: &[NodeId], missing: usize) -> bool {
-        let Some(data) = self.read_from(on, block).await else { return false };
+    /// Stores a block on so many nodes, `not` on these.
+    async fn copy(
+        &self,
+        region: RegionId,
+        block: BlockId,
+        data: Bytes,
+        not: &[NodeId],
+        missing: usize,
+    ) -> bool {
         let mut left = missing;
         let nodes = self.known().rings[usize::from(region.0)].placement(block);
-        for node in nodes.into_iter().filter(|node| !on.contains(node)) {
+        for node in nodes.into_iter().filter(|node| !not.contains(node)) {
             if left == 0 {
                 break;
             }
@@ -79,7 +96,7 @@ impl Client {
         left == 0
     }
 
-    async fn read_from(&self, on: &[NodeId], block: BlockId) -> Option<bytes::Bytes> {
+    async fn read_from(&self, on: &[NodeId], block: BlockId) -> Option<Bytes> {
         let len = u32::try_from(BLOCK_MAX).expect("a block has less than 4 GiB");
         for node in on {
             let body = RequestBody::GetBlock { block, offset: 0, len };
