@@ -472,7 +472,7 @@ async fn a_client_that_reads_nothing_holds_up_nobody() {
             (told, rest) = postcard::take_from_bytes(rest).unwrap();
             match told {
                 Told::Read { answer: Answer::Done(answer), .. } => {
-                    assert_eq!(answer.len(), 1_000_000);
+                    assert!(answer.len() >= 1_000_000, "of a line of ten bytes or more");
                     done += 1;
                 }
                 Told::Read { answer: Answer::Busy, .. } => busy += 1,
