@@ -2,7 +2,7 @@
 //! one request each.
 //!
 //! ```sh
-//! cargo run --release -p meridian-paxos --example cost ROUNDS CLIENTS BYTES MODE
+//! cargo run --release -p meridian-paxos --example request_cost ROUNDS CLIENTS BYTES MODE
 //! ```
 //!
 //! Run it under a tool that counts instructions with two numbers of rounds, and take the difference.
