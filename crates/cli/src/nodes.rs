@@ -329,7 +329,7 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
             let Copied { missing, blocks } =
                 copied.with_context(|| format!("{name} stays: what it holds cannot be copied"))?;
             ensure!(missing == 0, "{name} stays: {missing} blocks that it holds cannot be copied");
-            note!("{blocks} blocks copied to other nodes");
+            note_copies(blocks);
         }
         let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up() };
         keepers.change(&request).await?;
@@ -350,15 +350,18 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
     match copied.with_context(|| {
         format!("{name} is removed, but not all data that it held were copied: {again}")
     })? {
-        Copied { missing: 0, blocks } if blocks > 0 => {
-            note!("{blocks} blocks copied to other nodes")
-        }
-        Copied { missing: 0, .. } => {}
+        Copied { missing: 0, blocks } => note_copies(blocks),
         Copied { missing, .. } => {
             bail!("{name} is removed, but {missing} blocks lie on too few nodes: {again}")
         }
     }
     done(args.of.json, &cluster.newest.topology, name, "removed")
+}
+
+fn note_copies(blocks: u64) {
+    if blocks > 0 {
+        note!("{blocks} blocks copied to other nodes");
+    }
 }
 
 fn done(json: bool, topology: &Topology, name: &str, what: &str) -> anyhow::Result<ExitCode> {

@@ -541,7 +541,7 @@ impl<S: Service> Process for Paxos<S> {
             Event::Command(command) => self.on_command(now, command, out),
             Event::Timer(TICK) => self.on_tick(now, out),
             Event::Timer(_) => {} // A batch has waited: what follows every batch of events sends it.
-            Event::Restarted(peer) => self.send_all_again_to(peer.node),
+            Event::Restarted(_) => self.send_all_again(),
             Event::Idle => self.on_idle(now, out),
         }
     }

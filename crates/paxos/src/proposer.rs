@@ -280,8 +280,8 @@ impl<S: Service> Paxos<S> {
         again.into_iter().for_each(|instance| self.log.entry(instance).sent = now);
     }
 
-    /// What was on its way to or from `peer` may be lost: all counts as sent long ago.
-    pub(crate) fn send_all_again_to(&mut self, _peer: NodeId) {
+    /// What was on its way may be lost: all that is open counts as sent long ago.
+    pub(crate) fn send_all_again(&mut self) {
         let Some(proposer) = &mut self.proposer else { return };
         proposer.asked = Time(0);
         let (next, end) = (self.machine.next(), proposer.next);

@@ -18,6 +18,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
+/// So many names of blocks are told at once.
+const LISTED: usize = 2;
+
 pub struct Cluster {
     pub topology: Topology,
     pub file: ClusterFile,
@@ -278,12 +281,17 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             let world = shared.world.lock().unwrap();
             match world.blocks[node].get(&block) {
                 Some(data) => {
-                    ReplyBody::Block(data.slice(offset as usize..(offset + len) as usize))
+                    let end = data.len().min((offset + len) as usize);
+                    ReplyBody::Block(data.slice(offset as usize..end))
                 }
                 None => ReplyBody::Refused(Refusal::NoBlock(block)),
             }
         }
-        RequestBody::ListBlocks { .. } => ReplyBody::Blocks(Vec::new()),
+        RequestBody::ListBlocks { after } => {
+            let world = shared.world.lock().unwrap();
+            let names = world.blocks[node].keys().filter(|name| Some(**name) > after);
+            ReplyBody::Blocks(names.take(LISTED).copied().collect())
+        }
         RequestBody::Status => ReplyBody::Status(NodeStatus {
             node: id,
             pid: 1,
