@@ -1,6 +1,7 @@
 //! `meridian bench fs`: the microbenchmarks of the GlobalFS paper (section 6.2) with plain POSIX
 //! calls, so that they run on any directory and compare.
 
+mod child;
 mod flatness;
 mod history;
 mod multicast;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 /// What survives a crash, and what it costs (report, section 7). All replicas of a service have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Recovery {
     /// Nothing is kept. Any minority may crash; who has crashed never comes back under its identity, and is
     /// refused: replace it ([`crate::Change::Replace`]). Its one write is the mark that says it has run.
@@ -34,6 +35,16 @@ impl Recovery {
             Recovery::EpochSs => "epoch-ss",
             Recovery::ViewSs => "view-ss",
         }
+    }
+}
+
+impl std::str::FromStr for Recovery {
+    type Err = OptionsError;
+
+    fn from_str(name: &str) -> Result<Recovery, OptionsError> {
+        let found = Recovery::ALL.into_iter().find(|recovery| recovery.name() == name);
+        let names = || Recovery::ALL.map(Recovery::name).join(", ");
+        found.ok_or_else(|| OptionsError(format!("there are {}", names())))
     }
 }
 
@@ -183,6 +194,14 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_are_named() {
+        let parsed = Recovery::ALL.map(|recovery| recovery.name().parse());
+        assert_eq!(parsed, Recovery::ALL.map(Ok));
+        let why = "memory".parse::<Recovery>().unwrap_err().to_string();
+        assert_eq!(why, "there are crash-stop, full-ss, epoch-ss, view-ss");
+    }
 
     #[test]
     fn contradictions_are_named() {

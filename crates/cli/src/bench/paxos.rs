@@ -17,10 +17,10 @@ mod replica;
 
 use crate::output;
 use anyhow::ensure;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use load::{Outcome, Setup};
 use meridian_paxos::{ALPHA, Recovery};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -53,40 +53,16 @@ Examples:
     Replica,
 }
 
-/// What survives a crash (report, section 7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Nothing is kept
-    CrashStop,
-    /// Each vote is on disk before it counts
-    FullSs,
-    /// One write for each start
-    EpochSs,
-    /// One write for each view
-    ViewSs,
-}
-
-impl Mode {
-    fn recovery(self) -> Recovery {
-        match self {
-            Mode::CrashStop => Recovery::CrashStop,
-            Mode::FullSs => Recovery::FullSs,
-            Mode::EpochSs => Recovery::EpochSs,
-            Mode::ViewSs => Recovery::ViewSs,
-        }
-    }
-}
-
 /// How to measure.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PaxosArgs {
     #[command(subcommand)]
     command: Option<PaxosCommand>,
-    /// What survives a crash
-    #[arg(long, value_enum, default_value = "full-ss")]
-    mode: Mode,
+    /// What survives a crash: crash-stop (nothing is kept), full-ss (each vote is on disk before it counts), epoch-ss (one
+    /// write for each start), view-ss (one for each view)
+    #[arg(long, default_value = "full-ss")]
+    mode: Recovery,
     /// How many clients ask, each one request at a time
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: u32,

@@ -37,9 +37,10 @@ pub struct PaxosArgs {
     /// Run this seed only
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// What survives a crash
+    /// What survives a crash: crash-stop (nothing: who has crashed is replaced), full-ss (all: each vote is on disk before it
+    /// counts), epoch-ss (how often each replica has started), view-ss (the view)
     #[arg(long)]
-    mode: Option<ModeArg>,
+    mode: Option<Recovery>,
     /// How many replicas there are at first
     #[arg(long, value_name = "R", value_parser = clap::value_parser!(u16).range(1..=7))]
     replicas: Option<u16>,
@@ -66,19 +67,6 @@ pub struct PaxosArgs {
     plant: Option<Mutation>,
 }
 
-/// What survives a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ModeArg {
-    /// Nothing: who has crashed is replaced
-    CrashStop,
-    /// All: each vote is on disk before it counts
-    FullSs,
-    /// How often each replica has started; the rest is had from the others
-    EpochSs,
-    /// The view; the rest is had from the others
-    ViewSs,
-}
-
 /// What followers do with requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RoutingArg {
@@ -94,15 +82,6 @@ fn parse_mutation(name: &str) -> Result<Mutation, String> {
 }
 
 impl PaxosArgs {
-    fn recovery(&self) -> Option<Recovery> {
-        self.mode.map(|mode| match mode {
-            ModeArg::CrashStop => Recovery::CrashStop,
-            ModeArg::FullSs => Recovery::FullSs,
-            ModeArg::EpochSs => Recovery::EpochSs,
-            ModeArg::ViewSs => Recovery::ViewSs,
-        })
-    }
-
     fn trial(&self) -> Trial {
         let trial = self.plant.map(planted::trial).unwrap_or_default();
         let routing = self.routing.map(|routing| match routing {
@@ -110,7 +89,7 @@ impl PaxosArgs {
             RoutingArg::Forward => Routing::Forward,
         });
         Trial {
-            recovery: self.recovery().or(trial.recovery),
+            recovery: self.mode.or(trial.recovery),
             replicas: self.replicas.or(trial.replicas),
             routing: routing.or(trial.routing),
             leases: self.leases.or(trial.leases),
@@ -128,7 +107,7 @@ impl PaxosArgs {
                 let _ = write!(command, " --{name} {value}");
             }
         };
-        add("mode", self.recovery().map(|recovery| recovery.name().into()));
+        add("mode", self.mode.map(|mode| mode.name().into()));
         add("replicas", self.replicas.map(|replicas| replicas.to_string()));
         add("routing", self.routing.map(|routing| format!("{routing:?}").to_lowercase()));
         add("leases", self.leases.map(|leases| leases.to_string()));

@@ -3,13 +3,12 @@
 use super::load::Setup;
 use super::replica::{Ask, Be, Report, Said};
 use crate::bench::Room;
+use crate::bench::child::Running;
 use crate::bench::flatness::{Usage, disk_of, memory_of};
-use crate::children::die_with_parent;
 use anyhow::{Context, bail, ensure};
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use rustix::process::Signal;
+use std::io::{BufReader, Lines};
+use std::process::ChildStdout;
 use std::time::{Duration, Instant};
 
 /// How long replicas may take to elect a leader, and to become equal at the end.
@@ -17,40 +16,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A replica's process. It is killed when this is dropped.
-struct Running {
-    child: Child,
-    input: Option<ChildStdin>,
+/// A replica's process, and what it says.
+struct Spoken {
+    running: Running,
     said: Lines<BufReader<ChildStdout>>,
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill(); // It has ended by itself.
-        let _ = self.child.wait();
-    }
-}
-
-impl Running {
-    fn start() -> anyhow::Result<Running> {
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let mut command = Command::new(program);
-        command
-            .args(["bench", "paxos", "replica"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0); // Ctrl-C is for the parent alone.
-        die_with_parent(&mut command, Signal::KILL);
-        let mut child = command.spawn().context("cannot start a replica")?;
-        let (input, said) = (child.stdin.take(), child.stdout.take());
-        let said = BufReader::new(said.context("its output is ours")?).lines();
-        Ok(Running { child, input, said })
-    }
-
+impl Spoken {
     fn ask(&mut self, ask: &Ask) -> anyhow::Result<Said> {
-        let line = serde_json::to_string(ask)?;
-        let input = self.input.as_mut().context("it is closed")?;
-        writeln!(input, "{line}").context("a replica has ended")?;
+        self.running.ask(ask)?;
         let said = self.said.next().context("a replica has ended")??;
         match serde_json::from_str(&said)? {
             Said::Failed(why) => bail!("a replica: {why}"),
@@ -62,7 +36,7 @@ impl Running {
 /// A replica: what it is, and its process while it has one.
 struct Place {
     be: Be,
-    running: Option<Running>,
+    spoken: Option<Spoken>,
 }
 
 /// All replicas.
@@ -90,7 +64,7 @@ impl Cluster {
                 one_way: setup.rtt / 2,
                 dir: cluster.room.path.join(node.to_string()),
             };
-            cluster.places.push(Place { be, running: None });
+            cluster.places.push(Place { be, spoken: None });
             cluster.spawn(node)?;
         }
         (0..setup.replicas).try_for_each(|node| cluster.join(node))?;
@@ -103,8 +77,9 @@ impl Cluster {
     /// Starts a process and waits until it listens.
     fn spawn(&mut self, node: u16) -> anyhow::Result<()> {
         let place = &mut self.places[usize::from(node)];
-        let running = place.running.insert(Running::start()?);
-        match running.ask(&Ask::Be(place.be.clone()))? {
+        let (running, said) = Running::start(&["bench", "paxos", "replica"])?;
+        let spoken = place.spoken.insert(Spoken { running, said });
+        match spoken.ask(&Ask::Be(place.be.clone()))? {
             Said::Listening(address) => place.be.listen = address,
             said => bail!("a replica says {said:?}"),
         }
@@ -123,8 +98,8 @@ impl Cluster {
     }
 
     fn ask(&mut self, node: u16, ask: &Ask) -> anyhow::Result<Option<Said>> {
-        let running = self.places[usize::from(node)].running.as_mut();
-        running.map(|running| running.ask(ask)).transpose()
+        let spoken = self.places[usize::from(node)].spoken.as_mut();
+        spoken.map(|spoken| spoken.ask(ask)).transpose()
     }
 
     /// How far a replica is; `None` while it is down.
@@ -160,7 +135,7 @@ impl Cluster {
 
     /// Kills a replica: no goodbye, and what it has not written is lost.
     pub fn kill(&mut self, node: u16) {
-        self.places[usize::from(node)].running = None;
+        self.places[usize::from(node)].spoken = None;
     }
 
     /// Starts a replica again, at the address and with the directory that it had.
@@ -171,16 +146,14 @@ impl Cluster {
 
     /// Stops a replica where it is, or lets it go on.
     pub fn signal(&self, node: u16, signal: Signal) -> anyhow::Result<()> {
-        let running = self.places[usize::from(node)].running.as_ref().context("it is down")?;
-        let raw = i32::try_from(running.child.id()).ok().and_then(Pid::from_raw);
-        // Nobody else can have this number: we have not waited for the process.
-        kill_process(raw.context("no process number")?, signal).context("cannot send a signal")
+        let spoken = self.places[usize::from(node)].spoken.as_ref().context("it is down")?;
+        spoken.running.signal(signal)
     }
 
     /// What a replica takes.
     pub fn usage(&self, node: u16) -> Usage {
         let place = &self.places[usize::from(node)];
-        let memory = place.running.as_ref().and_then(|running| memory_of(running.child.id()));
+        let memory = place.spoken.as_ref().and_then(|spoken| memory_of(spoken.running.child.id()));
         Usage { memory: memory.unwrap_or_default(), disk: disk_of(&place.be.dir), log: 0 }
     }
 
@@ -197,9 +170,9 @@ impl Cluster {
             up.all(|report| report.digest == first),
             "the replicas have given different replies, a bug: {reports:?}"
         );
-        for running in self.places.iter_mut().filter_map(|place| place.running.as_mut()) {
-            drop(running.input.take());
-            let status = running.child.wait()?;
+        for spoken in self.places.iter_mut().filter_map(|place| place.spoken.as_mut()) {
+            drop(spoken.running.input.take());
+            let status = spoken.running.child.wait()?;
             ensure!(status.success(), "a replica did not close well: {status}");
         }
         self.room.remove()

@@ -2,12 +2,13 @@
 //! them, and one is slow.
 
 use super::cluster::Cluster;
+use super::load;
 use super::load::{Setup, Shared, ask_all};
-use super::{Mode, load};
 use crate::bench::flatness::{self, Flatness, JUDGED_FROM, SAMPLES, Sample, Usage};
 use crate::output;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use meridian_paxos::Recovery;
 use rustix::process::Signal;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -29,8 +30,8 @@ pub struct EndureArgs {
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(10_000..=1_000_000_000))]
     requests: u64,
     /// What survives a crash; who is away must be able to come back, so not crash-stop
-    #[arg(long, value_enum, default_value = "full-ss")]
-    mode: Mode,
+    #[arg(long, default_value = "full-ss")]
+    mode: Recovery,
     /// How many clients ask, each one request at a time
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: u32,
@@ -49,7 +50,7 @@ pub struct EndureArgs {
 #[derive(Debug, Serialize)]
 struct Outcome {
     requests: u64,
-    mode: Mode,
+    mode: Recovery,
     seconds: f64,
     requests_per_second: f64,
     /// Which replicas were slow, dead and away.
@@ -70,7 +71,7 @@ struct Outcome {
 
 /// Runs `meridian bench paxos endure`.
 pub fn run(args: &EndureArgs) -> anyhow::Result<ExitCode> {
-    ensure!(args.mode != Mode::CrashStop, "--mode crash-stop: nobody comes back in that mode");
+    ensure!(args.mode != Recovery::CrashStop, "--mode crash-stop: nobody comes back in that mode");
     let stop = crate::bench::stop_on_signal()?;
     let setup = Setup {
         mode: args.mode,

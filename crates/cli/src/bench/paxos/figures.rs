@@ -1,11 +1,12 @@
 //! `meridian bench paxos figures`: what Figures 13 and 14 of the report show, drawn.
 
+use super::Figures;
 use super::load::{self, Setup};
-use super::{Figures, Mode};
 use crate::bench::plot::{Curve, Labels, linear};
 use crate::output;
 use anyhow::Context;
 use clap::Args;
+use meridian_paxos::Recovery;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,8 +38,8 @@ pub struct FiguresArgs {
     #[arg(long)]
     quick: bool,
     /// What survives a crash
-    #[arg(long, value_enum, default_value = "crash-stop")]
-    mode: Mode,
+    #[arg(long, default_value = "crash-stop")]
+    mode: Recovery,
     /// Clients of Figure 14, whose instances take long
     #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     far_clients: u32,

@@ -1,12 +1,12 @@
 //! The clients, and what is measured.
 
-use super::Mode;
 use super::cluster::Cluster;
 use super::replica::Report;
 use crate::bench::cpu_time;
 use anyhow::Context;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
+use meridian_paxos::Recovery;
 use meridian_runtime::smr::{Client, ClientError};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -24,7 +24,7 @@ const LATENCY_MAX_NS: u64 = 600_000_000_000;
 /// What is measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Setup {
-    pub mode: Mode,
+    pub mode: Recovery,
     pub clients: u32,
     pub connections: u32,
     /// Bytes of each request.

@@ -3,17 +3,16 @@
 //! It is asked by lines of JSON on standard input ([`Ask`]), and answers so on standard output ([`Said`]).
 //! When its input ends it closes the replica and ends.
 
-use super::Mode;
+use crate::bench::child::{asks, say};
 use crate::output;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use meridian_core::NodeId;
-use meridian_paxos::{Options as PaxosOptions, Paxos, Routing, Service};
+use meridian_paxos::{Options as PaxosOptions, Paxos, Recovery, Routing, Service};
 use meridian_runtime::delay::Delay;
 use meridian_runtime::{Listen, Storage, smr};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::BufRead;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,7 +29,7 @@ pub struct Be {
     pub node: u16,
     /// Where it listens.
     pub listen: String,
-    pub mode: Mode,
+    pub mode: Recovery,
     pub bsz: u32,
     pub wnd: u64,
     pub delta_b: Duration,
@@ -118,21 +117,6 @@ pub fn run() -> anyhow::Result<ExitCode> {
     }
 }
 
-fn say(said: &Said) -> anyhow::Result<()> {
-    output::print(&serde_json::to_string(said)?)
-}
-
-/// What comes on standard input.
-fn asks() -> mpsc::UnboundedReceiver<Ask> {
-    let (send, asks) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        let lines = std::io::stdin().lock().lines().map_while(Result::ok);
-        let asked = lines.map_while(|line| serde_json::from_str(&line).ok());
-        asked.map_while(|ask| send.send(ask).ok()).for_each(drop);
-    });
-    asks
-}
-
 async fn play(mut asks: mpsc::UnboundedReceiver<Ask>) -> anyhow::Result<()> {
     let Some(Ask::Be(be)) = asks.recv().await else {
         bail!("this is started by `meridian bench paxos`, not by hand");
@@ -169,7 +153,7 @@ fn options(be: &Be, socket: TcpListener, addresses: Vec<String>) -> smr::Options
     let patience = be.one_way * 10;
     let usual = PaxosOptions::default();
     let paxos = PaxosOptions {
-        recovery: be.mode.recovery(),
+        recovery: be.mode,
         window: be.wnd,
         batch_bytes: be.bsz as usize,
         batch_delay: be.delta_b,

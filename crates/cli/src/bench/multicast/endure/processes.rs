@@ -1,15 +1,11 @@
 //! The replicas' processes: started, asked, heard, killed, frozen, looked at.
 
 use super::replica::{Ask, Said, Setup};
+use crate::bench::child::Running;
 use crate::bench::flatness::{disk_of, memory_of};
-use crate::children::die_with_parent;
 use anyhow::{Context, bail};
 use meridian_core::ProcessId;
-use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use rustix::process::Signal;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -32,30 +28,8 @@ struct Place {
     running: Option<Running>,
 }
 
-/// A process. It is killed when this is dropped.
-struct Running {
-    child: Child,
-    input: Option<ChildStdin>,
-}
-
-impl Running {
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let raw = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // Nobody else can have this number: we have not waited for the process.
-        kill_process(raw.context("no process number")?, signal).context("cannot send a signal")
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill(); // It has ended by itself.
-        let _ = self.child.wait();
-    }
-}
-
 /// The processes of all replicas, by node.
 pub struct Processes {
-    program: PathBuf,
     places: Vec<Place>,
     heard: Sender<(u16, u32, Heard)>,
     hear: Receiver<(u16, u32, Heard)>,
@@ -66,11 +40,10 @@ impl Processes {
     ///
     /// Call it on the main thread: the processes die with the thread that started them.
     pub fn start(setups: Vec<Setup>) -> anyhow::Result<Processes> {
-        let program = std::env::current_exe().context("cannot find this program")?;
         let (heard, hear) = channel();
         let place = |setup| Place { setup, started: 0, running: None };
         let places: Vec<Place> = setups.into_iter().map(place).collect();
-        let mut processes = Processes { program, places, heard, hear };
+        let mut processes = Processes { places, heard, hear };
         (0..processes.len()).try_for_each(|node| processes.spawn(node))?;
         let addresses = processes.addresses();
         (0..processes.len())
@@ -102,19 +75,10 @@ impl Processes {
 
     /// Starts a process and waits until it listens.
     fn spawn(&mut self, node: u16) -> anyhow::Result<()> {
-        let mut command = Command::new(&self.program);
-        command
-            .args(["bench", "multicast", "replica"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0); // Ctrl-C is for the parent alone.
-        die_with_parent(&mut command, Signal::KILL);
-        let mut child = command.spawn().context("cannot start a replica")?;
-        let (input, said) = (child.stdin.take(), child.stdout.take());
-        let mut lines = BufReader::new(said.context("its output is ours")?).lines();
+        let (running, mut lines) = Running::start(&["bench", "multicast", "replica"])?;
         let place = &mut self.places[usize::from(node)];
         place.started += 1;
-        place.running = Some(Running { child, input });
+        place.running = Some(running);
         let be = Ask::Be(place.setup.clone());
         let started = place.started;
         self.ask(node, &be)?;
@@ -136,11 +100,9 @@ impl Processes {
 
     /// Asks a replica for something.
     pub fn ask(&mut self, node: u16, ask: &Ask) -> anyhow::Result<()> {
-        let line = serde_json::to_string(ask)?;
         let id = self.id(node);
-        let running = self.places[usize::from(node)].running.as_mut();
-        let input = running.and_then(|running| running.input.as_mut());
-        writeln!(input.context("it is down")?, "{line}").with_context(|| format!("{id} has ended"))
+        let running = self.places[usize::from(node)].running.as_mut().context("it is down")?;
+        running.ask(ask).with_context(|| id.to_string())
     }
 
     /// What a replica has said, if any has by `until`.

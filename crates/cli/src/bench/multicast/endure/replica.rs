@@ -4,6 +4,7 @@
 //! It is asked by lines of JSON on standard input ([`Ask`]), and answers so on standard output ([`Said`]).
 //! When its input ends it closes the member and ends.
 
+use crate::bench::child::{asks, say};
 use crate::output;
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -17,7 +18,6 @@ use rand::seq::index;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::BufRead;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -160,21 +160,6 @@ pub fn run() -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
     }
-}
-
-fn say(said: &Said) -> anyhow::Result<()> {
-    output::print(&serde_json::to_string(said)?)
-}
-
-/// What comes on standard input, until it ends.
-fn asks() -> mpsc::UnboundedReceiver<Ask> {
-    let (send, asks) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        let lines = std::io::stdin().lock().lines().map_while(Result::ok);
-        let asked = lines.map_while(|line| serde_json::from_str(&line).ok());
-        asked.map_while(|ask| send.send(ask).ok()).for_each(drop);
-    });
-    asks
 }
 
 async fn play(mut asks: mpsc::UnboundedReceiver<Ask>) -> anyhow::Result<()> {
