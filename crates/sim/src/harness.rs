@@ -1,5 +1,6 @@
-//! Running a test with many seeds.
+//! Running a test with many seeds, or with many planted bugs.
 
+use std::fmt::Debug;
 use std::ops::Range;
 
 /// Runs `test` with each seed. The environment variable `SEED` names one to run instead, and `SEEDS`
@@ -32,4 +33,21 @@ pub fn how_to_repeat(seed: u64) -> String {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("the_test");
     format!("SEED={seed} cargo test -p meridian-sim {test}  (TRACE=1 prints all events)")
+}
+
+/// Looks for each planted bug; `caught` tells what shows it, if anything does.
+///
+/// # Panics
+/// If one is not caught.
+pub fn each_is_caught<M: Copy + Debug, C: Debug>(planted: &[M], caught: impl Fn(M) -> Option<C>) {
+    // Their panics are expected, and many.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let all: Vec<_> = planted.iter().map(|mutation| (*mutation, caught(*mutation))).collect();
+    std::panic::set_hook(hook);
+    for (mutation, caught) in &all {
+        println!("{mutation:?}: {caught:?}");
+    }
+    let missed: Vec<_> = all.iter().filter(|(_, caught)| caught.is_none()).collect();
+    assert!(!planted.is_empty() && missed.is_empty(), "nobody noticed {missed:?}");
 }

@@ -47,7 +47,7 @@ pub mod workload;
 mod world;
 
 pub use faults::{CutId, Faults, Unflushed};
-pub use harness::{each_seed, how_to_repeat};
+pub use harness::{each_is_caught, each_seed, how_to_repeat};
 pub use history::{Entry, History};
 pub use owner::{Ask, Owner};
 pub use trial::{Failure, Report, Trial, run};

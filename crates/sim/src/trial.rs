@@ -138,11 +138,11 @@ pub struct Report {
 
 /// A trial in which something was wrong.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct Failure<D = Drawn> {
     /// Its seed.
     pub seed: u64,
     /// What was drawn.
-    pub drawn: Box<Drawn>,
+    pub drawn: Box<D>,
     /// Which property does not hold, and why.
     pub violated: Violation,
     /// How many events there were until it was seen.
@@ -151,13 +151,18 @@ pub struct Failure {
     pub at: Time,
 }
 
-impl fmt::Display for Failure {
+impl<D: fmt::Display> fmt::Display for Failure<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seed, events, ms) = (self.seed, self.events, self.at.0 as f64 / 1e6);
         writeln!(f, "{}", self.violated)?;
-        write!(f, "seed {seed}, event {events}, at {ms:.3} ms; groups {:?}, ", self.drawn.sizes)?;
-        let Drawn { options, links, disks, limits, .. } = &*self.drawn;
-        write!(f, "{options:?}, {links:?}, {disks:?}, {limits:?}")
+        write!(f, "seed {seed}, event {events}, at {ms:.3} ms; {}", self.drawn)
+    }
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Drawn { sizes, options, links, disks, limits, .. } = self;
+        write!(f, "groups {sizes:?}, {options:?}, {links:?}, {disks:?}, {limits:?}")
     }
 }
 

@@ -135,25 +135,11 @@ pub struct Report {
 }
 
 /// A trial in which something was wrong.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Its seed.
-    pub seed: u64,
-    /// What was drawn.
-    pub drawn: Box<Drawn>,
-    /// Which property does not hold, and why.
-    pub violated: Violation,
-    /// How many events there were until it was seen.
-    pub events: u64,
-    /// The time of the world then.
-    pub at: Time,
-}
+pub type Failure = crate::trial::Failure<Drawn>;
 
-impl fmt::Display for Failure {
+impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (seed, events, ms) = (self.seed, self.events, self.at.0 as f64 / 1e6);
-        writeln!(f, "{}", self.violated)?;
-        write!(f, "seed {seed}, event {events}, at {ms:.3} ms; {:?}", self.drawn)
+        write!(f, "{self:?}")
     }
 }
 
