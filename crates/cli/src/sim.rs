@@ -143,7 +143,8 @@ impl MulticastArgs {
 
     fn short(&self) -> Short {
         let order = self.order().unwrap_or(Order::Linearizable);
-        let options = Options { order, clock: self.clock().unwrap_or_default() };
+        let options =
+            Options { order, clock: self.clock().unwrap_or_default(), ..Options::default() };
         let short = Short::new(self.sizes(), options, self.plant.unwrap_or(Mutation::Correct));
         if self.trace { short.traced() } else { short }
     }

@@ -21,8 +21,7 @@ use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
 use meridian_fs::{Answer, Ino, Operation, Partition, Query, Timestamp, Update, Vector};
 use meridian_multicast::{
-    self as multicast, ClockSource, Config, Delivery, Options, Order, PrimCast, Role, Start,
-    Touches,
+    self as multicast, Config, Delivery, Options, Order, PrimCast, Role, Start, Touches,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -118,7 +117,7 @@ impl Replica {
             DeliveryOrder::Sequential => Order::Sequential,
             DeliveryOrder::Linearizable => Order::Linearizable,
         };
-        let options = Options { order, clock: ClockSource::default() };
+        let options = Options { order, ..Options::default() };
         let mut multicast = multicast.with_options(options);
         multicast.handled(Position(0));
         Replica {

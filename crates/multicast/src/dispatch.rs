@@ -72,11 +72,15 @@ impl PrimCast {
             Message::Starts(starts) => {
                 starts.into_iter().for_each(|start| self.on_start(now, Some(from), start, out));
             }
-            Message::RemoteAppend { epoch, whole, from: first, upto, entries } if !ours => {
-                self.on_remote_append(now, from, epoch, whole, (first, upto), &entries, out);
+            Message::RemoteAppend { epoch, whole, from: first, upto, entries, speaks } if !ours => {
+                let said = (epoch, whole, speaks);
+                self.on_remote_append(now, from, said, (first, upto), &entries, out);
             }
             Message::RemoteAck { epoch, len, clock } if !ours => {
                 self.on_remote_ack(from, epoch, len, clock);
+            }
+            Message::RemoteDecided { epoch, len, clock } if !ours => {
+                self.on_remote_decided(from, epoch, len, clock);
             }
             Message::RemoteWanted if !ours => self.stream_whole(from, out),
             Message::Stability(shown) if !ours => self.on_stability(from, &shown),
@@ -90,6 +94,7 @@ impl PrimCast {
             _ if !ours => {} // The rest is said inside a group only.
             Message::RemoteAppend { .. }
             | Message::RemoteAck { .. }
+            | Message::RemoteDecided { .. }
             | Message::RemoteWanted
             | Message::Stability(_)
             | Message::Ready(_)
@@ -115,6 +120,9 @@ impl PrimCast {
             Message::Accept { epoch, clock } => self.on_accept(now, from, epoch, clock, out),
             Message::Resend { epoch, from: index } => self.on_resend(from, epoch, index, out),
             Message::Behind => self.on_behind(now, from, out),
+            Message::Relayed { epoch, len, clock, locals, finals } => {
+                self.on_relayed(now, from, (epoch, len, clock), &locals, &finals, out);
+            }
             Message::Vouched(finals) => self.on_vouched(finals, out),
             Message::SnapshotRequest { snapshot, offset } => {
                 self.on_snapshot_request(from, snapshot, offset, out);

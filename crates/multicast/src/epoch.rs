@@ -414,6 +414,7 @@ impl PrimCast {
         }
         let len = self.log.len();
         self.streams.insert(node, Stream::from(len));
+        self.relay.all_to.insert(self.me.group.of(node));
         self.tell_config(self.me.group.of(node), out);
         for part in self.log.parts(common) {
             let message = Message::NewState { epoch: self.e_prom, clock: self.clock, part };
@@ -558,6 +559,7 @@ impl PrimCast {
         self.remote_streamed = 0;
         self.recorded = self.log.len();
         self.followers.clear();
+        self.start_relay();
         self.stable.start_epoch();
         self.starts.again(Time(u64::MAX));
         self.election.suspects = None;

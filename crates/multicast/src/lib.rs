@@ -24,6 +24,7 @@
 //! | `stream` | what a primary has sent a follower |
 //! | `normal` | Algorithm 2: proposing, acknowledging, delivering |
 //! | `others` | the same between groups |
+//! | `relay` | groups whose primary speaks for them |
 //! | [`stable`] | the linearizable order |
 //! | `reach` | groups that are cut off |
 //! | `epoch` | Algorithm 3: changing the primary |
@@ -87,6 +88,7 @@ pub mod protocol;
 pub mod queue;
 mod reach;
 mod reconfigure;
+mod relay;
 pub mod remote;
 pub mod skeen;
 pub mod snapshot;
@@ -103,6 +105,6 @@ pub use message::{
     Command, Delivery, Dest, Epoch, Message, Output, Rank, Record, Start, Timestamp, Touches,
     conflicts,
 };
-pub use process::{ClockSource, Groups, Mutation, Options, Order, PrimCast, Role};
+pub use process::{ClockSource, Groups, Mutation, Options, Order, PrimCast, Role, Speakers};
 pub use protocol::Protocol;
 pub use truncation::Limits;

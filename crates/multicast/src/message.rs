@@ -232,6 +232,8 @@ pub enum Message {
         upto: u64,
         /// The entries between that are addressed to the receiver's group.
         entries: Arc<[RemoteEntry]>,
+        /// Whether the sender speaks for its group: then it alone is told what concerns the group.
+        speaks: bool,
     },
     /// ACK, cumulative, to a process of another group: all of `T` up to `len` is durable here.
     RemoteAck {
@@ -241,6 +243,29 @@ pub enum Message {
         len: u64,
         /// The clock; it counts in the linearizable order only.
         clock: Timestamp,
+    },
+    /// The same for a whole group, from a primary that speaks for it: a quorum holds all of `T` up to `len`.
+    RemoteDecided {
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// The length of `T`.
+        len: u64,
+        /// What the primary and a quorum have reached; it counts in the linearizable order only.
+        clock: Timestamp,
+    },
+    /// From a primary that speaks for its group, to its followers: what it has heard of other groups.
+    Relayed {
+        /// The primary's epoch.
+        epoch: Epoch,
+        /// The length of its `T`.
+        len: u64,
+        /// No entry after those has a timestamp at or below this one.
+        clock: Timestamp,
+        /// Local timestamps that other groups have decided.
+        locals: Arc<[(GroupId, MessageId, Timestamp)]>,
+        /// Final timestamps, and whether it has delivered those messages: all of several groups in the linearizable
+        /// order, otherwise those of which the receiver may have missed the local ones.
+        finals: Arc<[(MessageId, Timestamp, bool)]>,
     },
     /// Send me the whole: something is missing in your `T` as I know it.
     RemoteWanted,

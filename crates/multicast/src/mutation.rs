@@ -46,4 +46,6 @@ pub enum Mutation {
     RejoinsAtOnce,
     /// Counts what an earlier incarnation of another said.
     CountsTheDead,
+    /// Tells other groups that what only this primary holds is decided.
+    DecidesAlone,
 }

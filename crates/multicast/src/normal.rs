@@ -4,6 +4,7 @@ use crate::done::Known;
 use crate::log::cost;
 use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
 use crate::process::{ClockSource, Mutation, PrimCast, Role};
+use crate::relay::AHEAD;
 use crate::stream::Stream;
 use crate::upkeep::TELL_AT;
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
@@ -101,6 +102,10 @@ impl PrimCast {
                 }
                 self.stream(out);
                 self.stream_to_others(out);
+                self.decide_heard();
+                if !self.is_linearizable() {
+                    self.relay_heard(out);
+                }
                 let mut from = self.recorded.min(self.log.len());
                 while from < self.log.len() {
                     let entries = self.log.batch(from);
@@ -122,8 +127,11 @@ impl PrimCast {
         }
         self.show(out);
         self.acknowledge_to_others(out);
+        self.decide_heard();
         self.count();
+        self.tell_decided(out);
         let clock = self.deliver_all(out);
+        self.relay_heard(out);
         if self.is_linearizable() && self.role == Role::Primary {
             self.tell_stability(out);
         }
@@ -170,6 +178,7 @@ impl PrimCast {
         if several {
             for (group, ts) in self.remote.take(id).into_iter().flat_map(|early| early.locals) {
                 self.log.local_ts(index, group, ts);
+                self.relay_local(group, id, ts);
             }
             self.share_from(index);
         }
@@ -211,7 +220,7 @@ impl PrimCast {
     /// Tells the group length and clock if they changed: ACK and BUMP in one.
     fn show(&mut self, out: &mut Outbox<Self>) {
         let now = (self.e_prom, self.log.len(), self.clock);
-        if self.shown == Some(now) {
+        if self.shown == Some(now) || self.is_clock_reached() {
             return;
         }
         self.shown = Some(now);
@@ -266,6 +275,7 @@ impl PrimCast {
         let fresh = if known == 0 { entries } else { entries.get(known..).unwrap_or(&[]).into() };
         if let Some(last) = fresh.last() {
             self.raise_clock(last.ts, out);
+            self.stay_ahead(last.ts.max(clock), AHEAD / 2, out);
             let first = self.log.len();
             fresh.iter().for_each(|entry| self.append(entry.clone(), now));
             out.persist(Record::Append { from: first, entries: fresh });
@@ -274,7 +284,13 @@ impl PrimCast {
     }
 
     /// The primary of `epoch` spoke. Returns whether we follow it.
-    fn follow(&mut self, now: Time, from: ProcessId, epoch: Epoch, out: &mut Outbox<Self>) -> bool {
+    pub(crate) fn follow(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        epoch: Epoch,
+        out: &mut Outbox<Self>,
+    ) -> bool {
         if epoch.leader != from.node {
             return false;
         }
@@ -302,7 +318,7 @@ impl PrimCast {
     }
 
     /// Something is missing before what the primary sent: it restarted, we did, or the link was reset.
-    fn ask_for_entries(&mut self, now: Time, out: &mut Outbox<Self>) {
+    pub(crate) fn ask_for_entries(&mut self, now: Time, out: &mut Outbox<Self>) {
         if self.upkeep.asked.is_none_or(|at| now.since(at) > crate::upkeep::RETRY) {
             self.upkeep.asked = Some(now);
             let message = Message::Resend { epoch: self.e_cur, from: self.log.len() };
@@ -319,6 +335,7 @@ impl PrimCast {
     ) {
         if self.role == Role::Primary && epoch == self.e_cur {
             self.streams.insert(from.node, Stream::from(index));
+            self.relay.all_to.insert(from);
         }
         out.send(from, self.clock_message());
     }
@@ -348,6 +365,9 @@ impl PrimCast {
         }
         self.election.alive.insert(from.node, now);
         self.note_counted(from, epoch, clock);
+        if epoch.leader == from.node {
+            self.stay_ahead(clock, 0, out);
+        }
         let acked = self.acked.entry(from.node).or_insert((epoch, len));
         *acked = (epoch, len).max(*acked);
         if epoch == self.e_cur {
@@ -389,7 +409,7 @@ impl PrimCast {
         }
     }
 
-    fn note_counted(&mut self, from: ProcessId, epoch: Epoch, clock: Timestamp) {
+    pub(crate) fn note_counted(&mut self, from: ProcessId, epoch: Epoch, clock: Timestamp) {
         let current = match self.mutation {
             Mutation::CountsFutureClocks => epoch.max(self.e_cur),
             _ => self.e_cur,
@@ -420,12 +440,16 @@ impl PrimCast {
         }
     }
 
-    /// Lines 9-10 for our own group: what a quorum holds in `E_cur` is decided. Our own vote counts at once:
-    /// what follows from it leaves this process only after our record, by the durability rule.
-    fn count(&mut self) {
+    /// Lines 9-10 for the other groups that said something.
+    fn decide_heard(&mut self) {
         for group in self.remote.take_heard() {
             self.decide_remote(group);
         }
+    }
+
+    /// Lines 9-10 for our own group: what a quorum holds in `E_cur` is decided. Our own vote counts at once:
+    /// what follows from it leaves this process only after our record, by the durability rule.
+    fn count(&mut self) {
         if !self.stands() {
             return;
         }
@@ -498,7 +522,7 @@ impl PrimCast {
         }
         for (group, ids) in ready {
             let message = Message::Ready(ids);
-            self.processes(group).for_each(|to| out.send(to, message.clone()));
+            self.listeners(group).into_iter().for_each(|to| out.send(to, message.clone()));
         }
         clock
     }
@@ -514,6 +538,7 @@ impl PrimCast {
     /// # Panics
     /// P3: if one that conflicts with it is before it.
     pub(crate) fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
+        self.relay_delivered(index, ts);
         if let (Mutation::Correct, Some(slot)) = (self.mutation, self.log.get(index)) {
             let Start { id, touches, .. } = &*slot.entry.start;
             assert!(self.log.queue().is_free((ts, *id), touches), "P3: {id} before others");

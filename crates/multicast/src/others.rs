@@ -6,7 +6,7 @@
 
 use crate::done::Known;
 use crate::message::{Dest, Epoch, Message, RemoteEntry, Timestamp};
-use crate::process::{Mutation, PrimCast, Role};
+use crate::process::{Mutation, PrimCast, Role, Speakers};
 use crate::remote::{Fits, Proposal};
 use crate::upkeep::RETRY;
 use meridian_core::{GroupId, Outbox, ProcessId, Time};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// So many entries are in one message at most.
-const ENTRIES_MAX: usize = 4096;
+pub(crate) const ENTRIES_MAX: usize = 4096;
 
 impl PrimCast {
     /// Lines 39 and 80, as primary: our entries, to those whom they are addressed to.
@@ -34,17 +34,21 @@ impl PrimCast {
         self.remote_streamed = upto;
         for (group, entries) in news {
             let entries: Arc<[RemoteEntry]> = entries.into();
+            let (speaks, listeners) = (self.speaks(), self.listeners(group));
             for process in self.processes(group) {
-                let Some(sent) =
-                    self.followers.get_mut(&process).filter(|_| entries.len() <= ENTRIES_MAX)
-                else {
-                    self.stream_whole(process, out);
-                    continue;
-                };
-                let (epoch, from, entries) = (self.e_cur, *sent, entries.clone());
-                *sent = upto;
-                let whole = false;
-                out.send(process, Message::RemoteAppend { epoch, whole, from, upto, entries });
+                match self.followers.get_mut(&process) {
+                    Some(_) if !listeners.contains(&process) => {}
+                    Some(sent) if entries.len() <= ENTRIES_MAX => {
+                        let (epoch, from, entries) = (self.e_cur, *sent, entries.clone());
+                        *sent = upto;
+                        let whole = false;
+                        let message =
+                            Message::RemoteAppend { epoch, whole, from, upto, entries, speaks };
+                        out.send(process, message);
+                    }
+                    // Each hears once in an epoch who leads it.
+                    Some(_) | None => self.stream_whole(process, out),
+                }
             }
         }
     }
@@ -76,7 +80,8 @@ impl PrimCast {
                 let end = entries.last().map(|entry| entry.index + 1).filter(|_| !last);
                 let upto = end.unwrap_or(self.log.len());
                 let entries = entries.into();
-                out.send(to, Message::RemoteAppend { epoch, whole, from, upto, entries });
+                let speaks = self.speaks();
+                out.send(to, Message::RemoteAppend { epoch, whole, from, upto, entries, speaks });
                 (from, whole) = (upto, false);
                 if last {
                     break;
@@ -84,6 +89,7 @@ impl PrimCast {
             }
             self.followers.insert(to, self.log.len());
             self.tell_stability_again(to, out);
+            self.relay.told_again.insert(to);
         }
         // Our vote counts with what is durable: later, by the gate.
         self.upkeep.ack_again.insert(to);
@@ -100,7 +106,8 @@ impl PrimCast {
         let (epoch, len, clock) = (self.e_cur, self.log.len(), self.clock);
         let message = Message::RemoteAck { epoch, len, clock };
         let mut groups = Dest::new();
-        for (_, slot) in self.log.iter_from(self.remote_acked) {
+        let all = self.options.speakers == Speakers::All;
+        for (_, slot) in self.log.iter_from(self.remote_acked).filter(|_| all) {
             for group in &slot.entry.start.dest {
                 if *group != self.me.group && !groups.contains(group) {
                     groups.push(*group);
@@ -109,7 +116,7 @@ impl PrimCast {
         }
         self.remote_acked = len;
         for group in &groups {
-            for process in self.processes(*group) {
+            for process in self.listeners(*group) {
                 self.upkeep.ack_again.remove(&process);
                 out.send(process, message.clone());
             }
@@ -117,8 +124,10 @@ impl PrimCast {
         for process in std::mem::take(&mut self.upkeep.ack_again) {
             out.send(process, message.clone());
         }
-        if self.is_linearizable() {
-            self.show_clock_to_others(&groups, out);
+        if self.is_linearizable() && all {
+            for group in self.groups_to_show(clock, &groups) {
+                self.listeners(group).into_iter().for_each(|to| out.send(to, message.clone()));
+            }
         }
     }
 
@@ -128,8 +137,7 @@ impl PrimCast {
         &mut self,
         now: Time,
         from: ProcessId,
-        epoch: Epoch,
-        whole: bool,
+        (epoch, whole, speaks): (Epoch, bool, bool),
         (first, upto): (u64, u64),
         entries: &[RemoteEntry],
         out: &mut Outbox<Self>,
@@ -138,8 +146,14 @@ impl PrimCast {
             return;
         }
         let learner = self.remote.group(from.group);
+        let before = learner.epoch.map(|epoch| epoch.leader);
         match learner.on_stream(epoch, whole, first) {
-            Fits::Yes => {}
+            Fits::Yes => {
+                learner.speaks = speaks;
+                if speaks && before.is_some_and(|before| before != from.node) {
+                    self.upkeep.again.insert(from); // What we said was for another.
+                }
+            }
             Fits::Old => return,
             Fits::Gap => {
                 if learner.asks(now, RETRY) {
@@ -192,7 +206,10 @@ impl PrimCast {
         let mixed = self.mutation == Mutation::MixesEpochs;
         for Proposal { id, ts, ours, .. } in learner.decided(members, mixed) {
             match self.log.find_near(id, ours) {
-                Some(index) => self.log.local_ts(index, group, ts),
+                Some(index) => {
+                    self.log.local_ts(index, group, ts);
+                    self.relay_local(group, id, ts);
+                }
                 None => self.remote.early_local(id, group, ts),
             }
         }

@@ -16,6 +16,7 @@ use crate::message::{
 };
 pub use crate::mutation::Mutation;
 use crate::reach::Reach;
+use crate::relay::Relay;
 use crate::remote::Remote;
 use crate::snapshot::{State, Transfers};
 use crate::stable::Stable;
@@ -78,13 +79,27 @@ pub enum ClockSource {
     Hybrid,
 }
 
-/// How a deployment uses PrimCast; the same at all its processes.
+/// Who of a group speaks with other groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Speakers {
+    /// All its processes: a delivery takes three steps (thesis, section 4.2). For groups whose members are
+    /// far from each other.
+    #[default]
+    All,
+    /// Its primary, which relays to the others what it hears: see [`crate::relay`]. For groups whose members are near
+    /// each other, so that a step costs less than a message.
+    Primary,
+}
+
+/// How a deployment uses PrimCast; the first two the same at all its processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
     /// The order of deliveries.
     pub order: Order,
     /// The source of timestamps.
     pub clock: ClockSource,
+    /// Who speaks with other groups; the same in a group.
+    pub speakers: Speakers,
 }
 
 /// A process of PrimCast. Fields are the thesis's variables where they have its names.
@@ -137,6 +152,8 @@ pub struct PrimCast {
     pub(crate) reach: Reach,
     /// What others have reached, in the linearizable order.
     pub(crate) stable: Stable,
+    /// What this process does as a primary that speaks for its group.
+    pub(crate) relay: Relay,
     pub(crate) streams: BTreeMap<NodeId, Stream>,
     pub(crate) election: Election,
     pub(crate) upkeep: Upkeep,
@@ -205,6 +222,7 @@ impl PrimCast {
             config_told: 0,
             reach: Reach::default(),
             stable: Stable::default(),
+            relay: Relay::default(),
             streams: BTreeMap::new(),
             election: Election::default(),
             upkeep: Upkeep::default(),
@@ -218,6 +236,11 @@ impl PrimCast {
     pub fn with_options(mut self, options: Options) -> PrimCast {
         self.options = options;
         self
+    }
+
+    /// How it is used.
+    pub fn options(&self) -> Options {
+        self.options
     }
 
     /// The same process with a planted bug.

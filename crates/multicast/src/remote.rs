@@ -37,9 +37,13 @@ pub struct Proposal {
 pub struct Learner {
     /// The epoch whose stream is followed.
     pub epoch: Option<Epoch>,
+    /// Whether the primary of that epoch speaks for its group.
+    pub speaks: bool,
     upto: u64,
     undecided: VecDeque<Proposal>,
     acked: BTreeMap<NodeId, (Epoch, u64)>,
+    /// Up to where `T` is decided, by the word of a primary.
+    decided: Option<(Epoch, u64)>,
     /// The clocks of its members, for the linearizable order.
     pub clocks: Clocks,
     /// When the stream was last asked for anew.
@@ -195,6 +199,11 @@ impl Learner {
         *acked = (epoch, len).max(*acked);
     }
 
+    /// The primary of `epoch` says that its `T` is decided up to `len`.
+    pub fn on_decided(&mut self, epoch: Epoch, len: u64) {
+        self.decided = self.decided.max(Some((epoch, len)));
+    }
+
     /// What a member acknowledged before a restart that lost it does not count.
     pub fn forget(&mut self, member: NodeId) {
         self.acked.remove(&member);
@@ -213,7 +222,8 @@ impl Learner {
             Some((of, len)) if mixed || Some(*of) == epoch => *len,
             _ => 0,
         };
-        let held = quorum_th(members.iter().map(acked));
+        let told = self.decided.filter(|(of, _)| Some(*of) == epoch).map_or(0, |(_, len)| len);
+        let held = quorum_th(members.iter().map(acked)).max(told);
         let count = self.undecided.partition_point(|proposal| proposal.index < held);
         let decided: Vec<_> = self.undecided.drain(..count).collect();
         decided.into_iter()

@@ -288,24 +288,20 @@ impl PrimCast {
         }
     }
 
-    /// Shows our clock to the groups that messages which are not delivered here go to.
-    pub(crate) fn show_clock_to_others(&mut self, told: &[GroupId], out: &mut Outbox<Self>) {
-        let groups: Vec<_> = self.stable.shared.keys().copied().collect();
-        let message =
-            Message::RemoteAck { epoch: self.e_cur, len: self.log.len(), clock: self.clock };
-        for group in groups {
+    /// The groups that messages which are not delivered here go to, and that have not been shown so high a clock; without
+    /// those that are told it with something else.
+    pub(crate) fn groups_to_show(&mut self, clock: Timestamp, told: &[GroupId]) -> Vec<GroupId> {
+        let mut groups: Vec<_> = self.stable.shared.keys().copied().collect();
+        groups.retain(|group| {
             let open = |index| self.log.get(index).is_some_and(|slot| !slot.delivered);
-            if self.stable.link(group, open).is_none() && !told.contains(&group) {
-                continue;
+            if self.stable.link(*group, open).is_none() && !told.contains(group) {
+                return false;
             }
-            let shown = self.stable.clock_shown.entry(group).or_default();
-            if *shown < self.clock {
-                *shown = self.clock;
-                if !told.contains(&group) {
-                    self.processes(group).for_each(|to| out.send(to, message.clone()));
-                }
-            }
-        }
+            let shown = self.stable.clock_shown.entry(*group).or_default();
+            let before = std::mem::replace(shown, clock.max(*shown));
+            before < clock && !told.contains(group)
+        });
+        groups
     }
 
     /// As primary: shows what changed to those whom it may concern.
@@ -344,7 +340,9 @@ impl PrimCast {
             linked.union(&self.stable.owed.keys().copied().collect()).copied().collect();
         let message = Message::Stability(Arc::from(shown));
         for group in to {
-            self.processes(group).for_each(|process| out.send(process, message.clone()));
+            self.listeners(group)
+                .into_iter()
+                .for_each(|process| out.send(process, message.clone()));
         }
     }
 

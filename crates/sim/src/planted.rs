@@ -3,12 +3,12 @@
 use crate::faults::Faults;
 use crate::trial::{Disks, Links, Order, Trial, all_faults};
 use crate::workload::Manner;
-use meridian_multicast::Mutation;
+use meridian_multicast::{Mutation, Speakers};
 use std::time::Duration;
 
 /// All that there are, but for those that [`crate::changes`] shows, and for `IgnoresLinks`, which the random search
 /// finds (`tests/linearizable.rs`).
-pub const ALL: [Mutation; 15] = [
+pub const ALL: [Mutation; 16] = [
     Mutation::NoLeaderClock,
     Mutation::NoQuorumClock,
     Mutation::NoOrder,
@@ -24,6 +24,7 @@ pub const ALL: [Mutation; 15] = [
     Mutation::IgnoresCeiling,
     Mutation::DropsEarlyAppend,
     Mutation::HidesRaisedClock,
+    Mutation::DecidesAlone,
 ];
 
 /// The trial with this bug. (`ForgetsPromise` and `PromisesFirst` need what no chance brings about soon: see
@@ -48,6 +49,7 @@ pub fn trial(mutation: Mutation) -> Trial {
         Mutation::ResumesEpoch | Mutation::ForgetsPromise | Mutation::PromisesFirst => slow(&[3]),
         Mutation::CountsFutureClocks => slow(&[3, 3]),
         Mutation::DropsEarlyAppend => slow(&[5]),
+        Mutation::DecidesAlone => Trial { speakers: Some(Speakers::Primary), ..faulty(&[3, 3]) },
     };
     let (order, disks) = (Some(Order::Sequential), Some(Disks::Quick));
     Trial { mutation, order, disks, ..trial }

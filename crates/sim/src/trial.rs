@@ -10,7 +10,7 @@ use crate::replica::{Replica, groups_of};
 use crate::workload::{Manner, Workload};
 use crate::world::{Delay, Random, Setup, World};
 use meridian_core::{GroupId, NodeId, ProcessId, Time};
-use meridian_multicast::{Limits, Options, PrimCast};
+use meridian_multicast::{Limits, Options, PrimCast, Speakers};
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,6 +68,8 @@ pub struct Trial {
     pub manner: Option<Manner>,
     /// What may go wrong.
     pub faults: Option<Faults>,
+    /// Who speaks for the groups.
+    pub speakers: Option<Speakers>,
     /// A planted bug.
     #[doc(hidden)]
     pub mutation: Mutation,
@@ -87,6 +89,7 @@ impl Default for Trial {
             disks: None,
             manner: None,
             faults: None,
+            speakers: None,
             mutation: Mutation::Correct,
             trace: false,
             deep: false,
@@ -111,6 +114,8 @@ pub struct Drawn {
     pub faults: Faults,
     /// How much processes keep for those that are away: now and then next to nothing.
     pub limits: Limits,
+    /// Who speaks for each group.
+    pub speakers: Vec<Speakers>,
 }
 
 /// A trial in which nothing was wrong.
@@ -161,8 +166,8 @@ impl<D: fmt::Display> fmt::Display for Failure<D> {
 
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Drawn { sizes, options, links, disks, limits, .. } = self;
-        write!(f, "groups {sizes:?}, {options:?}, {links:?}, {disks:?}, {limits:?}")
+        let Drawn { sizes, options, links, disks, limits, speakers, .. } = self;
+        write!(f, "groups {sizes:?}, {speakers:?}, {options:?}, {links:?}, {disks:?}, {limits:?}")
     }
 }
 
@@ -315,17 +320,21 @@ impl Trial {
         if disks == Disks::Absent && sizes.iter().any(|size| *size < 3) {
             disks = Disks::Quick;
         }
+        let limits = drawn_limits(random);
+        let speakers = drawn_speakers(random, sizes.len());
         Drawn {
-            sizes,
             options: Options {
                 order: self.order.unwrap_or(order),
                 clock: self.clock.unwrap_or(clock),
+                ..Options::default()
             },
             links: self.links.unwrap_or(links),
             disks,
             manner: self.manner.clone().unwrap_or(manner),
             faults: self.faults.clone().unwrap_or(faults),
-            limits: drawn_limits(random),
+            limits,
+            speakers: self.speakers.map_or(speakers, |speakers| vec![speakers; sizes.len()]),
+            sizes,
         }
     }
 
@@ -333,7 +342,7 @@ impl Trial {
     pub fn world(&self, seed: u64) -> Cluster {
         let drawn = self.drawn(seed);
         let setup = setup(&drawn.sizes, drawn.options, self.mutation);
-        let mut setup = with_limits(setup, drawn.limits);
+        let mut setup = with_limits(with_speakers(setup, drawn.speakers), drawn.limits);
         setup.faults = drawn.faults;
         setup.deep = self.deep;
         match drawn.disks {
@@ -399,6 +408,17 @@ pub fn with_limits(mut setup: Setup<Replica>, limits: Limits) -> Setup<Replica> 
     Setup { make, ..setup }
 }
 
+/// The same with groups of which these speak for each.
+pub fn with_speakers(mut setup: Setup<Replica>, speakers: Vec<Speakers>) -> Setup<Replica> {
+    let make = Box::new(move |me: ProcessId| {
+        let Replica { multicast, .. } = (setup.make)(me);
+        let speakers = speakers.get(usize::from(me.group.0)).copied().unwrap_or_default();
+        let options = Options { speakers, ..multicast.options() };
+        Replica::new(multicast.with_options(options))
+    });
+    Setup { make, ..setup }
+}
+
 /// The same without disks: each start of a process is another incarnation.
 pub fn without_disks(mut setup: Setup<Replica>) -> Setup<Replica> {
     let mut starts: BTreeMap<ProcessId, u64> = BTreeMap::new();
@@ -425,6 +445,13 @@ pub(crate) fn drawn_limits(random: &mut Random) -> Limits {
         ..Limits::default()
     };
     if random.random() { few } else { Limits::default() }
+}
+
+/// Now all processes of each group, now its primary, now either.
+fn drawn_speakers(random: &mut Random, groups: usize) -> Vec<Speakers> {
+    let share = [0.0, 0.5, 1.0][random.random_range(0..3)];
+    let of = |_| if random.random_bool(share) { Speakers::Primary } else { Speakers::All };
+    (0..groups).map(of).collect()
 }
 
 /// Now all kinds, now some that are rare among all.

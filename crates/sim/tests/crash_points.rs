@@ -94,7 +94,7 @@ fn sweep(options: Options, victim: ProcessId) -> u32 {
 
 /// The first of a group is its primary, if nothing happens.
 fn sweep_primary(order: Order, clock: ClockSource) {
-    let points = sweep(Options { order, clock }, process(0, 0));
+    let points = sweep(Options { order, clock, ..Options::default() }, process(0, 0));
     assert!(points > 100, "only {points} points");
 }
 
@@ -120,7 +120,8 @@ fn primary_in_linearizable_order_with_hybrid_clocks() {
 
 #[test]
 fn follower() {
-    let options = Options { order: Order::Linearizable, clock: ClockSource::Hybrid };
+    let options =
+        Options { order: Order::Linearizable, clock: ClockSource::Hybrid, ..Options::default() };
     let points = sweep(options, process(0, 1));
     assert!(points > 100, "only {points} points");
 }

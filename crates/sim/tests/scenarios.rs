@@ -228,7 +228,7 @@ fn what_all_have_delivered_is_dropped() {
 fn each_option(mut test: impl FnMut(Options)) {
     for order in [Order::Sequential, Order::Linearizable] {
         for clock in [ClockSource::Logical, ClockSource::Hybrid] {
-            test(Options { order, clock });
+            test(Options { order, clock, ..Options::default() });
         }
     }
 }

@@ -17,17 +17,20 @@ mod layout;
 
 use crate::output::{self, Row};
 use anyhow::ensure;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use client::{PAYLOAD_MIN, Part};
 use cluster::{Outcome, Protocol, Setup};
 use hdrhistogram::Histogram;
-use layout::{Layout, Rule};
+use layout::{Distances, Layout, Rule};
+use meridian_multicast::Speakers;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// More members than this would be more connections than a process may have descriptors.
 const MEMBERS_MAX: u64 = 60;
+/// Nearer to each other than this round trip, the members of a group save messages rather than steps.
+const NEAR: Duration = Duration::from_millis(1);
 /// So much of a run is warming up: a tenth of it, at most this.
 const WARM_UP_MAX: Duration = Duration::from_secs(2);
 
@@ -64,6 +67,30 @@ Examples:
     /// One replica of `endure`, which starts it
     #[command(hide = true)]
     Replica,
+}
+
+/// Who of a group speaks with other groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum SpeakersArg {
+    /// All its members: three steps to each delivery
+    All,
+    /// Its primary, which relays to the others: fewer messages, two steps inside a group more
+    Primary,
+}
+
+impl From<SpeakersArg> for Speakers {
+    fn from(speakers: SpeakersArg) -> Speakers {
+        match speakers {
+            SpeakersArg::All => Speakers::All,
+            SpeakersArg::Primary => Speakers::Primary,
+        }
+    }
+}
+
+/// Who speaks if nothing is said: where a step inside a group costs next to nothing, its primary.
+fn usual_speakers(distances: &Distances, replicas: u16) -> Speakers {
+    if distances.inside(replicas) < NEAR { Speakers::Primary } else { Speakers::All }
 }
 
 /// How to measure.
@@ -104,6 +131,10 @@ pub struct MulticastArgs {
     /// conflicts with another then; each client always has one under way to the cut group
     #[arg(long, value_name = "GROUP")]
     cut: Option<u16>,
+    /// PrimCast: who of a group speaks with other groups. If not given, the primary where the members of a group are
+    /// nearer to each other than a millisecond, as on a server
+    #[arg(long, value_enum)]
+    speakers: Option<SpeakersArg>,
     /// How many threads the members share
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
@@ -130,6 +161,7 @@ impl MulticastArgs {
             distances.rules.clone_from(&self.rtt);
         }
         let length = Duration::from_secs_f64(self.seconds);
+        let usual = usual_speakers(&distances, self.replicas);
         Ok(Setup {
             protocol: self.protocol,
             groups: self.groups,
@@ -141,6 +173,7 @@ impl MulticastArgs {
             length,
             distances,
             cut: self.cut,
+            speakers: self.speakers.map_or(usual, Speakers::from),
             threads: usize::from(self.threads),
         })
     }

@@ -9,6 +9,7 @@ use meridian_core::{GroupId, NodeId, ProcessId};
 use meridian_multicast::skeen::{Skeen, Variant};
 use meridian_multicast::{
     ClockSource, Groups, Limits, Options as PrimCastOptions, Order, Output, PrimCast, Role,
+    Speakers,
 };
 use meridian_runtime::{Clock, Handle, Listen, Networked, Options, Worker};
 use serde::Serialize;
@@ -79,6 +80,7 @@ pub struct Setup {
     pub length: Duration,
     pub distances: Distances,
     pub cut: Option<u16>,
+    pub speakers: Speakers,
     pub threads: usize,
 }
 
@@ -100,10 +102,11 @@ pub struct Outcome {
 
 /// Runs it; `progress` is told seconds and messages per second, once a second.
 pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result<Outcome> {
+    let speakers = setup.speakers;
     let primcast = |order, clock| {
         move |me, groups: &Groups| {
             let process = PrimCast::new(me, groups.clone());
-            process.with_options(PrimCastOptions { order, clock }).with_limits(KEPT)
+            process.with_options(PrimCastOptions { order, clock, speakers }).with_limits(KEPT)
         }
     };
     let ways: Ways<PrimCast> = Ways {
@@ -431,6 +434,7 @@ mod tests {
             length: Duration::from_millis(300),
             distances: Distances::default(),
             cut: None,
+            speakers: Speakers::All,
             threads: 1,
         };
         let outcome = run(setup, |_, _| ()).await.unwrap();

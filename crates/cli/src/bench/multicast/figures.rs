@@ -2,7 +2,7 @@
 
 use super::cluster::{self, Outcome, Protocol, Setup};
 use super::layout::Layout;
-use super::{Figures, WARM_UP_MAX};
+use super::{Figures, WARM_UP_MAX, usual_speakers};
 use crate::bench::plot::{Curve, Labels, distribution, latency_over_throughput};
 use crate::output;
 use anyhow::Context;
@@ -21,6 +21,8 @@ const QUICK_LEVELS: [u64; 3] = [2, 16, 128];
 /// How long each point is measured.
 const LENGTH: Duration = Duration::from_secs(5);
 const QUICK_LENGTH: Duration = Duration::from_millis(1500);
+/// How many replicas each group has.
+const REPLICAS: u16 = 3;
 /// Bytes of each message.
 const PAYLOAD: usize = 64;
 /// Low and high load of Figure 4.5.
@@ -113,10 +115,11 @@ pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
 fn setup(args: &FiguresArgs, diagram: &Diagram, protocol: Protocol, outstanding: u64) -> Setup {
     let length = if args.quick { QUICK_LENGTH } else { LENGTH };
     let distances = diagram.layout.distances();
+    let speakers = usual_speakers(&distances, REPLICAS);
     Setup {
         protocol,
         groups: 8,
-        replicas: 3,
+        replicas: REPLICAS,
         dest: diagram.dest,
         payload: PAYLOAD,
         outstanding,
@@ -124,6 +127,7 @@ fn setup(args: &FiguresArgs, diagram: &Diagram, protocol: Protocol, outstanding:
         length,
         distances,
         cut: None,
+        speakers,
         threads: usize::from(args.threads),
     }
 }

@@ -98,6 +98,12 @@ impl Distances {
         }
     }
 
+    /// The longest round trip inside a group of so many.
+    pub fn inside(&self, replicas: u16) -> Duration {
+        let pairs = (0..replicas).flat_map(|a| (0..a).map(move |b| ((0, a), (0, b))));
+        pairs.map(|(a, b)| self.delay(a, b).one_way * 2).max().unwrap_or_default()
+    }
+
     /// The longest round trip.
     pub fn longest(&self) -> Duration {
         let rtt_ms = self.rules.iter().map(|rule| rule.rtt_ms).fold(0.0, f64::max);
@@ -152,6 +158,8 @@ mod tests {
         let distributed = Layout::WanDistributed.distances();
         assert_eq!(one_way_us(&distributed, (0, 0), (0, 2)), 15_000);
         assert_eq!(one_way_us(&distributed, (3, 0), (4, 2)), 45_000);
+        let inside = [lan, colocated, distributed].map(|distances| distances.inside(3).as_millis());
+        assert_eq!(inside, [0, 130, 30]);
     }
 
     #[test]

@@ -1,0 +1,236 @@
+//! A group whose primary speaks for it: [`Speakers::Primary`].
+//!
+//! By the thesis all processes of a group speak with all of another, so that each of them can decide by itself: three
+//! steps to a delivery anywhere, for as many messages as both groups have pairs of processes. Where the members of a
+//! group are near each other a step costs next to nothing, and messages are what costs. Then the primaries speak
+//! alone:
+//!
+//! - A primary streams its entries to the other group's primary, as ever, and says what of them a quorum of its group
+//!   holds ([`Message::RemoteDecided`]) when it knows: nobody else acknowledges to other groups. That is what the other
+//!   group's processes would have counted, one step inside a group later.
+//! - It relays the local timestamps that other groups have decided to its followers ([`Message::Relayed`]). So all
+//!   know what they would have known otherwise, and deliver by the same rules.
+//! - Its followers learn its clock, not those of other groups. They keep their own clocks ahead of it ([`AHEAD`]),
+//!   which any process may do at any time: only a primary's clock is proposed from. So the primary finds a quorum
+//!   ahead when a timestamp of another group raises its clock, and need not wait for one.
+//!
+//! Primaries deliver in four steps then, followers in five. What is decided is decided for ever, so it does not matter
+//! by whom it was heard, or in which epoch. What is relayed may be lost with a primary, a link or a restart; then the
+//! next primary streams all that matters to all processes of the other groups once, learns from theirs what they have
+//! decided, and relays all of that. A process that waits for long all the same asks for itself, and is answered.
+//!
+//! Each group chooses for itself: a primary says with its stream whether it speaks for its group.
+
+use crate::message::{Epoch, Message, Timestamp};
+use crate::others::ENTRIES_MAX;
+use crate::process::{Mutation, PrimCast, Role, Speakers};
+use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
+use smallvec::SmallVec;
+use std::collections::BTreeSet;
+
+/// How far a follower keeps its clock ahead of its primary's. A new primary starts from there.
+pub(crate) const AHEAD: u64 = 1024;
+
+/// What a primary that speaks for its group still has to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Relay {
+    /// The length of our `T` that other groups were told is decided.
+    told: u64,
+    /// Who of them is to be told again.
+    pub told_again: BTreeSet<ProcessId>,
+    /// Decided by other groups, and not relayed yet.
+    locals: Vec<(GroupId, MessageId, Timestamp)>,
+    /// Final here: whether delivered, too.
+    finals: Vec<(MessageId, Timestamp, bool)>,
+    /// Which followers may have missed what was relayed.
+    pub all_to: BTreeSet<ProcessId>,
+}
+
+impl PrimCast {
+    /// Whether this process is a primary that speaks for its group.
+    pub(crate) fn speaks(&self) -> bool {
+        self.role == Role::Primary && self.options.speakers == Speakers::Primary
+    }
+
+    /// Whom of another group what concerns it is told.
+    pub(crate) fn listeners(&self, group: GroupId) -> SmallVec<[ProcessId; 4]> {
+        let speaker = self.remote.known(group).filter(|learner| learner.speaks);
+        let speaker = speaker.and_then(|learner| learner.epoch).map(|epoch| epoch.leader);
+        let all: SmallVec<[ProcessId; 4]> = self.processes(group).collect();
+        match all.iter().find(|process| Some(process.node) == speaker) {
+            Some(process) => SmallVec::from_slice(&[*process]),
+            None => all,
+        }
+    }
+
+    /// A new epoch: all is to be told again.
+    pub(crate) fn start_relay(&mut self) {
+        self.relay = Relay::default();
+        if self.speaks() {
+            self.relay.all_to = self.peers().collect();
+        }
+    }
+
+    /// A local timestamp of another group is decided.
+    pub(crate) fn relay_local(&mut self, group: GroupId, id: MessageId, ts: Timestamp) {
+        if self.speaks() {
+            self.relay.locals.push((group, id, ts));
+        }
+    }
+
+    /// The entry at `index` is delivered here. In the linearizable order its followers cannot tell by themselves
+    /// when it may be.
+    pub(crate) fn relay_delivered(&mut self, index: u64, ts: Timestamp) {
+        if self.is_linearizable()
+            && self.speaks()
+            && let Some(slot) = self.log.get(index)
+            && slot.entry.start.dest.len() > 1
+        {
+            self.relay.finals.push((slot.entry.start.id, ts, true));
+        }
+    }
+
+    /// Tells followers what came from other groups.
+    pub(crate) fn relay_heard(&mut self, out: &mut Outbox<Self>) {
+        if !self.speaks() {
+            return;
+        }
+        for peer in std::mem::take(&mut self.relay.all_to) {
+            self.relay_all(peer, out);
+        }
+        let Relay { locals, finals, .. } = &mut self.relay;
+        if locals.is_empty() && finals.is_empty() {
+            return;
+        }
+        let (locals, finals) = (std::mem::take(locals).into(), std::mem::take(finals).into());
+        let (epoch, len, clock) = (self.e_cur, self.log.len(), self.clock);
+        let message = Message::Relayed { epoch, len, clock, locals, finals };
+        self.peers().for_each(|peer| out.send(peer, message.clone()));
+    }
+
+    /// All that is known of messages that `peer` may not have delivered.
+    fn relay_all(&self, peer: ProcessId, out: &mut Outbox<Self>) {
+        let (mut locals, mut finals) = (Vec::new(), Vec::new());
+        for (_, slot) in self.log.iter_from(0) {
+            let (id, rank) = (slot.entry.start.id, (slot.bound, slot.entry.start.id));
+            if slot.delivered && self.truncation.has(peer, rank) {
+                continue;
+            }
+            match slot.entry.final_ts {
+                Some(ts) => finals.push((id, ts, slot.delivered)),
+                None => locals.extend(slot.locals.iter().map(|(group, ts)| (*group, id, *ts))),
+            }
+        }
+        let (epoch, len, clock) = (self.e_cur, self.log.len(), self.clock);
+        for locals in locals.chunks(ENTRIES_MAX) {
+            let (locals, finals) = (locals.into(), [].into());
+            out.send(peer, Message::Relayed { epoch, len, clock, locals, finals });
+        }
+        for finals in finals.chunks(ENTRIES_MAX) {
+            let (locals, finals) = ([].into(), finals.into());
+            out.send(peer, Message::Relayed { epoch, len, clock, locals, finals });
+        }
+    }
+
+    /// The primary of our group has heard this.
+    pub(crate) fn on_relayed(
+        &mut self,
+        now: Time,
+        from: ProcessId,
+        (epoch, len, clock): (Epoch, u64, Timestamp),
+        locals: &[(GroupId, MessageId, Timestamp)],
+        finals: &[(MessageId, Timestamp, bool)],
+        out: &mut Outbox<Self>,
+    ) {
+        if self.follow(now, from, epoch, out) {
+            if len > self.log.len() {
+                self.ask_for_entries(now, out); // Its clock may be past those.
+            } else {
+                self.note_counted(from, epoch, clock);
+                self.stay_ahead(clock, 0, out);
+            }
+        }
+        for (group, id, ts) in locals.iter().copied() {
+            if let Some(index) = self.log.find(id) {
+                self.log.local_ts(index, group, ts);
+            } else if self.done.known(id) == crate::done::Known::No {
+                self.remote.come(id, group, now);
+                self.remote.early_local(id, group, ts);
+            }
+        }
+        finals.iter().for_each(|(id, ts, delivered)| self.on_final(*id, *ts, *delivered, out));
+    }
+
+    /// As a follower of a primary that speaks for us, which has reached `clock`: ours is ahead of it by `least`, or by
+    /// far.
+    pub(crate) fn stay_ahead(&mut self, clock: Timestamp, least: u64, out: &mut Outbox<Self>) {
+        let follows = self.role == Role::Follower && self.options.speakers == Speakers::Primary;
+        if follows && clock.0 + least > self.clock.0 {
+            self.raise_clock(Timestamp(clock.0 + AHEAD), out);
+        }
+    }
+
+    /// Whether followers need not hear of our clock yet: a quorum is past it, and with the next that is relayed to
+    /// them they hear of it.
+    pub(crate) fn is_clock_reached(&mut self) -> bool {
+        let shown = matches!(self.shown, Some((epoch, len, _)) if (epoch, len) == (self.e_prom, self.log.len()));
+        if !self.speaks() || !shown {
+            return false;
+        }
+        self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
+        self.clocks.quorum_clock(self.voters()) >= self.clock
+    }
+
+    /// Tells other groups what a quorum of ours holds; in the linearizable order also how far its clocks are.
+    pub(crate) fn tell_decided(&mut self, out: &mut Outbox<Self>) {
+        let again = std::mem::take(&mut self.relay.told_again);
+        if !self.speaks() {
+            return;
+        }
+        let mut groups: SmallVec<[GroupId; 4]> = SmallVec::new();
+        let len = match self.mutation {
+            Mutation::DecidesAlone => self.log.len(),
+            _ => self.decided,
+        };
+        let news = self.log.iter_from(self.relay.told).take_while(|(index, _)| *index < len);
+        for group in news.flat_map(|(_, slot)| &slot.entry.start.dest) {
+            if *group != self.me.group && !groups.contains(group) {
+                groups.push(*group);
+            }
+        }
+        self.relay.told = len.max(self.relay.told);
+        self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
+        let clock = self.clock.min(self.clocks.quorum_clock(self.voters()));
+        if self.is_linearizable() {
+            groups.extend(self.groups_to_show(clock, &groups.clone()));
+        }
+        let message = Message::RemoteDecided { epoch: self.e_cur, len: self.relay.told, clock };
+        for group in groups {
+            for process in self.listeners(group) {
+                if !again.contains(&process) {
+                    out.send(process, message.clone());
+                }
+            }
+        }
+        again.into_iter().for_each(|process| out.send(process, message.clone()));
+    }
+
+    /// The primary of another group says what is decided there.
+    pub(crate) fn on_remote_decided(
+        &mut self,
+        from: ProcessId,
+        epoch: Epoch,
+        len: u64,
+        clock: Timestamp,
+    ) {
+        if epoch.leader != from.node {
+            return;
+        }
+        let learner = self.remote.group(from.group);
+        learner.on_decided(epoch, len);
+        if learner.epoch >= Some(epoch) {
+            learner.clocks.raise_floor(clock);
+        }
+        self.remote.heard(from.group);
+    }
+}
