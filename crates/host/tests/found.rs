@@ -288,7 +288,7 @@ fn a_vote_that_comes_before_its_message_and_after_its_end_is_asked_for() {
     let (epoch, from, ts) = (EPOCH, 1, multicast::Timestamp(2));
     let entries: Arc<[Entry]> =
         Arc::from([Entry { epoch, ts, start: start.into(), final_ts: None }]);
-    let append = multicast::Message::Append { epoch, from, entries, clock: ts };
+    let append = multicast::Message::Append { epoch, from, entries, clock: ts, prompt: true };
     let message = Message::Multicast { from: US, to: US, message: append };
     one.step(Event::Message { from: US_3, message });
     let last = multicast::Message::Final { id: id(4), ts, delivered: true };

@@ -101,8 +101,9 @@ impl PrimCast {
             | Message::Config(_)
             | Message::Recovered { .. } => {}
             Message::Recover { incarnation } => self.on_recover(from, incarnation, out),
-            Message::Append { epoch, from: index, entries, clock } => {
+            Message::Append { epoch, from: index, entries, clock, prompt } => {
                 self.on_append(now, from, epoch, index, entries, clock, out);
+                self.acknowledge_later(now, prompt, out);
             }
             Message::Ack { epoch, len, clock } => self.on_ack(now, from, epoch, len, clock, out),
             Message::Bump { epoch, clock } => self.on_bump(now, from, epoch, clock, out),

@@ -199,6 +199,8 @@ pub enum Message {
         entries: Arc<[Entry]>,
         /// No entry after these has a timestamp at or below this one.
         clock: Timestamp,
+        /// Whether the primary needs the ACK at once.
+        prompt: bool,
     },
     /// ACK, cumulative, inside a group: all of `T` up to `len` is durable here. With an unchanged `len`
     /// it is a BUMP, from the primary also its heartbeat.

@@ -187,6 +187,7 @@ impl PrimCast {
     /// Sends followers what they do not have, as far as their windows allow.
     pub(crate) fn stream(&mut self, out: &mut Outbox<Self>) {
         let mut last: Option<(u64, Arc<[Entry]>)> = None; // Most followers are sent the same.
+        let prompt = self.prompt();
         for peer in self.peers() {
             // Who has not been sent NEW-STATE will promise first, or ask.
             let Some(stream) = self.streams.get_mut(&peer.node) else { continue };
@@ -206,7 +207,8 @@ impl PrimCast {
                 let shown = entries.last().map(|entry| entry.ts);
                 let clock = if stream.next() == self.log.len() { Some(self.clock) } else { shown };
                 let clock = clock.unwrap_or_default();
-                out.send(peer, Message::Append { epoch: self.e_cur, from, entries, clock });
+                let (epoch, prompt) = (self.e_cur, prompt.contains(&peer.node));
+                out.send(peer, Message::Append { epoch, from, entries, clock, prompt });
             }
         }
     }
@@ -220,7 +222,7 @@ impl PrimCast {
     /// Tells the group length and clock if they changed: ACK and BUMP in one.
     fn show(&mut self, out: &mut Outbox<Self>) {
         let now = (self.e_prom, self.log.len(), self.clock);
-        if self.shown == Some(now) || self.is_clock_reached() {
+        if self.shown == Some(now) || self.relay.acknowledges_later() || self.is_clock_reached() {
             return;
         }
         self.shown = Some(now);
@@ -371,6 +373,7 @@ impl PrimCast {
         let acked = self.acked.entry(from.node).or_insert((epoch, len));
         *acked = (epoch, len).max(*acked);
         if epoch == self.e_cur {
+            self.choose_prompt(from.node, len);
             if self.e_cur == self.e_prom {
                 self.on_standing(out);
             }

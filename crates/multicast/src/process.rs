@@ -561,8 +561,12 @@ impl Process for PrimCast {
                 self.on_snapshot(to, position, application, out);
             }
             Event::Timer(_) => {
-                self.on_tick(now, out);
-                out.timer(now + TICK, TICK_TOKEN);
+                self.relay.acknowledge_due(now);
+                if now >= self.upkeep.tick_at {
+                    self.upkeep.tick_at = now + TICK;
+                    self.on_tick(now, out);
+                    out.timer(now + TICK, TICK_TOKEN);
+                }
             }
             Event::Restarted(peer) => self.on_restarted(now, peer, out),
             Event::Idle => self.on_idle(now, out),

@@ -21,15 +21,22 @@
 //!
 //! Each group chooses for itself: a primary says with its stream whether it speaks for its group.
 
+use crate::clocks::quorum;
 use crate::message::{Epoch, Message, Timestamp};
 use crate::others::ENTRIES_MAX;
 use crate::process::{Mutation, PrimCast, Role, Speakers};
-use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
+use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// How far a follower keeps its clock ahead of its primary's. A new primary starts from there.
 pub(crate) const AHEAD: u64 = 1024;
+
+/// How long a follower that is not asked to be prompt waits before it acknowledges: many round trips, and no time
+/// to whoever waits when a prompt one has died.
+const ACK_DELAY: Duration = Duration::from_millis(2);
+const ACK_TOKEN: Token = Token(1);
 
 /// What a primary that speaks for its group still has to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,6 +51,22 @@ pub(crate) struct Relay {
     finals: Vec<(MessageId, Timestamp, bool)>,
     /// Which followers may have missed what was relayed.
     pub all_to: BTreeSet<ProcessId>,
+    /// Which followers are asked for prompt ACKs; if none, the first ones.
+    prompt: SmallVec<[NodeId; 4]>,
+    /// As a follower: when what was appended is acknowledged, if nobody waits for it.
+    later: Option<Time>,
+}
+
+impl Relay {
+    /// Whether our ACK has time.
+    pub fn acknowledges_later(&self) -> bool {
+        self.later.is_some()
+    }
+
+    /// A timer has come.
+    pub fn acknowledge_due(&mut self, now: Time) {
+        self.later.take_if(|at| now >= *at);
+    }
 }
 
 impl PrimCast {
@@ -118,7 +141,10 @@ impl PrimCast {
             }
             match slot.entry.final_ts {
                 Some(ts) => finals.push((id, ts, slot.delivered)),
-                None => locals.extend(slot.locals.iter().map(|(group, ts)| (*group, id, *ts))),
+                None => {
+                    let others = slot.locals.iter().filter(|(group, _)| *group != self.me.group);
+                    locals.extend(others.map(|(group, ts)| (*group, id, *ts)));
+                }
             }
         }
         let (epoch, len, clock) = (self.e_cur, self.log.len(), self.clock);
@@ -167,6 +193,52 @@ impl PrimCast {
         let follows = self.role == Role::Follower && self.options.speakers == Speakers::Primary;
         if follows && clock.0 + least > self.clock.0 {
             self.raise_clock(Timestamp(clock.0 + AHEAD), out);
+        }
+    }
+
+    /// The followers whose ACKs are needed at once: with ours a quorum.
+    pub(crate) fn prompt(&self) -> SmallVec<[NodeId; 4]> {
+        let peers = self.peers().map(|peer| peer.node);
+        if !self.speaks() {
+            return peers.collect();
+        }
+        let needed = quorum(self.voters().len()) - 1;
+        let chosen = self.relay.prompt.iter().copied().filter(|node| self.voters().contains(node));
+        let mut prompt: SmallVec<[NodeId; 4]> = chosen.take(needed).collect();
+        for node in peers {
+            if prompt.len() < needed && self.voters().contains(&node) && !prompt.contains(&node) {
+                prompt.push(node);
+            }
+        }
+        prompt
+    }
+
+    /// `node` has acknowledged up to `len`: if it is further than one that was asked to be prompt, it is asked instead.
+    pub(crate) fn choose_prompt(&mut self, node: NodeId, len: u64) {
+        if !self.speaks() || self.relay.prompt.contains(&node) {
+            return;
+        }
+        let mut prompt = self.prompt();
+        let behind = |other: &&mut NodeId| {
+            let acked = self.acked.get(*other).filter(|(epoch, _)| *epoch == self.e_cur);
+            acked.is_none_or(|(_, acked)| *acked < len)
+        };
+        if !prompt.contains(&node)
+            && let Some(slow) = prompt.iter_mut().find(behind)
+        {
+            *slow = node;
+        }
+        self.relay.prompt = prompt;
+    }
+
+    /// As a follower that was sent entries: acknowledges them at once, or soon.
+    pub(crate) fn acknowledge_later(&mut self, now: Time, prompt: bool, out: &mut Outbox<Self>) {
+        if prompt || self.role != Role::Follower {
+            self.relay.later = None;
+        } else if self.relay.later.is_none() {
+            let at = now + ACK_DELAY;
+            self.relay.later = Some(at);
+            out.timer(at, ACK_TOKEN);
         }
     }
 

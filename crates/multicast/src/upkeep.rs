@@ -30,6 +30,8 @@ const STUCK_BYTES: usize = 4 << 20;
 /// When what was done last, and what is to be said again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Upkeep {
+    /// When it is looked next whether something is due.
+    pub tick_at: Time,
     /// When the clock was last shown, seen at the first tick after it.
     pub shown_at: Option<Time>,
     /// When missing entries were last asked for.
@@ -52,6 +54,7 @@ pub(crate) struct Upkeep {
 impl Default for Upkeep {
     fn default() -> Upkeep {
         Upkeep {
+            tick_at: Time(0),
             shown_at: None,
             asked: None,
             stuck_at: Time(0),

@@ -60,7 +60,7 @@ fn entry(epoch: Epoch, ts: u64, start: Start) -> Entry {
 fn remote_append(sequence: u64, epoch: Epoch, ts: u64) -> Message {
     let entry = RemoteEntry { index: sequence, id: id(sequence), ts: Timestamp(ts) };
     let (from, upto) = (sequence, sequence + 1);
-    Message::RemoteAppend { epoch, whole: true, from, upto, entries: [entry].into() }
+    Message::RemoteAppend { epoch, whole: true, from, upto, entries: [entry].into(), speaks: false }
 }
 
 fn remote_ack(sequence: u64, epoch: Epoch, ts: u64) -> Message {
@@ -73,7 +73,7 @@ fn ack(epoch: Epoch, len: u64, clock: u64) -> Message {
 
 fn append(epoch: Epoch, from: u64, entries: Vec<Entry>, clock: u64) -> Message {
     let entries = entries.into();
-    Message::Append { epoch, from, entries, clock: Timestamp(clock) }
+    Message::Append { epoch, from, entries, clock: Timestamp(clock), prompt: true }
 }
 
 /// NEW-STATE in one part.

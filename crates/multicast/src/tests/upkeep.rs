@@ -35,7 +35,8 @@ fn acks_are_sent_again_to_a_process_of_another_group_that_restarted() {
     let did = primary.step(Event::Restarted(process(1, 0)));
     let entry = RemoteEntry { index: 0, id: id(1), ts: Timestamp(1) };
     let (epoch, whole, from, upto) = (e1(0), true, 0, 1);
-    let whole = Message::RemoteAppend { epoch, whole, from, upto, entries: [entry].into() };
+    let whole =
+        Message::RemoteAppend { epoch, whole, from, upto, entries: [entry].into(), speaks: false };
     assert_eq!(did, [Did::Sent(process(1, 0), whole)]);
     assert_eq!(primary.idle(), [Did::Sent(process(1, 0), remote_ack(0, e1(0), 1))]);
 }
