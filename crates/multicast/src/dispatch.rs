@@ -90,12 +90,18 @@ impl PrimCast {
             Message::Final { id, ts, delivered } => self.on_final(id, ts, delivered, out),
             Message::Pull(id) => self.on_pull(from, id, out),
             Message::Stable { delivered, except } => self.on_stable(from, delivered, &except),
+            Message::StableFor { groups, delivered, except } if ours => {
+                self.on_stable(from, delivered, &except);
+                self.pass_on_stable(from, &groups);
+            }
+            Message::Stables(stables) => self.on_stables(from, &stables),
             Message::StableWanted => self.on_stable_wanted(from, out),
             _ if !ours => {} // The rest is said inside a group only.
             Message::RemoteAppend { .. }
             | Message::RemoteAck { .. }
             | Message::RemoteDecided { .. }
             | Message::RemoteWanted
+            | Message::StableFor { .. }
             | Message::Stability(_)
             | Message::Ready(_)
             | Message::Config(_)

@@ -183,6 +183,17 @@ pub struct Part {
     pub end: u64,
 }
 
+/// What a process has said in [`Message::Stable`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct StableOf {
+    /// Which process.
+    pub process: ProcessId,
+    /// As in [`Message::Stable`].
+    pub delivered: Rank,
+    /// As in [`Message::Stable`].
+    pub except: Arc<[MessageId]>,
+}
+
 /// What processes say to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
@@ -394,6 +405,17 @@ pub enum Message {
         /// Those that are not.
         except: Arc<[MessageId]>,
     },
+    /// The same, to the primary that speaks for the sender's group: it passes it on to these groups, and its own.
+    StableFor {
+        /// The other groups that need to know.
+        groups: Dest,
+        /// As in [`Message::Stable`].
+        delivered: Rank,
+        /// As in [`Message::Stable`].
+        except: Arc<[MessageId]>,
+    },
+    /// What others have said in [`Message::Stable`], passed on.
+    Stables(Arc<[StableOf]>),
     /// Which are? From one that keeps an entry for the receiver, which may never have held it.
     StableWanted,
     /// What you lack I no longer hold: ask for a snapshot.

@@ -6,7 +6,6 @@ use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
 use crate::process::{ClockSource, Mutation, PrimCast, Role};
 use crate::relay::AHEAD;
 use crate::stream::Stream;
-use crate::upkeep::TELL_AT;
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -137,7 +136,7 @@ impl PrimCast {
         }
         if self.untold.len() >= self.upkeep.tell_at {
             self.truncate_delivered(now, out);
-            self.upkeep.tell_at = self.untold.len() + TELL_AT; // What the owner holds back stays.
+            self.upkeep.tell_at = self.untold.len() + self.tell_at(); // What the owner holds back stays.
         }
         self.raise_safe_ts(clock);
         self.catch_up();

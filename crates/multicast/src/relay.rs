@@ -22,12 +22,12 @@
 //! Each group chooses for itself: a primary says with its stream whether it speaks for its group.
 
 use crate::clocks::quorum;
-use crate::message::{Epoch, Message, Timestamp};
+use crate::message::{Dest, Epoch, Message, StableOf, Timestamp};
 use crate::others::ENTRIES_MAX;
 use crate::process::{Mutation, PrimCast, Role, Speakers};
 use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token};
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How far a follower keeps its clock ahead of its primary's. A new primary starts from there.
@@ -53,6 +53,8 @@ pub(crate) struct Relay {
     pub all_to: BTreeSet<ProcessId>,
     /// Which followers are asked for prompt ACKs; if none, the first ones.
     prompt: SmallVec<[NodeId; 4]>,
+    /// Whose word of what is stable is to be passed on, by group that needs to know.
+    stables: BTreeMap<GroupId, BTreeSet<ProcessId>>,
     /// As a follower: when what was appended is acknowledged, if nobody waits for it.
     later: Option<Time>,
 }
@@ -88,7 +90,8 @@ impl PrimCast {
 
     /// A new epoch: all is to be told again.
     pub(crate) fn start_relay(&mut self) {
-        self.relay = Relay::default();
+        let stables = std::mem::take(&mut self.relay.stables);
+        self.relay = Relay { stables, ..Relay::default() };
         if self.speaks() {
             self.relay.all_to = self.peers().collect();
         }
@@ -118,6 +121,7 @@ impl PrimCast {
         if !self.speaks() {
             return;
         }
+        self.tell_stables(out);
         for peer in std::mem::take(&mut self.relay.all_to) {
             self.relay_all(peer, out);
         }
@@ -185,6 +189,68 @@ impl PrimCast {
             }
         }
         finals.iter().for_each(|(id, ts, delivered)| self.on_final(*id, *ts, *delivered, out));
+    }
+
+    /// Says what is stable here by way of the primary that speaks for our group; whether there is such a way. Not without
+    /// disks: what is passed on does not tell from which life it is.
+    pub(crate) fn tells_through_primary(
+        &mut self,
+        message: &Message,
+        groups: &[GroupId],
+        out: &mut Outbox<Self>,
+    ) -> bool {
+        if self.options.speakers == Speakers::All || !self.stands() || self.keeps_nothing() {
+            return false;
+        }
+        let groups: Dest = groups.iter().copied().filter(|group| *group != self.me.group).collect();
+        match message {
+            Message::Stable { delivered, except } if self.role == Role::Follower => {
+                let (delivered, except) = (*delivered, except.clone());
+                let message = Message::StableFor { groups, delivered, except };
+                out.send(self.leader_of(self.e_cur), message);
+            }
+            _ => self.pass_on_stable(self.me, &groups),
+        }
+        true
+    }
+
+    /// A member of our group has said what is stable there.
+    pub(crate) fn pass_on_stable(&mut self, whose: ProcessId, groups: &[GroupId]) {
+        if self.speaks() {
+            for group in groups.iter().chain([&self.me.group]) {
+                self.relay.stables.entry(*group).or_default().insert(whose);
+            }
+        }
+    }
+
+    /// A primary has passed on what members of its group have said, or, to its followers, what anybody has.
+    pub(crate) fn on_stables(&mut self, from: ProcessId, stables: &[StableOf]) {
+        for StableOf { process, delivered, except } in stables {
+            let known = self.members.contains(process.group, process.node);
+            let may_say = process.group == from.group || from.group == self.me.group;
+            if *process != self.me && known && may_say {
+                self.on_stable(*process, *delivered, except);
+                if from.group != self.me.group {
+                    self.pass_on_stable(*process, &[]);
+                }
+            }
+        }
+    }
+
+    fn tell_stables(&mut self, out: &mut Outbox<Self>) {
+        for (group, whose) in std::mem::take(&mut self.relay.stables) {
+            let said = whose.into_iter().filter_map(|process| {
+                let other = (process != self.me).then_some(process);
+                let (delivered, except) = self.truncation.told_by(other)?.parts();
+                Some(StableOf { process, delivered, except })
+            });
+            let message = Message::Stables(said.collect());
+            if group == self.me.group {
+                self.peers().for_each(|peer| out.send(peer, message.clone()));
+            } else {
+                self.listeners(group).into_iter().for_each(|to| out.send(to, message.clone()));
+            }
+        }
     }
 
     /// As a follower of a primary that speaks for us, which has reached `clock`: ours is ahead of it by `least`, or by

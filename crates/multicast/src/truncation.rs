@@ -27,6 +27,7 @@ use crate::upkeep::{RETRY, STUCK_AT_ONCE};
 use meridian_core::{ClientId, GroupId, MessageId, Outbox, Position, ProcessId, Time};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// How much a process keeps and names. The same at all processes of a group, or nearly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,6 +65,11 @@ impl Told {
     /// Whether a message with this final rank is durably delivered and applied there.
     pub fn covers(&self, rank: Rank) -> bool {
         rank <= self.delivered && !self.except.contains(&rank.1)
+    }
+
+    /// Rank and exceptions.
+    pub fn parts(&self) -> (Rank, Arc<[MessageId]>) {
+        (self.delivered, self.except.iter().copied().collect())
     }
 
     fn message(&self) -> Message {
@@ -108,6 +114,11 @@ impl Truncation {
     /// Whether `process` has durably delivered the message with this final rank.
     pub fn has(&self, process: ProcessId, rank: Rank) -> bool {
         self.stable.get(&process).is_some_and(|told| told.covers(rank))
+    }
+
+    /// What `process` has said; what we have if it is `None`.
+    pub fn told_by(&self, process: Option<ProcessId>) -> Option<&Told> {
+        process.map_or(self.told.as_ref(), |process| self.stable.get(&process))
     }
 
     /// A message was delivered that went to this other group, too.
@@ -202,6 +213,9 @@ impl PrimCast {
         }
         let message = told.message();
         self.truncation.told = Some(told);
+        if self.tells_through_primary(&message, &groups, out) {
+            return;
+        }
         for process in groups.into_iter().flat_map(|group| self.processes(group)) {
             if process != self.me {
                 out.send(process, message.clone());

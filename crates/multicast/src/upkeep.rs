@@ -3,7 +3,7 @@
 use crate::done::Known;
 use crate::epoch::ELECTION_TIMEOUT;
 use crate::message::{Message, Start};
-use crate::process::{Of, PrimCast, Role};
+use crate::process::{Of, PrimCast, Role, Speakers};
 use meridian_core::{MessageId, Outbox, ProcessId, Time, Token};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,9 @@ const HEARTBEAT: Duration = Duration::from_millis(250);
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
 /// So many deliveries are told before a second has passed, so that `T` stays short when they are many.
-pub(crate) const TELL_AT: usize = 1024;
+const TELL_AT: usize = 1024;
+/// The same where it travels with other things, by way of a primary.
+const TELL_NEAR_AT: usize = 256;
 
 /// How many stuck messages are asked about at a time, and about how many bytes of them are sent: the first
 /// ones hold up all others. When a primary dies, thousands may be stuck that were on their way to it.
@@ -69,6 +71,14 @@ impl Default for Upkeep {
 }
 
 impl PrimCast {
+    /// After how many deliveries they are told.
+    pub(crate) fn tell_at(&self) -> usize {
+        match self.options.speakers {
+            Speakers::All => TELL_AT,
+            Speakers::Primary => TELL_NEAR_AT,
+        }
+    }
+
     pub(crate) fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
         if self.memory.lost {
             self.transfers_tick(now, out);
