@@ -214,7 +214,11 @@ impl Log {
             let slot = self.slots.pop_back().expect("longer than len, which is at least base");
             let id = slot.entry.start.id;
             assert!(!slot.delivered, "L2: {id} was delivered and is cut off");
-            self.queue.remove((slot.bound, id), &slot.entry.start.touches);
+            self.queue.remove(
+                (slot.bound, id),
+                self.base + self.slots.len() as u64,
+                &slot.entry.start.touches,
+            );
             self.index.remove(&id);
             self.bytes -= cost(&slot.entry);
             dropped.push(slot);
@@ -234,7 +238,7 @@ impl Log {
         let (old, id) = (slot.bound, slot.entry.start.id);
         if ts > old && !slot.delivered {
             slot.bound = ts;
-            queue.raise((old, id), (ts, id), &slot.entry.start.touches);
+            queue.raise((old, id), (ts, id), index, &slot.entry.start.touches);
         }
     }
 
@@ -284,7 +288,7 @@ impl Log {
         let (slot, queue) = self.parts_mut(index);
         slot.delivered = true;
         slot.locals = Locals::new();
-        queue.remove((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
+        queue.remove((slot.bound, slot.entry.start.id), index, &slot.entry.start.touches);
     }
 
     /// Drops the slot at `base`.

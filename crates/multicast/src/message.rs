@@ -183,6 +183,19 @@ pub struct Part {
     pub end: u64,
 }
 
+/// A local timestamp that another group has decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RelayedLocal {
+    /// Where the message stands in the sender's `T`.
+    pub index: u64,
+    /// The message.
+    pub id: MessageId,
+    /// Which group.
+    pub group: GroupId,
+    /// Its timestamp.
+    pub ts: Timestamp,
+}
+
 /// What a process has said in [`Message::Stable`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StableOf {
@@ -275,7 +288,7 @@ pub enum Message {
         /// No entry after those has a timestamp at or below this one.
         clock: Timestamp,
         /// Local timestamps that other groups have decided.
-        locals: Arc<[(GroupId, MessageId, Timestamp)]>,
+        locals: Arc<[RelayedLocal]>,
         /// Final timestamps, and whether it has delivered those messages: all of several groups in the linearizable
         /// order, otherwise those of which the receiver may have missed the local ones.
         finals: Arc<[(MessageId, Timestamp, bool)]>,

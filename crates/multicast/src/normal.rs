@@ -177,7 +177,7 @@ impl PrimCast {
         if several {
             for (group, ts) in self.remote.take(id).into_iter().flat_map(|early| early.locals) {
                 self.log.local_ts(index, group, ts);
-                self.relay_local(group, id, ts);
+                self.relay_local(index, group, ts);
             }
             self.share_from(index);
         }
@@ -439,6 +439,7 @@ impl PrimCast {
         {
             self.raise_clock(ts, out);
             self.log.decide(index, ts);
+            self.relay_final(id, ts);
         }
     }
 
@@ -519,6 +520,7 @@ impl PrimCast {
             if linearizable && several && !self.is_settled(index, rank.0) {
                 self.tell_ready(index, &mut ready);
             } else {
+                self.assert_free(index, rank.0);
                 self.hand_up(index, rank.0, out);
             }
         }
@@ -538,13 +540,17 @@ impl PrimCast {
     }
 
     /// # Panics
-    /// P3: if one that conflicts with it is before it.
-    pub(crate) fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
-        self.relay_delivered(index, ts);
+    /// P3: if one that conflicts with the entry at `index` is before it.
+    pub(crate) fn assert_free(&self, index: u64, ts: Timestamp) {
         if let (Mutation::Correct, Some(slot)) = (self.mutation, self.log.get(index)) {
             let Start { id, touches, .. } = &*slot.entry.start;
             assert!(self.log.queue().is_free((ts, *id), touches), "P3: {id} before others");
         }
+    }
+
+    /// Delivers an entry that is free.
+    pub(crate) fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
+        self.relay_delivered(index, ts);
         let delivery = self.deliver(index, ts);
         let id = delivery.start.id;
         out.output(Output::Deliver(delivery));

@@ -208,7 +208,7 @@ impl PrimCast {
             match self.log.find_near(id, ours) {
                 Some(index) => {
                     self.log.local_ts(index, group, ts);
-                    self.relay_local(group, id, ts);
+                    self.relay_local(index, group, ts);
                 }
                 None => self.remote.early_local(id, group, ts),
             }

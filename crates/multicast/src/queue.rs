@@ -52,20 +52,30 @@ impl Run {
         fits
     }
 
-    fn place(&self, rank: Rank) -> Option<usize> {
-        match self.ranks.front() {
-            Some((first, _)) if *first == rank => Some(0),
-            _ => self.ranks.binary_search_by(|(other, _)| other.cmp(&rank)).ok(),
-        }
+    fn is_first(&self, rank: Rank) -> bool {
+        self.ranks.front().is_some_and(|(first, _)| *first == rank)
     }
 
     fn index(&self, rank: Rank) -> Option<u64> {
-        self.ranks[self.place(rank)?].1
+        let at = self.ranks.binary_search_by(|(other, _)| other.cmp(&rank)).ok()?;
+        self.ranks[at].1
     }
 
-    fn take_out(&mut self, rank: Rank) -> Option<u64> {
-        let at = self.place(rank)?;
-        let index = self.ranks[at].1.take()?;
+    /// Where an entry stands: mostly those of `T` stand one behind the other, from the first.
+    fn place(&self, rank: Rank, index: u64) -> Option<usize> {
+        let (_, first) = self.first()?;
+        let guess = usize::try_from(index.wrapping_sub(first)).ok();
+        let there = |at: &usize| self.ranks.get(*at).is_some_and(|(other, _)| *other == rank);
+        let found = || self.ranks.binary_search_by(|(other, _)| other.cmp(&rank)).ok();
+        guess.filter(there).or_else(found)
+    }
+
+    /// Whether the entry was there.
+    fn take_out(&mut self, rank: Rank, index: u64) -> bool {
+        let Some(at) = self.place(rank, index) else { return false };
+        if self.ranks[at].1.take().is_none() {
+            return false;
+        }
         self.gone += 1;
         while self.ranks.pop_front_if(|(_, index)| index.is_none()).is_some()
             || self.ranks.pop_back_if(|(_, index)| index.is_none()).is_some()
@@ -76,7 +86,7 @@ impl Run {
             self.ranks.retain(|(_, index)| index.is_some()); // The first one stays for long.
             self.gone = 0;
         }
-        Some(index)
+        true
     }
 
     /// Those after `after`.
@@ -147,10 +157,14 @@ impl Queue {
             .take_while(move |(rank, _)| before.is_none_or(|before| *rank < before))
     }
 
-    /// Takes an entry out; its index.
-    fn take_out(&mut self, rank: Rank) -> Option<u64> {
-        let taken = self.proposed.take_out(rank).or_else(|| self.raised.take_out(rank));
-        taken.or_else(|| self.strays.remove(&rank))
+    /// Takes an entry out; whether it was there.
+    fn take_out(&mut self, rank: Rank, index: u64) -> bool {
+        if self.raised.is_first(rank) {
+            return self.raised.take_out(rank, index);
+        }
+        self.proposed.take_out(rank, index)
+            || self.raised.take_out(rank, index)
+            || self.strays.remove(&rank).is_some()
     }
 
     /// The index of the entry with this rank.
@@ -181,8 +195,8 @@ impl Queue {
     }
 
     /// Takes out an entry: it is delivered, or cut off.
-    pub fn remove(&mut self, rank: Rank, touches: &Touches) {
-        self.take_out(rank);
+    pub fn remove(&mut self, rank: Rank, index: u64, touches: &Touches) {
+        self.take_out(rank, index);
         if self.keyed {
             self.work.remove(&rank);
             self.take(rank, None, touches);
@@ -190,8 +204,10 @@ impl Queue {
     }
 
     /// The entry at `old` has a higher bound now.
-    pub fn raise(&mut self, old: Rank, new: Rank, touches: &Touches) {
-        let Some(index) = self.take_out(old) else { return };
+    pub fn raise(&mut self, old: Rank, new: Rank, index: u64, touches: &Touches) {
+        if !self.take_out(old, index) {
+            return;
+        }
         if self.keyed {
             self.take(old, Some(new), touches);
             if self.work.remove(&old) {
@@ -293,15 +309,15 @@ mod tests {
         queue.insert(rank(4), 4, &Touches::All);
         queue.insert(rank(5), 5, &a);
         assert!(queue.is_free(rank(2), &b) && !queue.is_free(rank(3), &both));
-        queue.remove(rank(2), &b);
+        queue.remove(rank(2), 2, &b);
         assert_eq!(looked_at(&mut queue), [3]);
         assert!(!queue.is_free(rank(3), &both), "1 is before it");
-        queue.raise(rank(1), rank(7), &a);
+        queue.raise(rank(1), rank(7), 1, &a);
         assert_eq!(looked_at(&mut queue), [3]);
         assert!(queue.is_free(rank(3), &both));
         assert!(!queue.is_free(rank(4), &Touches::All) && !queue.is_free(rank(5), &a));
-        queue.remove(rank(3), &both);
-        queue.raise(rank(4), rank(6), &Touches::All);
+        queue.remove(rank(3), 3, &both);
+        queue.raise(rank(4), rank(6), 4, &Touches::All);
         assert_eq!(looked_at(&mut queue), [5]);
         assert!(queue.is_free(rank(5), &a) && !queue.is_free(rank(7), &a));
     }
@@ -314,7 +330,7 @@ mod tests {
         (1..=100_000).for_each(|n| {
             queue.insert(rank(n), n, &touches(n));
             if n > 10 {
-                queue.remove(rank(n - 5), &touches(n - 5));
+                queue.remove(rank(n - 5), n - 5, &touches(n - 5));
             }
         });
         assert_eq!((queue.len(), queue.first()), (10, Some((rank(1), 1))));
@@ -329,11 +345,11 @@ mod tests {
         queue.insert(rank(2), 2, &Touches::keys([1]));
         queue.insert(rank(3), 3, &Touches::All);
         assert!(!queue.is_free(rank(2), &Touches::keys([1])));
-        queue.remove(rank(1), &Touches::All);
+        queue.remove(rank(1), 1, &Touches::All);
         assert_eq!(looked_at(&mut queue), [2]);
         assert!(queue.is_free(rank(2), &Touches::keys([1])));
         assert!(!queue.is_free(rank(3), &Touches::All));
-        queue.remove(rank(2), &Touches::keys([1]));
+        queue.remove(rank(2), 2, &Touches::keys([1]));
         assert!(queue.is_free(rank(3), &Touches::All));
     }
 }

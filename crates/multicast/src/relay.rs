@@ -22,7 +22,7 @@
 //! Each group chooses for itself: a primary says with its stream whether it speaks for its group.
 
 use crate::clocks::quorum;
-use crate::message::{Dest, Epoch, Message, StableOf, Timestamp};
+use crate::message::{Dest, Epoch, Message, RelayedLocal, StableOf, Timestamp};
 use crate::others::ENTRIES_MAX;
 use crate::process::{Mutation, PrimCast, Role, Speakers};
 use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token};
@@ -46,7 +46,7 @@ pub(crate) struct Relay {
     /// Who of them is to be told again.
     pub told_again: BTreeSet<ProcessId>,
     /// Decided by other groups, and not relayed yet.
-    locals: Vec<(GroupId, MessageId, Timestamp)>,
+    locals: Vec<RelayedLocal>,
     /// Final here: whether delivered, too.
     finals: Vec<(MessageId, Timestamp, bool)>,
     /// Which followers may have missed what was relayed.
@@ -97,10 +97,20 @@ impl PrimCast {
         }
     }
 
-    /// A local timestamp of another group is decided.
-    pub(crate) fn relay_local(&mut self, group: GroupId, id: MessageId, ts: Timestamp) {
+    /// The local timestamp of the entry at `index` in another group is decided.
+    pub(crate) fn relay_local(&mut self, index: u64, group: GroupId, ts: Timestamp) {
+        if self.speaks()
+            && let Some(slot) = self.log.get(index)
+        {
+            let id = slot.entry.start.id;
+            self.relay.locals.push(RelayedLocal { index, id, group, ts });
+        }
+    }
+
+    /// A final timestamp is known that did not come from local ones.
+    pub(crate) fn relay_final(&mut self, id: MessageId, ts: Timestamp) {
         if self.speaks() {
-            self.relay.locals.push((group, id, ts));
+            self.relay.finals.push((id, ts, false));
         }
     }
 
@@ -138,7 +148,7 @@ impl PrimCast {
     /// All that is known of messages that `peer` may not have delivered.
     fn relay_all(&self, peer: ProcessId, out: &mut Outbox<Self>) {
         let (mut locals, mut finals) = (Vec::new(), Vec::new());
-        for (_, slot) in self.log.iter_from(0) {
+        for (index, slot) in self.log.iter_from(0) {
             let (id, rank) = (slot.entry.start.id, (slot.bound, slot.entry.start.id));
             if slot.delivered && self.truncation.has(peer, rank) {
                 continue;
@@ -147,7 +157,9 @@ impl PrimCast {
                 Some(ts) => finals.push((id, ts, slot.delivered)),
                 None => {
                     let others = slot.locals.iter().filter(|(group, _)| *group != self.me.group);
-                    locals.extend(others.map(|(group, ts)| (*group, id, *ts)));
+                    let of =
+                        |&(group, ts): &(GroupId, Timestamp)| RelayedLocal { index, id, group, ts };
+                    locals.extend(others.map(of));
                 }
             }
         }
@@ -168,7 +180,7 @@ impl PrimCast {
         now: Time,
         from: ProcessId,
         (epoch, len, clock): (Epoch, u64, Timestamp),
-        locals: &[(GroupId, MessageId, Timestamp)],
+        locals: &[RelayedLocal],
         finals: &[(MessageId, Timestamp, bool)],
         out: &mut Outbox<Self>,
     ) {
@@ -180,8 +192,8 @@ impl PrimCast {
                 self.stay_ahead(clock, 0, out);
             }
         }
-        for (group, id, ts) in locals.iter().copied() {
-            if let Some(index) = self.log.find(id) {
+        for RelayedLocal { index, id, group, ts } in locals.iter().copied() {
+            if let Some(index) = self.log.find_near(id, Some(index)) {
                 self.log.local_ts(index, group, ts);
             } else if self.done.known(id) == crate::done::Known::No {
                 self.remote.come(id, group, now);
