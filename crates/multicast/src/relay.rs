@@ -35,7 +35,7 @@ pub(crate) const AHEAD: u64 = 1024;
 
 /// How long a follower that is not asked to be prompt waits before it acknowledges: many round trips, and no time
 /// to whoever waits when a prompt one has died.
-const ACK_DELAY: Duration = Duration::from_millis(2);
+pub(crate) const ACK_DELAY: Duration = Duration::from_millis(2);
 const ACK_TOKEN: Token = Token(1);
 
 /// What a primary that speaks for its group still has to say.

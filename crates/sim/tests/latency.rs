@@ -258,6 +258,17 @@ fn linearizable_order_takes_three_steps_everywhere() {
     }
 }
 
+/// Fewer messages for one step inside the group, and another one at followers.
+#[test]
+fn primcast_whose_primaries_speak_takes_four_steps_at_primaries_and_five_at_followers() {
+    for sizes in [[3, 3, 3], [1, 3, 5], [5, 5, 5]] {
+        assert_eq!(collision_free(&near(), &sizes, as_it_is), Latency::steps(4, 5), "{sizes:?}");
+    }
+    let bound = Latency::steps(6, 7);
+    let worst = failure_free(&near(), bound);
+    assert!(worst.reaches(bound), "{worst:?}");
+}
+
 /// Section 4.6.2.
 #[test]
 fn white_box_takes_three_steps_at_leaders_and_four_at_followers() {

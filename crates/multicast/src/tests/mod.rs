@@ -8,6 +8,7 @@ mod found;
 mod members;
 mod memory;
 mod normal;
+mod relay;
 mod skeen;
 mod truncation;
 mod upkeep;
@@ -15,7 +16,7 @@ mod upkeep;
 use crate::message::{
     Command, Entry, Epoch, Message, Output, Part, Record, RemoteEntry, Start, Timestamp, Touches,
 };
-use crate::process::{Groups, PrimCast, Role};
+use crate::process::{Groups, Options, PrimCast, Role};
 use crate::upkeep::{TICK, TICK_TOKEN};
 use bytes::Bytes;
 use meridian_core::{
@@ -173,21 +174,28 @@ struct Net {
     away: BTreeSet<ProcessId>,
     wire: VecDeque<(ProcessId, ProcessId, Message)>,
     told: Vec<(ProcessId, Output)>,
+    /// Who sent something to whom.
+    spoke: BTreeSet<(ProcessId, ProcessId)>,
 }
 
 impl Net {
     /// Groups of these sizes, each of which has its first primary.
     fn settled(sizes: &[u16]) -> Net {
+        Net::settled_with(sizes, Options::default())
+    }
+
+    fn settled_with(sizes: &[u16], options: Options) -> Net {
         let ids = || (0..).zip(sizes);
         let nodes = |(group, size): (u16, &u16)| {
             (GroupId(group), (0..*size).map(|n| process(group, n).node).collect())
         };
         let groups: Arc<BTreeMap<_, _>> = Arc::new(ids().map(nodes).collect());
         let of = |(group, size): (u16, &u16)| (0..*size).map(move |n| process(group, n));
-        let one = |me| (me, One { process: PrimCast::new(me, groups.clone()), now: Time(0) });
+        let make = |me| PrimCast::new(me, groups.clone()).with_options(options);
+        let one = |me| (me, One { process: make(me), now: Time(0) });
         let all: BTreeMap<_, _> = ids().flat_map(of).map(one).collect();
         let (away, wire, told) = (BTreeSet::new(), VecDeque::new(), Vec::new());
-        let mut net = Net { all, away, wire, told };
+        let mut net = Net { all, away, wire, told, spoke: BTreeSet::new() };
         let everybody: Vec<_> = net.all.keys().copied().collect();
         everybody.into_iter().for_each(|me| net.step(me, Event::Started));
         net.run_for(Duration::from_secs(3));
@@ -208,6 +216,7 @@ impl Net {
         for did in self.all.get_mut(&me).unwrap().step(event) {
             match did {
                 Did::Sent(to, message) if !self.away.contains(&me) => {
+                    self.spoke.insert((me, to));
                     self.wire.push_back((me, to, message));
                 }
                 Did::Sent(..) | Did::Persisted(_) | Did::Noted(_) => {}

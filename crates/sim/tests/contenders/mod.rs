@@ -3,7 +3,7 @@
 
 use meridian_baselines::{FastCast, WhiteBox, fast_cast, white_box};
 use meridian_core::{GroupId, NodeId, ProcessId};
-use meridian_multicast::{ClockSource, Groups, Options, Order, PrimCast, Protocol};
+use meridian_multicast::{ClockSource, Groups, Options, Order, PrimCast, Protocol, Speakers};
 use meridian_sim::Setup;
 use meridian_sim::plain::Subjects;
 use meridian_sim::replica::subjects;
@@ -39,6 +39,15 @@ pub fn linearizable() -> Contender<PrimCast> {
 pub fn hybrid() -> Contender<PrimCast> {
     let make = |me, groups| {
         let options = Options { clock: ClockSource::Hybrid, ..Options::default() };
+        PrimCast::new(me, groups).with_options(options)
+    };
+    Contender { make, ..primcast() }
+}
+
+/// PrimCast with groups whose primary speaks for them.
+pub fn near() -> Contender<PrimCast> {
+    let make = |me, groups| {
+        let options = Options { speakers: Speakers::Primary, ..Options::default() };
         PrimCast::new(me, groups).with_options(options)
     };
     Contender { make, ..primcast() }
