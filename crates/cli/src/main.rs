@@ -20,6 +20,7 @@ mod nodes;
 mod server;
 mod signals;
 mod sim;
+mod speakers;
 mod status;
 
 use clap::{Parser, Subcommand};

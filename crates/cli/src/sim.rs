@@ -6,9 +6,10 @@
 mod paxos;
 
 use crate::output;
+use crate::speakers::SpeakersArg;
 use anyhow::bail;
 use clap::{Args, Subcommand, ValueEnum};
-use meridian_multicast::Options;
+use meridian_multicast::{Options, Speakers};
 use meridian_sim::Entry;
 use meridian_sim::search::{Ran, Short};
 use meridian_sim::trial::{ClockSource, Failure, Mutation, Order, Report, Trial, run as run_trial};
@@ -71,6 +72,9 @@ pub struct MulticastArgs {
     /// Where timestamps come from
     #[arg(long)]
     clock: Option<ClockArg>,
+    /// Who of each group speaks with other groups
+    #[arg(long)]
+    speakers: Option<SpeakersArg>,
     /// How many groups there are
     #[arg(long, value_name = "G", requires = "replicas",
         value_parser = clap::value_parser!(u16).range(1..))]
@@ -143,8 +147,9 @@ impl MulticastArgs {
 
     fn short(&self) -> Short {
         let order = self.order().unwrap_or(Order::Linearizable);
-        let options =
-            Options { order, clock: self.clock().unwrap_or_default(), ..Options::default() };
+        let clock = self.clock().unwrap_or_default();
+        let speakers = self.speakers.map(Speakers::from).unwrap_or_default();
+        let options = Options { order, clock, speakers };
         let short = Short::new(self.sizes(), options, self.plant.unwrap_or(Mutation::Correct));
         if self.trace { short.traced() } else { short }
     }
@@ -156,6 +161,7 @@ impl MulticastArgs {
         Trial {
             order: order.or(trial.order),
             clock: clock.or(trial.clock),
+            speakers: self.speakers.map(Speakers::from).or(trial.speakers),
             sizes: self.sizes().or(trial.sizes),
             trace: self.trace,
             ..trial
@@ -176,6 +182,7 @@ impl MulticastArgs {
         let name = |value: &str| value.to_lowercase();
         add("order", self.order.map(|order| name(&format!("{order:?}"))));
         add("clock", self.clock.map(|clock| name(&format!("{clock:?}"))));
+        add("speakers", self.speakers.map(|speakers| name(&format!("{speakers:?}"))));
         add("groups", self.groups.map(|groups| groups.to_string()));
         add("replicas", self.replicas.map(|replicas| replicas.to_string()));
         add("plant", self.plant.map(|mutation| format!("{mutation:?}")));

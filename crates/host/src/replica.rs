@@ -21,7 +21,7 @@ use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
 use meridian_fs::{Answer, Ino, Operation, Partition, Query, Timestamp, Update, Vector};
 use meridian_multicast::{
-    self as multicast, Config, Delivery, Options, Order, PrimCast, Role, Start, Touches,
+    self as multicast, Config, Delivery, Options, Order, PrimCast, Role, Speakers, Start, Touches,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -117,7 +117,12 @@ impl Replica {
             DeliveryOrder::Sequential => Order::Sequential,
             DeliveryOrder::Linearizable => Order::Linearizable,
         };
-        let options = Options { order, ..Options::default() };
+        // Those of a region's own group are near each other; the global one's are not.
+        let speakers = match group {
+            GroupId::GLOBAL => Speakers::All,
+            _ => Speakers::Primary,
+        };
+        let options = Options { order, speakers, ..Options::default() };
         let mut multicast = multicast.with_options(options);
         multicast.handled(Position(0));
         Replica {

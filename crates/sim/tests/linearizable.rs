@@ -4,7 +4,9 @@
 use meridian_core::{ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
 use meridian_multicast::process::Groups;
 use meridian_multicast::skeen::{Skeen, Variant};
-use meridian_multicast::{Mutation, Options, Order, PrimCast, Protocol, Start, Timestamp, Touches};
+use meridian_multicast::{
+    Mutation, Options, Order, PrimCast, Protocol, Speakers, Start, Timestamp, Touches,
+};
 use meridian_sim::checkers::{End, check_agreement, check_prefix, check_real_time};
 use meridian_sim::search::{Cluster, Links, Manner, judge, judge_real_time};
 use meridian_sim::{Entry, History, each_seed};
@@ -20,7 +22,10 @@ fn skeen(groups: usize, variant: Variant) -> Cluster<Skeen> {
 
 /// Each group has its primary.
 fn primcast(sizes: &[u16], order: Order) -> Cluster<PrimCast> {
-    let options = Options { order, ..Options::default() };
+    primcast_with(sizes, Options { order, ..Options::default() })
+}
+
+fn primcast_with(sizes: &[u16], options: Options) -> Cluster<PrimCast> {
     let make = |me, groups: &Groups| PrimCast::new(me, groups.clone()).with_options(options);
     Cluster::new(sizes, 2, make).settle(Duration::from_secs(3))
 }
@@ -335,6 +340,14 @@ fn no_random_run_breaks_linearizable_order_of_groups() {
     nothing_breaks(&cluster, FIFO, 320_000..321_500);
     let cluster = primcast(&[3, 1, 2, 3, 1], Order::Linearizable);
     nothing_breaks(&cluster, FIFO, 330_000..331_500);
+}
+
+#[test]
+fn no_random_run_breaks_linearizable_order_of_groups_whose_primaries_speak() {
+    let order = Order::Linearizable;
+    let options = Options { order, speakers: Speakers::Primary, ..Options::default() };
+    nothing_breaks(&primcast_with(&[3; 3], options), FIFO, 340_000..341_500);
+    nothing_breaks(&primcast_with(&[3, 1, 2, 3, 1], options), FIFO, 350_000..351_500);
 }
 
 /// A planted bug: pairs of messages are in order, chains are not.

@@ -16,8 +16,9 @@ mod figures;
 mod layout;
 
 use crate::output::{self, Row};
+use crate::speakers::SpeakersArg;
 use anyhow::ensure;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use client::{PAYLOAD_MIN, Part};
 use cluster::{Outcome, Protocol, Setup};
 use hdrhistogram::Histogram;
@@ -67,25 +68,6 @@ Examples:
     /// One replica of `endure`, which starts it
     #[command(hide = true)]
     Replica,
-}
-
-/// Who of a group speaks with other groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum SpeakersArg {
-    /// All its members: three steps to each delivery
-    All,
-    /// Its primary, which relays to the others: fewer messages, two steps inside a group more
-    Primary,
-}
-
-impl From<SpeakersArg> for Speakers {
-    fn from(speakers: SpeakersArg) -> Speakers {
-        match speakers {
-            SpeakersArg::All => Speakers::All,
-            SpeakersArg::Primary => Speakers::Primary,
-        }
-    }
 }
 
 /// Who speaks if nothing is said: where a step inside a group costs next to nothing, its primary.

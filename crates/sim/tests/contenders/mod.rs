@@ -71,6 +71,11 @@ pub fn fast_cast() -> Contender<FastCast> {
     }
 }
 
+/// FastCast with as few rounds of consensus as will do.
+pub fn lean() -> Contender<FastCast> {
+    Contender { make: |me, groups| FastCast::new(me, groups).lean(), ..fast_cast() }
+}
+
 /// FastCast without its fast path.
 pub fn classic() -> Contender<FastCast> {
     Contender { make: |me, groups| FastCast::new(me, groups).without_fast_path(), ..fast_cast() }

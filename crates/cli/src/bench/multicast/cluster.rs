@@ -43,8 +43,10 @@ pub enum Protocol {
     Linearizable,
     /// White-Box
     WhiteBox,
-    /// FastCast
+    /// FastCast, as published
     Fastcast,
+    /// FastCast with fewer rounds of consensus than published: one moves the clock for many messages
+    FastcastLean,
     /// Skeen's algorithm; for one replica in each group
     Skeen,
 }
@@ -62,6 +64,7 @@ impl Protocol {
             Protocol::Linearizable => "Linearizable",
             Protocol::WhiteBox => "White-Box",
             Protocol::Fastcast => "FastCast",
+            Protocol::FastcastLean => "FastCast, lean",
             Protocol::Skeen => "Skeen",
         }
     }
@@ -136,6 +139,11 @@ pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result
         Protocol::Fastcast => {
             let ways = Ways { leads: FastCast::leads, refused: |_| None };
             run_with(setup, |me, groups| FastCast::new(me, groups.clone()), ways, progress).await
+        }
+        Protocol::FastcastLean => {
+            let ways = Ways { leads: FastCast::leads, refused: |_| None };
+            let make = |me, groups: &Groups| FastCast::new(me, groups.clone()).lean();
+            run_with(setup, make, ways, progress).await
         }
         Protocol::Skeen => {
             ensure!(setup.replicas == 1, "Skeen's algorithm is for groups of one: --replicas 1");
