@@ -47,6 +47,8 @@
 //! - **Nobody is primary at the start.** The first process of a group opens its first epoch like any
 //!   later one, so a primary that lost its memory never goes on in an epoch that others know.
 //! - **A process asks before it stands for primary**: unless a quorum misses the primary too, it does not.
+//! - **A group may speak through its primary** ([`Speakers::Primary`]): fewer messages, and a step or two more inside the
+//!   group; for groups whose members are near each other (docs/decisions/0016).
 //! - **The linearizable order** is not the thesis's, which does not hold for chains of messages: see [`stable`].
 //! - **Conflicts are said by keys** (section 4.4.3; docs/decisions/0010). Messages that conflict with none that is
 //!   undecided are delivered, also while a group cannot be reached; new ones to that group are refused.

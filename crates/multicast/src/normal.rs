@@ -186,6 +186,10 @@ impl PrimCast {
     /// Sends followers what they do not have, as far as their windows allow.
     pub(crate) fn stream(&mut self, out: &mut Outbox<Self>) {
         let mut last: Option<(u64, Arc<[Entry]>)> = None; // Most followers are sent the same.
+        let len = self.log.len();
+        if self.streams.values().all(|stream| stream.next() >= len) {
+            return;
+        }
         let prompt = self.prompt();
         for peer in self.peers() {
             // Who has not been sent NEW-STATE will promise first, or ask.

@@ -107,7 +107,8 @@ impl PrimCast {
         let message = Message::RemoteAck { epoch, len, clock };
         let mut groups = Dest::new();
         let all = self.options.speakers == Speakers::All;
-        for (_, slot) in self.log.iter_from(self.remote_acked).filter(|_| all) {
+        let from = if all { self.remote_acked } else { len };
+        for (_, slot) in self.log.iter_from(from) {
             for group in &slot.entry.start.dest {
                 if *group != self.me.group && !groups.contains(group) {
                     groups.push(*group);

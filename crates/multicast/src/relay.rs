@@ -342,6 +342,9 @@ impl PrimCast {
             Mutation::DecidesAlone => self.log.len(),
             _ => self.decided,
         };
+        if len <= self.relay.told && again.is_empty() && !self.is_linearizable() {
+            return;
+        }
         let news = self.log.iter_from(self.relay.told).take_while(|(index, _)| *index < len);
         for group in news.flat_map(|(_, slot)| &slot.entry.start.dest) {
             if *group != self.me.group && !groups.contains(group) {
