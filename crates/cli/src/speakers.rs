@@ -2,9 +2,10 @@
 
 use clap::ValueEnum;
 use meridian_multicast::Speakers;
+use serde::{Deserialize, Serialize};
 
 /// Who of a group speaks with other groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum SpeakersArg {
     /// All its members: three steps to each delivery
     All,

@@ -7,7 +7,8 @@ use crate::history::Entry;
 use crate::owner::Ask;
 use crate::replica::{Replica, groups_of};
 use crate::trial::{
-    Cluster, all_faults, describe, drawn_limits, forgotten, is_quiet, judge, said, setup,
+    Cluster, all_faults, describe, drawn_limits, drawn_speakers, forgotten, is_quiet, judge, said,
+    setup,
 };
 use crate::workload::{Manner, Workload};
 use crate::world::{Random, World};
@@ -139,6 +140,7 @@ fn changing_world(seed: u64, mutation: Mutation, known: Known) -> Cluster {
     let options = Options { order, ..Options::default() };
     let (manner, limits) = (Manner::drawn(random), drawn_limits(random));
     let sizes = [3, 3];
+    let speakers = drawn_speakers(random, sizes.len());
     let groups = Arc::new(groups_of(&sizes));
     let mut setup = setup(&sizes, options, mutation);
     let later: Vec<_> = processes(&groups_of(&[NODES, NODES, 3]))
@@ -152,7 +154,8 @@ fn changing_world(seed: u64, mutation: Mutation, known: Known) -> Cluster {
             Some(configs) => PrimCast::joining(me, configs.clone()),
             None => PrimCast::new(me, groups.clone()),
         };
-        let process = process.with_options(options).with_limits(limits);
+        let speakers = speakers.get(usize::from(me.group.0)).copied().unwrap_or_default();
+        let process = process.with_options(Options { speakers, ..options }).with_limits(limits);
         Replica::new(process.with_mutation(mutation))
     });
     let mut workload = Workload::new(seed, groups_of(&sizes), manner);
@@ -165,6 +168,7 @@ fn forgetful_world(seed: u64, sizes: &[u16], mutation: Mutation, random: &mut Ra
     let order = if random.random() { Order::Sequential } else { Order::Linearizable };
     let options = Options { order, ..Options::default() };
     let (manner, limits) = (Manner::drawn(random), drawn_limits(random));
+    let speakers = drawn_speakers(random, sizes.len());
     let groups = Arc::new(groups_of(sizes));
     let mut setup = setup(sizes, options, mutation);
     setup.disks = false;
@@ -180,7 +184,9 @@ fn forgetful_world(seed: u64, sizes: &[u16], mutation: Mutation, random: &mut Ra
     setup.make = Box::new(move |me| {
         let life = lives.entry(me).or_default();
         *life += 1;
-        let process = PrimCast::new(me, groups.clone()).with_options(options);
+        let speakers = speakers[usize::from(me.group.0)];
+        let process = PrimCast::new(me, groups.clone());
+        let process = process.with_options(Options { speakers, ..options });
         let process = process.with_limits(limits).with_mutation(mutation);
         Replica::new(process.in_memory(*life))
     });

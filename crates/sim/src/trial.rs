@@ -454,7 +454,7 @@ pub(crate) fn drawn_limits(random: &mut Random) -> Limits {
 }
 
 /// Now all processes of each group, now its primary, now either.
-fn drawn_speakers(random: &mut Random, groups: usize) -> Vec<Speakers> {
+pub(crate) fn drawn_speakers(random: &mut Random, groups: usize) -> Vec<Speakers> {
     let share = [0.0, 0.5, 1.0][random.random_range(0..3)];
     let of = |_| if random.random_bool(share) { Speakers::Primary } else { Speakers::All };
     (0..groups).map(of).collect()

@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::{Cluster, is_quiet, process, setup_of};
 use meridian_core::ProcessId;
-use meridian_multicast::{ClockSource, Mutation, Options, Order};
+use meridian_multicast::{ClockSource, Mutation, Options, Order, Speakers};
 use meridian_sim::replica::groups_of;
 use meridian_sim::workload::{Manner, Senders, Workload};
 use meridian_sim::{Unflushed, World, trial};
@@ -94,7 +94,7 @@ fn sweep(options: Options, victim: ProcessId) -> u32 {
 
 /// The first of a group is its primary, if nothing happens.
 fn sweep_primary(order: Order, clock: ClockSource) {
-    let points = sweep(Options { order, clock, ..Options::default() }, process(0, 0));
+    let points = sweep(Options { order, clock, speakers: Speakers::All }, process(0, 0));
     assert!(points > 100, "only {points} points");
 }
 
@@ -116,6 +116,22 @@ fn primary_in_linearizable_order_with_logical_clocks() {
 #[test]
 fn primary_in_linearizable_order_with_hybrid_clocks() {
     sweep_primary(Order::Linearizable, ClockSource::Hybrid);
+}
+
+#[test]
+fn primary_that_speaks_for_its_group() {
+    let order = Order::Linearizable;
+    let options = Options { order, clock: ClockSource::Logical, speakers: Speakers::Primary };
+    let points = sweep(options, process(0, 0));
+    assert!(points > 100, "only {points} points");
+}
+
+#[test]
+fn follower_of_a_primary_that_speaks_for_it() {
+    let order = Order::Sequential;
+    let options = Options { order, clock: ClockSource::Logical, speakers: Speakers::Primary };
+    let points = sweep(options, process(0, 1));
+    assert!(points > 100, "only {points} points");
 }
 
 #[test]

@@ -5,7 +5,9 @@ mod cluster;
 use bytes::Bytes;
 use cluster::{Cluster, is_quiet, judge, process, setup_of};
 use meridian_core::{ClientId, GroupId, MessageId, ProcessId, Time};
-use meridian_multicast::{ClockSource, Command, Mutation, Options, Order, Role, Start, Touches};
+use meridian_multicast::{
+    ClockSource, Command, Mutation, Options, Order, Role, Speakers, Start, Touches,
+};
 use meridian_sim::checkers::check_latency;
 use meridian_sim::replica::groups_of;
 use meridian_sim::workload::{Manner, Workload};
@@ -228,7 +230,9 @@ fn what_all_have_delivered_is_dropped() {
 fn each_option(mut test: impl FnMut(Options)) {
     for order in [Order::Sequential, Order::Linearizable] {
         for clock in [ClockSource::Logical, ClockSource::Hybrid] {
-            test(Options { order, clock, ..Options::default() });
+            for speakers in [Speakers::All, Speakers::Primary] {
+                test(Options { order, clock, speakers });
+            }
         }
     }
 }

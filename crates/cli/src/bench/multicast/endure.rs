@@ -11,8 +11,10 @@ mod replica;
 mod report;
 
 use super::PAYLOAD_MIN;
+
 use crate::bench::flatness::{self, SAMPLES, Sample, Usage};
 use crate::bench::{Room, stop_on_signal};
+use crate::speakers::SpeakersArg;
 use anyhow::{bail, ensure};
 use clap::Args;
 use meridian_core::GroupId;
@@ -65,6 +67,9 @@ pub struct EndureArgs {
     /// Freeze the replica (SIGSTOP, SIGCONT) in place of killing it
     #[arg(long)]
     freeze: bool,
+    /// Who of a group speaks with the other groups
+    #[arg(long, value_enum, default_value = "primary")]
+    speakers: SpeakersArg,
     /// Keep no logs on disk. A member without a disk that ends cannot come back, so it is frozen
     #[arg(long)]
     in_memory: bool,
@@ -113,6 +118,7 @@ impl EndureArgs {
                 tell: (each / TOLD).max(1),
                 // Of its own, so that no other connection is given its port while it is down.
                 listen: format!("127.0.0.{}:0", 2 + node),
+                speakers: self.speakers,
                 dir: (!self.in_memory).then(|| room.join(format!("node-{node}"))),
                 mistaken_at: (self.plant_difference && node == 1).then_some(each / 2),
             }

@@ -6,10 +6,11 @@
 
 use crate::bench::child::{asks, say};
 use crate::output;
+use crate::speakers::SpeakersArg;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use meridian_core::{GroupId, NodeId, Position, ProcessId};
-use meridian_multicast::{Delivery, PrimCast, Timestamp, Touches};
+use meridian_multicast::{self as multicast, Delivery, PrimCast, Timestamp, Touches};
 use meridian_runtime::{
     Delivered, Deliveries, Listen, Member, Options, Outgoing, Patience, Storage, Worker,
 };
@@ -56,6 +57,8 @@ pub struct Setup {
     pub tell: u64,
     /// Where it listens.
     pub listen: String,
+    /// Who of its group speaks with others.
+    pub speakers: SpeakersArg,
     /// Where its log is; `None`: nowhere.
     pub dir: Option<PathBuf>,
     /// The delivery that it takes for another one: a planted fault.
@@ -198,7 +201,9 @@ async fn join(
         ..Options::new("endure", me, "", peers)
     };
     let worker = Worker::start("member")?;
-    let process = PrimCast::new(me, Arc::new(groups));
+    let speakers = setup.speakers.into();
+    let used = multicast::Options { speakers, ..multicast::Options::default() };
+    let process = PrimCast::new(me, Arc::new(groups)).with_options(used);
     Ok(Member::join_on(&worker, options, process, PATIENCE).await?)
 }
 
