@@ -15,6 +15,7 @@
 //! | `--suspicious 1` | that process may suspect its primary, once and at any time |
 //! | `--ticks 6` | how often timers fire when all is quiet and not all is delivered; 0 if there is no suspicion |
 //! | `--differences 2` | not all orders, but so many differences from a regular run |
+//! | `--near` | the primaries speak for their groups |
 //! | `--sequential` | the other order: a violation is found |
 //! | `--plant IgnoresLinks` | a planted bug |
 //! | `--compare` | not whether all holds: whether the ends of all runs are the same if no state is left out |
@@ -32,12 +33,12 @@ mod model;
 mod reduced;
 
 use cases::{Case, ends};
-use meridian_multicast::{Mutation, Order};
+use meridian_multicast::{Mutation, Order, Speakers};
 use meridian_sim::planted;
 use std::process::ExitCode;
 
 const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--clocks 0,4,9] [--suspicious P] [--ticks N] \
-    [--differences N] [--sequential] [--plant BUG] [--compare]";
+    [--differences N] [--near] [--sequential] [--plant BUG] [--compare]";
 
 fn groups_of(message: &str) -> Option<Vec<u16>> {
     message.bytes().map(|name| name.checked_sub(b'f').map(u16::from)).collect()
@@ -54,6 +55,7 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
         match arg.as_str() {
             "--compare" => compare = true,
             "--framed" => case.framed = true,
+            "--near" => case.speakers = Speakers::Primary,
             "--sequential" => case.order = Order::Sequential,
             "--groups" => case.sizes = numbers(&args.next()?)?,
             "--clocks" => case.clocks = numbers(&args.next()?)?,

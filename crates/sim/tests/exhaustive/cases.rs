@@ -5,7 +5,7 @@ use crate::locals::Frames;
 use crate::model::{Checked, Multicasts};
 use meridian_core::{ClientId, GroupId, MessageId};
 use meridian_multicast::process::Groups;
-use meridian_multicast::{Mutation, Options, Order, PrimCast, Start, Timestamp};
+use meridian_multicast::{Mutation, Options, Order, PrimCast, Speakers, Start, Timestamp};
 use meridian_sim::search::Cluster;
 use stateright::{Checker, HasDiscoveries, Model};
 use std::collections::BTreeSet;
@@ -32,6 +32,8 @@ pub struct Case {
     pub differences: Option<u8>,
     /// The order of deliveries.
     pub order: Order,
+    /// Who speaks for each group.
+    pub speakers: Speakers,
     /// A planted bug.
     pub mutation: Mutation,
 }
@@ -47,6 +49,7 @@ impl Default for Case {
             ticks: 6,
             differences: None,
             order: Order::Linearizable,
+            speakers: Speakers::All,
             mutation: Mutation::Correct,
         }
     }
@@ -72,7 +75,8 @@ impl Case {
     }
 
     fn cluster(&self) -> Cluster<PrimCast> {
-        let options = Options { order: self.order, ..Options::default() };
+        let (order, speakers) = (self.order, self.speakers);
+        let options = Options { order, speakers, ..Options::default() };
         let make = |me, groups: &Groups| {
             let process = PrimCast::new(me, groups.clone()).with_options(options);
             process.with_mutation(self.mutation)
