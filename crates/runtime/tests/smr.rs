@@ -336,6 +336,9 @@ fn asked(asked: &Asked) -> BytesMut {
     framed(&postcard::to_stdvec(asked).unwrap())
 }
 
+/// The version of the handshake that this build speaks.
+const VERSION: u16 = 3;
+
 /// A connection of a client, with what comes first on it.
 async fn connect(address: &str, version: u16, cluster: &str) -> (FrameReader, impl AsyncWriteExt) {
     let (reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
@@ -364,7 +367,7 @@ async fn what_does_not_belong_on_the_port_is_refused_with_the_reason() {
     assert!(refused == 0 && why.contains("version 7"), "{why}");
     let before = replica.counters().bad.load(Ordering::Relaxed);
     // What is no request.
-    let (mut reader, mut writer) = connect(address, 2, "test").await;
+    let (mut reader, mut writer) = connect(address, VERSION, "test").await;
     let (_client, _welcome) =
         (reader.next_body().await.unwrap(), reader.next_body().await.unwrap());
     writer.write_all(&framed(&[1, 3, 7, 7, 7])).await.unwrap();
@@ -403,7 +406,7 @@ async fn requests_that_cannot_be_ordered_fill_the_leader_and_then_the_client_wai
         cluster.kill(*node).await;
     }
     // Many clients on a connection, each with one request, until the socket takes no more.
-    let (mut reader, mut writer) = connect(&address, 2, "test").await;
+    let (mut reader, mut writer) = connect(&address, VERSION, "test").await;
     let mut sent = 0u64;
     let mut send = async || {
         loop {
@@ -451,7 +454,7 @@ async fn a_client_that_reads_nothing_holds_up_nobody() {
         Cluster::start(Recovery::CrashStop, |p| p.leases = Leases::For(p.suspect_after)).await;
     let mut client = cluster.client().await;
     client.execute("ten bytes.").await.unwrap();
-    let (mut reader, mut writer) = connect(&cluster.members[&NodeId(0)], 2, "test").await;
+    let (mut reader, mut writer) = connect(&cluster.members[&NodeId(0)], VERSION, "test").await;
     // Each question has an answer of a megabyte.
     let question = Bytes::from_static(b"100000");
     for token in 0..100 {
