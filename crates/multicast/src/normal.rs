@@ -466,8 +466,12 @@ impl PrimCast {
             _ => 0,
         };
         let held = crate::clocks::quorum_th(self.voters().iter().map(acked));
-        let decided = held.min(self.log.len());
-        while self.decided < decided {
+        self.decide_up_to(held.min(self.log.len()));
+    }
+
+    /// All of `T` up to there is decided.
+    pub(crate) fn decide_up_to(&mut self, len: u64) {
+        while self.decided < len {
             let index = self.decided;
             self.decided += 1;
             if let Some(slot) = self.log.get(index) {

@@ -499,8 +499,10 @@ impl PrimCast {
         self.clock = to;
     }
 
-    /// Marks the entry at `index` as delivered.
+    /// Marks the entry at `index` as delivered. Its final timestamp may have come from another process: then a quorum
+    /// holds it, and all before it, though we have not counted that.
     pub(crate) fn deliver(&mut self, index: u64, ts: Timestamp) -> Delivery {
+        self.decide_up_to(index + 1);
         let entry = &self.log.get(index).expect("the caller found it").entry;
         let (start, epoch) = (entry.start.clone(), entry.epoch);
         let rank = (ts, start.id);

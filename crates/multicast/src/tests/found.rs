@@ -86,3 +86,24 @@ fn who_was_brought_past_a_message_by_a_snapshot_is_asked_for_its_watermark() {
     assert!(net.of(keeper).log.is_empty());
     assert!(net.told.contains(&(keeper, Output::Settled(vec![id(1)]))));
 }
+
+/// Seed 303670: who had delivered a message by word of another had not counted that a quorum holds it. A NEW-STATE that
+/// was meant for what it had promised before it got a snapshot would have cut that off.
+#[test]
+fn what_was_delivered_by_word_of_another_is_decided() {
+    let [a, b] = [0, 1].map(|n| process(0, n));
+    let mut one = Net::one(&[3], process(0, 2));
+    let entries: Vec<_> = (1..=2).map(|n| entry(e1(0), n, start(n, &[0]))).collect();
+    one.hears(a, append(e1(0), 0, entries, 2)); // Its ACK is still under way.
+    one.hears(b, Message::Final { id: id(1), ts: Timestamp(1), delivered: true });
+    one.hears(b, Message::Final { id: id(2), ts: Timestamp(2), delivered: true });
+    assert_eq!(delivered(&one.idle()), [1, 2]);
+    assert_eq!(one.process.decided, 2);
+    let e2 = epoch(2, b);
+    one.hears(b, Message::NewEpoch { epoch: e2 });
+    let late = entry(e2, 3, start(3, &[0]));
+    one.hears(b, new_state(e2, 2, 1, vec![late.clone()]));
+    assert_eq!((one.process.epoch(), one.process.log.len()), (e1(0), 2), "of before a snapshot");
+    one.hears(b, new_state(e2, 2, 2, vec![late]));
+    assert_eq!((one.process.epoch(), one.process.log.len()), (e2, 3));
+}

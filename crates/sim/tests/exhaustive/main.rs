@@ -10,6 +10,7 @@
 //! | four messages, two of them over two groups, 12 cases | all, in frames | up to 81,000 |
 //! | a group of three and one message, the primary changes at any moment | all | 686,000 |
 //! | groups of two and one, and a message to both, the same | all | 805,000 |
+//! | the same, primaries speaking for their groups | all, in frames | 162,000 |
 //! | groups of three and one, two messages, the same | two differences from a regular run | 158,000 |
 //! | two groups of three, two messages, the same | one difference | 19,000 |
 //!
@@ -25,6 +26,11 @@
 //! | `--groups 1,1,1 --messages fg,gh,g,g --clocks 0,4,9` (of the 12 cases the one with most steps) | 252,000 |
 //! | `--groups 3 --messages f,f --suspicious 1 --framed` | 12,500,000, in half a minute |
 //! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspicious 1 --differences 2` | 547,000 |
+//! | `--groups 2,1 --messages fg,f --suspicious 1 --framed --near`: primaries speak | 3,390,000, in seven seconds |
+//! | `--groups 3,1 --messages fg --framed --near` | 519,000 |
+//! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspicious 1 --differences 2 --near` | 419,000 |
+//! | `--groups 3,1 --messages fg --suspicious 1 --framed --near`; `--groups 2,2` likewise | no end in 90 seconds |
+//! | `--groups 3,3 --messages fg --framed --near` | no end in a minute |
 //! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in two minutes |
 //! | `--groups 2,1 --messages fg,f --clocks 0,9 --suspicious 1 --framed` | no end in a minute |
 //! | `--groups 3,1 --messages fg --framed` | no end in a minute |
@@ -43,7 +49,7 @@ use cases::{Case, Found, ends, messages, search};
 use meridian_core::ProcessId;
 use meridian_multicast::process::Groups;
 use meridian_multicast::skeen::{Skeen, Variant};
-use meridian_multicast::{Mutation, Order};
+use meridian_multicast::{Mutation, Order, Speakers};
 use meridian_sim::search::Cluster;
 use model::{DELIVERED, Multicasts, ORDER};
 
@@ -166,6 +172,8 @@ fn whole_change(sizes: &[u16], messages: &[&[u16]]) -> Case {
 fn all_holds_while_the_primary_changes_in_all_orders_of_arrival() {
     holds("one message to [3]", &whole_change(&[3], &[&[F]]).search());
     holds("one message to [2, 1]", &whole_change(&[2, 1], &[&[F, G]]).search());
+    let near = Case { speakers: Speakers::Primary, ..whole_change(&[2, 1], &[&[F, G]]) };
+    holds("one message to [2, 1] by primaries", &Case { framed: true, ..near }.search());
 }
 
 #[test]
@@ -197,6 +205,9 @@ fn linearizable_order_holds_while_the_primary_changes() {
     holds("groups of [3, 1], two differences", &two.search());
     let pairs = Case { messages: vec![vec![F, G]; 2], ..while_the_primary_changes(&[3, 3]) };
     holds("both messages to [3, 3]", &pairs.search());
+    for case in [pairs, two] {
+        holds("by primaries", &Case { speakers: Speakers::Primary, ..case }.search());
+    }
 }
 
 #[test]
