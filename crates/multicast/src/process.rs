@@ -86,7 +86,7 @@ pub enum Speakers {
     /// far from each other.
     #[default]
     All,
-    /// Its primary, which relays to the others what it hears: see [`crate::relay`]. For groups whose members are near
+    /// Its primary, which relays to the others what it hears: see `relay`. For groups whose members are near
     /// each other, so that a step costs less than a message.
     Primary,
 }

@@ -13,6 +13,9 @@
 //! - Its followers learn its clock, not those of other groups. They keep their own clocks ahead of it ([`AHEAD`]),
 //!   which any process may do at any time: only a primary's clock is proposed from. So the primary finds a quorum
 //!   ahead when a timestamp of another group raises its clock, and need not wait for one.
+//! - Only as many followers as make a quorum with it are asked to acknowledge at once; the others do within
+//!   [`ACK_DELAY`], and one that is further than one that was asked is asked in its place.
+//! - What is stable (see `truncation`) goes by way of the primaries, too, if there are disks.
 //!
 //! Primaries deliver in four steps then, followers in five. What is decided is decided for ever, so it does not matter
 //! by whom it was heard, or in which epoch. What is relayed may be lost with a primary, a link or a restart; then the
