@@ -414,7 +414,7 @@ impl PrimCast {
         }
         let len = self.log.len();
         self.streams.insert(node, Stream::from(len));
-        self.relay.all_to.insert(self.me.group.of(node));
+        self.relay_again(self.me.group.of(node));
         self.tell_config(self.me.group.of(node), out);
         for part in self.log.parts(common) {
             let message = Message::NewState { epoch: self.e_prom, clock: self.clock, part };

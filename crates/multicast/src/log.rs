@@ -214,11 +214,8 @@ impl Log {
             let slot = self.slots.pop_back().expect("longer than len, which is at least base");
             let id = slot.entry.start.id;
             assert!(!slot.delivered, "L2: {id} was delivered and is cut off");
-            self.queue.remove(
-                (slot.bound, id),
-                self.base + self.slots.len() as u64,
-                &slot.entry.start.touches,
-            );
+            let index = self.len();
+            self.queue.remove((slot.bound, id), index, &slot.entry.start.touches);
             self.index.remove(&id);
             self.bytes -= cost(&slot.entry);
             dropped.push(slot);

@@ -89,6 +89,7 @@ impl PrimCast {
         if self.memory.lost {
             return;
         }
+        self.decide_heard();
         match self.role {
             Role::Primary => {
                 self.tell_config_to_all(out);
@@ -101,7 +102,6 @@ impl PrimCast {
                 }
                 self.stream(out);
                 self.stream_to_others(out);
-                self.decide_heard();
                 if !self.is_linearizable() {
                     self.relay_heard(out);
                 }
@@ -124,14 +124,16 @@ impl PrimCast {
             };
             out.send(to, message);
         }
+        if self.stands() {
+            self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
+        }
         self.show(out);
         self.acknowledge_to_others(out);
-        self.decide_heard();
         self.count();
         self.tell_decided(out);
         let clock = self.deliver_all(out);
-        self.relay_heard(out);
         if self.is_linearizable() && self.role == Role::Primary {
+            self.relay_heard(out); // What was delivered just now, too.
             self.tell_stability(out);
         }
         if self.untold.len() >= self.upkeep.tell_at {
@@ -340,7 +342,7 @@ impl PrimCast {
     ) {
         if self.role == Role::Primary && epoch == self.e_cur {
             self.streams.insert(from.node, Stream::from(index));
-            self.relay.all_to.insert(from);
+            self.relay_again(from);
         }
         out.send(from, self.clock_message());
     }
@@ -490,7 +492,6 @@ impl PrimCast {
         if !self.stands() {
             return Timestamp(0);
         }
-        self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
         let mut leader = self.clocks.min_clock(self.e_cur.leader);
         let mut quorum = self.clocks.quorum_clock(self.voters());
         match self.mutation {

@@ -89,7 +89,7 @@ impl PrimCast {
             }
             self.followers.insert(to, self.log.len());
             self.tell_stability_again(to, out);
-            self.relay.told_again.insert(to);
+            self.tell_decided_again(to);
         }
         // Our vote counts with what is durable: later, by the gate.
         self.upkeep.ack_again.insert(to);

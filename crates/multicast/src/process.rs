@@ -152,7 +152,7 @@ pub struct PrimCast {
     pub(crate) reach: Reach,
     /// What others have reached, in the linearizable order.
     pub(crate) stable: Stable,
-    /// What this process does as a primary that speaks for its group.
+    /// What is on its way where a primary speaks for its group.
     pub(crate) relay: Relay,
     pub(crate) streams: BTreeMap<NodeId, Stream>,
     pub(crate) election: Election,

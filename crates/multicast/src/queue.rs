@@ -56,9 +56,12 @@ impl Run {
         self.ranks.front().is_some_and(|(first, _)| *first == rank)
     }
 
+    fn find(&self, rank: Rank) -> Option<usize> {
+        self.ranks.binary_search_by(|(other, _)| other.cmp(&rank)).ok()
+    }
+
     fn index(&self, rank: Rank) -> Option<u64> {
-        let at = self.ranks.binary_search_by(|(other, _)| other.cmp(&rank)).ok()?;
-        self.ranks[at].1
+        self.ranks[self.find(rank)?].1
     }
 
     /// Where an entry stands: mostly those of `T` stand one behind the other, from the first.
@@ -66,8 +69,7 @@ impl Run {
         let (_, first) = self.first()?;
         let guess = usize::try_from(index.wrapping_sub(first)).ok();
         let there = |at: &usize| self.ranks.get(*at).is_some_and(|(other, _)| *other == rank);
-        let found = || self.ranks.binary_search_by(|(other, _)| other.cmp(&rank)).ok();
-        guess.filter(there).or_else(found)
+        guess.filter(there).or_else(|| self.find(rank))
     }
 
     /// Whether the entry was there.

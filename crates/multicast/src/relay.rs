@@ -25,12 +25,14 @@
 //! Each group chooses for itself: a primary says with its stream whether it speaks for its group.
 
 use crate::clocks::quorum;
-use crate::message::{Dest, Epoch, Message, RelayedLocal, StableOf, Timestamp};
+use crate::done::Known;
+use crate::message::{Dest, Epoch, Message, Rank, RelayedLocal, StableOf, Timestamp};
 use crate::others::ENTRIES_MAX;
 use crate::process::{Mutation, PrimCast, Role, Speakers};
 use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How far a follower keeps its clock ahead of its primary's. A new primary starts from there.
@@ -41,19 +43,19 @@ pub(crate) const AHEAD: u64 = 1024;
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(2);
 const ACK_TOKEN: Token = Token(1);
 
-/// What a primary that speaks for its group still has to say.
+/// What a primary that speaks for its group, or its follower, still has to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Relay {
     /// The length of our `T` that other groups were told is decided.
     told: u64,
     /// Who of them is to be told again.
-    pub told_again: BTreeSet<ProcessId>,
+    told_again: BTreeSet<ProcessId>,
     /// Decided by other groups, and not relayed yet.
     locals: Vec<RelayedLocal>,
     /// Final here: whether delivered, too.
     finals: Vec<(MessageId, Timestamp, bool)>,
     /// Which followers may have missed what was relayed.
-    pub all_to: BTreeSet<ProcessId>,
+    all_to: BTreeSet<ProcessId>,
     /// Which followers are asked for prompt ACKs; if none, the first ones.
     prompt: SmallVec<[NodeId; 4]>,
     /// Whose word of what is stable is to be passed on, by group that needs to know.
@@ -97,6 +99,20 @@ impl PrimCast {
         self.relay = Relay { stables, ..Relay::default() };
         if self.speaks() {
             self.relay.all_to = self.peers().collect();
+        }
+    }
+
+    /// `peer` may have missed what was relayed.
+    pub(crate) fn relay_again(&mut self, peer: ProcessId) {
+        if self.speaks() {
+            self.relay.all_to.insert(peer);
+        }
+    }
+
+    /// `to`, of another group, is told anew what is decided.
+    pub(crate) fn tell_decided_again(&mut self, to: ProcessId) {
+        if self.speaks() {
+            self.relay.told_again.insert(to);
         }
     }
 
@@ -198,7 +214,7 @@ impl PrimCast {
         for RelayedLocal { index, id, group, ts } in locals.iter().copied() {
             if let Some(index) = self.log.find_near(id, Some(index)) {
                 self.log.local_ts(index, group, ts);
-            } else if self.done.known(id) == crate::done::Known::No {
+            } else if self.done.known(id) == Known::No {
                 self.remote.come(id, group, now);
                 self.remote.early_local(id, group, ts);
             }
@@ -210,7 +226,7 @@ impl PrimCast {
     /// disks: what is passed on does not tell from which life it is.
     pub(crate) fn tells_through_primary(
         &mut self,
-        message: &Message,
+        (delivered, except): (Rank, &Arc<[MessageId]>),
         groups: &[GroupId],
         out: &mut Outbox<Self>,
     ) -> bool {
@@ -218,13 +234,11 @@ impl PrimCast {
             return false;
         }
         let groups: Dest = groups.iter().copied().filter(|group| *group != self.me.group).collect();
-        match message {
-            Message::Stable { delivered, except } if self.role == Role::Follower => {
-                let (delivered, except) = (*delivered, except.clone());
-                let message = Message::StableFor { groups, delivered, except };
-                out.send(self.leader_of(self.e_cur), message);
-            }
-            _ => self.pass_on_stable(self.me, &groups),
+        if self.role == Role::Primary {
+            self.pass_on_stable(self.me, &groups);
+        } else {
+            let message = Message::StableFor { groups, delivered, except: except.clone() };
+            out.send(self.leader_of(self.e_cur), message);
         }
         true
     }
@@ -255,8 +269,7 @@ impl PrimCast {
     fn tell_stables(&mut self, out: &mut Outbox<Self>) {
         for (group, whose) in std::mem::take(&mut self.relay.stables) {
             let said = whose.into_iter().filter_map(|process| {
-                let other = (process != self.me).then_some(process);
-                let (delivered, except) = self.truncation.told_by(other)?.parts();
+                let (delivered, except) = self.truncation.said_by(process, self.me)?;
                 Some(StableOf { process, delivered, except })
             });
             let message = Message::Stables(said.collect());
@@ -325,21 +338,19 @@ impl PrimCast {
 
     /// Whether followers need not hear of our clock yet: a quorum is past it, and with the next that is relayed to
     /// them they hear of it.
-    pub(crate) fn is_clock_reached(&mut self) -> bool {
-        let shown = matches!(self.shown, Some((epoch, len, _)) if (epoch, len) == (self.e_prom, self.log.len()));
-        if !self.speaks() || !shown {
-            return false;
-        }
-        self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
-        self.clocks.quorum_clock(self.voters()) >= self.clock
+    pub(crate) fn is_clock_reached(&self) -> bool {
+        let len = self.shown.and_then(|(epoch, len, _)| (epoch == self.e_prom).then_some(len));
+        self.speaks()
+            && len == Some(self.log.len())
+            && self.clocks.quorum_clock(self.voters()) >= self.clock
     }
 
     /// Tells other groups what a quorum of ours holds; in the linearizable order also how far its clocks are.
     pub(crate) fn tell_decided(&mut self, out: &mut Outbox<Self>) {
-        let again = std::mem::take(&mut self.relay.told_again);
         if !self.speaks() {
             return;
         }
+        let again = std::mem::take(&mut self.relay.told_again);
         let mut groups: SmallVec<[GroupId; 4]> = SmallVec::new();
         let len = match self.mutation {
             Mutation::DecidesAlone => self.log.len(),
@@ -355,7 +366,6 @@ impl PrimCast {
             }
         }
         self.relay.told = len.max(self.relay.told);
-        self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
         let clock = self.clock.min(self.clocks.quorum_clock(self.voters()));
         if self.is_linearizable() {
             groups.extend(self.groups_to_show(clock, &groups.clone()));

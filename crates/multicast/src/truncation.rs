@@ -68,12 +68,13 @@ impl Told {
     }
 
     /// Rank and exceptions.
-    pub fn parts(&self) -> (Rank, Arc<[MessageId]>) {
+    fn parts(&self) -> (Rank, Arc<[MessageId]>) {
         (self.delivered, self.except.iter().copied().collect())
     }
 
     fn message(&self) -> Message {
-        Message::Stable { delivered: self.delivered, except: self.except.iter().copied().collect() }
+        let (delivered, except) = self.parts();
+        Message::Stable { delivered, except }
     }
 }
 
@@ -116,9 +117,10 @@ impl Truncation {
         self.stable.get(&process).is_some_and(|told| told.covers(rank))
     }
 
-    /// What `process` has said; what we have if it is `None`.
-    pub fn told_by(&self, process: Option<ProcessId>) -> Option<&Told> {
-        process.map_or(self.told.as_ref(), |process| self.stable.get(&process))
+    /// What `process` has said last, or we, who are `me`: rank and exceptions.
+    pub fn said_by(&self, process: ProcessId, me: ProcessId) -> Option<(Rank, Arc<[MessageId]>)> {
+        let told = if process == me { self.told.as_ref() } else { self.stable.get(&process) };
+        told.map(Told::parts)
     }
 
     /// A message was delivered that went to this other group, too.
@@ -211,14 +213,14 @@ impl PrimCast {
         if told.delivered == settled {
             kept_for.retain(|_, position| *position > handled); // Else they are told again, of the rest.
         }
-        let message = told.message();
+        let (delivered, except) = told.parts();
         self.truncation.told = Some(told);
-        if self.tells_through_primary(&message, &groups, out) {
+        if self.tells_through_primary((delivered, &except), &groups, out) {
             return;
         }
         for process in groups.into_iter().flat_map(|group| self.processes(group)) {
             if process != self.me {
-                out.send(process, message.clone());
+                out.send(process, Message::Stable { delivered, except: except.clone() });
             }
         }
     }

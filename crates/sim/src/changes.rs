@@ -8,7 +8,7 @@ use crate::owner::Ask;
 use crate::replica::{Replica, groups_of};
 use crate::trial::{
     Cluster, all_faults, describe, drawn_limits, drawn_speakers, forgotten, is_quiet, judge, said,
-    setup,
+    setup, with_speakers,
 };
 use crate::workload::{Manner, Workload};
 use crate::world::{Random, World};
@@ -154,10 +154,10 @@ fn changing_world(seed: u64, mutation: Mutation, known: Known) -> Cluster {
             Some(configs) => PrimCast::joining(me, configs.clone()),
             None => PrimCast::new(me, groups.clone()),
         };
-        let speakers = speakers.get(usize::from(me.group.0)).copied().unwrap_or_default();
-        let process = process.with_options(Options { speakers, ..options }).with_limits(limits);
+        let process = process.with_options(options).with_limits(limits);
         Replica::new(process.with_mutation(mutation))
     });
+    let setup = with_speakers(setup, speakers);
     let mut workload = Workload::new(seed, groups_of(&sizes), manner);
     workload.expect(&later);
     workload.order = order;
@@ -184,12 +184,11 @@ fn forgetful_world(seed: u64, sizes: &[u16], mutation: Mutation, random: &mut Ra
     setup.make = Box::new(move |me| {
         let life = lives.entry(me).or_default();
         *life += 1;
-        let speakers = speakers[usize::from(me.group.0)];
-        let process = PrimCast::new(me, groups.clone());
-        let process = process.with_options(Options { speakers, ..options });
+        let process = PrimCast::new(me, groups.clone()).with_options(options);
         let process = process.with_limits(limits).with_mutation(mutation);
         Replica::new(process.in_memory(*life))
     });
+    let setup = with_speakers(setup, speakers);
     let mut workload = Workload::new(seed, groups_of(sizes), manner);
     workload.order = order;
     begun(World::new(seed, setup, workload))
