@@ -1,6 +1,6 @@
 //! PrimCast in the simulator: the properties of atomic multicast under all faults.
 
-use meridian_multicast::{ClockSource, Order};
+use meridian_multicast::{ClockSource, Order, Speakers};
 use meridian_sim::trial::{Disks, Links, all_faults};
 use meridian_sim::workload::{Manner, Senders};
 use meridian_sim::{Faults, Report, Trial, each_seed, how_to_repeat, run};
@@ -179,6 +179,8 @@ fn the_drawn_trials_differ() {
     assert!(all(&|drawn| drawn.manner.keys > 0));
     assert!(all(&|drawn| drawn.manner.bounds > 0));
     assert!(all(&|drawn| drawn.manner.senders == Senders::Member));
+    assert!(all(&|drawn| drawn.speakers.contains(&Speakers::Primary)));
+    assert!(all(&|drawn| drawn.speakers.contains(&Speakers::All)));
     assert!(all(&|drawn| drawn.links == Links::Wan));
     assert!(all(&|drawn| drawn.disks == Disks::Absent));
     assert!(all(&|drawn| drawn.faults.crash.is_some()));

@@ -23,7 +23,6 @@ use client::{PAYLOAD_MIN, Part};
 use cluster::{Outcome, Protocol, Setup};
 use hdrhistogram::Histogram;
 use layout::{Distances, Layout, Rule};
-use meridian_multicast::Speakers;
 use serde::Serialize;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -71,8 +70,8 @@ Examples:
 }
 
 /// Who speaks if nothing is said: where a step inside a group costs next to nothing, its primary.
-fn usual_speakers(distances: &Distances, replicas: u16) -> Speakers {
-    if distances.inside(replicas) < NEAR { Speakers::Primary } else { Speakers::All }
+fn usual_speakers(distances: &Distances, replicas: u16) -> SpeakersArg {
+    if distances.inside(replicas) < NEAR { SpeakersArg::Primary } else { SpeakersArg::All }
 }
 
 /// How to measure.
@@ -155,7 +154,7 @@ impl MulticastArgs {
             length,
             distances,
             cut: self.cut,
-            speakers: self.speakers.map_or(usual, Speakers::from),
+            speakers: self.speakers.unwrap_or(usual),
             threads: usize::from(self.threads),
         })
     }
@@ -215,6 +214,8 @@ pub struct Figures {
     payload: usize,
     outstanding: u64,
     threads: usize,
+    /// Who spoke with other groups; of PrimCast only.
+    speakers: Option<SpeakersArg>,
     cut: Option<u16>,
     /// Of all threads, clients among them, for each message that a client got.
     cpu_us_per_message: f64,
@@ -258,6 +259,7 @@ impl Figures {
             payload: setup.payload,
             outstanding: setup.outstanding,
             threads: setup.threads,
+            speakers: setup.protocol.is_primcast().then_some(setup.speakers),
             cut: setup.cut,
             cpu_us_per_message: per_message(outcome.cpu.as_secs_f64() * 1e6),
             busiest_us_per_message: per_message(outcome.busiest.as_secs_f64() * 1e6),

@@ -3,13 +3,13 @@
 use super::client::{Ask, Client, Control, MEASURED, Part, Phase, Report, Ways};
 use super::layout::Distances;
 use crate::bench::cpu_time;
+use crate::speakers::SpeakersArg;
 use anyhow::{Context, bail, ensure};
 use meridian_baselines::{FastCast, WhiteBox};
 use meridian_core::{GroupId, NodeId, ProcessId};
 use meridian_multicast::skeen::{Skeen, Variant};
 use meridian_multicast::{
     ClockSource, Groups, Limits, Options as PrimCastOptions, Order, Output, PrimCast, Role,
-    Speakers,
 };
 use meridian_runtime::{Clock, Handle, Listen, Networked, Options, Worker};
 use serde::Serialize;
@@ -56,6 +56,11 @@ impl Protocol {
     pub const OF_THE_THESIS: [Protocol; 4] =
         [Protocol::Primcast, Protocol::PrimcastHc, Protocol::WhiteBox, Protocol::Fastcast];
 
+    /// Whether it is PrimCast, in whatever order and with whatever clocks.
+    pub fn is_primcast(self) -> bool {
+        matches!(self, Protocol::Primcast | Protocol::PrimcastHc | Protocol::Linearizable)
+    }
+
     /// What it is called in figures.
     pub fn title(self) -> &'static str {
         match self {
@@ -83,7 +88,7 @@ pub struct Setup {
     pub length: Duration,
     pub distances: Distances,
     pub cut: Option<u16>,
-    pub speakers: Speakers,
+    pub speakers: SpeakersArg,
     pub threads: usize,
 }
 
@@ -105,7 +110,7 @@ pub struct Outcome {
 
 /// Runs it; `progress` is told seconds and messages per second, once a second.
 pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result<Outcome> {
-    let speakers = setup.speakers;
+    let speakers = setup.speakers.into();
     let primcast = |order, clock| {
         move |me, groups: &Groups| {
             let process = PrimCast::new(me, groups.clone());
@@ -442,7 +447,7 @@ mod tests {
             length: Duration::from_millis(300),
             distances: Distances::default(),
             cut: None,
-            speakers: Speakers::All,
+            speakers: SpeakersArg::All,
             threads: 1,
         };
         let outcome = run(setup, |_, _| ()).await.unwrap();
