@@ -120,7 +120,7 @@ enum ClockArg {
 
 fn parse_mutation(name: &str) -> Result<Mutation, String> {
     let mut all = meridian_sim::planted::ALL.to_vec();
-    all.push(Mutation::IgnoresLinks); // Found by short runs.
+    all.extend(meridian_sim::planted::OF_ORDER);
     let found = all.iter().copied().find(|mutation| format!("{mutation:?}") == name);
     found.ok_or_else(|| format!("one of {all:?}"))
 }

@@ -79,14 +79,16 @@ impl PrimCast {
             Message::RemoteAck { epoch, len, clock } if !ours => {
                 self.on_remote_ack(from, epoch, len, clock);
             }
-            Message::RemoteDecided { epoch, len, clock } if !ours => {
-                self.on_remote_decided(from, epoch, len, clock);
+            Message::RemoteDecided { epoch, len } if !ours => {
+                self.on_remote_decided(from, epoch, len);
             }
             Message::RemoteWanted if !ours => self.stream_whole(from, out),
-            Message::Stability(shown) if !ours => self.on_stability(from, &shown),
+            Message::Stability { shown, closed, clock } if !ours => {
+                self.on_stability(from, &shown, closed, clock, out);
+            }
             Message::Reborn { member, incarnation } => self.on_reborn(member, incarnation, out),
             Message::Lives { wanted, .. } => self.on_lives(now, from, wanted, out),
-            Message::Ready(ids) if !ours => self.on_ready(from, &ids),
+            Message::Ready(ids) if !ours => self.on_ready(from, &ids, out),
             Message::Final { id, ts, delivered } => self.on_final(id, ts, delivered, out),
             Message::Pull(id) => self.on_pull(from, id, out),
             Message::Stable { delivered, except } => self.on_stable(from, delivered, &except),
@@ -102,7 +104,7 @@ impl PrimCast {
             | Message::RemoteDecided { .. }
             | Message::RemoteWanted
             | Message::StableFor { .. }
-            | Message::Stability(_)
+            | Message::Stability { .. }
             | Message::Ready(_)
             | Message::Config(_)
             | Message::Recovered { .. } => {}

@@ -497,7 +497,7 @@ impl PrimCast {
         self.stable.cut(start);
         self.keep_reached();
         self.e_cur = self.e_prom;
-        entries.iter().for_each(|entry| self.append(entry.clone(), now));
+        entries.iter().for_each(|entry| self.append(entry.clone(), now, out));
         out.persist(Record::NewState { epoch: self.e_cur, from: start, entries });
         self.clocks.advance(self.e_cur);
         self.election.accepted(self.me.node, self.e_cur);
@@ -560,7 +560,7 @@ impl PrimCast {
         self.recorded = self.log.len();
         self.followers.clear();
         self.start_relay();
-        self.stable.start_epoch();
+        self.start_stable();
         self.starts.again(Time(u64::MAX));
         self.election.suspects = None;
     }

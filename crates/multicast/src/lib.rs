@@ -75,6 +75,7 @@
 #![forbid(unsafe_code)]
 
 pub mod clocks;
+mod closure;
 mod dispatch;
 pub mod done;
 mod epoch;
@@ -85,6 +86,7 @@ pub mod message;
 pub mod mutation;
 mod normal;
 mod others;
+mod passing;
 pub mod process;
 pub mod protocol;
 pub mod queue;

@@ -40,6 +40,8 @@ pub struct Slot {
     pub locals: Locals,
     /// Whether it was delivered here.
     pub delivered: bool,
+    /// In the linearizable order, whether somebody has delivered it: then all that precedes it is settled.
+    pub settled: bool,
     /// When it came here.
     pub since: Time,
 }
@@ -200,7 +202,8 @@ impl Log {
             self.queue.look_at((bound, id), &entry.start.touches);
         }
         let locals = Locals::new();
-        self.slots.push_back(Slot { entry, bound, locals, delivered: false, since: now });
+        let (delivered, settled, since) = (false, false, now);
+        self.slots.push_back(Slot { entry, bound, locals, delivered, settled, since });
     }
 
     /// Cuts `T` to `len` (NEW-STATE drops what no quorum had). Returns what was cut.
@@ -278,6 +281,11 @@ impl Log {
         if !slot.delivered {
             queue.look_at((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
         }
+    }
+
+    /// Somebody has delivered the entry at `index`.
+    pub fn settle(&mut self, index: u64) {
+        self.parts_mut(index).0.settled = true;
     }
 
     /// The entry at `index` is delivered.

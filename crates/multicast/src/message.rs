@@ -154,7 +154,7 @@ pub struct Shown {
     pub stable: Timestamp,
     /// The groups that messages not delivered by its primary go to as well, each with a lower bound of their
     /// timestamps.
-    pub links: Vec<(GroupId, Timestamp)>,
+    pub links: Arc<[(GroupId, Timestamp)]>,
 }
 
 /// How far a process is: what a PROMISE tells instead of the whole `T`.
@@ -194,6 +194,19 @@ pub struct RelayedLocal {
     pub group: GroupId,
     /// Its timestamp.
     pub ts: Timestamp,
+}
+
+/// A final timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RelayedFinal {
+    /// Where the message stands in the sender's `T`.
+    pub index: u64,
+    /// The message.
+    pub id: MessageId,
+    /// Its timestamp.
+    pub ts: Timestamp,
+    /// Whether the sender has delivered it.
+    pub delivered: bool,
 }
 
 /// What a process has said in [`Message::Stable`].
@@ -276,8 +289,6 @@ pub enum Message {
         epoch: Epoch,
         /// The length of `T`.
         len: u64,
-        /// What the primary and a quorum have reached; it counts in the linearizable order only.
-        clock: Timestamp,
     },
     /// From a primary that speaks for its group, to its followers: what it has heard of other groups.
     Relayed {
@@ -287,18 +298,25 @@ pub enum Message {
         len: u64,
         /// No entry after those has a timestamp at or below this one.
         clock: Timestamp,
-        /// Local timestamps that other groups have decided.
+        /// Local timestamps that other groups have decided; not in the linearizable order.
         locals: Arc<[RelayedLocal]>,
-        /// Final timestamps, and whether it has delivered those messages: all of several groups in the linearizable
-        /// order, otherwise those of which the receiver may have missed the local ones.
-        finals: Arc<[(MessageId, Timestamp, bool)]>,
+        /// Final timestamps: in the linearizable order of what it has delivered, otherwise of messages of which the receiver
+        /// may have missed the local ones.
+        finals: Arc<[RelayedFinal]>,
     },
     /// Send me the whole: something is missing in your `T` as I know it.
     RemoteWanted,
-    /// What a primary and those it is linked with have reached, for the linearizable order. The first is its own group.
-    Stability(Arc<[Shown]>),
-    /// At the sender, the primary of a group, nothing that conflicts with these is before them any more, though other
-    /// messages are: for the linearizable order.
+    /// From a primary, for the linearizable order: see [`crate::stable`].
+    Stability {
+        /// How far its group is, and then what it knows of others.
+        shown: Arc<[Shown]>,
+        /// Up to where the receiver may take its group for closed, once so many of its clocks are there.
+        closed: Timestamp,
+        /// If it speaks for its group: what a quorum of clocks has reached.
+        clock: Timestamp,
+    },
+    /// At the sender, the primary of a group, nothing that conflicts with these is before them any more. Said of messages
+    /// that pass others, here or at another group, in the linearizable order.
     Ready(Vec<MessageId>),
     /// A configuration of the sender's group.
     Config(Arc<Config>),

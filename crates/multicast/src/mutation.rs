@@ -40,6 +40,8 @@ pub enum Mutation {
     /// In the linearizable order, asks only how far a message's own groups are stable, not those that they are
     /// linked with: orders pairs, not chains, like Algorithm 4 as printed.
     IgnoresLinks,
+    /// In the linearizable order, lets messages pass others though a chain may lead from their other groups back to those.
+    PassesUnclosed,
     /// Opens an epoch with promises of its own configuration's quorum only.
     NewQuorumOnly,
     /// Takes part at once after it has lost its memory.

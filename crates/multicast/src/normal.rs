@@ -134,7 +134,7 @@ impl PrimCast {
         let clock = self.deliver_all(out);
         if self.is_linearizable() && self.role == Role::Primary {
             self.relay_heard(out); // What was delivered just now, too.
-            self.tell_stability(out);
+            self.tell_stability(now, out);
         }
         if self.untold.len() >= self.upkeep.tell_at {
             self.truncate_delivered(now, out);
@@ -168,12 +168,13 @@ impl PrimCast {
         }
         self.raise_clock(ts, out);
         let entry = Entry { epoch: self.e_cur, ts, start, final_ts: None };
-        self.append(entry, now);
+        self.append(entry, now, out);
     }
 
     /// Appends to `T`, with what is known of the message from other groups.
-    pub(crate) fn append(&mut self, entry: Entry, now: Time) {
+    pub(crate) fn append(&mut self, entry: Entry, now: Time, out: &mut Outbox<Self>) {
         let (id, index, several) = (entry.start.id, self.log.len(), entry.start.dest.len() > 1);
+        let ts = entry.ts;
         self.starts.remove(id);
         self.log.append(entry, now);
         if several {
@@ -182,6 +183,8 @@ impl PrimCast {
                 self.relay_local(index, group, ts);
             }
             self.share_from(index);
+            self.owe_others(index, ts);
+            self.finish_early(id, index, out);
         }
     }
 
@@ -284,7 +287,7 @@ impl PrimCast {
             self.raise_clock(last.ts, out);
             self.stay_ahead(last.ts.max(clock), AHEAD / 2, out);
             let first = self.log.len();
-            fresh.iter().for_each(|entry| self.append(entry.clone(), now));
+            fresh.iter().for_each(|entry| self.append(entry.clone(), now, out));
             out.persist(Record::Append { from: first, entries: fresh });
         }
         self.note_counted(from, epoch, clock);
@@ -433,19 +436,32 @@ impl PrimCast {
         delivered: bool,
         out: &mut Outbox<Self>,
     ) {
-        if delivered && self.is_linearizable() {
-            self.on_settled(id);
-        }
         if delivered && self.upkeep.sent.remove(&id).is_some() {
             out.output(Output::Ended { id, ts });
         }
+        if let Some(index) = self.log.find(id) {
+            self.finish(index, ts, delivered, out);
+        }
+    }
+
+    /// The final timestamp of the message at `index` is known by another's word, and whether it was delivered somewhere.
+    pub(crate) fn finish(
+        &mut self,
+        index: u64,
+        ts: Timestamp,
+        delivered: bool,
+        out: &mut Outbox<Self>,
+    ) {
+        let Some(slot) = self.log.get(index).filter(|slot| !slot.delivered) else { return };
+        let (id, proposed) = (slot.entry.start.id, slot.entry.ts);
+        if delivered && self.is_linearizable() {
+            self.log.settle(index);
+        }
         // Below our proposal it is the final timestamp of another one, of a later epoch: ours will be cut.
-        if let Some(index) = self.log.find(id)
-            && self.log.get(index).is_some_and(|slot| !slot.delivered && slot.entry.ts <= ts)
-        {
+        if proposed <= ts {
             self.raise_clock(ts, out);
             self.log.decide(index, ts);
-            self.relay_final(id, ts);
+            self.relay_final(index, id, ts);
         }
     }
 
@@ -504,33 +520,13 @@ impl PrimCast {
             _ => {}
         }
         let clock = leader.min(quorum);
-        let linearizable = self.is_linearizable();
-        if linearizable {
-            self.close_groups();
-        }
-        while let Some((rank, index)) = self.log.queue().first() {
-            let several = match self.log.get(index) {
-                Some(slot) if slot.entry.final_ts.is_some() => slot.entry.start.dest.len() > 1,
-                _ => break,
-            };
-            if rank.0 > clock || (linearizable && several && !self.is_settled(index, rank.0)) {
-                break;
-            }
-            self.hand_up(index, rank.0, out);
-        }
         let mut ready = BTreeMap::new();
-        while let Some((rank, index)) = self.log.next_to_look_at(clock) {
-            let Some(slot) = self.log.get(index) else { continue };
-            let Start { touches, dest, .. } = &*slot.entry.start;
-            let several = dest.len() > 1;
-            if slot.entry.final_ts.is_none() || !self.log.queue().is_free(rank, touches) {
-                continue; // It is looked at again when that changes.
-            }
-            if linearizable && several && !self.is_settled(index, rank.0) {
-                self.tell_ready(index, &mut ready);
-            } else {
-                self.assert_free(index, rank.0);
-                self.hand_up(index, rank.0, out);
+        loop {
+            self.close_groups();
+            self.deliver_first(clock, &mut ready, out);
+            self.deliver_passing(clock, &mut ready, out);
+            if !self.stable.is_dirty() {
+                break; // Nothing that was delivered is waited for.
             }
         }
         for (group, ids) in ready {
@@ -538,6 +534,60 @@ impl PrimCast {
             self.listeners(group).into_iter().for_each(|to| out.send(to, message.clone()));
         }
         clock
+    }
+
+    /// Those that all others come after.
+    fn deliver_first(
+        &mut self,
+        clock: Timestamp,
+        ready: &mut BTreeMap<GroupId, Vec<MessageId>>,
+        out: &mut Outbox<Self>,
+    ) {
+        let linearizable = self.is_linearizable();
+        while let Some((rank, index)) = self.log.queue().first() {
+            let several = match self.log.get(index) {
+                Some(slot) if slot.entry.final_ts.is_some() => slot.entry.start.dest.len() > 1,
+                _ => break,
+            };
+            if rank.0 > clock {
+                break;
+            }
+            if linearizable && several {
+                self.answer_ready(index, ready);
+                if !self.is_settled(index, rank.0) {
+                    break;
+                }
+            }
+            self.hand_up(index, rank.0, out);
+        }
+    }
+
+    /// Those that conflict with none of those before them.
+    fn deliver_passing(
+        &mut self,
+        clock: Timestamp,
+        ready: &mut BTreeMap<GroupId, Vec<MessageId>>,
+        out: &mut Outbox<Self>,
+    ) {
+        let linearizable = self.is_linearizable();
+        let mut closed = None;
+        while let Some((rank, index)) = self.log.next_to_look_at(clock) {
+            let Some(slot) = self.log.get(index) else { continue };
+            let Start { touches, dest, .. } = &*slot.entry.start;
+            let several = dest.len() > 1;
+            if slot.entry.final_ts.is_none() || !self.log.queue().is_free(rank, touches) {
+                continue; // It is looked at again when that changes.
+            }
+            if linearizable && several {
+                if !self.is_settled_passing((index, rank.0), clock, &mut closed) {
+                    self.tell_ready(index, ready);
+                    continue;
+                }
+                self.answer_ready(index, ready);
+            }
+            self.assert_free(index, rank.0);
+            self.hand_up(index, rank.0, out);
+        }
     }
 
     /// A planted bug: whatever is final first, without line 30's order.

@@ -33,6 +33,7 @@ impl PrimCast {
         let upto = self.log.len();
         self.remote_streamed = upto;
         for (group, entries) in news {
+            self.stable.speaks_to(group);
             let entries: Arc<[RemoteEntry]> = entries.into();
             let (speaks, listeners) = (self.speaks(), self.listeners(group));
             for process in self.processes(group) {
@@ -126,7 +127,9 @@ impl PrimCast {
             out.send(process, message.clone());
         }
         if self.is_linearizable() && all {
+            groups.iter().for_each(|group| self.stable.speaks_to(*group));
             for group in self.groups_to_show(clock, &groups) {
+                self.stable.speaks_to(group);
                 self.listeners(group).into_iter().for_each(|to| out.send(to, message.clone()));
             }
         }
@@ -168,6 +171,11 @@ impl PrimCast {
         for RemoteEntry { index, id, ts } in entries[known..].iter().copied() {
             highest = highest.max(ts);
             let ours = self.log.find(id);
+            if let Some(index) =
+                ours.filter(|index| self.log.get(*index).is_some_and(|slot| slot.entry.ts < ts))
+            {
+                self.owe_others(index, ts);
+            }
             self.remote.group(from.group).push(Proposal { index, id, ts, ours });
             if ours.is_none() && self.done.known(id) == Known::No {
                 self.remote.come(id, from.group, now);
@@ -214,7 +222,8 @@ impl PrimCast {
                 None => self.remote.early_local(id, group, ts),
             }
         }
-        if self.is_linearizable() {
+        // What a primary says for its group comes with its word of that.
+        if self.is_linearizable() && !self.remote.group(group).speaks {
             self.evaluate_stable(group);
         }
     }

@@ -512,8 +512,8 @@ impl PrimCast {
             self.learn_delivered(epoch, &start.touches, config);
         }
         if self.is_linearizable() && start.dest.len() > 1 {
-            let others = start.dest.iter().copied().filter(|group| *group != self.me.group);
-            self.stable.delivered(start.id, rank, others);
+            self.stable.delivered(start.id, rank);
+            self.owe_others(index, ts);
         }
         self.delivered = Position(self.delivered.0 + 1);
         self.last = self.last.max(Some(rank));

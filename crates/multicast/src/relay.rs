@@ -26,10 +26,10 @@
 
 use crate::clocks::quorum;
 use crate::done::Known;
-use crate::message::{Dest, Epoch, Message, Rank, RelayedLocal, StableOf, Timestamp};
+use crate::message::{Dest, Epoch, Message, Rank, RelayedFinal, RelayedLocal, StableOf, Timestamp};
 use crate::others::ENTRIES_MAX;
 use crate::process::{Mutation, PrimCast, Role, Speakers};
-use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token};
+use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Table, Time, Token};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,8 +52,10 @@ pub(crate) struct Relay {
     told_again: BTreeSet<ProcessId>,
     /// Decided by other groups, and not relayed yet.
     locals: Vec<RelayedLocal>,
-    /// Final here: whether delivered, too.
-    finals: Vec<(MessageId, Timestamp, bool)>,
+    /// Final here.
+    finals: Vec<RelayedFinal>,
+    /// As a follower: final timestamps of messages that our `T` does not hold yet, and whether they were delivered.
+    early: Table<MessageId, (Timestamp, bool)>,
     /// Which followers may have missed what was relayed.
     all_to: BTreeSet<ProcessId>,
     /// Which followers are asked for prompt ACKs; if none, the first ones.
@@ -68,6 +70,11 @@ impl Relay {
     /// Whether our ACK has time.
     pub fn acknowledges_later(&self) -> bool {
         self.later.is_some()
+    }
+
+    /// Whether other groups were told that the entry at `index` is decided.
+    pub fn is_told(&self, index: u64) -> bool {
+        index < self.told
     }
 
     /// A timer has come.
@@ -116,9 +123,11 @@ impl PrimCast {
         }
     }
 
-    /// The local timestamp of the entry at `index` in another group is decided.
+    /// The local timestamp of the entry at `index` in another group is decided. In the linearizable order followers cannot
+    /// tell by themselves when it may be delivered: they need not know before it is.
     pub(crate) fn relay_local(&mut self, index: u64, group: GroupId, ts: Timestamp) {
         if self.speaks()
+            && !self.is_linearizable()
             && let Some(slot) = self.log.get(index)
         {
             let id = slot.entry.start.id;
@@ -127,21 +136,21 @@ impl PrimCast {
     }
 
     /// A final timestamp is known that did not come from local ones.
-    pub(crate) fn relay_final(&mut self, id: MessageId, ts: Timestamp) {
-        if self.speaks() {
-            self.relay.finals.push((id, ts, false));
+    pub(crate) fn relay_final(&mut self, index: u64, id: MessageId, ts: Timestamp) {
+        if self.speaks() && !self.is_linearizable() {
+            self.relay.finals.push(RelayedFinal { index, id, ts, delivered: false });
         }
     }
 
-    /// The entry at `index` is delivered here. In the linearizable order its followers cannot tell by themselves
-    /// when it may be.
+    /// The entry at `index` is delivered here.
     pub(crate) fn relay_delivered(&mut self, index: u64, ts: Timestamp) {
         if self.is_linearizable()
             && self.speaks()
             && let Some(slot) = self.log.get(index)
             && slot.entry.start.dest.len() > 1
         {
-            self.relay.finals.push((slot.entry.start.id, ts, true));
+            let id = slot.entry.start.id;
+            self.relay.finals.push(RelayedFinal { index, id, ts, delivered: true });
         }
     }
 
@@ -173,7 +182,7 @@ impl PrimCast {
                 continue;
             }
             match slot.entry.final_ts {
-                Some(ts) => finals.push((id, ts, slot.delivered)),
+                Some(ts) => finals.push(RelayedFinal { index, id, ts, delivered: slot.delivered }),
                 None => {
                     let others = slot.locals.iter().filter(|(group, _)| *group != self.me.group);
                     let of =
@@ -200,7 +209,7 @@ impl PrimCast {
         from: ProcessId,
         (epoch, len, clock): (Epoch, u64, Timestamp),
         locals: &[RelayedLocal],
-        finals: &[(MessageId, Timestamp, bool)],
+        finals: &[RelayedFinal],
         out: &mut Outbox<Self>,
     ) {
         if self.follow(now, from, epoch, out) {
@@ -219,7 +228,20 @@ impl PrimCast {
                 self.remote.early_local(id, group, ts);
             }
         }
-        finals.iter().for_each(|(id, ts, delivered)| self.on_final(*id, *ts, *delivered, out));
+        for RelayedFinal { index, id, ts, delivered } in finals.iter().copied() {
+            if let Some(index) = self.log.find_near(id, Some(index)) {
+                self.finish(index, ts, delivered, out);
+            } else if self.done.known(id) == Known::No {
+                self.relay.early.insert(id, (ts, delivered));
+            }
+        }
+    }
+
+    /// The message at `index` has come to our `T`: what was relayed of it counts.
+    pub(crate) fn finish_early(&mut self, id: MessageId, index: u64, out: &mut Outbox<Self>) {
+        if let Some((ts, delivered)) = self.relay.early.remove(&id) {
+            self.finish(index, ts, delivered, out);
+        }
     }
 
     /// Says what is stable here by way of the primary that speaks for our group; whether there is such a way. Not without
@@ -345,7 +367,7 @@ impl PrimCast {
             && self.clocks.quorum_clock(self.voters()) >= self.clock
     }
 
-    /// Tells other groups what a quorum of ours holds; in the linearizable order also how far its clocks are.
+    /// Tells other groups what a quorum of ours holds.
     pub(crate) fn tell_decided(&mut self, out: &mut Outbox<Self>) {
         if !self.speaks() {
             return;
@@ -356,7 +378,7 @@ impl PrimCast {
             Mutation::DecidesAlone => self.log.len(),
             _ => self.decided,
         };
-        if len <= self.relay.told && again.is_empty() && !self.is_linearizable() {
+        if len <= self.relay.told && again.is_empty() {
             return;
         }
         let news = self.log.iter_from(self.relay.told).take_while(|(index, _)| *index < len);
@@ -366,12 +388,10 @@ impl PrimCast {
             }
         }
         self.relay.told = len.max(self.relay.told);
-        let clock = self.clock.min(self.clocks.quorum_clock(self.voters()));
-        if self.is_linearizable() {
-            groups.extend(self.groups_to_show(clock, &groups.clone()));
-        }
-        let message = Message::RemoteDecided { epoch: self.e_cur, len: self.relay.told, clock };
+        self.owe_decided(self.relay.told);
+        let message = Message::RemoteDecided { epoch: self.e_cur, len: self.relay.told };
         for group in groups {
+            self.stable.speaks_to(group);
             for process in self.listeners(group) {
                 if !again.contains(&process) {
                     out.send(process, message.clone());
@@ -382,21 +402,12 @@ impl PrimCast {
     }
 
     /// The primary of another group says what is decided there.
-    pub(crate) fn on_remote_decided(
-        &mut self,
-        from: ProcessId,
-        epoch: Epoch,
-        len: u64,
-        clock: Timestamp,
-    ) {
+    pub(crate) fn on_remote_decided(&mut self, from: ProcessId, epoch: Epoch, len: u64) {
         if epoch.leader != from.node {
             return;
         }
         let learner = self.remote.group(from.group);
         learner.on_decided(epoch, len);
-        if learner.epoch >= Some(epoch) {
-            learner.clocks.raise_floor(clock);
-        }
         self.remote.heard(from.group);
     }
 }

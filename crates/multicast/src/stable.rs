@@ -26,22 +26,39 @@
 //! number of messages at once, and only as far as groups share messages (all other groups take no step).
 //! See `docs/decisions/0008-stability-instead-of-first-open-messages.md`.
 //!
-//! A message that passes others with which it does not conflict (section 4.4.3) may not wait for what those are linked
-//! with. For such a one the primary says that it is *ready*: that all that conflicts with it and precedes it in the
-//! group is delivered there. Ready at a group is as good as closed.
+//! A process does not look at its own group where a chain comes back to it: what it delivers comes after all that is before
+//! it there; but see [`crate::passing`].
 //!
-//! Without concurrent messages all this comes with the third step: the clocks and links that the second step
-//! causes.
+//! Primaries tell what they know in these pieces ([`Message::Stability`]):
+//!
+//! - each other group that a message links them with is told how far they are stable, and their links: at the latest
+//!   after [`TELL_DELAY`], and with anything else that is said to it before;
+//! - it is told at once up to where it may take the teller's group for closed, when that passes a timestamp that a message
+//!   for both was given;
+//! - what the teller knows of third groups is passed on to those who are not told by these themselves; not more often than
+//!   after [`TELL_DELAY`].
+//!
+//! So without concurrent messages all comes with the third step: the clocks and links that the second step causes.
 
 use crate::clocks::Clocks;
-use crate::message::{Dest, Epoch, Message, Rank, Shown, Timestamp};
-use crate::process::{Mutation, Order, PrimCast, Role};
-use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Table};
+use crate::closure::Closure;
+use crate::message::{Dest, Epoch, Message, Rank, Shown, Timestamp, Touches};
+use crate::process::{Mutation, Order, PrimCast, Role, Speakers};
+use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Table, Time, Token};
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::time::Duration;
 
 /// A list of shared entries up to this length is not looked through.
 const SHARED_LEAST: usize = 1024;
+
+/// So many timestamps are kept of those that a group is to be told of at once: the lowest, and the greatest.
+const OWED_MAX: usize = 1024;
+
+/// What nobody is known to wait for is told after this time: many round trips between near groups, and little of one
+/// between far ones.
+pub(crate) const TELL_DELAY: Duration = Duration::from_millis(5);
+const TELL_TOKEN: Token = Token(2);
 
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -52,33 +69,51 @@ pub(crate) struct Stable {
     /// How long each of these lists may become before it is looked through for entries that were delivered though
     /// an earlier one was not.
     shared_max: BTreeMap<GroupId, usize>,
-    /// What primaries of other groups said last of their own group.
-    direct: BTreeMap<GroupId, Shown>,
-    /// The best that is known of each other group.
-    best: BTreeMap<GroupId, Shown>,
-    /// Up to where groups that we share messages with are closed.
-    closed: BTreeMap<GroupId, Timestamp>,
-    dirty: bool,
-    /// As primary: what was told last, to whom, and how often something was.
-    told: Vec<Shown>,
-    told_to: BTreeSet<GroupId>,
-    version: u64,
-    /// The greatest timestamp of messages delivered here that go to a group too: it may wait for word of
-    /// what we are linked with, though we need it no more.
-    owed: BTreeMap<GroupId, Timestamp>,
+    /// What primaries of other groups said last of their own group, and up to where that is closed for us.
+    direct: BTreeMap<GroupId, (Shown, Timestamp)>,
+    /// What is known of other groups.
+    pub(crate) closure: Closure,
+    /// For which of them it was looked up to where they are closed since anything new was learned.
+    looked_at: SmallVec<[GroupId; 8]>,
+    pub(crate) dirty: bool,
+    /// As primary: what we showed last of our group, to anybody.
+    own: Option<Shown>,
+    /// What groups were told that we are linked with, or that wait for word of us.
+    told: BTreeMap<GroupId, Told>,
+    /// Timestamps given to messages that go to a group too, which was not told yet that we are closed up to them.
+    owed: BTreeMap<GroupId, BTreeSet<Timestamp>>,
+    /// The greatest timestamps given to messages, by their indexes, of which nobody was told yet that ours are decided.
+    given: VecDeque<(u64, Timestamp)>,
+    /// To whom something was said since we were idle last.
+    spoken_to: SmallVec<[GroupId; 8]>,
+    /// When those are told that nobody has spoken to.
+    later: Option<Time>,
     /// The clock that each group was shown last.
     clock_shown: BTreeMap<GroupId, Timestamp>,
     /// Which groups are ready for a message.
-    ready: Table<MessageId, Dest>,
+    pub(crate) ready: Table<MessageId, Dest>,
+    /// Of which messages we said so.
+    pub(crate) said: BTreeSet<MessageId>,
     /// Messages that wait for nothing else.
     awaiting: BTreeSet<Rank>,
+}
+
+/// What a group was told last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Told {
+    version: u64,
+    closed: Timestamp,
+    /// Of third groups: version and stability.
+    relayed: BTreeMap<GroupId, ((Epoch, u64), Timestamp)>,
+    /// Whether anything was learned of third groups since they were passed on, and when that was.
+    stale: bool,
+    relayed_at: Time,
 }
 
 impl Stable {
     /// An entry of `T` goes to another group too.
     pub fn share(&mut self, group: GroupId, index: u64, ts: Timestamp) {
         self.shared.entry(group).or_default().push_back((index, ts));
-        self.dirty |= !self.closed.contains_key(&group);
     }
 
     /// `T` is cut to `len`.
@@ -89,50 +124,71 @@ impl Stable {
     }
 
     /// A message was delivered.
-    pub fn delivered(&mut self, id: MessageId, rank: Rank, others: impl Iterator<Item = GroupId>) {
+    pub fn delivered(&mut self, id: MessageId, rank: Rank) {
         self.ready.remove(&id);
+        self.said.remove(&id);
         self.awaiting.remove(&rank);
-        for group in others {
+        self.dirty |= !self.awaiting.is_empty(); // They may have waited for what it was linked with.
+    }
+
+    /// Whether those that wait are to be looked at again.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// A message that goes to `group` too was given this timestamp.
+    fn owe(&mut self, group: GroupId, ts: Timestamp) {
+        if self.told.get(&group).is_none_or(|told| told.closed < ts) {
             let owed = self.owed.entry(group).or_default();
-            *owed = rank.0.max(*owed);
+            if owed.len() < OWED_MAX {
+                owed.insert(ts);
+            } else if owed.last().is_some_and(|last| *last < ts) {
+                owed.pop_last(); // A third group has been cut off for long: messages pass what waits for it.
+                owed.insert(ts);
+            }
         }
     }
 
-    /// A new epoch: all is to be told again.
-    pub fn start_epoch(&mut self) {
-        self.told.clear();
-        self.told_to.clear();
-        self.version = 0;
-        self.clock_shown.clear();
+    /// The message at `index` was given this timestamp.
+    fn give(&mut self, index: u64, ts: Timestamp) {
+        match self.given.binary_search_by_key(&index, |(index, _)| *index) {
+            Ok(at) => self.given[at].1 = ts.max(self.given[at].1),
+            Err(at) => self.given.insert(at, (index, ts)),
+        }
+    }
+
+    /// Whoever waits for long may have missed what was said.
+    pub fn say_again(&mut self) {
+        self.said.clear();
+        self.dirty = true;
+    }
+
+    /// Something is said to `group` in this turn.
+    pub fn speaks_to(&mut self, group: GroupId) {
+        if !self.spoken_to.contains(&group) {
+            self.spoken_to.push(group);
+        }
     }
 
     /// The first entry shared with `group` that is not delivered: the lowest timestamp of such.
     fn link(&mut self, group: GroupId, is_open: impl Fn(u64) -> bool) -> Option<Timestamp> {
         let shared = self.shared.get_mut(&group)?;
         while shared.pop_front_if(|(index, _)| !is_open(*index)).is_some() {}
-        let most = self.shared_max.entry(group).or_insert(SHARED_LEAST);
-        if shared.len() > *most {
-            shared.retain(|(index, _)| is_open(*index));
-            *most = SHARED_LEAST.max(2 * shared.len());
+        if shared.len() > SHARED_LEAST {
+            let most = self.shared_max.entry(group).or_insert(SHARED_LEAST);
+            if shared.len() > *most {
+                shared.retain(|(index, _)| is_open(*index));
+                *most = SHARED_LEAST.max(2 * shared.len());
+            }
         }
         shared.front().map(|(_, ts)| *ts)
     }
 
-    /// Puts together what is known of a group: how far it is stable, by whomever that was learned, and its
-    /// latest links. What was stable before is known to its primary since, so those links tell of it.
-    fn learn(&mut self, shown: Shown) {
-        let Some(known) = self.best.get_mut(&shown.group) else {
-            self.best.insert(shown.group, shown);
+    /// Puts together what is known of another group.
+    fn learn(&mut self, shown: &Shown, stable: Timestamp) {
+        if self.closure.learn(shown, stable) {
             self.dirty = true;
-            return;
-        };
-        if shown.stable > known.stable {
-            known.stable = shown.stable;
-            self.dirty = true;
-        }
-        if shown.version > known.version {
-            (known.version, known.links) = (shown.version, shown.links);
-            self.dirty = true;
+            self.told.values_mut().for_each(|told| told.stale = true);
         }
     }
 
@@ -142,60 +198,14 @@ impl Stable {
         group: GroupId,
         followed: Option<Epoch>,
         clocks: &Clocks,
-        members: &[meridian_core::NodeId],
+        members: &[NodeId],
     ) {
-        let Some(direct) = self.direct.get(&group) else { return };
+        let Some((direct, closed)) = self.direct.get(&group).cloned() else { return };
         if Some(direct.version.0) == followed {
-            let stable = direct.stable.min(clocks.quorum_clock(members));
-            let shown = Shown { stable, ..direct.clone() };
-            self.learn(shown);
+            let reached = clocks.quorum_clock(members);
+            self.learn(&direct, direct.stable.min(reached));
+            self.dirty |= self.closure.learn_closed(group, closed.min(reached));
         }
-    }
-
-    /// Up to where a group is closed, seen from `me`: what precedes there in that group is delivered before.
-    fn close(&self, first: Option<&Shown>, me: GroupId) -> Timestamp {
-        let Some(first) = first else { return Timestamp(0) };
-        let mut cap = Timestamp(u64::MAX);
-        let mut linked_at = BTreeMap::from([(first.group, Timestamp(0))]);
-        let mut done = BTreeSet::from([me]);
-        loop {
-            let next = linked_at.iter().filter(|(group, _)| !done.contains(*group));
-            let Some((next, at)) = next.min_by_key(|(group, at)| (**at, **group)) else {
-                return cap;
-            };
-            let (next, at) = (*next, *at);
-            if at > cap {
-                return cap;
-            }
-            done.insert(next);
-            let known = if next == first.group { Some(first) } else { self.best.get(&next) };
-            let stable = known.map(|shown| shown.stable).unwrap_or_default();
-            if stable < at {
-                return cap.min(Timestamp(at.0 - 1));
-            }
-            cap = cap.min(stable);
-            for (other, ts) in known.into_iter().flat_map(|shown| &shown.links) {
-                let place = linked_at.entry(*other).or_insert(Timestamp(u64::MAX));
-                *place = at.max(*ts).min(*place);
-            }
-        }
-    }
-
-    /// What we know of all groups that can be reached from `links`.
-    fn reached_from(&self, links: &[(GroupId, Timestamp)], me: GroupId) -> Vec<Shown> {
-        let mut known = Vec::new();
-        let mut done = BTreeSet::from([me]);
-        let mut todo: Vec<_> = links.iter().map(|(group, _)| *group).collect();
-        while let Some(group) = todo.pop() {
-            if done.insert(group)
-                && let Some(shown) = self.best.get(&group)
-            {
-                todo.extend(shown.links.iter().map(|(group, _)| *group));
-                known.push(shown.clone());
-            }
-        }
-        known.sort_unstable_by_key(|shown| shown.group);
-        known
     }
 }
 
@@ -204,18 +214,38 @@ impl PrimCast {
         self.options.order == Order::Linearizable
     }
 
-    /// A primary of another group says how far it and others are.
-    pub(crate) fn on_stability(&mut self, from: ProcessId, shown: &[Shown]) {
+    /// A primary of another group says how far it is, and others; `closed` for us if so many of its clocks are there, and
+    /// that they have reached `clock`, if it speaks for them.
+    pub(crate) fn on_stability(
+        &mut self,
+        from: ProcessId,
+        shown: &[Shown],
+        closed: Timestamp,
+        clock: Timestamp,
+        out: &mut Outbox<Self>,
+    ) {
         let Some((own, relayed)) = shown.split_first() else { return };
-        if own.group != from.group || own.version.0.leader != from.node {
+        let epoch = own.version.0;
+        if own.group != from.group || epoch.leader != from.node {
             return;
         }
-        let known = self.stable.direct.get(&from.group);
-        if known.is_none_or(|known| known.version < own.version) {
-            self.stable.direct.insert(from.group, own.clone());
+        match self.stable.direct.get_mut(&from.group) {
+            Some((known, _)) if own.version < known.version => {}
+            Some((known, for_us)) if own.version == known.version => *for_us = closed.max(*for_us),
+            _ => {
+                self.stable.direct.insert(from.group, (own.clone(), closed));
+            }
         }
-        let groups = relayed.iter().filter(|shown| shown.group != self.me.group);
-        groups.for_each(|shown| self.stable.learn(shown.clone()));
+        let learner = self.remote.group(from.group);
+        if learner.epoch >= Some(epoch) {
+            learner.clocks.raise_floor(clock);
+        }
+        if self.stands() {
+            self.raise_clock(own.stable, out); // Others wait for whichever clock is last.
+        }
+        for shown in relayed.iter().filter(|shown| shown.group != self.me.group) {
+            self.stable.learn(shown, shown.stable);
+        }
         self.evaluate_stable(from.group);
     }
 
@@ -228,63 +258,63 @@ impl PrimCast {
         }
     }
 
-    /// At these groups nothing that conflicts with the messages is before them.
-    pub(crate) fn on_ready(&mut self, from: ProcessId, ids: &[MessageId]) {
-        for id in ids {
-            if self.known(*id) != crate::done::Known::No {
-                continue;
-            }
-            let groups = self.stable.ready.or_insert_with(*id, Dest::new);
-            if !groups.contains(&from.group) {
-                groups.push(from.group);
-                self.stable.dirty = true;
-            }
-        }
-    }
-
     /// Looks at those again that wait for other groups, if those may have got on.
     pub(crate) fn close_groups(&mut self) {
         if !std::mem::take(&mut self.stable.dirty) {
             return;
         }
-        let groups: Vec<_> = self.stable.shared.keys().copied().collect();
-        for group in groups {
-            let best = self.stable.best.get(&group);
-            let closed = match self.mutation {
-                Mutation::IgnoresLinks => best.map(|shown| shown.stable).unwrap_or_default(),
-                _ => self.stable.close(best, self.me.group),
-            };
-            self.stable.closed.insert(group, closed);
-        }
+        self.stable.looked_at.clear();
         for rank in std::mem::take(&mut self.stable.awaiting) {
             self.log.look_at_again(rank);
         }
+    }
+
+    /// Whether another group is closed up to `ts`, ours left out.
+    fn is_group_closed(&mut self, group: GroupId, ts: Timestamp) -> bool {
+        let stable = &mut self.stable;
+        let closed = stable.closure.closed(group);
+        if ts <= closed {
+            return true;
+        }
+        let Some(best) = stable.closure.best(group).filter(|best| ts <= best.stable) else {
+            return false;
+        };
+        if self.mutation == Mutation::IgnoresLinks {
+            return true;
+        }
+        if stable.looked_at.contains(&group) {
+            return false;
+        }
+        stable.looked_at.push(group);
+        let closed = stable.closure.close(best, Some(self.me.group)).max(closed);
+        stable.closure.learn_closed(group, closed);
+        ts <= closed
     }
 
     /// Whether all other destinations of the entry at `index`, final at `ts`, are closed or ready; notes that
     /// it waits if not.
     pub(crate) fn is_settled(&mut self, index: u64, ts: Timestamp) -> bool {
         let Some(slot) = self.log.get(index) else { return false };
-        let (id, dest) = (slot.entry.start.id, &slot.entry.start.dest);
-        let ready = self.stable.ready.get(&id);
-        let mut others = dest.iter().filter(|group| **group != self.me.group);
-        let settled = others.all(|group| {
-            self.stable.closed.get(group).is_some_and(|closed| ts <= *closed)
-                || ready.is_some_and(|ready| ready.contains(group))
-        });
+        if slot.settled {
+            return true;
+        }
+        let start = slot.entry.start.clone();
+        let settled = self.shares()
+            && start.dest.iter().all(|group| {
+                *group == self.me.group
+                    || self.is_group_closed(*group, ts)
+                    || self.is_ready(start.id, *group)
+            });
         if !settled {
-            self.stable.awaiting.insert((ts, id));
+            self.await_others((ts, start.id), &start.touches);
         }
         settled
     }
 
-    /// As primary: the message passes others in this group, and waits for its other groups only. They are told.
-    pub(crate) fn tell_ready(&mut self, index: u64, told: &mut BTreeMap<GroupId, Vec<MessageId>>) {
-        let Some(slot) = self.log.get(index) else { return };
-        if self.role == Role::Primary {
-            for group in slot.entry.start.dest.iter().filter(|group| **group != self.me.group) {
-                told.entry(*group).or_default().push(slot.entry.start.id);
-            }
+    /// A message waits for other groups only. Who may pass others is looked at again; who may not, when it is the first.
+    pub(crate) fn await_others(&mut self, rank: Rank, touches: &Touches) {
+        if matches!(touches, Touches::Keys(_)) {
+            self.stable.awaiting.insert(rank);
         }
     }
 
@@ -304,52 +334,168 @@ impl PrimCast {
         groups
     }
 
-    /// As primary: shows what changed to those whom it may concern.
-    pub(crate) fn tell_stability(&mut self, out: &mut Outbox<Self>) {
-        let groups: Vec<_> = self.stable.shared.keys().copied().collect();
-        let mut links = Vec::new();
-        for group in groups {
-            let open = |index| self.log.get(index).is_some_and(|slot| !slot.delivered);
-            links.extend(self.stable.link(group, open).map(|ts| (group, ts)));
-        }
-        let linked: BTreeSet<_> = links.iter().map(|(group, _)| *group).collect();
-        let mut to: BTreeSet<_> = linked.union(&self.stable.told_to).copied().collect();
-        to.extend(self.stable.owed.keys());
-        if to.is_empty() {
-            return;
-        }
-        let version = (self.e_cur, self.stable.version);
-        let (group, stable) = (self.me.group, self.clock);
-        let mut shown = vec![Shown { group, version, stable, links }];
-        shown.extend(self.stable.reached_from(&shown[0].links, group));
-        if shown == self.stable.told && to == self.stable.told_to {
-            return;
-        }
+    /// The groups that messages which are not delivered here go to, each with a lower bound of their timestamps.
+    pub(crate) fn links(&mut self) -> SmallVec<[(GroupId, Timestamp); 16]> {
+        let open = |index| self.log.get(index).is_some_and(|slot| !slot.delivered);
+        let groups: SmallVec<[GroupId; 16]> = self.stable.shared.keys().copied().collect();
+        let link = |group| self.stable.link(group, open).map(|ts| (group, ts));
+        groups.into_iter().filter_map(link).collect()
+    }
+
+    /// As primary: how far our group is now; and up to where a quorum of clocks is, if others hear of them from us only.
+    fn own_shown(&mut self) -> (Shown, Timestamp) {
+        let (group, links) = (self.me.group, self.links());
+        let links = links.as_slice();
+        let (stable, clock) = match self.speaks() {
+            true => {
+                let reached = self.clock.min(self.clocks.quorum_clock(self.voters()));
+                (reached, reached)
+            }
+            false => (self.clock, Timestamp(0)),
+        };
         // Only what is new of ourselves makes a version: else each would answer the other's for ever.
-        if self.stable.told.first() != shown.first() {
-            self.stable.version += 1;
-            shown[0].version.1 = self.stable.version;
+        let number = match &self.stable.own {
+            Some(own) if own.stable == stable && *own.links == *links => {
+                return (own.clone(), clock);
+            }
+            Some(own) => own.version.1 + 1,
+            None => 1,
+        };
+        let own = Shown { group, version: (self.e_cur, number), stable, links: links.into() };
+        self.stable.own = Some(own.clone());
+        (own, clock)
+    }
+
+    /// As primary: tells others what they wait for, and the rest with what is said to them anyway, or soon.
+    pub(crate) fn tell_stability(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let due = self.stable.later.take_if(|at| now >= *at).is_some();
+        let spoken_to = std::mem::take(&mut self.stable.spoken_to);
+        let (own, clock) = self.own_shown();
+        let mut groups: SmallVec<[GroupId; 16]> =
+            own.links.iter().map(|(group, _)| *group).collect();
+        for group in self.stable.owed.keys().copied() {
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
         }
-        self.stable.told.clone_from(&shown);
-        let quorum = self.clocks.quorum_clock(self.voters());
-        let own = Shown { stable: stable.min(quorum), ..shown[0].clone() };
-        let (best, owed) = (&self.stable, &self.stable.owed);
-        let still = owed.iter().filter(|(group, ts)| best.close(Some(&own), **group) < **ts);
-        self.stable.owed = still.map(|(group, ts)| (*group, *ts)).collect();
-        self.stable.told_to =
-            linked.union(&self.stable.owed.keys().copied().collect()).copied().collect();
-        let message = Message::Stability(Arc::from(shown));
-        for group in to {
-            self.listeners(group)
-                .into_iter()
-                .for_each(|process| out.send(process, message.clone()));
+        self.stable.told.retain(|group, _| groups.contains(group));
+        let mut lacking = false;
+        for group in groups {
+            let stable = &self.stable;
+            let told = stable.told.get(&group);
+            let waits_for = stable.owed.get(&group).and_then(|owed| owed.first());
+            let mut closed = told.map(|told| told.closed).unwrap_or_default();
+            if waits_for.is_some_and(|ts| stable.closure.is_closed(&own, Some(group), *ts).is_ok())
+            {
+                closed = closed.max(stable.closure.close(&own, Some(group)));
+            }
+            let waits = waits_for.is_some_and(|ts| *ts <= closed);
+            let lacks = told.is_none_or(|told| told.version != own.version.1);
+            let passes_on =
+                told.is_none_or(|told| told.stale && now.since(told.relayed_at) >= TELL_DELAY);
+            if waits || ((lacks || passes_on) && (due || spoken_to.contains(&group))) {
+                self.tell_group(now, group, (&own, closed, clock), passes_on, out);
+            } else {
+                lacking |= lacks;
+            }
+            lacking |= self.stable.told.get(&group).is_some_and(|told| told.stale);
+        }
+        if lacking && self.stable.later.is_none() {
+            let at = now + TELL_DELAY;
+            self.stable.later = Some(at);
+            out.timer(at, TELL_TOKEN);
         }
     }
 
-    /// Says again to a process that may have missed it what was told last.
-    pub(crate) fn tell_stability_again(&self, to: ProcessId, out: &mut Outbox<Self>) {
-        if self.role == Role::Primary && self.is_linearizable() && !self.stable.told.is_empty() {
-            out.send(to, Message::Stability(Arc::from(&self.stable.told[..])));
+    fn tell_group(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        (own, closed, clock): (&Shown, Timestamp, Timestamp),
+        passes_on: bool,
+        out: &mut Outbox<Self>,
+    ) {
+        let mut told = self.stable.told.remove(&group).unwrap_or_default();
+        let mut shown = vec![own.clone()];
+        if passes_on {
+            for third in self.stable.closure.reached_from(&own.links, group) {
+                let news = (third.version, third.stable);
+                if told.relayed.insert(third.group, news) != Some(news) {
+                    shown.push(third.clone());
+                }
+            }
+            (told.stale, told.relayed_at) = (false, now);
+        }
+        if told.version != own.version.1 || told.closed < closed || shown.len() > 1 {
+            let message = Message::Stability { shown: shown.into(), closed, clock };
+            self.listeners(group).into_iter().for_each(|to| out.send(to, message.clone()));
+        }
+        (told.version, told.closed) = (own.version.1, closed);
+        self.stable.told.insert(group, told);
+        if let Some(owed) = self.stable.owed.get_mut(&group) {
+            *owed = owed.split_off(&Timestamp(closed.0 + 1));
+            if owed.is_empty() {
+                self.stable.owed.remove(&group);
+            }
+        }
+    }
+
+    /// Says to a process that may have missed it all that its group was told.
+    pub(crate) fn tell_stability_again(&mut self, to: ProcessId, out: &mut Outbox<Self>) {
+        if self.role != Role::Primary || !self.stable.shared.contains_key(&to.group) {
+            return;
+        }
+        let (own, clock) = self.own_shown();
+        let concerned = own.links.iter().any(|(group, _)| *group == to.group)
+            || self.stable.owed.contains_key(&to.group);
+        if concerned && !self.stable.told.contains_key(&to.group) {
+            return; // Its group is told when we are idle.
+        }
+        let closed = self.stable.closure.close(&own, Some(to.group));
+        let third = self.stable.closure.reached_from(&own.links, to.group).into_iter().cloned();
+        let shown = std::iter::once(own.clone()).chain(third).collect();
+        out.send(to, Message::Stability { shown, closed, clock });
+    }
+
+    /// A new epoch: all is to be told again.
+    pub(crate) fn start_stable(&mut self) {
+        self.stable.told.clear();
+        self.stable.owed.clear();
+        self.stable.given.clear();
+        self.stable.own = None;
+        self.stable.later = None;
+        self.stable.said.clear();
+        self.stable.clock_shown.clear();
+        if self.is_linearizable() && self.role == Role::Primary {
+            self.share_again();
+            for (_, slot) in self.log.iter_from(0) {
+                let dest = &slot.entry.start.dest;
+                dest.iter()
+                    .filter(|group| **group != self.me.group)
+                    .for_each(|group| self.stable.owe(*group, slot.bound));
+            }
+        }
+    }
+
+    /// A timestamp was given to the message at `index`, by our group or another one. If we speak for our group, nobody
+    /// waits for word before ours is decided.
+    pub(crate) fn owe_others(&mut self, index: u64, ts: Timestamp) {
+        if !self.is_linearizable() || self.role != Role::Primary {
+            return;
+        }
+        if self.speaks() && !self.relay.is_told(index) {
+            self.stable.give(index, ts);
+        } else if let Some(slot) = self.log.get(index) {
+            for group in slot.entry.start.dest.iter().filter(|group| **group != self.me.group) {
+                self.stable.owe(*group, ts);
+            }
+        }
+    }
+
+    /// Those before `len` are decided, and that is told.
+    pub(crate) fn owe_decided(&mut self, len: u64) {
+        while let Some((index, ts)) = self.stable.given.pop_front_if(|(index, _)| *index < len) {
+            self.owe_others(index, ts);
         }
     }
 
@@ -357,28 +503,16 @@ impl PrimCast {
     pub(crate) fn share_again(&mut self) {
         self.stable.shared.clear();
         self.share_from(0);
-        if self.is_linearizable() {
-            for (_, slot) in self.log.iter_from(0).filter(|(_, slot)| slot.delivered) {
-                let rank = (slot.bound, slot.entry.start.id);
-                let dest = slot.entry.start.dest.iter().copied();
-                let others = dest.filter(|group| *group != self.me.group);
-                self.stable.delivered(rank.1, rank, others);
-            }
-        }
     }
 
-    /// Another group has delivered the message: so all that precedes it is settled, here too.
-    pub(crate) fn on_settled(&mut self, id: MessageId) {
-        if let Some(slot) = self.log.slot(id).filter(|slot| !slot.delivered) {
-            let dest = slot.entry.start.dest.iter().copied();
-            self.stable.ready.insert(id, dest.collect());
-            self.stable.dirty = true;
-        }
+    /// Whether we look at what is shared: a follower of a primary that speaks for us is told what it may deliver.
+    fn shares(&self) -> bool {
+        self.options.speakers == Speakers::All || self.role == Role::Primary
     }
 
     /// Notes which of the entries from `from` on go to other groups too.
     pub(crate) fn share_from(&mut self, from: u64) {
-        if !self.is_linearizable() {
+        if !self.is_linearizable() || !self.shares() {
             return;
         }
         for (index, slot) in self.log.iter_from(from) {
@@ -386,5 +520,21 @@ impl PrimCast {
                 self.stable.share(*group, index, slot.entry.ts);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A region is cut off for hours: what is owed to others does not grow with what passes.
+    #[test]
+    fn what_is_owed_is_bounded() {
+        let (mut stable, group) = (Stable::default(), GroupId(1));
+        (1..=100_000).for_each(|ts| stable.owe(group, Timestamp(ts)));
+        let owed = &stable.owed[&group];
+        assert_eq!(owed.len(), OWED_MAX);
+        let ends = (owed.first().copied(), owed.last().copied());
+        assert_eq!(ends, (Some(Timestamp(1)), Some(Timestamp(100_000))));
     }
 }

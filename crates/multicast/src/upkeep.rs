@@ -94,6 +94,7 @@ impl PrimCast {
             self.upkeep.given = 0;
             self.ask_about_stuck(now, out);
             self.pull_unknown(now, out);
+            self.stable.say_again();
             self.starts.again(Time(now.0.saturating_sub(2 * RETRY.as_nanos() as u64)));
             self.send_again(now, out);
             self.watch_groups(now);

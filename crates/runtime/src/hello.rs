@@ -5,7 +5,7 @@ use meridian_core::ProcessId;
 use serde::{Deserialize, Serialize};
 
 /// The version of what is said on connections, beside that of frames.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 
 /// What the caller says first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -15,7 +15,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
 
 /// The version of what is said first on a connection.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// The callers of that version.
 const CLIENT: u8 = 1;
 

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 const G0: GroupId = GroupId(0);
 const G1: GroupId = GroupId(1);
 /// What is said first on a connection: the version, the cluster, that a member calls.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 const MEMBER: u8 = 0;
 
 /// Members that are not started yet, or were.

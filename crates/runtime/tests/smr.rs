@@ -337,7 +337,7 @@ fn asked(asked: &Asked) -> BytesMut {
 }
 
 /// The version of the handshake that this build speaks.
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 
 /// A connection of a client, with what comes first on it.
 async fn connect(address: &str, version: u16, cluster: &str) -> (FrameReader, impl AsyncWriteExt) {

@@ -33,7 +33,7 @@ mod model;
 mod reduced;
 
 use cases::{Case, ends};
-use meridian_multicast::{Mutation, Order, Speakers};
+use meridian_multicast::{Order, Speakers};
 use meridian_sim::planted;
 use std::process::ExitCode;
 
@@ -67,7 +67,7 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
             "--differences" => case.differences = Some(args.next()?.parse().ok()?),
             "--plant" => {
                 let name = args.next()?;
-                let all = planted::ALL.into_iter().chain([Mutation::IgnoresLinks]);
+                let all = planted::ALL.into_iter().chain(planted::OF_ORDER);
                 case.mutation = all.into_iter().find(|bug| format!("{bug:?}") == name)?;
             }
             _ => return None,

@@ -31,8 +31,8 @@ const CHANGES: u64 = 5;
 const CRASHES: Duration = Duration::from_secs(8);
 /// How long it may take then until all is delivered.
 const PEACE: Duration = Duration::from_secs(60);
-/// How long a change may take, with all faults.
-const CHANGE: Duration = Duration::from_secs(60);
+/// How long a change may take, with all faults: of a group of two both must be up, and hear each other.
+const CHANGE: Duration = Duration::from_secs(180);
 /// After how long the operator asks again.
 const AGAIN: Duration = Duration::from_millis(300);
 /// A node of a group below this number is a member from the beginning or comes later.

@@ -6,8 +6,7 @@ use crate::workload::Manner;
 use meridian_multicast::{Mutation, Speakers};
 use std::time::Duration;
 
-/// All that there are, but for those that [`crate::changes`] shows, and for `IgnoresLinks`, which the random search
-/// finds (`tests/linearizable.rs`).
+/// All that there are, but for those that [`crate::changes`] shows, and for [`OF_ORDER`].
 pub const ALL: [Mutation; 16] = [
     Mutation::NoLeaderClock,
     Mutation::NoQuorumClock,
@@ -27,12 +26,16 @@ pub const ALL: [Mutation; 16] = [
     Mutation::DecidesAlone,
 ];
 
+/// Those that break the linearizable order: short runs and scenarios find them (`tests/linearizable.rs`).
+pub const OF_ORDER: [Mutation; 2] = [Mutation::IgnoresLinks, Mutation::PassesUnclosed];
+
 /// The trial with this bug. (`ForgetsPromise` and `PromisesFirst` need what no chance brings about soon: see
 /// the scenario in `tests/mutations.rs`.)
 pub fn trial(mutation: Mutation) -> Trial {
     let trial = match mutation {
         Mutation::Correct
         | Mutation::IgnoresLinks
+        | Mutation::PassesUnclosed
         | Mutation::NewQuorumOnly
         | Mutation::RejoinsAtOnce
         | Mutation::CountsTheDead => Trial::default(),

@@ -174,7 +174,7 @@ pub fn is_between_groups(message: &Message) -> bool {
             | Message::RemoteAppend { .. }
             | Message::RemoteAck { .. }
             | Message::RemoteWanted
-            | Message::Stability(_)
+            | Message::Stability { .. }
             | Message::Ready(_)
             | Message::Final { .. }
             | Message::Pull(_)

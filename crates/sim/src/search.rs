@@ -17,7 +17,7 @@ use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time, Token,
 };
 use meridian_multicast::process::Groups;
-use meridian_multicast::{Mutation, Options, Order, PrimCast, Protocol, Start, Touches};
+use meridian_multicast::{Mutation, Options, Order, PrimCast, Protocol, Start, Timestamp, Touches};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +34,8 @@ const FAST: (u64, u64) = (1, 30_000);
 /// And one that does not arrive for long: several others are exchanged meanwhile. In nanoseconds, and
 /// well below a protocol's timers.
 const SLOW: (u64, u64) = (1, 600_000);
+/// And in some runs to one process, which the others get far ahead of.
+const SLOWEST: (u64, u64) = (600_000, 4_000_000);
 
 /// Whether a message may overtake another one between the same two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,9 @@ pub struct Manner {
     pub links: Links,
     /// Each message touches one or two of so many keys; all conflict if there are none.
     pub keys: u64,
+    /// The messages form a chain instead, each with a group and a key in common with the next; but for two: one that raises some
+    /// clock, and one that is multicast when the last of the chain has been delivered, and conflicts with the first only.
+    pub chain: bool,
 }
 
 /// A cluster before its first message.
@@ -189,7 +194,7 @@ impl Short {
     }
 
     /// The run with this seed, and the sizes of its groups. How many messages there are and to how many groups they
-    /// go is drawn; in each fourth run they conflict by keys.
+    /// go is drawn; in each fourth run they conflict by keys, and in each eighth they form a chain.
     ///
     /// # Errors
     /// What is violated; an assertion in a process, too.
@@ -197,8 +202,12 @@ impl Short {
         let random = &mut Random::seed_from_u64(seed ^ 0x5407);
         let (sizes, cluster) = &self.clusters[random.random_range(0..self.clusters.len())];
         let (messages, dest_max) = (random.random_range(4..=9), random.random_range(2..=3));
-        let keys = if random.random_range(0..4) == 0 { 4 } else { 0 };
-        let manner = Manner { messages, dest_max, links: Links::Fifo, keys };
+        let (keys, chain) = match random.random_range(0..8) {
+            0 | 1 => (4, false),
+            2 => (0, true),
+            _ => (0, false),
+        };
+        let manner = Manner { messages, dest_max, links: Links::Fifo, keys, chain };
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let run = cluster.ran(seed, manner);
             if self.trace {
@@ -244,6 +253,8 @@ struct Run<'a, P: Protocol> {
     fifo: bool,
     /// Whether processes take several events before they are idle. Those that are not idle now.
     busy: bool,
+    /// Who hears late, if anybody does.
+    late: Option<usize>,
     working: BTreeSet<usize>,
     now: Time,
     timers: BTreeSet<(Time, usize, Token)>,
@@ -263,6 +274,7 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
         let mut random = Random::seed_from_u64(seed);
         let fifo = links == Links::Fifo || random.random_bool(0.5);
         let busy = random.random_bool(0.5);
+        let late = random.random_bool(0.25).then(|| random.random_range(0..cluster.ids.len()));
         let mut members: BTreeMap<GroupId, Vec<ProcessId>> = BTreeMap::new();
         for id in &cluster.ids {
             members.entry(id.group).or_default().push(*id);
@@ -273,6 +285,7 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
             random,
             fifo,
             busy,
+            late,
             working: BTreeSet::new(),
             now: cluster.now,
             timers: cluster.timers.clone(),
@@ -293,6 +306,9 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
 
     /// Draws the messages. Each has a client of its own, so its name says nothing about its time.
     fn plan(&mut self, dest: &[GroupId], manner: Manner) {
+        if manner.chain && dest.len() > 1 {
+            return self.plan_chain(dest, manner.messages);
+        }
         let mut names: Vec<u64> = (1..=manner.messages).collect();
         for at in 0..manner.messages {
             let name = names.swap_remove(self.random.random_range(0..names.len()));
@@ -300,15 +316,10 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
             let count = self.random.random_range(1..=manner.dest_max.min(dest.len()));
             let mut to: Vec<_> = dest.sample(&mut self.random, count).copied().collect();
             to.sort_unstable();
-            let members = to.iter().map(|group| self.cluster.groups[group].len());
-            self.missing += members.sum::<usize>();
-            let sender = self.random.random_range(0..self.processes.len());
-            let (after_first, after_all) = (Vec::new(), Vec::new());
             let keys = (0..2).map(|_| self.random.random_range(0..manner.keys.max(1)));
             let touches = if manner.keys == 0 { Touches::All } else { Touches::keys(keys) };
             let start = Start { touches, ..Start::new(id, to.clone(), Vec::new()) };
-            let silent = to;
-            self.plan.push(Planned { start, sender, silent, after_first, after_all });
+            self.plan_one(start);
             let at = at as usize;
             let earlier = self.random.random_range(0..=at);
             match self.random.random_range(0..4) {
@@ -316,6 +327,52 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
                 2 if earlier < at => self.plan[earlier].after_first.push(at),
                 _ => self.later(SLOW, Next::Multicast(at)),
             }
+        }
+    }
+
+    /// A message from anybody.
+    fn plan_one(&mut self, start: Start) {
+        let silent = start.dest.to_vec();
+        let members = silent.iter().map(|group| self.cluster.groups[group].len());
+        self.missing += members.sum::<usize>();
+        let sender = self.random.random_range(0..self.processes.len());
+        let (after_first, after_all) = (Vec::new(), Vec::new());
+        self.plan.push(Planned { start, sender, silent, after_first, after_all });
+    }
+
+    /// See [`Manner::chain`]. They are multicast one after the other, and the first group hears late.
+    fn plan_chain(&mut self, dest: &[GroupId], messages: u64) {
+        let id = |name| MessageId { client: ClientId(name), sequence: 1 };
+        let any = |random: &mut Random| dest[random.random_range(0..dest.len())];
+        let links = messages - 2;
+        let first = any(&mut self.random);
+        let mut here = first;
+        for link in 0..links {
+            let mut next = any(&mut self.random);
+            while next == here {
+                next = any(&mut self.random);
+            }
+            let mut to = vec![here, next];
+            to.sort_unstable();
+            let touches = Touches::keys([link, link + 1]);
+            self.plan_one(Start { touches, ..Start::new(id(link + 2), to, Vec::new()) });
+            here = next;
+        }
+        let touches = Touches::keys([0]);
+        self.plan_one(Start { touches, ..Start::new(id(1), vec![first], Vec::new()) });
+        let (touches, after) = (Touches::keys([links + 1]), Timestamp(20));
+        let group = any(&mut self.random);
+        self.plan_one(Start {
+            touches,
+            after,
+            ..Start::new(id(links + 2), vec![group], Vec::new())
+        });
+        let links = links as usize;
+        self.plan[links - 1].after_first.push(links);
+        self.late = self.cluster.ids.iter().position(|process| process.group == first);
+        for at in (0..links).chain([links + 1]) {
+            let before = at as u64 * FAST.1 * 3;
+            self.later((before, before + SLOW.1 / 3), Next::Multicast(at));
         }
     }
 
@@ -390,9 +447,12 @@ impl<'a, P: Protocol + Clone> Run<'a, P> {
             match effect {
                 Effect::Send { to, message } => {
                     let Ok(to) = self.cluster.ids.binary_search(&to) else { continue };
-                    let slow = self.random.random_range(0..4) == 0;
-                    let next = Next::Message { from: at, to, message };
-                    self.later(if slow { SLOW } else { FAST }, next);
+                    let within = match self.random.random_range(0..4) {
+                        0 | 1 if self.late == Some(to) => SLOWEST,
+                        0 => SLOW,
+                        _ => FAST,
+                    };
+                    self.later(within, Next::Message { from: at, to, message });
                 }
                 Effect::Output(output) => self.deliver(at, output),
                 Effect::Timer { at: when, token } => drop(self.timers.insert((when, at, token))),

@@ -90,7 +90,8 @@ fn short_runs<P: Protocol + Clone>(contender: &Contender<P>) {
     for sizes in [&[3, 3, 3][..], &[5, 1, 3, 1]] {
         let cluster = Cluster::new(sizes, 2, |me, groups| (contender.make)(me, groups.clone()));
         for seed in 0..2000 {
-            let manner = Manner { messages: 8, dest_max: 3, links: Links::Fifo, keys: 0 };
+            let manner =
+                Manner { messages: 8, dest_max: 3, links: Links::Fifo, keys: 0, chain: false };
             let history = cluster.run(seed, manner);
             let judged = check_safety(&history).and_then(|()| check_agreement(&history));
             let arrived = judged.and_then(|()| {

@@ -102,17 +102,30 @@ impl<P: Protocol + Clone> Script<P> {
 
     /// A message is multicast, and all happens that can.
     fn multicast(&mut self, sender: ProcessId, name: u64, dest: &[u16], after: u64) {
+        self.multicast_touching(sender, name, dest, after, Touches::All);
+    }
+
+    /// The same with a message that does not conflict with all others.
+    fn multicast_touching(
+        &mut self,
+        sender: ProcessId,
+        name: u64,
+        dest: &[u16],
+        after: u64,
+        touches: Touches,
+    ) {
         let id = MessageId { client: ClientId(name), sequence: 1 };
         let dest: Vec<_> = dest.iter().map(|group| GroupId(*group)).collect();
         self.now = self.now + Duration::from_nanos(1);
         self.history.push(Entry::Multicast {
             id,
             dest: dest.clone(),
-            touches: Touches::All,
+            touches: touches.clone(),
             after: Timestamp(after),
             t: self.now,
         });
-        let start = Start { after: Timestamp(after), ..Start::new(id, dest, Vec::new()) };
+        let after = Timestamp(after);
+        let start = Start { after, touches, ..Start::new(id, dest, Vec::new()) };
         self.step(sender, Event::Command(P::multicast(start)));
         self.run();
     }
@@ -229,7 +242,8 @@ fn a_group_tells_those_who_wait_for_what_it_has_delivered() {
     assert_eq!(script.delivered(H), [9, 5]);
 }
 
-/// START comes to h last, and nothing is before 4 there: it is delivered at once. g is told how far h is.
+/// START comes to h last, and nothing is before 4 there: it is delivered at once. g is told how far h is. (h has heard how far
+/// g is, and its clock with that: so 3 is before 4.)
 #[test]
 fn a_group_that_delivers_at_once_tells_the_others() {
     let mut script = Script::new(&primcast(&[1; 3], Order::Linearizable));
@@ -240,7 +254,7 @@ fn a_group_that_delivers_at_once_tells_the_others() {
     assert_eq!((script.delivered(G), script.delivered(H)), (vec![], vec![]));
     script.held.clear();
     script.run();
-    assert_eq!((script.delivered(G), script.delivered(H)), (vec![4, 3], vec![4]));
+    assert_eq!((script.delivered(G), script.delivered(H)), (vec![3, 4], vec![4]));
 }
 
 /// f and g share a message that waits for one between f and h, and h is cut off: they have nothing new to say.
@@ -255,6 +269,68 @@ fn groups_that_wait_are_quiet() {
     script.held.clear();
     script.run();
     assert_eq!((script.delivered(F), script.delivered(G)), (vec![1, 2], vec![2]));
+}
+
+/// At h, 5 passes 2 and 3, with which it does not conflict. But 4, which is before it at g, comes after 3 at k, and 3 after 2, which
+/// has not come to l: if 5 is delivered, 1 is ordered before all of them though it is multicast later.
+fn passed_by_what_leads_back(sizes: &[u16; 4], mutation: Mutation) -> Script<PrimCast> {
+    let (g, h, k, l) = (0, 1, 2, 3);
+    let options = Options { order: Order::Linearizable, ..Options::default() };
+    let make = |me, groups: &Groups| {
+        let process = PrimCast::new(me, groups.clone()).with_options(options);
+        process.with_mutation(mutation)
+    };
+    let mut script = Script::new(&Cluster::new(sizes, 2, make).settle(Duration::from_secs(3)));
+    let client = first(4);
+    let to_l = script.processes.keys().filter(|process| process.group.0 == l);
+    script.held = to_l.flat_map(|to| [(client, *to), (first(h), *to)]).collect();
+    script.multicast_touching(client, 2, &[h, l], 0, Touches::keys([12, 23]));
+    script.multicast_touching(client, 3, &[h, k], 0, Touches::keys([23, 34]));
+    script.multicast_touching(client, 4, &[g, k], 0, Touches::keys([34, 45]));
+    script.multicast_touching(client, 6, &[k], 10, Touches::keys([6]));
+    script.multicast_touching(client, 5, &[g, h], 0, Touches::keys([45]));
+    script.multicast_touching(first(l), 1, &[l], 0, Touches::keys([12]));
+    script.held.clear();
+    script.run();
+    assert_eq!(script.delivered(l).first(), Some(&1));
+    script
+}
+
+#[test]
+fn what_passes_others_waits_for_chains_that_lead_back_to_them() {
+    for sizes in [[1; 4], [3; 4]] {
+        let script = passed_by_what_leads_back(&sizes, Mutation::Correct);
+        assert_eq!(check_real_time(&script.history, End::Delivered), Ok(()), "{sizes:?}");
+        let script = passed_by_what_leads_back(&sizes, Mutation::PassesUnclosed);
+        let why = check_real_time(&script.history, End::Delivered).unwrap_err();
+        assert!(why.contains("1.1 < (at g3"), "{why}");
+    }
+}
+
+/// h is cut off from l and can never deliver 2; 5 passes it there and nothing elsewhere, and the others say that they are ready
+/// for it, though they wait for nobody that they have passed.
+#[test]
+fn what_passes_others_does_not_wait_for_them() {
+    for (sizes, speakers) in
+        [([1; 4], Speakers::All), ([3; 4], Speakers::All), ([3; 4], Speakers::Primary)]
+    {
+        let options = Options { order: Order::Linearizable, speakers, ..Options::default() };
+        let mut script = Script::new(&primcast_with(&sizes, options));
+        let (client, all) = (first(4), script.processes.keys().copied());
+        let (of_l, others): (Vec<_>, Vec<_>) = all.partition(|process| process.group.0 == 3);
+        let ways = of_l.iter().flat_map(|a| others.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
+        script.held = ways.collect();
+        script.multicast_touching(client, 2, &[1, 3], 0, Touches::keys([1]));
+        script.multicast_touching(client, 5, &[0, 1, 2], 0, Touches::keys([2]));
+        for group in 0..3 {
+            let delivered = script.delivered(group);
+            assert_eq!(delivered, vec![5; sizes[usize::from(group)].into()], "g{group}");
+        }
+        script.held.clear();
+        script.run();
+        assert_eq!(script.delivered(1).len(), 2 * usize::from(sizes[1]));
+        assert_eq!(check_real_time(&script.history, End::Delivered), Ok(()));
+    }
 }
 
 /// How many runs break which order.
@@ -283,8 +359,10 @@ fn search<P: Protocol + Clone>(cluster: &Cluster<P>, manner: Manner, seeds: Rang
     broken
 }
 
-const FEW: Manner = Manner { messages: 7, dest_max: 2, links: Links::FifoOrNot, keys: 0 };
+const FEW: Manner =
+    Manner { messages: 7, dest_max: 2, links: Links::FifoOrNot, keys: 0, chain: false };
 const FIFO: Manner = Manner { links: Links::Fifo, ..FEW };
+const CHAIN: Manner = Manner { chain: true, ..FIFO };
 
 #[test]
 fn random_runs_break_skeen() {
@@ -361,6 +439,28 @@ fn random_runs_break_an_order_that_ignores_links() {
     let cluster = Cluster::new(&[1; 4], 2, make).settle(Duration::from_secs(3));
     let broken = search(&cluster, FIFO, 300_000..320_000);
     assert!(broken.global > 0);
+}
+
+/// A planted bug that needs five messages over four groups.
+#[test]
+fn random_chains_break_an_order_that_lets_pass_what_leads_back() {
+    let options = Options { order: Order::Linearizable, ..Options::default() };
+    let make = |me, groups: &Groups| {
+        let process = PrimCast::new(me, groups.clone()).with_options(options);
+        process.with_mutation(Mutation::PassesUnclosed)
+    };
+    let cluster = Cluster::new(&[1; 4], 2, make).settle(Duration::from_secs(3));
+    let broken = search(&cluster, CHAIN, 360_000..363_000);
+    assert!(broken.global > 0);
+}
+
+#[test]
+fn no_random_chain_breaks_linearizable_order() {
+    for speakers in [Speakers::All, Speakers::Primary] {
+        let options = Options { order: Order::Linearizable, speakers, ..Options::default() };
+        nothing_breaks(&primcast_with(&[1; 4], options), CHAIN, 370_000..374_000);
+        nothing_breaks(&primcast_with(&[3, 1, 2, 3], options), CHAIN, 374_000..375_000);
+    }
 }
 
 /// Messages that do not conflict pass each other.

@@ -1,7 +1,7 @@
 //! Groups whose primary speaks for them.
 
 use super::*;
-use crate::message::RelayedLocal;
+use crate::message::{RelayedFinal, RelayedLocal};
 use crate::process::{Order, Speakers};
 use crate::relay::{ACK_DELAY, AHEAD};
 
@@ -83,6 +83,28 @@ fn a_relayed_clock_does_not_overtake_proposals() {
     follower.hears(process(0, 0), append(e1(0), 1, second, 7));
     follower.hears(process(0, 0), ack(e1(0), 2, 7));
     assert_eq!(delivered(&follower.idle()), [2, 1]);
+}
+
+/// In the linearizable order it hears only of what was delivered; also before it has the entry.
+#[test]
+fn a_follower_delivers_what_its_primary_has_delivered() {
+    let options = Options { order: Order::Linearizable, ..near() };
+    let settled = |me| Net::settled_with(&[3, 1], options).all.remove(&me).unwrap();
+    for early in [false, true] {
+        let mut follower: One = settled(process(0, 1));
+        let told = RelayedFinal { index: 0, id: id(1), ts: Timestamp(7), delivered: true };
+        let (locals, finals) = ([].into(), [told].into());
+        let (epoch, clock) = (e1(0), Timestamp(7));
+        let told = Message::Relayed { epoch, len: 1, clock, locals, finals };
+        if early {
+            follower.hears(process(0, 0), told.clone());
+        }
+        proposed(&mut follower);
+        assert_eq!(delivered(&follower.idle()), NONE);
+        let last = if early { ack(e1(0), 1, 7) } else { told };
+        follower.hears(process(0, 0), last);
+        assert_eq!(delivered(&follower.idle()), [1], "early: {early}");
+    }
 }
 
 /// So the primary finds a quorum past timestamps of other groups without asking for one.
