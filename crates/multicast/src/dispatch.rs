@@ -132,6 +132,7 @@ impl PrimCast {
             Message::Relayed { epoch, len, clock, locals, finals } => {
                 self.on_relayed(now, from, (epoch, len, clock), &locals, &finals, out);
             }
+            Message::Cut(groups) => self.on_cut(from, &groups),
             Message::Vouched(finals) => self.on_vouched(finals, out),
             Message::SnapshotRequest { snapshot, offset } => {
                 self.on_snapshot_request(from, snapshot, offset, out);

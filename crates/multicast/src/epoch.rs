@@ -560,6 +560,7 @@ impl PrimCast {
         self.recorded = self.log.len();
         self.followers.clear();
         self.start_relay();
+        self.reach.start_epoch();
         self.start_stable();
         self.starts.again(Time(u64::MAX));
         self.election.suspects = None;

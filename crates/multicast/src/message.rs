@@ -304,6 +304,8 @@ pub enum Message {
         /// may have missed the local ones.
         finals: Arc<[RelayedFinal]>,
     },
+    /// From a primary that speaks for its group, to its followers: the groups that cannot be reached.
+    Cut(Dest),
     /// Send me the whole: something is missing in your `T` as I know it.
     RemoteWanted,
     /// From a primary, for the linearizable order: see [`crate::stable`].

@@ -97,7 +97,7 @@ impl PrimCast {
             self.stable.say_again();
             self.starts.again(Time(now.0.saturating_sub(2 * RETRY.as_nanos() as u64)));
             self.send_again(now, out);
-            self.watch_groups(now);
+            self.watch_groups(now, out);
         }
         if now.since(self.upkeep.stable_at) >= RETRY {
             self.upkeep.stable_at = now;
@@ -250,6 +250,7 @@ impl PrimCast {
                 }
             }
             out.send(peer, self.clock_message());
+            self.tell_cut(peer, out);
             self.restart_transfer(now, peer);
         } else {
             self.followers.remove(&peer);

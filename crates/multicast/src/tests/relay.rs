@@ -107,6 +107,29 @@ fn a_follower_delivers_what_its_primary_has_delivered() {
     }
 }
 
+/// A follower hears nobody of other groups, and takes them for cut off only if its primary says so.
+#[test]
+fn a_follower_is_told_which_groups_are_cut_off() {
+    let mut follower = one_of(&[3, 3], process(0, 1));
+    proposed(&mut follower);
+    follower.tick(Duration::from_secs(10));
+    assert_eq!(follower.process.unreachable().count(), 0);
+    follower.hears(process(0, 2), Message::Cut([GroupId(1)].into_iter().collect()));
+    assert_eq!(follower.process.unreachable().count(), 0, "that is no primary");
+    follower.hears(process(0, 0), Message::Cut([GroupId(1)].into_iter().collect()));
+    assert_eq!(follower.process.unreachable().collect::<Vec<_>>(), [GroupId(1)]);
+    // The primary looks for itself, and says so once.
+    let mut primary = one_of(&[3, 3], process(0, 0));
+    primary.asked(start(1, &[0, 1]));
+    primary.idle();
+    let told = |did: &[Did]| {
+        let cut = |message: &Message| matches!(message, Message::Cut(groups) if groups.len() == 1);
+        sent(did).into_iter().filter(|(_, message)| cut(message)).count()
+    };
+    assert_eq!(told(&primary.tick(Duration::from_secs(10))), 2);
+    assert_eq!(told(&primary.tick(Duration::from_secs(2))), 0);
+}
+
 /// So the primary finds a quorum past timestamps of other groups without asking for one.
 #[test]
 fn followers_are_ahead_of_their_primary() {
