@@ -76,6 +76,7 @@
 
 pub mod clocks;
 mod closure;
+mod deliver;
 mod dispatch;
 pub mod done;
 mod epoch;
