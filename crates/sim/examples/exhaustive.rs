@@ -11,6 +11,7 @@
 //! | option | what |
 //! | --- | --- |
 //! | `--framed` | what a process sends to another in one step arrives together |
+//! | `--acquainted` | the groups have ordered a message to all of them before |
 //! | `--clocks 0,4,9` | how far the groups' clocks are, at least, when the messages come |
 //! | `--suspicious 1` | that process may suspect its primary, once and at any time |
 //! | `--ticks 6` | how often timers fire when all is quiet and not all is delivered; 0 if there is no suspicion |
@@ -25,19 +26,23 @@
 mod bounded;
 #[path = "../tests/exhaustive/cases.rs"]
 mod cases;
+#[path = "../tests/exhaustive/futures.rs"]
+mod futures;
 #[path = "../tests/exhaustive/locals.rs"]
 mod locals;
 #[path = "../tests/exhaustive/model.rs"]
 mod model;
+#[path = "../tests/exhaustive/movers.rs"]
+mod movers;
 #[path = "../tests/exhaustive/reduced.rs"]
 mod reduced;
 
-use cases::{Case, ends};
+use cases::Case;
 use meridian_multicast::{Order, Speakers};
 use meridian_sim::planted;
 use std::process::ExitCode;
 
-const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--clocks 0,4,9] [--suspicious P] [--ticks N] \
+const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--acquainted] [--clocks 0,4,9] [--suspicious P] [--ticks N] \
     [--differences N] [--near] [--sequential] [--plant BUG] [--compare]";
 
 fn groups_of(message: &str) -> Option<Vec<u16>> {
@@ -55,6 +60,7 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
         match arg.as_str() {
             "--compare" => compare = true,
             "--framed" => case.framed = true,
+            "--acquainted" => case.acquainted = true,
             "--near" => case.speakers = Speakers::Primary,
             "--sequential" => case.order = Order::Sequential,
             "--groups" => case.sizes = numbers(&args.next()?)?,
@@ -84,8 +90,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     if compare {
-        let few = ends(&case.model().until_quiet());
-        let all = ends(&case.model().until_quiet().plain());
+        let (few, all) = case.ends();
         eprintln!("{} ends, {} in all states", few.len(), all.len());
         return if few == all { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }

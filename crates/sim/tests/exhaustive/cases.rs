@@ -22,6 +22,8 @@ pub struct Case {
     pub messages: Vec<Vec<u16>>,
     /// How far the groups' clocks are, at least, when the messages come.
     pub clocks: Vec<u64>,
+    /// The groups have ordered a message to all of them before: those whose primaries speak for them know that.
+    pub acquainted: bool,
     /// What a process sends to another in one step arrives together.
     pub framed: bool,
     /// This one may suspect its primary.
@@ -44,6 +46,7 @@ impl Default for Case {
             sizes: vec![1; 3],
             messages: Vec::new(),
             clocks: Vec::new(),
+            acquainted: false,
             framed: false,
             suspicious: None,
             ticks: 6,
@@ -95,7 +98,9 @@ impl Case {
         let clocks = (0..).zip(&self.clocks).filter(|(_, clock)| **clock > 0);
         let before =
             clocks.map(|(group, clock)| start(100 + u64::from(group), &[group], clock - 1));
-        let before: Vec<_> = before.collect();
+        let all: Vec<_> = (0..).take(self.sizes.len()).collect();
+        let to_all = self.acquainted.then(|| start(99, &all, 0));
+        let before: Vec<_> = to_all.into_iter().chain(before).collect();
         let mut model = Multicasts::new(&cluster, messages).framed(frames);
         if !before.is_empty() {
             model = model.preceded_by(&cluster, before);
@@ -113,6 +118,13 @@ impl Case {
     pub fn search(&self) -> Found {
         search(self.model())
     }
+
+    /// The ends of all runs, by their prints: as they are searched, and if nothing is left out.
+    pub fn ends(&self) -> (BTreeSet<u64>, BTreeSet<u64>) {
+        let model = self.model();
+        search(model.clone()); // What is left out is known then.
+        (ends(&model), ends(&self.model().plain()))
+    }
 }
 
 /// What a search found.
@@ -126,36 +138,59 @@ pub struct Found {
     /// How many states of processes, and steps from one to another.
     processes: usize,
     steps: usize,
-    /// How often it was checked that a state of a process is indifferent to a frame.
-    absorbed: usize,
+    /// Of how many states of processes it was checked that some frame may come before anything else.
+    moved: usize,
 }
 
 impl Display for Found {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Found { violated, states, ways, processes, steps, absorbed } = self;
+        let Found { violated, states, ways, processes, steps, moved } = self;
         let what = if violated.is_empty() { "all holds" } else { "violated" };
         write!(
             f,
             "{what}: {states} states, {ways} ways to them, {processes} states of processes, "
         )?;
-        write!(f, "{steps} steps of theirs, {absorbed} checked to have no effect")
+        write!(f, "{steps} steps of theirs, {moved} checked to come early as well as late")
     }
 }
 
-/// Searches until something is violated.
+/// After so many states it is checked, for the first time, whether what was taken to move to the left does.
+const CHECKED_FIRST: usize = 10_000;
+
+/// After so many searches that were wrong about some states, it is given up for all states what was wrong.
+const TIMES: usize = 2;
+
+/// Searches until something is violated, or, for the first checks, so many states are met.
 pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
-    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures).spawn_dfs().join();
-    let way = |actions: Vec<_>| {
-        let lines = actions.into_iter().map(|action| format!("  {action:?}\n"));
-        lines.collect::<String>()
-    };
-    let violated = checker.discoveries().into_iter();
-    let violated = violated.map(|(property, path)| (property, way(path.into_actions())));
-    let violated: Vec<_> = violated.collect();
-    let absorbed = if violated.is_empty() { checker.model().check_absorbed() } else { 0 };
-    let (processes, steps) = checker.model().counts();
-    let (states, ways) = (checker.unique_state_count(), checker.state_count());
-    Found { violated, states, ways, processes, steps, absorbed }
+    let (mut most, mut times) = (model.slow.is_none().then_some(CHECKED_FIRST), 0);
+    loop {
+        let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures);
+        let checker = match most {
+            Some(most) => checker.target_state_count(most).spawn_dfs().join(),
+            None => checker.spawn_dfs().join(),
+        };
+        let (failed, moved) = model.check_moved(times >= TIMES);
+        let (processes, steps) = model.counts();
+        let (states, ways) = (checker.unique_state_count(), checker.state_count());
+        let wrong = model.foresee();
+        times += 1;
+        if failed > 0 || wrong > 0 {
+            continue;
+        }
+        let violated = checker.discoveries();
+        if let Some(some) = most.filter(|some| ways >= *some && violated.is_empty()) {
+            times = 0;
+            most = some.checked_mul(16).filter(|most| *most < 100_000_000);
+            continue;
+        }
+        let way = |actions: Vec<_>| {
+            let lines = actions.into_iter().map(|action| format!("  {action:?}\n"));
+            lines.collect::<String>()
+        };
+        let violated = violated.into_iter();
+        let violated = violated.map(|(property, path)| (property, way(path.into_actions())));
+        return Found { violated: violated.collect(), states, ways, processes, steps, moved };
+    }
 }
 
 fn fingerprint(value: &impl Hash) -> u64 {
@@ -164,8 +199,7 @@ fn fingerprint(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The ends of all runs, by their prints.
-pub fn ends<P: Checked>(model: &Multicasts<P>) -> BTreeSet<u64> {
+fn ends<P: Checked>(model: &Multicasts<P>) -> BTreeSet<u64> {
     let (mut todo, mut met) = (model.init_states(), Vec::new());
     let (mut known, mut ends, mut actions) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     while let Some(state) = todo.pop() {

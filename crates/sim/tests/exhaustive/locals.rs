@@ -3,13 +3,16 @@
 //! A state of the model is then a few numbers, however large the states of processes are, and the same state of a
 //! process is met in very many states of the model.
 
-use crate::model::Checked;
+use crate::futures::Futures;
+use crate::model::{Checked, Set};
+use crate::movers::Movers;
 use meridian_core::{Effect, Event, MessageId, Outbox, ProcessId, Table, Time, Token};
 use meridian_multicast::Protocol;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 /// What travels together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,16 +46,9 @@ pub struct Step {
     pub failed: bool,
 }
 
-impl Step {
-    /// Whether it leaves a process in that state and has no effect.
-    fn is_inert(&self, process: u32) -> bool {
-        self.next == process && self.sends.is_empty() && self.delivers.is_empty() && !self.failed
-    }
-}
-
 /// Values by number.
-struct Pool<T> {
-    values: Vec<T>,
+pub struct Pool<T> {
+    pub(crate) values: Vec<T>,
     numbers: Table<u64, Vec<u32>>,
 }
 
@@ -75,14 +71,46 @@ impl<T: Hash + PartialEq> Pool<T> {
     }
 }
 
-struct Known<P: Protocol> {
+/// What was met.
+pub struct Known<P: Protocol> {
     processes: Pool<P>,
-    frames: Pool<(ProcessId, Vec<P::Message>)>,
-    steps: Table<(u32, Input, Time), Arc<Step>>,
-    /// From which state of a process to which there are steps.
-    ways: BTreeSet<(u32, u32)>,
-    /// What was absorbed: by which process, in which state, which frame.
-    absorbed: BTreeSet<(usize, u32, u32)>,
+    pub(crate) frames: Pool<(ProcessId, Vec<P::Message>)>,
+    /// And whether the step was explored, or only looked at.
+    steps: Table<(u32, Input, Time), (Arc<Step>, bool)>,
+    /// What came to a process in which state, and when.
+    pub(crate) inputs: Table<u32, Vec<(Input, Time)>>,
+    pub(crate) movers: Movers,
+    pub(crate) futures: Futures,
+}
+
+impl<P: Protocol> Known<P> {
+    /// A step that was looked at may happen; whether that is news.
+    pub(crate) fn explored(&mut self, process: u32, input: Input, now: Time) -> bool {
+        let step = self.steps.get_mut(&(process, input, now));
+        let news = step.is_some_and(|(_, explored)| !std::mem::replace(explored, true));
+        if news {
+            self.inputs.or_insert_with(process, Vec::new).push((input, now));
+        }
+        news
+    }
+
+    /// How many states of processes there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.processes.values.len() as u32
+    }
+
+    /// The steps that were explored: from where, to where, and to whom something is sent.
+    pub(crate) fn ways(&self) -> Vec<(u32, u32, Set)> {
+        let of = |process: u32| {
+            let inputs = self.inputs.get(&process).into_iter().flatten();
+            inputs.filter_map(move |(input, now)| {
+                let (step, _) = self.steps.get(&(process, *input, *now))?;
+                let to = step.sends.iter().fold(0, |all, (to, _)| all | 1 << to);
+                Some((process, step.next, to))
+            })
+        };
+        (0..self.count()).flat_map(of).collect()
+    }
 }
 
 /// See the module's documentation.
@@ -98,74 +126,75 @@ impl<P: Checked> Locals<P> {
     /// With these processes and messages.
     pub fn new(ids: Vec<ProcessId>, frames: Frames, sent: Vec<MessageId>) -> Locals<P> {
         let (processes, pool) = (Pool::new(), Pool::new());
-        let (steps, ways, absorbed) = (Table::default(), BTreeSet::new(), BTreeSet::new());
-        let known = Mutex::new(Known { processes, frames: pool, steps, ways, absorbed });
+        let (steps, inputs) = (Table::default(), Table::default());
+        let (movers, futures) = (Movers::default(), Futures::default());
+        let known = Known { processes, frames: pool, steps, inputs, movers, futures };
+        let known = Mutex::new(known);
         Locals { ids, frames, sent, known }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Known<P>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which process that is.
+    pub fn place(&self, id: ProcessId) -> Option<usize> {
+        self.ids.iter().position(|known| *known == id)
     }
 
     /// The number of a state of a process.
     pub fn process(&self, process: P) -> u32 {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).processes.number(process)
+        self.lock().processes.number(process)
     }
 
     /// The state with that number.
     pub fn value(&self, process: u32) -> P {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.lock();
         known.processes.values[process as usize].clone()
     }
 
     /// The number of a frame.
     pub fn frame(&self, from: ProcessId, messages: Vec<P::Message>) -> u32 {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).frames.number((from, messages))
+        self.lock().frames.number((from, messages))
     }
 
     /// How many states of processes there are, and steps.
     pub fn counts(&self) -> (usize, usize) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.lock();
         (known.processes.values.len(), known.steps.len())
     }
 
-    /// What a process does with what comes together, and then that there is nothing more.
-    pub fn step(&self, at: usize, process: u32, input: Input, now: Time) -> Arc<Step> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(step) = known.steps.get(&(process, input, now)) {
-            return Arc::clone(step);
+    /// What a process does with what comes together, and then that there is nothing more; `explored` unless all is quiet.
+    pub fn step(
+        &self,
+        at: usize,
+        process: u32,
+        input: Input,
+        now: Time,
+        explored: bool,
+    ) -> Arc<Step> {
+        let mut known = self.lock();
+        let step = self.known_step(&mut known, at, process, input, now);
+        if explored {
+            known.explored(process, input, now);
         }
-        let step = Arc::new(self.take(&mut known, at, process, input, now));
-        known.steps.insert((process, input, now), Arc::clone(&step));
-        known.ways.insert((process, step.next));
         step
     }
 
-    /// Whether the frame has no effect on the process; it is absorbed then. That is right if it stays so: see
-    /// [`Locals::check_absorbed`].
-    pub fn absorbs(&self, at: usize, process: u32, frame: u32, now: Time) -> bool {
-        let inert = self.step(at, process, Input::Frame(frame), now).is_inert(process);
-        if inert {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known.absorbed.insert((at, process, frame));
+    pub(crate) fn known_step(
+        &self,
+        known: &mut Known<P>,
+        at: usize,
+        process: u32,
+        input: Input,
+        now: Time,
+    ) -> Arc<Step> {
+        if let Some((step, _)) = known.steps.get(&(process, input, now)) {
+            return Arc::clone(step);
         }
-        inert
-    }
-
-    /// Checks that what was absorbed would have had no effect later either, in any state that its receiver came to from
-    /// the one in which it was absorbed. How many pairs of a state and a frame that were.
-    ///
-    /// # Panics
-    /// If it would have.
-    pub fn check_absorbed(&self, now: Time) -> usize {
-        let (ways, mut checked) = {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            (known.ways.clone(), known.absorbed.clone())
-        };
-        let mut todo: Vec<_> = checked.iter().copied().collect();
-        while let Some((at, process, frame)) = todo.pop() {
-            let step = self.step(at, process, Input::Frame(frame), now);
-            assert!(step.is_inert(process), "frame {frame} was absorbed and has an effect later");
-            let next = ways.range((process, 0)..=(process, u32::MAX)).map(|(_, next)| *next);
-            todo.extend(next.map(|next| (at, next, frame)).filter(|pair| checked.insert(*pair)));
-        }
-        checked.len()
+        let step = Arc::new(self.take(known, at, process, input, now));
+        known.steps.insert((process, input, now), (Arc::clone(&step), false));
+        step
     }
 
     fn take(&self, known: &mut Known<P>, at: usize, number: u32, input: Input, now: Time) -> Step {
@@ -179,9 +208,7 @@ impl<P: Checked> Locals<P> {
             }
         };
         let (mut out, events) = (Outbox::new(), events.into_iter().chain([Event::Idle]));
-        let taken = catch_unwind(AssertUnwindSafe(|| {
-            events.for_each(|event| process.step(now, event, &mut out));
-        }));
+        let taken = quietly(|| events.for_each(|event| process.step(now, event, &mut out)));
         let (sends, delivers, failed) = (Vec::new(), Vec::new(), taken.is_err());
         let mut step = Step { next: number, sends, delivers, failed };
         if !failed {
@@ -198,7 +225,7 @@ impl<P: Checked> Locals<P> {
             match effect {
                 Effect::Send { to, message } => {
                     // What is sent to the client is of no interest.
-                    let Some(to) = self.ids.iter().position(|id| *id == to) else { continue };
+                    let Some(to) = self.place(to) else { continue };
                     let frame = if self.frames == Frames::Single { number } else { records };
                     frames.entry((frame, to)).or_default().push(message);
                 }
@@ -219,37 +246,23 @@ impl<P: Checked> Locals<P> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use meridian_core::{ClientId, GroupId};
-    use meridian_multicast::{Message, PrimCast, Start};
-    use meridian_sim::search::Cluster;
-    use std::time::Duration;
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
 
-    /// A START that comes again is answered, and the client is no part of the model.
-    #[test]
-    #[should_panic(expected = "has an effect later")]
-    fn what_has_an_effect_later_must_not_be_absorbed() {
-        let make = |me, groups: &_| PrimCast::new(me, Arc::clone(groups));
-        let cluster = Cluster::new(&[1], 1, make).settle(Duration::from_secs(3));
-        let (ids, processes): (Vec<_>, Vec<_>) = cluster.processes().unzip();
-        let start = |name| {
-            let id = MessageId { client: ClientId(name), sequence: 1 };
-            Start::new(id, [GroupId(0)], Vec::new())
-        };
-        let names = [1, 2].map(|name| start(name).id).to_vec();
-        let locals: Locals<PrimCast> = Locals::new(ids[..1].to_vec(), Frames::Single, names);
-        let process = locals.process(processes[0].clone());
-        let frames =
-            [1, 2].map(|name| locals.frame(ids[1], vec![Message::Start(Arc::new(start(name)))]));
-        let now = cluster.now();
-        assert!(!locals.absorbs(0, process, frames[0], now), "it is delivered");
-        let next = locals.step(0, process, Input::Frame(frames[0]), now).next;
-        assert!(locals.absorbs(0, next, frames[0], now), "it comes twice");
-        assert_eq!(locals.check_absorbed(now), 1);
-        // As if the other had been taken to have no effect before the first came.
-        locals.known.lock().unwrap().absorbed.insert((0, process, frames[1]));
-        locals.check_absorbed(now);
-    }
+/// As `catch_unwind`, and nothing is written out: a step that cannot happen may be looked at.
+fn quietly(take: impl FnOnce()) -> std::thread::Result<()> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let hook = take_hook();
+        set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                hook(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let taken = catch_unwind(AssertUnwindSafe(take));
+    QUIET.set(false);
+    taken
 }

@@ -11,15 +11,23 @@
 //!   events: all those at some processes, such that no other can send them an alternative to what is under
 //!   way ([`Multicasts::closed`]). Each process comes to see each order of arrivals that it can see, and all together
 //!   each combination. (No event is put off for ever: each takes a message, so runs are finite.)
+//! - **To whom a process may still send** depends on its state, and is taken from the steps that were met in the search before
+//!   ([`crate::futures`]); where a search meets more, it is repeated. So in the last one nothing was assumed wrongly: take
+//!   the shortest run that has a step at some process which was not met. Before that step nobody sends what he was
+//!   not expected to send; so the first event of the run that is in the persistent set can come first, or, if none is,
+//!   any of that set can; what is left is shorter, or has less under way, and its steps were met.
 //! - **When a message is multicast** is not a choice. It may have been after a delivery of `x` if its STARTs are not
 //!   among the causes of that: the state holds which of them are in the past of each process and of
 //!   what is under way. One such pair is enough to look for. Let `a` end before `b` is multicast and `c` before `d`,
 //!   in one cycle. Then `a` ends before `d` is multicast, or `c` before `b`; either way there is a cycle with one
 //!   such pair less. So there is none if nothing that may have been multicast after a delivery of `x` precedes `x`.
-//! - **What has no effect** on its receiver, as if it had not come, is taken at once: for example word of other groups
-//!   that is older than what is known. This is right if it has no effect later either; that is checked, in all states that
-//!   the receiver came to ([`Multicasts::check_absorbed`]). So a run in which it arrives later has the same
-//!   steps without it, and they are explored.
+//! - **What may arrive early** ([`crate::movers`]): a frame after which all that can come to its receiver has the same effect
+//!   as before it, and that has the same effect after all of that. It is taken at once: any run in which it arrives later has an
+//!   equal one. What the receiver does later was not caused by it, as far as it is not told so by another way; so what
+//!   its sender had heard of is in the past of what follows from it, and not of what else the receiver does.
+//!   Whether it was right is checked with all steps that were met; what was not is not done again, and the search is
+//!   repeated. Runs go on until nothing is under way, as what would come after the last delivery in one run may come
+//!   before it in another that is left out.
 //! - **How edges came about**: the state holds only which messages are before which, over any number of steps.
 //!   Whether later edges close a cycle depends on nothing else.
 //! - **States in which there is no choice** are passed through, and not counted.
@@ -40,6 +48,7 @@ use meridian_sim::search::Cluster;
 use stateright::{Model, Property};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Atomic global order: "delivered before, somewhere, or multicast after a delivery" has no cycle.
@@ -58,7 +67,7 @@ pub type Set = u8;
 const MESSAGES_MAX: usize = 7;
 
 /// In the set of what a process has heard of: so long without a word of the primary that it may be suspected.
-const LATE: Set = 1 << 7;
+pub(crate) const LATE: Set = 1 << 7;
 
 /// How much later it is then: longer than any election timeout.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -95,10 +104,11 @@ impl Relation {
 }
 
 /// Messages to multicast with a protocol.
+#[derive(Clone)]
 pub struct Multicasts<P: Protocol> {
     pub(crate) ids: Vec<ProcessId>,
     processes: Vec<P>,
-    pub(crate) locals: Locals<P>,
+    pub(crate) locals: Arc<Locals<P>>,
     pub(crate) now: Time,
     pub(crate) sent: Vec<Sent<P>>,
     /// For each process those that may send it anything.
@@ -109,18 +119,17 @@ pub struct Multicasts<P: Protocol> {
     pub(crate) slow: Option<Slow>,
     /// All events in each state, and nothing absorbed.
     pub(crate) plain: bool,
-    /// Runs end when all is delivered, though something is under way.
-    early: bool,
 }
 
 /// A message, as its client sends it.
+#[derive(Clone)]
 pub(crate) struct Sent<P: Protocol> {
     start: Start,
     client: ProcessId,
     /// START to the process with that number.
     messages: Vec<(usize, P::Message)>,
     /// The same as frames.
-    frames: Vec<(usize, u32)>,
+    pub(crate) frames: Vec<(usize, u32)>,
     /// The processes that are to deliver it.
     dest: Set,
     /// In regular runs it is sent once this one was delivered somewhere.
@@ -136,6 +145,13 @@ pub enum Source {
     Link(u8, u8),
 }
 
+impl Source {
+    fn to(self) -> usize {
+        let (Source::Start(_, to) | Source::Link(_, to)) = self;
+        usize::from(to)
+    }
+}
+
 /// A process at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Hash)]
 pub(crate) struct Local {
@@ -143,7 +159,7 @@ pub(crate) struct Local {
     pub(crate) process: u32,
     delivered: Set,
     /// The messages whose STARTs are among the causes of what it has done.
-    past: Set,
+    pub(crate) past: Set,
     /// STARTs under way to it.
     pub(crate) starts: Set,
 }
@@ -153,7 +169,7 @@ pub(crate) struct Local {
 pub(crate) struct Flight {
     pub(crate) from: u8,
     pub(crate) to: u8,
-    past: Set,
+    pub(crate) past: Set,
     pub(crate) frame: u32,
 }
 
@@ -243,7 +259,7 @@ impl<P: Checked> Multicasts<P> {
             from.map(|(at, _)| 1 << at).sum()
         });
         let senders = senders.collect();
-        let locals = Locals::new(Vec::new(), Frames::Single, Vec::new());
+        let locals = Arc::new(Locals::new(Vec::new(), Frames::Single, Vec::new()));
         let model = Multicasts {
             ids,
             processes,
@@ -255,7 +271,6 @@ impl<P: Checked> Multicasts<P> {
             ticks: 0,
             slow: None,
             plain: false,
-            early: true,
         };
         model.framed(Frames::Single)
     }
@@ -271,7 +286,7 @@ impl<P: Checked> Multicasts<P> {
             };
             sent.frames = messages.map(frame).collect();
         }
-        Multicasts { locals, ..self }
+        Multicasts { locals: Arc::new(locals), ..self }
     }
 
     /// Other messages were delivered before, in a regular run.
@@ -301,11 +316,6 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { plain: true, ..self }
     }
 
-    /// Runs go on until nothing is under way.
-    pub fn until_quiet(self) -> Self {
-        Multicasts { early: false, ..self }
-    }
-
     /// This process may, once and at any time, believe that it has not heard of its primary for long. That much
     /// later it is from then on for all who hear from it.
     ///
@@ -315,24 +325,44 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { suspicious: 1 << process, ticks, ..self }
     }
 
+    /// Checks what was taken to move to the left. How many of these do not, and will not be taken so again, and how many
+    /// pairs of a state and a frame were looked at.
+    pub fn check_moved(&self, all_states: bool) -> (usize, usize) {
+        self.locals.check_moved(all_states)
+    }
+
+    /// Looks again to whom processes may still send. Of how many of their states less was assumed.
+    pub fn foresee(&self) -> usize {
+        self.locals.foresee()
+    }
+
     /// How many states of processes were met, and how many different steps.
     pub fn counts(&self) -> (usize, usize) {
         self.locals.counts()
     }
 
-    fn now(&self, state: &State, at: usize) -> Time {
-        let late = state.locals[at].past & LATE != 0;
+    pub(crate) fn is_late(&self, past: Set) -> bool {
+        past & LATE != 0
+    }
+
+    pub(crate) fn now(&self, state: &State, at: usize) -> Time {
+        self.time(state, at, 0)
+    }
+
+    /// What time it is there for something with that past.
+    pub(crate) fn time(&self, state: &State, at: usize, past: Set) -> Time {
+        let late = self.is_late(state.locals[at].past | past);
         self.now + SILENCE * u32::from(late) + TICK * u32::from(state.ticks)
     }
 
-    fn step(&self, state: &mut State, at: usize, input: Input) {
+    /// With `past` being what has caused it.
+    fn step(&self, state: &mut State, at: usize, input: Input, past: Set) {
         let now = self.now(state, at);
-        let step = self.locals.step(at, state.locals[at].process, input, now);
-        let local = &mut state.locals[at];
-        local.process = step.next;
-        let (from, past) = (at as u8, local.past);
+        let step = self.locals.step(at, state.locals[at].process, input, now, state.ticks == 0);
+        state.locals[at].process = step.next;
+        let from = at as u8;
         state.failed |= step.failed;
-        step.delivers.iter().for_each(|message| self.deliver(state, at, *message));
+        step.delivers.iter().for_each(|message| self.deliver(state, at, *message, past));
         for (to, frame) in &step.sends {
             assert!(self.senders[*to] & (1 << at) != 0, "{} -> {}", self.ids[at], self.ids[*to]);
             let flight = Flight { from, to: *to as u8, past, frame: *frame };
@@ -344,7 +374,7 @@ impl<P: Checked> Multicasts<P> {
         }
     }
 
-    fn deliver(&self, state: &mut State, at: usize, message: usize) {
+    fn deliver(&self, state: &mut State, at: usize, message: usize, past: Set) {
         let first = ended(state) & (1 << message) == 0;
         let local = &mut state.locals[at];
         for earlier in bits(local.delivered) {
@@ -352,7 +382,7 @@ impl<P: Checked> Multicasts<P> {
         }
         local.delivered |= 1 << message;
         let others = (1 << self.sent.len()) - 1 - (1 << message);
-        state.relation.ended_before[message] |= others & !local.past;
+        state.relation.ended_before[message] |= others & !past;
         if self.slow.is_some() && first {
             let next = self.sent.iter().enumerate();
             let next: Vec<_> = next.filter(|(_, sent)| sent.after == Some(message)).collect();
@@ -366,15 +396,15 @@ impl<P: Checked> Multicasts<P> {
         to.for_each(|(to, _)| turns.come(Source::Start(message as u8, *to as u8)));
     }
 
-    pub(crate) fn arrive(&self, state: &mut State, source: Source) {
+    /// What comes next from there: the frame, and what its sender had heard of.
+    fn next_from(&self, state: &mut State, source: Source) -> (u32, Set) {
         match source {
             Source::Start(message, to) => {
                 let at = usize::from(to);
                 let start = self.sent[usize::from(message)].frames.iter().find(|(to, _)| *to == at);
                 let (_, frame) = *start.expect("it was sent");
                 state.locals[at].starts &= !(1 << message);
-                state.locals[at].past |= 1 << message;
-                self.step(state, at, Input::Frame(frame));
+                (frame, 1 << message)
             }
             Source::Link(from, to) => {
                 let at = state.flights.partition_point(|flight| flight.link() < (from, to));
@@ -384,10 +414,25 @@ impl<P: Checked> Multicasts<P> {
                 if self.slow.is_some() && next == Some((from, to)) {
                     state.turns.come(source);
                 }
-                state.locals[usize::from(to)].past |= flight.past;
-                self.step(state, usize::from(to), Input::Frame(flight.frame));
+                (flight.frame, flight.past)
             }
         }
+    }
+
+    pub(crate) fn arrive(&self, state: &mut State, source: Source) {
+        let (frame, past) = self.next_from(state, source);
+        let at = source.to();
+        state.locals[at].past |= past;
+        let past = state.locals[at].past;
+        self.step(state, at, Input::Frame(frame), past);
+    }
+
+    /// It may also come later: what the process does without it has not been caused by it.
+    pub(crate) fn arrive_early(&self, state: &mut State, source: Source) {
+        let (frame, past) = self.next_from(state, source);
+        let at = source.to();
+        let past = state.locals[at].past | past;
+        self.step(state, at, Input::Frame(frame), past);
     }
 
     pub(crate) fn finished(&self, state: &State) -> bool {
@@ -412,14 +457,14 @@ impl<P: Checked> Multicasts<P> {
     }
 
     fn offered(&self, state: &State, actions: &mut Vec<Action>) {
-        if self.early && self.finished(state) || state.failed || state.relation.is_cyclic() {
+        if state.failed || state.relation.is_cyclic() {
             return;
         }
         match self.slow {
             Some(_) => self.bounded_actions(state, actions),
             None => self.all_actions(state, actions),
         }
-        if self.is_quiet(state) && state.ticks < self.ticks {
+        if self.is_quiet(state) && !self.finished(state) && state.ticks < self.ticks {
             actions.push(Action::Tick);
         }
     }
@@ -433,13 +478,15 @@ impl<P: Checked> Multicasts<P> {
             Action::Suspect(at) => {
                 state.suspected = true;
                 state.locals[at].past |= LATE;
-                self.step(state, at, Input::Timer);
+                let past = state.locals[at].past;
+                self.step(state, at, Input::Timer, past);
             }
             Action::Tick => {
                 state.ticks += 1;
                 for at in 0..self.ids.len() {
                     state.locals[at].past |= if state.suspected { LATE } else { 0 };
-                    self.step(state, at, Input::Timer);
+                    let past = state.locals[at].past;
+                    self.step(state, at, Input::Timer, past);
                 }
             }
             Action::Slow => state.turns.slow(),
@@ -493,8 +540,8 @@ impl<P: Checked> Model for Multicasts<P> {
         self.take(&mut state, action);
         let mut actions = Vec::new();
         loop {
-            if self.absorbs() {
-                self.absorb(&mut state);
+            if self.moves(&state) {
+                self.move_left(&mut state);
             }
             self.offered(&state, &mut actions);
             match actions.pop() {

@@ -1,6 +1,7 @@
 //! What is left out of a search in all orders; why nothing is missed by that is told in [`crate::model`].
 
-use crate::model::{Action, Checked, Flight, Multicasts, Set, Source, State, bits};
+use crate::locals::Input;
+use crate::model::{Action, Checked, Flight, LATE, Multicasts, Set, Source, State, bits};
 
 impl Flight {
     pub(crate) fn link(&self) -> (u8, u8) {
@@ -23,15 +24,28 @@ impl<P: Checked> Multicasts<P> {
 
     /// The least set of processes with this one, such that each process which may send something to one of them either is
     /// one of them, or has sent something that is still under way: then what it sends later is no alternative.
-    fn closed(&self, at: usize, waiting: &[Set]) -> Set {
+    fn closed(&self, at: usize, waiting: &[Set], senders: &[Set]) -> Set {
         let (mut closed, mut todo): (Set, Set) = (1 << at, 1 << at);
         while todo != 0 {
             let next = todo.trailing_zeros() as usize;
-            let empty = self.senders[next] & !waiting[next];
+            let empty = senders[next] & !waiting[next];
             todo = (todo | (empty & !closed)) & !(1 << next);
             closed |= empty;
         }
         closed
+    }
+
+    /// For each process those that may still send it anything.
+    fn senders(&self, state: &State) -> Vec<Set> {
+        let futures = self.locals.futures(state.locals.iter().map(|local| local.process));
+        let mut senders = self.senders.clone();
+        for (from, to) in futures.into_iter().enumerate() {
+            let Some(to) = to else { continue };
+            let all = senders.iter_mut().enumerate();
+            all.filter(|(at, _)| to & (1 << at) == 0)
+                .for_each(|(_, senders)| *senders &= !(1 << from));
+        }
+        senders
     }
 
     /// What may happen if there is no bound; a persistent set of it.
@@ -53,7 +67,8 @@ impl<P: Checked> Multicasts<P> {
             (1 << self.ids.len()) - 1
         } else {
             let busy = (0..self.ids.len()).filter(|at| count(*at) > 0);
-            let sets = busy.map(|at| self.closed(at, &waiting));
+            let senders = self.senders(state);
+            let sets = busy.map(|at| self.closed(at, &waiting, &senders));
             let Some(set) = sets.min_by_key(events) else { return };
             set
         };
@@ -68,31 +83,50 @@ impl<P: Checked> Multicasts<P> {
         }
     }
 
-    /// Not with clocks that go on: to be heard of later is an effect. Nor inside groups, where [`Multicasts::check_absorbed`]
-    /// finds that what has no effect now may have one later.
-    pub(crate) fn absorbs(&self) -> bool {
-        let alone = self.ids.windows(2).all(|pair| pair[0].group != pair[1].group);
-        self.slow.is_none() && self.suspicious == 0 && !self.plain && alone
+    pub(crate) fn moves(&self, state: &State) -> bool {
+        self.slow.is_none() && !self.plain && state.ticks == 0
     }
 
-    /// Takes all that has no effect where it arrives, and may thus arrive at once. Nothing depends on it: what its
-    /// sender had heard of is not in the receiver's past by that.
-    pub(crate) fn absorb(&self, state: &mut State) {
-        let has_none = |state: &State, at: usize| {
-            let (flight, to) = (state.flights[at], usize::from(state.flights[at].to));
-            let process = state.locals[to].process;
-            is_first(&state.flights, at) && self.locals.absorbs(to, process, flight.frame, self.now)
-        };
-        while let Some(at) = (0..state.flights.len()).find(|at| has_none(state, *at)) {
-            state.flights.remove(at);
+    /// Takes all that may arrive at once.
+    pub(crate) fn move_left(&self, state: &mut State) {
+        while (0..self.ids.len()).any(|at| self.move_left_at(state, at)) {}
+    }
+
+    /// What may come to the process next, as far as it is under way: with what its sender had heard of.
+    fn inputs(&self, state: &State, at: usize) -> Vec<(Source, u32, Set)> {
+        let starts = bits(state.locals[at].starts).map(|message| {
+            let to = self.sent[message].frames.iter().find(|(to, _)| *to == at);
+            let (_, frame) = *to.expect("it was sent");
+            (Source::Start(message as u8, at as u8), frame, 1 << message)
+        });
+        let flights = state.flights.iter().enumerate();
+        let flights = flights
+            .filter(|(nth, flight)| usize::from(flight.to) == at && is_first(&state.flights, *nth));
+        let flights = flights
+            .map(|(_, flight)| (Source::Link(flight.from, flight.to), flight.frame, flight.past));
+        starts.chain(flights).collect()
+    }
+
+    /// Whether there was something that a process may take at once; it has taken it then.
+    fn move_left_at(&self, state: &mut State, at: usize) -> bool {
+        let (inputs, now) = (self.inputs(state, at), self.now(state, at));
+        let process = state.locals[at].process;
+        for (source, frame, past) in &inputs {
+            if self.is_late(*past) && !self.is_late(state.locals[at].past) {
+                continue; // It would be later from then on.
+            }
+            let others = inputs.iter().filter(|(other, ..)| other != source);
+            let mut others: Vec<_> = others
+                .map(|(_, frame, past)| (Input::Frame(*frame), self.time(state, at, *past)))
+                .collect();
+            if !state.suspected && self.suspicious & (1 << at) != 0 {
+                others.push((Input::Timer, self.time(state, at, LATE)));
+            }
+            if self.locals.moves(at, process, *frame, now, &others) {
+                self.arrive_early(state, *source);
+                return true;
+            }
         }
-    }
-
-    /// Checks what was left out because it has no effect. How much that was.
-    ///
-    /// # Panics
-    /// If it could have had one.
-    pub fn check_absorbed(&self) -> usize {
-        self.locals.check_absorbed(self.now)
+        false
     }
 }
