@@ -26,7 +26,19 @@ fn primcast(sizes: &[u16], order: Order) -> Cluster<PrimCast> {
 }
 
 fn primcast_with(sizes: &[u16], options: Options) -> Cluster<PrimCast> {
-    let make = |me, groups: &Groups| PrimCast::new(me, groups.clone()).with_options(options);
+    mutated(sizes, options, Mutation::Correct)
+}
+
+/// The linearizable order with a planted bug.
+fn planted(sizes: &[u16], mutation: Mutation) -> Cluster<PrimCast> {
+    mutated(sizes, Options { order: Order::Linearizable, ..Options::default() }, mutation)
+}
+
+fn mutated(sizes: &[u16], options: Options, mutation: Mutation) -> Cluster<PrimCast> {
+    let make = |me, groups: &Groups| {
+        let process = PrimCast::new(me, groups.clone()).with_options(options);
+        process.with_mutation(mutation)
+    };
     Cluster::new(sizes, 2, make).settle(Duration::from_secs(3))
 }
 
@@ -275,12 +287,7 @@ fn groups_that_wait_are_quiet() {
 /// has not come to l: if 5 is delivered, 1 is ordered before all of them though it is multicast later.
 fn passed_by_what_leads_back(sizes: &[u16; 4], mutation: Mutation) -> Script<PrimCast> {
     let (g, h, k, l) = (0, 1, 2, 3);
-    let options = Options { order: Order::Linearizable, ..Options::default() };
-    let make = |me, groups: &Groups| {
-        let process = PrimCast::new(me, groups.clone()).with_options(options);
-        process.with_mutation(mutation)
-    };
-    let mut script = Script::new(&Cluster::new(sizes, 2, make).settle(Duration::from_secs(3)));
+    let mut script = Script::new(&planted(sizes, mutation));
     let client = first(4);
     let to_l = script.processes.keys().filter(|process| process.group.0 == l);
     script.held = to_l.flat_map(|to| [(client, *to), (first(h), *to)]).collect();
@@ -431,12 +438,7 @@ fn no_random_run_breaks_linearizable_order_of_groups_whose_primaries_speak() {
 /// A planted bug: pairs of messages are in order, chains are not.
 #[test]
 fn random_runs_break_an_order_that_ignores_links() {
-    let options = Options { order: Order::Linearizable, ..Options::default() };
-    let make = |me, groups: &Groups| {
-        let process = PrimCast::new(me, groups.clone()).with_options(options);
-        process.with_mutation(Mutation::IgnoresLinks)
-    };
-    let cluster = Cluster::new(&[1; 4], 2, make).settle(Duration::from_secs(3));
+    let cluster = planted(&[1; 4], Mutation::IgnoresLinks);
     let broken = search(&cluster, FIFO, 300_000..320_000);
     assert!(broken.global > 0);
 }
@@ -444,12 +446,7 @@ fn random_runs_break_an_order_that_ignores_links() {
 /// A planted bug that needs five messages over four groups.
 #[test]
 fn random_chains_break_an_order_that_lets_pass_what_leads_back() {
-    let options = Options { order: Order::Linearizable, ..Options::default() };
-    let make = |me, groups: &Groups| {
-        let process = PrimCast::new(me, groups.clone()).with_options(options);
-        process.with_mutation(Mutation::PassesUnclosed)
-    };
-    let cluster = Cluster::new(&[1; 4], 2, make).settle(Duration::from_secs(3));
+    let cluster = planted(&[1; 4], Mutation::PassesUnclosed);
     let broken = search(&cluster, CHAIN, 360_000..363_000);
     assert!(broken.global > 0);
 }

@@ -158,9 +158,10 @@ impl Display for Found {
 const CHECKED_FIRST: usize = 10_000;
 
 /// After so many searches that were wrong about some states, it is given up for all states what was wrong.
-const TIMES: usize = 2;
+const TIMES: usize = 20;
 
-/// Searches until something is violated, or, for the first checks, so many states are met.
+/// Searches until something is violated: at first as far as to so many states, until nothing that it assumes is wrong, then
+/// further. Tells how far it is.
 pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
     let (mut most, mut times) = (model.slow.is_none().then_some(CHECKED_FIRST), 0);
     loop {
@@ -173,6 +174,9 @@ pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
         let (processes, steps) = model.counts();
         let (states, ways) = (checker.unique_state_count(), checker.state_count());
         let wrong = model.foresee();
+        eprintln!(
+            "  {states} states, {ways} ways to them; wrong about {failed} and {wrong} of {processes}"
+        );
         times += 1;
         if failed > 0 || wrong > 0 {
             continue;
