@@ -14,6 +14,7 @@
 //! | `--acquainted` | the groups have ordered a message to all of them before |
 //! | `--clocks 0,4,9` | how far the groups' clocks are, at least, when the messages come |
 //! | `--suspicious 1` | that process may suspect its primary, once and at any time |
+//! | `--stops 0` | only after that process has stopped for good, at any time; not with `--differences` |
 //! | `--ticks 6` | how often timers fire when all is quiet and not all is delivered; 0 if there is no suspicion |
 //! | `--differences 2` | not all orders, but so many differences from a regular run |
 //! | `--near` | the primaries speak for their groups |
@@ -42,7 +43,7 @@ use meridian_multicast::{Order, Speakers};
 use meridian_sim::planted;
 use std::process::ExitCode;
 
-const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--acquainted] [--clocks 0,4,9] [--suspicious P] [--ticks N] \
+const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--acquainted] [--clocks 0,4,9] [--suspicious P [--stops P]] [--ticks N] \
     [--differences N] [--near] [--sequential] [--plant BUG] [--compare]";
 
 fn groups_of(message: &str) -> Option<Vec<u16>> {
@@ -69,6 +70,7 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
                 case.messages = args.next()?.split(',').map(groups_of).collect::<Option<_>>()?;
             }
             "--suspicious" => case.suspicious = Some(args.next()?.parse().ok()?),
+            "--stops" => case.stops = Some(args.next()?.parse().ok()?),
             "--ticks" => case.ticks = args.next()?.parse().ok()?,
             "--differences" => case.differences = Some(args.next()?.parse().ok()?),
             "--plant" => {
@@ -79,8 +81,10 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
             _ => return None,
         }
     }
+    let searched =
+        case.stops.is_none() || (case.suspicious.is_some() && case.differences.is_none());
     let named = |group: &u16| usize::from(*group) < case.sizes.len();
-    (!case.messages.is_empty() && case.messages.iter().flatten().all(named))
+    (searched && !case.messages.is_empty() && case.messages.iter().flatten().all(named))
         .then_some((case, compare))
 }
 

@@ -28,6 +28,8 @@ pub struct Case {
     pub framed: bool,
     /// This one may suspect its primary.
     pub suspicious: Option<usize>,
+    /// This one stops before, at any moment, for good.
+    pub stops: Option<usize>,
     /// How often timers fire then when all is quiet and not all is delivered.
     pub ticks: u8,
     /// Not all orders. In a regular run, each message is sent once the one before it was delivered.
@@ -49,6 +51,7 @@ impl Default for Case {
             acquainted: false,
             framed: false,
             suspicious: None,
+            stops: None,
             ticks: 6,
             differences: None,
             order: Order::Linearizable,
@@ -108,6 +111,9 @@ impl Case {
         if let Some(process) = self.suspicious {
             model = model.suspicious(process, self.ticks);
         }
+        if let Some(process) = self.stops {
+            model = model.stopping(process);
+        }
         match self.differences {
             Some(times) => model.bounded(Slow { times }),
             None => model,
@@ -122,7 +128,8 @@ impl Case {
     /// The ends of all runs, by their prints: as they are searched, and if nothing is left out.
     pub fn ends(&self) -> (BTreeSet<u64>, BTreeSet<u64>) {
         let model = self.model();
-        search(model.clone()); // What is left out is known then.
+        let found = search(model.clone()); // What is left out is known then.
+        assert!(found.violated.is_empty(), "{found}");
         (ends(&model), ends(&self.model().plain()))
     }
 }

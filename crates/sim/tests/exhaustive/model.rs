@@ -114,6 +114,8 @@ pub struct Multicasts<P: Protocol> {
     /// For each process those that may send it anything.
     pub(crate) senders: Vec<Set>,
     pub(crate) suspicious: Set,
+    /// Who stops before that.
+    pub(crate) stops: Set,
     pub(crate) ticks: u8,
     /// All orders, if there is no bound.
     pub(crate) slow: Option<Slow>,
@@ -182,6 +184,7 @@ pub struct State {
     relation: Relation,
     failed: bool,
     pub(crate) suspected: bool,
+    pub(crate) stopped: bool,
     /// How often timers fired when all was quiet.
     pub(crate) ticks: u8,
     pub(crate) turns: Turns,
@@ -198,6 +201,8 @@ pub enum Action {
     Later,
     /// All is quiet: a slow one is as others again.
     Hurry(Source),
+    /// A process stops for good.
+    Stop(usize),
     /// A process suspects its primary.
     Suspect(usize),
     /// Timers fire at all processes.
@@ -268,6 +273,7 @@ impl<P: Checked> Multicasts<P> {
             sent,
             senders,
             suspicious: 0,
+            stops: 0,
             ticks: 0,
             slow: None,
             plain: false,
@@ -325,6 +331,29 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { suspicious: 1 << process, ticks, ..self }
     }
 
+    /// That process stops for good at any moment, and is suspected after that only. What it has sent arrives, what is sent
+    /// to it does not; so clients tell whoever suspects it, too. (A search in all orders only.)
+    pub fn stopping(mut self, process: usize) -> Self {
+        for sent in &mut self.sent {
+            let frame = sent.frames.iter().find(|(to, _)| *to == process).copied();
+            let again = frame.map(|(_, frame)| bits(self.suspicious).map(move |to| (to, frame)));
+            sent.frames.extend(again.into_iter().flatten());
+        }
+        Multicasts { stops: 1 << process, ..self }
+    }
+
+    /// The messages that a client sends there.
+    fn starts_to(&self, at: usize) -> Set {
+        let to = |sent: &Sent<P>| sent.frames.iter().any(|(to, _)| *to == at);
+        let starts = self.sent.iter().enumerate().filter(|(_, sent)| to(sent));
+        starts.map(|(message, _)| 1 << message).sum()
+    }
+
+    /// Who has stopped.
+    pub(crate) fn stopped(&self, state: &State) -> Set {
+        if state.stopped { self.stops } else { 0 }
+    }
+
     /// Checks what was taken to move to the left. How many of these do not, and will not be taken so again, and how many
     /// pairs of a state and a frame were looked at.
     pub fn check_moved(&self, all_states: bool) -> (usize, usize) {
@@ -365,6 +394,9 @@ impl<P: Checked> Multicasts<P> {
         step.delivers.iter().for_each(|message| self.deliver(state, at, *message, past));
         for (to, frame) in &step.sends {
             assert!(self.senders[*to] & (1 << at) != 0, "{} -> {}", self.ids[at], self.ids[*to]);
+            if self.stopped(state) & (1 << to) != 0 {
+                continue;
+            }
             let flight = Flight { from, to: *to as u8, past, frame: *frame };
             let place = state.flights.partition_point(|other| other.link() <= flight.link());
             state.flights.insert(place, flight);
@@ -438,7 +470,8 @@ impl<P: Checked> Multicasts<P> {
     pub(crate) fn finished(&self, state: &State) -> bool {
         let mut all = self.sent.iter().enumerate();
         all.all(|(message, sent)| {
-            bits(sent.dest).all(|at| state.locals[at].delivered & (1 << message) != 0)
+            bits(sent.dest & !self.stopped(state))
+                .all(|at| state.locals[at].delivered & (1 << message) != 0)
         })
     }
 
@@ -475,15 +508,29 @@ impl<P: Checked> Multicasts<P> {
                 state.turns.take();
                 self.arrive(state, source);
             }
+            Action::Stop(at) => {
+                state.stopped = true;
+                state.flights.retain(|flight| usize::from(flight.to) != at);
+                for to in bits(self.suspicious) {
+                    state.locals[to].starts = self.starts_to(to);
+                }
+                // Whatever it was, it is no more.
+                state.locals[at] =
+                    Local { process: 0, delivered: 0, starts: 0, ..state.locals[at] };
+            }
             Action::Suspect(at) => {
                 state.suspected = true;
+                for stopped in bits(self.stopped(state)) {
+                    let past = std::mem::take(&mut state.locals[stopped].past);
+                    state.locals[at].past |= past;
+                }
                 state.locals[at].past |= LATE;
                 let past = state.locals[at].past;
                 self.step(state, at, Input::Timer, past);
             }
             Action::Tick => {
                 state.ticks += 1;
-                for at in 0..self.ids.len() {
+                for at in bits(((1 << self.ids.len()) - 1) & !self.stopped(state)) {
                     state.locals[at].past |= if state.suspected { LATE } else { 0 };
                     let past = state.locals[at].past;
                     self.step(state, at, Input::Timer, past);
@@ -521,14 +568,22 @@ impl<P: Checked> Model for Multicasts<P> {
             at_once.for_each(|message| self.turn_of_starts(&mut turns, message));
         }
         let local = |(at, process): (usize, &P)| {
-            let to = |sent: &Sent<P>| sent.frames.iter().any(|(to, _)| *to == at);
-            let starts = self.sent.iter().enumerate().filter(|(_, sent)| to(sent));
-            let starts = starts.map(|(message, _)| 1 << message).sum();
+            let later = self.stops != 0 && self.suspicious & (1 << at) != 0;
+            let starts = if later { 0 } else { self.starts_to(at) };
             Local { process: self.locals.process(process.clone()), delivered: 0, past: 0, starts }
         };
         let locals = self.processes.iter().enumerate().map(local).collect();
         let (flights, relation) = (Vec::new(), Relation::default());
-        vec![State { locals, flights, relation, failed: false, suspected: false, ticks: 0, turns }]
+        vec![State {
+            locals,
+            flights,
+            relation,
+            failed: false,
+            suspected: false,
+            stopped: false,
+            ticks: 0,
+            turns,
+        }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {

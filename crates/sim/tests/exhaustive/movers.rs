@@ -36,6 +36,10 @@ impl Movers {
 }
 
 impl Step {
+    fn says_anything(&self) -> bool {
+        !self.sends.is_empty() || !self.delivers.is_empty()
+    }
+
     fn says_as(&self, other: &Step) -> bool {
         !self.failed
             && !other.failed
@@ -67,7 +71,7 @@ impl<P: Checked> Locals<P> {
     }
 
     /// Whether a frame may be taken at once, `others` being what else may come to the process, as far as that is seen
-    /// here.
+    /// here; `silently` if it must not cause anything elsewhere, as the process may stop before.
     pub fn moves(
         &self,
         at: usize,
@@ -75,11 +79,13 @@ impl<P: Checked> Locals<P> {
         frame: u32,
         now: Time,
         others: &[(Input, Time)],
+        silently: bool,
     ) -> bool {
         let mut known = self.lock();
         let late = Late { at, process, frame, now };
-        let moves = !known.movers.is_banned(process, frame)
-            && !self.known_step(&mut known, at, process, Input::Frame(frame), now).failed
+        let step = self.known_step(&mut known, at, process, Input::Frame(frame), now);
+        let banned = known.movers.is_banned(process, frame);
+        let moves = !(banned || step.failed || silently && step.says_anything())
             && others.iter().all(|input| self.swapped(&mut known, late, *input).is_some());
         if moves {
             known.movers.moved.insert(late);
@@ -181,15 +187,18 @@ mod tests {
             [1, 2].map(|name| locals.frame(ids[1], vec![Message::Start(Arc::new(start(name)))]));
         let now = cluster.now();
         let other = [(Input::Frame(b), now)];
-        assert!(!locals.moves(0, process, a, now, &other), "they are delivered in some order");
+        assert!(
+            !locals.moves(0, process, a, now, &other, false),
+            "they are delivered in some order"
+        );
         let next = locals.step(0, process, Input::Frame(a), now, true).next;
-        assert!(locals.moves(0, next, a, now, &other), "it comes twice");
+        assert!(locals.moves(0, next, a, now, &other, false), "it comes twice");
         locals.step(0, next, Input::Frame(b), now, true);
         let (fails, looked_at) = locals.check_moved(false);
         assert!(fails == 0 && looked_at == 2, "{fails} of {looked_at}");
         // As if nobody had known that the other will come.
-        assert!(locals.moves(0, process, a, now, &[]));
+        assert!(locals.moves(0, process, a, now, &[], false));
         assert_eq!(locals.check_moved(false), (1, 1));
-        assert!(!locals.moves(0, process, a, now, &[]), "that is known now");
+        assert!(!locals.moves(0, process, a, now, &[], false), "that is known now");
     }
 }

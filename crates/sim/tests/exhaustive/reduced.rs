@@ -24,11 +24,12 @@ impl<P: Checked> Multicasts<P> {
 
     /// The least set of processes with this one, such that each process which may send something to one of them either is
     /// one of them, or has sent something that is still under way: then what it sends later is no alternative.
-    fn closed(&self, at: usize, waiting: &[Set], senders: &[Set]) -> Set {
+    fn closed(&self, at: usize, waiting: &[Set], senders: &[Set], may_stop: Set) -> Set {
         let (mut closed, mut todo): (Set, Set) = (1 << at, 1 << at);
         while todo != 0 {
             let next = todo.trailing_zeros() as usize;
-            let empty = senders[next] & !waiting[next];
+            let stop = if self.suspicious & (1 << next) != 0 { may_stop } else { 0 };
+            let empty = senders[next] & !waiting[next] | stop; // It may suspect whoever has stopped.
             todo = (todo | (empty & !closed)) & !(1 << next);
             closed |= empty;
         }
@@ -45,6 +46,7 @@ impl<P: Checked> Multicasts<P> {
             all.filter(|(at, _)| to & (1 << at) == 0)
                 .for_each(|(_, senders)| *senders &= !(1 << from));
         }
+        senders.iter_mut().for_each(|senders| *senders &= !self.stopped(state));
         senders
     }
 
@@ -57,10 +59,14 @@ impl<P: Checked> Multicasts<P> {
             return;
         }
         let waiting = self.waiting(state);
-        let may_suspect = if state.suspected { 0 } else { self.suspicious };
+        let may_stop = self.stops & !self.stopped(state);
+        let may_suspect = if state.suspected || may_stop != 0 { 0 } else { self.suspicious };
         let count = |at: usize| {
             let local = &state.locals[at];
-            waiting[at].count_ones() + local.starts.count_ones() + u32::from(may_suspect >> at & 1)
+            waiting[at].count_ones()
+                + local.starts.count_ones()
+                + u32::from(may_suspect >> at & 1)
+                + u32::from(may_stop >> at & 1)
         };
         let events = |set: &Set| bits(*set).map(count).sum::<u32>();
         let set = if self.plain {
@@ -68,7 +74,7 @@ impl<P: Checked> Multicasts<P> {
         } else {
             let busy = (0..self.ids.len()).filter(|at| count(*at) > 0);
             let senders = self.senders(state);
-            let sets = busy.map(|at| self.closed(at, &waiting, &senders));
+            let sets = busy.map(|at| self.closed(at, &waiting, &senders, may_stop));
             let Some(set) = sets.min_by_key(events) else { return };
             set
         };
@@ -77,6 +83,9 @@ impl<P: Checked> Multicasts<P> {
             let starts = bits(local.starts).map(|message| Source::Start(message as u8, to));
             let links = bits(waiting[at]).map(|from| Source::Link(from as u8, to));
             actions.extend(starts.chain(links).map(Action::Arrive));
+            if may_stop & (1 << at) != 0 {
+                actions.push(Action::Stop(at));
+            }
             if may_suspect & (1 << at) != 0 {
                 actions.push(Action::Suspect(at));
             }
@@ -111,6 +120,7 @@ impl<P: Checked> Multicasts<P> {
     fn move_left_at(&self, state: &mut State, at: usize) -> bool {
         let (inputs, now) = (self.inputs(state, at), self.now(state, at));
         let process = state.locals[at].process;
+        let may_stop = self.stops & !self.stopped(state) & (1 << at) != 0;
         for (source, frame, past) in &inputs {
             if self.is_late(*past) && !self.is_late(state.locals[at].past) {
                 continue; // It would be later from then on.
@@ -122,7 +132,7 @@ impl<P: Checked> Multicasts<P> {
             if !state.suspected && self.suspicious & (1 << at) != 0 {
                 others.push((Input::Timer, self.time(state, at, LATE)));
             }
-            if self.locals.moves(at, process, *frame, now, &others) {
+            if self.locals.moves(at, process, *frame, now, &others, may_stop) {
                 self.arrive_early(state, *source);
                 return true;
             }
