@@ -96,6 +96,11 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.map.remove(key)
     }
 
+    /// Gives back memory that is not needed for `least` entries, or as many as there are.
+    pub fn shrink_to(&mut self, least: usize) {
+        self.map.shrink_to(least);
+    }
+
     /// Takes out all.
     pub fn clear(&mut self) {
         self.map.clear();

@@ -26,6 +26,9 @@ use std::sync::Arc;
 /// How many bytes of entries travel in one message: well below a frame.
 pub const PART_BYTES: usize = 512 << 10;
 
+/// Room for so many entries is kept when there are few.
+const SPARE: usize = 8192;
+
 /// Decided local timestamps of one message, by group.
 pub type Locals = SmallVec<[(GroupId, Timestamp); 2]>;
 
@@ -304,7 +307,13 @@ impl Log {
         let slot = self.slots.pop_front()?;
         self.base += 1;
         self.bytes -= cost(&slot.entry);
-        Some(self.forget(slot))
+        let entry = self.forget(slot);
+        let held = self.slots.len();
+        if self.slots.capacity() > SPARE && held < self.slots.capacity() / 4 {
+            self.slots.shrink_to(2 * held); // It was long while somebody was away.
+            self.index.shrink_to(2 * held);
+        }
+        Some(entry)
     }
 
     /// Drops the straggler at `index`.
@@ -437,6 +446,18 @@ mod tests {
         log.deliver(1);
         assert_eq!(order(&log), [2, 0]);
         assert!(log.get(0).is_some() && log.truncate_first_allowed().is_none());
+    }
+
+    /// A replica was away for long, and is back.
+    #[test]
+    fn what_has_gone_takes_no_room() {
+        let mut log = log(&[E1; 100_000]);
+        assert!(log.slots.capacity() >= 100_000);
+        (0..99_000).for_each(|index| log.deliver(index));
+        (0..99_000).for_each(|_| drop(log.truncate_first()));
+        assert!(log.slots.capacity() <= SPARE, "{}", log.slots.capacity());
+        assert_eq!((log.first(), log.len()), (99_000, 100_000));
+        assert!(log.iter_from(0).all(|(index, slot)| log.find(slot.entry.start.id) == Some(index)));
     }
 
     /// Index 0 waits; all after it may go all the same.
