@@ -322,8 +322,11 @@ fn a_group_that_is_cut_off_holds_up_only_what_conflicts() {
         send(&mut world, start, &[first], UNIT);
         world.run_for(Duration::from_secs(1));
         assert_eq!(deliveries(&world, 200), 0);
+        let knows = world.process(first).map(|process| process.multicast.unreachable().collect());
+        assert_eq!(knows, Some(vec![GroupId(2)]), "{options:?}");
         // Each knows that and no more, also who hears nobody of other groups, or started after it was told.
         let last = process(0, 2);
+        assert_ne!(last, first, "a primary finds it out for itself");
         world.crash(last);
         world.restart(last);
         let unreachable = |world: &Cluster, groups: &[u16]| -> BTreeSet<Vec<GroupId>> {
