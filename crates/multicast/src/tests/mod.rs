@@ -209,7 +209,11 @@ impl Net {
 
     /// The process alone, out of settled groups.
     fn one(sizes: &[u16], me: ProcessId) -> One {
-        Net::settled(sizes).all.remove(&me).unwrap()
+        Net::one_with(sizes, Options::default(), me)
+    }
+
+    fn one_with(sizes: &[u16], options: Options, me: ProcessId) -> One {
+        Net::settled_with(sizes, options).all.remove(&me).unwrap()
     }
 
     fn step(&mut self, me: ProcessId, event: Event<PrimCast>) {

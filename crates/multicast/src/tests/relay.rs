@@ -10,7 +10,7 @@ fn near() -> Options {
 }
 
 fn one_of(sizes: &[u16], me: ProcessId) -> One {
-    Net::settled_with(sizes, near()).all.remove(&me).unwrap()
+    Net::one_with(sizes, near(), me)
 }
 
 fn is_decided(message: &Message) -> bool {
@@ -89,9 +89,8 @@ fn a_relayed_clock_does_not_overtake_proposals() {
 #[test]
 fn a_follower_delivers_what_its_primary_has_delivered() {
     let options = Options { order: Order::Linearizable, ..near() };
-    let settled = |me| Net::settled_with(&[3, 1], options).all.remove(&me).unwrap();
     for early in [false, true] {
-        let mut follower: One = settled(process(0, 1));
+        let mut follower = Net::one_with(&[3, 1], options, process(0, 1));
         let told = RelayedFinal { index: 0, id: id(1), ts: Timestamp(7), delivered: true };
         let (locals, finals) = ([].into(), [told].into());
         let (epoch, clock) = (e1(0), Timestamp(7));
