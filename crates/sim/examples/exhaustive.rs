@@ -37,6 +37,8 @@ mod model;
 mod movers;
 #[path = "../tests/exhaustive/reduced.rs"]
 mod reduced;
+#[path = "../tests/exhaustive/relation.rs"]
+mod relation;
 
 use cases::Case;
 use meridian_multicast::{Order, Speakers};

@@ -55,6 +55,7 @@ mod locals;
 mod model;
 mod movers;
 mod reduced;
+mod relation;
 
 use cases::{Case, Found, messages, search};
 use meridian_core::ProcessId;

@@ -42,6 +42,7 @@
 use crate::bounded::{Slow, Turns};
 use crate::locals::{Frames, Input, Locals};
 use crate::reduced::is_first;
+use crate::relation::Relation;
 use meridian_core::{Effect, Event, Outbox, Process, ProcessId, Time};
 use meridian_multicast::{Protocol, Start};
 use meridian_sim::search::Cluster;
@@ -64,7 +65,7 @@ pub const ASSERTIONS: &str = "assertions hold";
 pub type Set = u8;
 
 /// So many messages at most: one bit is needed for [`LATE`].
-const MESSAGES_MAX: usize = 7;
+pub(crate) const MESSAGES_MAX: usize = 7;
 
 /// In the set of what a process has heard of: so long without a word of the primary that it may be suspected.
 pub(crate) const LATE: Set = 1 << 7;
@@ -74,34 +75,6 @@ const SILENCE: Duration = Duration::from_secs(10);
 
 /// How much later it is at each tick: what is asked for again is asked for by then.
 const TICK: Duration = Duration::from_secs(2);
-
-/// What the order of deliveries and real time say so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Hash)]
-struct Relation {
-    /// For each message those that are delivered after it, over any number of steps.
-    after: [Set; MESSAGES_MAX],
-    /// For each message those that may have been multicast after a delivery of it.
-    ended_before: [Set; MESSAGES_MAX],
-}
-
-impl Relation {
-    fn add(&mut self, before: usize, after: usize) {
-        let gained = self.after[after] | (1 << after);
-        for (at, set) in self.after.iter_mut().enumerate() {
-            if at == before || *set & (1 << before) != 0 {
-                *set |= gained;
-            }
-        }
-    }
-
-    fn is_cyclic(&self) -> bool {
-        let mut all = self.ended_before.iter().zip(&self.after).enumerate();
-        all.any(|(message, (ended_before, after))| {
-            let mut later = bits(*ended_before | (*after & (1 << message)));
-            later.any(|later| self.after[later] & (1 << message) != 0)
-        })
-    }
-}
 
 /// Messages to multicast with a protocol.
 #[derive(Clone)]
@@ -409,12 +382,9 @@ impl<P: Checked> Multicasts<P> {
     fn deliver(&self, state: &mut State, at: usize, message: usize, past: Set) {
         let first = ended(state) & (1 << message) == 0;
         let local = &mut state.locals[at];
-        for earlier in bits(local.delivered) {
-            state.relation.add(earlier, message);
-        }
-        local.delivered |= 1 << message;
         let others = (1 << self.sent.len()) - 1 - (1 << message);
-        state.relation.ended_before[message] |= others & !past;
+        state.relation.deliver(message, local.delivered, others & !past);
+        local.delivered |= 1 << message;
         if self.slow.is_some() && first {
             let next = self.sent.iter().enumerate();
             let next: Vec<_> = next.filter(|(_, sent)| sent.after == Some(message)).collect();
@@ -481,7 +451,7 @@ impl<P: Checked> Multicasts<P> {
         for local in &state.locals {
             (self.locals.value(local.process), local.delivered).hash(&mut hasher);
         }
-        state.relation.after.hash(&mut hasher);
+        state.relation.after().hash(&mut hasher);
         hasher.finish()
     }
 
