@@ -33,6 +33,60 @@ impl Movers {
     fn is_banned(&self, process: u32, frame: u32) -> bool {
         self.banned.contains(&(process, frame)) || self.banned_frames.contains(&frame)
     }
+
+    fn ban(&mut self, banned: &[Late], all_states: bool) {
+        if all_states {
+            self.banned_frames.extend(banned.iter().map(|late| late.frame));
+        } else {
+            self.banned.extend(banned.iter().map(|late| (late.process, late.frame)));
+        }
+    }
+}
+
+/// Frames that were moved, as if they had come later and later.
+struct Walk {
+    all: Vec<Late>,
+    /// Where each stands in `all`.
+    numbers: Table<Late, usize>,
+    /// For each those that become it after some input.
+    before: Vec<Vec<usize>>,
+    /// Those for which some input makes a difference.
+    fails: Vec<usize>,
+    /// Whether steps were explored that had only been looked at: then there are more inputs.
+    grown: bool,
+}
+
+impl Walk {
+    fn from(moved: &BTreeSet<Late>) -> Walk {
+        let all: Vec<Late> = moved.iter().copied().collect();
+        let mut numbers = Table::default();
+        for (number, late) in all.iter().enumerate() {
+            numbers.insert(*late, number);
+        }
+        let before = vec![Vec::new(); all.len()];
+        Walk { all, numbers, before, fails: Vec::new(), grown: false }
+    }
+
+    /// The one with the number `from` becomes `later`.
+    fn reach(&mut self, later: Late, from: usize) {
+        let number = *self.numbers.or_insert_with(later, || {
+            self.all.push(later);
+            self.before.push(Vec::new());
+            self.all.len() - 1
+        });
+        self.before[number].push(from);
+    }
+
+    /// Those for which something makes a difference, at once or later.
+    fn banned(&self) -> Vec<Late> {
+        let (mut banned, mut todo) = (BTreeSet::new(), self.fails.clone());
+        while let Some(number) = todo.pop() {
+            if banned.insert(number) {
+                todo.extend(&self.before[number]);
+            }
+        }
+        banned.into_iter().map(|number| self.all[number]).collect()
+    }
 }
 
 impl Step {
@@ -101,62 +155,45 @@ impl<P: Checked> Locals<P> {
         let known = &mut *known;
         let moved = std::mem::take(&mut known.movers.moved);
         loop {
-            let mut grown = false;
-            let mut all: Vec<Late> = moved.iter().copied().collect();
-            let mut numbers: Table<Late, usize> = Table::default();
-            for (number, late) in all.iter().enumerate() {
-                numbers.insert(*late, number);
-            }
-            let mut before: Vec<Vec<usize>> = vec![Vec::new(); all.len()];
-            let (mut fails, mut next) = (Vec::new(), 0);
-            while let Some(late) = all.get(next).copied() {
-                let Late { at, process, frame, now } = late;
-                let from = known.frames.values[frame as usize].0;
-                let step = self.known_step(known, at, process, Input::Frame(frame), now);
-                let inputs = known.inputs.get(&step.next).cloned().unwrap_or_default();
-                let may_be_first = |(input, then): &(Input, Time)| {
-                    let is_behind = |of: u32| {
-                        let link = known.frames.values[of as usize].0;
-                        of == frame || link == from && self.place(from).is_some()
-                    };
-                    *then >= now && !matches!(input, Input::Frame(of) if is_behind(*of))
-                };
-                let inputs: Vec<_> = inputs.into_iter().filter(may_be_first).collect();
-                for input in inputs {
-                    grown |= known.explored(process, input.0, input.1);
-                    let Some(then) = self.swapped(known, late, input) else {
-                        fails.push(next);
-                        continue;
-                    };
-                    let number = *numbers.or_insert_with(then, || {
-                        all.push(then);
-                        before.push(Vec::new());
-                        all.len() - 1
-                    });
-                    before[number].push(next);
-                }
-                next += 1;
-            }
-            if !fails.is_empty() {
-                let mut banned = BTreeSet::new();
-                while let Some(fails_at) = fails.pop() {
-                    if banned.insert(fails_at) {
-                        fails.extend(&before[fails_at]);
-                    }
-                }
-                let count = banned.len();
-                let pairs = banned.into_iter().map(|at| (all[at].process, all[at].frame));
-                if all_states {
-                    known.movers.banned_frames.extend(pairs.map(|(_, frame)| frame));
-                } else {
-                    known.movers.banned.extend(pairs);
-                }
-                return (count, all.len());
-            }
-            if !grown {
-                return (0, all.len());
+            let walk = self.walk(known, &moved);
+            let banned = walk.banned();
+            if !banned.is_empty() || !walk.grown {
+                known.movers.ban(&banned, all_states);
+                return (banned.len(), walk.all.len());
             }
         }
+    }
+
+    /// Lets each of these frames come after each of the inputs that its receiver had once it had taken it, and so on.
+    fn walk(&self, known: &mut Known<P>, moved: &BTreeSet<Late>) -> Walk {
+        let (mut walk, mut next) = (Walk::from(moved), 0);
+        while let Some(late) = walk.all.get(next).copied() {
+            for input in self.inputs_before(known, late) {
+                walk.grown |= known.explored(late.process, input.0, input.1);
+                match self.swapped(known, late, input) {
+                    Some(later) => walk.reach(later, next),
+                    None => walk.fails.push(next),
+                }
+            }
+            next += 1;
+        }
+        walk
+    }
+
+    /// What may come to the process before the frame, if that comes late: what came to it after the frame, but for what is
+    /// behind that on its link.
+    fn inputs_before(&self, known: &mut Known<P>, late: Late) -> Vec<(Input, Time)> {
+        let Late { at, process, frame, now } = late;
+        let step = self.known_step(known, at, process, Input::Frame(frame), now);
+        let from = |frame: u32| known.frames.values[frame as usize].0;
+        // (Each START travels on its own.)
+        let is_behind =
+            |of: u32| of == frame || from(of) == from(frame) && self.place(from(frame)).is_some();
+        let may_be_first = |(input, then): &&(Input, Time)| {
+            *then >= now && !matches!(input, Input::Frame(of) if is_behind(*of))
+        };
+        let inputs = known.inputs.get(&step.next).into_iter().flatten();
+        inputs.filter(may_be_first).copied().collect()
     }
 }
 
