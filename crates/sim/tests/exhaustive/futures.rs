@@ -50,3 +50,29 @@ impl<P: Checked> Locals<P> {
         wrong
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::locals::Input;
+    use crate::locals::tests::{Group, group};
+    use crate::model::SILENCE;
+
+    /// A follower passes a START on to its primary. That it may come to suspect that one, and then speaks to all, was not met.
+    #[test]
+    fn what_was_not_expected_is_noticed() {
+        let Group { locals, processes, starts: [start, _], now } = group(3);
+        let before = processes[1];
+        let held = locals.step(1, before, Input::Frame(start), now, true).next;
+        let futures = || locals.futures([before, held].into_iter());
+        assert_eq!(futures(), [None, None]);
+        assert_eq!(locals.foresee(), 0, "nothing was assumed yet");
+        assert_eq!(futures(), [Some(1), Some(0)]);
+        let late = now + SILENCE;
+        locals.step(1, held, Input::Timer, late, false);
+        assert_eq!(locals.foresee(), 0, "that was only looked at");
+        locals.step(1, held, Input::Timer, late, true);
+        assert_eq!(locals.foresee(), 2);
+        assert_eq!(futures(), [Some(0b101); 2]);
+        assert_eq!(locals.foresee(), 0, "that is known now");
+    }
+}

@@ -266,3 +266,39 @@ fn quietly(take: impl FnOnce()) -> std::thread::Result<()> {
     QUIET.set(false);
     taken
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use meridian_core::{ClientId, GroupId};
+    use meridian_multicast::{Message, PrimCast, Start};
+    use meridian_sim::search::Cluster;
+    use std::time::Duration;
+
+    /// A group that has its first primary, and the STARTs of two messages to it: all by number.
+    pub(crate) struct Group {
+        pub locals: Locals<PrimCast>,
+        pub processes: Vec<u32>,
+        pub starts: [u32; 2],
+        pub now: Time,
+    }
+
+    /// A group of that size.
+    pub(crate) fn group(size: u16) -> Group {
+        let make = |me, groups: &_| PrimCast::new(me, Arc::clone(groups));
+        let cluster = Cluster::new(&[size], 1, make).settle(Duration::from_secs(3));
+        let mut ids: Vec<_> = cluster.processes().map(|(id, _)| id).collect();
+        let client = ids.pop().expect("the last one is the client");
+        let start = |name| {
+            let id = MessageId { client: ClientId(name), sequence: 1 };
+            Start::new(id, [GroupId(0)], Vec::new())
+        };
+        let names = [1, 2].map(|name| start(name).id).to_vec();
+        let locals = Locals::new(ids.clone(), Frames::Single, names);
+        let processes = cluster.processes().take(ids.len());
+        let processes = processes.map(|(_, process)| locals.process(process.clone())).collect();
+        let starts = [1, 2].map(|name| Message::Start(Arc::new(start(name))));
+        let starts = starts.map(|start| locals.frame(client, vec![start]));
+        Group { locals, processes, starts, now: cluster.now() }
+    }
+}

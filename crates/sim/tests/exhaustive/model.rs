@@ -71,7 +71,7 @@ pub(crate) const MESSAGES_MAX: usize = 7;
 pub(crate) const LATE: Set = 1 << 7;
 
 /// How much later it is then: longer than any election timeout.
-const SILENCE: Duration = Duration::from_secs(10);
+pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 
 /// How much later it is at each tick: what is asked for again is asked for by then.
 const TICK: Duration = Duration::from_secs(2);

@@ -200,29 +200,13 @@ impl<P: Checked> Locals<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::locals::Frames;
-    use meridian_core::{ClientId, GroupId, MessageId};
-    use meridian_multicast::{Message, PrimCast, Start};
-    use meridian_sim::search::Cluster;
-    use std::sync::Arc;
-    use std::time::Duration;
+    use crate::locals::tests::{Group, group};
 
     /// Which of two STARTs comes first makes a difference; one that comes twice makes none.
     #[test]
     fn what_makes_a_difference_is_not_moved() {
-        let make = |me, groups: &_| PrimCast::new(me, Arc::clone(groups));
-        let cluster = Cluster::new(&[1], 1, make).settle(Duration::from_secs(3));
-        let (ids, processes): (Vec<_>, Vec<_>) = cluster.processes().unzip();
-        let start = |name| {
-            let id = MessageId { client: ClientId(name), sequence: 1 };
-            Start::new(id, [GroupId(0)], Vec::new())
-        };
-        let names = [1, 2].map(|name| start(name).id).to_vec();
-        let locals: Locals<PrimCast> = Locals::new(ids[..1].to_vec(), Frames::Single, names);
-        let process = locals.process(processes[0].clone());
-        let [a, b] =
-            [1, 2].map(|name| locals.frame(ids[1], vec![Message::Start(Arc::new(start(name)))]));
-        let now = cluster.now();
+        let Group { locals, processes, starts: [a, b], now } = group(1);
+        let process = processes[0];
         let other = [(Input::Frame(b), now)];
         assert!(
             !locals.moves(0, process, a, now, &other, false),
