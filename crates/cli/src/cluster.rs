@@ -38,7 +38,7 @@ pub struct Shape {
     /// us-eu=80,us-ap=160 [default: 0, or as --data has it]
     #[arg(long, value_name = "MS")]
     pub rtt: Option<String>,
-    /// Order of updates over all regions: sequential, or linearizable, which costs more round trips
+    /// Order of updates over all regions: sequential, or linearizable, which takes more messages
     /// when regions write to the same [default: sequential, or as --data has it]
     #[arg(long, value_name = "ORDER", value_parser = order)]
     pub order: Option<DeliveryOrder>,

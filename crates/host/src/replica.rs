@@ -21,7 +21,8 @@ use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
 use meridian_fs::{Answer, Ino, Operation, Partition, Query, Timestamp, Update, Vector};
 use meridian_multicast::{
-    self as multicast, Config, Delivery, Options, Order, PrimCast, Role, Speakers, Start, Touches,
+    self as multicast, ClockSource, Config, Delivery, Options, Order, PrimCast, Role, Speakers,
+    Start, Touches,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -113,16 +114,17 @@ impl Replica {
     pub fn new(topology: &Topology, group: GroupId, me: NodeId) -> Replica {
         let configs = topology.group_ids().flat_map(|id| configs_of(topology, id, id == group, me));
         let multicast = PrimCast::joining(ProcessId { group, node: me }, configs);
-        let order = match topology.order {
-            DeliveryOrder::Sequential => Order::Sequential,
-            DeliveryOrder::Linearizable => Order::Linearizable,
+        // In the linearizable order a logical clock would make messages wait for groups that know nothing of them.
+        let (order, clock) = match topology.order {
+            DeliveryOrder::Sequential => (Order::Sequential, ClockSource::Logical),
+            DeliveryOrder::Linearizable => (Order::Linearizable, ClockSource::Hybrid),
         };
         // Those of a region's own group are near each other; the global one's are not.
         let speakers = match group {
             GroupId::GLOBAL => Speakers::All,
             _ => Speakers::Primary,
         };
-        let options = Options { order, speakers, ..Options::default() };
+        let options = Options { order, clock, speakers };
         let mut multicast = multicast.with_options(options);
         multicast.handled(Position(0));
         Replica {

@@ -26,6 +26,7 @@
 //! | `others` | the same between groups |
 //! | `relay` | groups whose primary speaks for them |
 //! | [`stable`] | the linearizable order |
+//! | `hybrid` | hybrid clocks |
 //! | `reach` | groups that are cut off |
 //! | `epoch` | Algorithm 3: changing the primary |
 //! | `reconfigure` | changing the members |
@@ -80,6 +81,7 @@ mod deliver;
 mod dispatch;
 pub mod done;
 mod epoch;
+mod hybrid;
 pub mod log;
 pub mod members;
 mod memory;

@@ -3,8 +3,7 @@
 use crate::done::Known;
 use crate::log::cost;
 use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
-use crate::process::{ClockSource, Mutation, PrimCast, Role};
-use crate::relay::AHEAD;
+use crate::process::{Mutation, PrimCast, Role};
 use crate::stream::Stream;
 use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
 use std::sync::Arc;
@@ -89,6 +88,7 @@ impl PrimCast {
             return;
         }
         self.decide_heard();
+        self.follow_time(now, out);
         match self.role {
             Role::Primary => {
                 self.tell_config_to_all(out);
@@ -127,7 +127,7 @@ impl PrimCast {
             self.clocks.note(self.me.node, self.e_cur, self.clock, self.e_cur);
         }
         self.show(out);
-        self.acknowledge_to_others(out);
+        self.acknowledge_to_others(now, out);
         self.count();
         self.tell_decided(out);
         let clock = self.deliver_all(out);
@@ -161,10 +161,7 @@ impl PrimCast {
 
     /// Lines 37-38, with sections 4.4.1 and 4.4.2.
     fn propose(&mut self, now: Time, start: Arc<Start>, out: &mut Outbox<Self>) {
-        let mut ts = Timestamp(self.clock.max(start.after).0 + 1);
-        if self.options.clock == ClockSource::Hybrid {
-            ts = ts.max(Timestamp(now.0 / 1000));
-        }
+        let ts = Timestamp(self.clock.max(start.after).0 + 1).max(self.time(now));
         self.raise_clock(ts, out);
         let entry = Entry { epoch: self.e_cur, ts, start, final_ts: None };
         self.append(entry, now, out);
@@ -284,7 +281,7 @@ impl PrimCast {
         let fresh = if known == 0 { entries } else { entries.get(known..).unwrap_or(&[]).into() };
         if let Some(last) = fresh.last() {
             self.raise_clock(last.ts, out);
-            self.stay_ahead(last.ts.max(clock), AHEAD / 2, out);
+            self.stay_ahead(last.ts.max(clock), self.ahead() / 2, out);
             let first = self.log.len();
             fresh.iter().for_each(|entry| self.append(entry.clone(), now, out));
             out.persist(Record::Append { from: first, entries: fresh });

@@ -97,7 +97,7 @@ impl PrimCast {
     }
 
     /// Lines 39, 45, 80: the ACKs of all members, cumulative, to those whom what they cover is addressed to.
-    pub(crate) fn acknowledge_to_others(&mut self, out: &mut Outbox<Self>) {
+    pub(crate) fn acknowledge_to_others(&mut self, now: Time, out: &mut Outbox<Self>) {
         if !self.stands() {
             return;
         }
@@ -128,7 +128,7 @@ impl PrimCast {
         }
         if self.is_linearizable() && all {
             groups.iter().for_each(|group| self.stable.speaks_to(*group));
-            for group in self.groups_to_show(clock, &groups) {
+            for group in self.groups_to_show(now, clock, &groups) {
                 self.stable.speaks_to(group);
                 self.listeners(group).into_iter().for_each(|to| out.send(to, message.clone()));
             }

@@ -28,7 +28,7 @@ use crate::clocks::quorum;
 use crate::done::Known;
 use crate::message::{Dest, Epoch, Message, Rank, RelayedFinal, RelayedLocal, StableOf, Timestamp};
 use crate::others::ENTRIES_MAX;
-use crate::process::{Mutation, PrimCast, Role, Speakers};
+use crate::process::{ClockSource, Mutation, PrimCast, Role, Speakers};
 use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Table, Time, Token};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +37,9 @@ use std::time::Duration;
 
 /// How far a follower keeps its clock ahead of its primary's. A new primary starts from there.
 pub(crate) const AHEAD: u64 = 1024;
+
+/// The same for hybrid clocks, in microseconds: further than they move between two times that they are shown.
+const AHEAD_US: u64 = 20_000;
 
 /// How long a follower that is not asked to be prompt waits before it acknowledges: many round trips, and no time
 /// to whoever waits when a prompt one has died.
@@ -308,7 +311,14 @@ impl PrimCast {
     pub(crate) fn stay_ahead(&mut self, clock: Timestamp, least: u64, out: &mut Outbox<Self>) {
         let follows = self.role == Role::Follower && self.options.speakers == Speakers::Primary;
         if follows && clock.0 + least > self.clock.0 {
-            self.raise_clock(Timestamp(clock.0 + AHEAD), out);
+            self.raise_clock(Timestamp(clock.0 + self.ahead()), out);
+        }
+    }
+
+    pub(crate) fn ahead(&self) -> u64 {
+        match self.options.clock {
+            ClockSource::Logical => AHEAD,
+            ClockSource::Hybrid => AHEAD_US,
         }
     }
 

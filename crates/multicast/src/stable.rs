@@ -43,7 +43,7 @@
 use crate::clocks::Clocks;
 use crate::closure::Closure;
 use crate::message::{Dest, Epoch, Message, Rank, Shown, Timestamp, Touches};
-use crate::process::{Mutation, Order, PrimCast, Role, Speakers};
+use crate::process::{ClockSource, Mutation, Order, PrimCast, Role, Speakers};
 use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Table, Time, Token};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -320,13 +320,23 @@ impl PrimCast {
 
     /// The groups that messages which are not delivered here go to, and that have not been shown so high a clock; without
     /// those that are told it with something else.
-    pub(crate) fn groups_to_show(&mut self, clock: Timestamp, told: &[GroupId]) -> Vec<GroupId> {
-        let mut groups: Vec<_> = self.stable.shared.keys().copied().collect();
+    ///
+    /// A clock up to the time has time: partners are shown it soon.
+    pub(crate) fn groups_to_show(
+        &mut self,
+        now: Time,
+        clock: Timestamp,
+        told: &[GroupId],
+    ) -> SmallVec<[GroupId; 16]> {
+        if clock <= self.time(now) && !self.partners.are_shown() {
+            return SmallVec::new();
+        }
+        let mut groups: SmallVec<[GroupId; 16]> =
+            self.links().iter().map(|(group, _)| *group).collect();
+        groups.extend(told.iter().copied().chain(self.partners.groups()));
+        groups.sort_unstable();
+        groups.dedup();
         groups.retain(|group| {
-            let open = |index| self.log.get(index).is_some_and(|slot| !slot.delivered);
-            if self.stable.link(*group, open).is_none() && !told.contains(group) {
-                return false;
-            }
             let shown = self.stable.clock_shown.entry(*group).or_default();
             let before = std::mem::replace(shown, clock.max(*shown));
             before < clock && !told.contains(group)
@@ -369,11 +379,12 @@ impl PrimCast {
     /// As primary: tells others what they wait for, and the rest with what is said to them anyway, or soon.
     pub(crate) fn tell_stability(&mut self, now: Time, out: &mut Outbox<Self>) {
         let due = self.stable.later.take_if(|at| now >= *at).is_some();
+        let due = due || self.partners.are_shown();
         let spoken_to = std::mem::take(&mut self.stable.spoken_to);
         let (own, clock) = self.own_shown();
         let mut groups: SmallVec<[GroupId; 16]> =
             own.links.iter().map(|(group, _)| *group).collect();
-        for group in self.stable.owed.keys().copied() {
+        for group in self.stable.owed.keys().copied().chain(self.partners.groups()) {
             if !groups.contains(&group) {
                 groups.push(group);
             }
@@ -515,9 +526,13 @@ impl PrimCast {
         if !self.is_linearizable() || !self.shares() {
             return;
         }
+        let hybrid = self.options.clock == ClockSource::Hybrid;
         for (index, slot) in self.log.iter_from(from) {
             for group in slot.entry.start.dest.iter().filter(|group| **group != self.me.group) {
                 self.stable.share(*group, index, slot.entry.ts);
+                if hybrid {
+                    self.partners.share(*group);
+                }
             }
         }
     }

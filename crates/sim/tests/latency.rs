@@ -25,7 +25,7 @@ const MOMENT: Duration = Duration::from_micros(1);
 /// whole microseconds, one for each message that arrives at once. So near is as good as reached.
 const NEARLY: Duration = Duration::from_micros(16);
 /// Longer than any of the protocols takes, by far.
-const PATIENCE: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Latencies: at the leaders of groups, their first members, and at the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -394,4 +394,45 @@ fn primcast_with_hybrid_clocks_takes_four_steps_and_the_skew_at_worst() {
         assert!(worst.is_within(bound), "{epsilon:?} {fast:?}: one {one:?}, many {many:?}");
         assert!(worst.reaches(bound), "{epsilon:?} {fast:?}: one {one:?}, many {many:?}");
     }
+}
+
+/// What the second of these takes at most: one to groups 1 and 2, and then one to groups 0 and 1. All are far from each other, and
+/// each has just shared a message with each.
+fn behind_another<P: Protocol + 'static>(contender: &Contender<P>) -> Duration {
+    const FAR: Duration = Duration::from_millis(45);
+    let far = |setup: &mut Setup<P>| {
+        setup.delay = Box::new(|from, to, _| if from.group == to.group { UNIT } else { FAR });
+    };
+    let mut field = Field::new(contender, &[3, 3, 3], far);
+    let mut worst = Duration::ZERO;
+    for round in 0..20 {
+        let sent = |group, dest, after| Sent { by: process(group, 0), dest, after };
+        let gap = UNIT + FAR * round / 20;
+        field.play(&[sent(2, DESTS[4], UNIT)]);
+        field.play(&[sent(1, DESTS[5], UNIT), sent(0, DESTS[3], UNIT + gap)]);
+        let entries = &field.world.owner.history.entries;
+        let second = entries.iter().rev().find_map(|entry| match entry {
+            Entry::Multicast { id, t, .. } => Some((*id, *t)),
+            _ => None,
+        });
+        let (second, t) = second.expect("it was multicast");
+        let took = entries.iter().filter_map(|entry| match entry {
+            Entry::Deliver { id, t: at, .. } if *id == second => Some(at.since(t)),
+            _ => None,
+        });
+        worst = worst.max(took.max().expect("play waits for it"));
+    }
+    field.judge();
+    worst
+}
+
+/// Before the second message there may be new ones until group 2, which knows nothing of it, has passed its timestamp. With
+/// hybrid clocks it has, and says so every ten milliseconds.
+#[test]
+fn with_hybrid_clocks_no_message_waits_for_groups_that_know_nothing_of_it() {
+    let least = behind_another(&hybrid());
+    let (with_hybrid, with_logical) =
+        (behind_another(&linearizable_hybrid()), behind_another(&linearizable()));
+    assert!(with_hybrid < least + UNIT * 13, "{with_hybrid:?}, without the order {least:?}");
+    assert!(with_logical > least + UNIT * 40, "{with_logical:?}, without the order {least:?}");
 }

@@ -5,6 +5,7 @@
 
 mod epoch;
 mod found;
+mod hybrid;
 mod members;
 mod memory;
 mod normal;

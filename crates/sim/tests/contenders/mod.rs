@@ -44,6 +44,16 @@ pub fn hybrid() -> Contender<PrimCast> {
     Contender { make, ..primcast() }
 }
 
+/// The same in the linearizable order.
+pub fn linearizable_hybrid() -> Contender<PrimCast> {
+    let make = |me, groups| {
+        let (order, clock) = (Order::Linearizable, ClockSource::Hybrid);
+        let options = Options { order, clock, ..Options::default() };
+        PrimCast::new(me, groups).with_options(options)
+    };
+    Contender { make, ..primcast() }
+}
+
 /// PrimCast with groups whose primary speaks for them.
 pub fn near() -> Contender<PrimCast> {
     let make = |me, groups| {

@@ -39,8 +39,10 @@ pub enum Protocol {
     Primcast,
     /// PrimCast with hybrid clocks
     PrimcastHc,
-    /// PrimCast with the linearizable order
+    /// PrimCast with the linearizable order and hybrid clocks, as nodes run it
     Linearizable,
+    /// The same with logical clocks
+    LinearizableLogical,
     /// White-Box
     WhiteBox,
     /// FastCast, as published
@@ -58,7 +60,13 @@ impl Protocol {
 
     /// Whether it is PrimCast, in whatever order and with whatever clocks.
     pub fn is_primcast(self) -> bool {
-        matches!(self, Protocol::Primcast | Protocol::PrimcastHc | Protocol::Linearizable)
+        matches!(
+            self,
+            Protocol::Primcast
+                | Protocol::PrimcastHc
+                | Protocol::Linearizable
+                | Protocol::LinearizableLogical
+        )
     }
 
     /// What it is called in figures.
@@ -67,6 +75,7 @@ impl Protocol {
             Protocol::Primcast => "PrimCast",
             Protocol::PrimcastHc => "PrimCast HC",
             Protocol::Linearizable => "Linearizable",
+            Protocol::LinearizableLogical => "Linearizable, logical",
             Protocol::WhiteBox => "White-Box",
             Protocol::Fastcast => "FastCast",
             Protocol::FastcastLean => "FastCast, lean",
@@ -134,6 +143,10 @@ pub async fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result
             run_with(setup, make, ways, progress).await
         }
         Protocol::Linearizable => {
+            let make = primcast(Order::Linearizable, ClockSource::Hybrid);
+            run_with(setup, make, ways, progress).await
+        }
+        Protocol::LinearizableLogical => {
             let make = primcast(Order::Linearizable, ClockSource::Logical);
             run_with(setup, make, ways, progress).await
         }
