@@ -32,7 +32,8 @@
 //! Primaries tell what they know in these pieces ([`Message::Stability`]):
 //!
 //! - each other group that a message links them with is told how far they are stable, and their links: at the latest
-//!   after [`TELL_DELAY`], and with anything else that is said to it before;
+//!   after [`TELL_DELAY`] (or as often as it is shown the clock, if that is the time: see [`crate::hybrid`]), and with anything
+//!   else that is said to it before;
 //! - it is told at once up to where it may take the teller's group for closed, when that passes a timestamp that a message
 //!   for both was given;
 //! - what the teller knows of third groups is passed on to those who are not told by these themselves; not more often than
@@ -411,7 +412,8 @@ impl PrimCast {
             }
             lacking |= self.stable.told.get(&group).is_some_and(|told| told.stale);
         }
-        if lacking && self.stable.later.is_none() {
+        // (Hybrid clocks are shown to partners in a while anyway.)
+        if lacking && self.stable.later.is_none() && self.options.clock == ClockSource::Logical {
             let at = now + TELL_DELAY;
             self.stable.later = Some(at);
             out.timer(at, TELL_TOKEN);
