@@ -164,8 +164,12 @@ impl Display for Found {
 /// After so many states it is checked, for the first time, whether what was taken to move to the left does.
 const CHECKED_FIRST: usize = 10_000;
 
-/// After so many searches that were wrong about some states, it is given up for all states what was wrong.
-const TIMES: usize = 20;
+/// After so many searches that were wrong about some states, it is given up for all states what was wrong: where a search is
+/// short, and where it is long.
+const TIMES: [usize; 2] = [20, 3];
+
+/// A search of so many states is long.
+const LONG: usize = 1_000_000;
 
 /// Searches until something is violated: at first as far as to so many states, until nothing that it assumes is wrong, then
 /// further. Tells how far it is.
@@ -177,7 +181,8 @@ pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
             Some(most) => checker.target_state_count(most).spawn_dfs().join(),
             None => checker.spawn_dfs().join(),
         };
-        let (failed, moved) = model.check_moved(times >= TIMES);
+        let is_long = checker.state_count() > LONG;
+        let (failed, moved) = model.check_moved(times >= TIMES[usize::from(is_long)]);
         let (processes, steps) = model.counts();
         let (states, ways) = (checker.unique_state_count(), checker.state_count());
         let wrong = model.foresee();
@@ -191,7 +196,7 @@ pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
         let violated = checker.discoveries();
         if let Some(some) = most.filter(|some| ways >= *some && violated.is_empty()) {
             times = 0;
-            most = some.checked_mul(16).filter(|most| *most < 100_000_000);
+            most = some.checked_mul(4).filter(|most| *most < 200_000_000);
             continue;
         }
         let way = |actions: Vec<_>| {

@@ -6,7 +6,7 @@
 //! | three of them over two groups | all | 60,000 |
 //! | two messages over all three groups | all | 7,700 |
 //! | PrimCast, linearizable, three groups of one: the chain of four messages of the design | all | 44,000 |
-//! | the same from equal clocks | all | 74,000 |
+//! | the same from equal clocks | all | 55,000 |
 //! | four messages, two of them over two groups, 12 cases | all, in frames | up to 59,000 |
 //! | a group of three and one message, the primary changes at any moment | all | 7,600 |
 //! | groups of two and one, and a message to both, the same | all | 33,000 |
