@@ -310,8 +310,9 @@ impl Log {
         let entry = self.forget(slot);
         let held = self.slots.len();
         if self.slots.capacity() > SPARE && held < self.slots.capacity() / 4 {
-            self.slots.shrink_to(2 * held); // It was long while somebody was away.
-            self.index.shrink_to(2 * held);
+            let room = SPARE.max(2 * held); // It was long while somebody was away.
+            self.slots.shrink_to(room);
+            self.index.shrink_to(room);
         }
         Some(entry)
     }
