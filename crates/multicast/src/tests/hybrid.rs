@@ -54,6 +54,26 @@ fn who_shares_a_message_is_shown_the_time() {
     }
 }
 
+/// Each message moves the clock; word of that to all groups each time is what costs.
+#[test]
+fn a_clock_is_shown_between_only_if_it_is_past_the_time() {
+    let hybrid = options(ClockSource::Hybrid, Speakers::All);
+    let mut one = Net::one_with(&[3, 3, 3], hybrid, process(0, 0));
+    one.asked(start(1, &[0, 1]));
+    one.idle();
+    one.shows();
+    one.now = one.now + SHOW_DELAY / 2;
+    one.asked(start(2, &[0, 2]));
+    let did = one.idle();
+    assert_eq!(one.process.clock().0, one.now.0 / 1000);
+    assert_eq!(shown(&did), []);
+    // That was raised by another group, whose message may wait for it.
+    let ahead = one.now.0 / 1000 + 5000;
+    one.hears(process(2, 0), remote_append(3, e1(2), ahead));
+    let did = one.idle();
+    assert!((0..3).all(|n| shown(&did).contains(&(process(1, n), ahead))), "{did:?}");
+}
+
 #[test]
 fn logical_clocks_are_shown_when_they_move() {
     let mut one =
