@@ -38,6 +38,16 @@ const WARM_UP_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, Subcommand)]
 pub enum MulticastCommand {
     /// Measure and draw what Figures 4.2 to 4.5 of the thesis show, as SVG
+    #[command(after_help = "\
+Eight groups of three replicas, over TCP. 4.2: all in one place. 4.3: each group over three regions, and all primaries
+in one of them. 4.4: each group in a region of its own. 4.5: all latencies at two points of 4.4a, and drawn with it.
+What is measured for a diagram is written beside it: figure-4.2.jsonl and so on.
+
+Examples:
+  meridian bench multicast figures --out figures
+  meridian bench multicast figures --out figures --quick
+  meridian bench multicast figures --out figures --only 4.3c,4.3d
+  meridian bench multicast figures --out figures --only 4.2 --protocols primcast,linearizable")]
     Figures(figures::FiguresArgs),
     /// Very many messages, while one replica is down for half of them: memory, disk, and its return
     #[command(after_help = "\

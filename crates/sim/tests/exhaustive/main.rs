@@ -36,8 +36,10 @@
 //! | `--groups 2,2 --messages fg,f --suspicious 1 --framed --near --acquainted` | 197,000, in 11 seconds |
 //! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspicious 1 --differences 2` | 569,000 |
 //! | the same with `--near` | 362,000 |
+//! | the same with `--near --differences 3` | 16,400,000, in 2.5 minutes |
+//! | the same with `--near --differences 3 --messages fg,fg` | 34,500,000, in 7 minutes |
 //! | `--groups 2,2 --messages fg,fg --suspicious 1 --framed --near --acquainted` | no end in 8 minutes; all held in 16,000,000 |
-//! | `--groups 3,1 --messages fg --suspicious 1 --framed --near --acquainted` | no end in 70 seconds |
+//! | `--groups 3,1 --messages fg --suspicious 1 --framed --near --acquainted` | no end in 15 minutes; all held in 17,600,000 |
 //! | `--groups 3,3 --messages fg,f --suspicious 1 --framed --near --acquainted` | no end in 37 minutes; all held in 48,000,000 |
 //! | `--groups 3,3 --messages fg --framed` | no end in a minute |
 //! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in a minute |

@@ -7,9 +7,8 @@ use crate::bench::plot::{Curve, Labels, distribution, latency_over_throughput};
 use crate::output;
 use anyhow::Context;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,12 +30,16 @@ const CDF_LEVELS: [(char, u64); 2] = [('a', 2), ('b', 128)];
 /// What to draw.
 #[derive(Debug, Args)]
 pub struct FiguresArgs {
-    /// The folder that the figures and raw results are written to; made if it is not there
+    /// The folder that the figures and raw results are written to, those of each diagram once it is measured; made if it is
+    /// not there
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Fewer and shorter measurements: some minutes in place of an hour
+    /// Fewer and shorter measurements, and not of all diagrams: some minutes in place of half an hour
     #[arg(long)]
     quick: bool,
+    /// Only these diagrams; 4.5 shows what is measured for 4.4a, and is drawn with it
+    #[arg(long, value_delimiter = ',', value_name = "DIAGRAM,..", value_parser = PossibleValuesParser::new(NAMES))]
+    only: Vec<String>,
     /// Only these protocols
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PROTOCOL,..", default_values_t = Protocol::OF_THE_THESIS)]
     protocols: Vec<Protocol>,
@@ -50,18 +53,20 @@ struct Diagram {
     name: &'static str,
     layout: Layout,
     dest: u16,
-    /// Not part of a quick run.
+    /// Not part of a quick run, unless it is asked for.
     long: bool,
 }
 
+const NAMES: [&str; 7] = ["4.2", "4.3a", "4.3b", "4.3c", "4.3d", "4.4a", "4.4b"];
+
 const DIAGRAMS: [Diagram; 7] = [
-    Diagram { name: "4.2", layout: Layout::Lan, dest: 2, long: false },
-    Diagram { name: "4.3a", layout: Layout::WanColocated, dest: 1, long: true },
-    Diagram { name: "4.3b", layout: Layout::WanColocated, dest: 2, long: false },
-    Diagram { name: "4.3c", layout: Layout::WanColocated, dest: 4, long: true },
-    Diagram { name: "4.3d", layout: Layout::WanColocated, dest: 8, long: true },
-    Diagram { name: "4.4a", layout: Layout::WanDistributed, dest: 2, long: false },
-    Diagram { name: "4.4b", layout: Layout::WanDistributed, dest: 4, long: true },
+    Diagram { name: NAMES[0], layout: Layout::Lan, dest: 2, long: false },
+    Diagram { name: NAMES[1], layout: Layout::WanColocated, dest: 1, long: true },
+    Diagram { name: NAMES[2], layout: Layout::WanColocated, dest: 2, long: false },
+    Diagram { name: NAMES[3], layout: Layout::WanColocated, dest: 4, long: true },
+    Diagram { name: NAMES[4], layout: Layout::WanColocated, dest: 8, long: true },
+    Diagram { name: NAMES[5], layout: Layout::WanDistributed, dest: 2, long: false },
+    Diagram { name: NAMES[6], layout: Layout::WanDistributed, dest: 4, long: true },
 ];
 
 /// The diagram whose points Figure 4.5 shows in full.
@@ -91,26 +96,42 @@ struct Point {
 pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
     let dir = &args.out;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let raw = dir.join("results.jsonl");
-    let mut file = File::create(&raw).with_context(|| format!("cannot write {}", raw.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    for diagram in DIAGRAMS.iter().filter(|diagram| !diagram.long || !args.quick) {
-        let levels: &[u64] = if args.quick { &QUICK_LEVELS } else { &LEVELS };
-        let mut points = Vec::new();
-        // The machine's own speed changes within minutes: what is compared is measured one after the other.
-        for outstanding in levels {
-            for protocol in &args.protocols {
+    let levels: &[u64] = if args.quick { &QUICK_LEVELS } else { &LEVELS };
+    let diagrams: Vec<_> = DIAGRAMS.iter().filter(|diagram| args.is_drawn(diagram)).collect();
+    let (mut measured, all) = (0, diagrams.len() * levels.len() * args.protocols.len());
+    for diagram in diagrams {
+        let (mut points, mut results) = (Vec::new(), Vec::new());
+        // The machine's own speed changes within minutes: what is compared is measured one after the other, and another
+        // one first each time.
+        for (nth, outstanding) in levels.iter().enumerate() {
+            for protocol in args.protocols.iter().cycle().skip(nth).take(args.protocols.len()) {
                 let setup = setup(args, diagram, *protocol, *outstanding);
                 let outcome = runtime
                     .block_on(cluster::run(setup.clone(), |_, _| ()))
                     .with_context(|| format!("{protocol:?} with {outstanding} under way"))?;
-                points.push(take(&mut file, diagram, &setup, &outcome)?);
+                let point = take(&mut results, diagram, &setup, &outcome)?;
+                measured += 1;
+                show(diagram, &point, (measured, all));
+                points.push(point);
             }
         }
+        let raw = dir.join(format!("figure-{}.jsonl", diagram.name));
+        std::fs::write(&raw, results).with_context(|| format!("cannot write {}", raw.display()))?;
         draw(dir, diagram, &args.protocols, &points)?;
     }
     output::print(&format!("figures and raw results are in {}", dir.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+impl FiguresArgs {
+    fn is_drawn(&self, diagram: &Diagram) -> bool {
+        if self.only.is_empty() {
+            !(self.quick && diagram.long)
+        } else {
+            self.only.iter().any(|name| name == diagram.name)
+        }
+    }
 }
 
 fn setup(args: &FiguresArgs, diagram: &Diagram, protocol: Protocol, outstanding: u64) -> Setup {
@@ -133,9 +154,9 @@ fn setup(args: &FiguresArgs, diagram: &Diagram, protocol: Protocol, outstanding:
     }
 }
 
-/// Notes a measurement in the raw results and shows it.
+/// Adds a measurement to the raw results.
 fn take(
-    file: &mut File,
+    results: &mut Vec<u8>,
     diagram: &Diagram,
     setup: &Setup,
     outcome: &Outcome,
@@ -151,18 +172,9 @@ fn take(
         figures: &figures,
         distribution_us: &distribution_us,
     };
-    let mut text = serde_json::to_vec(&line)?;
-    text.push(b'\n');
-    file.write_all(&text).context("cannot write the raw results")?;
+    serde_json::to_writer(&mut *results, &line)?;
+    results.push(b'\n');
     let all = &figures.parts[0];
-    note!(
-        "figure {}  {:<12}  {:>3} under way  {:>8.0} messages/s  p95 {}",
-        diagram.name,
-        setup.protocol.title(),
-        setup.outstanding,
-        all.messages_per_second,
-        output::micros(all.client.p95_us)
-    );
     Ok(Point {
         protocol: setup.protocol,
         outstanding: setup.outstanding,
@@ -170,6 +182,18 @@ fn take(
         p95_us: all.client.p95_us,
         distribution_us,
     })
+}
+
+/// Shows a measurement, and of how many it is which.
+fn show(diagram: &Diagram, point: &Point, (nth, all): (usize, usize)) {
+    note!(
+        "{nth:>3} of {all}  figure {:<4}  {:<12}  {:>3} under way  {:>8.0} messages/s  p95 {}",
+        diagram.name,
+        point.protocol.title(),
+        point.outstanding,
+        point.throughput,
+        output::micros(point.p95_us)
+    );
 }
 
 fn draw(

@@ -1,0 +1,46 @@
+//! `meridian bench multicast`, with short measurements: what it writes, not how fast it is.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_meridian"))
+        .args(["bench", "multicast"])
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn one_diagram_is_drawn_with_its_raw_results() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    let output =
+        bench(&["figures", "--quick", "--only", "4.2", "--protocols", "primcast", "--out", out]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("3 of 3"), "{stderr}");
+    let mut written: Vec<_> =
+        std::fs::read_dir(out).unwrap().map(|file| file.unwrap().file_name()).collect();
+    written.sort();
+    assert_eq!(written, ["figure-4.2.jsonl", "figure-4.2.svg"]);
+    let drawn = std::fs::read_to_string(dir.path().join("figure-4.2.svg")).unwrap();
+    assert!(drawn.contains("Figure 4.2") && drawn.contains("PrimCast"), "{drawn}");
+    let results = std::fs::read_to_string(dir.path().join("figure-4.2.jsonl")).unwrap();
+    let results: Vec<Value> =
+        results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(results.len(), 3);
+    for result in results {
+        assert!(result["parts"][0]["messages_per_second"].as_f64() > Some(0.0), "{result}");
+    }
+}
+
+#[test]
+fn a_diagram_that_is_none_is_refused() {
+    let output = bench(&["figures", "--only", "4.6", "--out", "nowhere"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && stderr.contains("possible values: 4.2"), "{stderr}");
+    assert!(!std::fs::exists("nowhere").unwrap());
+}
