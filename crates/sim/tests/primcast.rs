@@ -1,7 +1,7 @@
 //! PrimCast in the simulator: the properties of atomic multicast under all faults.
 
 use meridian_multicast::{ClockSource, Order, Speakers};
-use meridian_sim::trial::{Disks, Links, all_faults};
+use meridian_sim::trial::{Disks, Drawn, Links, all_faults};
 use meridian_sim::workload::{Manner, Senders};
 use meridian_sim::{Faults, Report, Trial, each_seed, how_to_repeat, run};
 use std::ops::Range;
@@ -170,12 +170,15 @@ fn the_same_seed_gives_the_same_trace() {
 #[test]
 fn the_drawn_trials_differ() {
     let drawn: Vec<_> = (0..200).map(|seed| Trial::default().drawn(seed)).collect();
-    let all = |wanted: &dyn Fn(&meridian_sim::trial::Drawn) -> bool| {
+    let all = |wanted: &dyn Fn(&Drawn) -> bool| {
         let count = drawn.iter().filter(|drawn| wanted(drawn)).count();
         count > 0 && count < drawn.len()
     };
-    assert!(all(&|drawn| drawn.options.order == Order::Linearizable));
-    assert!(all(&|drawn| drawn.options.clock == ClockSource::Hybrid));
+    let linearizable = |drawn: &Drawn| drawn.options.order == Order::Linearizable;
+    let hybrid = |drawn: &Drawn| drawn.options.clock == ClockSource::Hybrid;
+    assert!(all(&linearizable));
+    assert!(all(&hybrid));
+    assert!(all(&|drawn| linearizable(drawn) && hybrid(drawn)), "as nodes run it");
     assert!(all(&|drawn| drawn.manner.keys > 0));
     assert!(all(&|drawn| drawn.manner.bounds > 0));
     assert!(all(&|drawn| drawn.manner.senders == Senders::Member));

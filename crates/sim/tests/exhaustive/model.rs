@@ -67,7 +67,7 @@ pub type Set = u8;
 /// So many messages at most: one bit is needed for [`LATE`].
 pub(crate) const MESSAGES_MAX: usize = 7;
 
-/// In the set of what a process has heard of: so long without a word of the primary that it may be suspected.
+/// In the past of a process: so long without a word of its primary that it is suspected.
 pub(crate) const LATE: Set = 1 << 7;
 
 /// How much later it is then: longer than any election timeout.
@@ -75,6 +75,10 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 
 /// How much later it is at each tick: what is asked for again is asked for by then.
 const TICK: Duration = Duration::from_secs(2);
+
+/// So often so much time passes after messages that were delivered before: enough for all to say so, and no silence.
+const PAUSES: usize = 4;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Messages to multicast with a protocol.
 #[derive(Clone)]
@@ -268,21 +272,35 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { locals: Arc::new(locals), ..self }
     }
 
-    /// Other messages were delivered before, in a regular run.
+    /// Other messages were delivered before, in a regular run, and so much time has passed since that all have said so: else
+    /// what timers bring about would begin with that.
     pub fn preceded_by(self, cluster: &Cluster<P>, starts: Vec<Start>) -> Self {
         let starts = starts.into_iter().map(|start| (start, None)).collect();
-        let before = Multicasts::new(cluster, starts).bounded(Slow::default());
+        let mut before = Multicasts::new(cluster, starts).bounded(Slow::default());
         let mut state = before.init_states().remove(0);
-        loop {
-            let mut actions = Vec::new();
-            before.actions(&state, &mut actions);
-            let Some(action) = actions.pop() else { break };
-            state = before.next_state(&state, action).expect("it was offered");
+        before.run(&mut state);
+        for _ in 0..PAUSES {
+            before.now = before.now + PAUSE;
+            for at in 0..before.ids.len() {
+                before.step(&mut state, at, Input::Timer, 0);
+            }
+            before.run(&mut state);
         }
         assert!(before.finished(&state), "not all was delivered in a regular run");
         let processes =
             state.locals.iter().map(|local| before.locals.value(local.process)).collect();
-        Multicasts { processes, ..self }
+        Multicasts { processes, now: before.now, ..self }
+    }
+
+    /// A regular run, until all is quiet.
+    fn run(&self, state: &mut State) {
+        let mut actions = Vec::new();
+        self.actions(state, &mut actions);
+        while let Some(action) = actions.pop() {
+            *state = self.next_state(state, action).expect("it was offered");
+            actions.clear();
+            self.actions(state, &mut actions);
+        }
     }
 
     /// Not all orders, but those with so few differences.
@@ -295,8 +313,9 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { plain: true, ..self }
     }
 
-    /// This process may, once and at any time, believe that it has not heard of its primary for long. That much
-    /// later it is from then on for all who hear from it.
+    /// This process may, once and at any time, believe that it has not heard of its primary for long. That much its clock is
+    /// ahead from then on, and those of the others of its group once they hear from it, so that they miss the primary too.
+    /// (Nobody compares clocks of different processes.)
     ///
     /// When all is quiet and not all is delivered, timers fire, so often at most. What follows is there to see that
     /// all is delivered: it is explored in one order only, link by link, if there is no other bound.
@@ -357,6 +376,11 @@ impl<P: Checked> Multicasts<P> {
         self.now + SILENCE * u32::from(late) + TICK * u32::from(state.ticks)
     }
 
+    /// Whether one who hears from the other, which suspects its primary, misses that too.
+    fn shares_silence(&self, from: usize, to: usize) -> bool {
+        self.suspicious & (1 << from) != 0 && self.ids[from].group == self.ids[to].group
+    }
+
     /// With `past` being what has caused it.
     fn step(&self, state: &mut State, at: usize, input: Input, past: Set) {
         let now = self.now(state, at);
@@ -370,7 +394,8 @@ impl<P: Checked> Multicasts<P> {
             if self.stopped(state) & (1 << to) != 0 {
                 continue;
             }
-            let flight = Flight { from, to: *to as u8, past, frame: *frame };
+            let shared = if self.shares_silence(at, *to) { past } else { past & !LATE };
+            let flight = Flight { from, to: *to as u8, past: shared, frame: *frame };
             let place = state.flights.partition_point(|other| other.link() <= flight.link());
             state.flights.insert(place, flight);
             if self.slow.is_some() && is_first(&state.flights, place) {
