@@ -168,12 +168,12 @@ impl PrimCast {
         }
         let known = entries.partition_point(|entry| !learner.is_new(entry.index));
         let mut highest = Timestamp(0);
+        let owes = self.owes(); // If not, slots that are long out of the cache are not looked at.
         for RemoteEntry { index, id, ts } in entries[known..].iter().copied() {
             highest = highest.max(ts);
             let ours = self.log.find(id);
-            if let Some(index) =
-                ours.filter(|index| self.log.get(*index).is_some_and(|slot| slot.entry.ts < ts))
-            {
+            let exceeds = |index: &u64| self.log.get(*index).is_some_and(|slot| slot.entry.ts < ts);
+            if owes && let Some(index) = ours.filter(exceeds) {
                 self.owe_others(index, ts);
             }
             self.remote.group(from.group).push(Proposal { index, id, ts, ours });

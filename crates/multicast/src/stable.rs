@@ -490,10 +490,15 @@ impl PrimCast {
         }
     }
 
+    /// Whether others wait for us to say what we are closed up to.
+    pub(crate) fn owes(&self) -> bool {
+        self.is_linearizable() && self.role == Role::Primary
+    }
+
     /// A timestamp was given to the message at `index`, by our group or another one. If we speak for our group, nobody
     /// waits for word before ours is decided.
     pub(crate) fn owe_others(&mut self, index: u64, ts: Timestamp) {
-        if !self.is_linearizable() || self.role != Role::Primary {
+        if !self.owes() {
             return;
         }
         if self.speaks() && !self.relay.is_told(index) {

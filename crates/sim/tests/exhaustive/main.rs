@@ -37,7 +37,7 @@
 //! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspicious 1 --differences 2` | 543,000 |
 //! | the same with `--near` | 289,000 |
 //! | the same with `--near --differences 3` | 12,200,000, in 2 minutes |
-//! | `--groups 2,2 --messages fg,fg --suspicious 1 --framed --near --acquainted` | no end in 8 minutes; all held in 16,000,000 |
+//! | `--groups 2,2 --messages fg,fg --suspicious 1 --framed --near --acquainted` | no end in 7 minutes; all held in 14,700,000 |
 //! | `--groups 3,1 --messages fg --suspicious 1 --framed --near --acquainted` | no end in 6 minutes; all held in 4,500,000 |
 //! | `--groups 3,3 --messages fg,f --suspicious 1 --framed --near --acquainted` | no end in 37 minutes; all held in 48,000,000 (when all who heard of the suspicion were late) |
 //! | `--groups 3,3 --messages fg --framed` | no end in a minute |
