@@ -23,6 +23,8 @@
 //! | `--compare` | not whether all holds: whether the ends of all runs are the same if no state is left out |
 #![forbid(unsafe_code)]
 
+#[path = "../tests/exhaustive/before.rs"]
+mod before;
 #[path = "../tests/exhaustive/bounded.rs"]
 mod bounded;
 #[path = "../tests/exhaustive/cases.rs"]

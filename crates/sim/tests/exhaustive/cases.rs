@@ -4,7 +4,7 @@ use crate::bounded::Slow;
 use crate::locals::Frames;
 use crate::model::{Checked, Multicasts};
 use meridian_core::{ClientId, GroupId, MessageId};
-use meridian_multicast::process::Groups;
+use meridian_multicast::process::{Groups, Role};
 use meridian_multicast::{Mutation, Options, Order, PrimCast, Speakers, Start, Timestamp};
 use meridian_sim::search::Cluster;
 use stateright::{Checker, HasDiscoveries, Model};
@@ -121,8 +121,19 @@ impl Case {
     }
 
     /// Searches until something is violated.
+    ///
+    /// # Panics
+    /// If nothing is, and whoever may suspect its primary has never been one, though others could make a quorum with it.
     pub fn search(&self) -> Found {
-        search(self.model())
+        let model = self.model();
+        let found = search(model.clone());
+        let suspicious = self.suspicious.map(|process| model.ids[process]);
+        if let Some(me) = suspicious.filter(|me| self.sizes[usize::from(me.group.0)] > 2) {
+            let leads = |p: &PrimCast| p.role() == Role::Primary && p.me() == me;
+            let changes = !found.violated.is_empty() || model.locals.has_met(leads);
+            assert!(changes, "the primary never changes: {self:?}");
+        }
+        found
     }
 
     /// The ends of all runs, by their prints: as they are searched, and if nothing is left out.

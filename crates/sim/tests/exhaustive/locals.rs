@@ -153,6 +153,13 @@ impl<P: Checked> Locals<P> {
         known.processes.values[process as usize].clone()
     }
 
+    /// Whether anything was given, in the search, to a process in such a state.
+    pub fn has_met(&self, is_such: impl Fn(&P) -> bool) -> bool {
+        let known = self.lock();
+        let met = (0..).zip(&known.processes.values);
+        met.filter(|(number, _)| known.inputs.get(number).is_some()).any(|(_, p)| is_such(p))
+    }
+
     /// The number of a frame.
     pub fn frame(&self, from: ProcessId, messages: Vec<P::Message>) -> u32 {
         self.lock().frames.number((from, messages))

@@ -76,15 +76,11 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 /// How much later it is at each tick: what is asked for again is asked for by then.
 const TICK: Duration = Duration::from_secs(2);
 
-/// So often so much time passes after messages that were delivered before: enough for all to say so, and no silence.
-const PAUSES: usize = 4;
-const PAUSE: Duration = Duration::from_secs(1);
-
 /// Messages to multicast with a protocol.
 #[derive(Clone)]
 pub struct Multicasts<P: Protocol> {
     pub(crate) ids: Vec<ProcessId>,
-    processes: Vec<P>,
+    pub(crate) processes: Vec<P>,
     pub(crate) locals: Arc<Locals<P>>,
     pub(crate) now: Time,
     pub(crate) sent: Vec<Sent<P>>,
@@ -272,37 +268,6 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { locals: Arc::new(locals), ..self }
     }
 
-    /// Other messages were delivered before, in a regular run, and so much time has passed since that all have said so: else
-    /// what timers bring about would begin with that.
-    pub fn preceded_by(self, cluster: &Cluster<P>, starts: Vec<Start>) -> Self {
-        let starts = starts.into_iter().map(|start| (start, None)).collect();
-        let mut before = Multicasts::new(cluster, starts).bounded(Slow::default());
-        let mut state = before.init_states().remove(0);
-        before.run(&mut state);
-        for _ in 0..PAUSES {
-            before.now = before.now + PAUSE;
-            for at in 0..before.ids.len() {
-                before.step(&mut state, at, Input::Timer, 0);
-            }
-            before.run(&mut state);
-        }
-        assert!(before.finished(&state), "not all was delivered in a regular run");
-        let processes =
-            state.locals.iter().map(|local| before.locals.value(local.process)).collect();
-        Multicasts { processes, now: before.now, ..self }
-    }
-
-    /// A regular run, until all is quiet.
-    fn run(&self, state: &mut State) {
-        let mut actions = Vec::new();
-        self.actions(state, &mut actions);
-        while let Some(action) = actions.pop() {
-            *state = self.next_state(state, action).expect("it was offered");
-            actions.clear();
-            self.actions(state, &mut actions);
-        }
-    }
-
     /// Not all orders, but those with so few differences.
     pub fn bounded(self, slow: Slow) -> Self {
         Multicasts { slow: Some(slow), ..self }
@@ -382,7 +347,7 @@ impl<P: Checked> Multicasts<P> {
     }
 
     /// With `past` being what has caused it.
-    fn step(&self, state: &mut State, at: usize, input: Input, past: Set) {
+    pub(crate) fn step(&self, state: &mut State, at: usize, input: Input, past: Set) {
         let now = self.now(state, at);
         let step = self.locals.step(at, state.locals[at].process, input, now, state.ticks == 0);
         state.locals[at].process = step.next;

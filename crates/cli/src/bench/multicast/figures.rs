@@ -38,7 +38,7 @@ pub struct FiguresArgs {
     #[arg(long)]
     quick: bool,
     /// Only these diagrams; 4.5 shows what is measured for 4.4a, and is drawn with it
-    #[arg(long, value_delimiter = ',', value_name = "DIAGRAM,..", value_parser = PossibleValuesParser::new(NAMES))]
+    #[arg(long, value_delimiter = ',', value_name = "DIAGRAM,..", value_parser = PossibleValuesParser::new(DIAGRAMS.map(|diagram| diagram.name)))]
     only: Vec<String>,
     /// Only these protocols
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PROTOCOL,..", default_values_t = Protocol::OF_THE_THESIS)]
@@ -57,16 +57,14 @@ struct Diagram {
     long: bool,
 }
 
-const NAMES: [&str; 7] = ["4.2", "4.3a", "4.3b", "4.3c", "4.3d", "4.4a", "4.4b"];
-
 const DIAGRAMS: [Diagram; 7] = [
-    Diagram { name: NAMES[0], layout: Layout::Lan, dest: 2, long: false },
-    Diagram { name: NAMES[1], layout: Layout::WanColocated, dest: 1, long: true },
-    Diagram { name: NAMES[2], layout: Layout::WanColocated, dest: 2, long: false },
-    Diagram { name: NAMES[3], layout: Layout::WanColocated, dest: 4, long: true },
-    Diagram { name: NAMES[4], layout: Layout::WanColocated, dest: 8, long: true },
-    Diagram { name: NAMES[5], layout: Layout::WanDistributed, dest: 2, long: false },
-    Diagram { name: NAMES[6], layout: Layout::WanDistributed, dest: 4, long: true },
+    Diagram { name: "4.2", layout: Layout::Lan, dest: 2, long: false },
+    Diagram { name: "4.3a", layout: Layout::WanColocated, dest: 1, long: true },
+    Diagram { name: "4.3b", layout: Layout::WanColocated, dest: 2, long: false },
+    Diagram { name: "4.3c", layout: Layout::WanColocated, dest: 4, long: true },
+    Diagram { name: "4.3d", layout: Layout::WanColocated, dest: 8, long: true },
+    Diagram { name: "4.4a", layout: Layout::WanDistributed, dest: 2, long: false },
+    Diagram { name: "4.4b", layout: Layout::WanDistributed, dest: 4, long: true },
 ];
 
 /// The diagram whose points Figure 4.5 shows in full.
