@@ -51,6 +51,7 @@ impl PrimCast {
         out: &mut Outbox<Self>,
     ) {
         let linearizable = self.is_linearizable();
+        let mut loaded = 0;
         while let Some((rank, index)) = self.log.queue().first() {
             let several = match self.log.get(index) {
                 Some(slot) if slot.entry.final_ts.is_some() => slot.entry.start.dest.len() > 1,
@@ -65,6 +66,7 @@ impl PrimCast {
                     break;
                 }
             }
+            loaded = self.log.load_ahead(index + 1, loaded);
             self.hand_up(index, rank.0, out);
         }
     }

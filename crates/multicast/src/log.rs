@@ -15,7 +15,7 @@
 //!   bound of its final timestamp that is known here.
 //! - L4: `index` names exactly the entries that are held; the index of a straggler is less than `base`.
 
-use crate::message::{Entry, Part, Rank, Runs, Timestamp};
+use crate::message::{Entry, Part, Rank, Runs, Start, Timestamp};
 use crate::queue::Queue;
 use meridian_core::{GroupId, MessageId, Table, Time};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,9 @@ use std::sync::Arc;
 
 /// How many bytes of entries travel in one message: well below a frame.
 pub const PART_BYTES: usize = 512 << 10;
+
+/// So many entries are loaded at a time: as many as a core waits for at once, or few more.
+const LOADED_AHEAD: u64 = 16;
 
 /// Room for so many entries is kept when there are few.
 const SPARE: usize = 8192;
@@ -47,6 +50,14 @@ pub struct Slot {
     pub settled: bool,
     /// When it came here.
     pub since: Time,
+}
+
+impl Slot {
+    /// Something of each cache line that handling it touches.
+    fn load(&self) -> u64 {
+        let Start { id, dest, .. } = &*self.entry.start;
+        id.sequence ^ (dest.len() ^ self.locals.len()) as u64 ^ self.since.0
+    }
 }
 
 /// `T`.
@@ -122,6 +133,38 @@ impl Log {
             Some(at) => self.slots.get(usize::try_from(at).ok()?),
             None => self.stragglers.get(&index),
         }
+    }
+
+    /// Loads what is about to be looked at of these entries, in a way that no load waits for another: entries are
+    /// many, and out of the cache when something is heard of them. One by one each would wait for memory.
+    pub fn load(&self, indexes: impl Iterator<Item = u64>) {
+        let slots = indexes.filter_map(|index| self.get(index));
+        std::hint::black_box(slots.fold(0, |seen, slot| seen ^ slot.load()));
+    }
+
+    /// The same of the next ones, if the entry at `index` is the first that was not loaded; returns which is then.
+    pub fn load_ahead(&self, index: u64, loaded: u64) -> u64 {
+        if index < loaded {
+            return loaded;
+        }
+        let end = index + LOADED_AHEAD;
+        self.load(index..end);
+        end
+    }
+
+    /// The same of those at `base`, with all that is touched when they are dropped.
+    pub fn load_to_drop(&self, loaded: u64) -> u64 {
+        if self.base < loaded {
+            return loaded;
+        }
+        let slots = self.slots.iter().take(LOADED_AHEAD as usize);
+        std::hint::black_box(slots.fold(0, |seen, slot| {
+            let Start { id, payload, .. } = &*slot.entry.start;
+            let first = payload.first().copied().unwrap_or_default();
+            let index = self.index.get(id).copied().unwrap_or_default();
+            seen ^ slot.load() ^ u64::from(first) ^ index
+        }));
+        self.base + LOADED_AHEAD
     }
 
     /// The slot at `index`, to be changed, and the queue.

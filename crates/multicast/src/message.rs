@@ -30,6 +30,11 @@ pub struct Start {
     pub config: Option<Arc<Config>>,
 }
 
+/// Serde would make a box of it first.
+fn shared<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Arc<Start>, D::Error> {
+    Start::deserialize(from).map(Arc::new)
+}
+
 /// Groups that a message goes to; ascending.
 pub type Dest = SmallVec<[GroupId; 4]>;
 
@@ -123,6 +128,7 @@ pub struct Entry {
     /// The proposal: `local-ts`, once decided.
     pub ts: Timestamp,
     /// The message.
+    #[serde(deserialize_with = "shared")]
     pub start: Arc<Start>,
     /// `final-ts`, if the process whose entry this is knows it.
     pub final_ts: Option<Timestamp>,

@@ -167,11 +167,12 @@ impl PrimCast {
             }
         }
         let known = entries.partition_point(|entry| !learner.is_new(entry.index));
+        let new = &entries[known..];
+        let places: Vec<_> = new.iter().map(|entry| self.log.find(entry.id)).collect();
         let mut highest = Timestamp(0);
         let owes = self.owes(); // If not, slots that are long out of the cache are not looked at.
-        for RemoteEntry { index, id, ts } in entries[known..].iter().copied() {
+        for (RemoteEntry { index, id, ts }, ours) in new.iter().copied().zip(places) {
             highest = highest.max(ts);
-            let ours = self.log.find(id);
             let exceeds = |index: &u64| self.log.get(*index).is_some_and(|slot| slot.entry.ts < ts);
             if owes && let Some(index) = ours.filter(exceeds) {
                 self.owe_others(index, ts);
@@ -213,7 +214,9 @@ impl PrimCast {
         let config = learner.epoch.map_or(0, |epoch| epoch.config);
         let Some(members) = self.members.in_config(group, config) else { return };
         let mixed = self.mutation == Mutation::MixesEpochs;
-        for Proposal { id, ts, ours, .. } in learner.decided(members, mixed) {
+        let decided = learner.decided(members, mixed);
+        self.log.load(decided.iter().filter_map(|proposal| proposal.ours));
+        for Proposal { id, ts, ours, .. } in decided {
             match self.log.find_near(id, ours) {
                 Some(index) => {
                     self.log.local_ts(index, group, ts);

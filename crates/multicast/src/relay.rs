@@ -223,6 +223,8 @@ impl PrimCast {
                 self.stay_ahead(clock, 0, out);
             }
         }
+        let indexes = locals.iter().map(|local| local.index);
+        self.log.load(indexes.chain(finals.iter().map(|last| last.index)));
         for RelayedLocal { index, id, group, ts } in locals.iter().copied() {
             if let Some(index) = self.log.find_near(id, Some(index)) {
                 self.log.local_ts(index, group, ts);

@@ -212,11 +212,7 @@ impl Learner {
 
     /// The entries that are decided now, given the members of the group in that epoch. With `mixed`, a planted
     /// bug, ACKs of any epoch count.
-    pub fn decided(
-        &mut self,
-        members: &[NodeId],
-        mixed: bool,
-    ) -> impl Iterator<Item = Proposal> + use<> {
+    pub fn decided(&mut self, members: &[NodeId], mixed: bool) -> Vec<Proposal> {
         let epoch = self.epoch;
         let acked = |node: &NodeId| match self.acked.get(node) {
             Some((of, len)) if mixed || Some(*of) == epoch => *len,
@@ -225,8 +221,7 @@ impl Learner {
         let told = self.decided.filter(|(of, _)| Some(*of) == epoch).map_or(0, |(_, len)| len);
         let held = quorum_th(members.iter().map(acked)).max(told);
         let count = self.undecided.partition_point(|proposal| proposal.index < held);
-        let decided: Vec<_> = self.undecided.drain(..count).collect();
-        decided.into_iter()
+        self.undecided.drain(..count).collect()
     }
 }
 
@@ -248,7 +243,7 @@ mod tests {
     }
 
     fn decided(learner: &mut Learner) -> Vec<u64> {
-        learner.decided(&NODES, false).map(|proposal| proposal.id.sequence).collect()
+        learner.decided(&NODES, false).iter().map(|proposal| proposal.id.sequence).collect()
     }
 
     /// Line 10: the quorum must be of one epoch; acknowledgements of two epochs do not add up.

@@ -278,7 +278,9 @@ impl PrimCast {
             self.truncation.looked = now; // Stragglers may be many, and have time.
             self.drop_stragglers(&mut common, &mut settled);
         }
+        let mut loaded = 0;
         while let Some(slot) = self.log.get(self.log.base()) {
+            loaded = self.log.load_to_drop(loaded);
             // Not what is merely under way, here or to a member that was slow for a moment.
             let late = now.since(slot.since) >= RETRY;
             let long = late && self.limits.are_exceeded(self.log.in_line());
