@@ -42,7 +42,7 @@ pub struct Slot {
     pub entry: Entry,
     /// The greatest lower bound of its final timestamp: where it stands in the queue.
     pub bound: Timestamp,
-    /// The decided local timestamps that are known here.
+    /// The decided local timestamps that are known here, until all are: all but the last.
     pub locals: Locals,
     /// Whether it was delivered here.
     pub delivered: bool,
@@ -51,6 +51,9 @@ pub struct Slot {
     /// When it came here.
     pub since: Time,
 }
+
+// Two cache lines: with a third one a LAN's throughput was 10 % lower.
+const _: () = assert!(size_of::<Slot>() <= 128);
 
 impl Slot {
     /// Something of each cache line that handling it touches.
@@ -299,17 +302,16 @@ impl Log {
             return;
         }
         let id = slot.entry.start.id;
-        match slot.locals.iter().find(|(of, _)| *of == group) {
-            Some((_, known)) => {
-                assert!(*known == ts, "Lemma 4: {id} has local {known:?} and {ts:?}")
-            }
-            None => slot.locals.push((group, ts)),
+        if let Some((_, known)) = slot.locals.iter().find(|(of, _)| *of == group) {
+            assert!(*known == ts, "Lemma 4: {id} has local {known:?} and {ts:?}");
+            return;
         }
-        let all = slot.locals.len() == slot.entry.start.dest.len();
-        self.raise(index, ts);
-        if all {
-            let ts = self.parts_mut(index).0.bound;
-            self.decide(index, ts);
+        if slot.locals.len() + 1 < slot.entry.start.dest.len() {
+            slot.locals.push((group, ts));
+            self.raise(index, ts);
+        } else {
+            let last = slot.bound.max(ts);
+            self.decide(index, last);
         }
     }
 
