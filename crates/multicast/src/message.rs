@@ -30,7 +30,7 @@ pub struct Start {
     pub config: Option<Arc<Config>>,
 }
 
-/// Serde would make a box of it first.
+/// Decodes a START where it stays: serde would make a box of it first, and copy that.
 fn shared<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Arc<Start>, D::Error> {
     Start::deserialize(from).map(Arc::new)
 }
