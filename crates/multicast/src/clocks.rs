@@ -35,7 +35,7 @@ impl Clocks {
 
     /// We are in `current` now: what was parked for it counts.
     pub fn advance(&mut self, current: Epoch) {
-        for (node, parked) in &mut self.parked {
+        self.parked.retain(|node, parked| {
             let later = parked.split_off(&current);
             let reached = std::mem::replace(parked, later);
             let here = parked.remove(&current);
@@ -43,7 +43,8 @@ impl Clocks {
                 let known = self.known.entry(*node).or_default();
                 *known = clock.max(*known);
             }
-        }
+            !parked.is_empty()
+        });
     }
 
     /// What `node` showed does not count any more: it has lost its memory.

@@ -13,6 +13,7 @@ impl PrimCast {
     /// Returns the clock up to which nothing can come any more.
     pub(crate) fn deliver_all(&mut self, out: &mut Outbox<Self>) -> Timestamp {
         if !self.stands() {
+            self.stable.dirty = true; // They are looked at once it stands again.
             return Timestamp(0);
         }
         let mut leader = self.clocks.min_clock(self.e_cur.leader);

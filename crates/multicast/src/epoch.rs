@@ -32,7 +32,7 @@ pub(crate) struct Election {
     suspects: Option<(Epoch, Time, BTreeSet<NodeId>)>,
     /// The highest epoch that each member is known to have accepted.
     accepts: BTreeMap<NodeId, Epoch>,
-    /// As candidate: since when, what was promised, and whom we fetch from.
+    /// As candidate: since when, what was promised until a `T` is chosen, and whom we fetch from.
     pub since: Time,
     pub promises: BTreeMap<NodeId, (Timestamp, Progress)>,
     chosen: bool,
@@ -294,18 +294,14 @@ impl PrimCast {
         } else if epoch == self.e_prom && self.leads(epoch) {
             match self.role {
                 Role::Candidate => {
-                    let news = (clock, progress);
-                    self.election.promises.insert(from.node, news);
                     if self.election.chosen {
-                        self.send_new_state(from.node, out);
+                        self.send_new_state(from.node, &progress, out);
                     } else {
+                        self.election.promises.insert(from.node, (clock, progress));
                         self.choose(now, out);
                     }
                 }
-                Role::Primary => {
-                    self.election.promises.insert(from.node, (clock, progress));
-                    self.send_new_state(from.node, out);
-                }
+                Role::Primary => self.send_new_state(from.node, &progress, out),
                 Role::Follower | Role::Promised => {}
             }
         }
@@ -386,19 +382,20 @@ impl PrimCast {
         entries: Vec<Entry>,
         out: &mut Outbox<Self>,
     ) {
-        self.election.chosen = true;
-        let clocks = self.election.promises.values().map(|(clock, _)| *clock);
-        let clock = clocks.max().unwrap_or_default();
+        (self.election.chosen, self.election.fetching) = (true, None);
+        let promises = std::mem::take(&mut self.election.promises);
+        let clock = promises.values().map(|(clock, _)| *clock).max().unwrap_or_default();
         self.streams.clear();
         self.install(now, start, entries, clock, out);
-        for peer in self.peers() {
-            self.send_new_state(peer.node, out); // If it has promised.
+        for (node, (_, progress)) in &promises {
+            if *node != self.me.node {
+                self.send_new_state(*node, progress, out);
+            }
         }
     }
 
     /// Line 69, to one process: what it lacks of `T`.
-    fn send_new_state(&mut self, node: NodeId, out: &mut Outbox<Self>) {
-        let Some((_, progress)) = self.election.promises.get(&node) else { return };
+    fn send_new_state(&mut self, node: NodeId, progress: &Progress, out: &mut Outbox<Self>) {
         let common = common_prefix(&progress.runs, self.log.runs());
         let comes = progress.e_cur.number == 0 && self.e_cur.config > 0;
         let without_state = comes && self.delivered > Position(0);
@@ -497,6 +494,7 @@ impl PrimCast {
         self.stable.cut(start);
         self.keep_reached();
         self.e_cur = self.e_prom;
+        self.acked.retain(|_, (epoch, _)| *epoch >= self.e_cur);
         entries.iter().for_each(|entry| self.append(entry.clone(), now, out));
         out.persist(Record::NewState { epoch: self.e_cur, from: start, entries });
         self.clocks.advance(self.e_cur);

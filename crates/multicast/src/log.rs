@@ -32,7 +32,7 @@ const LOADED_AHEAD: u64 = 16;
 /// Room for so many entries is kept when there are few.
 const SPARE: usize = 8192;
 
-/// Decided local timestamps of one message, by group.
+/// Decided local timestamps of one message whose final one is not known, by group, ascending.
 pub type Locals = SmallVec<[(GroupId, Timestamp); 2]>;
 
 /// An entry of `T` as this process holds it.
@@ -304,7 +304,8 @@ impl Log {
             return;
         }
         if slot.locals.len() + 1 < slot.entry.start.dest.len() {
-            slot.locals.push((group, ts));
+            let at = slot.locals.partition_point(|(of, _)| *of < group);
+            slot.locals.insert(at, (group, ts));
             self.raise(index, ts);
         } else {
             let last = slot.bound.max(ts);
@@ -323,6 +324,7 @@ impl Log {
         assert!(ts >= entry.ts, "{}: final {ts:?} below local {:?}", entry.start.id, entry.ts);
         self.raise(index, ts);
         let (slot, queue) = self.parts_mut(index);
+        slot.locals = Locals::new();
         if !slot.delivered {
             queue.look_at((slot.bound, slot.entry.start.id), &slot.entry.start.touches);
         }
@@ -337,7 +339,6 @@ impl Log {
     pub fn deliver(&mut self, index: u64) {
         let (slot, queue) = self.parts_mut(index);
         slot.delivered = true;
-        slot.locals = Locals::new();
         queue.remove((slot.bound, slot.entry.start.id), index, &slot.entry.start.touches);
     }
 

@@ -191,7 +191,7 @@ impl PrimCast {
         if self.streams.values().all(|stream| stream.next() >= len) {
             return;
         }
-        let prompt = self.prompt();
+        let prompt = self.ask_prompt();
         for peer in self.peers() {
             // Who has not been sent NEW-STATE will promise first, or ask.
             let Some(stream) = self.streams.get_mut(&peer.node) else { continue };
@@ -374,8 +374,10 @@ impl PrimCast {
         if epoch.leader == from.node {
             self.stay_ahead(clock, 0, out);
         }
-        let acked = self.acked.entry(from.node).or_insert((epoch, len));
-        *acked = (epoch, len).max(*acked);
+        if epoch >= self.e_cur {
+            let acked = self.acked.entry(from.node).or_insert((epoch, len));
+            *acked = (epoch, len).max(*acked);
+        }
         if epoch == self.e_cur {
             self.choose_prompt(from.node, len);
             if self.e_cur == self.e_prom {

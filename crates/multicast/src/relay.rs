@@ -31,6 +31,7 @@ use crate::others::ENTRIES_MAX;
 use crate::process::{ClockSource, Mutation, PrimCast, Role, Speakers};
 use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Table, Time, Token};
 use smallvec::SmallVec;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,7 @@ pub(crate) struct Relay {
     early: Table<MessageId, (Timestamp, bool)>,
     /// Which followers may have missed what was relayed.
     all_to: BTreeSet<ProcessId>,
-    /// Which followers are asked for prompt ACKs; if none, the first ones.
+    /// Which followers were asked for prompt ACKs.
     prompt: SmallVec<[NodeId; 4]>,
     /// Whose word of what is stable is to be passed on, by group that needs to know.
     stables: BTreeMap<GroupId, BTreeSet<ProcessId>>,
@@ -333,30 +334,44 @@ impl PrimCast {
         let needed = quorum(self.voters().len()) - 1;
         let chosen = self.relay.prompt.iter().copied().filter(|node| self.voters().contains(node));
         let mut prompt: SmallVec<[NodeId; 4]> = chosen.take(needed).collect();
-        for node in peers {
-            if prompt.len() < needed && self.voters().contains(&node) && !prompt.contains(&node) {
-                prompt.push(node);
-            }
+        if prompt.len() < needed {
+            let others =
+                peers.filter(|node| self.voters().contains(node) && !prompt.contains(node));
+            let mut others: SmallVec<[NodeId; 8]> = others.collect();
+            others.sort_by_key(|node| Reverse(self.acked_here(*node))); // Who is gone is not first.
+            others.truncate(needed - prompt.len());
+            prompt.extend(others);
+        }
+        prompt
+    }
+
+    /// Up to where `node` has acknowledged in our epoch.
+    fn acked_here(&self, node: NodeId) -> Option<u64> {
+        self.acked.get(&node).filter(|(epoch, _)| *epoch == self.e_cur).map(|(_, len)| *len)
+    }
+
+    /// The same: they are asked now.
+    pub(crate) fn ask_prompt(&mut self) -> SmallVec<[NodeId; 4]> {
+        let prompt = self.prompt();
+        if self.speaks() {
+            self.relay.prompt.clone_from(&prompt);
         }
         prompt
     }
 
     /// `node` has acknowledged up to `len`: if it is further than one that was asked to be prompt, it is asked instead.
     pub(crate) fn choose_prompt(&mut self, node: NodeId, len: u64) {
-        if !self.speaks() || self.relay.prompt.contains(&node) {
-            return;
+        if !self.speaks() || self.relay.prompt.is_empty() || self.relay.prompt.contains(&node) {
+            return; // Or nobody was asked yet.
         }
         let mut prompt = self.prompt();
-        let behind = |other: &&mut NodeId| {
-            let acked = self.acked.get(*other).filter(|(epoch, _)| *epoch == self.e_cur);
-            acked.is_none_or(|(_, acked)| *acked < len)
-        };
+        let behind = |other: &&mut NodeId| self.acked_here(**other) < Some(len);
         if !prompt.contains(&node)
             && let Some(slow) = prompt.iter_mut().find(behind)
         {
             *slow = node;
+            self.relay.prompt = prompt;
         }
-        self.relay.prompt = prompt;
     }
 
     /// As a follower that was sent entries: acknowledges them at once, or soon.

@@ -121,7 +121,8 @@ impl Remote {
         if let Some(early) = self.early.get_mut(&id)
             && early.locals.iter().all(|(of, _)| *of != group)
         {
-            early.locals.push((group, ts));
+            let at = early.locals.partition_point(|(of, _)| *of < group);
+            early.locals.insert(at, (group, ts));
         }
     }
 
@@ -135,16 +136,18 @@ impl Remote {
 
     /// `T` holds the message now; what was known of it.
     pub fn take(&mut self, id: MessageId) -> Option<Early> {
-        self.early.remove(&id)
+        let early = self.early.remove(&id)?;
+        self.forget_known();
+        Some(early)
+    }
+
+    /// The first of those that came is one that `T` does not hold.
+    fn forget_known(&mut self) {
+        while self.came.pop_front_if(|(_, id)| !self.early.contains(id)).is_some() {}
     }
 
     /// Messages that `T` does not hold and that came before `before`, with who proposed them; the first ones.
-    pub fn unknown(&mut self, before: Time, most: usize) -> Vec<(MessageId, GroupId)> {
-        while let Some((_, id)) = self.came.front()
-            && !self.early.contains(id)
-        {
-            self.came.pop_front();
-        }
+    pub fn unknown(&self, before: Time, most: usize) -> Vec<(MessageId, GroupId)> {
         let old = self.came.iter().take_while(|(since, _)| *since < before);
         let known = old.filter_map(|(_, id)| Some((*id, self.early.get(id)?.by)));
         known.take(most).collect()

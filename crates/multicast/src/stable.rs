@@ -48,6 +48,7 @@ use crate::process::{ClockSource, Mutation, Order, PrimCast, Role, Speakers};
 use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Table, Time, Token};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 /// A list of shared entries up to this length is not looked through.
@@ -88,7 +89,7 @@ pub(crate) struct Stable {
     /// To whom something was said since we were idle last.
     spoken_to: SmallVec<[GroupId; 8]>,
     /// When those are told that nobody has spoken to.
-    later: Option<Time>,
+    later: Later,
     /// The clock that each group was shown last.
     clock_shown: BTreeMap<GroupId, Timestamp>,
     /// Which groups are ready for a message.
@@ -97,6 +98,21 @@ pub(crate) struct Stable {
     pub(crate) said: BTreeSet<MessageId>,
     /// Messages that wait for nothing else.
     awaiting: BTreeSet<Rank>,
+}
+
+/// When what nobody waits for is said at the latest. None if nothing is to be said, but not the other way round: it does no more
+/// then. So for states that are the same but for this, all goes on in the same way until the time comes.
+#[derive(Clone, Copy, Debug, Default, Eq)]
+struct Later(Option<Time>);
+
+impl PartialEq for Later {
+    fn eq(&self, _other: &Later) -> bool {
+        true
+    }
+}
+
+impl Hash for Later {
+    fn hash<H: Hasher>(&self, _state: &mut H) {}
 }
 
 /// What a group was told last.
@@ -379,7 +395,7 @@ impl PrimCast {
 
     /// As primary: tells others what they wait for, and the rest with what is said to them anyway, or soon.
     pub(crate) fn tell_stability(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let due = self.stable.later.take_if(|at| now >= *at).is_some();
+        let due = self.stable.later.0.take_if(|at| now >= *at).is_some();
         let due = due || self.partners.are_shown();
         let spoken_to = std::mem::take(&mut self.stable.spoken_to);
         let (own, clock) = self.own_shown();
@@ -413,9 +429,9 @@ impl PrimCast {
             lacking |= self.stable.told.get(&group).is_some_and(|told| told.stale);
         }
         // (Hybrid clocks are shown to partners in a while anyway.)
-        if lacking && self.stable.later.is_none() && self.options.clock == ClockSource::Logical {
+        if lacking && self.stable.later.0.is_none() && self.options.clock == ClockSource::Logical {
             let at = now + TELL_DELAY;
-            self.stable.later = Some(at);
+            self.stable.later = Later(Some(at));
             out.timer(at, TELL_TOKEN);
         }
     }
@@ -476,7 +492,7 @@ impl PrimCast {
         self.stable.owed.clear();
         self.stable.given.clear();
         self.stable.own = None;
-        self.stable.later = None;
+        self.stable.later = Later(None);
         self.stable.said.clear();
         self.stable.clock_shown.clear();
         if self.is_linearizable() && self.role == Role::Primary {

@@ -13,7 +13,7 @@
 //! | `--framed` | what a process sends to another in one step arrives together |
 //! | `--acquainted` | the groups have ordered a message to all of them before |
 //! | `--clocks 0,4,9` | how far the groups' clocks are, at least, when the messages come |
-//! | `--suspicious 1` | that process may suspect its primary, once and at any time |
+//! | `--suspicious 1` | that process may suspect its primary, once and at any time (in all orders: as the next one of its group, which must be there, says so too) |
 //! | `--stops 0` | only after that process has stopped for good, at any time; not with `--differences` |
 //! | `--ticks 6` | how often timers fire when all is quiet and not all is delivered; 0 if there is no suspicion |
 //! | `--differences 2` | not all orders, but so many differences from a regular run |
@@ -87,6 +87,20 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
     }
     let searched =
         case.stops.is_none() || (case.suspicious.is_some() && case.differences.is_none());
+    let sizes = case.sizes.iter().enumerate();
+    let groups: Vec<usize> =
+        sizes.flat_map(|(group, size)| std::iter::repeat_n(group, (*size).into())).collect();
+    // There is a primary before it, and in all orders one after it that answers.
+    let follows = |process: usize| {
+        groups
+            .get(process)
+            .filter(|group| groups.iter().position(|of| of == *group) < Some(process))
+    };
+    let answers = |process: usize| follows(process) == groups.get(process + 1);
+    let searched = searched
+        && case.suspicious.is_none_or(|process| {
+            follows(process).is_some() && (case.differences.is_some() || answers(process))
+        });
     let named = |group: &u16| usize::from(*group) < case.sizes.len();
     (searched && !case.messages.is_empty() && case.messages.iter().flatten().all(named))
         .then_some((case, compare))

@@ -7,10 +7,14 @@ use meridian_core::{ClientId, GroupId, MessageId};
 use meridian_multicast::process::{Groups, Role};
 use meridian_multicast::{Mutation, Options, Order, PrimCast, Speakers, Start, Timestamp};
 use meridian_sim::search::Cluster;
+use rand::SeedableRng as _;
+use rand::seq::IteratorRandom as _;
+use rand_chacha::ChaCha8Rng;
 use stateright::{Checker, HasDiscoveries, Model};
 use std::collections::BTreeSet;
 use std::fmt::{Display, Formatter};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::num::NonZero;
 use std::time::Duration;
 
 /// A small case of PrimCast.
@@ -26,7 +30,7 @@ pub struct Case {
     pub acquainted: bool,
     /// What a process sends to another in one step arrives together.
     pub framed: bool,
-    /// This one may suspect its primary.
+    /// This one may suspect its primary. In all orders: once the next one of its group, which there must be, says so too.
     pub suspicious: Option<usize>,
     /// This one stops before, at any moment, for good.
     pub stops: Option<usize>,
@@ -105,8 +109,11 @@ impl Case {
         let to_all = self.acquainted.then(|| start(99, &all, 0));
         let before: Vec<_> = to_all.into_iter().chain(before).collect();
         let mut model = Multicasts::new(&cluster, messages).framed(frames);
-        if !before.is_empty() {
-            model = model.preceded_by(&cluster, before);
+        // In all orders, the next one's answer brings it about; else silence, and what timers do then.
+        let asks = self.suspicious.filter(|_| self.differences.is_none());
+        let asks = asks.map(|process| (process, process + 1));
+        if !before.is_empty() || asks.is_some() {
+            model = model.preceded_by(&cluster, before, asks);
         }
         if let Some(process) = self.suspicious {
             model = model.suspicious(process, self.ticks);
@@ -182,32 +189,33 @@ const TIMES: [usize; 2] = [20, 3];
 /// A search of so many states is long.
 const LONG: usize = 1_000_000;
 
+/// So many random runs at a time come before a long search: they meet more of what is assumed wrongly than its beginning does.
+const RUNS: u64 = 100_000;
+/// And so often at most.
+const ROUNDS: u64 = 5;
+
 /// Searches until something is violated: at first as far as to so many states, until nothing that it assumes is wrong, then
 /// further. Tells how far it is.
 pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
     let (mut most, mut times) = (model.slow.is_none().then_some(CHECKED_FIRST), 0);
     loop {
         let checker = model.clone().checker().finish_when(HasDiscoveries::AnyFailures);
+        let checker = checker.threads(threads());
         let checker = match most {
             Some(most) => checker.target_state_count(most).spawn_dfs().join(),
             None => checker.spawn_dfs().join(),
         };
-        let is_long = checker.state_count() > LONG;
-        let (failed, moved) = model.check_moved(times >= TIMES[usize::from(is_long)]);
-        let (processes, steps) = model.counts();
         let (states, ways) = (checker.unique_state_count(), checker.state_count());
-        let wrong = model.foresee();
-        eprintln!(
-            "  {states} states, {ways} ways to them; wrong about {failed} and {wrong} of {processes}"
-        );
+        eprintln!("  {states} states, {ways} ways to them");
         times += 1;
-        if failed > 0 || wrong > 0 {
-            continue;
-        }
+        let Some(moved) = check(&model, times >= TIMES[usize::from(ways > LONG)]) else { continue };
         let violated = checker.discoveries();
         if let Some(some) = most.filter(|some| ways >= *some && violated.is_empty()) {
-            times = 0;
-            most = some.checked_mul(4).filter(|most| *most < 200_000_000);
+            (most, times) = (Some(4 * some), 0);
+            if some > LONG {
+                most = None;
+                run_at_random(&model);
+            }
             continue;
         }
         let way = |actions: Vec<_>| {
@@ -216,7 +224,53 @@ pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
         };
         let violated = violated.into_iter();
         let violated = violated.map(|(property, path)| (property, way(path.into_actions())));
+        let (processes, steps) = model.counts();
         return Found { violated: violated.collect(), states, ways, processes, steps, moved };
+    }
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Checks what was assumed: of how many states of processes, if nothing was wrong. What was is not assumed again; with
+/// `all_states`, whatever the state of the receiver.
+fn check<P: Checked>(model: &Multicasts<P>, all_states: bool) -> Option<usize> {
+    let ((failed, moved), wrong) = (model.check_moved(all_states), model.foresee());
+    if failed + wrong > 0 {
+        eprintln!("  wrong about {failed} and {wrong} of {}", model.counts().0);
+    }
+    (failed + wrong == 0).then_some(moved)
+}
+
+/// Random runs, until they meet nothing that was assumed wrongly.
+fn run_at_random<P: Checked>(model: &Multicasts<P>) {
+    let first = model.init_states().remove(0);
+    let run = |seed: u64| {
+        let (mut random, mut state) = (ChaCha8Rng::seed_from_u64(seed), first.clone());
+        let mut actions = Vec::new();
+        loop {
+            model.actions(&state, &mut actions);
+            let Some(at) = (0..actions.len()).choose(&mut random) else { break };
+            match model.next_state(&state, actions.swap_remove(at)) {
+                Some(next) => state = next,
+                None => break,
+            }
+            actions.clear();
+        }
+    };
+    for round in 0..ROUNDS {
+        std::thread::scope(|scope| {
+            for thread in 0..threads() as u64 {
+                let seeds = round * RUNS..(round + 1) * RUNS;
+                let seeds = seeds.filter(move |seed| seed % threads() as u64 == thread);
+                scope.spawn(move || seeds.for_each(run));
+            }
+        });
+        eprintln!("  {} random runs", (round + 1) * RUNS);
+        if check(model, false).is_some() {
+            return;
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What travels together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,23 @@ pub enum Input {
     Frame(u32),
     /// Its timer fires.
     Timer,
+    /// A frame that comes at any time, whatever is under way on its link.
+    Answer(u32),
+}
+
+/// Something that a process is given: which one, in which state, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    pub at: usize,
+    pub process: u32,
+    pub input: Input,
+    pub now: Time,
+}
+
+impl Now {
+    fn key(self) -> (u32, Input, Time) {
+        (self.process, self.input, self.now)
+    }
 }
 
 /// What a step leads to.
@@ -80,10 +97,15 @@ pub struct Known<P: Protocol> {
     /// What came to a process in which state, and when.
     pub(crate) inputs: Table<u32, Vec<(Input, Time)>>,
     pub(crate) movers: Movers,
-    pub(crate) futures: Futures,
+    pub(crate) futures: Arc<Futures>,
 }
 
 impl<P: Protocol> Known<P> {
+    /// A step, if it was taken before.
+    pub(crate) fn step(&self, now: Now) -> Result<&Step, Now> {
+        self.steps.get(&now.key()).map(|(step, _)| &**step).ok_or(now)
+    }
+
     /// A step that was looked at may happen; whether that is news.
     pub(crate) fn explored(&mut self, process: u32, input: Input, now: Time) -> bool {
         let step = self.steps.get_mut(&(process, input, now));
@@ -99,14 +121,14 @@ impl<P: Protocol> Known<P> {
         self.processes.values.len() as u32
     }
 
-    /// The steps that were explored: from where, to where, and to whom something is sent.
-    pub(crate) fn ways(&self) -> Vec<(u32, u32, Set)> {
+    /// The steps that were explored: from where, upon what, to where, and to whom something is sent.
+    pub(crate) fn ways(&self) -> Vec<(u32, Input, u32, Set)> {
         let of = |process: u32| {
             let inputs = self.inputs.get(&process).into_iter().flatten();
             inputs.filter_map(move |(input, now)| {
                 let (step, _) = self.steps.get(&(process, *input, *now))?;
                 let to = step.sends.iter().fold(0, |all, (to, _)| all | 1 << to);
-                Some((process, step.next, to))
+                Some((process, *input, step.next, to))
             })
         };
         (0..self.count()).flat_map(of).collect()
@@ -119,7 +141,7 @@ pub struct Locals<P: Protocol> {
     frames: Frames,
     /// The names of messages.
     sent: Vec<MessageId>,
-    known: Mutex<Known<P>>,
+    known: RwLock<Known<P>>,
 }
 
 impl<P: Checked> Locals<P> {
@@ -127,14 +149,32 @@ impl<P: Checked> Locals<P> {
     pub fn new(ids: Vec<ProcessId>, frames: Frames, sent: Vec<MessageId>) -> Locals<P> {
         let (processes, pool) = (Pool::new(), Pool::new());
         let (steps, inputs) = (Table::default(), Table::default());
-        let (movers, futures) = (Movers::default(), Futures::default());
+        let (movers, futures) = (Movers::default(), Arc::default());
         let known = Known { processes, frames: pool, steps, inputs, movers, futures };
-        let known = Mutex::new(known);
+        let known = RwLock::new(known);
         Locals { ids, frames, sent, known }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Known<P>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Known<P>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Known<P>> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many processes there are.
+    pub fn count(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Where that comes from: a process, by its number, or one more if it is none.
+    pub(crate) fn source(&self, known: &Known<P>, input: Input) -> usize {
+        let from = match input {
+            Input::Frame(frame) => self.place(known.frames.values[frame as usize].0),
+            Input::Timer | Input::Answer(_) => None,
+        };
+        from.unwrap_or(self.count())
     }
 
     /// Which process that is.
@@ -144,30 +184,35 @@ impl<P: Checked> Locals<P> {
 
     /// The number of a state of a process.
     pub fn process(&self, process: P) -> u32 {
-        self.lock().processes.number(process)
+        self.write().processes.number(process)
     }
 
     /// The state with that number.
     pub fn value(&self, process: u32) -> P {
-        let known = self.lock();
+        let known = self.read();
         known.processes.values[process as usize].clone()
     }
 
     /// Whether anything was given, in the search, to a process in such a state.
     pub fn has_met(&self, is_such: impl Fn(&P) -> bool) -> bool {
-        let known = self.lock();
+        let known = self.read();
         let met = (0..).zip(&known.processes.values);
         met.filter(|(number, _)| known.inputs.get(number).is_some()).any(|(_, p)| is_such(p))
     }
 
     /// The number of a frame.
     pub fn frame(&self, from: ProcessId, messages: Vec<P::Message>) -> u32 {
-        self.lock().frames.number((from, messages))
+        self.write().frames.number((from, messages))
+    }
+
+    /// The frame with that number.
+    pub fn frame_with(&self, number: u32) -> (ProcessId, Vec<P::Message>) {
+        self.read().frames.values[number as usize].clone()
     }
 
     /// How many states of processes there are, and steps.
     pub fn counts(&self) -> (usize, usize) {
-        let known = self.lock();
+        let known = self.read();
         (known.processes.values.len(), known.steps.len())
     }
 
@@ -180,27 +225,26 @@ impl<P: Checked> Locals<P> {
         now: Time,
         explored: bool,
     ) -> Arc<Step> {
-        let mut known = self.lock();
-        let step = self.known_step(&mut known, at, process, input, now);
+        let now = Now { at, process, input, now };
+        if let Some((step, met)) = self.read().steps.get(&now.key())
+            && (*met || !explored)
+        {
+            return Arc::clone(step);
+        }
+        let mut known = self.write();
+        let step = self.known_step(&mut known, now);
         if explored {
-            known.explored(process, input, now);
+            known.explored(process, input, now.now);
         }
         step
     }
 
-    pub(crate) fn known_step(
-        &self,
-        known: &mut Known<P>,
-        at: usize,
-        process: u32,
-        input: Input,
-        now: Time,
-    ) -> Arc<Step> {
-        if let Some((step, _)) = known.steps.get(&(process, input, now)) {
+    pub(crate) fn known_step(&self, known: &mut Known<P>, now: Now) -> Arc<Step> {
+        if let Some((step, _)) = known.steps.get(&now.key()) {
             return Arc::clone(step);
         }
-        let step = Arc::new(self.take(known, at, process, input, now));
-        known.steps.insert((process, input, now), (Arc::clone(&step), false));
+        let step = Arc::new(self.take(known, now.at, now.process, now.input, now.now));
+        known.steps.insert(now.key(), (Arc::clone(&step), false));
         step
     }
 
@@ -208,7 +252,7 @@ impl<P: Checked> Locals<P> {
         let mut process = known.processes.values[number as usize].clone();
         let events: Vec<Event<P>> = match input {
             Input::Timer => vec![Event::Timer(Token(0))],
-            Input::Frame(frame) => {
+            Input::Frame(frame) | Input::Answer(frame) => {
                 let (from, messages) = &known.frames.values[frame as usize];
                 let messages = messages.iter().cloned();
                 messages.map(|message| Event::Message { from: *from, message }).collect()

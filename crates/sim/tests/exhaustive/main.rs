@@ -2,51 +2,45 @@
 //!
 //! | what | orders of arrival | states |
 //! | --- | --- | --- |
-//! | Skeen with READY: four messages in three groups, two of them over two groups, 12 cases | all | up to 3,500 |
-//! | three of them over two groups | all | 60,000 |
-//! | two messages over all three groups | all | 7,700 |
-//! | PrimCast, linearizable, three groups of one: the chain of four messages of the design | all | 44,000 |
-//! | the same from equal clocks | all | 55,000 |
-//! | four messages, two of them over two groups, 12 cases | all, in frames | up to 59,000 |
-//! | a group of three and one message, the primary changes at any moment | all | 11,900 |
-//! | groups of two and one, and a message to both, the primary is suspected at any moment, and stays: two need it | all | 24,600 |
-//! | the same, primaries speaking for their groups | all, in frames | 3,900 |
-//! | groups of two and one, two messages, the same | all, in frames | 107,000 |
-//! | two groups of two, a message to both, the same, by primaries | all, in frames | 4,700 |
-//! | two groups of two, two messages, the same, by primaries | all, in frames | 51,000 |
-//! | a group of three and two messages, the primary stops at any moment and another takes over | all, in frames | 59,000 |
-//! | groups of three and one and a message to both, the same, by primaries | all, in frames | 256,000 |
-//! | **two groups of three, two messages**, by primaries, no change | all, in frames | 11,000 |
-//! | groups of three and one, two messages, a change | two differences from a regular run | 141,000 |
-//! | two groups of three, two messages, a change | one difference | 15,000 |
+//! | Skeen with READY: four messages in three groups, two of them over two groups, 12 cases | all | up to 1,700 |
+//! | three of them over two groups | all | 9,400 |
+//! | two messages over all three groups | all | 2,200 |
+//! | PrimCast, linearizable, three groups of one: the chain of four messages of the design | all | 19,000 |
+//! | the same from equal clocks | all | 17,000 |
+//! | four messages, two of them over two groups, 12 cases | all, in frames | up to 31,000 |
+//! | two groups of three, two messages, by primaries (they speak for their groups), no change | all, in frames | up to 6,400 |
+//! | a group of three and one message, the primary changes at any moment | all | 490 |
+//! | a group of three and two messages, the same | all, in frames | 11,000 |
+//! | groups of three and one and a message to both, the same, by primaries | all, in frames | 27,000 |
+//! | a group of three and two messages, the primary stops at any moment and another takes over | all, in frames | 13,000 |
+//! | groups of three and one and a message to both, the same, by primaries | all, in frames | 8,300 |
+//! | two groups of three and a message to both, the same | all, in frames | 94,000 |
+//! | groups of three and one, two messages, a change | two differences from a regular run | 125,000 |
+//! | two groups of three, two messages, a change | one difference | 14,000 |
 //!
 //! States without a choice are not counted. *In frames*: what a process sends to another in one step arrives
 //! together. What is left out of a search in all orders, and why it may be, is told in [`model`]; that no end of a run is
 //! missed is tested. What a *bounded* search is worth is seen from the planted bugs that it finds.
 //!
-//! More takes minutes. `cargo run --release -p meridian-sim --example exhaustive -- ARGS` searches any case (on
-//! one core; where it says "no end", what was met until then held):
+//! More takes minutes. `cargo run --release -p meridian-sim --example exhaustive -- ARGS` searches any case (on two
+//! cores; with `CASE` for `--suspicious 1 --framed --near --acquainted`):
 //!
 //! | ARGS | states |
 //! | --- | --- |
-//! | `--groups 1,1,1 --messages fg,gh,g,g --clocks 0,4,9` (of the 12 cases the one with most steps) | 107,000 |
-//! | `--groups 3 --messages f,f --suspicious 1 --framed` | 372,000 |
-//! | `--groups 3,1 --messages fg --framed` | 1,400 |
-//! | `--groups 3,3 --messages fg --framed --near`: groups that know nothing of each other yet | 23,000 |
-//! | `--groups 2,1 --messages fg,fg --suspicious 1 --framed --near --acquainted` | 191,000, in 13 seconds |
+//! | `--groups 1,1,1 --messages fg,gh,g,g --clocks 0,4,9` (of the 12 cases the one with most steps) | 49,000 |
+//! | `--groups 3,1 --messages fg --framed` | 56 |
+//! | `--groups 3,3 --messages fg --framed` | 127,000, in 7 seconds |
+//! | `--groups 3,3 --messages fg --framed --near`: groups that know nothing of each other yet | 11,000 |
+//! | **`--groups 3,3 --messages fg,f --stops 0 CASE`**: two messages, the primary stops and another takes over | STATES |
+//! | `--groups 3,3 --messages fg CASE`: the primary need not have stopped | 587,000, in 46 seconds |
+//! | `--groups 3,1 --messages fg,f CASE` | 4,200,000, in 2 minutes |
+//! | `--groups 3,3 --messages fg,f CASE` | no end: the first whole search had 144,000,000 in 28 minutes, and had assumed wrongly of some what may come early |
 //! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspicious 1 --differences 2` | 543,000 |
 //! | the same with `--near` | 289,000 |
 //! | the same with `--near --differences 3` | 12,200,000, in 2 minutes |
-//! | `--groups 2,2 --messages fg,fg --suspicious 1 --framed --near --acquainted` | no end in 7 minutes; all held in 14,700,000 |
-//! | `--groups 3,1 --messages fg --suspicious 1 --framed --near --acquainted` | no end in 6 minutes; all held in 4,500,000 |
-//! | `--groups 3,3 --messages fg,f --suspicious 1 --framed --near --acquainted` | no end in 37 minutes; all held in 48,000,000 (when all who heard of the suspicion were late) |
-//! | `--groups 3,3 --messages fg --framed` | no end in a minute |
-//! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in a minute |
-//! | `--groups 3,3 --messages fg --suspicious 1 --stops 0 --framed --near --acquainted` | no end in three minutes |
+//! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in 100 seconds |
 //!
-//! (In a group of two nobody takes over: the primary is in each quorum, and does not miss itself.) So two groups of three are
-//! searched in all orders while primaries stay, and by parts while one changes: a group of three alone, one beside a group of
-//! one whose primary stops, and with bounds. A search fails in which the primary of a group of three never changes.
+//! A search fails in which the primary of a group of three never changes.
 //!
 //! Each test prints its states (`-- --nocapture`).
 
@@ -147,11 +141,11 @@ fn runs_end_alike_whether_all_is_explored_or_not() {
     let framed = |case| Case { framed: true, ..case };
     let pair = Case::of::<&[u16]>(&[1; 2], &[&[F, G], &[G]]);
     let three = Case::of(&[3], &[[F], [F]]);
-    let suspicion = framed(suspected(&[2, 1], &[&[F, G]]));
-    let near = Case { speakers: Speakers::Primary, ..suspicion.clone() };
+    let changes = framed(suspected(&[3], &[&[F]]));
+    let near = Case { speakers: Speakers::Primary, ..changes.clone() };
     let singles = [2, 3].map(|most| framed(single(&CHAIN[..most])));
     let stops = Case { stops: Some(0), ..suspected(&[3], &[&[F]]) };
-    for case in singles.into_iter().chain([pair, three, suspicion, near, stops]) {
+    for case in singles.into_iter().chain([pair, three, changes, near, stops]) {
         let (few, all) = case.ends();
         eprintln!("{:?} to {:?}: {} ends", case.messages, case.sizes, all.len());
         assert!(few == all && all.len() > 1, "{case:?}: {} of {}", few.len(), all.len());
@@ -181,7 +175,7 @@ fn orders_that_are_none_are_found_wanting() {
     }
 }
 
-/// f's second process may suspect the first at any moment, and takes over then if they are three: all orders of arrival.
+/// f's second process may suspect the first at any moment, and takes over then: all orders of arrival.
 fn suspected(sizes: &[u16], messages: &[&[u16]]) -> Case {
     Case { suspicious: Some(1), ..Case::of(sizes, messages) }
 }
@@ -189,19 +183,10 @@ fn suspected(sizes: &[u16], messages: &[&[u16]]) -> Case {
 #[test]
 fn all_holds_while_the_primary_changes_in_all_orders_of_arrival() {
     holds("one message to [3]", &suspected(&[3], &[&[F]]).search());
-}
-
-/// Of two it is in each quorum.
-#[test]
-fn all_holds_while_a_primary_is_suspected_that_stays() {
-    holds("one message to [2, 1]", &suspected(&[2, 1], &[&[F, G]]).search());
-    let near = Case { speakers: Speakers::Primary, ..suspected(&[2, 1], &[&[F, G]]) };
-    holds("one message to [2, 1] by primaries", &Case { framed: true, ..near }.search());
-    let two = Case { clocks: vec![0, 9], framed: true, ..suspected(&[2, 1], &[&[F, G], &[F]]) };
-    holds("two messages to [2, 1]", &two.search());
-    let pairs = |messages: &[&[u16]]| near_groups(suspected(&[2, 2], messages)).search();
-    holds("one message to [2, 2] by primaries", &pairs(&[&[F, G]]));
-    holds("two messages to [2, 2] by primaries", &pairs(&[&[F, G], &[F]]));
+    let two = Case { framed: true, ..suspected(&[3], &[&[F], &[F]]) };
+    holds("two messages to [3]", &two.search());
+    let near = near_groups(suspected(&[3, 1], &[&[F, G]]));
+    holds("one message to [3, 1] by primaries", &near.search());
 }
 
 /// f's first process stops at any moment, and the second takes over.
@@ -212,6 +197,8 @@ fn all_holds_when_the_primary_stops_in_all_orders_of_arrival() {
     holds("two messages to [3], its primary stops", &three.search());
     let near = near_groups(stops(suspected(&[3, 1], &[&[F, G]])));
     holds("one to [3, 1] by primaries, the same", &near.search());
+    let near = near_groups(stops(suspected(&[3, 3], &[&[F, G]])));
+    holds("one to [3, 3] by primaries, the same", &near.search());
 }
 
 /// The primaries speak for their groups, which have heard of each other before.
@@ -231,13 +218,10 @@ fn linearizable_order_of_two_groups_of_three_in_all_orders_of_arrival() {
 
 #[test]
 fn planted_bugs_are_found_among_all_orders_of_arrival() {
-    let mutation = Mutation::HidesRaisedClock;
-    let case = Case { clocks: vec![0, 9], mutation, ..suspected(&[2, 1], &[&[F, G]]) };
-    breaks("HidesRaisedClock", DELIVERED, &case.search());
-    let mutation = Mutation::NoOrder;
-    let case =
-        Case { clocks: vec![0, 9], framed: true, mutation, ..suspected(&[2, 1], &[&[F, G], &[F]]) };
-    breaks("NoOrder", ORDER, &case.search());
+    let planted = |case| Case { mutation: Mutation::NoOrder, framed: true, ..case };
+    breaks("NoOrder", ORDER, &planted(suspected(&[3], &[&[F], &[F]])).search());
+    let near = Case { speakers: Speakers::Primary, ..suspected(&[3, 1], &[&[F, G], &[F]]) };
+    breaks("NoOrder by primaries", ORDER, &planted(near).search());
 }
 
 /// 1 goes to f and g, 2 to f once 1 was delivered; meanwhile f's second process may take over from the first.
@@ -252,6 +236,7 @@ fn linearizable_order_holds_while_the_primary_changes() {
     holds("groups of [3, 3]", &while_the_primary_changes(&[3, 3]).search());
     let two = Case { differences: Some(2), ..while_the_primary_changes(&[3, 1]) };
     holds("groups of [3, 1], two differences", &two.search());
+    holds("groups of [2, 2], it stays: two need it", &while_the_primary_changes(&[2, 2]).search());
     let pairs = Case { messages: vec![vec![F, G]; 2], ..while_the_primary_changes(&[3, 3]) };
     holds("both messages to [3, 3]", &pairs.search());
     for case in [pairs, two] {

@@ -9,9 +9,11 @@
 //!   of two events at different processes the order does not matter, neither for what becomes of the processes nor for
 //!   what is checked, which are sets that only grow. It is enough to explore, in each state, a *persistent set* of
 //!   events: all those at some processes, such that no other can send them an alternative to what is under
-//!   way ([`Multicasts::closed`]). Each process comes to see each order of arrivals that it can see, and all together
-//!   each combination. (No event is put off for ever: each takes a message, so runs are finite.)
-//! - **To whom a process may still send** depends on its state, and is taken from the steps that were met in the search before
+//!   way before one of them has done something ([`Multicasts::closed`]). Each process comes to see each order of arrivals
+//!   that it can see, and all together each combination. (No event is put off for ever: each takes a message, so runs are
+//!   finite.)
+//! - **To whom a process may still send** depends on its state, and on whom it can hear of until then: who waits for word
+//!   of one of those processes cannot send them anything before. It is taken from the steps that were met in the search before
 //!   ([`crate::futures`]); where a search meets more, it is repeated. So in the last one nothing was assumed wrongly: take
 //!   the shortest run that has a step at some process which was not met. Before that step nobody sends what he was
 //!   not expected to send; so the first event of the run that is in the persistent set can come first, or, if none is,
@@ -24,7 +26,9 @@
 //! - **What may arrive early** ([`crate::movers`]): a frame after which all that can come to its receiver has the same effect
 //!   as before it, and that has the same effect after all of that. It is taken at once: any run in which it arrives later has an
 //!   equal one. What the receiver does later was not caused by it, as far as it is not told so by another way; so what
-//!   its sender had heard of is in the past of what follows from it, and not of what else the receiver does.
+//!   its sender had heard of is in the past of what follows from it, and not of what else the receiver does. Where the
+//!   receiver has heard of all that anyway, it does not matter either which of two frames is followed by what both bring
+//!   about: taken early, it has heard of no more, so whatever is wrong with the other run is wrong with this one.
 //!   Whether it was right is checked with all steps that were met; what was not is not done again, and the search is
 //!   repeated. Runs go on until nothing is under way, as what would come after the last delivery in one run may come
 //!   before it in another that is left out.
@@ -33,6 +37,10 @@
 //! - **States in which there is no choice** are passed through, and not counted.
 //!
 //! A test compares the ends of all runs with and without all this.
+//!
+//! A primary changes without any time passing: some process has missed it before the search, and asked the others of its group
+//! whether they do too. The answer that makes it stand comes at any time ([`Multicasts::preceded_by`]). That a primary
+//! has really stopped, or has not, makes no difference to who stands: nothing depends on it but that all goes on.
 //!
 //! What is missed: a process is given `Event::Idle` after each message (or frame), not after several, and what it
 //! persists is durable at once. The random search and the simulator have these.
@@ -87,6 +95,8 @@ pub struct Multicasts<P: Protocol> {
     /// For each process those that may send it anything.
     pub(crate) senders: Vec<Set>,
     pub(crate) suspicious: Set,
+    /// What makes it so: none if it is silence.
+    pub(crate) answer: Option<u32>,
     /// Who stops before that.
     pub(crate) stops: Set,
     pub(crate) ticks: u8,
@@ -246,6 +256,7 @@ impl<P: Checked> Multicasts<P> {
             sent,
             senders,
             suspicious: 0,
+            answer: None,
             stops: 0,
             ticks: 0,
             slow: None,
@@ -278,14 +289,26 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { plain: true, ..self }
     }
 
-    /// This process may, once and at any time, believe that it has not heard of its primary for long. That much its clock is
-    /// ahead from then on, and those of the others of its group once they hear from it, so that they miss the primary too.
-    /// (Nobody compares clocks of different processes.)
+    /// This process may, once and at any time, suspect its primary: upon an answer (see [`Multicasts::answered`]), or as it
+    /// believes that it has not heard of it for long. That much its clock is ahead from then on, and those of the others of
+    /// its group once they hear from it, so that they miss the primary too. (Nobody compares clocks of different
+    /// processes. In all orders it must be an answer: what a process does when it is late differs.)
     ///
     /// When all is quiet and not all is delivered, timers fire, so often at most. What follows is there to see that
     /// all is delivered: it is explored in one order only, link by link, if there is no other bound.
     pub fn suspicious(self, process: usize, ticks: u8) -> Self {
         Multicasts { suspicious: 1 << process, ticks, ..self }
+    }
+
+    /// What makes it suspect its primary is this frame, which arrives at any time: time stands still for all.
+    pub fn answered(self, from: ProcessId, messages: Vec<P::Message>) -> Self {
+        let answer = self.locals.frame(from, messages);
+        Multicasts { answer: Some(answer), ..self }
+    }
+
+    /// What makes a process suspect its primary, and what it has heard of with it.
+    pub(crate) fn suspicion(&self) -> (Input, Set) {
+        self.answer.map_or((Input::Timer, LATE), |answer| (Input::Answer(answer), 0))
     }
 
     /// That process stops for good at any moment, and is suspected after that only. What it has sent arrives, what is sent
@@ -389,7 +412,7 @@ impl<P: Checked> Multicasts<P> {
     }
 
     /// What comes next from there: the frame, and what its sender had heard of.
-    fn next_from(&self, state: &mut State, source: Source) -> (u32, Set) {
+    pub(crate) fn next_from(&self, state: &mut State, source: Source) -> (u32, Set) {
         match source {
             Source::Start(message, to) => {
                 let at = usize::from(to);
@@ -462,7 +485,7 @@ impl<P: Checked> Multicasts<P> {
         }
     }
 
-    fn take(&self, state: &mut State, action: Action) {
+    pub(crate) fn take(&self, state: &mut State, action: Action) {
         match action {
             Action::Arrive(source) => {
                 state.turns.take();
@@ -484,14 +507,15 @@ impl<P: Checked> Multicasts<P> {
                     let past = std::mem::take(&mut state.locals[stopped].past);
                     state.locals[at].past |= past;
                 }
-                state.locals[at].past |= LATE;
+                let (input, late) = self.suspicion();
+                state.locals[at].past |= late;
                 let past = state.locals[at].past;
-                self.step(state, at, Input::Timer, past);
+                self.step(state, at, input, past);
             }
             Action::Tick => {
                 state.ticks += 1;
                 for at in bits(((1 << self.ids.len()) - 1) & !self.stopped(state)) {
-                    state.locals[at].past |= if state.suspected { LATE } else { 0 };
+                    state.locals[at].past |= if state.suspected { self.suspicion().1 } else { 0 };
                     let past = state.locals[at].past;
                     self.step(state, at, Input::Timer, past);
                 }

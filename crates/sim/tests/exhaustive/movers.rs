@@ -6,7 +6,7 @@
 //! delivered the same. That is assumed wherever it holds for what is under way, and checked at the end for all
 //! that was met: [`Locals::check_moved`].
 
-use crate::locals::{Input, Known, Locals, Step};
+use crate::locals::{Input, Known, Locals, Now, Step};
 use crate::model::Checked;
 use meridian_core::{Table, Time};
 use std::collections::BTreeSet;
@@ -18,6 +18,9 @@ struct Late {
     process: u32,
     frame: u32,
     now: Time,
+    /// Its sender had heard of nothing that the receiver has not heard of: it makes no difference which of two says what both
+    /// say together.
+    told: bool,
 }
 
 /// What was taken to be a left mover, and what is none.
@@ -25,20 +28,21 @@ struct Late {
 pub struct Movers {
     moved: BTreeSet<Late>,
     /// States with frames, and frames, in whatever state.
-    banned: BTreeSet<(u32, u32)>,
-    banned_frames: BTreeSet<u32>,
+    banned: BTreeSet<(u32, u32, bool)>,
+    banned_frames: BTreeSet<(u32, bool)>,
 }
 
 impl Movers {
-    fn is_banned(&self, process: u32, frame: u32) -> bool {
-        self.banned.contains(&(process, frame)) || self.banned_frames.contains(&frame)
+    fn is_banned(&self, late: Late) -> bool {
+        let Late { process, frame, told, .. } = late;
+        self.banned.contains(&(process, frame, told)) || self.banned_frames.contains(&(frame, told))
     }
 
     fn ban(&mut self, banned: &[Late], all_states: bool) {
         if all_states {
-            self.banned_frames.extend(banned.iter().map(|late| late.frame));
+            self.banned_frames.extend(banned.iter().map(|late| (late.frame, late.told)));
         } else {
-            self.banned.extend(banned.iter().map(|late| (late.process, late.frame)));
+            self.banned.extend(banned.iter().map(|late| (late.process, late.frame, late.told)));
         }
     }
 }
@@ -101,6 +105,23 @@ impl Step {
             && self.delivers == other.delivers
     }
 
+    /// Whether this one and then that say, on each link, what those do.
+    fn with_says_as(&self, next: &Step, first: &Step, second: &Step) -> bool {
+        let says = |a: &Step, b: &Step, to: usize| {
+            let all = a.sends.iter().chain(&b.sends);
+            all.filter(|(at, _)| *at == to).map(|(_, frame)| *frame).collect::<Vec<_>>()
+        };
+        let fails = [self, next, first, second].iter().any(|step| step.failed);
+        let mut to = [self, next, first, second].into_iter().flat_map(|step| &step.sends);
+        !fails
+            && self
+                .delivers
+                .iter()
+                .chain(&next.delivers)
+                .eq(first.delivers.iter().chain(&second.delivers))
+            && to.all(|(to, _)| says(self, next, *to) == says(first, second, *to))
+    }
+
     /// Whether what both have said does not tell which was first.
     fn is_apart_from(&self, other: &Step) -> bool {
         let shares = |(to, _): &(usize, u32)| other.sends.iter().any(|(other, _)| to == other);
@@ -109,49 +130,67 @@ impl Step {
 }
 
 impl<P: Checked> Locals<P> {
-    /// What the process would be, in which `late` was taken after `input` and not before; none if that makes a difference.
-    fn swapped(&self, known: &mut Known<P>, late: Late, input: (Input, Time)) -> Option<Late> {
-        let Late { at, process, frame, now } = late;
-        let (input, then) = input;
-        let first = self.known_step(known, at, process, Input::Frame(frame), now);
-        let second = self.known_step(known, at, first.next, input, then);
-        let sooner = self.known_step(known, at, process, input, then);
-        let later = self.known_step(known, at, sooner.next, Input::Frame(frame), then);
+    /// What the process would be, in which `late` was taken after `input` and not before; none if that makes a difference. Fails
+    /// with a step that was not looked at yet.
+    fn swapped(
+        known: &Known<P>,
+        late: Late,
+        (input, then): (Input, Time),
+    ) -> Result<Option<Late>, Now> {
+        let Late { at, process, frame, now, told } = late;
+        let step = |process, input, now| known.step(Now { at, process, input, now });
+        let first = step(process, Input::Frame(frame), now)?;
+        let second = step(first.next, input, then)?;
+        let sooner = step(process, input, then)?;
+        let later = step(sooner.next, Input::Frame(frame), then)?;
         let same = later.next == second.next
-            && first.says_as(&later)
-            && sooner.says_as(&second)
-            && first.is_apart_from(&sooner);
-        same.then_some(Late { process: sooner.next, now: then, ..late })
+            && if told {
+                first.with_says_as(second, sooner, later)
+            } else {
+                first.says_as(later) && sooner.says_as(second) && first.is_apart_from(sooner)
+            };
+        Ok(same.then_some(Late { process: sooner.next, now: then, ..late }))
     }
 
     /// Whether a frame may be taken at once, `others` being what else may come to the process, as far as that is seen
-    /// here; `silently` if it must not cause anything elsewhere, as the process may stop before.
+    /// here; `silently` if it must not cause anything elsewhere, as the process may stop before. `told`: see [`Late`].
     pub fn moves(
         &self,
-        at: usize,
-        process: u32,
-        frame: u32,
-        now: Time,
+        (at, process, frame, now): (usize, u32, u32, Time),
         others: &[(Input, Time)],
         silently: bool,
+        told: bool,
     ) -> bool {
-        let mut known = self.lock();
-        let late = Late { at, process, frame, now };
-        let step = self.known_step(&mut known, at, process, Input::Frame(frame), now);
-        let banned = known.movers.is_banned(process, frame);
-        let moves = !(banned || step.failed || silently && step.says_anything())
-            && others.iter().all(|input| self.swapped(&mut known, late, *input).is_some());
-        if moves {
-            known.movers.moved.insert(late);
+        let late = Late { at, process, frame, now, told };
+        let looked_at = |known: &Known<P>| {
+            let step = known.step(Now { at, process, input: Input::Frame(frame), now })?;
+            let stays =
+                known.movers.is_banned(late) || step.failed || silently && step.says_anything();
+            let mut moves = !stays;
+            for input in others {
+                moves = moves && Self::swapped(known, late, *input)?.is_some();
+            }
+            Ok((moves, known.movers.moved.contains(&late)))
+        };
+        loop {
+            let found = looked_at(&self.read());
+            match found {
+                Ok((moves, known)) => {
+                    if moves && !known {
+                        self.write().movers.moved.insert(late);
+                    }
+                    return moves;
+                }
+                Err(step) => drop(self.known_step(&mut self.write(), step)),
+            }
         }
-        moves
     }
 
     /// Checks what was taken at once: as if each of these frames had come later, after any inputs that its receiver had
     /// from then on. What makes a difference is not moved again, with `all_states` whatever the state of its receiver. How
     /// many such there were, and how many pairs of a state and a frame were looked at.
     pub fn check_moved(&self, all_states: bool) -> (usize, usize) {
-        let mut known = self.lock();
+        let mut known = self.write();
         let known = &mut *known;
         let moved = std::mem::take(&mut known.movers.moved);
         loop {
@@ -170,7 +209,13 @@ impl<P: Checked> Locals<P> {
         while let Some(late) = walk.all.get(next).copied() {
             for input in self.inputs_before(known, late) {
                 walk.grown |= known.explored(late.process, input.0, input.1);
-                match self.swapped(known, late, input) {
+                let swapped = loop {
+                    match Self::swapped(known, late, input) {
+                        Ok(swapped) => break swapped,
+                        Err(step) => drop(self.known_step(known, step)),
+                    }
+                };
+                match swapped {
                     Some(later) => walk.reach(later, next),
                     None => walk.fails.push(next),
                 }
@@ -183,8 +228,9 @@ impl<P: Checked> Locals<P> {
     /// What may come to the process before the frame, if that comes late: what came to it after the frame, but for what is
     /// behind that on its link.
     fn inputs_before(&self, known: &mut Known<P>, late: Late) -> Vec<(Input, Time)> {
-        let Late { at, process, frame, now } = late;
-        let step = self.known_step(known, at, process, Input::Frame(frame), now);
+        let Late { at, process, frame, now, .. } = late;
+        let input = Input::Frame(frame);
+        let step = self.known_step(known, Now { at, process, input, now });
         let from = |frame: u32| known.frames.values[frame as usize].0;
         // (Each START travels on its own.)
         let is_behind =
@@ -209,17 +255,39 @@ mod tests {
         let process = processes[0];
         let other = [(Input::Frame(b), now)];
         assert!(
-            !locals.moves(0, process, a, now, &other, false),
+            !locals.moves((0, process, a, now), &other, false, false),
             "they are delivered in some order"
         );
         let next = locals.step(0, process, Input::Frame(a), now, true).next;
-        assert!(locals.moves(0, next, a, now, &other, false), "it comes twice");
+        assert!(locals.moves((0, next, a, now), &other, false, false), "it comes twice");
         locals.step(0, next, Input::Frame(b), now, true);
         let (fails, looked_at) = locals.check_moved(false);
         assert!(fails == 0 && looked_at == 2, "{fails} of {looked_at}");
         // As if nobody had known that the other will come.
-        assert!(locals.moves(0, process, a, now, &[], false));
+        assert!(locals.moves((0, process, a, now), &[], false, false));
         assert_eq!(locals.check_moved(false), (1, 1));
-        assert!(!locals.moves(0, process, a, now, &[], false), "that is known now");
+        assert!(!locals.moves((0, process, a, now), &[], false, false), "that is known now");
+    }
+
+    /// Which of two ACKs comes first decides upon which the message is delivered: that is no difference to who has heard of all
+    /// that their senders have.
+    #[test]
+    fn who_has_heard_of_all_may_take_either_first() {
+        let Group { locals, processes, starts: [start, _], now } = group(3);
+        let step =
+            |at: usize, process, frame| locals.step(at, process, Input::Frame(frame), now, true);
+        let held = step(0, processes[0], start);
+        let ack = |at: usize| {
+            let (_, append) = held.sends.iter().find(|(to, _)| *to == at).unwrap();
+            let acks = &step(at, processes[at], *append).sends;
+            acks.iter().find(|(to, _)| *to == 0).unwrap().1
+        };
+        let acks = [ack(1), ack(2)];
+        assert_eq!(step(0, held.next, acks[0]).delivers, [0]);
+        let other = [(Input::Frame(acks[1]), now)];
+        let moves = |told| locals.moves((0, held.next, acks[0], now), &other, false, told);
+        assert!(!moves(false));
+        assert!(moves(true));
+        assert_eq!(locals.check_moved(false).0, 0);
     }
 }

@@ -1,7 +1,48 @@
 //! What is left out of a search in all orders; why nothing is missed by that is told in [`crate::model`].
 
+use crate::futures::Futures;
 use crate::locals::Input;
-use crate::model::{Action, Checked, Flight, LATE, Multicasts, Set, Source, State, bits};
+use crate::model::{Action, Checked, Flight, Multicasts, Set, Source, State, bits};
+use std::sync::Arc;
+
+/// One for each process.
+type OfEach<T> = [T; Set::BITS as usize];
+
+/// What may happen next, and what may follow.
+struct Moment {
+    /// For each process the others whose messages to it are under way.
+    waiting: OfEach<Set>,
+    /// To whom something may happen, and to whom something from outside.
+    busy: Set,
+    alone: Set,
+    may_stop: Set,
+    may_suspect: Set,
+    stopped: Set,
+    futures: Arc<Futures>,
+    processes: OfEach<u32>,
+    /// For each process those that may ever send to it.
+    senders: OfEach<Set>,
+}
+
+impl Moment {
+    /// To whom that process may send, if it hears of `from` only.
+    fn to(&self, process: usize, from: usize) -> Set {
+        if self.stopped & (1 << process) != 0 {
+            return 0;
+        }
+        self.futures.of(self.processes[process], from).unwrap_or_else(|| {
+            let senders = self.senders.iter().enumerate();
+            let to = senders.filter(|(_, senders)| **senders & (1 << process) != 0);
+            to.map(|(to, _)| 1 << to).sum()
+        })
+    }
+
+    /// To whom something from outside may happen before `closed` do anything.
+    fn alone(&self, closed: Set, suspicious: Set) -> Set {
+        let stops = self.may_stop & !closed != 0;
+        self.alone | if stops { suspicious } else { 0 }
+    }
+}
 
 impl Flight {
     pub(crate) fn link(&self) -> (u8, u8) {
@@ -15,39 +56,67 @@ pub(crate) fn is_first(flights: &[Flight], at: usize) -> bool {
 }
 
 impl<P: Checked> Multicasts<P> {
-    /// For each process the others whose messages to it are under way.
-    fn waiting(&self, state: &State) -> Vec<Set> {
-        let mut waiting = vec![0; self.ids.len()];
+    fn moment(&self, state: &State) -> Moment {
+        let mut waiting: OfEach<Set> = OfEach::default();
         state.flights.iter().for_each(|flight| waiting[usize::from(flight.to)] |= 1 << flight.from);
-        waiting
+        let may_stop = self.stops & !self.stopped(state);
+        let may_suspect = if state.suspected || may_stop != 0 { 0 } else { self.suspicious };
+        let started = state.locals.iter().enumerate().filter(|(_, local)| local.starts != 0);
+        let alone = started.map(|(at, _)| 1 << at).sum::<Set>() | may_suspect | may_stop;
+        let heard = waiting.iter().enumerate().filter(|(_, from)| **from != 0);
+        let busy = heard.map(|(at, _)| 1 << at).sum::<Set>() | alone;
+        let futures = self.locals.futures();
+        let (mut senders, mut processes) = (OfEach::default(), OfEach::default());
+        senders[..self.ids.len()].copy_from_slice(&self.senders);
+        for (local, process) in state.locals.iter().zip(&mut processes) {
+            *process = local.process;
+        }
+        let stopped = self.stopped(state);
+        Moment { waiting, busy, alone, may_stop, may_suspect, futures, senders, processes, stopped }
     }
 
-    /// The least set of processes with this one, such that each process which may send something to one of them either is
-    /// one of them, or has sent something that is still under way: then what it sends later is no alternative.
-    fn closed(&self, at: usize, waiting: &[Set], senders: &[Set], may_stop: Set) -> Set {
-        let (mut closed, mut todo): (Set, Set) = (1 << at, 1 << at);
+    /// The least set of processes with this one, such that no other can send any of them an alternative to what is under way,
+    /// before one of them does something: where something is under way on a link, what is sent later is none.
+    fn closed(&self, at: usize, moment: &Moment) -> Set {
+        let mut closed: Set = 1 << at;
+        loop {
+            let others = self.alternatives(closed, moment);
+            if others & !closed == 0 {
+                return closed;
+            }
+            closed |= others;
+        }
+    }
+
+    /// Those who may send an alternative to `closed` before one of these does anything.
+    fn alternatives(&self, closed: Set, moment: &Moment) -> Set {
+        let Moment { waiting, busy, .. } = moment;
+        let outside = 1 << self.ids.len();
+        let mut from = waiting.map(usize::from);
+        let alone = moment.alone(closed, self.suspicious);
+        bits(alone).for_each(|at| from[at] |= outside);
+        let all: Set = (1 << self.ids.len()) - 1;
+        let mut to: OfEach<Set> = OfEach::default();
+        let mut todo = all & !closed & (busy | alone);
         while todo != 0 {
             let next = todo.trailing_zeros() as usize;
-            let stop = if self.suspicious & (1 << next) != 0 { may_stop } else { 0 };
-            let empty = senders[next] & !waiting[next] | stop; // It may suspect whoever has stopped.
-            todo = (todo | (empty & !closed)) & !(1 << next);
-            closed |= empty;
+            todo &= !(1 << next);
+            to[next] = moment.to(next, from[next]);
+            for hears in bits(to[next] & !closed) {
+                if from[hears] & (1 << next) == 0 {
+                    from[hears] |= 1 << next;
+                    todo |= 1 << hears;
+                }
+            }
         }
-        closed
-    }
-
-    /// For each process those that may still send it anything.
-    fn senders(&self, state: &State) -> Vec<Set> {
-        let futures = self.locals.futures(state.locals.iter().map(|local| local.process));
-        let mut senders = self.senders.clone();
-        for (from, to) in futures.into_iter().enumerate() {
-            let Some(to) = to else { continue };
-            let all = senders.iter_mut().enumerate();
-            all.filter(|(at, _)| to & (1 << at) == 0)
-                .for_each(|(_, senders)| *senders &= !(1 << from));
-        }
-        senders.iter_mut().for_each(|senders| *senders &= !self.stopped(state));
-        senders
+        let is_empty = |from: usize| {
+            let links = bits(to[from] & closed);
+            links.filter(|to| waiting[*to] & (1 << from) == 0).count() > 0
+        };
+        let found = (0..to.len()).filter(|from| is_empty(*from));
+        let found: Set = found.map(|from| 1 << from).sum();
+        // It may suspect whoever has stopped.
+        found | if closed & self.suspicious != 0 { moment.may_stop } else { 0 }
     }
 
     /// What may happen if there is no bound; a persistent set of it.
@@ -58,9 +127,8 @@ impl<P: Checked> Multicasts<P> {
             actions.extend(first.map(Action::Arrive));
             return;
         }
-        let waiting = self.waiting(state);
-        let may_stop = self.stops & !self.stopped(state);
-        let may_suspect = if state.suspected || may_stop != 0 { 0 } else { self.suspicious };
+        let moment = self.moment(state);
+        let Moment { waiting, may_stop, may_suspect, .. } = &moment;
         let count = |at: usize| {
             let local = &state.locals[at];
             waiting[at].count_ones()
@@ -72,12 +140,11 @@ impl<P: Checked> Multicasts<P> {
         let set = if self.plain {
             (1 << self.ids.len()) - 1
         } else {
-            let busy = (0..self.ids.len()).filter(|at| count(*at) > 0);
-            let senders = self.senders(state);
-            let sets = busy.map(|at| self.closed(at, &waiting, &senders, may_stop));
+            let sets = bits(moment.busy).map(|at| self.closed(at, &moment));
             let Some(set) = sets.min_by_key(events) else { return };
             set
         };
+        let (may_stop, may_suspect) = (*may_stop, *may_suspect);
         for at in bits(set) {
             let (to, local) = (at as u8, &state.locals[at]);
             let starts = bits(local.starts).map(|message| Source::Start(message as u8, to));
@@ -122,17 +189,15 @@ impl<P: Checked> Multicasts<P> {
         let process = state.locals[at].process;
         let may_stop = self.stops & !self.stopped(state) & (1 << at) != 0;
         for (source, frame, past) in &inputs {
-            if self.is_late(*past) && !self.is_late(state.locals[at].past) {
-                continue; // It would be later from then on.
-            }
             let others = inputs.iter().filter(|(other, ..)| other != source);
-            let mut others: Vec<_> = others
-                .map(|(_, frame, past)| (Input::Frame(*frame), self.time(state, at, *past)))
-                .collect();
+            let mut others: Vec<_> =
+                others.map(|(_, frame, _)| (Input::Frame(*frame), now)).collect();
             if !state.suspected && self.suspicious & (1 << at) != 0 {
-                others.push((Input::Timer, self.time(state, at, LATE)));
+                others.push((self.suspicion().0, now));
             }
-            if self.locals.moves(at, process, *frame, now, &others, may_stop) {
+            // (Who may stop in between says what either brings about, and nothing more.)
+            let told = past & !state.locals[at].past == 0 && !may_stop;
+            if self.locals.moves((at, process, *frame, now), &others, may_stop, told) {
                 self.arrive_early(state, *source);
                 return true;
             }
