@@ -184,7 +184,7 @@ const CHECKED_FIRST: usize = 10_000;
 
 /// After so many searches that were wrong about some states, it is given up for all states what was wrong: where a search is
 /// short, and where it is long.
-const TIMES: [usize; 2] = [20, 3];
+const TIMES: [usize; 2] = [20, 10];
 
 /// A search of so many states is long.
 const LONG: usize = 1_000_000;
