@@ -136,18 +136,13 @@ impl Remote {
 
     /// `T` holds the message now; what was known of it.
     pub fn take(&mut self, id: MessageId) -> Option<Early> {
-        let early = self.early.remove(&id)?;
-        self.forget_known();
-        Some(early)
-    }
-
-    /// The first of those that came is one that `T` does not hold.
-    fn forget_known(&mut self) {
-        while self.came.pop_front_if(|(_, id)| !self.early.contains(id)).is_some() {}
+        self.came.pop_front_if(|(_, first)| *first == id);
+        self.early.remove(&id)
     }
 
     /// Messages that `T` does not hold and that came before `before`, with who proposed them; the first ones.
-    pub fn unknown(&self, before: Time, most: usize) -> Vec<(MessageId, GroupId)> {
+    pub fn unknown(&mut self, before: Time, most: usize) -> Vec<(MessageId, GroupId)> {
+        while self.came.pop_front_if(|(_, id)| !self.early.contains(id)).is_some() {}
         let old = self.came.iter().take_while(|(since, _)| *since < before);
         let known = old.filter_map(|(_, id)| Some((*id, self.early.get(id)?.by)));
         known.take(most).collect()
