@@ -5,7 +5,7 @@ use crate::log::cost;
 use crate::message::{Entry, Epoch, Message, Output, Record, Start, Timestamp};
 use crate::process::{Mutation, PrimCast, Role};
 use crate::stream::Stream;
-use meridian_core::{GroupId, MessageId, Outbox, ProcessId, Time};
+use meridian_core::{GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
 use std::sync::Arc;
 
 impl PrimCast {
@@ -151,8 +151,8 @@ impl PrimCast {
     /// clock of our primary with what it then held, which is all that was decided (Lemma 3).
     fn catch_up(&mut self) {
         if self.floor.is_none() && self.stands() {
-            let acked = |node| self.acked.get(node).is_some_and(|(epoch, _)| *epoch == self.e_cur);
-            let here = self.voters().iter().filter(|node| acked(*node)).count();
+            let acked = |node: &NodeId| self.acked_here(*node).is_some();
+            let here = self.voters().iter().filter(|node| acked(node)).count();
             if here >= crate::clocks::quorum(self.voters().len()) && acked(&self.e_cur.leader) {
                 self.floor = Some(self.clocks.min_clock(self.e_cur.leader));
             }
@@ -477,12 +477,14 @@ impl PrimCast {
             return;
         }
         self.acked.insert(self.me.node, (self.e_cur, self.log.len()));
-        let acked = |node| match self.acked.get(node) {
-            Some((epoch, len)) if *epoch == self.e_cur => *len,
-            _ => 0,
-        };
+        let acked = |node: &NodeId| self.acked_here(*node).unwrap_or_default();
         let held = crate::clocks::quorum_th(self.voters().iter().map(acked));
         self.decide_up_to(held.min(self.log.len()));
+    }
+
+    /// Up to where `node` has acknowledged in `E_cur`, if it has.
+    pub(crate) fn acked_here(&self, node: NodeId) -> Option<u64> {
+        self.acked.get(&node).filter(|(epoch, _)| *epoch == self.e_cur).map(|(_, len)| *len)
     }
 
     /// All of `T` up to there is decided.

@@ -345,11 +345,6 @@ impl PrimCast {
         prompt
     }
 
-    /// Up to where `node` has acknowledged in our epoch.
-    fn acked_here(&self, node: NodeId) -> Option<u64> {
-        self.acked.get(&node).filter(|(epoch, _)| *epoch == self.e_cur).map(|(_, len)| *len)
-    }
-
     /// The same: they are asked now.
     pub(crate) fn ask_prompt(&mut self) -> SmallVec<[NodeId; 4]> {
         let prompt = self.prompt();

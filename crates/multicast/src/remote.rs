@@ -9,7 +9,7 @@
 //! - R1: `undecided` holds all entries for us, not decided, of the `T` of `epoch` up to `upto`, in order.
 
 use crate::clocks::{Clocks, quorum_th};
-use crate::log::Locals;
+use crate::log::{Locals, add_local};
 use crate::message::{Epoch, Timestamp};
 use meridian_core::{GroupId, MessageId, NodeId, Table, Time};
 use smallvec::SmallVec;
@@ -121,8 +121,7 @@ impl Remote {
         if let Some(early) = self.early.get_mut(&id)
             && early.locals.iter().all(|(of, _)| *of != group)
         {
-            let at = early.locals.partition_point(|(of, _)| *of < group);
-            early.locals.insert(at, (group, ts));
+            add_local(&mut early.locals, group, ts);
         }
     }
 

@@ -39,11 +39,11 @@
 //! A test compares the ends of all runs with and without all this.
 //!
 //! A primary changes without any time passing: some process has missed it before the search, and asked the others of its group
-//! whether they do too. The answer that makes it stand comes at any time ([`Multicasts::preceded_by`]). That a primary
-//! has really stopped, or has not, makes no difference to who stands: nothing depends on it but that all goes on.
+//! whether they do too. The answer that makes it stand comes at any time ([`Multicasts::preceded_by`]): while the primary goes on,
+//! or after it has stopped ([`Multicasts::stopping`]).
 //!
-//! What is missed: a process is given `Event::Idle` after each message (or frame), not after several, and what it
-//! persists is durable at once. The random search and the simulator have these.
+//! What is missed: a process is given `Event::Idle` after each message (or frame), not after several, what it
+//! persists is durable at once, and what timers repeat is not repeated. The random search and the simulator have these.
 //!
 //! Where all orders are too many, [`Slow`] bounds how much a run may differ from a regular one.
 
@@ -350,18 +350,10 @@ impl<P: Checked> Multicasts<P> {
         self.locals.counts()
     }
 
-    pub(crate) fn is_late(&self, past: Set) -> bool {
-        past & LATE != 0
-    }
-
+    /// What time it is there.
     pub(crate) fn now(&self, state: &State, at: usize) -> Time {
-        self.time(state, at, 0)
-    }
-
-    /// What time it is there for something with that past.
-    pub(crate) fn time(&self, state: &State, at: usize, past: Set) -> Time {
-        let late = self.is_late(state.locals[at].past | past);
-        self.now + SILENCE * u32::from(late) + TICK * u32::from(state.ticks)
+        let is_late = state.locals[at].past & LATE != 0;
+        self.now + SILENCE * u32::from(is_late) + TICK * u32::from(state.ticks)
     }
 
     /// Whether one who hears from the other, which suspects its primary, misses that too.
@@ -545,6 +537,8 @@ impl<P: Checked> Model for Multicasts<P> {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
+        let silent = self.suspicious != 0 && self.answer.is_none();
+        assert!(self.slow.is_some() || !silent, "a primary's silence, in all orders");
         let mut turns = Turns::new(self.slow.unwrap_or_default());
         if self.slow.is_some() {
             let at_once =
