@@ -58,7 +58,8 @@ Examples:
 #[derive(Debug, Args)]
 pub struct MulticastArgs {
     /// How many seeds to run
-    #[arg(long, default_value_t = 1000, conflicts_with = "seed")]
+    #[arg(long, default_value_t = 1000, conflicts_with = "seed",
+        value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first of them
     #[arg(long, default_value_t = 0, value_name = "S", conflicts_with = "seed")]

@@ -472,7 +472,10 @@ impl<P: Checked> Multicasts<P> {
             Some(_) => self.bounded_actions(state, actions),
             None => self.all_actions(state, actions),
         }
-        if self.is_quiet(state) && !self.finished(state) && state.ticks < self.ticks {
+        // (Whoever stops is suspected at some time.)
+        let is_due = self.stops != 0 && !state.suspected;
+        let may_tick = self.is_quiet(state) && !is_due && state.ticks < self.ticks;
+        if may_tick && !self.finished(state) {
             actions.push(Action::Tick);
         }
     }
