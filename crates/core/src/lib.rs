@@ -9,6 +9,7 @@
 //! | [`time`] | points in time and the tokens of timers |
 //! | [`process`] | the trait of all protocols, their events and effects |
 //! | [`table`] | a hash table without an order, for the state of processes |
+//! | [`room`] | how much room a list keeps when what was in it has gone |
 //! | [`topology`] | which nodes, regions and groups there are, and `cluster.json` |
 //! | [`frame`] | how messages travel: length, version, checksum |
 //! | [`log`] | how records lie in a file: length, number, checksums |
@@ -20,6 +21,7 @@ pub mod ids;
 pub mod link;
 pub mod log;
 pub mod process;
+pub mod room;
 pub mod table;
 pub mod time;
 pub mod topology;

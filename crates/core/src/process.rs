@@ -11,6 +11,7 @@
 //! Messages between two processes arrive in order and none is lost while neither of them restarts
 //! and the link between them is not reset; after either, both see [`Event::Restarted`].
 
+use crate::room;
 use crate::time::{Time, Token};
 use std::fmt::Debug;
 
@@ -138,6 +139,9 @@ impl<P: Process> Outbox<P> {
 
     /// Takes the effects, in order; the outbox can be used again.
     pub fn drain(&mut self) -> impl Iterator<Item = Effect<P>> + '_ {
+        if let Some(room) = room::to_keep(self.effects.len(), self.effects.capacity()) {
+            self.effects.shrink_to(room);
+        }
         self.effects.drain(..)
     }
 

@@ -17,7 +17,7 @@
 
 use crate::message::{Entry, Part, Rank, Runs, Start, Timestamp};
 use crate::queue::Queue;
-use meridian_core::{GroupId, MessageId, Table, Time};
+use meridian_core::{GroupId, MessageId, Table, Time, room};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -28,9 +28,6 @@ pub const PART_BYTES: usize = 512 << 10;
 
 /// So many entries are loaded at a time: as many as a core waits for at once, or few more.
 const LOADED_AHEAD: u64 = 16;
-
-/// Room for so many entries is kept when there are few.
-const SPARE: usize = 8192;
 
 /// Decided local timestamps of one message whose final one is not known, by group, ascending.
 pub type Locals = SmallVec<[(GroupId, Timestamp); 2]>;
@@ -356,9 +353,8 @@ impl Log {
         self.base += 1;
         self.bytes -= cost(&slot.entry);
         let entry = self.forget(slot);
-        let held = self.slots.len();
-        if self.slots.capacity() > SPARE && held < self.slots.capacity() / 4 {
-            let room = SPARE.max(2 * held); // It was long while somebody was away.
+        // It was long while somebody was away.
+        if let Some(room) = room::to_keep(self.slots.len(), self.slots.capacity()) {
             self.slots.shrink_to(room);
             self.index.shrink_to(room);
         }
@@ -510,7 +506,7 @@ mod tests {
         assert!(log.slots.capacity() >= 100_000);
         (0..99_000).for_each(|index| log.deliver(index));
         (0..99_000).for_each(|_| drop(log.truncate_first()));
-        assert!(log.slots.capacity() <= SPARE, "{}", log.slots.capacity());
+        assert!(log.slots.capacity() <= room::SPARE, "{}", log.slots.capacity());
         assert_eq!((log.first(), log.len()), (99_000, 100_000));
         assert!(log.iter_from(0).all(|(index, slot)| log.find(slot.entry.start.id) == Some(index)));
     }

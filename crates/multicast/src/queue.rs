@@ -15,7 +15,7 @@
 //! - Q2: an entry that touches keys only, is final and the first of all that it conflicts with is in `work`.
 
 use crate::message::{Rank, Timestamp, Touches};
-use meridian_core::{ClientId, MessageId};
+use meridian_core::{ClientId, MessageId, room};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -87,6 +87,9 @@ impl Run {
         if self.gone > GONE_MAX && self.gone > self.ranks.len() / 2 {
             self.ranks.retain(|(_, index)| index.is_some()); // The first one stays for long.
             self.gone = 0;
+        }
+        if let Some(room) = room::to_keep(self.ranks.len(), self.ranks.capacity()) {
+            self.ranks.shrink_to(room);
         }
         true
     }

@@ -11,7 +11,7 @@
 use crate::clocks::{Clocks, quorum_th};
 use crate::log::{Locals, add_local};
 use crate::message::{Epoch, Timestamp};
-use meridian_core::{GroupId, MessageId, NodeId, Table, Time};
+use meridian_core::{GroupId, MessageId, NodeId, Table, Time, room};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -219,7 +219,11 @@ impl Learner {
         let held = quorum_th(members.iter().map(acked)).max(told);
         let decided = self.undecided.iter().take_while(|proposal| proposal.index < held);
         let count = decided.count(); // Mostly none: a search would look at what is out of the cache.
-        self.undecided.drain(..count).collect()
+        let decided = self.undecided.drain(..count).collect();
+        if let Some(room) = room::to_keep(self.undecided.len(), self.undecided.capacity()) {
+            self.undecided.shrink_to(room);
+        }
+        decided
     }
 }
 

@@ -4,6 +4,7 @@
 //! Sends and outputs pass the gate in the order in which they came, each once the last record that
 //! was persisted before it is durable. Notes and timers never meet it.
 
+use meridian_core::room;
 use std::collections::VecDeque;
 
 /// Holds items back until the records before them are durable. See the module's documentation.
@@ -43,7 +44,11 @@ impl<T> Gate<T> {
         if *after > self.durable {
             return None;
         }
-        self.waiting.pop_front().map(|(_, item)| item)
+        let (_, item) = self.waiting.pop_front()?;
+        if let Some(room) = room::to_keep(self.waiting.len(), self.waiting.capacity()) {
+            self.waiting.shrink_to(room);
+        }
+        Some(item)
     }
 
     /// How many items wait.
