@@ -11,7 +11,7 @@
 //! Messages between two processes arrive in order and none is lost while neither of them restarts
 //! and the link between them is not reset; after either, both see [`Event::Restarted`].
 
-use crate::room;
+use crate::room::Room;
 use crate::time::{Time, Token};
 use std::fmt::Debug;
 
@@ -139,9 +139,7 @@ impl<P: Process> Outbox<P> {
 
     /// Takes the effects, in order; the outbox can be used again.
     pub fn drain(&mut self) -> impl Iterator<Item = Effect<P>> + '_ {
-        if let Some(room) = room::to_keep(self.effects.len(), self.effects.capacity()) {
-            self.effects.shrink_to(room);
-        }
+        self.effects.give_back();
         self.effects.drain(..)
     }
 

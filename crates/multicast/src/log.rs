@@ -17,7 +17,8 @@
 
 use crate::message::{Entry, Part, Rank, Runs, Start, Timestamp};
 use crate::queue::Queue;
-use meridian_core::{GroupId, MessageId, Table, Time, room};
+use meridian_core::room::Room;
+use meridian_core::{GroupId, MessageId, Table, Time};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -354,8 +355,7 @@ impl Log {
         self.bytes -= cost(&slot.entry);
         let entry = self.forget(slot);
         // It was long while somebody was away.
-        if let Some(room) = room::to_keep(self.slots.len(), self.slots.capacity()) {
-            self.slots.shrink_to(room);
+        if let Some(room) = self.slots.give_back() {
             self.index.shrink_to(room);
         }
         Some(entry)
@@ -506,7 +506,7 @@ mod tests {
         assert!(log.slots.capacity() >= 100_000);
         (0..99_000).for_each(|index| log.deliver(index));
         (0..99_000).for_each(|_| drop(log.truncate_first()));
-        assert!(log.slots.capacity() <= room::SPARE, "{}", log.slots.capacity());
+        assert!(log.slots.capacity() <= meridian_core::room::SPARE, "{}", log.slots.capacity());
         assert_eq!((log.first(), log.len()), (99_000, 100_000));
         assert!(log.iter_from(0).all(|(index, slot)| log.find(slot.entry.start.id) == Some(index)));
     }

@@ -15,7 +15,8 @@
 //! - Q2: an entry that touches keys only, is final and the first of all that it conflicts with is in `work`.
 
 use crate::message::{Rank, Timestamp, Touches};
-use meridian_core::{ClientId, MessageId, room};
+use meridian_core::room::Room;
+use meridian_core::{ClientId, MessageId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -88,9 +89,7 @@ impl Run {
             self.ranks.retain(|(_, index)| index.is_some()); // The first one stays for long.
             self.gone = 0;
         }
-        if let Some(room) = room::to_keep(self.ranks.len(), self.ranks.capacity()) {
-            self.ranks.shrink_to(room);
-        }
+        self.ranks.give_back();
         true
     }
 

@@ -11,7 +11,8 @@
 use crate::clocks::{Clocks, quorum_th};
 use crate::log::{Locals, add_local};
 use crate::message::{Epoch, Timestamp};
-use meridian_core::{GroupId, MessageId, NodeId, Table, Time, room};
+use meridian_core::room::Room;
+use meridian_core::{GroupId, MessageId, NodeId, Table, Time};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -220,9 +221,7 @@ impl Learner {
         let decided = self.undecided.iter().take_while(|proposal| proposal.index < held);
         let count = decided.count(); // Mostly none: a search would look at what is out of the cache.
         let decided = self.undecided.drain(..count).collect();
-        if let Some(room) = room::to_keep(self.undecided.len(), self.undecided.capacity()) {
-            self.undecided.shrink_to(room);
-        }
+        self.undecided.give_back();
         decided
     }
 }

@@ -14,7 +14,8 @@ use crate::store::{Passing, Store};
 use crate::wire::{self, WireError};
 use bytes::Bytes;
 use meridian_core::link::{LinkEvent, Packet};
-use meridian_core::{Effect, Event, GroupId, Outbox, ProcessId, Time, Token, room};
+use meridian_core::room::Room;
+use meridian_core::{Effect, Event, GroupId, Outbox, ProcessId, Time, Token};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -287,9 +288,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         }
         let now = self.clock.now();
         let mut outputs = std::mem::take(&mut self.outputs);
-        if let Some(room) = room::to_keep(outputs.len(), outputs.capacity()) {
-            outputs.shrink_to(room);
-        }
+        outputs.give_back();
         self.with_application(now, |application, at| {
             outputs.drain(..).for_each(|output| application.on_output(at, output));
             application.on_told(at);

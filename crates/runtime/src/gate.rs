@@ -4,7 +4,7 @@
 //! Sends and outputs pass the gate in the order in which they came, each once the last record that
 //! was persisted before it is durable. Notes and timers never meet it.
 
-use meridian_core::room;
+use meridian_core::room::Room;
 use std::collections::VecDeque;
 
 /// Holds items back until the records before them are durable. See the module's documentation.
@@ -45,9 +45,7 @@ impl<T> Gate<T> {
             return None;
         }
         let (_, item) = self.waiting.pop_front()?;
-        if let Some(room) = room::to_keep(self.waiting.len(), self.waiting.capacity()) {
-            self.waiting.shrink_to(room);
-        }
+        self.waiting.give_back();
         Some(item)
     }
 

@@ -5,7 +5,8 @@ use crate::error::MulticastError;
 use crate::hosted::{Hosted, Told};
 use crate::member::{DELIVERIES_MAX, Delivered, Outgoing, Patience, Waiting};
 use bytes::Bytes;
-use meridian_core::{ClientId, GroupId, MessageId, Position, ProcessId, Time, room};
+use meridian_core::room::Room;
+use meridian_core::{ClientId, GroupId, MessageId, Position, ProcessId, Time};
 use meridian_multicast::{Delivery, Dest, Start, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -226,9 +227,7 @@ impl<P: Hosted> Replica<P> {
     fn drop_first(&mut self) {
         if let Some(first) = self.kept.since.pop_front() {
             self.kept_bytes -= first.start.payload.len() + DELIVERY_BYTES;
-            if let Some(room) = room::to_keep(self.kept.since.len(), self.kept.since.capacity()) {
-                self.kept.since.shrink_to(room);
-            }
+            self.kept.since.give_back();
         }
     }
 

@@ -13,7 +13,7 @@ pub const JUDGED_FROM: u64 = 500_000;
 const PEAK_MAX: f64 = 2.0;
 /// The trend over the samples adds at most this part of the median.
 const GROWTH_MAX: f64 = 0.25;
-/// Among so many samples that follow each other there is a checkpoint.
+/// Memory goes up and down; among so many samples that follow each other there is a high one.
 const FEW: usize = 3;
 /// What is less than this, in bytes, is no growth: the allocator keeps so much for itself.
 const SLACK: f64 = (16 << 20) as f64;
@@ -146,8 +146,8 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The greatest of each few values of one kind that follow each other: whether a checkpoint, which takes memory, falls between
-/// two samples or not is no trend.
+/// The greatest of each few values of one kind that follow each other: whether a short high falls between two samples or
+/// not is no trend.
 fn highs(values: &[(f64, bool)]) -> Vec<(f64, bool)> {
     let few = (0..values.len()).map(|at| &values[at..values.len().min(at + FEW)]);
     let high = |few: &[(f64, bool)]| {
@@ -185,7 +185,7 @@ mod tests {
         assert!(flatness(|at| (60 + at * 37 % 50) as f64).flat);
         // More is kept while a replica is away.
         assert!(flatness(|at| if (10..31).contains(&at) { 100.0 } else { 60.0 }).flat);
-        // A run, from a quarter of it on: while a replica is away more is taken in samples with a checkpoint.
+        // A run, from a quarter of it on: while a replica is away every other sample or so is high.
         let run: [u64; 30] = [
             175, 101, 175, 100, 135, 186, 106, 161, 109, 189, 119, 175, 205, 205, 165, 124, 206,
             125, 201, 204, 126, 62, 62, 63, 61, 64, 65, 65, 63, 62,

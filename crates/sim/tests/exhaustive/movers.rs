@@ -278,9 +278,10 @@ mod tests {
             |at: usize, process, frame| locals.step(at, process, Input::Frame(frame), now, true);
         let held = step(0, processes[0], start);
         let ack = |at: usize| {
-            let (_, append) = held.sends.iter().find(|(to, _)| *to == at).unwrap();
+            let (_, append) =
+                held.sends.iter().find(|(to, _)| *to == at).expect("it is sent the entry");
             let acks = &step(at, processes[at], *append).sends;
-            acks.iter().find(|(to, _)| *to == 0).unwrap().1
+            acks.iter().find(|(to, _)| *to == 0).expect("it acknowledges").1
         };
         let acks = [ack(1), ack(2)];
         assert_eq!(step(0, held.next, acks[0]).delivers, [0]);
