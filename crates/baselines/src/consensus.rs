@@ -1,9 +1,9 @@
-//! Consensus inside a group, as FastCast takes it as given: the second phase of Multi-Paxos under one
-//! stable leader, with entries in a log and votes that count for all before.
+//! Consensus inside a group, as FastCast takes it as given: the second phase of Multi-Paxos under
+//! one stable leader, with entries in a log and votes that count for all before.
 //!
 //! The leader's proposal is its own vote. Votes go to all members, so that each learns decisions by
-//! itself; where proposal and own vote are a quorum (up to three members), only the leader waits for
-//! votes and only it is sent any.
+//! itself; where proposal and own vote are a quorum (up to three members), only the leader waits
+//! for votes and only it is sent any.
 
 use meridian_core::NodeId;
 use meridian_multicast::clocks;

@@ -1,25 +1,26 @@
 //! FastCast (thesis, section 4.6.1; Coelho, Schiper, Pedone, DSN 2017).
 //!
 //! 1. The sender sends START to the leaders of the destinations.
-//! 2. Each proposes a local timestamp to its group by consensus, and sends it to the other leaders at
-//!    once: SEND-SOFT. Decided, it is sent to all processes of the other destinations: SEND-HARD.
-//! 3. A leader with the soft timestamps of all destinations has its group decide to move the clock up to
-//!    the greatest, while the local timestamps are being decided: the fast path.
+//! 2. Each proposes a local timestamp to its group by consensus, and sends it to the other leaders
+//!    at once: SEND-SOFT. Decided, it is sent to all processes of the other destinations:
+//!    SEND-HARD.
+//! 3. A leader with the soft timestamps of all destinations has its group decide to move the clock
+//!    up to the greatest, while the local timestamps are being decided: the fast path.
 //! 4. Who knows all hard timestamps knows the final one, the greatest. It delivers when its group's
 //!    decided clock has reached that and no message can be before.
-//! 5. If the soft timestamps promised too little, or there were none, the leader has the clock moved up
-//!    once more, to the final timestamp: the slow path.
+//! 5. If the soft timestamps promised too little, or there were none, the leader has the clock
+//!    moved up once more, to the final timestamp: the slow path.
 //!
-//! So there are two rounds of consensus for each message that goes to several groups. Entries that come together travel
-//! together, as ever in our runtime.
+//! So there are two rounds of consensus for each message that goes to several groups. Entries that
+//! come together travel together, as ever in our runtime.
 //!
-//! A group's clock is the greatest timestamp in its log. [`FastCast::lean`] makes use of that, which the paper does
-//! not: one entry moves the clock for all messages that came together, and none is needed where a proposal has moved
-//! it as far.
+//! A group's clock is the greatest timestamp in its log. [`FastCast::lean`] makes use of that,
+//! which the paper does not: one entry moves the clock for all messages that came together, and
+//! none is needed where a proposal has moved it as far.
 //!
 //! Invariants:
-//! - F1: local timestamps ascend in the log, and are above what moved the clock before. So what is not decided yet is
-//!   after the decided clock.
+//! - F1: local timestamps ascend in the log, and are above what moved the clock before. So what is
+//!   not decided yet is after the decided clock.
 //! - F2: deliveries ascend in (final timestamp, id).
 
 use crate::batch::{Batch, Nothing, Outgoing};
@@ -173,8 +174,8 @@ impl FastCast {
         }
     }
 
-    /// The same without the fast path: the classic protocol of two rounds of consensus one after the
-    /// other (thesis, section 4.1.2), 6 steps without collision. The same at all processes.
+    /// The same without the fast path: the classic protocol of two rounds of consensus one after
+    /// the other (thesis, section 4.1.2), 6 steps without collision. The same at all processes.
     pub fn without_fast_path(mut self) -> FastCast {
         self.paths = Paths::SlowOnly;
         self
@@ -367,6 +368,7 @@ impl Process for FastCast {
     type Record = Nothing;
     type Command = Start;
     type Output = Delivery;
+    type Timer = std::convert::Infallible;
 
     fn step(&mut self, _now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
@@ -442,7 +444,8 @@ mod tests {
         assert_eq!(said, [(process(0, 1), set.clone()), (process(0, 2), set)]);
     }
 
-    /// The paper has a second round for each message; it is not needed for one whose own group timestamps it last.
+    /// The paper has a second round for each message; it is not needed for one whose own group
+    /// timestamps it last.
     #[test]
     fn each_message_moves_the_clock_unless_that_is_lean() {
         for (make, rounds) in [(leader as fn() -> FastCast, 1), (|| leader().lean(), 0)] {

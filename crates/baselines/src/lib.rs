@@ -3,9 +3,10 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`white_box`] | White-Box (thesis, section 4.6.2): 3 steps at leaders, 4 at followers; 5 and 6 at worst |
+//! | [`white_box`] | White-Box (thesis, section 4.6.2): 3 steps at leaders, 4 at followers |
 //! | [`fast_cast`] | FastCast (section 4.6.1): 4 steps, 8 at worst |
-//! | `consensus` | what FastCast takes as given: Paxos inside a group, as long as its leader is stable |
+//! | [`skeen`] | Skeen's algorithm (section 5.3, Algorithm 4); each group is one process |
+//! | `consensus` | what FastCast takes as given: Paxos inside a group with a stable leader |
 //! | [`batch`] | what travels together to one peer |
 //! | `place`, `queue` | who is who; the order of deliveries |
 //!
@@ -14,18 +15,19 @@
 //!
 //! # Absent: recovery
 //!
-//! These are the failure-free protocols. The leader of a group is its first member, for ever. Nothing is
-//! persisted (the thesis measures all protocols in memory), and [`Event::Restarted`] is ignored: a
-//! message that is lost, or a process that stops, stops those who wait for it. What recovery would cost
-//! without failures is there nevertheless: what a quorum must hold, a quorum holds before a delivery.
+//! These are the failure-free protocols. The leader of a group is its first member, for ever.
+//! Nothing is persisted (the thesis measures all protocols in memory), and [`Event::Restarted`] is
+//! ignored: a message that is lost, or a process that stops, stops those who wait for it. What
+//! recovery would cost without failures is there nevertheless: what a quorum must hold, a quorum
+//! holds before a delivery.
 //!
 //! # Made for a fair comparison
 //!
-//! What a process has to say waits for [`Event::Idle`] and travels in one message to each peer; payloads
-//! go from a message's sender to the leaders and from each leader to its followers, and never
-//! between groups; work per message is at most logarithmic in the number of messages under way; what is
-//! delivered is dropped. Of delivered messages only those names are kept (as in PrimCast) that their
-//! clients could still send again: see `Start::low`.
+//! What a process has to say waits for [`Event::Idle`] and travels in one message to each peer;
+//! payloads go from a message's sender to the leaders and from each leader to its followers, and
+//! never between groups; work per message is at most logarithmic in the number of messages under
+//! way; what is delivered is dropped. Of delivered messages only those names are kept (as in
+//! PrimCast) that their clients could still send again: see `Start::low`.
 //!
 //! [`Process`]: meridian_core::Process
 //! [`Event::Idle`]: meridian_core::Event::Idle
@@ -37,8 +39,10 @@ mod consensus;
 pub mod fast_cast;
 mod place;
 mod queue;
+pub mod skeen;
 pub mod white_box;
 
 pub use batch::{Batch, Nothing};
 pub use fast_cast::FastCast;
+pub use skeen::Skeen;
 pub use white_box::WhiteBox;

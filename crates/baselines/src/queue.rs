@@ -4,8 +4,8 @@ use meridian_core::MessageId;
 use meridian_multicast::{Rank, Timestamp};
 use std::collections::BTreeMap;
 
-/// The messages that have a local timestamp in the own group and are not delivered, by that timestamp
-/// until the final one is known, then by the final one.
+/// The messages that have a local timestamp in the own group and are not delivered, by that
+/// timestamp until the final one is known, then by the final one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     /// Whether the rank is final.

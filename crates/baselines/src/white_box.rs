@@ -2,9 +2,11 @@
 //!
 //! 1. The sender sends MULTICAST to the leaders of the destinations.
 //! 2. Each proposes a local timestamp: ACCEPT to all processes of all destinations.
-//! 3. Who has the ACCEPTs of all leaders raises its clock to the greatest, and sends ACCEPT_ACK to them.
-//! 4. A leader with a quorum of those from each destination knows the final timestamp. It delivers when
-//!    no message can be before, and sends DELIVER to its followers, who deliver in the order of those.
+//! 3. Who has the ACCEPTs of all leaders raises its clock to the greatest, and sends ACCEPT_ACK to
+//!    them.
+//! 4. A leader with a quorum of those from each destination knows the final timestamp. It delivers
+//!    when no message can be before, and sends DELIVER to its followers, who deliver in the order
+//!    of those.
 //!
 //! A remote leader's ACCEPT names the message only: its payload comes from the own leader.
 //!
@@ -120,7 +122,8 @@ impl WhiteBox {
         self.place.i_lead()
     }
 
-    /// How many messages it knows of that are not delivered, or of which something is still to come.
+    /// How many messages it knows of that are not delivered, or of which something is still to
+    /// come.
     pub fn pending(&self) -> usize {
         self.slots.len().max(self.queue.len())
     }
@@ -211,7 +214,8 @@ impl WhiteBox {
         }
     }
 
-    /// An ACCEPT_ACK of a process of `group`; each sends one. Those after the delivery are too late.
+    /// An ACCEPT_ACK of a process of `group`; each sends one. Those after the delivery are too
+    /// late.
     fn on_ack(&mut self, group: GroupId, id: MessageId) {
         let Some(slot) = self.slots.get_mut(&id).filter(|_| self.place.i_lead()) else { return };
         let Some(start) = &slot.start else { return };
@@ -223,7 +227,8 @@ impl WhiteBox {
         if slot.acks[at] == self.place.quorum(group) {
             slot.quorums += 1;
         }
-        // The others may be a quorum before the ACCEPTs are all here: our own ACK comes with the last.
+        // The others may be a quorum before the ACCEPTs are all here: our own ACK comes with the
+        // last.
         if slot.quorums == destinations && slot.is_accepted() && !slot.settled {
             slot.settled = true;
             self.queue.settle(id, slot.local, slot.most);
@@ -245,7 +250,8 @@ impl WhiteBox {
 
     /// A leader delivers what can be delivered; then all that was held back leaves.
     fn on_idle(&mut self, out: &mut Outbox<Self>) {
-        // All ACCEPTs of what is final are here, so the clock is past it: later proposals come after.
+        // All ACCEPTs of what is final are here, so the clock is past it: later proposals come
+        // after.
         while let Some((ts, id)) = self.queue.pop(self.clock) {
             let slot = self.slots.remove(&id);
             let start = slot.and_then(|slot| slot.start).expect("what is queued was proposed");
@@ -274,6 +280,7 @@ impl Process for WhiteBox {
     type Record = Nothing;
     type Command = Start;
     type Output = Delivery;
+    type Timer = std::convert::Infallible;
 
     fn step(&mut self, _now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
@@ -328,7 +335,8 @@ mod tests {
         (process(group, node), Item::Ack(id(1)))
     }
 
-    /// Section 4.6.2, points 2 and 3: to all processes of all destinations, the payload only at home.
+    /// Section 4.6.2, points 2 and 3: to all processes of all destinations, the payload only at
+    /// home.
     #[test]
     fn a_leader_proposes_to_all_destinations() {
         let mut leader = WhiteBox::new(process(0, 0), groups(&[3, 2]));

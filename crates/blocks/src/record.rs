@@ -1,4 +1,5 @@
-//! How a block lies in a segment file: a header of [`HEADER_LEN`] bytes, little endian, and the data.
+//! How a block lies in a segment file: a header of [`HEADER_LEN`] bytes, little endian, and the
+//! data.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -131,7 +132,8 @@ mod tests {
             encode(&mut bytes, 3, 0, BlockId(1), &data);
             let bit = bit as usize % (bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let good = Header::decode(&bytes, 3).is_some_and(|header| header.matches(&bytes[HEADER_LEN..]));
+            let header = Header::decode(&bytes, 3);
+            let good = header.is_some_and(|header| header.matches(&bytes[HEADER_LEN..]));
             prop_assert!(!good);
         }
 

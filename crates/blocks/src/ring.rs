@@ -5,11 +5,12 @@
 //! All of it follows from the names alone, so everybody who knows the members agrees, and a node
 //! that is added takes blocks from the others without moving any between them.
 
-use meridian_core::{BlockId, NodeId};
+use meridian_core::{BlockId, NodeId, mix};
 
 /// On how many nodes of each region a block lies.
 pub const REPLICAS: usize = 2;
-/// How many points a node has: with 128 the fullest node of ten holds about a tenth more than its share.
+/// How many points a node has: with 128 the fullest node of ten holds about a tenth more than its
+/// share.
 pub const POINTS: u64 = 128;
 
 /// The ring of some nodes.
@@ -57,14 +58,6 @@ impl Ring {
 /// [`REPLICAS`]. Who asks often keeps a [`Ring`].
 pub fn placement(nodes: &[NodeId], block: BlockId) -> Vec<NodeId> {
     Ring::new(nodes).placement(block)
-}
-
-/// Spreads numbers that are near each other (the finalizer of SplitMix64).
-pub(crate) fn mix(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 #[cfg(test)]

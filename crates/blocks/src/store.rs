@@ -10,11 +10,11 @@
 //! - S2: nothing is served whose checksum is wrong.
 //! - S3: no bytes are ever changed in place, but with themselves (see [`Store::open`]).
 
-use crate::disk::{Disk, DiskFile};
-use crate::format::{self, FormatError};
 use crate::record::{self, HEADER_LEN, Header, MAX_BLOCK};
 use bytes::{Bytes, BytesMut};
 use meridian_core::BlockId;
+use meridian_storage::format::{self, FormatError};
+use meridian_storage::{Disk, DiskFile};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
@@ -73,7 +73,8 @@ pub enum OpenError {
 pub struct Options {
     /// How long a segment becomes, in bytes, unless one block needs more.
     pub segment_bytes: u64,
-    /// A random number, used when the directory is new; see [`format`](mod@crate::format).
+    /// A random number, used when the directory is new; see
+    /// [`format`](mod@meridian_storage::format).
     pub salt: u64,
 }
 

@@ -2,11 +2,12 @@
 
 use crate::lock::PATIENCE;
 use anyhow::Context;
+use meridian_terminal::{die_with_parent, note};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use tokio::process::Command;
@@ -123,21 +124,6 @@ impl Children {
             let _ = pidfd_send_signal(&child.handle, signal); // Fails only if it has just ended.
         }
     }
-}
-
-/// Lets the kernel send `signal` to the command when the thread that spawns it ends.
-pub fn die_with_parent(command: &mut std::process::Command, signal: Signal) {
-    let parent = rustix::process::getpid();
-    let ask = move || {
-        rustix::process::set_parent_process_death_signal(Some(signal))?;
-        if rustix::process::getppid() != Some(parent) {
-            return Err(io::Error::from_raw_os_error(libc::ESRCH)); // It ended before we could ask.
-        }
-        Ok(())
-    };
-    // SAFETY: the closure makes two system calls and takes no lock that another thread of the forked
-    // process could have held, nor does it allocate.
-    unsafe { command.pre_exec(ask) };
 }
 
 fn describe(status: io::Result<ExitStatus>) -> String {

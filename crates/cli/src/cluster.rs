@@ -2,9 +2,10 @@
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Kept, NodeEntry};
-use meridian_core::{RegionId, Topology};
-use meridian_host::cluster::REPLICAS_MAX;
+use meridian_cluster::Topology;
+use meridian_cluster::configuration::REPLICAS_MAX;
+use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Kept, NodeEntry};
+use meridian_core::RegionId;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};

@@ -1,12 +1,14 @@
-//! The newest configuration of a cluster: asked of the nodes that keep it, or else what the cluster file says.
+//! The newest configuration of a cluster: asked of the nodes that keep it, or else what the cluster
+//! file says.
 
 use crate::cluster;
-use meridian_core::Topology;
-use meridian_core::topology::ClusterFile;
-use meridian_host::cluster::Request;
+use meridian_cluster::Topology;
+use meridian_cluster::configuration::Request;
+use meridian_cluster::topology::ClusterFile;
 use meridian_node::configuration::ASK_AGAIN;
 use meridian_node::{Keepers, KeepersError};
 use meridian_paxos::Consistency;
+use meridian_terminal::note;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -26,7 +28,8 @@ pub struct Newest {
     pub error: Option<KeepersError>,
 }
 
-/// The newest configuration of the cluster that the file at `path` describes. The user is told if it may be old.
+/// The newest configuration of the cluster that the file at `path` describes. The user is told if
+/// it may be old.
 ///
 /// # Errors
 /// If the file cannot be used.
@@ -59,7 +62,8 @@ pub fn keep_pids(file: &mut ClusterFile, of: &ClusterFile) {
     }
 }
 
-/// Tells those who keep the configuration where nodes listen since they were started, and how far apart regions are.
+/// Tells those who keep the configuration where nodes listen since they were started, and how far
+/// apart regions are.
 ///
 /// # Errors
 /// If no majority of them answers.

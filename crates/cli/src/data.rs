@@ -4,7 +4,8 @@ use crate::cluster::{self, CLUSTER_FILE, Shape};
 use crate::last;
 use crate::lock::{self, DEMO_LOCK, PidLock, SERVER_LOCK, Tried};
 use anyhow::{Context, bail};
-use meridian_core::topology::ClusterFile;
+use meridian_cluster::topology::ClusterFile;
+use meridian_terminal::note;
 use std::fs;
 use std::path::{Path, PathBuf};
 

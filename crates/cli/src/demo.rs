@@ -1,6 +1,6 @@
 //! `meridian demo`: a whole cluster on this machine, mounted.
 
-use crate::children::{Children, Ended, die_with_parent, last_words};
+use crate::children::{Children, Ended, last_words};
 use crate::cluster::{self, Shape};
 use crate::data::Data;
 use crate::last::{self, LastDemo};
@@ -11,8 +11,10 @@ use crate::{configuration, status};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
-use meridian_core::topology::ClusterFile;
-use meridian_core::{NodeId, Topology};
+use meridian_cluster::Topology;
+use meridian_cluster::topology::ClusterFile;
+use meridian_core::NodeId;
+use meridian_terminal::{die_with_parent, note};
 use rustix::process::{Pid, Signal};
 use std::io::IsTerminal;
 use std::os::unix::process::ExitStatusExt;
@@ -155,9 +157,22 @@ impl Demo<'_> {
         Ok(code)
     }
 
+    /// Starts all nodes, but for those that ran before and whose directory is gone.
     fn start_servers(&mut self) -> anyhow::Result<()> {
         let present: Vec<_> = self.topology.present().collect();
-        present.into_iter().try_for_each(|node| self.start_server(node).map(drop))
+        let dir = |id: NodeId| self.data.node(&self.topology.node(id).name);
+        let ran = present.iter().any(|id| meridian_node::has_run(&dir(*id)));
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            present.into_iter().partition(|id| ran && !dir(*id).exists());
+        for id in lost {
+            let (name, path) = (&self.topology.node(id).name, dir(id));
+            note!(
+                "{name} is not started: {} is gone, and {name} has forgotten what it promised. Put \
+                 it back, or: meridian cluster remove-node {name}, then meridian cluster add-node",
+                path.display()
+            );
+        }
+        kept.into_iter().try_for_each(|node| self.start_server(node).map(drop))
     }
 
     fn start_server(&mut self, id: NodeId) -> anyhow::Result<u32> {

@@ -6,7 +6,7 @@
 use crate::{cluster, configuration, output};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use meridian_core::Topology;
+use meridian_cluster::Topology;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -43,7 +43,8 @@ Examples:
 pub struct WhereArgs {
     /// A file or directory in a mount
     path: PathBuf,
-    /// The cluster that is mounted there [default: MERIDIAN_CLUSTER, or that of the demo started last]
+    /// The cluster that is mounted there [default: MERIDIAN_CLUSTER, or that of the demo started
+    /// last]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
     /// Print JSON
@@ -134,7 +135,8 @@ fn placement_of(path: &Path) -> anyhow::Result<String> {
     let mut value = [0; 256];
     match rustix::fs::lgetxattr(path, PLACEMENT, &mut value) {
         Ok(len) => Ok(String::from_utf8_lossy(&value[..len]).into_owned()),
-        // Symbolic links have no user attributes, by Linux's rule: they are placed as their directory.
+        // Symbolic links have no user attributes, by Linux's rule: they are placed as their
+        // directory.
         Err(Errno::PERM | Errno::NODATA) if path.is_symlink() => placement_of(
             path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new(".")),
         ),

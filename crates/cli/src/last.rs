@@ -1,6 +1,7 @@
 //! Where the demo that was started last can be found, so that commands in other terminals need no
 //! `--cluster`, and the next demo can clear up after one that was killed.
 
+use meridian_terminal::note;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

@@ -1,12 +1,8 @@
 //! The `meridian` command.
 //!
-//! Nothing is decided here: each command reads its arguments, calls the crate that does the work, and
-//! prints. Errors become one line on standard error and exit status 1; wrong usage is status 2.
+//! Nothing is decided here: each command reads its arguments, calls the crate that does the work,
+//! and prints. Errors become one line on standard error and exit status 1; wrong usage is status 2.
 
-#[macro_use]
-mod output;
-
-mod bench;
 mod children;
 mod cluster;
 mod configuration;
@@ -18,16 +14,17 @@ mod lock;
 mod mount;
 mod nodes;
 mod server;
-mod signals;
+#[cfg(feature = "lab")]
 mod sim;
-mod speakers;
 mod status;
 
 use clap::{Parser, Subcommand};
+use meridian_terminal::{note, output, signals};
 use std::process::ExitCode;
 
-/// Messages are many small allocations made on one thread and freed on the same: a quarter of the time of
-/// `bench multicast` went there with the C library's. Not with huge pages, of which a few live bytes keep two megabytes.
+/// Messages are many small allocations made on one thread and freed on the same: a quarter of the
+/// time of `bench multicast` went there with the C library's. Not with huge pages, of which a few
+/// live bytes keep two megabytes.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -70,9 +67,11 @@ enum Command {
     #[command(subcommand)]
     Fs(fs::FsCommand),
     /// Measure a directory, in a mount or not, or a multicast protocol
+    #[cfg(feature = "lab")]
     #[command(subcommand)]
-    Bench(bench::BenchCommand),
+    Bench(meridian_bench::BenchCommand),
     /// Simulate the protocols, and look for what they must not do
+    #[cfg(feature = "lab")]
     #[command(subcommand)]
     Sim(sim::SimCommand),
 }
@@ -85,26 +84,15 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),
-        Command::Bench(command) => bench::run(command),
+        #[cfg(feature = "lab")]
+        Command::Bench(command) => meridian_bench::run(command),
+        #[cfg(feature = "lab")]
         Command::Sim(command) => sim::run(command),
     };
     result.unwrap_or_else(|error| {
-        note!("meridian: {}", one_line(&error));
+        note!("meridian: {}", output::one_line(&error));
         ExitCode::FAILURE
     })
-}
-
-/// The error and its causes in one line; a cause that the text before names already is left out.
-fn one_line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if line.is_empty() {
-            line = cause;
-        } else if !line.contains(&cause) {
-            line = format!("{line}: {cause}");
-        }
-    }
-    line.replace('\n', " ")
 }
 
 #[cfg(test)]
@@ -115,11 +103,5 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn an_error_is_one_line_that_says_nothing_twice() {
-        let error = anyhow::anyhow!("disk full").context("cannot write x: disk full").context("y");
-        assert_eq!(one_line(&error), "y: cannot write x: disk full");
     }
 }

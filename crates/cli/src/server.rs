@@ -3,6 +3,7 @@
 use crate::lock::{self, SERVER_LOCK, Tried};
 use anyhow::{Context, bail};
 use clap::Args;
+use meridian_terminal::note;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -38,6 +39,8 @@ pub struct ServerArgs {
 /// If the node cannot start, or must stop.
 pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     crate::output::log_to_stderr("info");
+    // What a node writes is for its owner alone.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let dir = args.dir.canonicalize().with_context(|| {
         format!("no node's folder at {}: the demo makes them", args.dir.display())
     })?;

@@ -1,18 +1,16 @@
 //! `meridian sim`: the simulator of `meridian-sim` with as many seeds as one likes.
 //!
-//! A seed is a whole run of a cluster in one thread: who sends what, which messages are late, who crashes
-//! in the midst of what. The seeds are independent, so each processor runs its own.
-
-mod paxos;
+//! A seed is a whole run of a cluster in one thread: who sends what, which messages are late, who
+//! crashes in the midst of what. The seeds are independent, so each processor runs its own. The
+//! protocols and their options come from the simulator's table.
 
 use crate::output;
-use crate::speakers::SpeakersArg;
-use anyhow::bail;
-use clap::{Args, Subcommand, ValueEnum};
-use meridian_multicast::{Options, Speakers};
-use meridian_sim::Entry;
-use meridian_sim::search::{Ran, Short};
-use meridian_sim::trial::{ClockSource, Failure, Mutation, Order, Report, Trial, run as run_trial};
+use anyhow::{anyhow, bail};
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use meridian_sim::of::{Named, Pins, Setting, TABLE, Trials};
+use meridian_sim::{Detail, Failure, Report};
+use meridian_terminal::note;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,41 +20,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Processes of a run at most: more say nothing new, slowly.
-const PROCESSES_MAX: u64 = 60;
-
 /// How often progress is shown: on a terminal, and in a log.
 const PROGRESS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(20)];
 
-/// What can be simulated.
-#[derive(Debug, Subcommand)]
-pub enum SimCommand {
-    /// Atomic multicast, with all kinds of faults
-    #[command(after_help = "\
-Each seed is a run of some groups of processes in simulated time: clients multicast, links are slow, cut and
-reset, processes crash and start again from what their disks kept, clocks differ and jump. Then all is
-mended. Checked are integrity, prefix order, global total order, genuineness, timestamps and safe
-timestamps at all times; agreement, validity and that everything is delivered, at the end.
+/// What is told of a run in one line, of what is counted.
+const SHOWN: [&str; 6] = ["messages", "deliveries", "requests", "updates", "reads", "crashes"];
 
-With --short a seed is a run without faults of a handful of messages, in the linearizable order if no other
-is given. It takes a fraction of a millisecond, so that what is rare is found.
-
-What is not given is drawn from the seed. A failure says how to see it again.
-
-Examples:
-  meridian sim multicast --seeds 100000
-  meridian sim multicast --short --seeds 100000
-  meridian sim multicast --seeds 1000 --groups 2 --replicas 5 --clock hybrid
-  meridian sim multicast --seed 137 --trace")]
-    Multicast(MulticastArgs),
-    /// State machine replication, with all kinds of faults
-    #[command(after_help = paxos::HELP)]
-    Paxos(paxos::PaxosArgs),
-}
-
-/// How to simulate.
+/// Which seeds to run, and how.
 #[derive(Debug, Args)]
-pub struct MulticastArgs {
+struct RunArgs {
     /// How many seeds to run
     #[arg(long, default_value_t = 1000, conflicts_with = "seed",
         value_parser = clap::value_parser!(u64).range(1..))]
@@ -67,29 +39,9 @@ pub struct MulticastArgs {
     /// Run this seed only
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// The order of deliveries
-    #[arg(long)]
-    order: Option<OrderArg>,
-    /// Where timestamps come from
-    #[arg(long)]
-    clock: Option<ClockArg>,
-    /// Who of each group speaks with other groups
-    #[arg(long)]
-    speakers: Option<SpeakersArg>,
-    /// How many groups there are
-    #[arg(long, value_name = "G", requires = "replicas",
-        value_parser = clap::value_parser!(u16).range(1..))]
-    groups: Option<u16>,
-    /// How many processes each group has
-    #[arg(long, value_name = "R", requires = "groups",
-        value_parser = clap::value_parser!(u16).range(1..))]
-    replicas: Option<u16>,
     /// How many seeds run at a time, if not one on each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: Option<u64>,
-    /// Short runs without faults
-    #[arg(long)]
-    short: bool,
     /// Print all events of the seed
     #[arg(long, requires = "seed")]
     trace: bool,
@@ -97,97 +49,116 @@ pub struct MulticastArgs {
     #[arg(long)]
     json: bool,
     /// Plant a bug that must be found
-    #[arg(long, hide = true, value_parser = parse_mutation)]
-    plant: Option<Mutation>,
+    #[arg(long, hide = true, value_name = "BUG")]
+    plant: Option<String>,
 }
 
-/// The order of deliveries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum OrderArg {
-    /// Acyclic over all processes
-    Sequential,
-    /// As it happened in real time, too
-    Linearizable,
+/// What to simulate.
+#[derive(Debug)]
+pub struct SimCommand {
+    subject: &'static Named,
+    pins: Pins,
+    run: RunArgs,
 }
 
-/// Where timestamps come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ClockArg {
-    /// They count
-    Logical,
-    /// Microseconds of a clock, or more
-    Hybrid,
+fn command_of(subject: &Named) -> Command {
+    let settings = subject.settings.iter().map(argument);
+    let command = Command::new(subject.name).about(subject.about).after_help(subject.help);
+    let planted = (subject.planted)();
+    let named = move |name: &str| {
+        let known = planted.iter().any(|planted| planted == name);
+        known.then(|| name.to_string()).ok_or_else(|| format!("there are {planted:?}"))
+    };
+    let plant = |arg: Arg| arg.value_parser(named);
+    RunArgs::augment_args(command.args(settings)).mut_arg("plant", plant)
 }
 
-fn parse_mutation(name: &str) -> Result<Mutation, String> {
-    let mut all = meridian_sim::planted::ALL.to_vec();
-    all.extend(meridian_sim::planted::OF_ORDER);
-    let found = all.iter().copied().find(|mutation| format!("{mutation:?}") == name);
-    found.ok_or_else(|| format!("one of {all:?}"))
+/// Values in capitals are only names of values.
+fn argument(setting: &Setting) -> Arg {
+    let arg = Arg::new(setting.name).long(setting.name).help(setting.help);
+    match setting.values {
+        [] => arg.action(ArgAction::SetTrue),
+        [name] => arg.value_name(*name),
+        values => arg.value_parser(values.to_vec()),
+    }
 }
 
-impl MulticastArgs {
-    fn order(&self) -> Option<Order> {
-        self.order.map(|order| match order {
-            OrderArg::Sequential => Order::Sequential,
-            OrderArg::Linearizable => Order::Linearizable,
-        })
+impl FromArgMatches for SimCommand {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let (name, matches) = matches.subcommand().ok_or_else(|| {
+            clap::Error::raw(ErrorKind::MissingSubcommand, "what is to be simulated?\n")
+        })?;
+        let unknown = || clap::Error::raw(ErrorKind::InvalidSubcommand, format!("{name}?\n"));
+        let subject = TABLE.into_iter().find(|subject| subject.name == name).ok_or_else(unknown)?;
+        let run = RunArgs::from_arg_matches(matches)?;
+        let value = |setting: &Setting| match setting.values {
+            [] => matches.get_flag(setting.name).then(String::new),
+            _ => matches.get_one::<String>(setting.name).cloned(),
+        };
+        let values = subject.settings.iter();
+        let values = values.filter_map(|setting| Some((setting.name, value(setting)?))).collect();
+        let pins = Pins { values, planted: run.plant.clone() };
+        Ok(SimCommand { subject, pins, run })
     }
 
-    fn clock(&self) -> Option<ClockSource> {
-        self.clock.map(|clock| match clock {
-            ClockArg::Logical => ClockSource::Logical,
-            ClockArg::Hybrid => ClockSource::Hybrid,
-        })
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Subcommand for SimCommand {
+    fn augment_subcommands(command: Command) -> Command {
+        let command = command.subcommand_required(true).arg_required_else_help(true);
+        command.subcommands(TABLE.into_iter().map(command_of))
     }
 
-    fn sizes(&self) -> Option<Vec<u16>> {
-        let sizes = self.groups.zip(self.replicas);
-        sizes.map(|(groups, size)| vec![size; usize::from(groups)])
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
     }
 
-    fn short(&self) -> Short {
-        let order = self.order().unwrap_or(Order::Linearizable);
-        let clock = self.clock().unwrap_or_default();
-        let speakers = self.speakers.map(Speakers::from).unwrap_or_default();
-        let options = Options { order, clock, speakers };
-        let short = Short::new(self.sizes(), options, self.plant.unwrap_or(Mutation::Correct));
-        if self.trace { short.traced() } else { short }
+    fn has_subcommand(name: &str) -> bool {
+        TABLE.iter().any(|subject| subject.name == name)
+    }
+}
+
+impl SimCommand {
+    fn seeds(&self) -> anyhow::Result<Seeds> {
+        let RunArgs { seeds, from, seed, threads, .. } = self.run;
+        let (from, count) = seed.map_or((from, seeds), |seed| (seed, 1));
+        let Some(end) = from.checked_add(count) else {
+            bail!("there are no seeds beyond {}", u64::MAX)
+        };
+        Ok(Seeds { from, end, threads })
     }
 
-    fn trial(&self) -> Trial {
-        let planted = self.plant.map(meridian_sim::planted::trial);
-        let trial = planted.unwrap_or_default();
-        let (order, clock) = (self.order(), self.clock());
-        Trial {
-            order: order.or(trial.order),
-            clock: clock.or(trial.clock),
-            speakers: self.speakers.map(Speakers::from).or(trial.speakers),
-            sizes: self.sizes().or(trial.sizes),
-            trace: self.trace,
-            ..trial
-        }
+    fn trials(&self) -> anyhow::Result<Box<dyn Trials>> {
+        (self.subject.pin)(&self.pins).map_err(|what| anyhow!(what))
     }
 
     /// What repeats a run with this seed.
     fn command(&self, seed: u64) -> String {
-        let mut command = format!("meridian sim multicast --seed {seed}");
-        if self.short {
-            command += " --short";
-        }
-        let mut add = |name: &str, value: Option<String>| {
-            if let Some(value) = value {
-                let _ = write!(command, " --{name} {value}");
+        let mut command = format!("meridian sim {} --seed {seed}", self.subject.name);
+        for setting in self.subject.settings {
+            match self.pins.values.get(setting.name).map(String::as_str) {
+                Some("") => command += &format!(" --{}", setting.name),
+                Some(value) => command += &format!(" --{} {value}", setting.name),
+                None => {}
             }
-        };
-        let name = |value: &str| value.to_lowercase();
-        add("order", self.order.map(|order| name(&format!("{order:?}"))));
-        add("clock", self.clock.map(|clock| name(&format!("{clock:?}"))));
-        add("speakers", self.speakers.map(|speakers| name(&format!("{speakers:?}"))));
-        add("groups", self.groups.map(|groups| groups.to_string()));
-        add("replicas", self.replicas.map(|replicas| replicas.to_string()));
-        add("plant", self.plant.map(|mutation| format!("{mutation:?}")));
+        }
+        if let Some(bug) = &self.pins.planted {
+            command += &format!(" --plant {bug}");
+        }
         command
+    }
+
+    fn run_seeds(&self, seeds: Seeds) -> anyhow::Result<Totals> {
+        let trials = self.trials()?;
+        let detail = Detail { trace: self.run.trace, ..Detail::default() };
+        Ok(run_all(seeds, |seed| match trials.run(seed, detail) {
+            Ok(report) => Ok(Totals::of(report)),
+            Err(failure) => Err(Box::new(Failed::new(failure, self.command(seed)))),
+        }))
     }
 }
 
@@ -211,49 +182,21 @@ struct Failed {
     /// The name of what does not hold.
     property: String,
     what: String,
-    /// Which event it was, and when; not of short runs.
-    event: Option<u64>,
-    at_ms: Option<f64>,
-    /// How many processes each group has.
-    groups: Vec<u16>,
+    /// Which event it was, and when; 0 in short runs.
+    event: u64,
+    at_ms: f64,
+    /// What was drawn.
+    drawn: String,
     repeat: String,
 }
 
-/// What is told of a run in one line, of what is counted.
-const SHOWN: [&str; 5] = ["messages", "deliveries", "requests", "reads", "crashes"];
-
 impl Totals {
-    fn of_trial(report: &Report) -> Totals {
-        let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    fn of(report: Report<String>) -> Totals {
         Totals {
             seeds: 1,
             events: report.events,
-            counts: BTreeMap::from([
-                ("messages", count(report.messages)),
-                ("deliveries", report.deliveries),
-                ("crashes", count(report.crashes)),
-                ("snapshots", count(report.installs)),
-            ]),
+            counts: report.counts.0,
             simulated_seconds: report.end.0 as f64 / 1e9,
-            ..Totals::default()
-        }
-    }
-
-    fn of_short(ran: &Ran) -> Totals {
-        let count = |wanted: fn(&Entry) -> bool| {
-            let entries = ran.history.entries.iter();
-            u64::try_from(entries.filter(|entry| wanted(entry)).count()).unwrap_or(u64::MAX)
-        };
-        Totals {
-            seeds: 1,
-            events: ran.events,
-            counts: BTreeMap::from([
-                ("messages", count(|entry| matches!(entry, Entry::Multicast { .. }))),
-                ("deliveries", count(|entry| matches!(entry, Entry::Deliver { .. }))),
-                ("crashes", 0),
-                ("snapshots", 0),
-            ]),
-            simulated_seconds: ran.took.as_secs_f64(),
             ..Totals::default()
         }
     }
@@ -277,10 +220,12 @@ impl Totals {
 }
 
 impl Failed {
-    fn new(seed: u64, violated: &str, groups: &[u16], repeat: String) -> Box<Failed> {
-        let (property, what) = violated.split_once(": ").unwrap_or(("", violated));
-        let (property, what, groups) = (property.into(), what.into(), groups.to_vec());
-        Box::new(Failed { seed, property, what, event: None, at_ms: None, groups, repeat })
+    fn new(failure: Failure<String>, repeat: String) -> Failed {
+        let Failure { seed, drawn, violated, events, at } = failure;
+        let (property, what) = violated.split_once(": ").unwrap_or(("", &violated));
+        let (property, what) = (property.into(), what.into());
+        let at_ms = at.0 as f64 / 1e6;
+        Failed { seed, property, what, event: events, at_ms, drawn: *drawn, repeat }
     }
 }
 
@@ -293,67 +238,22 @@ struct Seeds {
     threads: Option<u64>,
 }
 
-impl Seeds {
-    fn new(one: Option<u64>, from: u64, count: u64, threads: Option<u64>) -> anyhow::Result<Seeds> {
-        let (from, count) = one.map_or((from, count), |seed| (seed, 1));
-        let Some(end) = from.checked_add(count) else {
-            bail!("there are no seeds beyond {}", u64::MAX)
-        };
-        Ok(Seeds { from, end, threads })
-    }
-}
-
 /// Runs `meridian sim`.
 pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
-    match command {
-        SimCommand::Multicast(args) => run_multicast(args),
-        SimCommand::Paxos(args) => paxos::run(args),
-    }
-}
-
-fn run_multicast(args: &MulticastArgs) -> anyhow::Result<ExitCode> {
-    let processes = u64::from(args.groups.unwrap_or(1)) * u64::from(args.replicas.unwrap_or(1));
-    if processes > PROCESSES_MAX {
-        bail!("{processes} processes are too many: at most {PROCESSES_MAX}");
-    }
-    let seeds = Seeds::new(args.seed, args.from, args.seeds, args.threads)?;
-    tell(args.trace, args.json, || run_args(args, seeds))
-}
-
-/// Runs, and tells what came of it.
-fn tell(trace: bool, json: bool, run: impl FnOnce() -> Totals) -> anyhow::Result<ExitCode> {
-    if !trace {
+    let seeds = command.seeds()?;
+    if !command.run.trace {
         // An assertion that fails is a result, told at the end.
         std::panic::set_hook(Box::new(|_| {}));
     }
     let start = Instant::now();
-    let mut totals = run();
+    let mut totals = command.run_seeds(seeds)?;
     totals.seconds = start.elapsed().as_secs_f64();
-    if json {
+    if command.run.json {
         output::print(&serde_json::to_string_pretty(&totals)?)?;
     } else {
         output::print(&describe(&totals))?;
     }
     Ok(if totals.failure.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-fn run_args(args: &MulticastArgs, seeds: Seeds) -> Totals {
-    let (trial, short) = (args.trial(), args.short.then(|| args.short()));
-    run_all(seeds, |seed| match &short {
-        Some(short) => {
-            let (sizes, ran) = short.run(seed);
-            let failed = |violated: String| Failed::new(seed, &violated, sizes, args.command(seed));
-            ran.map(|ran| Totals::of_short(&ran)).map_err(failed)
-        }
-        None => {
-            let failed = |failure: Failure| {
-                let Failure { violated, drawn, events, at, .. } = failure;
-                let failed = Failed::new(seed, &violated, &drawn.sizes, args.command(seed));
-                Box::new(Failed { event: Some(events), at_ms: Some(at.0 as f64 / 1e6), ..*failed })
-            };
-            run_trial(seed, &trial).map(|report| Totals::of_trial(&report)).map_err(failed)
-        }
-    })
 }
 
 /// Runs seeds on all processors until one fails.
@@ -426,14 +326,11 @@ fn describe(totals: &Totals) -> String {
     match &totals.failure {
         None => text += "\nall properties hold",
         Some(failed) => {
-            let Failed { seed, property, what, event, at_ms, groups, repeat } = failed;
-            let _ = write!(text, "\n\nviolated: {property}\n{what}\nseed {seed}");
-            if let (Some(event), Some(at_ms)) = (event, at_ms) {
-                let _ = write!(text, ", event {event}, at {at_ms:.3} ms");
-            }
+            let Failed { seed, property, what, event, at_ms, drawn, repeat } = failed;
             let _ = write!(
                 text,
-                ", groups of {groups:?}\nrepeat with: {repeat}  (--trace prints all events)"
+                "\n\nviolated: {property}\n{what}\nseed {seed}, event {event}, at {at_ms:.3} ms; {drawn}\n\
+                 repeat with: {repeat}  (--trace prints all events)"
             );
         }
     }
@@ -447,55 +344,79 @@ mod tests {
 
     #[derive(Parser)]
     struct Line {
-        #[command(flatten)]
-        args: MulticastArgs,
+        #[command(subcommand)]
+        command: SimCommand,
     }
 
-    fn args(line: &str) -> MulticastArgs {
-        Line::parse_from(std::iter::once("sim").chain(line.split_whitespace())).args
+    fn command(line: &str) -> SimCommand {
+        Line::parse_from(std::iter::once("sim").chain(line.split_whitespace())).command
     }
 
-    fn run_seeds(args: &MulticastArgs, from: u64, end: u64) -> Totals {
-        run_args(args, Seeds { from, end, threads: args.threads })
+    fn run_seeds(command: &SimCommand, from: u64, end: u64) -> Totals {
+        let threads = command.run.threads;
+        command.run_seeds(Seeds { from, end, threads }).unwrap()
     }
 
     #[test]
     fn the_command_that_repeats_a_run_says_all_that_was_said() {
-        let first = args("--seeds 9 --order linearizable --clock hybrid --groups 2 --replicas 3");
-        let command = "--seed 7 --order linearizable --clock hybrid --groups 2 --replicas 3";
-        assert_eq!(first.command(7), format!("meridian sim multicast {command}"));
-        let again = args(command);
-        assert_eq!(again.command(7), first.command(7));
-        assert_eq!(again.trial().sizes, Some(vec![3, 3]));
+        for options in [
+            "multicast --order linearizable --clock hybrid --groups 2 --replicas 3",
+            "paxos --mode epoch-ss --replicas 5 --routing forward --leases true --changes false",
+            "files --nodes 1 --order linearizable",
+        ] {
+            let (name, options) = options.split_once(' ').unwrap();
+            let first = command(&format!("{name} --seeds 9 {options}"));
+            let repeat = format!("{name} --seed 7 {options}");
+            assert_eq!(first.command(7), format!("meridian sim {repeat}"));
+            assert_eq!(command(&repeat).pins, first.pins);
+            assert!(first.trials().is_ok());
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in ["multicast --groups 2", "paxos --replicas 9", "files --nodes 0"] {
+            assert!(command(line).trials().is_err(), "{line}");
+        }
+        for line in ["sim nothing", "sim paxos --mode odd", "sim files --plant Odd"] {
+            assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+        }
     }
 
     #[test]
     fn a_planted_bug_ends_the_run_and_is_told() {
-        let args = args("--plant NoOrder --threads 2");
-        let totals = run_seeds(&args, 0, 200);
-        let failed = totals.failure.as_ref().expect("it is caught");
-        assert!(totals.seeds < 200, "it did not stop");
-        assert!(failed.repeat.ends_with(&format!("--seed {} --plant NoOrder", failed.seed)));
-        assert!(describe(&totals).contains("violated: "));
+        for (name, bug) in [("multicast", "NoOrder"), ("paxos", "SkipsGaps")] {
+            let planted = command(&format!("{name} --plant {bug} --threads 2"));
+            let totals = run_seeds(&planted, 0, 200);
+            let failed = totals.failure.as_ref().expect("it is caught");
+            assert!(totals.seeds < 200, "it did not stop");
+            assert!(failed.repeat.ends_with(&format!("--seed {} --plant {bug}", failed.seed)));
+            assert!(describe(&totals).contains("violated: "));
+        }
     }
 
     #[test]
     fn short_runs_find_what_ignores_links_and_say_how_to_see_it_again() {
-        let first = args("--short --groups 4 --replicas 1 --plant IgnoresLinks");
+        let first = command("multicast --short --groups 4 --replicas 1 --plant IgnoresLinks");
         let totals = run_seeds(&first, 0, 20_000);
         let failed = totals.failure.as_ref().expect("it is caught");
         assert_eq!(failed.property, "order in real time");
-        let again =
-            args(failed.repeat.strip_prefix("meridian sim multicast ").expect("so it begins"));
+        let again = command(failed.repeat.strip_prefix("meridian sim ").expect("so it begins"));
         assert!(run_seeds(&again, failed.seed, failed.seed + 1).failure.is_some());
-        let correct = args("--short");
+        let correct = command("multicast --short");
         assert!(run_seeds(&correct, failed.seed, failed.seed + 1).failure.is_none());
     }
 
     #[test]
     fn correct_runs_are_counted() {
-        let totals = run_seeds(&args("--groups 1 --replicas 3"), 5, 8);
-        assert_eq!(totals.seeds, 3);
-        assert!(totals.failure.is_none() && totals.counts["messages"] > 0);
+        for (line, what) in [
+            ("multicast --groups 1 --replicas 3", "messages"),
+            ("paxos --replicas 3", "requests"),
+            ("files --nodes 1", "updates"),
+        ] {
+            let totals = run_seeds(&command(line), 5, 8);
+            assert_eq!(totals.seeds, 3);
+            assert!(totals.failure.is_none() && totals.counts[what] > 0, "{line}");
+        }
     }
 }

@@ -3,7 +3,8 @@
 use crate::{cluster, configuration, output};
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
-use meridian_core::{GroupId, NodeId, Topology};
+use meridian_cluster::Topology;
+use meridian_core::{GroupId, NodeId};
 use meridian_host::api::NodeStatus;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! `meridian bench multicast`, with short measurements: what it writes, not how fast it is.
+//! `meridian bench`, with short measurements: what it writes, not how fast it is.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
@@ -45,4 +45,41 @@ fn a_diagram_that_is_none_is_refused() {
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && stderr.contains("possible values: 4.2"), "{stderr}");
     assert!(!out.exists());
+}
+
+/// A demo of its own, and what each operation costs all its processes.
+#[test]
+fn a_create_has_its_cpu_time_told_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let args =
+        ["bench", "fs", "--only", "create", "--threads", "1,2", "--seconds", "0.5", "--json"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    let output = command.args(args).env("TMPDIR", dir.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let operations = report["operations"].as_array().unwrap();
+    assert_eq!(operations.len(), 2);
+    for one in operations {
+        assert!(one["count"].as_u64() > Some(0) && one["errors"] == 0, "{one}");
+        let used = |who: &str| one["cost"][who]["cpu_us"].as_f64().unwrap();
+        assert!(used("servers") > 0.0 && used("mount") > 0.0, "{one}");
+        assert!(used("all") > used("servers") + used("mount"), "{one}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn writes_go_on_after_a_primary_was_killed_and_the_figure_is_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("figures");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_meridian"));
+    command.args(["bench", "fs", "failover", "--rounds", "1", "--rate", "20", "--seconds", "10"]);
+    let output = command.arg("--json").arg("--out").arg(&out).env("TMPDIR", dir.path()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["median_pause_seconds"].as_f64() > Some(0.0), "{report}");
+    let drawn = std::fs::read_to_string(out.join("failover.svg")).unwrap();
+    assert!(drawn.contains("kill -9") && drawn.contains("latency (ms)"));
+    assert!(out.join("failover.json").exists());
 }

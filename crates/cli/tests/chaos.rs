@@ -1,5 +1,5 @@
-//! Programs that know what must be in their files, through two mounts, while nodes are killed, stopped
-//! and started again.
+//! Programs that know what must be in their files, through two mounts, while nodes are killed,
+//! stopped and started again.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
@@ -193,8 +193,8 @@ fn check(done: &Done, mounts: &Mounts) {
     assert!(there > 0, "nothing was compared through the other mount");
 }
 
-/// At most one node of each region is down at a time: nothing may be wrong, and all goes on. Then all
-/// lose power, the mounts do not, and programs that wait for an answer get it.
+/// At most one node of each region is down at a time: nothing may be wrong, and all goes on. Then
+/// all lose power, the mounts do not, and programs that wait for an answer get it.
 #[test]
 fn files_are_right_while_nodes_are_killed_stopped_and_started() {
     let room = Room::new();
@@ -221,8 +221,8 @@ fn files_are_right_while_nodes_are_killed_stopped_and_started() {
     room.assert_clean();
 }
 
-/// All nodes and both mounts are killed while files are used, more than once: what `fsync` or `close`
-/// acknowledged is there, and what was not is as it was at some time.
+/// All nodes and both mounts are killed while files are used, more than once: what `fsync` or
+/// `close` acknowledged is there, and what was not is as it was at some time.
 #[test]
 fn what_was_acknowledged_is_there_after_a_loss_of_power_in_the_midst_of_it() {
     let room = Room::new();

@@ -18,8 +18,8 @@ fn content(number: u64) -> String {
     format!("{number} ").repeat(if number.is_multiple_of(3) { 20_000 } else { 100 })
 }
 
-/// Writes numbered files, each synced, until `stop`, and moves each tenth to another partition: how many it has written
-/// it tells.
+/// Writes numbered files, each synced, until `stop`, and moves each tenth to another partition: how
+/// many it has written it tells.
 fn write_files(dir: &Path, other: &Path, stop: &AtomicBool, written: &Sender<u64>) {
     let mut done = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -79,8 +79,8 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Of the three nodes of a region none is left in the end; one that has come carries the region with another that has.
-/// Two mounts follow.
+/// Of the three nodes of a region none is left in the end; one that has come carries the region
+/// with another that has. Two mounts follow.
 #[test]
 fn nodes_come_and_go_while_files_are_written() {
     let room = Room::new();

@@ -7,6 +7,7 @@ mod harness;
 use harness::{Room, Running, eventually, kill};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -91,6 +92,41 @@ fn a_demo_that_was_killed_leaves_nothing_that_hinders_the_next() {
     demo.stop();
     room.assert_clean();
     assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+}
+
+#[test]
+fn a_node_whose_directory_is_lost_is_not_made_anew() {
+    let room = Room::new();
+    let first = room.exec("echo kept > us/file");
+    assert!(first.status.success(), "{first:?}");
+    fs::remove_dir_all(room.path("data/us-1")).unwrap();
+    let again = room.exec("cat us/file");
+    assert_eq!(again.stdout, "kept\n", "{again:?}");
+    assert!(again.stderr.contains("cluster remove-node us-1"), "{again:?}");
+    assert!(!room.path("data/us-1").exists());
+}
+
+/// All that is below `dir`, and itself.
+fn assert_private(dir: &Path) {
+    let mode = fs::symlink_metadata(dir).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "{} has mode {mode:o}", dir.display());
+    if dir.is_dir() {
+        fs::read_dir(dir).unwrap().for_each(|entry| assert_private(&entry.unwrap().path()));
+    }
+}
+
+#[test]
+fn what_a_node_keeps_is_for_its_owner_alone() {
+    let room = Room::new();
+    let ended = room.exec("head -c 100000 /dev/urandom > us/file");
+    assert!(ended.status.success(), "{ended:?}");
+    for node in ["us-1", "us-2", "eu-1"] {
+        let dir = room.path("data").join(node);
+        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        for part in ["wal", "blocks", "identity", "incarnation"] {
+            assert_private(&dir.join(part));
+        }
+    }
 }
 
 /// Writes numbered files, each synced, until `stop`; returns how many were acknowledged.
@@ -272,10 +308,12 @@ fn the_benchmark_runs_on_a_mount() {
     let args = ["bench", "fs", "mnt/us", "--seconds", "0.5", "--threads", "4", "--json"];
     let ended = room.run(&[&args[..], &["--history", "history"]].concat());
     assert!(ended.status.success(), "{ended:?}");
-    let figures: Vec<serde_json::Value> = serde_json::from_str(&ended.stdout).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(report["machine"]["cores"].as_u64() > Some(0), "{report}");
+    let figures = report["operations"].as_array().unwrap();
     assert_eq!(figures.len(), 4);
-    for figure in &figures {
-        assert!(figure["ops"].as_u64() > Some(0) && figure["errors"] == 0, "{figure}");
+    for figure in figures {
+        assert!(figure["count"].as_u64() > Some(0) && figure["errors"] == 0, "{figure}");
     }
     assert!(fs::read_to_string(room.path("history")).unwrap().lines().count() > 10);
     assert_eq!(fs::read_dir(demo.mount().join("us")).unwrap().count(), 0, "it cleans up");

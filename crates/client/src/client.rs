@@ -4,18 +4,23 @@ use crate::cache::Cache;
 use crate::connection::{CallError, Connection};
 use crate::error::{ClientError, ConnectError};
 use crate::random::Random;
-use crate::routes::Routes;
-use crate::sequences::Sequences;
+use crate::words::name_of;
 use meridian_blocks::Ring;
-use meridian_core::topology::ClusterFile;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, RegionId, Stamp, Topology};
+use meridian_cluster::Topology;
+use meridian_cluster::topology::ClusterFile;
+use meridian_core::hello::{Caller, Hello, ServiceId};
+use meridian_core::{BlockId, ClientId, GroupId, NodeId, RegionId, Stamp, Time};
 use meridian_fs::types::Timestamp;
-use meridian_fs::{Answer, Done, FsError, Operation, Query, Update, Vector};
-use meridian_host::api::{Hello, NodeStatus, Refusal, ReplyBody, RequestBody, Who};
-use meridian_multicast::{Start, Touches};
+use meridian_fs::{Answer, Done, FsError, Query, Update, Vector};
+use meridian_host::api::{NodeStatus, Refusal, ReplyBody, RequestBody};
+use meridian_host::update::{Change, Payload};
+use meridian_multicast::Start;
+use meridian_session::routes::Service;
+use meridian_session::{Name, Names, Routes};
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -27,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 /// How long to wait when all nodes of a group refused at once.
 const PAUSE: Duration = Duration::from_millis(50);
+/// How often an update is named anew because the groups had forgotten its session: after the first time its name
+/// is younger than what they have forgotten.
+const RENAMED_MAX: usize = 4;
 
 /// How an update ended.
 struct Ended {
@@ -71,7 +79,8 @@ pub(crate) struct Inner {
     pub(crate) timeout: Duration,
     id: ClientId,
     routes: Mutex<Routes>,
-    sequences: Mutex<Sequences>,
+    names: Mutex<Names>,
+    begun: Instant,
     vector: Mutex<Vector>,
     random: Random,
     pub(crate) cache: Mutex<Cache>,
@@ -90,8 +99,8 @@ pub(crate) struct Known {
 
 impl Known {
     /// Connections of `before` to nodes that are where they were are used further on.
-    fn new(topology: Topology, id: ClientId, region: RegionId, before: Option<&Known>) -> Known {
-        let hello = Hello { cluster: topology.cluster, who: Who::Client(id) };
+    fn new(topology: Topology, region: RegionId, before: Option<&Known>) -> Known {
+        let hello = Hello::new(&topology.cluster.to_string(), Caller::Client(ServiceId::MAIN));
         let connections = topology.nodes.iter().enumerate().map(|(at, node)| {
             let delay = topology.delay(region, node.region);
             let open = before.and_then(|before| before.connections.get(at));
@@ -111,47 +120,31 @@ impl Known {
 }
 
 /// An update with a name, which may be sent again until it has ended. Dropped before that, it is
-/// given up: it may still happen, and is sent in the background until it has.
+/// given up: it may still happen, but not after a later one that touches the same and was acknowledged.
 #[derive(Debug)]
 pub struct Prepared {
     client: Client,
     start: Start,
+    name: Name,
+    /// What it touches.
+    keys: BTreeSet<u64>,
     what: &'static str,
-    sent: AtomicBool,
+    /// How often a node was asked.
+    asked: Arc<AtomicUsize>,
+    ended: AtomicBool,
 }
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        let sequence = self.start.id.sequence;
-        let mut sequences = lock(&self.client.inner.sequences);
-        if !self.sent.load(Ordering::Relaxed) {
-            sequences.end(sequence); // Nobody has heard of it.
-        } else if sequences.is_unfinished(sequence) {
-            sequences.give_up(sequence);
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                let client = Arc::downgrade(&self.client.inner);
-                runtime.spawn(bring_to_an_end(client, self.start.clone(), self.what));
-            }
-        }
-    }
-}
-
-/// Sends an update that its caller gave up until it has ended: only then may the nodes forget it.
-async fn bring_to_an_end(client: Weak<Inner>, start: Start, what: &'static str) {
-    loop {
-        tokio::time::sleep(PATIENCE).await;
-        let Some(inner) = client.upgrade() else { return };
-        let client = Client { inner };
-        match client.deliver(&start, what).await {
-            Ok(ended) => {
-                lock(&client.inner.vector).merge(&ended.vector);
-                break lock(&client.inner.sequences).end(start.id.sequence);
-            }
-            Err(ClientError::Refused(refusal)) => {
-                tracing::debug!("{what} has ended: {refusal}");
-                break lock(&client.inner.sequences).end(start.id.sequence);
-            }
-            Err(error) => tracing::debug!("{what} has not ended: {error}"),
+        let (inner, dest) = (&self.client.inner, &self.start.dest);
+        let mut names = lock(&inner.names);
+        if self.ended.load(Ordering::Relaxed) {
+            // Its name has ended.
+        } else if self.asked.load(Ordering::Relaxed) == 0 {
+            names.forget(dest, self.start.id); // Nobody has heard of it.
+        } else {
+            let keys = std::mem::take(&mut self.keys);
+            names.give_up(dest, self.start.id, keys, inner.random.number());
         }
     }
 }
@@ -193,14 +186,15 @@ impl Client {
         };
         let random = Random::new().map_err(ConnectError::Random)?;
         let id = random.client();
-        let known = Known::new(topology, id, region, None);
+        let known = Known::new(topology, region, None);
         let inner = Inner {
             region,
             timeout: options.timeout,
             id,
             cluster: Mutex::new(Arc::new(known)),
             routes: Mutex::new(Routes::new(region)),
-            sequences: Mutex::default(),
+            names: Mutex::default(),
+            begun: Instant::now(),
             vector: Mutex::default(),
             random,
             cache: Mutex::new(Cache::new(options.cache_bytes)),
@@ -224,8 +218,8 @@ impl Client {
         let mut cluster = lock(&self.inner.cluster);
         let newer = topology.version > cluster.topology.version;
         if newer && topology.cluster == cluster.topology.cluster {
-            let (id, region) = (self.inner.id, self.inner.region);
-            *cluster = Arc::new(Known::new(topology, id, region, Some(&cluster)));
+            let region = self.inner.region;
+            *cluster = Arc::new(Known::new(topology, region, Some(&cluster)));
         }
     }
 
@@ -254,20 +248,42 @@ impl Client {
     /// [`ClientError::Fs`] if the tree refuses; [`ClientError::Timeout`] or
     /// [`ClientError::Unreachable`] if nobody answers in time: it may still happen.
     pub async fn update(&self, update: &Update) -> Result<Done, ClientError> {
-        self.send(&self.prepare(update, now())).await.map(|(done, _)| done)
+        self.apply(update).await.map(|(done, _)| done)
+    }
+
+    /// As [`Client::update`]; also gives the timestamp.
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn apply(&self, update: &Update) -> Result<(Done, Stamp), ClientError> {
+        for _ in 0..RENAMED_MAX {
+            let prepared = self.prepare(update, now());
+            match self.send(&prepared).await {
+                // Its first copy is refused, and there is no other.
+                Err(ClientError::Fs(FsError::Expired)) if prepared.was_sent_once() => {}
+                ended => return ended,
+            }
+        }
+        Err(FsError::Expired.into())
     }
 
     /// Gives `update` a name; `time` is what `stat` will show of it.
     pub fn prepare(&self, update: &Update, time: Timestamp) -> Prepared {
-        let dest: Arc<[GroupId]> = update.partitions().into_iter().collect();
-        let what = name_of(update);
-        let operation = Operation { vector: self.vector(), time, update: update.clone() };
-        let payload = postcard::to_stdvec(&operation).expect("plain values encode");
-        let (sequence, low) = lock(&self.inner.sequences).begin();
-        let id = MessageId { client: self.inner.id, sequence };
-        let touches = Touches::keys(update.keys(id));
-        let start = Start { low, touches, ..Start::new(id, dest, payload) };
-        Prepared { client: self.clone(), start, what, sent: AtomicBool::new(false) }
+        let dest: Vec<GroupId> = update.partitions().into_iter().collect();
+        let random = self.inner.random.number();
+        let name = lock(&self.inner.names).begin(&dest, random, |id| update.keys(id));
+        let change = Some(Change { time, update: update.clone() });
+        let payload = Payload { vector: self.vector(), cancels: name.cancels.clone(), change };
+        let start = payload.into_start(name.id, name.low, &dest);
+        Prepared {
+            client: self.clone(),
+            start,
+            keys: update.keys(name.id),
+            name,
+            what: name_of(update),
+            asked: Arc::default(),
+            ended: AtomicBool::new(false),
+        }
     }
 
     /// Sends what was prepared, for the first time or again, and waits for its end. Also gives
@@ -276,31 +292,82 @@ impl Client {
     /// # Errors
     /// As [`Client::update`]; after all but [`ClientError::Fs`] it may be sent again.
     pub async fn send(&self, prepared: &Prepared) -> Result<(Done, Stamp), ClientError> {
-        let start = &prepared.start;
-        if lock(&self.inner.sequences).is_full() {
-            return Err(ClientError::Unreachable {
-                whom: "those who know of earlier updates".into(),
-            });
+        let Prepared { start, name, .. } = prepared;
+        let deadline = Instant::now() + self.inner.timeout;
+        if prepared.asked.load(Ordering::Relaxed) == 0 {
+            self.cancel_before(prepared, deadline).await?;
         }
-        prepared.sent.store(true, Ordering::Relaxed);
-        let ended = self.deliver(start, prepared.what).await?;
-        lock(&self.inner.sequences).end(start.id.sequence);
-        lock(&self.inner.vector).merge(&ended.vector);
+        let ended = self.deliver(prepared, deadline).await?;
+        prepared.ended.store(true, Ordering::Relaxed);
+        let (mut names, mut vector) = (lock(&self.inner.names), lock(&self.inner.vector));
+        vector.merge(&ended.vector);
+        if matches!(ended.result, Err(FsError::Expired)) {
+            // What is named from now on is younger than what any of the groups has forgotten.
+            start.dest.iter().for_each(|group| vector.raise(*group, ended.ts));
+            names.renew(&start.dest, self.inner.random.number());
+        } else {
+            names.end(&start.dest, name);
+        }
         Ok((ended.result?, ended.ts))
     }
 
+    /// Sends what must be delivered before the update: messages that cancel what was given up and touches the same.
+    async fn cancel_before(
+        &self,
+        prepared: &Prepared,
+        deadline: Instant,
+    ) -> Result<(), ClientError> {
+        loop {
+            let (dest, name) = {
+                let mut names = lock(&self.inner.names);
+                let Some(dest) = names.to_cancel_before(&prepared.start.dest, &prepared.keys)
+                else {
+                    return Ok(());
+                };
+                let name = names.cancel(&dest, &prepared.keys, self.inner.random.number());
+                (dest, name)
+            };
+            let cancels = name.cancels.clone();
+            let payload = Payload { vector: self.vector(), cancels, change: None };
+            let start = payload.into_start(name.id, name.low, &dest);
+            let mut asked = self.ask_groups(&start, prepared.what, deadline, &Arc::default());
+            let mut result = Ok(());
+            while let Some(ended) = asked.join_next().await {
+                let ended = ended.map_err(|error| ClientError::Protocol(error.to_string()));
+                result = result.and(ended.flatten().map(drop));
+            }
+            let mut names = lock(&self.inner.names);
+            match result {
+                Ok(()) => names.end(&dest, &name),
+                Err(_) => names.forget(&dest, name.id),
+            }
+            drop(names);
+            result?;
+        }
+    }
+
     /// Sends it to a node of each destination and takes the first answer.
-    async fn deliver(&self, start: &Start, what: &'static str) -> Result<Ended, ClientError> {
-        let deadline = Instant::now() + self.inner.timeout;
-        if let [group] = &*start.dest {
-            return self.ask_update(*group, start.clone(), what, deadline).await;
+    async fn deliver(&self, prepared: &Prepared, deadline: Instant) -> Result<Ended, ClientError> {
+        let Prepared { start, what, asked, .. } = prepared;
+        if let [group] = *start.dest {
+            return self.ask_update(group, start.clone(), what, deadline, asked).await;
         }
-        let mut asked = JoinSet::new();
-        for group in &*start.dest {
-            let (client, group, start) = (self.clone(), *group, start.clone());
-            asked.spawn(async move { client.ask_update(group, start, what, deadline).await });
+        first_success(self.ask_groups(start, what, deadline, asked)).await
+    }
+
+    fn ask_groups(
+        &self,
+        start: &Start,
+        what: &'static str,
+        deadline: Instant,
+        asked: &Arc<AtomicUsize>,
+    ) -> JoinSet<Result<Ended, ClientError>> {
+        let mut all = JoinSet::new();
+        for group in start.dest.iter().copied() {
+            let (client, start, asked) = (self.clone(), start.clone(), asked.clone());
+            all.spawn(async move { client.ask_update(group, start, what, deadline, &asked).await });
         }
-        first_success(asked).await
+        all
     }
 
     async fn ask_update(
@@ -309,10 +376,11 @@ impl Client {
         start: Start,
         what: &'static str,
         deadline: Instant,
+        asked: &AtomicUsize,
     ) -> Result<Ended, ClientError> {
         let id = start.id;
         let body = RequestBody::Update { group, start };
-        match self.ask(group, body, what, deadline).await? {
+        match self.ask(group, body, what, deadline, Some(asked)).await? {
             ReplyBody::Updated { id: of, ts, vector, result } if of == id => {
                 Ok(Ended { ts, vector, result })
             }
@@ -344,7 +412,7 @@ impl Client {
         let seen = self.vector();
         let asked = seen.get(group);
         let body = RequestBody::Read { vector: seen, query };
-        match self.ask(group, body, "read", Instant::now() + limit).await? {
+        match self.ask(group, body, "read", Instant::now() + limit, None).await? {
             ReplyBody::Answer { vector, result } => {
                 lock(&self.inner.vector).merge(&vector);
                 Ok((result?, asked))
@@ -390,19 +458,17 @@ impl Client {
         body: RequestBody,
         what: &str,
         deadline: Instant,
+        asked: Option<&AtomicUsize>,
     ) -> Result<ReplyBody, ClientError> {
         let mut patience = self.known().patience;
         let mut anyone_there = false;
         loop {
             let known = self.known();
-            let nodes = lock(&self.inner.routes).candidates(
-                &known.topology,
-                group,
-                std::time::Instant::now(),
-            );
+            let nodes = lock(&self.inner.routes).candidates(&known.topology, group, self.time());
             for node in nodes {
                 let until = deadline.min(Instant::now() + patience);
                 let connection = &known.connections[usize::from(node.0)];
+                asked.inspect(|asked| _ = asked.fetch_add(1, Ordering::Relaxed));
                 match timeout_at(until, connection.call(body.clone())).await {
                     Ok(Ok(ReplyBody::Refused(refusal @ Refusal::Bad(_)))) => {
                         return Err(ClientError::Refused(refusal));
@@ -429,7 +495,7 @@ impl Client {
                         patience = (patience * 3 / 2).min(PATIENCE_MAX.max(known.patience));
                     }
                 }
-                self.note_failure(node);
+                self.note_failure(Service::Group(group), node);
                 if Instant::now() >= deadline {
                     return Err(self.out_of_time(group, what, anyone_there));
                 }
@@ -450,12 +516,24 @@ impl Client {
         }
     }
 
-    pub(crate) fn note_failure(&self, node: NodeId) {
-        lock(&self.inner.routes).failed(node, std::time::Instant::now());
+    fn time(&self) -> Time {
+        let nanos = self.inner.begun.elapsed().as_nanos();
+        Time(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    pub(crate) fn is_avoided(&self, node: NodeId) -> bool {
-        lock(&self.inner.routes).is_avoided(node, std::time::Instant::now())
+    pub(crate) fn note_failure(&self, service: Service, node: NodeId) {
+        lock(&self.inner.routes).failed(service, node, self.time());
+    }
+
+    pub(crate) fn is_avoided(&self, service: Service, node: NodeId) -> bool {
+        lock(&self.inner.routes).is_avoided(service, node, self.time())
+    }
+}
+
+impl Prepared {
+    /// Whether each group was asked at most once for it.
+    fn was_sent_once(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) <= self.start.dest.len()
     }
 }
 
@@ -487,27 +565,6 @@ pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
         ReplyBody::Refused(_) => "Refused",
     };
     ClientError::Protocol(format!("a reply that answers something else: {kind}"))
-}
-
-fn name_of(update: &Update) -> &'static str {
-    match update {
-        Update::Create { .. } => "create",
-        Update::Link { .. } => "link",
-        Update::Unlink { .. } => "unlink",
-        Update::Rmdir { .. } => "rmdir",
-        Update::Rename { .. } => "rename",
-        Update::SetAttributes { .. } => "setattr",
-        Update::Write { .. } => "write",
-        Update::PunchHole { .. } => "punch hole",
-        Update::SetXattr { .. } => "setxattr",
-        Update::RemoveXattr { .. } => "removexattr",
-        Update::Lock { .. } => "lock",
-        Update::Unlock { .. } => "unlock",
-        Update::Forget { .. } => "forget",
-        Update::Renew { .. } => "renew",
-        Update::Expire { .. } => "expire",
-        Update::PlaceDirectory { .. } => "place",
-    }
 }
 
 /// The wall clock.

@@ -6,8 +6,10 @@
 //! waits for anything else.
 
 use bytes::{Buf, BufMut, BytesMut};
+use meridian_core::NodeId;
 use meridian_core::frame;
-use meridian_host::api::{Hello, Reply, ReplyBody, Request, RequestBody, Who};
+use meridian_core::hello::{Answer, Hello};
+use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -60,7 +62,7 @@ struct State {
 #[derive(Debug)]
 pub struct Connection {
     address: String,
-    hello: Hello,
+    hello: Hello<NodeId>,
     delay: Duration,
     next_id: AtomicU64,
     state: tokio::sync::Mutex<State>,
@@ -68,7 +70,7 @@ pub struct Connection {
 
 impl Connection {
     /// To the node that listens at `address`, as far away as `delay`. Opens nothing yet.
-    pub fn new(address: String, hello: Hello, delay: Duration) -> Connection {
+    pub fn new(address: String, hello: Hello<NodeId>, delay: Duration) -> Connection {
         let (next_id, state) = (AtomicU64::new(1), tokio::sync::Mutex::default());
         Connection { address, hello, delay, next_id, state }
     }
@@ -135,12 +137,11 @@ impl Connection {
         bytes.clear();
         loop {
             if let Some(body) = frame::decode(&mut bytes).map_err(|error| error.to_string())? {
-                let hello: Hello =
-                    postcard::from_bytes(&body).map_err(|error| error.to_string())?;
-                if hello.cluster != self.hello.cluster || !matches!(hello.who, Who::Node { .. }) {
-                    return Err("a stranger listens there".into());
-                }
-                return Ok((stream, bytes));
+                return match postcard::from_bytes::<Answer<NodeId>>(&body) {
+                    Ok(Answer::Client) => Ok((stream, bytes)),
+                    Ok(Answer::Refused(why)) => Err(why),
+                    Ok(Answer::Member(_)) | Err(_) => Err("a stranger listens there".into()),
+                };
             }
             if stream.read_buf(&mut bytes).await.map_err(text)? == 0 {
                 return Err("closed before a greeting".into());
@@ -223,11 +224,21 @@ async fn read_all(
         loop {
             loop {
                 match frame::decode(&mut bytes) {
-                    Ok(Some(body)) => match postcard::from_bytes::<Reply>(&body) {
-                        Ok(reply) if delay.is_zero() => hand_over(&waiting, reply),
-                        Ok(reply) => drop(far.send((Instant::now() + delay, reply))),
-                        Err(error) => return format!("a reply that does not decode: {error}"),
-                    },
+                    Ok(Some(body)) => {
+                        let mut rest = &body[..];
+                        while !rest.is_empty() {
+                            let reply;
+                            (reply, rest) = match postcard::take_from_bytes::<Reply>(rest) {
+                                Ok(taken) => taken,
+                                Err(error) => return format!("a bad reply: {error}"),
+                            };
+                            if delay.is_zero() {
+                                hand_over(&waiting, reply);
+                            } else {
+                                drop(far.send((Instant::now() + delay, reply)));
+                            }
+                        }
+                    }
                     Ok(None) => break,
                     Err(error) => return error.to_string(),
                 }

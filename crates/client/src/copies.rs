@@ -1,7 +1,7 @@
 //! Copies of blocks: when a node is gone, others hold what it held.
 //!
-//! A client does this, as all that has to do with where blocks lie. It can be done at any time, and again: blocks never
-//! change, and one that is on enough nodes stays where it is.
+//! A client does this, as all that has to do with where blocks lie. It can be done at any time, and
+//! again: blocks never change, and one that is on enough nodes stays where it is.
 
 use crate::client::{Client, strange};
 use crate::error::ClientError;
@@ -29,11 +29,12 @@ pub struct Copied {
 }
 
 impl Client {
-    /// Copies the blocks of `region` that are on too few of its nodes; what is on `leaving` does not count, as that node is
-    /// to go. Needs memory for the names of all.
+    /// Copies the blocks of `region` that are on too few of its nodes; what is on `leaving` does
+    /// not count, as that node is to go. Needs memory for the names of all.
     ///
     /// # Errors
-    /// If one of the nodes does not tell what it holds: a block that is on it alone would be missed.
+    /// If one of the nodes does not tell what it holds: a block that is on it alone would be
+    /// missed.
     pub async fn restore_copies(
         &self,
         region: RegionId,

@@ -9,8 +9,10 @@ use crate::error::ClientError;
 use bytes::Bytes;
 use meridian_blocks::ring::REPLICAS;
 use meridian_core::{BlockId, GroupId, NodeId, RegionId};
+use meridian_fs::FsError;
 use meridian_fs::types::BLOCK_MAX;
 use meridian_host::api::{Refusal, ReplyBody, RequestBody};
+use meridian_session::routes::Service;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -114,7 +116,8 @@ impl Client {
         deadline: Instant,
     ) -> Result<(), ClientError> {
         let mut untried = self.in_order(region, block);
-        let mut missing = REPLICAS.min(untried.len());
+        let (nodes, replicas, mut full) = (untried.len(), REPLICAS.min(untried.len()), 0);
+        let mut missing = replicas;
         let mut failed = Vec::new();
         let mut under_way = JoinSet::new();
         loop {
@@ -127,9 +130,15 @@ impl Client {
             }
             match timeout_at(deadline, under_way.join_next()).await {
                 Ok(Some(Ok((_, Ok(ReplyBody::Stored))))) => missing -= 1,
+                Ok(Some(Ok((_, Err(ClientError::Refused(Refusal::Disk(_))))))) => {
+                    full += 1;
+                    if nodes - full < replicas {
+                        return Err(FsError::NoSpace.into()); // Whatever the others say.
+                    }
+                }
                 Ok(Some(Ok((node, answer)))) => {
                     tracing::debug!("node {} does not store a block: {answer:?}", node.0);
-                    self.note_failure(node);
+                    self.note_failure(Service::Blocks, node);
                     failed.push(node);
                 }
                 Ok(Some(Err(error))) => return Err(ClientError::Protocol(error.to_string())),
@@ -187,7 +196,7 @@ impl Client {
                     }
                     answer => {
                         tracing::debug!("node {} does not give a block: {answer:?}", node.0);
-                        self.note_failure(*node);
+                        self.note_failure(Service::Blocks, *node);
                     }
                 }
             }
@@ -205,7 +214,7 @@ impl Client {
     /// at the end.
     fn in_order(&self, region: RegionId, block: BlockId) -> Vec<NodeId> {
         let mut nodes = self.known().rings[usize::from(region.0)].placement(block);
-        nodes.sort_by_key(|node| self.is_avoided(*node));
+        nodes.sort_by_key(|node| self.is_avoided(Service::Blocks, *node));
         nodes
     }
 

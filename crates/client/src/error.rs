@@ -1,6 +1,6 @@
 //! Why a call of the client fails, and which errno that is.
 
-use meridian_core::topology::TopologyError;
+use meridian_cluster::topology::TopologyError;
 use meridian_fs::FsError;
 use meridian_host::api::Refusal;
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ pub enum ClientError {
         /// The group, region or node.
         whom: String,
     },
-    /// A node answers that a group which the update is for cannot be reached: nobody can decide it now.
-    /// It may still happen.
+    /// A node answers that a group which the update is for cannot be reached: nobody can decide it
+    /// now. It may still happen.
     #[error("{whom} cannot be reached from the other regions")]
     OutOfReach {
         /// The group.

@@ -4,12 +4,11 @@
 //! | --- | --- |
 //! | [`client`] | updates and reads of the tree: routing, resending, the client's vector |
 //! | [`connection`] | one connection to one node, opened when needed |
-//! | [`routes`] | which node of a group to ask, and which to avoid |
-//! | [`sequences`] | the numbers of a client's messages, and which have not ended |
 //! | [`data`] | blocks: stored on the ring of each region that holds the file |
 //! | [`copies`] | blocks of which a node that is gone had a copy |
 //! | [`cache`] | blocks read or written a moment ago |
 //! | [`dirty`] | bytes written and not yet sent: a plain value |
+//! | `words` | what is said of updates |
 //! | [`files`] | open files, write-back, names: what POSIX needs, without a word of FUSE |
 //!
 //! Invariants:
@@ -26,8 +25,7 @@ pub mod dirty;
 pub mod error;
 pub mod files;
 mod random;
-pub mod routes;
-pub mod sequences;
+mod words;
 
 pub use client::{Client, ClientOptions, Prepared};
 pub use error::{ClientError, ConnectError};

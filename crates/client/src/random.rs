@@ -21,6 +21,11 @@ impl Random {
         Ok(Random(Mutex::new(ChaCha12Rng::from_seed(seed))))
     }
 
+    /// A number.
+    pub(crate) fn number(&self) -> u64 {
+        self.next()
+    }
+
     fn next(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).next_u64()
     }

@@ -12,7 +12,7 @@ pub const MAX_BODY: usize = 4 << 20;
 /// The first two bytes of each frame.
 pub const MAGIC: u16 = 0x4d52;
 /// The version of everything that travels in frames.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// The length of a frame before its body, in bytes.
 pub const HEADER_LEN: usize = 12;
 

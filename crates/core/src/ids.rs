@@ -3,22 +3,38 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A region: a place of the world whose nodes are near each other. An index into [`crate::Topology::regions`].
+/// How many groups there may be: a group's id is in the numbers of its inodes.
+pub const GROUPS_MAX: usize = 2048;
+
+/// A region: a place of the world whose nodes are near each other. An index into the
+/// cluster's list of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RegionId(pub u16);
 
-/// A node: one server process of the operating system. An index into [`crate::Topology::nodes`].
+/// A node: one server process of the operating system. An index into the cluster's
+/// list of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NodeId(pub u16);
 
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
 /// A group: the processes that order commands together, and with it the partition of the tree
-/// that they replicate. An index into [`crate::Topology::groups`]; 0 is [`GroupId::GLOBAL`].
+/// that they replicate. An index into the cluster's list of groups; 0 is [`GroupId::GLOBAL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupId(pub u16);
 
 impl GroupId {
     /// The group whose partition is replicated in every region.
     pub const GLOBAL: GroupId = GroupId(0);
+
+    /// The process of this group on `node`.
+    pub const fn of(self, node: NodeId) -> ProcessId {
+        ProcessId { group: self, node }
+    }
 }
 
 /// A process: the replica of one group on one node.
@@ -57,16 +73,16 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// The final timestamp of a multicast message, the same at all its destinations; 0 is before all. Of two
-/// with the same one, that with the lesser [`MessageId`] is first. Comparable only between messages
-/// that have a destination in common.
+/// The final timestamp of a multicast message, the same at all its destinations; 0 is before all.
+/// Of two with the same one, that with the lesser [`MessageId`] is first. Comparable only between
+/// messages that have a destination in common.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 pub struct Stamp(pub u64);
 
-/// How many messages one process has delivered: 0 before the first. Processes of a group may deliver
-/// messages that commute in different orders, so it names nothing outside of its process.
+/// How many messages one process has delivered: 0 before the first. Processes of a group may
+/// deliver messages that commute in different orders, so it names nothing outside of its process.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]

@@ -1,35 +1,45 @@
 //! What every crate of Meridian shares: identifiers, time, the [`Process`] trait, links
-//! between processes, and the codecs for frames and for log records.
+//! between processes, and the codec for frames.
 //!
 //! Nothing here does IO, reads a clock, starts a thread or draws a random number.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`ids`] | names of regions, nodes, groups, processes, clients and messages |
-//! | [`time`] | points in time and the tokens of timers |
+//! | [`time`] | points in time |
 //! | [`process`] | the trait of all protocols, their events and effects |
+//! | [`compose`] | processes that consist of others |
 //! | [`table`] | a hash table without an order, for the state of processes |
 //! | [`room`] | how much room a list keeps when what was in it has gone |
-//! | [`topology`] | which nodes, regions and groups there are, and `cluster.json` |
+//! | [`mix`](mod@mix) | a hash of a number |
 //! | [`frame`] | how messages travel: length, version, checksum |
-//! | [`log`] | how records lie in a file: length, number, checksums |
+//! | [`hello`] | what is said first on each connection |
 //! | [`link`] | FIFO without loss between two processes, over connections that break |
 #![forbid(unsafe_code)]
 
+pub mod compose;
 pub mod frame;
+pub mod hello;
 pub mod ids;
 pub mod link;
-pub mod log;
+pub mod mix;
 pub mod process;
 pub mod room;
 pub mod table;
 pub mod time;
-pub mod topology;
 
+pub use compose::Embedding;
+pub use hello::Endpoint;
 pub use ids::{
     BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, RegionId, Stamp,
 };
+pub use mix::mix;
 pub use process::{Effect, Event, Outbox, Process};
 pub use table::Table;
-pub use time::{Time, Token};
-pub use topology::Topology;
+pub use time::Time;
+
+/// Whether bugs can be planted to see that the tests find them: in builds with debug assertions.
+///
+/// A constant, so that a release build contains neither the bugs nor the questions whether there is
+/// one.
+pub const PLANTED_BUGS: bool = cfg!(debug_assertions);

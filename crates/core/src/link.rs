@@ -25,8 +25,8 @@
 //! - L1: within a session the peer's owner is given a prefix of what was sent, in order, each once.
 //! - L2: what was sent before a [`LinkEvent::Restarted`] is never given to the peer's owner after
 //!   the one that it gets for the same session.
-//! - L3: what is queued is bounded by [`MAX_QUEUED_BYTES`] and [`MAX_QUEUED`], and without a connection by
-//!   [`MAX_QUEUED_DOWN_BYTES`].
+//! - L3: what is queued is bounded by [`MAX_QUEUED_BYTES`] and [`MAX_QUEUED`], and without a
+//!   connection by [`MAX_QUEUED_DOWN_BYTES`].
 
 use crate::time::Time;
 use bytes::{Bytes, BytesMut};
@@ -36,7 +36,8 @@ use std::time::Duration;
 
 /// The most bytes that wait for an acknowledgement; more, and the link is reset.
 pub const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// The most bytes while there is no connection: who is away for longer than a moment can be brought up otherwise.
+/// The most bytes while there is no connection: who is away for longer than a moment can be brought
+/// up otherwise.
 pub const MAX_QUEUED_DOWN_BYTES: usize = 8 << 20;
 /// The most pieces of messages that wait for an acknowledgement.
 pub const MAX_QUEUED: usize = 100_000;
@@ -365,7 +366,8 @@ impl Link {
             self.start_anew();
             self.reset = false;
         }
-        // An end that does not know our life has nothing of the session, and starts it on our `Open`.
+        // An end that does not know our life has nothing of the session, and starts it on our
+        // `Open`.
         let expected = if known { open.expected } else { 1 };
         if expected < self.first || expected > self.first + self.queue.len() as u64 {
             self.give_up();

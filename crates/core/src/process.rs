@@ -5,15 +5,16 @@
 //! is seen outside only after every record that the same process persisted before it is durable.
 //! The runtime may go on stepping while a flush is under way; it never reorders.
 //!
-//! A process may send to itself as to any peer. It may also count its own vote at once: whatever follows
-//! from that is seen outside only after the record before it.
+//! A process may send to itself as to any peer. It may also count its own vote at once: whatever
+//! follows from that is seen outside only after the record before it.
 //!
 //! Messages between two processes arrive in order and none is lost while neither of them restarts
 //! and the link between them is not reset; after either, both see [`Event::Restarted`].
 
 use crate::room::Room;
-use crate::time::{Time, Token};
+use crate::time::Time;
 use std::fmt::Debug;
+use std::hash::Hash;
 
 /// A deterministic process: equal state, `now` and `event` give equal effects.
 pub trait Process: Sized {
@@ -27,6 +28,9 @@ pub trait Process: Sized {
     type Command: Clone + Debug;
     /// What it tells its owner.
     type Output: Clone + Debug;
+    /// What its timers are for: a variant for each duty, so that none runs another's. A process
+    /// made of others names in it which of them has set the timer.
+    type Timer: Copy + Ord + Debug + Hash;
 
     /// Takes one event and appends to `out` what is to be done, in order.
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>);
@@ -59,7 +63,7 @@ pub enum Event<P: Process> {
     /// The owner asks for this.
     Command(P::Command),
     /// The time of a timer has come.
-    Timer(Token),
+    Timer(P::Timer),
     /// The peer started anew, or the link to it was reset: messages that were under way in either
     /// direction may be lost.
     Restarted(P::Peer),
@@ -90,7 +94,7 @@ pub enum Effect<P: Process> {
         /// When.
         at: Time,
         /// To be given back.
-        token: Token,
+        timer: P::Timer,
     },
 }
 
@@ -133,8 +137,8 @@ impl<P: Process> Outbox<P> {
     }
 
     /// Asks for [`Effect::Timer`].
-    pub fn timer(&mut self, at: Time, token: Token) {
-        self.effects.push(Effect::Timer { at, token });
+    pub fn timer(&mut self, at: Time, timer: P::Timer) {
+        self.effects.push(Effect::Timer { at, timer });
     }
 
     /// Takes the effects, in order; the outbox can be used again.
@@ -146,5 +150,11 @@ impl<P: Process> Outbox<P> {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.effects.is_empty()
+    }
+}
+
+impl<P: Process> Extend<Effect<P>> for Outbox<P> {
+    fn extend<T: IntoIterator<Item = Effect<P>>>(&mut self, effects: T) {
+        self.effects.extend(effects);
     }
 }

@@ -1,6 +1,7 @@
 //! Room that lists keep when what was in them has gone.
 //!
-//! A list that was long once, as after a failure when all that had waited came at once, would keep its room for ever.
+//! A list that was long once, as after a failure when all that had waited came at once, would keep
+//! its room for ever.
 
 use std::collections::VecDeque;
 
@@ -9,8 +10,9 @@ pub const SPARE: usize = 8192;
 
 /// A list that gives back room.
 pub trait Room {
-    /// Gives back half of its room if less than a quarter is used: by halves, so a list that is long again and again is
-    /// not made anew each time. For how many there is room then, if something was given back.
+    /// Gives back half of its room if less than a quarter is used: by halves, so a list that is
+    /// long again and again is not made anew each time. For how many there is room then, if
+    /// something was given back.
     fn give_back(&mut self) -> Option<usize>;
 }
 

@@ -1,8 +1,8 @@
 //! A hash table whose order nobody sees and nothing depends on.
 //!
-//! For the state of processes: with a fixed hasher, so equal on all machines; and `Hash`, so that whole
-//! processes can be compared. There is no iteration: a walk in an order that is no one's choice does
-//! not belong into a protocol.
+//! For the state of processes: with a fixed hasher, so equal on all machines; and `Hash`, so that
+//! whole processes can be compared. There is no iteration: a walk in an order that is no one's
+//! choice does not belong into a protocol.
 
 use serde::{Deserialize, Serialize};
 use std::collections::hash_map::Entry;

@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 use std::ops::Add;
 use std::time::Duration;
 
-/// A point in time: nanoseconds since some start of the process's own. It never goes back.
-/// Points of different nodes cannot be compared.
+/// A point in time, in nanoseconds. It never goes back.
+///
+/// A server gives its processes the time of day, so those of different nodes agree as well as the
+/// clocks of their machines. No decision may depend on that.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -24,7 +26,3 @@ impl Add<Duration> for Time {
         Time(self.0.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
-
-/// What a timer is for; chosen by the process that sets it, given back when it fires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Token(pub u64);

@@ -62,6 +62,9 @@ pub enum FsError {
     /// `ESTALE`: the inode is gone, though it is still open somewhere.
     #[error("stale file handle")]
     Gone,
+    /// `EIO`: its client gave the update up before it came, or is forgotten: it may be a repeat. Nothing was done now.
+    #[error("the client's session has expired")]
+    Expired,
     /// Something is not where the client believed: it looks again and repeats. Never shown to a
     /// program.
     #[error("the tree has changed: look again")]
@@ -78,6 +81,7 @@ impl FsError {
         match self {
             FsError::NotPermitted => 1,
             FsError::NotFound => 2,
+            FsError::Expired => 5,
             FsError::WouldBlock => 11,
             FsError::Busy => 16,
             FsError::Exists => 17,

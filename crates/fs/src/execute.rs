@@ -30,6 +30,17 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             set_attributes(tree, inode, &changes, moment.time)
         }
         Update::Write { inode, at, pieces } => write(tree, inode, at, &pieces, moment.time),
+        Update::Merge { inode, offset, run, block } => {
+            change_inode(tree, inode, |file| file_of(file)?.merge(offset, &run, block))
+        }
+        Update::Extend { inode, size } => change_inode(tree, inode, |file| {
+            let extents = file_of(file)?;
+            if extents.size() < size {
+                extents.resize(size)?;
+                file.touch(moment.time);
+            }
+            Ok(())
+        }),
         Update::PunchHole { inode, offset, len } => {
             offset.checked_add(len).ok_or(FsError::TooLarge)?;
             if len == 0 {
@@ -185,10 +196,12 @@ fn write(
             WriteAt::End => file.size(),
         };
         file.write(offset, pieces)?;
+        let end = pieces.last().map(|last| offset + last.offset + u64::from(last.extent.len));
+        let merge_from = end.and_then(|end| file.short_run(end));
         if !pieces.is_empty() {
             inode.touch(time);
         }
-        Ok(Done::Written { offset, attributes: inode.attributes(place) })
+        Ok(Done::Written { offset, attributes: inode.attributes(place), merge_from })
     })
 }
 

@@ -1,5 +1,10 @@
 //! The contents of a file: extents by their offset, holes between them.
 //!
+//! Each extent takes some 100 bytes of each replica's memory. A file that grows by small pieces, as
+//! a log does, would be nothing but tiny extents; so whoever writes is told when many short ones lie
+//! behind each other, and merges them ([`Extents::merge`]). Extents are merged with those of their
+//! own class of length, so that each byte is stored once more per class and not once per write.
+//!
 //! Invariants:
 //! - E1: extents do not overlap, none is empty, none reaches past the length of the file.
 //! - E2: no two inline extents touch: they would be one.
@@ -7,10 +12,19 @@
 
 use crate::FsError;
 use crate::operation::Piece;
-use crate::types::{BLOCK_MAX, Data, Extent, FILE_MAX, INLINE_MAX};
+use crate::types::{BLOCK_MAX, Data, EXTENTS_MAX, Extent, FILE_MAX, INLINE_MAX};
 use bytes::{Bytes, BytesMut};
 use imbl::OrdMap;
+use meridian_core::BlockId;
 use serde::{Deserialize, Serialize};
+
+/// Blocks of fewer bytes are merged.
+const SHORT: u32 = 16 << 10;
+/// So many of one class of length are merged into one block: with the shorter ones after them they
+/// always fit.
+const MERGE_MIN: usize = 32;
+/// A class reaches from a length to 32 times that.
+const CLASS_BITS: u32 = 5;
 
 /// The contents of a file.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -65,16 +79,66 @@ impl Extents {
         self.remove(offset, offset.saturating_add(len));
     }
 
-    /// What lies in `len` bytes from `offset`, in order and cut to the range.
-    pub fn range(&self, offset: u64, len: u64) -> Vec<(u64, Extent)> {
+    /// What lies in `len` bytes from `offset`, in order and cut to the range, and up to where that is
+    /// all: there may be more than one answer may tell.
+    pub fn range(&self, offset: u64, len: u64) -> (Vec<(u64, Extent)>, u64) {
         let end = offset.saturating_add(len);
         let mut found = Vec::new();
         for (at, extent) in self.overlapping(offset, end) {
             let from = offset.max(at);
+            if found.len() >= EXTENTS_MAX {
+                return (found, from);
+            }
             let to = end.min(at + u64::from(extent.len));
             found.push((from, slice(extent, from - at, to - from)));
         }
-        found
+        (found, end)
+    }
+
+    /// From where on the short blocks that lie behind each other up to `end` should be merged: at
+    /// least [`MERGE_MIN`] of one class of length, with all shorter ones after them.
+    pub fn short_run(&self, end: u64) -> Option<u64> {
+        let (mut from, mut class, mut count, mut bytes) = (end, 0, 0, 0);
+        while count < MERGE_MIN && from > 0 {
+            let (at, extent) = self.by_offset.get_prev(&(from - 1))?;
+            let is_block = matches!(extent.data, Data::Block { .. });
+            bytes += u64::from(extent.len);
+            let touches = at + u64::from(extent.len) == from;
+            if !is_block || !touches || extent.len >= SHORT || bytes > BLOCK_MAX as u64 {
+                return None;
+            }
+            let of = extent.len.ilog2() / CLASS_BITS;
+            if of > class {
+                (class, count) = (of, 0);
+            }
+            (from, count) = (*at, count + 1);
+        }
+        (count >= MERGE_MIN).then_some(from)
+    }
+
+    /// The extents of `run`, which lie behind each other from `offset` on, become one, of `block`.
+    pub fn merge(&mut self, offset: u64, run: &[Extent], block: BlockId) -> Result<(), FsError> {
+        let len: u64 = run.iter().map(|extent| u64::from(extent.len)).sum();
+        let in_blocks = run.iter().all(|extent| matches!(extent.data, Data::Block { .. }));
+        if len == 0 || len > BLOCK_MAX as u64 || !in_blocks {
+            return Err(FsError::Invalid);
+        }
+        let end = offset.checked_add(len).ok_or(FsError::TooLarge)?;
+        let mut at = offset;
+        let mut expected = run.iter().map(|extent| {
+            let from = at;
+            at += u64::from(extent.len);
+            (from, extent)
+        });
+        let mut found = self.overlapping(offset, end);
+        if !expected.all(|wanted| found.next() == Some(wanted)) {
+            return Err(FsError::Stale);
+        }
+        drop(found);
+        self.remove(offset, end);
+        let len = u32::try_from(len).expect("at most a block");
+        self.put(offset, Extent { len, data: Data::Block { block, start: 0 } });
+        Ok(())
     }
 
     /// All extents, in order.
@@ -224,7 +288,6 @@ fn check_pieces(start: u64, pieces: &[Piece]) -> Result<(), FsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meridian_core::BlockId;
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
 
@@ -326,14 +389,14 @@ mod tests {
                 }
                 file.check_invariants();
                 prop_assert_eq!(file.size(), model.len() as u64);
-                prop_assert_eq!(&bytes_of(&file.range(0, u64::MAX), 0, file.size()), &model);
+                prop_assert_eq!(&bytes_of(&file.range(0, u64::MAX).0, 0, file.size()), &model);
             }
             let end = (from + len).min(model.len() as u64).max(from);
             let mut expected = vec![0; usize::try_from(end - from).unwrap()];
             if from < model.len() as u64 {
                 expected.copy_from_slice(&model[usize::try_from(from).unwrap()..usize::try_from(end).unwrap()]);
             }
-            prop_assert_eq!(bytes_of(&file.range(from, len), from, end), expected);
+            prop_assert_eq!(bytes_of(&file.range(from, len).0, from, end), expected);
         }
     }
 
@@ -358,6 +421,82 @@ mod tests {
         let part = |len, start| Extent { len, data: Data::Block { block, start } };
         assert_eq!(all, [(100, part(200, 50)), (400, part(700, 350))]);
         assert_eq!((file.size(), file.stored()), (1100, 900));
+    }
+
+    fn block(number: u128, len: u32) -> Extent {
+        Extent { len, data: Data::Block { block: BlockId(number), start: 0 } }
+    }
+
+    /// Appends pieces of `len` bytes and merges as the client does: how many extents there were at
+    /// most, and how many bytes were stored again.
+    fn append(file: &mut Extents, count: u64, len: u32) -> (usize, u64) {
+        let (mut most, mut again) = (0, 0);
+        for number in 0..count {
+            let extent = block(u128::from(number), len);
+            file.write(file.size(), &[Piece { offset: 0, extent }]).unwrap();
+            if let Some(from) = file.short_run(file.size()) {
+                let run = file.range(from, file.size() - from).0;
+                let run: Vec<_> = run.into_iter().map(|(_, extent)| extent).collect();
+                file.merge(from, &run, BlockId(u128::from(count + number))).unwrap();
+                again += file.size() - from;
+            }
+            most = most.max(file.iter().count());
+            file.check_invariants();
+        }
+        (most, again)
+    }
+
+    #[test]
+    fn a_log_of_short_lines_has_few_extents() {
+        for len in [3, 100, 5000] {
+            let mut file = Extents::default();
+            let (most, again) = append(&mut file, 20_000, len);
+            let size = 20_000 * u64::from(len);
+            assert_eq!((file.size(), file.stored()), (size, size));
+            let long = size / u64::from(SHORT);
+            assert!(most as u64 <= long + 3 * MERGE_MIN as u64, "{most} extents of {len} bytes");
+            assert!(again <= 4 * size, "{again} bytes were stored again of {size}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_merged_only_as_it_was_seen() {
+        let mut file = Extents::default();
+        for number in 0..40 {
+            let piece = Piece { offset: 0, extent: block(number, 10) };
+            file.write(file.size(), &[piece]).unwrap();
+        }
+        let run: Vec<_> = (0..40).map(|number| block(number, 10)).collect();
+        let mut other = run.clone();
+        other[7] = block(99, 10);
+        let before = file.clone();
+        assert_eq!(file.merge(0, &other, BlockId(7)), Err(FsError::Stale));
+        assert_eq!(file.merge(10, &run, BlockId(7)), Err(FsError::Stale));
+        assert_eq!(file.merge(0, &[], BlockId(7)), Err(FsError::Invalid));
+        assert_eq!(file.merge(0, &[block(1, u32::MAX)], BlockId(7)), Err(FsError::Invalid));
+        assert_eq!(file, before);
+        file.merge(0, &run, BlockId(7)).unwrap();
+        assert_eq!(file.iter().collect::<Vec<_>>(), [(0, &block(7, 400))]);
+        assert_eq!(file.size(), 400);
+    }
+
+    #[test]
+    fn an_answer_tells_of_some_extents_and_up_to_where() {
+        let mut file = Extents::default();
+        let count = 2 * EXTENTS_MAX as u64 + 5;
+        for number in 0..count {
+            let piece = Piece { offset: 0, extent: block(u128::from(number), 3) };
+            file.write(3 * number, &[piece]).unwrap();
+        }
+        let (mut at, mut all) = (1, Vec::new());
+        while at < 3 * count {
+            let (found, end) = file.range(at, 3 * count - at);
+            assert!(end > at && found.len() <= EXTENTS_MAX);
+            all.extend(found);
+            at = end;
+        }
+        assert_eq!(all.len() as u64, count);
+        assert!(all.windows(2).all(|two| two[0].0 + u64::from(two[0].1.len) == two[1].0));
     }
 
     #[test]

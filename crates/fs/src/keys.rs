@@ -16,11 +16,16 @@
 //! - **Sums and maxima**: bytes stored, the count and the hash of what was decided, the vector.
 //! - What is told of a client's earlier messages (`low`, in `host`) is a maximum, too.
 //!
+//! Reads wait for keys, too, and for as few as their answer needs. So what changes a directory's
+//! entries has, beside the directory's inode, the *name* that it changes; and what makes, removes,
+//! places or changes an inode itself has its *node*. Whoever looks a name up needs that name and the
+//! directory's node: an undecided update of another name does not hold it up.
+//!
 //! The limit of locks is one per inode, so that no client's locks need to be counted together.
 
 use crate::operation::{Query, Update};
-use crate::types::{Ino, Place};
-use meridian_core::{ClientId, GroupId, MessageId};
+use crate::types::{Ino, Name, Place};
+use meridian_core::{ClientId, GroupId, MessageId, mix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -31,17 +36,31 @@ pub(crate) enum Key {
     Inode(Ino),
     /// The lease of a client.
     Client(ClientId),
+    /// What a name in a directory leads to; the name as its hash.
+    Name(Ino, u64),
+    /// That an inode is here, and what only an update of the inode itself changes: not what changes
+    /// with a directory's entries.
+    Node(Ino),
 }
 
 impl Key {
     /// Its name among the keys of all partitions: an inode's number is the same in all. The uppermost
-    /// bit tells clients from inodes ([`meridian_core::topology::GROUPS_MAX`]). A collision would only
-    /// make messages wait for each other.
+    /// bit tells the others from inodes ([`meridian_cluster::topology::GROUPS_MAX`]). A collision would
+    /// only make messages wait for each other.
     fn number(self, partition: GroupId) -> u64 {
         match self {
             Key::Inode(ino) => ino.0,
             Key::Client(client) => mix(client.0 ^ u64::from(partition.0) << 48) | 1 << 63,
+            Key::Name(directory, name) => mix(mix(directory.0) ^ name) | 1 << 63,
+            Key::Node(ino) => mix(!ino.0) | 1 << 63,
         }
+    }
+
+    /// The key of `name` in `directory`.
+    fn name(directory: Ino, name: &Name) -> Key {
+        // FNV-1a of 64 bits.
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        Key::Name(directory, name.iter().fold(0xcbf2_9ce4_8422_2325, step))
     }
 }
 
@@ -54,25 +73,54 @@ pub(crate) fn keys_in(update: &Update, id: MessageId, partition: GroupId) -> BTr
 /// Each key, and in which partition.
 fn all_keys(update: &Update, id: MessageId) -> Vec<(GroupId, Key)> {
     let mut places: Vec<Place> = Vec::new();
+    let mut names: Vec<(Place, &Name)> = Vec::new();
+    let mut nodes: Vec<Place> = Vec::new();
     let mut client = None;
     match update {
-        Update::Create { parent, .. } => {
-            let made = Ino::made(parent.partition, id);
-            places.extend([*parent, Place { ino: made, ..*parent }]);
+        Update::Create { parent, name, .. } => {
+            let made = Place { ino: Ino::made(parent.partition, id), ..*parent };
+            places.extend([*parent, made]);
+            names.push((*parent, name));
+            nodes.push(made);
         }
-        Update::Link { target, parent, .. } => places.extend([*target, *parent]),
-        Update::Unlink { parent, child, keep_for, .. } => {
+        Update::Link { target, parent, name } => {
+            places.extend([*target, *parent]);
+            names.push((*parent, name));
+        }
+        Update::Unlink { parent, name, child, keep_for } => {
             places.extend([*parent, *child]);
+            names.push((*parent, name));
             client = keep_for.map(|client| (child.partition, client));
         }
-        Update::Rmdir { parent, child, .. } => places.extend([*parent, *child]),
-        Update::Rename { from, to, moved, replaced, ancestors, keep_for, .. } => {
+        Update::Rmdir { parent, name, child } => {
+            places.extend([*parent, *child]);
+            names.push((*parent, name));
+            nodes.push(*child);
+        }
+        Update::Rename {
+            from,
+            from_name,
+            to,
+            to_name,
+            moved,
+            replaced,
+            ancestors,
+            keep_for,
+            ..
+        } => {
             places.extend([*from, *to, *moved]);
             places.extend(ancestors.iter().chain(replaced));
+            names.extend([(*from, from_name), (*to, to_name)]);
+            nodes.extend(replaced);
             client = replaced.zip(*keep_for).map(|(place, client)| (place.partition, client));
         }
-        Update::SetAttributes { inode, .. }
-        | Update::Write { inode, .. }
+        Update::SetAttributes { inode, .. } => {
+            places.push(*inode);
+            nodes.push(*inode);
+        }
+        Update::Write { inode, .. }
+        | Update::Merge { inode, .. }
+        | Update::Extend { inode, .. }
         | Update::PunchHole { inode, .. }
         | Update::SetXattr { inode, .. }
         | Update::RemoveXattr { inode, .. }
@@ -87,12 +135,18 @@ fn all_keys(update: &Update, id: MessageId) -> Vec<(GroupId, Key)> {
             places.extend(inodes.iter().map(|ino| Place { ino: *ino, partition: *partition }));
             client = Some((*partition, *of));
         }
-        Update::PlaceDirectory { parent, child, to, .. } => {
-            places.extend([*parent, *child, Place { ino: child.ino, partition: *to }]);
+        Update::PlaceDirectory { parent, name, child, to } => {
+            let moved = [*child, Place { ino: child.ino, partition: *to }];
+            places.extend([*parent, moved[0], moved[1]]);
+            names.push((*parent, name));
+            nodes.extend(moved);
         }
     }
     let inodes = places.into_iter().map(|place| (place.partition, Key::Inode(place.ino)));
-    inodes.chain(client.map(|(partition, of)| (partition, Key::Client(of)))).collect()
+    let names = names.into_iter().map(|(of, name)| (of.partition, Key::name(of.ino, name)));
+    let nodes = nodes.into_iter().map(|place| (place.partition, Key::Node(place.ino)));
+    let client = client.map(|(partition, of)| (partition, Key::Client(of)));
+    inodes.chain(names).chain(nodes).chain(client).collect()
 }
 
 /// The names of these keys of `partition`.
@@ -124,17 +178,50 @@ impl Query {
         }
     }
 
-    /// What an update has in [`Update::keys`] that may change the answer; of names and listings only
-    /// the directory's. [`Query::Totals`] has none: it counts what is applied at the replica asked.
-    pub fn keys(&self) -> impl Iterator<Item = u64> {
-        self.inode().map(Ino::key).into_iter()
+    /// What an update has that may change the answer; of names and listings only the directory's.
+    /// [`Query::Totals`] has none: it counts what is applied at the replica asked.
+    pub(crate) fn needs(&self) -> Vec<Key> {
+        match self {
+            Query::Lookup { parent, name } if !matches!(&name[..], b"." | b"..") => {
+                vec![Key::name(parent.ino, name), Key::Node(parent.ino)]
+            }
+            // The directory above changes with the inode.
+            Query::Lookup { .. }
+            | Query::Attributes { .. }
+            | Query::Directory { .. }
+            | Query::Symlink { .. }
+            | Query::Contents { .. }
+            | Query::Xattr { .. }
+            | Query::Xattrs { .. }
+            | Query::LockInTheWay { .. }
+            | Query::Totals { .. } => self.inode().map(Key::Inode).into_iter().collect(),
+        }
     }
-}
 
-/// Spreads the bits of a number: the finalizer of SplitMix64, a bijection.
-pub(crate) fn mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    /// What an answer needs at least that shows who may use a directory: without it none is given,
+    /// with it all but times and counts of the directory is certain.
+    pub(crate) fn needs_at_least(&self) -> Option<Key> {
+        match self {
+            Query::Attributes { inode } => Some(Key::Node(inode.ino)),
+            Query::Lookup { .. }
+            | Query::Directory { .. }
+            | Query::Symlink { .. }
+            | Query::Contents { .. }
+            | Query::Xattr { .. }
+            | Query::Xattrs { .. }
+            | Query::LockInTheWay { .. }
+            | Query::Totals { .. } => None,
+        }
+    }
+
+    /// What an update has in [`Update::keys`] that may change the answer: see [`crate::keys`].
+    pub fn keys(&self) -> Vec<u64> {
+        self.needs().into_iter().map(|key| key.number(self.partition())).collect()
+    }
+
+    /// The one key without which attributes of a directory are never shown; `None` for other
+    /// queries. Times and counts of the directory may lack an update that is not decided.
+    pub fn least_key(&self) -> Option<u64> {
+        self.needs_at_least().map(|key| key.number(self.partition()))
+    }
 }

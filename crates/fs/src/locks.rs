@@ -84,7 +84,8 @@ impl Locks {
         }
         let (start, end) = if family == LockFamily::Flock { (0, u64::MAX) } else { (start, end) };
         let mut after = self.clone();
-        // Locks of one owner do not overlap: of those that start before, only the last can reach in.
+        // Locks of one owner do not overlap: of those that start before, only the last can reach
+        // in.
         let key = |start| (family, owner, start);
         let before = self.held.range(key(0)..key(start)).next_back();
         let within = self.held.range(key(start)..=key(end));

@@ -178,6 +178,24 @@ pub enum Update {
         /// What.
         pieces: Vec<Piece>,
     },
+    /// A run of short blocks becomes one block of the same bytes, unless the file has changed there.
+    Merge {
+        /// The file.
+        inode: Place,
+        /// Where the run begins.
+        offset: u64,
+        /// The extents of the run, one behind the other, none of them inline.
+        run: Vec<Extent>,
+        /// A block of all their bytes, which is stored already.
+        block: BlockId,
+    },
+    /// `fallocate`: the file is at least so long afterwards, with a hole at its end if it was not.
+    Extend {
+        /// The file.
+        inode: Place,
+        /// So many bytes at least.
+        size: u64,
+    },
     /// `fallocate(FALLOC_FL_PUNCH_HOLE)`: a range becomes a hole; the length stays.
     PunchHole {
         /// The file.
@@ -288,6 +306,8 @@ impl Update {
             }
             Update::SetAttributes { inode, .. }
             | Update::Write { inode, .. }
+            | Update::Merge { inode, .. }
+            | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. }
             | Update::SetXattr { inode, .. }
             | Update::RemoveXattr { inode, .. }
@@ -320,6 +340,9 @@ pub enum Done {
         offset: u64,
         /// After it.
         attributes: Attributes,
+        /// So many short blocks end where the write ends that one block should take their place,
+        /// from this byte on: see [`Update::Merge`].
+        merge_from: Option<u64>,
     },
 }
 
@@ -431,8 +454,11 @@ pub enum Answer {
     Contents {
         /// The file's attributes: its length above all.
         attributes: Attributes,
-        /// Offset in the file and extent, in order, cut to the range that was asked for.
+        /// Offset in the file and extent, in order, cut to the range that was asked for; at most
+        /// [`crate::types::EXTENTS_MAX`].
         extents: Vec<(u64, Extent)>,
+        /// Up to here the answer tells all; what comes after must be asked for again.
+        end: u64,
     },
     /// To [`Query::Xattrs`].
     Names(Vec<Name>),

@@ -21,7 +21,7 @@ use crate::FsError;
 use crate::apply::{Moment, apply};
 use crate::execute::execute;
 use crate::inode::Inode;
-use crate::keys::{Key, keys_in, mix, numbers};
+use crate::keys::{Key, keys_in, numbers};
 use crate::operation::{Answer, Done, Operation, Query, Update};
 use crate::pending::{Pending, Waiting};
 use crate::read::read;
@@ -30,7 +30,7 @@ use crate::types::{Entry, Ino, Kind, Place, Rank, Timestamp, Vector};
 use crate::vote::{Vote, conclude, prepare};
 use bytes::Bytes;
 use imbl::OrdMap;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp, Topology};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp, mix};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -77,20 +77,20 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The state before the first message: the top directory of the partition. That of `global` is
-    /// the root, which has an entry for each region.
-    pub fn new(topology: &Topology, group: GroupId) -> Partition {
+    /// The state of `group` before the first message: the top directory of the partition. That of
+    /// `global` is the root, which has an entry for each of `regions`: its group and its name.
+    pub fn new<'a>(
+        group: GroupId,
+        regions: impl IntoIterator<Item = (GroupId, &'a str)>,
+    ) -> Partition {
         let mut tree = Tree::new(group);
         let mode = if group == GroupId::GLOBAL { 0o755 } else { 0o777 };
         let top = Ino::top(group);
         tree.insert(top, Inode::directory(Place::ROOT, mode, Timestamp::default()));
         if group == GroupId::GLOBAL {
-            for (region, id) in topology.group_ids().map(|id| (topology.group(id), id)) {
-                if region.region.is_none() {
-                    continue;
-                }
+            for (id, name) in regions {
                 let place = Place { ino: Ino::top(id), partition: id };
-                let name = Bytes::copy_from_slice(region.name.as_bytes());
+                let name = Bytes::copy_from_slice(name.as_bytes());
                 tree.change_directory(top, |directory, nlink| {
                     directory.set(nlink, name, Entry { place, kind: Kind::Directory });
                 });
@@ -149,6 +149,23 @@ impl Partition {
         self.finish((ts, id), &BTreeSet::new(), Err(FsError::Invalid), out);
     }
 
+    /// A message was delivered that must not take effect, as its client gave it up before: this partition votes no.
+    pub fn refuse(&mut self, id: MessageId, ts: Stamp, update: &Update, out: &mut Vec<Effect>) {
+        self.delivered = Position(self.delivered.0 + 1);
+        self.pending.take_early(id);
+        let mut others = update.partitions();
+        others.remove(&self.tree.group);
+        for other in &others {
+            self.vector.raise(*other, ts);
+        }
+        if !others.is_empty() {
+            let vote = Vote { result: Err(FsError::Expired) };
+            self.own_votes.insert(id, vote.clone());
+            out.push(Effect::Vote { to: others.into_iter().collect(), id, vote });
+        }
+        self.finish((ts, id), &BTreeSet::new(), Err(FsError::Expired), out);
+    }
+
     /// The partition `from` voted on the message `id`, which may not be delivered here yet. What was
     /// heard before is ignored. The message must not be decided here already.
     pub fn vote(&mut self, id: MessageId, from: GroupId, vote: Vote, out: &mut Vec<Effect>) {
@@ -182,7 +199,25 @@ impl Partition {
 
     /// Whether all messages with timestamps up to `ts` that were delivered and touch `ino` are decided.
     pub fn is_settled(&self, ino: Ino, ts: Stamp) -> bool {
-        self.pending.first(Key::Inode(ino)).is_none_or(|(first, _)| first > ts)
+        self.is_free(Key::Inode(ino), ts)
+    }
+
+    /// Whether all messages with timestamps up to `ts` that were delivered and may change the answer
+    /// to `query` are decided.
+    pub fn can_answer(&self, query: &Query, ts: Stamp) -> bool {
+        query.needs().into_iter().all(|key| self.is_free(key, ts))
+    }
+
+    /// Whether `query` asks for attributes of a directory which is here, and all such messages are
+    /// decided but those that only change its entries, and so its times and counts.
+    pub fn can_answer_in_part(&self, query: &Query, ts: Stamp) -> bool {
+        let here = query.inode().and_then(|ino| self.tree.get(ino));
+        here.is_some_and(|inode| inode.as_directory().is_some())
+            && query.needs_at_least().is_some_and(|key| self.is_free(key, ts))
+    }
+
+    fn is_free(&self, key: Key, ts: Stamp) -> bool {
+        self.pending.first(key).is_none_or(|(first, _)| first > ts)
     }
 
     /// This partition's vote on a message, from when it was cast until [`Partition::forget_vote`].
@@ -311,7 +346,11 @@ impl Partition {
             // The timestamp is the same there. Also for a refusal: it tells of that state.
             self.vector.raise(*other, rank.0);
         }
-        let results = votes.iter().map(|(from, vote)| (*from, &vote.result)).collect();
+        let results: BTreeMap<_, _> =
+            votes.iter().map(|(from, vote)| (*from, &vote.result)).collect();
+        if results.values().any(|result| matches!(result, Err(FsError::Expired))) {
+            return Err(FsError::Expired); // Whoever voted so has refused it already.
+        }
         let conclusion = conclude(&update, &results)?;
         let done = apply(&mut self.tree, &update, conclusion, Moment { rank, time });
         self.merge(&vector);
@@ -368,6 +407,8 @@ fn names_several(update: &Update) -> bool {
         Update::Create { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }
+        | Update::Merge { .. }
+        | Update::Extend { .. }
         | Update::PunchHole { .. }
         | Update::SetXattr { .. }
         | Update::RemoveXattr { .. }

@@ -25,10 +25,11 @@ pub(crate) fn read(tree: &Tree, query: &Query) -> Result<Answer, FsError> {
         Query::Contents { inode, offset, len } => {
             let file: &Inode = tree.inode(*inode)?;
             match &file.content {
-                Content::File(extents) => Ok(Answer::Contents {
-                    attributes: file.attributes(*inode),
-                    extents: extents.range(*offset, *len),
-                }),
+                Content::File(extents) => {
+                    let attributes = file.attributes(*inode);
+                    let (extents, end) = extents.range(*offset, *len);
+                    Ok(Answer::Contents { attributes, extents, end })
+                }
                 Content::Directory(_) => Err(FsError::IsDirectory),
                 Content::Symlink(_) | Content::Nothing => Err(FsError::Invalid),
             }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub(crate) struct Tree {
     pub group: GroupId,
     inodes: OrdMap<Ino, Arc<Inode>>,
-    /// Where directories went that were placed elsewhere. Never cut down: which were forgotten would
-    /// depend on when votes came; a person places few directories.
+    /// Where directories went that were placed elsewhere. Never cut down: which were forgotten
+    /// would depend on when votes came; a person places few directories.
     moved: OrdMap<Ino, GroupId>,
     pub leases: Leases,
     /// The bytes stored in all files.

@@ -1,8 +1,7 @@
 //! What the tree is made of: inodes, entries, attributes, extents. Plain values.
 
-use crate::keys::mix;
 use bytes::Bytes;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp, mix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -20,6 +19,8 @@ pub const FILE_MAX: u64 = i64::MAX as u64;
 pub const INLINE_MAX: usize = 16 << 10;
 /// The longest block, in bytes.
 pub const BLOCK_MAX: usize = 1 << 20;
+/// How many extents one answer tells of at most: some hundred KiB, far below what a frame holds.
+pub const EXTENTS_MAX: usize = 8192;
 /// The longest extended attribute, in bytes, and the most that one inode may have in all.
 pub const XATTR_MAX: usize = 64 << 10;
 /// Hard links of one inode.
@@ -137,7 +138,8 @@ pub struct Attributes {
     pub size: u64,
     /// Bytes that are stored (a hole has none).
     pub stored: u64,
-    /// Last read, by relatime.
+    /// As a program last set it, at first when the inode was made. Reading does not change it: that
+    /// would be an ordered update for each read.
     pub atime: Timestamp,
     /// Last change of the contents.
     pub mtime: Timestamp,

@@ -108,6 +108,8 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
         Update::Create { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }
+        | Update::Merge { .. }
+        | Update::Extend { .. }
         | Update::PunchHole { .. }
         | Update::SetXattr { .. }
         | Update::RemoveXattr { .. }

@@ -13,7 +13,8 @@ use meridian_core::{ClientId, GroupId, MessageId, Stamp};
 use meridian_fs::operation::{Changes, Piece, RenameMode, WriteAt, XattrMode};
 use meridian_fs::types::{Data, Lock, LockFamily, LockOwner};
 use meridian_fs::{
-    Done, Extent, FsError, Ino, Kind, Operation, Partition, Place, Timestamp, Update, Vector,
+    Answer, Done, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query, Timestamp,
+    Update, Vector,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -346,6 +347,87 @@ fn a_key_that_is_forgotten_is_noticed() {
     for (what, mix, keys) in bugs {
         let noticed = (0..60).find(|seed| {
             let run = || assert_independent_with(3_000 + seed, 150, mix, keys);
+            std::panic::catch_unwind(run).is_err()
+        });
+        assert!(noticed.is_some(), "nobody noticed without {what}");
+    }
+}
+
+/// What a name leads to, or who may enter a directory, as far as its answer tells of that.
+fn told(world: &World, query: &Query) -> String {
+    match world.read(query) {
+        Ok(Answer::Entry { entry, .. }) => format!("{entry:?}"),
+        Ok(Answer::Attributes(of)) if of.kind == Kind::Directory => {
+            format!("{:?} {:o} {} {}", of.place, of.mode, of.uid, of.gid)
+        }
+        Ok(Answer::Attributes(_)) => "no directory".into(),
+        Ok(other) => format!("{other:?}"),
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+/// What a read waits for.
+type Needs = fn(&Query) -> Vec<u64>;
+
+/// Panics if an update changes the answer to a query that needs none of its keys.
+fn assert_needs(seed: u64, mix: Mix, needs: Needs) {
+    let (mut rng, mut world) = (Rng(seed), World::new(3));
+    let mut directories = BTreeSet::from([Place::ROOT]);
+    for _ in 0..100 {
+        let update = random_update(&world.view(), &mut rng, mix);
+        let found = world.entries().into_iter();
+        directories
+            .extend(found.filter(|entry| entry.3 == Kind::Directory).map(|(_, _, place, _)| place));
+        let id = world.next_id();
+        if let Update::Create { parent, node, .. } = &update
+            && node.kind == Kind::Directory
+        {
+            directories.insert(Place { ino: Ino::made(parent.partition, id), ..*parent });
+        }
+        let queries: Vec<_> = directories
+            .iter()
+            .flat_map(|at| {
+                let names = NAMES.iter().chain(&[".."]);
+                let look = |text: &&str| Query::Lookup { parent: *at, name: name(text) };
+                names.map(look).chain([Query::Attributes { inode: *at }]).collect::<Vec<_>>()
+            })
+            .collect();
+        let before: Vec<_> = queries.iter().map(|query| told(&world, query)).collect();
+        let operation = world.operation(update.clone());
+        let keys = update.keys(id);
+        let _ = world.submit_as(id, operation); // Also one that is refused may not change anything.
+        for (query, before) in queries.iter().zip(before) {
+            if !needs(query).iter().any(|key| keys.contains(key)) {
+                assert_eq!(told(&world, query), before, "seed {seed}: {query:?} after {update:?}");
+            }
+        }
+    }
+}
+
+/// What a read waits for, of a directory's attributes at least.
+fn least(query: &Query) -> Vec<u64> {
+    query.least_key().map_or_else(|| query.keys(), |key| vec![key])
+}
+
+#[test]
+fn an_update_changes_no_answer_that_needs_none_of_its_keys() {
+    each_seed(40, |seed| {
+        assert_needs(4_000 + seed, Mix::All, least);
+        assert_needs(5_000 + seed, Mix::Directories, least);
+    });
+}
+
+/// Each of these waits for too little.
+#[test]
+fn a_read_that_needs_too_little_is_noticed() {
+    let bugs: [(&str, Needs); 3] = [
+        ("the name", |query| least(query).into_iter().skip(1).collect()),
+        ("the directory", |query| least(query).into_iter().take(1).collect()),
+        ("anything", |_| Vec::new()),
+    ];
+    for (what, needs) in bugs {
+        let noticed = (0..60).find(|seed| {
+            let run = || assert_needs(6_000 + seed, Mix::Directories, needs);
             std::panic::catch_unwind(run).is_err()
         });
         assert!(noticed.is_some(), "nobody noticed without {what}");

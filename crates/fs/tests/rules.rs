@@ -4,7 +4,7 @@
 mod common;
 
 use bytes::Bytes;
-use common::{ME, World, name, node, top, topology};
+use common::{ME, World, name, node, regions, top};
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp};
 use meridian_fs::operation::{Changes, NewNode, Piece, RenameMode, WriteAt, XattrMode};
 use meridian_fs::types::{
@@ -524,9 +524,9 @@ fn writes_and_sizes_have_limits() {
     let (mut world, directory, file) = small();
     let write = |inode, at, pieces| Update::Write { inode, at, pieces };
     let done = world.submit(write(file, WriteAt::Offset(3), inline(b"abc"))).unwrap();
-    assert!(matches!(done, Done::Written { offset: 3, attributes } if attributes.size == 6));
+    assert!(matches!(done, Done::Written { offset: 3, attributes, .. } if attributes.size == 6));
     let done = world.submit(write(file, WriteAt::End, inline(b"de"))).unwrap();
-    assert!(matches!(done, Done::Written { offset: 6, attributes } if attributes.stored == 5));
+    assert!(matches!(done, Done::Written { offset: 6, attributes, .. } if attributes.stored == 5));
     assert_eq!(world.contents(file).unwrap(), b"\0\0\0abcde");
     let result = world.submit(write(file, WriteAt::End, inline(&vec![1; INLINE_MAX])));
     assert_eq!(result, Err(FsError::InlineFull));
@@ -677,8 +677,8 @@ fn all_partitions_give_the_same_error() {
 
 #[test]
 fn a_skipped_message_counts() {
-    let (topology, mut out) = (topology(1), Vec::new());
-    let mut partition = Partition::new(&topology, US);
+    let mut out = Vec::new();
+    let mut partition = Partition::new(US, regions(1));
     let hash = partition.state_hash();
     let id = MessageId { client: ME, sequence: 1 };
     partition.skip(id, Stamp(8), &mut out);

@@ -1,38 +1,15 @@
 //! What clients and nodes say to each other, and what nodes say to nodes: the bodies of frames.
 //!
-//! The first frame of each connection, in both directions, is a [`Hello`]. After it a client sends
-//! [`Request`]s and the node answers each with one [`Reply`] of the same id, in any order; nodes send
-//! each other [`meridian_core::link`] packets.
+//! After the [`meridian_core::hello`] a client sends frames of one [`Request`] or more, one after
+//! the other, and the node answers each request with one [`Reply`] of the same id, in any order and
+//! any number to a frame. Nodes send each other [`meridian_core::link`] packets.
 
 use bytes::Bytes;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, Stamp};
+use meridian_core::{BlockId, GroupId, MessageId, NodeId, Position, Stamp};
 use meridian_fs::{Answer, Done, FsError, Query, Vector};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// Who is at the other end of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    /// [`meridian_core::Topology::cluster`]; a connection of another cluster is closed.
-    pub cluster: u64,
-    /// Who speaks.
-    pub who: Who,
-}
-
-/// See [`Hello`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Who {
-    /// A node.
-    Node {
-        /// Which.
-        node: NodeId,
-        /// Its incarnation: greater after each start.
-        incarnation: u64,
-    },
-    /// A client.
-    Client(ClientId),
-}
 
 /// A client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

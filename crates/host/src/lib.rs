@@ -6,20 +6,20 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`cluster`] | the cluster's configuration, as a service that paxos replicates |
 //! | [`api`] | what clients and nodes say to each other |
 //! | [`node`] | the node as a `Process`: routing of messages, votes, requests, records |
 //! | [`replica`] | one group's replica: deliveries applied, clients answered, leases watched |
 //! | `reads` | reads that wait |
-//! | [`sessions`] | what was answered to whom: exactly once |
+//! | [`sessions`] | what came of each session's updates: exactly once, and nothing after it was given up |
+//! | [`update`] | an update as it is multicast |
 #![forbid(unsafe_code)]
 
 pub mod api;
-pub mod cluster;
 pub mod node;
 mod reads;
 pub mod replica;
 pub mod sessions;
+pub mod update;
 
-pub use node::{Command, Message, Node, Output, Record};
+pub use node::{Command, Message, Node, Output, Record, Timer};
 pub use replica::ConnectionId;

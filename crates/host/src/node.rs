@@ -6,18 +6,20 @@
 
 use crate::api::{Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody};
 use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
-use bytes::Bytes;
+use meridian_cluster::Topology;
 use meridian_core::{
-    Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time, Token, Topology,
+    Embedding, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time,
 };
 use meridian_fs::vote::Vote;
 use meridian_multicast::{self as multicast, PrimCast};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// How much of a long record of the multicast is in one record of ours, in bytes.
-const PART_LEN: usize = 1 << 20;
+/// How often a replica is asked whether votes are missing or leases ran out. What it looks for is
+/// due after some hundreds of milliseconds.
+const REPLICA_TICK: Duration = Duration::from_millis(125);
 
 /// What nodes say to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -41,6 +43,15 @@ pub enum Message {
         id: MessageId,
         /// The vote.
         vote: Vote,
+    },
+    /// A partition keeps its vote no more: a quorum of each destination has applied the message.
+    VoteSettled {
+        /// Whose vote.
+        from: GroupId,
+        /// For a replica of which group.
+        to: GroupId,
+        /// For which message.
+        id: MessageId,
     },
     /// A replica lacks a vote.
     VoteWanted {
@@ -88,6 +99,15 @@ pub enum Output {
     },
 }
 
+/// Whose timer it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Timer {
+    /// Of the multicast's process of a group.
+    Multicast(GroupId, multicast::Timer),
+    /// Of the replica of a group: see [`Replica::on_tick`].
+    Replica(GroupId),
+}
+
 /// What is made durable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {
@@ -109,17 +129,6 @@ pub enum Record {
         /// The vote.
         vote: Vote,
     },
-    /// A part of a record of the multicast that is too long for one record of the log.
-    Part {
-        /// Of which group.
-        group: GroupId,
-        /// The bytes.
-        part: Bytes,
-        /// Whether none come before: what a crash left of another is void.
-        first: bool,
-        /// Whether none come after: now it counts.
-        last: bool,
-    },
 }
 
 /// One node.
@@ -130,8 +139,6 @@ pub struct Node {
     replicas: BTreeMap<GroupId, Replica>,
     /// Which configuration of a group the owner was told to be in force.
     told: BTreeMap<GroupId, u64>,
-    /// The parts of a long record, while records are replayed.
-    restoring: Vec<u8>,
 }
 
 impl Node {
@@ -139,7 +146,7 @@ impl Node {
     pub fn new(topology: Arc<Topology>, me: NodeId) -> Node {
         let replica = |group| (group, Replica::new(&topology, group, me));
         let replicas = topology.groups_of(me).map(replica).collect();
-        Node { topology, me, replicas, told: BTreeMap::new(), restoring: Vec::new() }
+        Node { topology, me, replicas, told: BTreeMap::new() }
     }
 
     /// Which node it is.
@@ -198,10 +205,20 @@ impl Node {
                     self.grant(now, to, wishes, Some(out));
                 }
             }
+            Message::VoteSettled { from: group, to, id } => {
+                // Only a replica of the same group can bring ours on.
+                let lacks = |replica: &Replica| replica.partition().missing(id).contains(&group);
+                if self.replicas.get(&to).is_some_and(lacks) {
+                    let command = Event::Command(multicast::Command::FetchState);
+                    self.step_multicast(now, to, command, out);
+                }
+            }
             Message::VoteWanted { by, of, id } => {
-                let vote = self.replicas.get(&of).and_then(|replica| replica.own_vote(id));
-                if let Some(vote) = vote.cloned() {
+                let Some(replica) = self.replicas.get(&of) else { return };
+                if let Some(vote) = replica.own_vote(id).cloned() {
                     out.send(from, Message::Vote { from: of, to: by, id, vote });
+                } else if replica.multicast.has_dropped(id) {
+                    out.send(from, Message::VoteSettled { from: of, to: by, id });
                 }
             }
         }
@@ -263,27 +280,9 @@ impl Node {
         let Some(replica) = self.replicas.get_mut(&group) else { return };
         let mut inner = Outbox::new();
         replica.multicast.step(now, event, &mut inner);
-        let mut commands = Vec::new();
-        for effect in inner.drain() {
-            match effect {
-                Effect::Send { to, message } => {
-                    let message = Message::Multicast { from: group, to: to.group, message };
-                    out.send(to.node, message);
-                }
-                Effect::Persist(record) => match record {
-                    multicast::Record::State(_) | multicast::Record::NewState { .. } => {
-                        parts(group, &record).for_each(|part| out.persist(part));
-                    }
-                    record => out.persist(Record::Multicast { group, record }),
-                },
-                Effect::Note(record) => out.note(Record::Multicast { group, record }),
-                Effect::Timer { at, .. } => out.timer(at, Token(u64::from(group.0))),
-                Effect::Output(output) => {
-                    commands.extend(self.on_output(now, group, output, Some(out)));
-                }
-            }
-        }
-        for command in commands {
+        let mut member = Member { node: self, now, group, commands: Vec::new() };
+        out.absorb(&mut inner, &mut member);
+        for command in member.commands {
             self.step_multicast(now, group, Event::Command(command), out);
         }
     }
@@ -319,7 +318,8 @@ impl Node {
         command
     }
 
-    /// Carries out what the replica of `group` wants, and what follows from it at our other replicas.
+    /// Carries out what the replica of `group` wants, and what follows from it at our other
+    /// replicas.
     fn grant(
         &mut self,
         now: Time,
@@ -367,8 +367,8 @@ impl Node {
         }
     }
 
-    /// Gives our replica of `to` the vote of ours of `from`, if that has voted: it may have come too early,
-    /// or the one have got the other's state in a snapshot.
+    /// Gives our replica of `to` the vote of ours of `from`, if that has voted: it may have come
+    /// too early, or the one have got the other's state in a snapshot.
     fn hand_over_vote(&mut self, id: MessageId, from: GroupId, to: GroupId) -> Vec<Wish> {
         let mut wishes = Vec::new();
         let vote = self.replicas.get(&from).and_then(|replica| replica.own_vote(id)).cloned();
@@ -422,14 +422,13 @@ impl Node {
         }
     }
 
-    fn on_timer(&mut self, now: Time, token: Token, out: &mut Outbox<Self>) {
-        let group = GroupId(u16::try_from(token.0).unwrap_or(u16::MAX));
+    fn on_replica_tick(&mut self, now: Time, group: GroupId, out: &mut Outbox<Self>) {
         if let Some(replica) = self.replicas.get_mut(&group) {
             let mut wishes = Vec::new();
             replica.on_tick(now, &mut wishes);
             self.grant(now, group, wishes, Some(out));
-            self.step_multicast(now, group, Event::Timer(token), out);
             self.change_members(now, group, out);
+            out.timer(now + REPLICA_TICK, Timer::Replica(group));
         }
     }
 
@@ -461,16 +460,50 @@ impl Node {
     }
 }
 
+/// A process of the multicast, as its node embeds it.
+struct Member<'a> {
+    node: &'a mut Node,
+    now: Time,
+    group: GroupId,
+    /// What the node asks of it in return.
+    commands: Vec<multicast::Command>,
+}
+
+impl Embedding<PrimCast, Node> for Member<'_> {
+    fn message(&mut self, to: ProcessId, message: multicast::Message) -> (NodeId, Message) {
+        (to.node, Message::Multicast { from: self.group, to: to.group, message })
+    }
+
+    fn record(&mut self, record: multicast::Record) -> Record {
+        Record::Multicast { group: self.group, record }
+    }
+
+    fn timer(&mut self, timer: multicast::Timer) -> Timer {
+        Timer::Multicast(self.group, timer)
+    }
+
+    fn output(&mut self, output: multicast::Output, out: &mut Outbox<Node>) {
+        let command = self.node.on_output(self.now, self.group, output, Some(out));
+        self.commands.extend(command);
+    }
+}
+
 impl Process for Node {
     type Peer = NodeId;
     type Message = Message;
     type Record = Record;
     type Command = Command;
     type Output = Output;
+    type Timer = Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
-            Event::Started => self.all_step(now, &Event::Started, out),
+            Event::Started => {
+                self.all_step(now, &Event::Started, out);
+                for group in self.replicas.keys() {
+                    out.timer(now + REPLICA_TICK, Timer::Replica(*group));
+                }
+            }
             Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(Command::Request { connection, request }) => {
                 self.on_request(now, connection, request, out);
@@ -483,7 +516,10 @@ impl Process for Node {
                     self.topology = topology;
                 }
             }
-            Event::Timer(token) => self.on_timer(now, token, out),
+            Event::Timer(Timer::Multicast(group, timer)) => {
+                self.step_multicast(now, group, Event::Timer(timer), out);
+            }
+            Event::Timer(Timer::Replica(group)) => self.on_replica_tick(now, group, out),
             Event::Restarted(node) => {
                 let groups: Vec<_> = self.topology.groups_of(node).collect();
                 for group in groups {
@@ -501,19 +537,6 @@ impl Process for Node {
     fn replay(&mut self, record: Record) {
         match record {
             Record::Multicast { group, record } => self.recover(group, record),
-            Record::Part { group, part, first, last } => {
-                if first {
-                    self.restoring.clear();
-                }
-                self.restoring.extend_from_slice(&part);
-                if last {
-                    let record = postcard::from_bytes(&std::mem::take(&mut self.restoring));
-                    self.recover(
-                        group,
-                        record.expect("what passed its checksums is of this version"),
-                    );
-                }
-            }
             Record::Vote { from, to, id, vote } => {
                 let Some(replica) = self.replicas.get_mut(&to) else { return };
                 let mut wishes = Vec::new();
@@ -529,19 +552,9 @@ impl Process for Node {
             .iter()
             .map(|(group, replica)| (*group, replica.multicast.clone(), replica.frozen()))
             .collect();
-        Box::new(frozen.into_iter().flat_map(|(group, multicast, (partition, sessions))| {
+        Box::new(frozen.into_iter().map(|(group, multicast, (partition, sessions))| {
             let state = multicast.state().with_application(encode(&partition, &sessions));
-            parts(group, &multicast::Record::State(Box::new(state)))
+            Record::Multicast { group, record: multicast::Record::State(Box::new(state)) }
         }))
     }
-}
-
-/// A record of the multicast, cut into records of bounded length.
-fn parts(group: GroupId, record: &multicast::Record) -> impl Iterator<Item = Record> + use<> {
-    let bytes = Bytes::from(postcard::to_stdvec(record).expect("a record can be encoded"));
-    let count = bytes.len().div_ceil(PART_LEN);
-    (0..count).map(move |n| {
-        let part = bytes.slice(n * PART_LEN..bytes.len().min((n + 1) * PART_LEN));
-        Record::Part { group, part, first: n == 0, last: n + 1 == count }
-    })
 }

@@ -5,23 +5,27 @@
 //! be undecided for as long as it likes.
 //!
 //! Nothing here is looked at without a reason: those of the first kind lie in the order of their
-//! timestamps, those of the second under the inode that they are about, and are looked at when a
-//! message that touched it was decided. A message may also become later than the timestamp, or
-//! vanish in a change of epochs: so a few of the second kind are looked at from time to time.
+//! timestamps, those of the second under the keys that they need, and are looked at when a message
+//! that touched one was decided. A message may also become later than the timestamp, or vanish in a
+//! change of epochs, and a read may grow old: so a few are looked at from time to time.
 //!
-//! Invariant: W1: `by_key` holds exactly the blocked reads, under the keys of their queries.
+//! Invariants:
+//! - W1: `by_key` holds exactly the blocked reads, under the keys of their queries.
+//! - W2: `arrived` holds exactly the reads that wait.
 
 use crate::replica::{ConnectionId, Waiter};
-use meridian_core::Stamp;
+use meridian_core::{Stamp, Time};
 use meridian_fs::Query;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-/// A read, and what its client has seen of the partition.
+/// A read, what its client has seen of the partition, and since when it waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Read {
     pub waiter: Waiter,
     pub query: Query,
     pub seen: Stamp,
+    pub since: Time,
 }
 
 /// All that wait.
@@ -32,21 +36,24 @@ pub(crate) struct Reads {
     by_ts: BTreeMap<(Stamp, u64), Read>,
     blocked: BTreeMap<u64, Read>,
     by_key: BTreeSet<(u64, u64)>,
-    /// Keys that blocked reads are about and that messages touched that were decided since the last look.
+    /// By number, in the order of their arrival, with what their clients have seen.
+    arrived: BTreeMap<u64, Stamp>,
+    /// Keys that blocked reads need and that messages touched that were decided since the last look.
     touched: BTreeSet<u64>,
-    /// Up to which blocked read was looked at without a reason.
+    /// Up to which read was looked at without a reason.
     looked: u64,
 }
 
 impl Reads {
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.by_ts.len() + self.blocked.len()
+        self.arrived.len()
     }
 
     /// One more.
     pub fn add(&mut self, read: Read) {
         self.next += 1;
+        self.arrived.insert(self.next, read.seen);
         self.by_ts.insert((read.seen, self.next), read);
     }
 
@@ -56,6 +63,10 @@ impl Reads {
         self.by_ts.retain(|_, read| elsewhere(read));
         self.blocked.retain(|_, read| elsewhere(read));
         self.by_key.retain(|(_, number)| self.blocked.contains_key(number));
+        let (by_ts, blocked) = (&self.by_ts, &self.blocked);
+        self.arrived.retain(|number, seen| {
+            blocked.contains_key(number) || by_ts.contains_key(&(*seen, *number))
+        });
     }
 
     /// A message that touches these keys was decided.
@@ -84,51 +95,74 @@ impl Reads {
         let mut all = Vec::new();
         for key in std::mem::take(&mut self.touched) {
             let under: Vec<_> = self.under(key).collect();
-            self.unblock(under, &ready, &mut all);
+            self.take_of(under, &ready, &mut all);
         }
         while let Some(first) = self.by_ts.first_entry().filter(|first| passed(first.key().0)) {
             let ((_, number), read) = first.remove_entry();
             if ready(&read) {
+                self.arrived.remove(&number);
                 all.push(read);
             } else {
-                self.by_key.extend(read.query.keys().map(|key| (key, number)));
+                self.by_key.extend(read.query.keys().into_iter().map(|key| (key, number)));
                 self.blocked.insert(number, read);
             }
         }
         all
     }
 
-    /// The same for the next `count` of the blocked, which have given no reason.
+    /// Takes out those that are ready of the next `count`, which have given no reason.
     pub fn take_ready_of_next(&mut self, count: usize, ready: impl Fn(&Read) -> bool) -> Vec<Read> {
         let next: Vec<_> =
-            self.blocked.range(self.looked + 1..).map(|(number, _)| *number).take(count).collect();
+            self.arrived.range(self.looked + 1..).map(|(number, _)| *number).take(count).collect();
         // From the front again, once all were looked at.
         self.looked = if next.len() < count { 0 } else { next.last().copied().unwrap_or(0) };
         let mut all = Vec::new();
-        self.unblock(next, &ready, &mut all);
+        self.take_of(next, &ready, &mut all);
         all
     }
 
-    fn unblock(&mut self, numbers: Vec<u64>, ready: &impl Fn(&Read) -> bool, out: &mut Vec<Read>) {
+    /// Takes out those that have waited for longer than `limit`.
+    pub fn take_old(&mut self, now: Time, limit: Duration) -> Vec<Read> {
+        let mut all = Vec::new();
+        while let Some(first) = self.arrived.first_key_value().map(|(number, _)| *number) {
+            self.take_of(vec![first], &|read| now.since(read.since) > limit, &mut all);
+            if self.arrived.contains_key(&first) {
+                break; // Those after it have come later.
+            }
+        }
+        all
+    }
+
+    fn take_of(&mut self, numbers: Vec<u64>, ready: &impl Fn(&Read) -> bool, out: &mut Vec<Read>) {
         for number in numbers {
-            if self.blocked.get(&number).is_some_and(ready)
-                && let Some(read) = self.blocked.remove(&number)
-            {
+            let Some(seen) = self.arrived.get(&number).copied() else { continue };
+            let read = self.blocked.get(&number).or_else(|| self.by_ts.get(&(seen, number)));
+            if !read.is_some_and(ready) {
+                continue;
+            }
+            self.arrived.remove(&number);
+            if let Some(read) = self.blocked.remove(&number) {
                 for key in read.query.keys() {
                     self.by_key.remove(&(key, number));
                 }
                 out.push(read);
+            } else {
+                out.extend(self.by_ts.remove(&(seen, number)));
             }
         }
     }
 
-    /// Panics unless W1 holds.
+    /// Panics unless W1 and W2 hold.
     pub fn check_invariants(&self) {
         let keys = |(number, read): (&u64, &Read)| {
-            read.query.keys().map(|key| (key, *number)).collect::<Vec<_>>()
+            read.query.keys().into_iter().map(|key| (key, *number)).collect::<Vec<_>>()
         };
         let expected: BTreeSet<_> = self.blocked.iter().flat_map(keys).collect();
         assert_eq!(self.by_key, expected, "W1");
+        let blocked = self.blocked.iter().map(|(number, read)| (*number, read.seen));
+        let all: BTreeMap<_, _> =
+            blocked.chain(self.by_ts.keys().map(|(seen, number)| (*number, *seen))).collect();
+        assert_eq!(self.arrived, all, "W2");
     }
 }
 
@@ -142,7 +176,8 @@ mod tests {
     fn read(request: u64, ino: u64, seen: u64) -> Read {
         let inode = Place { ino: Ino(ino), partition: GroupId(1) };
         let waiter = Waiter { connection: ConnectionId(request % 2), request };
-        Read { waiter, query: Query::Attributes { inode }, seen: Stamp(seen) }
+        let since = Time(request * 1000);
+        Read { waiter, query: Query::Attributes { inode }, seen: Stamp(seen), since }
     }
 
     fn numbers(reads: Vec<Read>) -> Vec<u64> {
@@ -192,5 +227,19 @@ mod tests {
         reads.check_invariants();
         assert_eq!(reads.len(), 1);
         assert_eq!(numbers(reads.take_ready_of_next(9, |_| true)), [4]);
+    }
+
+    #[test]
+    fn who_waits_for_too_long_goes() {
+        let mut reads = Reads::default();
+        (1..=3).for_each(|n| reads.add(read(n, n, 40 - n * 10)));
+        assert!(reads.take_ready(|ts| ts <= Stamp(15), |_| false).is_empty());
+        let limit = Duration::from_nanos(900);
+        assert!(reads.take_old(Time(1900), limit).is_empty());
+        assert_eq!(numbers(reads.take_old(Time(2950), limit)), [1, 2]);
+        reads.check_invariants();
+        assert_eq!(numbers(reads.take_old(Time(9000), limit)), [3], "also one that is blocked");
+        reads.check_invariants();
+        assert_eq!(reads.len(), 0);
     }
 }

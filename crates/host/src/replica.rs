@@ -4,25 +4,26 @@
 //! Invariants:
 //! - R1: the partition has been delivered exactly what the multicast has delivered.
 //! - R2: a read is answered only once the partition has applied, of what its client has seen and what was
-//!   acknowledged before this node started, all that touches the inode asked for.
+//!   acknowledged before this node started, all that touches what the answer needs. One exception:
+//!   attributes of a directory may in the end lack what only changes its entries.
 //! - R3: the multicast holds the messages of several groups that were delivered and are not decided: others keep
 //!   their votes for them.
 
 use crate::api::{Refusal, ReplicaStatus, ReplyBody};
 use crate::reads::{Read, Reads};
-use crate::sessions::{Outcome, Sessions};
+use crate::sessions::{Admission, Outcome, Sessions};
+use crate::update::{Payload, expiry_session};
 use bytes::Bytes;
-use meridian_core::topology::{DeliveryOrder, Group};
-use meridian_core::{
-    ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Stamp, Time, Topology,
-};
+use meridian_cluster::Topology;
+use meridian_cluster::topology::{DeliveryOrder, Group};
+use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Stamp, Time};
 use meridian_fs::partition::Effect;
 use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
-use meridian_fs::{Answer, Ino, Operation, Partition, Query, Timestamp, Update, Vector};
+use meridian_fs::{Answer, Ino, Partition, Query, Timestamp, Update, Vector};
 use meridian_multicast::{
-    self as multicast, ClockSource, Config, Delivery, Options, Order, PrimCast, Role, Speakers,
-    Start, Touches,
+    self as multicast, ClockSource, Config, Delivery, Dissemination, Options, Order, PrimCast,
+    Role, Start, Touches,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,9 +34,6 @@ pub const LEASE: Duration = Duration::from_secs(30);
 
 /// Updates and reads that may wait at a replica; more are refused.
 const WAITING_MAX: usize = 100_000;
-
-/// The longest payload of an update, in bytes: the largest that a client makes sets an extended attribute.
-const PAYLOAD_MAX: usize = 256 << 10;
 
 /// While the multicast's log takes so many bytes, no update of a client is taken on.
 const LOG_BYTES_MAX: usize = 256 << 20;
@@ -52,6 +50,14 @@ const MEMBERS_CLIENT: u64 = 0x6d65_6d62_6572_0000;
 
 /// How many waiting reads are looked at with each tick though nothing has happened that they wait for.
 const LOOKS_MAX: usize = 256;
+
+/// How long a read waits at most. A client asks another node long before: what is left has been
+/// given up, and its client has forgotten it or waits for a group that cannot answer.
+const READ_MAX: Duration = Duration::from_secs(10);
+
+/// How long attributes of a directory wait for updates that only change its entries: longer than a
+/// vote takes from any region on earth, shorter than a person notices in a path.
+const DIRECTORY_PATIENCE: Duration = Duration::from_millis(400);
 
 /// A client's connection, named by the server's shell; not used again while the server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -82,6 +88,8 @@ pub struct Replica {
     /// Since when votes have been missing, and when they were last asked for.
     votes_asked: Time,
     leases_seen: Time,
+    /// When it last looked at what waits.
+    ticked: Time,
 }
 
 /// What a replica wants done.
@@ -120,23 +128,24 @@ impl Replica {
             DeliveryOrder::Linearizable => (Order::Linearizable, ClockSource::Hybrid),
         };
         // Those of a region's own group are near each other; the global one's are not.
-        let speakers = match group {
-            GroupId::GLOBAL => Speakers::All,
-            _ => Speakers::Primary,
+        let dissemination = match group {
+            GroupId::GLOBAL => Dissemination::AllToAll,
+            _ => Dissemination::ViaLeader,
         };
-        let options = Options { order, clock, speakers };
+        let options = Options { order, clock, dissemination };
         let mut multicast = multicast.with_options(options);
         multicast.handled(Position(0));
         Replica {
             group,
             multicast,
-            partition: Partition::new(topology, group),
+            partition: Partition::new(group, topology.region_groups()),
             sessions: Sessions::default(),
             updates: BTreeMap::new(),
             reads: Reads::default(),
             leases: BTreeMap::new(),
             votes_asked: Time(0),
             leases_seen: Time(0),
+            ticked: Time(0),
         }
     }
 
@@ -153,25 +162,15 @@ impl Replica {
             return false;
         }
         let mut refuse = |refusal| out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
-        if self.is_decided(start.id) {
+        if self.sessions.has_ended(start.id) {
             refuse(Refusal::Bad(format!(
                 "message {} has ended, its outcome is forgotten",
                 start.id
             )));
             return false;
         }
-        if start.payload.len() > PAYLOAD_MAX {
-            let len = start.payload.len();
-            refuse(Refusal::Bad(format!("{len} bytes, at most {PAYLOAD_MAX} are allowed")));
-            return false;
-        }
-        if start.config.is_some() {
-            refuse(Refusal::Bad("a change of members".into()));
-            return false;
-        }
-        if start.after != multicast::Timestamp(0) {
-            // A client needs none; with one it could carry the group's clock to the end of all numbers.
-            refuse(Refusal::Bad("a lower bound of the timestamp".into()));
+        if let Err(reason) = Payload::read(start) {
+            refuse(Refusal::Bad(reason));
             return false;
         }
         let full = self.multicast.log_bytes() >= LOG_BYTES_MAX;
@@ -186,7 +185,7 @@ impl Replica {
 
     /// A client asks a question.
     pub fn on_read(&mut self, waiter: Waiter, vector: &Vector, query: Query, out: &mut Vec<Wish>) {
-        let read = Read { waiter, query, seen: vector.get(self.group) };
+        let read = Read { waiter, query, seen: vector.get(self.group), since: self.ticked };
         if self.may_answer() && self.is_ready(&read) {
             self.answer(&read, out);
         } else if self.reads.len() >= WAITING_MAX {
@@ -225,8 +224,16 @@ impl Replica {
 
     fn is_ready(&self, read: &Read) -> bool {
         let wanted = self.wanted(read.seen);
-        self.is_reached(read.query.keys(), wanted)
-            && read.query.inode().is_none_or(|ino| self.partition.is_settled(ino, wanted))
+        self.is_reached(read.query.keys(), wanted) && self.partition.can_answer(&read.query, wanted)
+    }
+
+    /// Whether a read of a directory's attributes has waited for so long that it is answered without
+    /// what only changes its entries. The kernel needs the attributes for each path through it.
+    fn is_ready_in_part(&self, read: &Read, now: Time) -> bool {
+        let wanted = self.wanted(read.seen);
+        now.since(read.since) >= DIRECTORY_PATIENCE
+            && read.query.least_key().is_some_and(|key| self.is_reached([key], wanted))
+            && self.partition.can_answer_in_part(&read.query, wanted)
     }
 
     /// Whether all messages with these keys and timestamps up to `ts` have been delivered here.
@@ -295,15 +302,13 @@ impl Replica {
         let next = Position(self.partition.delivered().0 + 1);
         assert!(position == next, "R1: delivered {position:?}, expected {next:?}");
         let (id, ts) = (start.id, Stamp(ts.0));
-        let ended = self.sessions.is_ended(id);
-        self.sessions.forget_below(id.client, start.low);
+        // Its votes may have come already, and have seemed too late.
+        let doubtful = self.is_decided(id);
         let mut effects = Vec::new();
-        match postcard::from_bytes::<Operation>(&start.payload) {
-            Ok(operation) if is_well_sent(&start, &operation.update) => {
-                self.partition.deliver(id, ts, operation, &mut effects);
-            }
+        match Payload::read(&start) {
+            Ok(payload) => self.deliver(id, ts, start.low, payload, &mut effects),
             // A client's mistake, the same at all replicas: it counts and changes nothing.
-            _ => self.partition.skip(id, ts, &mut effects),
+            Err(_) => self.partition.skip(id, ts, &mut effects),
         }
         self.carry_out(effects, out);
         if start.dest.len() > 1 && self.partition.is_waiting(id) {
@@ -311,8 +316,31 @@ impl Replica {
         }
         self.multicast.handled(position);
         let missing = self.partition.missing(id);
-        if ended && !missing.is_empty() {
-            out.push(Wish::AskVotes { id, of: missing }); // They came already, and seemed too late.
+        if doubtful && !missing.is_empty() {
+            out.push(Wish::AskVotes { id, of: missing });
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        id: MessageId,
+        ts: Stamp,
+        low: u64,
+        payload: Payload,
+        effects: &mut Vec<Effect>,
+    ) {
+        let seen = payload.vector.get(self.group);
+        let admission = self.sessions.admit(id, ts, low, seen, &payload.cancels);
+        let Some(operation) = payload.into_operation() else {
+            return self.partition.skip(id, ts, effects); // It has cancelled what it should.
+        };
+        match admission {
+            Admission::Execute => self.partition.deliver(id, ts, operation, effects),
+            Admission::Refuse => self.partition.refuse(id, ts, &operation.update, effects),
+            Admission::Repeat => {
+                self.partition.skip(id, ts, effects);
+                effects.clear(); // Whoever waits is answered by what came of it the first time.
+            }
         }
     }
 
@@ -370,25 +398,31 @@ impl Replica {
 
     /// A message was asked for that had been delivered: answered if it is decided, else when it is.
     pub fn on_duplicate(&mut self, id: MessageId, out: &mut Vec<Wish>) {
-        if self.is_decided(id) {
-            for waiter in self.updates.remove(&id).unwrap_or_default() {
-                let reply = match self.sessions.outcome(id) {
-                    Some(outcome) => self.updated(id, outcome.clone()),
-                    None => ReplyBody::Refused(Refusal::Bad(format!("message {id} has ended"))),
-                };
-                out.push(Wish::Reply(waiter, reply));
-            }
+        if self.partition.is_waiting(id) || self.sessions.is_pending(id) {
+            return;
+        }
+        for waiter in self.updates.remove(&id).unwrap_or_default() {
+            let reply = match self.sessions.outcome(id) {
+                Some(outcome) => self.updated(id, outcome.clone()),
+                None => ReplyBody::Refused(Refusal::Bad(format!("message {id} has ended"))),
+            };
+            out.push(Wish::Reply(waiter, reply));
         }
     }
 
     /// Looks whether votes are missing or leases ran out.
     pub fn on_tick(&mut self, now: Time, out: &mut Vec<Wish>) {
+        self.ticked = now;
         if self.may_answer() {
             let mut reads = std::mem::take(&mut self.reads);
-            for read in reads.take_ready_of_next(LOOKS_MAX, |read| self.is_ready(read)) {
+            let ready = |read: &Read| self.is_ready(read) || self.is_ready_in_part(read, now);
+            for read in reads.take_ready_of_next(LOOKS_MAX, ready) {
                 self.answer(&read, out);
             }
             self.reads = reads;
+        }
+        for read in self.reads.take_old(now, READ_MAX) {
+            out.push(Wish::Reply(read.waiter, ReplyBody::Refused(Refusal::Overloaded)));
         }
         if now.since(self.votes_asked) >= VOTE_RETRY {
             self.votes_asked = now;
@@ -426,12 +460,11 @@ impl Replica {
         let sequence = self.partition.vector().get(self.group).0 + 1;
         let inodes = self.partition.held_by(client).take(EXPIRED_MAX).collect();
         let update = Update::Expire { client, partition: self.group, renewed, inodes };
-        let id = MessageId { client: ClientId(!client.0), sequence };
-        let touches = Touches::keys(update.keys(id));
-        let (vector, time) = (Vector::default(), Timestamp::default());
-        let operation = Operation { vector, time, update };
-        let payload = postcard::to_stdvec(&operation).expect("an operation can be encoded");
-        Start { low: sequence, touches, ..Start::new(id, [self.group], payload) }
+        let id = MessageId { client: expiry_session(client, self.group), sequence };
+        let mut vector = Vector::default();
+        vector.raise(self.group, Stamp(sequence - 1));
+        let payload = Payload::new(vector, Timestamp::default(), update);
+        payload.into_start(id, sequence, &[self.group])
     }
 
     /// The message by which the group gets its next members, if it is for this replica to have that ordered: the
@@ -484,8 +517,9 @@ impl Replica {
             self.multicast.hold((multicast::Timestamp(ts.0), id));
         }
         self.multicast.handled(self.partition.delivered());
-        let answered: Vec<_> =
-            self.updates.keys().copied().filter(|id| self.is_decided(*id)).collect();
+        let known =
+            |id: &MessageId| self.sessions.outcome(*id).is_some() || self.sessions.has_ended(*id);
+        let answered: Vec<_> = self.updates.keys().copied().filter(known).collect();
         answered.into_iter().for_each(|id| self.on_duplicate(id, out));
         self.answer_reads(out);
     }
@@ -524,6 +558,12 @@ impl Replica {
         let held = self.multicast.held().map(|(ts, id)| (Stamp(ts.0), id));
         assert!(held.eq(waiting), "R3");
         self.reads.check_invariants();
+        self.sessions.check_invariants();
+    }
+
+    /// How many sessions are remembered here, and how many outcomes of their messages.
+    pub fn remembered(&self) -> (usize, usize) {
+        self.sessions.len()
     }
 }
 
@@ -538,17 +578,6 @@ fn configs_of(topology: &Topology, id: GroupId, own: bool, me: NodeId) -> Vec<Co
     let next = group.next.as_ref().filter(|_| own && !group.members.contains(&me));
     let next = next.map(|members| config(group.number + 1, members));
     before.into_iter().chain([config(group.number, &group.members)]).chain(next).collect()
-}
-
-/// Whether a message went where its update belongs, and was ordered by all that it touches, and by
-/// nothing else.
-fn is_well_sent(start: &Start, update: &Update) -> bool {
-    let touches = match &start.touches {
-        Touches::All => return false,
-        Touches::Keys(keys) => keys.iter().copied(),
-    };
-    update.partitions().into_iter().eq(start.dest.iter().copied())
-        && update.keys(start.id).into_iter().eq(touches)
 }
 
 /// The bytes of a partition and its sessions.

@@ -1,20 +1,22 @@
 //! Calls that need more than a translation.
 
 use crate::answers::open_mode;
-use crate::convert::{errno, file_type};
-use crate::listing::Listing;
-use bytes::Bytes;
-use fuser::{Errno, Generation, INodeNo, ReplyDirectory, ReplyEmpty, ReplyLock, ReplyXattr};
+use crate::convert::errno;
+use crate::listing::{Line, Listing};
+use crate::signals;
+use bytes::{BufMut, Bytes, BytesMut};
+use fuser::{Errno, FileHandle, Generation, ReplyEmpty};
 use meridian_client::files::Handle;
 use meridian_client::files::locks::Wanted;
 use meridian_client::{ClientError, Files};
 use meridian_fs::FsError;
-use meridian_fs::operation::{Changes, NewNode};
+use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// How long the kernel may keep names: there are no leases, so not at all. Thus each path that is
 /// opened or looked at is asked for, and the attributes come with it.
@@ -25,10 +27,7 @@ pub(crate) const TTL: Duration = Duration::ZERO;
 pub(crate) const ATTRIBUTES_TTL: Duration = Duration::from_nanos(1);
 /// Numbers of inodes are never used twice.
 pub(crate) const GENERATION: Generation = Generation(0);
-/// How long a lock is waited for at most: the kernel cannot take back a call that waits here, so
-/// the process could not be killed meanwhile.
-const LOCK_PATIENCE: Duration = Duration::from_secs(60);
-/// How often a lock is asked for: at first, and in the end.
+/// How often who waits for a lock asks whether it is free: at first, and in the end.
 const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
 /// A name as the client takes it.
@@ -36,7 +35,8 @@ pub(crate) fn name(of: &OsStr) -> Bytes {
     Bytes::copy_from_slice(of.as_bytes())
 }
 
-/// `open(O_CREAT)`: makes a file and opens it.
+/// `open(O_CREAT)`: makes a file and opens it. The kernel takes it for new, and so checks no
+/// permission: of a file that another made meanwhile the answer is `ESTALE`, and it looks again.
 pub(crate) async fn create(
     files: &Files,
     parent: Ino,
@@ -45,58 +45,59 @@ pub(crate) async fn create(
     flags: i32,
 ) -> Result<(Attributes, Handle), ClientError> {
     let exclusive = flags & libc::O_EXCL != 0;
-    let (mut made, handle) =
-        files.create_open(parent, name, node, exclusive, open_mode(flags)).await?;
-    if flags & libc::O_TRUNC != 0 && made.size > 0 {
-        // It was made elsewhere a moment ago; the kernel takes it for new.
-        let changes = Changes { size: Some(0), ..Changes::default() };
-        made = match files.set_attributes(made.place.ino, changes).await {
-            Ok(made) => made,
-            Err(error) => {
-                files.release(handle).await;
-                return Err(error);
-            }
-        };
-    }
-    Ok((made, handle))
+    files.create_open(parent, name, node, exclusive, open_mode(flags)).await
 }
 
-/// `readdir`. Attributes with the names would be of no use: the kernel keeps no names, so it asks for
-/// each again, and those of other partitions may be far away.
-pub(crate) async fn list(
-    files: &Files,
-    listing: &tokio::sync::Mutex<Listing>,
-    offset: u64,
-    mut reply: ReplyDirectory,
-) {
-    let mut listing = listing.lock().await;
-    let mut place = usize::try_from(offset).unwrap_or(usize::MAX);
-    if place == 0 {
-        listing.rewind();
+/// A file that was opened for a program. Dropped before the program has it, it is closed again.
+pub(crate) struct Opened {
+    files: Arc<Files>,
+    handle: Option<Handle>,
+}
+
+impl Opened {
+    pub(crate) fn new(files: Arc<Files>, handle: Handle) -> Opened {
+        Opened { files, handle: Some(handle) }
     }
-    loop {
-        match listing.line(files, place).await {
-            Ok(Some(line)) => {
-                place += 1;
-                let (ino, kind) = (INodeNo(line.entry.place.ino.0), file_type(line.entry.kind));
-                if reply.add(ino, place as u64, kind, OsStr::from_bytes(&line.name)) {
-                    return reply.ok();
-                }
-            }
-            Ok(None) => return reply.ok(),
-            Err(error) => return reply.error(errno(&error)),
+
+    /// The program has it.
+    pub(crate) fn hand_over(mut self) -> FileHandle {
+        FileHandle(self.handle.take().expect("taken here only").0)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.filter(|handle| !self.files.release_now(*handle)) {
+            let files = self.files.clone();
+            tokio::spawn(async move { files.release(handle).await });
         }
     }
 }
 
-/// Answers with a value, or with its length if the caller has no room yet.
-pub(crate) fn give(reply: ReplyXattr, size: u32, value: Result<Bytes, ClientError>) {
-    match value {
-        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(errno(&error)),
+/// `readdir`: some lines from `offset` on, none after the last. Attributes with the names would be
+/// of no use: the kernel keeps no names, so it asks for each again, and those of other partitions
+/// may be far away.
+pub(crate) async fn list(
+    files: &Files,
+    listing: &tokio::sync::Mutex<Listing>,
+    offset: u64,
+) -> Result<Vec<Line>, ClientError> {
+    let mut listing = listing.lock().await;
+    let place = usize::try_from(offset).unwrap_or(usize::MAX);
+    if place == 0 {
+        listing.rewind();
     }
+    listing.lines(files, place).await
+}
+
+/// `listxattr`: each name and a NUL.
+pub(crate) async fn xattr_names(files: &Files, ino: Ino) -> Result<Bytes, ClientError> {
+    let mut all = BytesMut::new();
+    for name in files.xattrs(ino).await? {
+        all.put_slice(&name);
+        all.put_u8(0);
+    }
+    Ok(all.freeze())
 }
 
 /// What is answered without asking: the kernel asks for `security.capability` at each write, and
@@ -118,42 +119,53 @@ pub(crate) fn wanted(owner: u64, (start, end): (u64, u64), typ: i32, pid: u32) -
     Wanted { owner, start, end, exclusive: typ == libc::F_WRLCK, pid }
 }
 
-/// `F_GETLK`.
-pub(crate) async fn get_lock(files: &Files, handle: Handle, wanted: Wanted, reply: ReplyLock) {
-    match files.lock_in_the_way(handle, wanted).await {
-        Ok(None) => reply.locked(0, 0, libc::F_UNLCK, 0),
-        Ok(Some(lock)) => {
-            let typ = if lock.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
-            reply.locked(lock.start, lock.end.min(i64::MAX as u64), typ, lock.pid);
-        }
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-/// `F_SETLK` and `F_SETLKW`: the latter asks again and again. It gives up as if a signal had come:
-/// programs then wait again, while none expects `EAGAIN` there. Calls `taken` before it answers that it has the lock.
+/// `F_SETLK`, or for a thread that waits `F_SETLKW`, until the lock is taken or a signal comes.
+/// Calls `taken` before it answers that it has the lock.
 pub(crate) async fn set_lock(
     files: &Files,
     handle: Handle,
     wanted: Wanted,
-    waits: bool,
+    waiter: Option<u32>,
     taken: impl FnOnce() + Send,
     reply: ReplyEmpty,
 ) {
-    let until = Instant::now() + LOCK_PATIENCE;
-    let mut pause = LOCK_PAUSE.0;
     loop {
-        match files.lock(handle, wanted).await {
-            Ok(()) => {
+        let mut attempt = pin!(files.lock(handle, wanted));
+        let result = tokio::select! {
+            biased;
+            result = &mut attempt => result,
+            // Only for a process that ends: another might get the lock without knowing.
+            () = signals::fatal(waiter.unwrap_or(0)) => {
+                reply.error(Errno::EINTR);
+                if attempt.await.is_ok() {
+                    let _ = files.unlock(handle, wanted.owner, wanted.start, wanted.end).await;
+                }
+                return;
+            }
+        };
+        match (result, waiter) {
+            (Ok(()), _) => {
                 taken();
                 return reply.ok();
             }
-            Err(ClientError::Fs(FsError::WouldBlock)) if waits && Instant::now() < until => {
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LOCK_PAUSE.1);
-            }
-            Err(ClientError::Fs(FsError::WouldBlock)) if waits => return reply.error(Errno::EINTR),
-            Err(error) => return reply.error(errno(&error)),
+            (Err(ClientError::Fs(FsError::WouldBlock)), Some(tid)) => tokio::select! {
+                () = until_free(files, handle, wanted) => {}
+                // The kernel makes of it what the program wants of its signal's handler.
+                () = signals::any(tid) => return reply.error(Errno::EINTR),
+            },
+            (Err(error), _) => return reply.error(errno(&error)),
+        }
+    }
+}
+
+/// Waits until nobody has a lock that stands in the way. A failure is left to the next attempt.
+async fn until_free(files: &Files, handle: Handle, wanted: Wanted) {
+    let mut pause = LOCK_PAUSE.0;
+    loop {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LOCK_PAUSE.1);
+        if !matches!(files.lock_in_the_way(handle, wanted).await, Ok(Some(_))) {
+            return;
         }
     }
 }

@@ -1,10 +1,14 @@
 //! One method for each call of the kernel: translate, ask in a task, answer.
 
-use crate::answers::{attr, empty, entry, new_node, open_mode, write_mode};
-use crate::calls::{self, GENERATION, TTL, name};
-use crate::convert::{attributes, errno, kind_of_mode, permissions, timestamp};
-use crate::listing::Listing;
-use bytes::{BufMut, Bytes, BytesMut};
+use crate::answers::{
+    Reply, attr, created, data, empty, entry, found, in_the_way, listed, new_node, open_mode,
+    opened, totals_of, write_mode, written, xattr,
+};
+use crate::calls::{self, Opened, name};
+use crate::convert::{errno, kind_of_mode, permissions, timestamp};
+use crate::listing::Listings;
+use crate::signals;
+use bytes::Bytes;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig,
     LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -17,24 +21,17 @@ use meridian_client::files::names::Named;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
 use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
-use meridian_fs::types::{Ino, Kind, NAME_MAX};
-use std::collections::HashMap;
+use meridian_fs::types::{Ino, Kind};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 /// The most that the kernel writes, or reads ahead, at a time.
 const MAX_TRANSFER: u32 = 1 << 20;
-/// What `statfs` calls a block, in bytes.
-const STATFS_BLOCK: u32 = 4096;
-/// Blocks and inodes that `statfs` shows in all: nodes do not tell how much room they have.
-const STATFS_TOTAL: u64 = 1 << 38;
-
-type Listings = Mutex<HashMap<u64, Arc<tokio::sync::Mutex<Listing>>>>;
 
 /// Answers the kernel.
 #[derive(Debug)]
@@ -42,15 +39,13 @@ pub struct Handler {
     files: Arc<Files>,
     runtime: tokio::runtime::Handle,
     listings: Listings,
-    next_listing: AtomicU64,
     kernel: Arc<OnceLock<Notifier>>,
 }
 
 impl Handler {
     /// Answers from `files`, with tasks of `runtime`.
     pub fn new(files: Arc<Files>, runtime: tokio::runtime::Handle) -> Handler {
-        let (listings, next_listing) = (Listings::default(), AtomicU64::new(1));
-        Handler { files, runtime, listings, next_listing, kernel: Arc::default() }
+        Handler { files, runtime, listings: Listings::default(), kernel: Arc::default() }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -58,23 +53,43 @@ impl Handler {
         self.kernel.clone()
     }
 
-    /// Answers from a task, so that the session's thread goes on reading.
-    fn answer<F>(&self, call: impl FnOnce(Arc<Files>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
+    /// Answers from a task, so that the session's thread goes on reading. A thread that is to die
+    /// is answered at once; its call goes on to its end all the same.
+    fn answer<R, T, F>(
+        &self,
+        (request, reply): (&Request, R),
+        give: impl FnOnce(T, R) + Send + 'static,
+        call: impl FnOnce(Arc<Files>) -> F,
+    ) where
+        R: Reply + Send + 'static,
+        T: Send,
+        F: Future<Output = T> + Send + 'static,
     {
-        self.runtime.spawn(call(self.files.clone()));
-    }
-
-    fn listing(&self, handle: FileHandle) -> Option<Arc<tokio::sync::Mutex<Listing>>> {
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner).get(&handle.0).cloned()
+        let (call, tid) = (call(self.files.clone()), request.pid());
+        self.runtime.spawn(async move {
+            let mut call = pin!(call);
+            tokio::select! {
+                biased;
+                value = &mut call => give(value, reply),
+                () = signals::fatal(tid) => {
+                    reply.refuse(Errno::EINTR);
+                    drop(call.await);
+                }
+            }
+        });
     }
 
     /// Makes something that is not opened.
-    fn make(&self, parent: INodeNo, name_of: &OsStr, node: NewNode, reply: ReplyEntry) {
-        let name = name(name_of);
-        self.answer(|files| async move {
-            entry(files.create(Ino(parent.0), &name, node).await, reply);
+    fn make(
+        &self,
+        request: &Request,
+        (parent, of): (INodeNo, &OsStr),
+        node: NewNode,
+        reply: ReplyEntry,
+    ) {
+        let name = name(of);
+        self.answer((request, reply), entry, |files| async move {
+            files.create(Ino(parent.0), &name, node).await
         });
     }
 }
@@ -99,9 +114,11 @@ impl Filesystem for Handler {
         Ok(())
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
         let name = name(of);
-        self.answer(|files| async move { entry(files.lookup(Ino(parent.0), &name).await, reply) });
+        self.answer((request, reply), entry, |files| async move {
+            files.lookup(Ino(parent.0), &name).await
+        });
     }
 
     fn forget(&self, _request: &Request, _ino: INodeNo, _count: u64) {
@@ -110,17 +127,21 @@ impl Filesystem for Handler {
 
     fn getattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        self.answer(|files| async move { attr(files.attributes(Ino(ino.0)).await, reply) });
+        self.answer(
+            (request, reply),
+            attr,
+            |files| async move { files.attributes(Ino(ino.0)).await },
+        );
     }
 
     fn setattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -144,18 +165,13 @@ impl Filesystem for Handler {
             atime: atime.map(timestamp),
             mtime: mtime.map(timestamp),
         };
-        self.answer(|files| async move {
-            attr(files.set_attributes(Ino(ino.0), changes).await, reply);
+        self.answer((request, reply), attr, |files| async move {
+            files.set_attributes(Ino(ino.0), changes).await
         });
     }
 
-    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.answer(|files| async move {
-            match files.symlink(Ino(ino.0)).await {
-                Ok(target) => reply.data(&target),
-                Err(error) => reply.error(errno(&error)),
-            }
-        });
+    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.answer((request, reply), data, |files| async move { files.symlink(Ino(ino.0)).await });
     }
 
     fn mknod(
@@ -169,7 +185,12 @@ impl Filesystem for Handler {
         reply: ReplyEntry,
     ) {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
-        self.make(parent, name, NewNode { rdev, ..new_node(request, kind, mode) }, reply);
+        self.make(
+            request,
+            (parent, name),
+            NewNode { rdev, ..new_node(request, kind, mode) },
+            reply,
+        );
     }
 
     fn mkdir(
@@ -181,7 +202,7 @@ impl Filesystem for Handler {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        self.make(parent, name, new_node(request, Kind::Directory, mode), reply);
+        self.make(request, (parent, name), new_node(request, Kind::Directory, mode), reply);
     }
 
     fn symlink(
@@ -194,22 +215,26 @@ impl Filesystem for Handler {
     ) {
         let node = new_node(request, Kind::Symlink, 0o777);
         let target = name(target.as_os_str());
-        self.make(parent, link_name, NewNode { target, ..node }, reply);
+        self.make(request, (parent, link_name), NewNode { target, ..node }, reply);
     }
 
-    fn unlink(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         let name = name(of);
-        self.answer(|files| async move { empty(files.unlink(Ino(parent.0), &name).await, reply) });
+        self.answer((request, reply), empty, |files| async move {
+            files.unlink(Ino(parent.0), &name).await
+        });
     }
 
-    fn rmdir(&self, _request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         let name = name(of);
-        self.answer(|files| async move { empty(files.rmdir(Ino(parent.0), &name).await, reply) });
+        self.answer((request, reply), empty, |files| async move {
+            files.rmdir(Ino(parent.0), &name).await
+        });
     }
 
     fn rename(
         &self,
-        _request: &Request,
+        request: &Request,
         parent: INodeNo,
         from: &OsStr,
         new_parent: INodeNo,
@@ -225,32 +250,32 @@ impl Filesystem for Handler {
         };
         let from = Named { parent: Ino(parent.0), name: name(from) };
         let to = Named { parent: Ino(new_parent.0), name: name(to) };
-        self.answer(|files| async move { empty(files.rename(&from, &to, mode).await, reply) });
+        self.answer((request, reply), empty, |files| async move {
+            files.rename(&from, &to, mode).await
+        });
     }
 
     fn link(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         new_parent: INodeNo,
         new_name: &OsStr,
         reply: ReplyEntry,
     ) {
         let name = name(new_name);
-        self.answer(|files| async move {
-            entry(files.link(Ino(ino.0), Ino(new_parent.0), &name).await, reply);
+        self.answer((request, reply), entry, |files| async move {
+            files.link(Ino(ino.0), Ino(new_parent.0), &name).await
         });
     }
 
-    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if let Some(handle) = self.files.open_now(Ino(ino.0), open_mode(flags.0)) {
             return reply.opened(FileHandle(handle.0), FopenFlags::empty());
         }
-        self.answer(|files| async move {
-            match files.open(Ino(ino.0), open_mode(flags.0)).await {
-                Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
-                Err(error) => reply.error(errno(&error)),
-            }
+        self.answer((request, reply), opened, |files| async move {
+            let handle = files.open(Ino(ino.0), open_mode(flags.0)).await?;
+            Ok(Opened::new(files, handle))
         });
     }
 
@@ -265,20 +290,15 @@ impl Filesystem for Handler {
         reply: ReplyCreate,
     ) {
         let (name, node) = (name(of), new_node(request, Kind::File, mode));
-        self.answer(|files| async move {
-            match calls::create(&files, Ino(parent.0), &name, node, flags).await {
-                Ok((made, handle)) => {
-                    let (made, handle) = (attributes(&made), FileHandle(handle.0));
-                    reply.created(&TTL, &made, GENERATION, handle, FopenFlags::empty());
-                }
-                Err(error) => reply.error(errno(&error)),
-            }
+        self.answer((request, reply), created, |files| async move {
+            let made = calls::create(&files, Ino(parent.0), &name, node, flags).await;
+            made.map(|(made, handle)| (made, Opened::new(files, handle)))
         });
     }
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -287,17 +307,15 @@ impl Filesystem for Handler {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer(|files| async move {
-            match files.read(Handle(handle.0), offset, size as usize).await {
-                Ok(bytes) => reply.data(&bytes),
-                Err(error) => reply.error(errno(&error)),
-            }
+        let handle = Handle(handle.0);
+        self.answer((request, reply), data, |files| async move {
+            files.read(handle, offset, size as usize).await
         });
     }
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -314,11 +332,8 @@ impl Filesystem for Handler {
             Ok(Wrote::Done) => reply.written(count),
             Ok(Wrote::MustWait) => {
                 let data = data.to_vec();
-                self.answer(|files| async move {
-                    match files.write_as(handle, mode, offset, &data).await {
-                        Ok(()) => reply.written(count),
-                        Err(error) => reply.error(errno(&error)),
-                    }
+                self.answer((request, reply), written, |files| async move {
+                    files.write_as(handle, mode, offset, &data).await.map(|()| count)
                 });
             }
             Err(error) => reply.error(errno(&error)),
@@ -327,7 +342,7 @@ impl Filesystem for Handler {
 
     fn flush(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
@@ -338,12 +353,11 @@ impl Filesystem for Handler {
             Ok(Wrote::MustWait) => {}
             Err(error) => return reply.error(errno(&error)),
         }
-        self.answer(|files| async move {
+        self.answer((request, reply), empty, |files| async move {
             let handle = Handle(handle.0);
             let closed = files.close(handle).await;
             // A process that closes a file gives back its locks of it, also if the close fails.
-            let unlocked = files.unlock(handle, owner.0, 0, u64::MAX).await;
-            empty(closed.and(unlocked), reply);
+            closed.and(files.unlock(handle, owner.0, 0, u64::MAX).await)
         });
     }
 
@@ -353,53 +367,53 @@ impl Filesystem for Handler {
         _ino: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
-        owner: Option<LockOwner>,
+        _owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        if owner.is_none() && self.files.release_now(Handle(handle.0)) {
-            return reply.ok();
+        // Nobody waits for it: what is left to be done may take as long as a region is out of
+        // reach.
+        reply.ok();
+        if !self.files.release_now(Handle(handle.0)) {
+            let files = self.files.clone();
+            self.runtime.spawn(async move { files.release(Handle(handle.0)).await });
         }
-        self.answer(|files| async move {
-            let handle = Handle(handle.0);
-            if let Some(owner) = owner
-                && let Err(error) = files.unlock(handle, owner.0, 0, u64::MAX).await
-            {
-                tracing::warn!("a lock goes with the lease only: {error}");
-            }
-            files.release(handle).await;
-            reply.ok();
-        });
     }
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
-        self.answer(|files| async move { empty(files.sync(Handle(handle.0)).await, reply) });
+        self.answer(
+            (request, reply),
+            empty,
+            |files| async move { files.sync(Handle(handle.0)).await },
+        );
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let handle = self.next_listing.fetch_add(1, Ordering::Relaxed);
-        let listing = Arc::new(tokio::sync::Mutex::new(Listing::new(Ino(ino.0))));
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, listing);
+        let handle = self.listings.open(Ino(ino.0));
         reply.opened(FileHandle(handle), FopenFlags::empty());
     }
 
     fn readdir(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let Some(listing) = self.listing(handle) else { return reply.error(Errno::EBADF) };
-        self.answer(|files| async move { calls::list(&files, &listing, offset, reply).await });
+        let Some(listing) = self.listings.get(handle.0) else { return reply.error(Errno::EBADF) };
+        self.answer(
+            (request, reply),
+            move |lines, reply| listed(lines, offset, reply),
+            |files| async move { calls::list(&files, &listing, offset).await },
+        );
     }
 
     fn releasedir(
@@ -410,7 +424,7 @@ impl Filesystem for Handler {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle.0);
+        self.listings.close(handle.0);
         reply.ok();
     }
 
@@ -425,25 +439,15 @@ impl Filesystem for Handler {
         reply.ok(); // Each change was durable when its call returned.
     }
 
-    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.answer(|files| async move {
-            match files.totals(files.place_of(Ino(ino.0)).partition).await {
-                Ok((inodes, bytes)) => {
-                    let used = bytes.div_ceil(u64::from(STATFS_BLOCK));
-                    let (free, free_inodes) =
-                        (STATFS_TOTAL.saturating_sub(used), STATFS_TOTAL.saturating_sub(inodes));
-                    let (block, longest) = (STATFS_BLOCK, NAME_MAX as u32);
-                    let (blocks, files) = (STATFS_TOTAL, STATFS_TOTAL);
-                    reply.statfs(blocks, free, free, files, free_inodes, block, longest, block);
-                }
-                Err(error) => reply.error(errno(&error)),
-            }
+    fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.answer((request, reply), totals_of, |files| async move {
+            files.totals(files.place_of(Ino(ino.0)).partition).await
         });
     }
 
     fn setxattr(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         of: &OsStr,
         value: &[u8],
@@ -461,48 +465,44 @@ impl Filesystem for Handler {
             _ => return reply.error(Errno::EINVAL),
         };
         let (name, value) = (name(of), Bytes::copy_from_slice(value));
-        self.answer(|files| async move {
-            empty(files.set_xattr(Ino(ino.0), name, value, mode).await, reply);
+        self.answer((request, reply), empty, |files| async move {
+            files.set_xattr(Ino(ino.0), name, value, mode).await
         });
     }
 
-    fn getxattr(&self, _request: &Request, ino: INodeNo, of: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, request: &Request, ino: INodeNo, of: &OsStr, size: u32, reply: ReplyXattr) {
         if let Some(answer) = calls::foreign_xattr(of) {
             return reply.error(answer);
         }
         let name = name(of);
-        self.answer(|files| async move {
-            calls::give(reply, size, files.xattr(Ino(ino.0), name).await);
-        });
+        self.answer(
+            (request, reply),
+            move |value, reply| xattr(value, size, reply),
+            |files| async move { files.xattr(Ino(ino.0), name).await },
+        );
     }
 
-    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.answer(|files| async move {
-            let names = files.xattrs(Ino(ino.0)).await.map(|names| {
-                let mut all = BytesMut::new();
-                for name in names {
-                    all.put_slice(&name);
-                    all.put_u8(0);
-                }
-                all.freeze()
-            });
-            calls::give(reply, size, names);
-        });
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.answer(
+            (request, reply),
+            move |names, reply| xattr(names, size, reply),
+            |files| async move { calls::xattr_names(&files, Ino(ino.0)).await },
+        );
     }
 
-    fn removexattr(&self, _request: &Request, ino: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, request: &Request, ino: INodeNo, of: &OsStr, reply: ReplyEmpty) {
         if let Some(answer) = calls::foreign_xattr(of) {
             return reply.error(answer);
         }
         let name = Bytes::copy_from_slice(of.as_bytes());
-        self.answer(|files| async move {
-            empty(files.remove_xattr(Ino(ino.0), name).await, reply);
+        self.answer((request, reply), empty, |files| async move {
+            files.remove_xattr(Ino(ino.0), name).await
         });
     }
 
     fn getlk(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
@@ -513,14 +513,14 @@ impl Filesystem for Handler {
         reply: ReplyLock,
     ) {
         let wanted = calls::wanted(owner.0, (start, end), typ, pid);
-        self.answer(|files| async move {
-            calls::get_lock(&files, Handle(handle.0), wanted, reply).await;
+        self.answer((request, reply), in_the_way, |files| async move {
+            files.lock_in_the_way(Handle(handle.0), wanted).await
         });
     }
 
     fn setlk(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
@@ -532,12 +532,14 @@ impl Filesystem for Handler {
         reply: ReplyEmpty,
     ) {
         let (handle, wanted) = (Handle(handle.0), calls::wanted(owner.0, (start, end), typ, pid));
-        let kernel = self.kernel.clone();
-        self.answer(|files| async move {
-            if typ == libc::F_UNLCK {
-                let (start, end) = (wanted.start, wanted.end);
-                return empty(files.unlock(handle, wanted.owner, start, end).await, reply);
-            }
+        if typ == libc::F_UNLCK {
+            let (owner, start, end) = (wanted.owner, wanted.start, wanted.end);
+            return self.answer((request, reply), empty, |files| async move {
+                files.unlock(handle, owner, start, end).await
+            });
+        }
+        let (files, kernel, tid) = (self.files.clone(), self.kernel.clone(), request.pid());
+        self.runtime.spawn(async move {
             let taken = move || {
                 if let Some(kernel) = kernel.get() {
                     // Attributes only; pages go when it sees another time of change. That it does
@@ -545,13 +547,13 @@ impl Filesystem for Handler {
                     let _ = kernel.inval_inode(ino, -1, 0);
                 }
             };
-            calls::set_lock(&files, handle, wanted, waits, taken, reply).await;
+            calls::set_lock(&files, handle, wanted, waits.then_some(tid), taken, reply).await;
         });
     }
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -561,22 +563,24 @@ impl Filesystem for Handler {
     ) {
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         let handle = Handle(handle.0);
-        self.answer(|files| async move {
+        if mode == libc::FALLOC_FL_KEEP_SIZE {
+            return reply.ok(); // Room is not reserved.
+        }
+        let Some(size) = offset.checked_add(length) else { return reply.error(Errno::EFBIG) };
+        if mode != 0 && mode != PUNCH {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        self.answer((request, reply), empty, move |files| async move {
             match mode {
-                0 => match offset.checked_add(length) {
-                    Some(size) => empty(files.extend(handle, size).await, reply),
-                    None => reply.error(Errno::EFBIG),
-                },
-                libc::FALLOC_FL_KEEP_SIZE => reply.ok(), // Room is not reserved.
-                PUNCH => empty(files.punch_hole(handle, offset, length).await, reply),
-                _ => reply.error(Errno::EOPNOTSUPP),
+                PUNCH => files.punch_hole(handle, offset, length).await,
+                _ => files.extend(handle, size).await,
             }
         });
     }
 
     fn lseek(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: i64,
@@ -589,12 +593,8 @@ impl Filesystem for Handler {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        self.answer(|files| async move {
-            match files.seek(Handle(handle.0), offset, what).await {
-                Ok(Some(found)) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
-                Ok(None) => reply.error(Errno::ENXIO),
-                Err(error) => reply.error(errno(&error)),
-            }
+        self.answer((request, reply), found, |files| async move {
+            files.seek(Handle(handle.0), offset, what).await
         });
     }
 }

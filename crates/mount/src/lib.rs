@@ -5,13 +5,17 @@
 //! | [`session`] | mounting, unmounting, what a dead process left behind |
 //! | [`handler`] | one method for each call of the kernel |
 //! | `calls` | calls that need more than a translation |
+//! | `answers` | answers that many calls share |
+//! | `signals` | which waiting threads a signal interrupts |
 //! | [`listing`] | open directories |
 //! | [`convert`] | attributes, kinds, times and errors in the kernel's words |
 //!
 //! The session's threads only parse; each call is answered from a task, so a slow one holds up no
-//! other. The kernel keeps names for no time at all, so each look asks a replica, and attributes for
-//! a few milliseconds, the time of one call; it keeps pages until an open, or until it sees another
-//! time of change. After a lock was taken it asks for attributes in any case.
+//! other. A thread that is killed while its call waits is answered at once.
+//!
+//! The kernel keeps names for no time at all, so each look asks a replica, and attributes for a few
+//! milliseconds, the time of one call; it keeps pages until an open, or until it sees another time
+//! of change. After a lock was taken it asks for attributes in any case.
 //!
 //! Deliberately absent: rules of the file system, which live in `meridian-fs` and
 //! `meridian-client`; `flock` apart from `fcntl` locks, which the library does not tell apart:
@@ -24,5 +28,6 @@ pub mod convert;
 pub mod handler;
 pub mod listing;
 pub mod session;
+mod signals;
 
 pub use session::{Mount, MountError, MountOptions, clear_stale, mount};

@@ -5,9 +5,11 @@
 mod fake;
 
 use fake::Cluster;
+use meridian_fs::Update;
 use meridian_mount::{Mount, MountError, MountOptions, clear_stale, mount};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 struct Mounted {
@@ -138,6 +140,108 @@ for n in range(100):
     tokio::join!(world.run(script), run(at.path(), script));
     assert_eq!(world.run("cat us/count").await, "00200");
     second.unmount().await.unwrap();
+    world.mount.unmount().await.unwrap();
+}
+
+/// The kernel tells of the last close later, and may give the next open the same owner of locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_close_gave_back_is_free() {
+    let world = mounted().await;
+    world.run("touch us/f").await;
+    let script = "timeout 60 python3 -c \"import fcntl, os
+for n in range(300):
+    f = os.open('us/f', os.O_RDWR)
+    fcntl.flock(f, fcntl.LOCK_EX)
+    os.ftruncate(f, 0)
+    os.close(f)\"";
+    tokio::join!(world.run(script), world.run(script));
+    world.run("timeout 60 flock us/f true").await;
+    world.mount.unmount().await.unwrap();
+}
+
+/// How long a program may outlive a signal that ends it, on a busy machine. It is 40 ms on an idle
+/// one; what it waits for lasts for ever.
+const DEATH: Duration = Duration::from_secs(5);
+
+/// A program that runs until it is told to end.
+struct Program(Child);
+
+impl Program {
+    fn start(at: &Path, script: &str) -> Program {
+        Program(Command::new("python3").arg("-c").arg(script).current_dir(at).spawn().unwrap())
+    }
+
+    /// Ends it by `signal`; how long that takes.
+    async fn end(mut self, signal: &str) -> Duration {
+        let begun = Instant::now();
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        tokio::task::spawn_blocking(move || self.0.wait().unwrap()).await.unwrap();
+        begun.elapsed()
+    }
+}
+
+/// Waits until so many locks were asked for.
+async fn asked_for_locks(cluster: &Cluster, count: usize) {
+    let is_lock = |update: &&Update| matches!(update, Update::Lock { .. });
+    while cluster.applied().iter().filter(is_lock).count() < count {
+        tokio::task::yield_now().await;
+    }
+}
+
+const LOCK: &str = "import fcntl, signal; f = open('us/f', 'w'); fcntl.flock(f, 2); signal.pause()";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_lock_can_be_killed() {
+    let world = mounted().await;
+    let holder = Program::start(world.at.path(), LOCK);
+    asked_for_locks(&world.cluster, 1).await;
+    for (count, signal) in [(2, "-TERM"), (3, "-KILL"), (4, "-INT")] {
+        let waiter = Program::start(world.at.path(), LOCK);
+        asked_for_locks(&world.cluster, count).await;
+        let took = waiter.end(signal).await;
+        assert!(took < DEATH, "{signal}: {took:?}");
+    }
+    assert!(holder.end("-KILL").await < DEATH);
+    world.run("flock us/f true").await;
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signal_interrupts_who_waits_for_a_lock() {
+    let world = mounted().await;
+    let holder = Program::start(world.at.path(), LOCK);
+    asked_for_locks(&world.cluster, 1).await;
+    let script = "timeout 60 python3 -c \"import fcntl, signal
+f = open('us/f', 'w')
+def alarm(number, frame): raise TimeoutError('alarm')
+signal.signal(signal.SIGALRM, alarm)
+for wait in [lambda: fcntl.flock(f, 2), lambda: fcntl.lockf(f, 2)]:
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try: wait()
+    except TimeoutError as error: print(error)\"";
+    assert_eq!(world.run(script).await, "alarm\nalarm\n");
+    holder.end("-KILL").await;
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_region_out_of_reach_can_be_killed() {
+    let world = mounted().await;
+    world.run("echo text > eu/f").await;
+    let nodes = [2, 3];
+    nodes.into_iter().for_each(|node| world.cluster.set_down(node, true));
+    let begin = "import os; open('us/begun', 'w').close(); ";
+    for call in ["open('eu/f').read()", "os.listdir('eu')", "os.mkdir('eu/d')"] {
+        let waiter = Program::start(world.at.path(), &format!("{begin}{call}"));
+        while !world.at.path().join("us/begun").exists() {
+            tokio::task::yield_now().await;
+        }
+        let took = waiter.end("-KILL").await;
+        assert!(took < DEATH, "{call}: {took:?}");
+        world.run("rm us/begun").await;
+    }
+    nodes.into_iter().for_each(|node| world.cluster.set_down(node, false));
     world.mount.unmount().await.unwrap();
 }
 

@@ -1,18 +1,20 @@
-//! What a message costs with so many under way: six processes of two groups in one thread, without sockets and disks.
-//! In each round two messages are multicast to both groups; what processes send to each other is so many rounds on its
-//! way. So the number under way grows with the rounds, and what is done in a round stays the same.
+//! What a message costs with so many under way: six processes of two groups in one thread, without
+//! sockets and disks. In each round two messages are multicast to both groups; what processes send
+//! to each other is so many rounds on its way. So the number under way grows with the rounds, and
+//! what is done in a round stays the same.
 //!
 //! ```sh
 //! cargo build --release -p meridian-multicast --example cost
 //! valgrind --tool=cachegrind --cache-sim=no target/release/examples/cost ROUNDS MESSAGES [keys]
 //! ```
 //!
-//! The instructions for a message are the difference between two runs, divided by how many more messages one had. With
-//! `keys` each message conflicts with one of a thousand others, else with all.
+//! The instructions for a message are the difference between two runs, divided by how many more
+//! messages one had. With `keys` each message conflicts with one of a thousand others, else with
+//! all.
 
 use bytes::Bytes;
 use meridian_core::{
-    ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time, Token,
+    ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time,
 };
 use meridian_multicast::{Command, Message, Output, PrimCast, Start, Touches};
 use std::collections::{BTreeMap, VecDeque};
@@ -32,7 +34,7 @@ struct Node {
     me: ProcessId,
     process: PrimCast,
     delivered: u64,
-    timers: BTreeMap<Time, Token>,
+    timers: BTreeMap<Time, meridian_multicast::Timer>,
     /// What this process multicast and has not delivered, from number `low` on: whether it has.
     own: VecDeque<bool>,
     low: u64,
@@ -111,7 +113,7 @@ impl World {
                     self.under_way[after].push((usize::from(to.node.0), node.me, message));
                 }
                 Effect::Output(Output::Deliver(delivery)) => node.on_delivery(delivery.start.id),
-                Effect::Timer { at, token } => drop(node.timers.insert(at, token)),
+                Effect::Timer { at, timer } => drop(node.timers.insert(at, timer)),
                 Effect::Persist(_) | Effect::Note(_) | Effect::Output(_) => {}
             }
         }
@@ -133,8 +135,8 @@ impl World {
             while let Some(due) = self.nodes[at].timers.first_entry()
                 && *due.key() <= self.now
             {
-                let token = due.remove();
-                self.step(at, Event::Timer(token));
+                let timer = due.remove();
+                self.step(at, Event::Timer(timer));
             }
             self.step(at, Event::Idle);
         }

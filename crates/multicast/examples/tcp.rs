@@ -1,5 +1,5 @@
-//! Two groups of three members over TCP on this machine: messages to one group and to both, delivered
-//! everywhere in the same order.
+//! Two groups of three members over TCP on this machine: messages to one group and to both,
+//! delivered everywhere in the same order.
 //!
 //! ```sh
 //! cargo run -p meridian-multicast --example tcp

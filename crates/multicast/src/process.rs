@@ -1,35 +1,31 @@
 //! One process of one group: its state, and which handler takes which event.
 //!
 //! Invariants, beside those of the parts:
-//! - P1: `e_cur <= e_prom`.
-//! - P2: `clock <= ceiling`, and the ceiling is durable before a greater clock is shown.
 //! - P3: deliveries that conflict ascend in (final timestamp, id).
 
-use crate::clocks::Clocks;
-use crate::done::{Done, Known};
-use crate::epoch::Election;
-use crate::hybrid::Partners;
-use crate::log::Log;
-use crate::members::{Config, Members};
-use crate::memory::Memory;
-use crate::message::{
-    Command, Delivery, Epoch, Message, Output, Progress, Rank, Record, Start, Timestamp, Touches,
-};
-pub use crate::mutation::Mutation;
-use crate::reach::Reach;
-use crate::relay::Relay;
-use crate::remote::Remote;
-use crate::snapshot::{State, Transfers};
-use crate::stable::Stable;
-use crate::starts::Starts;
-use crate::stream::Stream;
-use crate::truncation::{Limits, Truncation};
-use crate::upkeep::{TICK, TICK_TOKEN, Upkeep};
+use crate::message::{Command, Delivery, Epoch, Message, Output, Progress, Timestamp, Touches};
+use crate::mutation::{Mutation, Planted};
+use crate::options::{ClockSource, Groups, Options};
+use crate::record::{Record, State};
+use crate::state::clock::Clock;
+use crate::state::deliveries::Deliveries;
+use crate::state::done::Known;
+use crate::state::epochs::{Epochs, Role};
+use crate::state::linearizable::Linearizable;
+use crate::state::log::Log;
+use crate::state::members::{Config, Members};
+use crate::state::outbound::Outbound;
+use crate::state::recovery::Recovery;
+use crate::state::relay::Relay;
+use crate::state::remote::Remote;
+use crate::state::replication::Replication;
+use crate::state::retransmission::{Retransmission, TICK, Timer};
+use crate::state::stability::Stability;
+use crate::state::starts::Starts;
 use meridian_core::{
     Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
 };
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// How far ahead of the clock its ceiling is set: so many messages are proposed between two records
@@ -42,129 +38,40 @@ const CEILING_STEP_US: u64 = 1_000_000;
 /// No name is less.
 const LEAST: MessageId = MessageId { client: meridian_core::ClientId(0), sequence: 0 };
 
-/// The members of each group, in order; the same at all processes.
-pub type Groups = Arc<BTreeMap<GroupId, Vec<NodeId>>>;
-
-/// The thesis's `state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Proposes timestamps for its group.
-    Primary,
-    /// Follows the primary of `E_cur`.
-    Follower,
-    /// Has promised to `E_prom`, or has restarted: waits to learn that its epoch stands.
-    Promised,
-    /// Opens the epoch `E_prom`.
-    Candidate,
-}
-
-/// Which order deliveries have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Order {
-    /// Acyclic over all processes (thesis, section 2.2.1).
-    #[default]
-    Sequential,
-    /// Beside that a message multicast after the delivery of another one, in real time, is not ordered
-    /// before it, not even by a chain of others (thesis, section 5.2.2; corrected). Where groups are far from each other
-    /// [`ClockSource::Hybrid`] saves a third of its latency.
-    Linearizable,
-}
-
-/// Where a primary's timestamps come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ClockSource {
-    /// They count.
-    #[default]
-    Logical,
-    /// Microseconds of the clock that steps are given, or more (thesis, section 4.4.1; see `hybrid`). Skew costs
-    /// latency only.
-    Hybrid,
-}
-
-/// Who of a group speaks with other groups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Speakers {
-    /// All its processes: a delivery takes three steps (thesis, section 4.2). For groups whose members are
-    /// far from each other.
-    #[default]
-    All,
-    /// Its primary, which relays to the others what it hears: see `relay`. For groups whose members are near
-    /// each other, so that a step costs less than a message.
-    Primary,
-}
-
-/// How a deployment uses PrimCast; the first two the same at all its processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Options {
-    /// The order of deliveries.
-    pub order: Order,
-    /// The source of timestamps.
-    pub clock: ClockSource,
-    /// Who speaks with other groups; the same in a group.
-    pub speakers: Speakers,
-}
-
-/// A process of PrimCast. Fields are the thesis's variables where they have its names.
+/// A process of PrimCast. Each part of its state has one owner; the thesis's variables keep their
+/// names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PrimCast {
     pub(crate) me: ProcessId,
     pub(crate) members: Members,
     pub(crate) options: Options,
-    pub(crate) mutation: Mutation,
+    pub(crate) planted: Planted,
     /// `T`.
     pub(crate) log: Log,
-    pub(crate) clock: Timestamp,
-    pub(crate) ceiling: Timestamp,
-    pub(crate) e_cur: Epoch,
-    pub(crate) e_prom: Epoch,
-    pub(crate) role: Role,
-    pub(crate) clocks: Clocks,
-    pub(crate) remote: Remote,
-    pub(crate) done: Done,
+    /// `clock`, and the clocks of the group.
+    pub(crate) clock: Clock,
+    /// `E_cur`, `E_prom`, `state`, and a change of epoch.
+    pub(crate) epochs: Epochs,
+    /// What passes between the primary and its followers.
+    pub(crate) replication: Replication,
     /// `M`, as far as it holds STARTs not in `T`.
     pub(crate) starts: Starts,
-    /// For each member the latest epoch in which it acknowledged, and which length of `T`: what comes
-    /// before NEW-STATE counts after it.
-    pub(crate) acked: BTreeMap<NodeId, (Epoch, u64)>,
-    /// The length of `T` that is decided.
-    pub(crate) decided: u64,
-    pub(crate) delivered: Position,
-    /// SAFE-TS when the process was idle last.
-    pub(crate) safe: Timestamp,
-    /// The greatest one delivered.
-    pub(crate) last: Option<Rank>,
-    /// Those delivered since the others were last told what is stable here.
-    pub(crate) untold: VecDeque<(Position, Rank)>,
-    pub(crate) truncation: Truncation,
-    pub(crate) limits: Limits,
-    /// What the group was last shown: epoch, length, clock.
-    pub(crate) shown: Option<(Epoch, u64, Timestamp)>,
-    /// The length of `T` up to which other groups were sent ACKs, and up to which, as primary, entries.
-    pub(crate) remote_acked: u64,
-    pub(crate) remote_streamed: u64,
-    /// As primary, the length of `T` up to which our proposals were recorded.
-    pub(crate) recorded: u64,
-    /// Who of other groups has the stream of this epoch, up to which index.
-    pub(crate) followers: BTreeMap<ProcessId, u64>,
-    /// STARTs on their way out.
-    pub(crate) outgoing: BTreeMap<ProcessId, Vec<Arc<Start>>>,
-    /// The number of our group's configuration that all other groups were told.
-    pub(crate) config_told: u64,
-    /// Which other groups can be reached.
-    pub(crate) reach: Reach,
-    /// What others have reached, in the linearizable order.
-    pub(crate) stable: Stable,
-    /// Who is shown our clock as time goes by.
-    pub(crate) partners: Partners,
-    /// What is on its way where a primary speaks for its group.
+    /// `D`, and the order of deliveries.
+    pub(crate) deliveries: Deliveries,
+    /// What other groups proposed.
+    pub(crate) remote: Remote,
+    /// What other groups were sent.
+    pub(crate) outbound: Outbound,
+    /// What is on its way where a primary relays for its group.
     pub(crate) relay: Relay,
-    pub(crate) streams: BTreeMap<NodeId, Stream>,
-    pub(crate) election: Election,
-    pub(crate) upkeep: Upkeep,
-    /// See [`PrimCast::floor`].
-    pub(crate) floor: Option<Timestamp>,
-    pub(crate) transfers: Transfers,
-    pub(crate) memory: Memory,
+    /// What others have reached, in the linearizable order.
+    pub(crate) linearizable: Linearizable,
+    /// What is delivered for good.
+    pub(crate) stability: Stability,
+    /// What was repeated when.
+    pub(crate) retransmission: Retransmission,
+    /// Snapshots and incarnations.
+    pub(crate) recovery: Recovery,
 }
 
 impl PrimCast {
@@ -176,8 +83,9 @@ impl PrimCast {
         PrimCast::of(me, Members::new(&groups, 0))
     }
 
-    /// The process `me`, with nothing delivered, of a group that has had other members, or of a new one: with the
-    /// configurations that another knows who has delivered the last of them ([`PrimCast::members`]).
+    /// The process `me`, with nothing delivered, of a group that has had other members, or of a new
+    /// one: with the configurations that another knows who has delivered the last of them
+    /// ([`PrimCast::members`]).
     ///
     /// # Panics
     /// If `me` is not a member of its group in the latest of them.
@@ -198,42 +106,20 @@ impl PrimCast {
             me,
             members,
             options: Options::default(),
-            mutation: Mutation::Correct,
+            planted: Planted::NONE,
             log: Log::default(),
-            clock: Timestamp(0),
-            ceiling: Timestamp(0),
-            e_cur: e_first,
-            e_prom: e_first,
-            role: Role::Promised,
-            clocks: Clocks::default(),
-            remote: Remote::default(),
-            done: Done::default(),
+            clock: Clock::default(),
+            epochs: Epochs::new(e_first),
+            replication: Replication::default(),
             starts: Starts::default(),
-            acked: BTreeMap::new(),
-            decided: 0,
-            delivered: Position(0),
-            safe: Timestamp(0),
-            last: None,
-            untold: VecDeque::new(),
-            truncation: Truncation::default(),
-            limits: Limits::default(),
-            shown: None,
-            remote_acked: 0,
-            remote_streamed: 0,
-            recorded: 0,
-            followers: BTreeMap::new(),
-            outgoing: BTreeMap::new(),
-            config_told: 0,
-            reach: Reach::default(),
-            stable: Stable::default(),
-            partners: Partners::default(),
+            deliveries: Deliveries::default(),
+            remote: Remote::default(),
+            outbound: Outbound::default(),
             relay: Relay::default(),
-            streams: BTreeMap::new(),
-            election: Election::default(),
-            upkeep: Upkeep::default(),
-            floor: None,
-            transfers: Transfers::default(),
-            memory: Memory::default(),
+            linearizable: Linearizable::default(),
+            stability: Stability::default(),
+            retransmission: Retransmission::default(),
+            recovery: Recovery::default(),
         }
     }
 
@@ -249,9 +135,12 @@ impl PrimCast {
     }
 
     /// The same process with a planted bug.
+    ///
+    /// # Panics
+    /// If this build has no planted bugs: see [`crate::mutation::PLANTED`].
     #[doc(hidden)]
     pub fn with_mutation(mut self, mutation: Mutation) -> PrimCast {
-        self.mutation = mutation;
+        self.planted = Planted::new(mutation);
         self
     }
 
@@ -267,61 +156,68 @@ impl PrimCast {
 
     /// Its state in the protocol.
     pub fn role(&self) -> Role {
-        self.role
+        self.epochs.role
     }
 
     /// The epoch that it is in; its leader is the primary if the epoch stands.
     pub fn epoch(&self) -> Epoch {
-        self.e_cur
+        self.epochs.cur
     }
 
     /// How many messages it has delivered.
     pub fn delivered(&self) -> Position {
-        self.delivered
+        self.deliveries.count
     }
 
     /// Its clock.
     pub fn clock(&self) -> Timestamp {
-        self.clock
+        self.clock.now
     }
 
-    /// No less than the timestamps of all that any process of the group had delivered before this one started:
-    /// `None` while that is not known. A state in which [`PrimCast::reached`] says so of this timestamp lacks
-    /// nothing that others acknowledged then.
+    /// No less than the timestamps of all that any process of the group had delivered before this
+    /// one started: `None` while that is not known. A state in which [`PrimCast::reached`] says so
+    /// of this timestamp lacks nothing that others acknowledged then.
     pub fn floor(&self) -> Option<Timestamp> {
-        self.floor
+        self.deliveries.floor
     }
 
-    /// SAFE-TS (thesis, section 4.4.2): all messages with a lower timestamp have been delivered here.
+    /// SAFE-TS (thesis, section 4.4.2): all messages with a lower timestamp have been delivered
+    /// here.
     pub fn safe_ts(&self) -> Timestamp {
-        self.safe
+        self.deliveries.safe
     }
 
-    /// Nothing up to `clock` can come any more. What was safe is safe for ever, though a new primary has shown no clock
-    /// yet.
+    /// Nothing up to `clock` can come any more. What was safe is safe for ever, though a new
+    /// primary has shown no clock yet.
     pub(crate) fn raise_safe_ts(&mut self, clock: Timestamp) {
         if self.stands() {
             let first = self.log.queue().first().map(|((bound, _), _)| bound);
             let safe = first.unwrap_or(Timestamp(u64::MAX)).min(Timestamp(clock.0 + 1));
-            self.safe = self.safe.max(safe);
+            self.deliveries.safe = self.deliveries.safe.max(safe);
         }
     }
 
     /// Whether all messages that conflict with `touches` and have a timestamp up to `ts` have been
     /// delivered here.
     pub fn reached(&self, touches: &Touches, ts: Timestamp) -> bool {
-        let clock = self.clocks.min_clock(self.e_cur.leader);
-        let clock = clock.min(self.clocks.quorum_clock(self.voters()));
+        let clock = self.clock.members.min_clock(self.epochs.cur.leader);
+        let clock = clock.min(self.clock.members.quorum_clock(self.voters()));
         ts <= clock && self.log.queue().is_free((Timestamp(ts.0 + 1), LEAST), touches)
     }
 
-    /// The final timestamp of a message that was delivered here, or to whoever gave the state that this process
-    /// goes on from; `None` also if its client waits for it no more.
+    /// The final timestamp of a message that was delivered here, or to whoever gave the state that
+    /// this process goes on from; `None` also if its client waits for it no more.
     pub fn delivered_at(&self, id: MessageId) -> Option<Timestamp> {
         match self.known(id) {
             Known::Delivered(ts) => Some(ts),
             Known::No | Known::Ended => None,
         }
+    }
+
+    /// Whether the message was delivered here, or ended, and `T` holds it no more: all members of
+    /// its destinations have applied it, or at least a quorum of each.
+    pub fn has_dropped(&self, id: MessageId) -> bool {
+        self.log.find(id).is_none() && self.deliveries.done.known(id) != Known::No
     }
 
     /// How many messages are proposed and not delivered.
@@ -339,9 +235,9 @@ impl PrimCast {
         self.log.bytes()
     }
 
-    /// How many entries of `T` are held, and how many more are set aside.
+    /// How many entries of `T` are held, and how many more are retained gaps.
     pub fn log_entries(&self) -> (usize, usize) {
-        (self.log.in_line().0, self.log.aside().0)
+        (self.log.in_line().entries, self.log.retained().entries)
     }
 
     /// Rebuilds what `record` says. Returns what the owner is to be told again: deliveries and
@@ -351,7 +247,7 @@ impl PrimCast {
     /// If the records contradict each other.
     pub fn recover(&mut self, record: Record) -> Option<Output> {
         match record {
-            Record::Promised(epoch) => self.e_prom = epoch.max(self.e_prom),
+            Record::Promised(epoch) => self.epochs.prom = epoch.max(self.epochs.prom),
             Record::Append { from, entries } => {
                 let known = self.log.len().saturating_sub(from);
                 assert!(from <= self.log.len(), "entries from {from} after {}", self.log.len());
@@ -361,14 +257,14 @@ impl PrimCast {
             Record::NewState { epoch, from, entries } => {
                 self.log.cut(from);
                 entries.into_iter().for_each(|entry| self.log.append(entry, Time(0)));
-                self.e_cur = epoch;
-                self.e_prom = epoch.max(self.e_prom);
+                self.epochs.cur = epoch;
+                self.epochs.prom = epoch.max(self.epochs.prom);
             }
             Record::Ceiling(ceiling) => {
-                self.ceiling = ceiling;
-                self.clock = ceiling;
-                if self.mutation == Mutation::NoCeiling {
-                    self.clock = Timestamp(0);
+                self.clock.ceiling = ceiling;
+                self.clock.now = ceiling;
+                if self.planted.is(Mutation::NoCeiling) {
+                    self.clock.now = Timestamp(0);
                 }
             }
             Record::Delivered { id, ts } => {
@@ -393,22 +289,21 @@ impl PrimCast {
         match self.log.slot(id) {
             Some(slot) if slot.delivered => Known::Delivered(slot.bound),
             Some(_) => Known::No,
-            None => self.done.known(id),
+            None => self.deliveries.done.known(id),
         }
     }
 
     /// What can be made durable of this process, without the application's state.
     pub fn state(&self) -> State {
         State {
-            e_cur: self.e_cur,
-            e_prom: self.e_prom,
+            e_cur: self.epochs.cur,
+            e_prom: self.epochs.prom,
             log: self.log.clone(),
-            decided: self.decided,
-            delivered: self.delivered,
-            last: self.last,
-            done: self.done.clone(),
-            clock: self.clock,
-            ceiling: self.ceiling,
+            delivered: self.deliveries.count,
+            last: self.deliveries.last,
+            done: self.deliveries.done.clone(),
+            clock: self.clock.now,
+            ceiling: self.clock.ceiling,
             members: self.members.clone(),
             application: None,
         }
@@ -419,9 +314,24 @@ impl PrimCast {
     /// # Panics
     /// If it does not.
     pub fn check_invariants(&self) {
-        assert!(self.e_cur <= self.e_prom, "P1: {:?} {:?}", self.e_cur, self.e_prom);
-        assert!(self.clock <= self.ceiling, "P2: {:?} {:?}", self.clock, self.ceiling);
-        assert!(self.decided <= self.log.len(), "decided {} of {}", self.decided, self.log.len());
+        assert!(
+            self.epochs.cur <= self.epochs.prom,
+            "P1: {:?} {:?}",
+            self.epochs.cur,
+            self.epochs.prom
+        );
+        assert!(
+            self.clock.now <= self.clock.ceiling,
+            "P2: {:?} {:?}",
+            self.clock.now,
+            self.clock.ceiling
+        );
+        assert!(
+            self.log.decided <= self.log.len(),
+            "decided {} of {}",
+            self.log.decided,
+            self.log.len()
+        );
         let queued: Vec<_> = self.log.waiting().map(|(index, _)| index).collect();
         let waiting = self.log.iter_from(0).filter(|(_, slot)| !slot.delivered);
         let mut held: Vec<_> = waiting.map(|(index, _)| index).collect();
@@ -429,9 +339,9 @@ impl PrimCast {
         let mut sorted = queued.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, held, "L3");
-        for (index, slot) in self.log.stragglers() {
-            let safe = slot.delivered || index < self.decided;
-            assert!(safe, "L2: {} is set aside at {index}", slot.entry.start.id);
+        for (index, slot) in self.log.gaps() {
+            let safe = slot.delivered || index < self.log.decided;
+            assert!(safe, "L2: {} is a gap at {index}", slot.entry.start.id);
         }
         for (_, slot) in self.log.iter_from(0) {
             let id = slot.entry.start.id;
@@ -439,16 +349,17 @@ impl PrimCast {
         }
     }
 
-    /// The members of the group in the configuration of `E_cur`; none if that is not known: then nothing is a quorum.
+    /// The members of the group in the configuration of `E_cur`; none if that is not known: then
+    /// nothing is a quorum.
     pub(crate) fn voters(&self) -> &[NodeId] {
-        self.members.in_config(self.me.group, self.e_cur.config).unwrap_or(&[])
+        self.members.in_config(self.me.group, self.epochs.cur.config).unwrap_or(&[])
     }
 
     /// The other processes of the group, in the configuration in force and in those to come.
     pub(crate) fn peers(&self) -> impl ExactSizeIterator<Item = ProcessId> + use<> {
         let me = self.me;
         let mut peers: SmallVec<[ProcessId; 4]> = SmallVec::new();
-        let from = self.e_cur.config.min(self.members.number(me.group));
+        let from = self.epochs.cur.config.min(self.members.number(me.group));
         for node in self.members.lists(me.group, from).flatten() {
             let peer = me.group.of(*node);
             if peer != me && !peers.contains(&peer) {
@@ -474,12 +385,12 @@ impl PrimCast {
     }
 
     pub(crate) fn stands(&self) -> bool {
-        matches!(self.role, Role::Primary | Role::Follower)
+        self.epochs.stands()
     }
 
     pub(crate) fn progress(&self) -> Progress {
         Progress {
-            e_cur: self.e_cur,
+            e_cur: self.epochs.cur,
             len: self.log.len(),
             base: self.log.base(),
             runs: self.log.runs().clone(),
@@ -488,56 +399,43 @@ impl PrimCast {
 
     /// Moves the clock up to `to`, its ceiling first if need be.
     pub(crate) fn raise_clock(&mut self, to: Timestamp, out: &mut Outbox<Self>) {
-        if to <= self.clock {
+        if to <= self.clock.now {
             return;
         }
-        if to > self.ceiling {
+        if to > self.clock.ceiling {
             let step = match self.options.clock {
                 ClockSource::Logical => CEILING_STEP,
                 ClockSource::Hybrid => CEILING_STEP_US,
             };
-            self.ceiling = Timestamp(to.0.saturating_add(step));
-            if self.mutation != Mutation::IgnoresCeiling {
-                out.persist(Record::Ceiling(self.ceiling));
+            self.clock.ceiling = Timestamp(to.0.saturating_add(step));
+            if !self.planted.is(Mutation::IgnoresCeiling) {
+                out.persist(Record::Ceiling(self.clock.ceiling));
             }
         }
-        self.clock = to;
+        self.clock.now = to;
     }
 
-    /// Marks the entry at `index` as delivered. Its final timestamp may have come from another process: then a quorum
-    /// holds it, and all before it, though we have not counted that.
+    /// Marks the entry at `index` as delivered. Its final timestamp may have come from another
+    /// process: then a quorum holds it, and all before it, though we have not counted that.
     pub(crate) fn deliver(&mut self, index: u64, ts: Timestamp) -> Delivery {
         self.decide_up_to(index + 1);
         let entry = &self.log.get(index).expect("the caller found it").entry;
         let (start, epoch) = (entry.start.clone(), entry.epoch);
         let rank = (ts, start.id);
         self.log.deliver(index);
-        self.done.ended_below(start.id.client, start.low);
+        self.deliveries.done.ended_below(start.id.client, start.low);
         if let Some(config) = &start.config {
             self.learn_delivered(epoch, &start.touches, config);
         }
-        if self.is_linearizable() && start.dest.len() > 1 {
-            self.stable.delivered(start.id, rank);
-            self.owe_others(index, ts);
+        if self.options.order.waits_for_others() && start.dest.len() > 1 {
+            self.linearizable.delivered(start.id, rank);
+            self.notify_later(index, ts);
         }
-        self.delivered = Position(self.delivered.0 + 1);
-        self.last = self.last.max(Some(rank));
-        self.untold.push_back((self.delivered, rank));
+        self.deliveries.add(rank);
         for group in start.dest.iter().filter(|group| **group != self.me.group) {
-            self.truncation.keep_for(*group, self.delivered);
+            self.stability.keep_for(*group, self.deliveries.count);
         }
-        Delivery { start, ts, position: self.delivered }
-    }
-}
-
-/// Names the process of a group on a node.
-pub(crate) trait Of {
-    fn of(self, node: NodeId) -> ProcessId;
-}
-
-impl Of for GroupId {
-    fn of(self, node: NodeId) -> ProcessId {
-        ProcessId { group: self, node }
+        Delivery { start, ts, position: self.deliveries.count }
     }
 }
 
@@ -547,13 +445,14 @@ impl Process for PrimCast {
     type Record = Record;
     type Command = Command;
     type Output = Output;
+    type Timer = Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
             Event::Started => {
                 self.on_links_new();
                 self.on_started(now, out);
-                out.timer(now + TICK, TICK_TOKEN);
+                out.timer(now + TICK, Timer::Tick);
             }
             Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(Command::Start(start)) => {
@@ -564,15 +463,18 @@ impl Process for PrimCast {
             Event::Command(Command::Multicast(start)) => {
                 self.multicast(now, Arc::new(start), out);
             }
+            Event::Command(Command::FetchState) => self.fetch_state(now, out),
             Event::Command(Command::Snapshot { to, position, application }) => {
                 self.on_snapshot(to, position, application, out);
             }
-            Event::Timer(_) => {
-                self.relay.acknowledge_due(now);
-                if now >= self.upkeep.tick_at {
-                    self.upkeep.tick_at = now + TICK;
+            Event::Timer(Timer::Acknowledge) => self.relay.acknowledge_due(now),
+            // What is due then follows every batch of events.
+            Event::Timer(Timer::Stability | Timer::Clock) => {}
+            Event::Timer(Timer::Tick) => {
+                if now >= self.retransmission.tick_at {
+                    self.retransmission.tick_at = now + TICK;
                     self.on_tick(now, out);
-                    out.timer(now + TICK, TICK_TOKEN);
+                    out.timer(now + TICK, Timer::Tick);
                 }
             }
             Event::Restarted(peer) => self.on_restarted(now, peer, out),

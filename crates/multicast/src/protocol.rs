@@ -1,5 +1,5 @@
-//! What all multicast protocols have in common: enough for a runtime, the simulator and a bench to use
-//! one without knowing which.
+//! What all multicast protocols have in common: enough for a runtime, the simulator and a bench to
+//! use one without knowing which.
 
 use crate::message::{Command, Delivery, Output, Start};
 use crate::process::PrimCast;

@@ -5,9 +5,10 @@
 
 use bytes::Bytes;
 use meridian_blocks::store::{Blocks, OpenError, Options};
-use meridian_blocks::{BlockError, Counters, Disk, Store};
+use meridian_blocks::{BlockError, Counters, Store};
 use meridian_core::BlockId;
-use meridian_runtime::disk::random_salt;
+use meridian_storage::Disk;
+use meridian_storage::real_disk::random_salt;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -221,8 +222,8 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meridian_blocks::SimDisk;
-    use meridian_runtime::disk::RealDisk;
+    use meridian_storage::RealDisk;
+    use meridian_storage::SimDisk;
     use std::sync::mpsc::channel;
 
     fn open(disk: Arc<dyn Disk>, dir: &Path) -> BlockEngine {

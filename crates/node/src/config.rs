@@ -1,12 +1,14 @@
 //! A node's directory: `node.json`, `lock`, `incarnation`; beside them the log and the blocks.
 
 use crate::error::ServerError;
-use meridian_core::topology::ClusterFile;
-use meridian_core::{NodeId, Topology};
+use meridian_cluster::Topology;
+use meridian_cluster::topology::ClusterFile;
+use meridian_core::NodeId;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The version of a node's directory that this program writes and reads.
@@ -48,7 +50,9 @@ pub fn prepare(dir: &Path, cluster: u64, name: &str) -> Result<(), ServerError> 
         );
         return Err(ServerError::Directory { path, why });
     }
-    fs::create_dir_all(dir).map_err(|e| file_error("make", dir, e))?;
+    // For nobody but its owner: the log and the blocks hold all data of the cluster.
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|e| file_error("make", dir, e))?;
     write_durably(&dir.join("incarnation"), b"0\n")?;
     let json = serde_json::to_vec(&wanted).map_err(|e| file_error("write", &path, e.into()))?;
     write_durably(&path, &json)
@@ -162,7 +166,7 @@ pub fn write_cluster(path: &Path, cluster: &ClusterFile) -> Result<(), ServerErr
 }
 
 /// Replaces the file's content, at once and durably.
-fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
+pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
     let beside = path.with_extension("tmp");
     let write = || {
         let mut file = File::create(&beside)?;
@@ -223,7 +227,7 @@ mod tests {
         };
         let no_members = refused(&cluster);
         assert!(no_members.contains("cluster file"), "{no_members}");
-        cluster.nodes.push(meridian_core::topology::NodeEntry {
+        cluster.nodes.push(meridian_cluster::topology::NodeEntry {
             name: "eu-1".into(),
             region: "eu".into(),
             pid: None,

@@ -1,23 +1,22 @@
 //! Who keeps the configuration of a cluster, and how it is followed.
 //!
-//! A few nodes each run a replica of [`Cluster`] beside what else they do, on an address of its own. All others are its
+//! A few nodes each run a replica of [`Configuration`] beside what else they do, on an address of its own. All others are its
 //! clients, as are mounts and commands ([`Keepers`]). The cluster file names the replicas: with it one finds the
 //! newest configuration, and goes on with the one in the file while none answers.
 
+use crate::application::{Configured, Shared};
 use crate::error::ServerError;
-use crate::service::Service;
-use crate::shared::Shared;
-use meridian_core::topology::ClusterFile;
-use meridian_core::{NodeId, Topology};
+use meridian_cluster::Topology;
+use meridian_cluster::configuration::{Configuration, Reply, Request, Show, Shown, encode};
+use meridian_cluster::topology::ClusterFile;
+use meridian_core::NodeId;
 use meridian_host::api::KeeperStatus;
-use meridian_host::cluster::{Cluster, Reply, Request, Show, Shown, encode};
 use meridian_paxos::{Change, Consistency};
 use meridian_runtime::delay::Delay;
 use meridian_runtime::smr::{Client, ClientError, ClientOptions, Options, Replica};
-use meridian_runtime::{Listen, Storage};
+use meridian_runtime::{Handle, Listen, Storage};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -164,7 +163,7 @@ pub(crate) async fn keep(
     file: &ClusterFile,
     topology: &Topology,
     me: NodeId,
-) -> Result<Option<Replica<Cluster>>, ServerError> {
+) -> Result<Option<Replica<Configuration>>, ServerError> {
     let kept = &file.configuration;
     let Some(address) = kept.replicas.get(&topology.node(me).name) else { return Ok(None) };
     let of =
@@ -186,15 +185,16 @@ pub(crate) async fn keep(
         ..options.paxos
     };
     let options = Options { delays, paxos, listen: Listen::Address(address.clone()), ..options };
-    let replica = Replica::start(options, Cluster::default()).await;
+    let replica = Replica::start(options, Configuration::default()).await;
     replica.map(Some).map_err(|error| ServerError::Configuration(error.to_string()))
 }
 
 /// Follows the configuration for as long as the server runs, and tells what happens here.
-pub(crate) async fn follow<P: Service>(
-    shared: Rc<Shared<P>>,
+pub(crate) async fn follow(
+    shared: Arc<Shared>,
+    node: Handle<Configured, NodeId>,
     mut file: ClusterFile,
-    mut keeper: Option<Replica<Cluster>>,
+    mut keeper: Option<Replica<Configuration>>,
 ) {
     let mut keepers = Keepers::new(&file, PATIENCE);
     let mut initialised = keeper.is_none();
@@ -210,7 +210,7 @@ pub(crate) async fn follow<P: Service>(
                 if let Some(newer) = newer {
                     keepers.moved(&newer);
                     file = newer;
-                    on_newer(&shared, &file, &mut keeper).await;
+                    on_newer((&shared, &node), &file, &mut keeper).await;
                 }
             }
             Err(error) => {
@@ -229,8 +229,8 @@ pub(crate) async fn follow<P: Service>(
 }
 
 /// Tells what is to be told, and asks for what is newer.
-async fn turn<P: Service>(
-    shared: &Shared<P>,
+async fn turn(
+    shared: &Shared,
     keepers: &mut Keepers,
     file: &ClusterFile,
     initialised: &mut bool,
@@ -245,40 +245,34 @@ async fn turn<P: Service>(
         let name = topology.node(shared.me).name.clone();
         keepers.change(&Request::Up { name }).await?;
     }
-    loop {
-        let Some((group, number)) =
-            shared.in_force.borrow().first_key_value().map(|(g, n)| (*g, *n))
-        else {
-            break;
-        };
+    while let Some((group, number)) = shared.next_in_force() {
         let name = topology.group(group).name.clone();
         match keepers.change(&Request::InForce { group: name, number }).await {
             Ok(_) => {}
             Err(KeepersError::Refused(why)) => tracing::warn!("configuration {number}: {why}"),
             Err(error) => return Err(error),
         }
-        shared.in_force.borrow_mut().retain(|of, reached| *of != group || *reached > number);
+        shared.in_force_told(group, number);
     }
     keepers.newer(topology.version, Consistency::Stale).await
 }
 
-async fn on_newer<P: Service>(
-    shared: &Rc<Shared<P>>,
+async fn on_newer(
+    (shared, node): (&Shared, &Handle<Configured, NodeId>),
     file: &ClusterFile,
-    keeper: &mut Option<Replica<Cluster>>,
+    keeper: &mut Option<Replica<Configuration>>,
 ) {
     let topology = match Topology::new(file) {
         Ok(topology) => topology,
         Err(error) => return tracing::error!(%error, "the configuration makes no sense"),
     };
     if topology.is_gone(shared.me) {
-        shared.configured(Arc::new(topology));
-        shared.stopping.set(true);
-        return shared.wake.notify_one();
+        shared.set_topology(Arc::new(topology));
+        return shared.removed.notify_one();
     }
     let keeps = file.configuration.replicas.contains_key(&topology.node(shared.me).name);
     if !keeps && let Some(before) = keeper.take() {
-        shared.keeper.replace(None);
+        shared.set_keeper(None);
         drop(before.close().await); // Another keeps it, so it has stopped already.
     }
     if keeper.is_none() {
@@ -288,11 +282,13 @@ async fn on_newer<P: Service>(
         }
     }
     tracing::info!(version = topology.version, "configured");
-    shared.configured(Arc::new(topology));
+    let topology = Arc::new(topology);
+    shared.set_topology(topology.clone());
+    drop(node.request(Configured(topology)).await); // If it has stopped, the server ends.
 }
 
 /// For those who ask how the node is.
-async fn tell_status<P: Service>(shared: &Shared<P>, keeper: Option<&Replica<Cluster>>) {
+async fn tell_status(shared: &Shared, keeper: Option<&Replica<Configuration>>) {
     let Some(keeper) = keeper else { return };
     let status = match keeper.status().await {
         Ok(status) => KeeperStatus {
@@ -304,5 +300,5 @@ async fn tell_status<P: Service>(shared: &Shared<P>, keeper: Option<&Replica<Clu
         },
         Err(error) => KeeperStatus { stopped: Some(error.to_string()), ..KeeperStatus::default() },
     };
-    shared.keeper.replace(Some(status));
+    shared.set_keeper(Some(status));
 }

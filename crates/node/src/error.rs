@@ -1,6 +1,6 @@
 //! Why a server does not start, or stops.
 
-use meridian_core::topology::TopologyError;
+use meridian_cluster::topology::TopologyError;
 use std::io;
 use std::path::PathBuf;
 

@@ -1,9 +1,8 @@
-//! What the driver asks of the write-ahead log and of the blocks, and who does it.
+//! What a node asks of its blocks.
 
 use bytes::Bytes;
 use meridian_core::BlockId;
 use meridian_host::api::ReplyBody;
-pub use meridian_runtime::journal::{Journal, Records};
 
 /// Called once, on any thread.
 pub type BlockDone = Box<dyn FnOnce(ReplyBody) + Send>;
@@ -16,8 +15,8 @@ pub trait BlockService {
     /// Reads a part of a block.
     fn get(&self, block: BlockId, offset: u32, len: u32, done: BlockDone);
 
-    /// Why nothing can be stored any more, if a write has failed: the server has to stop. The
-    /// driver is woken.
+    /// Why nothing can be stored any more, if a write has failed: the server has to stop. Its
+    /// thread is woken.
     fn failed(&self) -> Option<String>;
 
     /// The names of the blocks after `after`, in order, `limit` at most.
@@ -28,4 +27,4 @@ pub trait BlockService {
 }
 
 /// See [`BlockService`].
-pub type Blocks = Box<dyn BlockService>;
+pub type Blocks = Box<dyn BlockService + Send>;

@@ -1,36 +1,30 @@
-//! The server's shell: sockets, write-ahead log, configuration. It decides nothing.
-//!
-//! One thread runs one [`meridian_core::Process`] and all sockets of one node. What it must never
-//! get wrong is the durability rule, and that lies in one small file, [`meridian_runtime::gate`].
+//! What the engine of [`meridian_runtime`] needs to run a node. It decides nothing.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`config`] | a node's directory: `node.json`, the lock, the incarnation |
+//! | `identity` | which log and blocks are the node's own: with others it does not start |
 //! | [`configuration`] | who keeps the cluster's configuration, and how it is followed |
 //! | [`service`] | what a process must be for a server to run it |
 //! | [`server`] | start, run until told to stop, stop |
-//! | `driver` | events into the process, effects out of it |
-//! | [`journal`], [`storage`] | what the driver asks of the disk, and who does it |
-//! | [`blocks`] | the blocks; the log is [`meridian_runtime::wal`] |
-//! | `shared` | what the tasks of one server share |
-//! | `peer`, `client` | connections |
+//! | `application` | requests of clients into commands, outputs into replies |
+//! | [`journal`], [`storage`], [`blocks`] | the blocks of a node |
 #![forbid(unsafe_code)]
 
+mod application;
 pub mod blocks;
-mod client;
 pub mod config;
 pub mod configuration;
-mod driver;
 pub mod error;
+mod identity;
 pub mod journal;
-mod peer;
 pub mod server;
 pub mod service;
-mod shared;
 pub mod storage;
 
 pub use config::{NodeFile, prepare};
 pub use configuration::{Keepers, KeepersError};
 pub use error::{REMOVED_CODE, ServerError};
-pub use server::{ServerOptions, run, serve};
+pub use identity::has_run;
+pub use server::{ServerDisk, ServerOptions, run, serve};
 pub use service::Service;

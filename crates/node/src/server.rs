@@ -1,33 +1,27 @@
 //! Start, run until told to stop, stop.
 
-use crate::client;
+use crate::application::{Configured, Replies, Requests, Shared, delays_of, peers_of};
 use crate::config::NodeDir;
 use crate::configuration;
-use crate::driver::Driver;
 use crate::error::ServerError;
-use crate::journal::{Blocks, Journal};
-use crate::peer;
+use crate::identity;
 use crate::service::Service;
-use crate::shared::Shared;
-use crate::storage;
-use meridian_core::{NodeId, Topology};
+use crate::storage::open_blocks;
+use meridian_cluster::Topology;
+use meridian_core::NodeId;
 use meridian_host::Node;
-use meridian_host::api::{Hello, Who};
-use meridian_runtime::wire::{FrameReader, WireError};
-use std::cell::Cell;
+use meridian_runtime::{Clock, Handle, Listen, MemberError, Options, Storage, Worker};
+use meridian_storage::{Disk, RealDisk};
 use std::future::Future;
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
 use tokio::task::LocalSet;
-use tokio::time::{sleep, timeout};
 
-/// Connections that one server holds open at most: descriptors are scarce, and each has buffers.
-const CONNECTIONS_MAX: usize = 4096;
+/// Clients that one server serves at most: descriptors are scarce, and each has buffers.
+const CLIENTS_MAX: usize = 4096;
+/// A log that grew by so many bytes is replaced by a checkpoint: it is read in a second or two.
+const CHECKPOINT_BYTES: u64 = 64 << 20;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -43,7 +37,7 @@ pub struct ServerOptions {
 /// # Errors
 /// If it cannot start, or the disk fails; see [`ServerError::exit_code`].
 pub fn run(options: &ServerOptions) -> Result<(), ServerError> {
-    serve::<Node>(options, storage::open, terminated())
+    serve::<Node>(options, ServerDisk::default(), terminated())
 }
 
 async fn terminated() -> Result<(), ServerError> {
@@ -59,87 +53,58 @@ async fn terminated() -> Result<(), ServerError> {
     Ok(())
 }
 
-pub use meridian_runtime::journal::Wake;
-
-/// Takes a record found in the log, with its number.
-pub type Replay<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), ServerError>;
-
-/// What a server keeps on disk, opened.
-pub struct Storage {
-    /// Where records go.
-    pub journal: Box<dyn Journal>,
-    /// Where blocks are.
-    pub blocks: Blocks,
+/// What a server keeps its log and its blocks on.
+pub struct ServerDisk {
+    /// The disk.
+    pub disk: Arc<dyn Disk>,
+    /// A log that grew by so many bytes is replaced by a checkpoint.
+    pub checkpoint_bytes: u64,
 }
 
-/// Runs a server of `P` on what `open` opens, until `stop` ends.
+impl Default for ServerDisk {
+    fn default() -> ServerDisk {
+        ServerDisk { disk: Arc::new(RealDisk), checkpoint_bytes: CHECKPOINT_BYTES }
+    }
+}
+
+/// Runs a server of `P`, until `stop` ends.
 ///
 /// # Errors
 /// If it cannot start, the disk fails, or `stop` says so.
 pub fn serve<P: Service>(
     options: &ServerOptions,
-    open: impl FnOnce(&Path, Wake, Replay) -> Result<Storage, ServerError>,
+    on: ServerDisk,
     stop: impl Future<Output = Result<(), ServerError>>,
 ) -> Result<(), ServerError> {
     let dir = NodeDir::open(&options.dir)?;
     let (topology, file, me) = dir.cluster(options.cluster.as_deref())?;
     // Before the log is read: who cannot listen should say so at once.
     let listener = listen(&topology, me)?;
-    let incarnation = dir.next_incarnation()?;
     let topology = Arc::new(topology);
-    let mut process = P::new(topology.clone(), me);
-    let notify = Arc::new(Notify::new());
-    let waker = notify.clone();
-    let wake: Wake = Arc::new(move || waker.notify_one());
-    let mut records = 0;
-    let storage = open(&dir.dir, wake, &mut |number, body| {
-        records += 1;
-        let record = postcard::from_bytes(body).map_err(|e| ServerError::Record {
-            dir: dir.dir.clone(),
-            number,
-            why: e.to_string(),
-        })?;
-        process.replay(record);
-        Ok(())
-    })?;
-    let node = &dir.file.node;
-    tracing::info!(node, incarnation, records, address = topology.node(me).address, "started");
-    let system = |action| move |source| ServerError::System { action, source };
+    let shared = Arc::new(Shared::new(me, dir.dir.clone(), topology.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(system("start the runtime"))?;
-    let ended = LocalSet::new().block_on(&runtime, async move {
-        let listener = TcpListener::from_std(listener).map_err(system("use the socket"))?;
-        let Storage { journal, blocks } = storage;
+        .map_err(|source| ServerError::System { action: "start the runtime", source })?;
+    let ended = LocalSet::new().block_on(&runtime, async {
         let keeper = configuration::keep(&dir.dir, &file, &topology, me).await?;
-        let at = dir.dir.clone();
-        let shared = Rc::new(Shared::new(at, topology, me, incarnation, blocks, notify));
-        spawn(accept(shared.clone(), listener));
-        spawn(call_all(shared.clone()));
+        let handle = host::<P>(&dir, on, listener, &shared).await?;
         if !file.configuration.replicas.is_empty() {
-            spawn(configuration::follow(shared.clone(), file, keeper));
+            let follow = configuration::follow(shared.clone(), handle.clone(), file, keeper);
+            tokio::task::spawn_local(follow);
         }
-        let driver = Driver::new(process, shared.clone(), journal)?.run();
-        let stopping = shared.clone();
-        let stopper = async move {
-            let shared = stopping;
-            let stopped = stop.await;
-            shared.stopping.set(true);
-            shared.wake.notify_one();
-            // The driver ends now; only what went wrong here is news.
-            match stopped {
-                Ok(()) => std::future::pending().await,
-                Err(error) => error,
-            }
-        };
-        let ended = tokio::select! {
+        tokio::select! {
             biased;
-            ended = driver => ended,
-            error = stopper => Err(error),
-        };
-        let removed = shared.topology().is_gone(me);
-        ended.and(if removed { Err(ServerError::Removed(shared.name_of(me))) } else { Ok(()) })
+            ended = handle.ended() => ended.map_err(stopped),
+            asked = stop => {
+                let _ = handle.close().await; // How it ended is told below.
+                asked.and(handle.ended().await.map_err(stopped))
+            }
+            () = shared.removed.notified() => {
+                let _ = handle.close().await;
+                Err(ServerError::Removed(shared.name_of(me)))
+            }
+        }
     });
     if let Err(error) = &ended {
         tracing::error!(%error, "stopped");
@@ -147,107 +112,66 @@ pub fn serve<P: Service>(
     ended
 }
 
-/// Calls each peer that is this node's to call, as soon as it is known.
-async fn call_all<P: Service>(shared: Rc<Shared<P>>) {
-    loop {
-        for node in shared.fresh.take() {
-            spawn(peer::call(shared.clone(), node));
+/// Starts the node's process, with its sockets and its log, on a thread of its own.
+async fn host<P: Service>(
+    dir: &NodeDir,
+    on: ServerDisk,
+    listener: TcpListener,
+    shared: &Arc<Shared>,
+) -> Result<Handle<Configured, NodeId>, ServerError> {
+    let (topology, me) = (shared.topology(), shared.me);
+    let ServerDisk { disk, checkpoint_bytes } = on;
+    identity::check(&*disk, dir)?;
+    let incarnation = dir.next_incarnation()?;
+    let replies = Arc::new(Replies::default());
+    let waker = replies.clone();
+    let blocks = open_blocks(disk.clone(), &dir.dir, Arc::new(move || waker.wake()))?;
+    let path = dir.dir.join("wal");
+    let options = Options {
+        peers: peers_of(&topology, me),
+        delays: delays_of(&topology, me),
+        listen: Listen::Socket(listener),
+        storage: Storage::Log { path, incarnation, checkpoint_bytes },
+        disk: disk.clone(),
+        clock: Clock::start(),
+        clients_max: CLIENTS_MAX,
+        ..Options::new(topology.cluster.to_string(), me, "", Default::default())
+    };
+    let (node, address) = (&dir.file.node, &topology.node(me).address);
+    let requests = Requests::new(shared.clone(), blocks, replies);
+    let worker = Worker::start("node").map_err(stopped)?;
+    let process = P::new(topology.clone(), me);
+    let handle = worker.host(options, process, requests).await.map_err(stopped)?;
+    identity::note(&*disk, dir)?;
+    tracing::info!(node, incarnation, address, "started");
+    Ok(handle)
+}
+
+/// Why the server ends, when its member has. After a bug it ends at once: what is durable is safe.
+fn stopped(error: MemberError) -> ServerError {
+    let system = |why: String| ServerError::System {
+        action: "run the node",
+        source: std::io::Error::other(why),
+    };
+    match error {
+        MemberError::Log(why) => ServerError::Log(why),
+        MemberError::Record { dir, number, why } => ServerError::Record { dir, number, why },
+        MemberError::Halted(why) => ServerError::Blocks(why),
+        MemberError::Address { .. } | MemberError::Options(_) | MemberError::Thread(_) => {
+            system(error.to_string())
         }
-        shared.has_fresh.notified().await;
+        MemberError::Stopped => {
+            tracing::error!("a bug has shown itself: the node stops rather than go on");
+            std::process::abort();
+        }
     }
 }
 
-fn listen(topology: &Topology, me: NodeId) -> Result<std::net::TcpListener, ServerError> {
+fn listen(topology: &Topology, me: NodeId) -> Result<TcpListener, ServerError> {
     let node = topology.node(me);
-    let listen = || {
-        let listener = std::net::TcpListener::bind(&node.address)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    listen().map_err(|source| ServerError::Address {
+    TcpListener::bind(&node.address).map_err(|source| ServerError::Address {
         address: node.address.clone(),
         node: node.name.clone(),
         source,
     })
-}
-
-/// Runs a task beside the others. If one panics a bug has shown itself, and the server stops rather
-/// than go on without it: what is durable is safe.
-fn spawn(task: impl Future<Output = ()> + 'static) {
-    struct Fuse;
-    impl Drop for Fuse {
-        fn drop(&mut self) {
-            if std::thread::panicking() {
-                std::process::abort();
-            }
-        }
-    }
-    tokio::task::spawn_local(async move {
-        let _fuse = Fuse;
-        task.await;
-    });
-}
-
-/// Takes connections for as long as the server runs.
-async fn accept<P: Service>(shared: Rc<Shared<P>>, listener: TcpListener) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, from)) if shared.open.get() < CONNECTIONS_MAX => {
-                spawn(greet(shared.clone(), stream, from.ip()));
-            }
-            Ok((_, from)) => tracing::warn!(%from, "too many connections: closed"),
-            Err(error) => {
-                // For example too many open files: that passes, and must not spin meanwhile.
-                tracing::warn!(%error, "cannot take connections");
-                sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-/// Counts an open connection.
-struct Counted<'a>(&'a Cell<usize>);
-
-impl<'a> Counted<'a> {
-    fn new(count: &'a Cell<usize>) -> Counted<'a> {
-        count.set(count.get() + 1);
-        Counted(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
-async fn greet<P: Service>(shared: Rc<Shared<P>>, stream: TcpStream, from: IpAddr) {
-    let _counted = Counted::new(&shared.open);
-    match serve_connection(&shared, stream, from).await {
-        Ok(()) => (),
-        Err(error @ (WireError::Frame(_) | WireError::Refused(_))) => shared.on_bad(from, &error),
-        Err(error @ (WireError::Link(_) | WireError::Io(_) | WireError::Closed)) => {
-            tracing::debug!(%from, why = %error, "connection ended");
-        }
-    }
-}
-
-async fn serve_connection<P: Service>(
-    shared: &Shared<P>,
-    stream: TcpStream,
-    from: IpAddr,
-) -> Result<(), WireError> {
-    stream.set_nodelay(true)?;
-    let (reader, writer) = stream.into_split();
-    let mut reader = FrameReader::new(reader);
-    let hello = timeout(peer::HELLO_TIMEOUT, reader.next()).await;
-    let Ok(hello) = hello else { return Err(WireError::Refused("no hello".into())) };
-    let Hello { cluster, who } = hello?;
-    if cluster != shared.topology().cluster {
-        return Err(WireError::Refused(format!("someone of cluster {cluster}")));
-    }
-    match who {
-        Who::Node { node, .. } => peer::answer(shared, node, (reader, writer, from)).await,
-        Who::Client(_) => match client::serve(shared, reader, writer).await? {},
-    }
 }

@@ -1,6 +1,7 @@
 //! What a process must be for a server to run it.
 
-use meridian_core::{NodeId, Process, Time, Topology};
+use meridian_cluster::Topology;
+use meridian_core::{NodeId, Process, Time};
 use meridian_host::api::{ReplicaStatus, Request};
 use meridian_host::{Command, ConnectionId, Node, Output};
 use serde::Serialize;
@@ -13,7 +14,8 @@ pub trait Service:
         Peer = NodeId,
         Message: Serialize + DeserializeOwned,
         Record: Serialize + DeserializeOwned + Send,
-    > + 'static
+    > + Send
+    + 'static
 {
     /// The process of node `me`, before its records are replayed.
     fn new(topology: Arc<Topology>, me: NodeId) -> Self;

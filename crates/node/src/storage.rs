@@ -1,28 +1,16 @@
-//! A node's log and blocks on the real disk.
+//! A node's blocks on a disk.
 
 use crate::blocks::BlockEngine;
 use crate::error::ServerError;
-use crate::journal::{BlockDone, BlockService, Blocks, Journal};
-use crate::server::{Replay, Storage, Wake};
+use crate::journal::{BlockDone, BlockService, Blocks};
 use bytes::Bytes;
-use meridian_blocks::{BlockError, Disk};
+use meridian_blocks::BlockError;
 use meridian_core::BlockId;
 use meridian_host::api::{Refusal, ReplyBody};
-use meridian_runtime::disk::RealDisk;
-use meridian_runtime::journal::{self, describe};
+use meridian_runtime::journal::{Wake, describe};
+use meridian_storage::Disk;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-
-/// Opens what the node in `dir` keeps on the real disk, and replays its log.
-///
-/// # Errors
-/// If the disk refuses, or is damaged.
-pub fn open(dir: &Path, wake: Wake, replay: Replay<'_>) -> Result<Storage, ServerError> {
-    let disk = Arc::new(RealDisk);
-    let journal = open_journal(disk.clone(), dir, wake.clone(), replay)?;
-    let blocks = open_blocks(disk, dir, wake)?;
-    Ok(Storage { journal, blocks })
-}
 
 /// Opens the blocks of the node in `dir` on any disk.
 ///
@@ -32,24 +20,6 @@ pub fn open_blocks(disk: Arc<dyn Disk>, dir: &Path, wake: Wake) -> Result<Blocks
     let engine = BlockEngine::open(disk, &dir.join("blocks"))
         .map_err(|error| ServerError::Blocks(describe(&error)))?;
     Ok(Box::new(EngineBlocks { engine, failed: Arc::default(), wake }))
-}
-
-/// Opens the log of the node in `dir` on any disk, and replays it.
-///
-/// # Errors
-/// If the disk refuses, or is damaged.
-pub fn open_journal(
-    disk: Arc<dyn Disk>,
-    dir: &Path,
-    wake: Wake,
-    replay: Replay<'_>,
-) -> Result<Box<dyn Journal>, ServerError> {
-    let opened = journal::open(disk, &dir.join("wal"), wake)
-        .map_err(|error| ServerError::Log(error.to_string()))?;
-    for (number, record) in opened.records.iter().enumerate() {
-        replay(number as u64 + 1, record)?;
-    }
-    Ok(opened.journal)
 }
 
 /// A [`BlockEngine`] as the server wants it.

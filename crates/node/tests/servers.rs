@@ -4,18 +4,20 @@
 mod toy;
 
 use bytes::Bytes;
-use meridian_blocks::{Disk, DiskFile, SimDisk};
+use meridian_core::NodeId;
 use meridian_core::frame::{HEADER_LEN, MAGIC, VERSION};
-use meridian_core::{BlockId, ClientId, Position};
-use meridian_host::api::{Hello, Refusal, Reply, ReplyBody, RequestBody, Who};
-use meridian_node::journal::{Journal, Records};
-use meridian_node::{ServerError, storage};
+use meridian_core::hello::{Caller, Identity, ServiceId};
+use meridian_core::{BlockId, Position};
+use meridian_host::api::{Refusal, Reply, ReplyBody, RequestBody};
+use meridian_node::{ServerDisk, ServerError};
+use meridian_runtime::journal;
+use meridian_storage::{Disk, DiskFile, SimDisk};
 use std::io::{self, Read, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
-use toy::{CLUSTER, Client, Cluster, dial, framed, update};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use toy::{CHECKPOINTS, CLUSTER, Client, Cluster, dial, framed, hello, update};
 
 #[test]
 fn all_nodes_add_up_to_the_same() {
@@ -126,12 +128,13 @@ fn garbage_closes_its_connection_and_is_counted() {
         assert_eq!(bytes.len(), HEADER_LEN);
         bytes
     };
-    let who = Who::Client(ClientId(1));
-    let stranger = framed(&Hello { cluster: CLUSTER + 1, who: who.clone() }).to_vec();
-    let mut then_garbage = framed(&Hello { cluster: CLUSTER, who }).to_vec();
+    let client = Caller::Client(ServiceId::MAIN);
+    let stranger = framed(&hello(CLUSTER + 1, client.clone())).to_vec();
+    let mut then_garbage = framed(&hello(CLUSTER, client)).to_vec();
     then_garbage.extend(framed(&vec![255u8; 100]));
-    let node = Who::Node { node: meridian_core::NodeId(9), incarnation: 1 };
-    let unknown_node = framed(&Hello { cluster: CLUSTER, who: node }).to_vec();
+    let (from, to) = (NodeId(9), NodeId(0));
+    let node = Identity { from, to, incarnation: 1, durable: true, memory: 0 };
+    let unknown_node = framed(&hello(CLUSTER, Caller::Member(node))).to_vec();
     let bad: [Vec<u8>; 8] = [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         header(MAGIC, VERSION + 1, 0, 0),
@@ -162,10 +165,8 @@ fn what_cannot_be_shared_is_refused() {
         cluster: Some(dir.parent().unwrap().join("cluster.json")),
     });
     let serve = |dir: &Path| {
-        let never = |_: &Path,
-                     _: meridian_node::server::Wake,
-                     _: meridian_node::server::Replay<'_>| { panic!("opened") };
-        meridian_node::serve::<toy::Toy>(&options(dir), never, async { Ok(()) }).unwrap_err()
+        let on = ServerDisk { disk: Arc::new(SimDisk::new()), checkpoint_bytes: 1 << 20 };
+        meridian_node::serve::<toy::Toy>(&options(dir), on, async { Ok(()) }).unwrap_err()
     };
     assert!(matches!(serve(&first), ServerError::Locked(_)));
     let copy = first.with_file_name("copy");
@@ -176,44 +177,46 @@ fn what_cannot_be_shared_is_refused() {
     cluster.stop_node(0).unwrap();
 }
 
-/// A journal that wants a checkpoint after a few bytes.
-struct Hasty {
-    journal: Box<dyn Journal>,
-    checkpoints: Arc<AtomicUsize>,
+/// Acknowledged by a quorum, and one of that quorum comes back with an empty log: with a node that
+/// never heard of it, it would be a quorum that knows nothing.
+#[test]
+fn a_node_whose_log_is_not_its_own_is_refused() {
+    let mut cluster = Cluster::start(3, 0);
+    assert_eq!(cluster.client(0).call(update(1)), ReplyBody::Stored);
+    cluster.stop_node(2).unwrap();
+    cluster.client(0).ask(update(20)); // Answered once all nodes have it.
+    for node in [0, 1] {
+        cluster.client(node).await_status(|status| status.replicas[0].applied == Position(21));
+        cluster.stop_node(node).unwrap();
+    }
+    let kept = std::mem::replace(&mut cluster.disks[0], Arc::new(SimDisk::new()));
+    cluster.start_node(2);
+    cluster.start_node(0);
+    let error = cluster.wait_node(0).unwrap_err();
+    assert!(matches!(error, ServerError::Directory { .. }), "{error}");
+    assert!(error.to_string().contains("cluster remove-node n0"), "{error}");
+    // Another's log is no better than none.
+    cluster.disks[0] = cluster.disks[1].clone();
+    cluster.start_node(0);
+    assert!(matches!(cluster.wait_node(0), Err(ServerError::Directory { .. })));
+    cluster.disks[0] = kept;
+    cluster.start_node(0);
+    cluster.start_node(1);
+    for node in 0..3 {
+        cluster.client(node).await_status(|status| status.replicas[0].applied == Position(21));
+    }
 }
 
-impl Journal for Hasty {
-    fn append(&mut self, record: Bytes) -> u64 {
-        self.journal.append(record)
-    }
-    fn flush(&mut self) {
-        self.journal.flush();
-    }
-    fn durable(&self) -> Result<u64, String> {
-        self.journal.durable()
-    }
-    fn is_full(&self) -> bool {
-        self.journal.is_full()
-    }
-    fn bytes_since_checkpoint(&self) -> u64 {
-        self.journal.bytes_since_checkpoint() << 16
-    }
-    fn checkpoint(&mut self, records: Records) {
-        self.checkpoints.fetch_add(1, Ordering::Relaxed);
-        self.journal.checkpoint(records);
-    }
-    fn close(self: Box<Self>) -> Result<(), String> {
-        self.journal.close()
-    }
-}
+/// Both tests count the checkpoints of all toys.
+static COUNTING: Mutex<()> = Mutex::new(());
 
 #[test]
 fn checkpoints_stand_for_what_they_replace() {
+    let _counting = COUNTING.lock().unwrap();
     let mut cluster = Cluster::new(vec![Arc::new(SimDisk::new())], 0);
-    let checkpoints = Arc::new(AtomicUsize::new(0));
+    let before = CHECKPOINTS.load(Ordering::SeqCst);
     for round in 1..=3 {
-        let checkpoints = checkpoints.clone();
-        cluster.start_with::<toy::Toy>(0, |journal| Box::new(Hasty { journal, checkpoints }));
+        cluster.start_with::<toy::Toy>(0, 200);
         let mut client = cluster.client(0);
         for _ in 0..20 {
             assert_eq!(client.call(update(1)), ReplyBody::Stored);
@@ -222,7 +225,26 @@ fn checkpoints_stand_for_what_they_replace() {
         assert_eq!(status.replicas[0].applied, Position(round * 20));
         cluster.stop_node(0).unwrap();
     }
-    assert!(checkpoints.load(Ordering::Relaxed) > 3);
+    assert!(CHECKPOINTS.load(Ordering::SeqCst) - before > 3);
+}
+
+/// A copy of the process is dear, and of no use while another is being written.
+#[test]
+fn no_checkpoint_is_made_while_another_is_being_written() {
+    let _counting = COUNTING.lock().unwrap();
+    let holding = Arc::new((Mutex::new(Syncs::Pass), Condvar::new()));
+    let held = Arc::new(Held { disk: SimDisk::new(), holding, only: Some("checkpoint") });
+    let mut cluster = Cluster::new(vec![held.clone()], 0);
+    let _released = Released(held.clone()); // Before the cluster waits for its servers.
+    cluster.start_with::<toy::Toy>(0, 200);
+    let mut client = cluster.client(0);
+    held.set(Syncs::Wait);
+    let before = CHECKPOINTS.load(Ordering::SeqCst);
+    for _ in 0..100 {
+        assert_eq!(client.call(update(1)), ReplyBody::Stored);
+    }
+    assert_eq!(CHECKPOINTS.load(Ordering::SeqCst) - before, 1);
+    held.set(Syncs::Pass);
 }
 
 #[test]
@@ -230,9 +252,8 @@ fn a_record_that_does_not_decode_is_named() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let mut cluster = Cluster::new(vec![disk.clone()], 0);
     let dir = cluster.dir(0);
-    let mut journal =
-        storage::open_journal(disk, &dir, Arc::new(|| ()), &mut |_, _| Ok(())).unwrap();
-    journal.append(Bytes::from_static(&[0, 1, 1])); // Toy's `Asked`.
+    let mut journal = journal::open(disk, &dir.join("wal"), Arc::new(|| ())).unwrap().journal;
+    journal.append(Bytes::from_static(&[0, 0, 1, 1])); // Toy's `Asked`.
     journal.append(Bytes::from_static(&[200]));
     journal.close().unwrap();
     cluster.start_node(0);
@@ -245,7 +266,7 @@ fn a_node_of_meridian_answers() {
     let disks: [Arc<dyn Disk>; 3] = std::array::from_fn(|_| Arc::new(SimDisk::new()) as _);
     let mut cluster = Cluster::new(disks.to_vec(), 0);
     for node in 0..3 {
-        cluster.start_with::<meridian_host::Node>(node, |journal| journal);
+        cluster.start_with::<meridian_host::Node>(node, 64 << 20);
     }
     let mut client = cluster.client(0);
     let status = client.await_status(|status| status.connected.len() == 2);
@@ -256,6 +277,8 @@ fn a_node_of_meridian_answers() {
 struct Held {
     disk: SimDisk,
     holding: Arc<(Mutex<Syncs>, Condvar)>,
+    /// Only files whose names begin so are held.
+    only: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -276,7 +299,11 @@ impl Held {
         self.holding.1.notify_all();
     }
 
-    fn file(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+    fn file(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if self.only.is_some_and(|only| !name.starts_with(only)) {
+            return file;
+        }
         Arc::new(HeldFile { file, holding: self.holding.clone() })
     }
 }
@@ -289,10 +316,10 @@ impl Disk for Held {
         self.disk.list(dir)
     }
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.disk.create(path).map(|file| self.file(file))
+        self.disk.create(path).map(|file| self.file(path, file))
     }
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.disk.open(path).map(|file| self.file(file))
+        self.disk.open(path).map(|file| self.file(path, file))
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.disk.rename(from, to)
@@ -342,7 +369,7 @@ struct Released(Arc<Held>);
 
 fn held_cluster() -> (Cluster, Arc<Held>) {
     let holding = Arc::new((Mutex::new(Syncs::Pass), Condvar::new()));
-    let held = Arc::new(Held { disk: SimDisk::new(), holding });
+    let held = Arc::new(Held { disk: SimDisk::new(), holding, only: None });
     let mut cluster = Cluster::new(vec![held.clone(), Arc::new(SimDisk::new())], 0);
     cluster.start_node(0);
     cluster.start_node(1);
@@ -387,3 +414,25 @@ fn a_failed_sync_stops_the_server() {
     assert!(error.to_string().contains("the disk is gone"), "{error}");
     assert_eq!(error.exit_code(), 3);
 }
+
+/// Clocks of nodes that started at different times agree, and do not begin anew with a restart:
+/// timestamps of hybrid clocks come from them.
+#[test]
+fn clocks_of_nodes_show_the_time_of_day() {
+    let mut cluster = Cluster::start(1, 0);
+    let shown = |cluster: &Cluster| {
+        let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let clock = cluster.client(0).status().replicas[0].clock.0;
+        let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        (Duration::from_nanos(clock), before - SLACK..after + SLACK)
+    };
+    for _ in 0..2 {
+        let (clock, right) = shown(&cluster);
+        assert!(right.contains(&clock), "{clock:?} is not in {right:?}");
+        cluster.stop_node(0).unwrap();
+        cluster.start_node(0);
+    }
+}
+
+/// By so much the clock may be set while a test runs.
+const SLACK: Duration = Duration::from_secs(60);

@@ -1,4 +1,6 @@
-//! A map on three replicas over TCP. One is killed; the map goes on. `cargo run -p meridian-paxos --example kv`
+//! A map on three replicas over TCP. One is killed; the map goes on.
+//!
+//! `cargo run -p meridian-paxos --example kv`
 
 use bytes::Bytes;
 use meridian_core::NodeId;

@@ -1,11 +1,12 @@
-//! What a request costs in the protocol alone: three replicas in one thread, without network and disk, and clients with
-//! one request each.
+//! What a request costs in the protocol alone: three replicas in one thread, without network and
+//! disk, and clients with one request each.
 //!
 //! ```sh
 //! cargo run --release -p meridian-paxos --example request_cost ROUNDS CLIENTS BYTES MODE
 //! ```
 //!
-//! Run it under a tool that counts instructions with two numbers of rounds, and take the difference.
+//! Run it under a tool that counts instructions with two numbers of rounds, and take the
+//! difference.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // It measures.
 

@@ -1,10 +1,11 @@
-//! The acceptor and learner: promises, votes, and what is decided by them (report, sections 3.2 and 5.2).
+//! The acceptor and learner: promises, votes, and what is decided by them (report, sections 3.2 and
+//! 5.2).
 //!
-//! ACCEPT names no value: it counts once the value is here. The leader's PROPOSE is its ACCEPT. Where there are three
-//! members a follower's own vote and the leader's are a majority, and followers need not hear each other's.
+//! ACCEPT names no value: it counts once the value is here. The leader's PROPOSE is its ACCEPT.
+//! Where there are three members a follower's own vote and the leader's are a majority, and
+//! followers need not hear each other's.
 
-use crate::batch::Batch;
-use crate::message::{Beat, Message};
+use crate::message::{Accept, Alive, AliveOk, Beat, Message, Prepare, PrepareOk, Propose};
 use crate::mutation::Mutation;
 use crate::process::Paxos;
 use crate::service::Service;
@@ -17,10 +18,10 @@ impl<S: Service> Paxos<S> {
         &mut self,
         now: Time,
         from: NodeId,
-        view: View,
-        first: Instance,
+        prepare: &Prepare,
         out: &mut Outbox<Self>,
     ) {
+        let Prepare { view, from: first } = *prepare;
         if !self.is_active() {
             return;
         }
@@ -37,7 +38,7 @@ impl<S: Service> Paxos<S> {
         let decided = self.machine.next();
         let votes = self.votes_since(first.max(decided)).collect();
         let epochs = self.epochs.clone();
-        self.send(from, Message::PrepareOk { view, epochs, decided, votes }, out);
+        self.send(from, Message::PrepareOk(PrepareOk { view, epochs, decided, votes }), out);
     }
 
     /// Whether what the leader of `view` says counts; goes to its view.
@@ -49,7 +50,7 @@ impl<S: Service> Paxos<S> {
         beat: &Beat,
         out: &mut Outbox<Self>,
     ) -> bool {
-        if view < self.view && self.mutation != Mutation::AcceptsOldView {
+        if view < self.view && !self.mutation.is(Mutation::AcceptsOldView) {
             self.send(from, Message::Higher { view: self.view }, out);
             return false;
         }
@@ -70,19 +71,22 @@ impl<S: Service> Paxos<S> {
     pub(crate) fn on_propose(
         &mut self,
         now: Time,
-        (from, view): (NodeId, View),
-        instance: Instance,
-        batch: Batch,
-        beat: Beat,
+        from: NodeId,
+        propose: Propose,
         out: &mut Outbox<Self>,
     ) {
+        let Propose { view, instance, batch, beat } = propose;
         if !self.is_active() || !self.follow(now, from, view, &beat, out) {
             return;
         }
         self.catch_up.hear(instance.next(), beat.decided);
         if instance < self.machine.next() {
             // Decided here, so with this value: the leader may not have heard.
-            return self.send(from, Message::Accept { view, instance, echo: beat.sent }, out);
+            return self.send(
+                from,
+                Message::Accept(Accept { view, instance, echo: beat.sent }),
+                out,
+            );
         }
         if !self.is_near(instance) {
             return; // Too far behind: what is missing must be caught up with first.
@@ -94,7 +98,7 @@ impl<S: Service> Paxos<S> {
         if !again && !entry.decided {
             self.accept_here(instance, &batch, out);
         }
-        let accept = Message::Accept { view, instance, echo: beat.sent };
+        let accept = Message::Accept(Accept { view, instance, echo: beat.sent });
         match self.members_of(instance).members.len() {
             0..=3 => self.send(from, accept, out),
             _ => self.broadcast(&accept, out),
@@ -104,7 +108,8 @@ impl<S: Service> Paxos<S> {
         self.execute(now, out);
     }
 
-    /// The leader of `view` says that all below `upto` are decided: those accepted in that view are, with that value.
+    /// The leader of `view` says that all below `upto` are decided: those accepted in that view
+    /// are, with that value.
     fn learn_decided(&mut self, view: View, upto: Instance) {
         let mut instance = self.machine.next();
         while instance < upto {
@@ -123,11 +128,11 @@ impl<S: Service> Paxos<S> {
     pub(crate) fn on_accept(
         &mut self,
         now: Time,
-        (from, view): (NodeId, View),
-        instance: Instance,
-        echo: Time,
+        from: NodeId,
+        accept: &Accept,
         out: &mut Outbox<Self>,
     ) {
+        let Accept { view, instance, echo } = *accept;
         if !self.is_active() || view < self.view {
             return;
         }
@@ -145,15 +150,15 @@ impl<S: Service> Paxos<S> {
     pub(crate) fn on_alive(
         &mut self,
         now: Time,
-        (from, view): (NodeId, View),
-        highest: Instance,
-        beat: Beat,
+        from: NodeId,
+        alive: &Alive,
         out: &mut Outbox<Self>,
     ) {
+        let Alive { view, highest, beat } = *alive;
         if !self.is_active() || !self.follow(now, from, view, &beat, out) {
             return;
         }
-        self.send(from, Message::AliveOk { view, echo: beat.sent }, out);
+        self.send(from, Message::AliveOk(AliveOk { view, echo: beat.sent }), out);
         self.catch_up.hear(highest, beat.decided);
         self.learn_decided(view, beat.decided);
         self.execute(now, out);
@@ -163,12 +168,12 @@ impl<S: Service> Paxos<S> {
     pub(crate) fn on_alive_ok(
         &mut self,
         now: Time,
-        (from, view): (NodeId, View),
-        echo: Time,
+        from: NodeId,
+        ok: &AliveOk,
         out: &mut Outbox<Self>,
     ) {
-        if view == self.view {
-            self.on_echo(now, from, echo, out);
+        if ok.view == self.view {
+            self.on_echo(now, from, ok.echo, out);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Requests, and the batch of them that one instance decides (report, section 6.2).
 //!
-//! A batch is one piece of memory: the requests one after the other, each with client (8 bytes, little
-//! endian), sequence (8), kind (1), length (4) and payload. It travels and is logged as it is, and the payloads
-//! that services see are parts of it. Their order in the batch is that of their execution.
+//! A batch is one piece of memory: the requests one after the other, each with client (8 bytes,
+//! little endian), sequence (8), kind (1), length (4) and payload. It travels and is logged as it
+//! is, and the payloads that services see are parts of it. Their order in the batch is that of
+//! their execution.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use meridian_core::ClientId;
@@ -74,7 +75,8 @@ impl Batch {
         self.0.is_empty()
     }
 
-    /// The requests, in order; what follows something that is none is left out, at all replicas alike.
+    /// The requests, in order; what follows something that is none is left out, at all replicas
+    /// alike.
     pub fn requests(&self) -> Requests {
         Requests(self.0.clone())
     }

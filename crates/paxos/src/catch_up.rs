@@ -1,19 +1,23 @@
-//! Catch-up: what was decided without this replica is had from another (report, section 5.3, Algorithm 1).
+//! Catch-up: what was decided without this replica is had from another (report, section 5.3,
+//! Algorithm 1).
 //!
-//! Begins when something is known to be decided, or must be since a later instance was started than the window allows,
-//! and nothing moves; and now and then to be sure. Asks the follower that answered best, or the leader. If the
-//! log of that one does not reach back as far, it gets the snapshot, part after part.
+//! Begins when something is known to be decided, or must be since a later instance was started than
+//! the window allows, and nothing moves; and now and then to be sure. Asks the follower that
+//! answered best, or the leader. If the log of that one does not reach back as far, it gets the
+//! snapshot, part after part.
 
-use crate::batch::Batch;
 use crate::configuration::ALPHA;
-use crate::message::{Message, Missing, Part, Record};
+use crate::message::{
+    CatchUpQuery, CatchUpResponse, CatchUpSnapshot, Message, Missing, Part, Record,
+};
 use crate::options::Recovery;
-use crate::process::{Paxos, Phase};
+use crate::process::Paxos;
 use crate::service::Service;
+use crate::state::catch_up::{Download, RATINGS};
+use crate::status::Phase;
 use crate::view::Instance;
 use bytes::Bytes;
 use meridian_core::{NodeId, Outbox, Time};
-use std::collections::BTreeMap;
 
 /// So many bytes of decisions are sent at once, unless one is longer.
 const RESPONSE_LEN: usize = 1 << 20;
@@ -21,58 +25,6 @@ const RESPONSE_LEN: usize = 1 << 20;
 const PART_LEN: usize = 256 << 10;
 /// After so many questions without an answer the snapshot is had from another.
 const TRIES: u32 = 5;
-/// How good and how bad a replica may be.
-const RATINGS: (i32, i32) = (-5, 5);
-
-/// A snapshot that is on its way.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Download {
-    from: NodeId,
-    part: Part,
-    bytes: Vec<u8>,
-    tries: u32,
-}
-
-impl Download {
-    /// From the beginning, of the last snapshot that `from` has.
-    fn of(from: NodeId) -> Download {
-        Download { from, part: Part::default(), bytes: Vec::new(), tries: 0 }
-    }
-}
-
-/// See the module's documentation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct CatchUp {
-    /// All below this are decided somewhere.
-    decided: Instance,
-    /// No instance from here on is known to have been started.
-    highest: Instance,
-    /// How well each has answered.
-    ratings: BTreeMap<NodeId, i32>,
-    /// The last question that was not answered: to whom, and when.
-    asked: Option<(NodeId, Time)>,
-    /// Nobody else knew anything.
-    ask_leader: bool,
-    /// What was executed at the last tick.
-    seen: Instance,
-    /// When all was last asked for to be sure, and how often: each time it is another one's turn.
-    checked: Time,
-    turn: usize,
-    download: Option<Download>,
-}
-
-impl CatchUp {
-    /// Instances up to `highest` are started, and those up to `decided` are decided.
-    pub fn hear(&mut self, highest: Instance, decided: Instance) {
-        self.highest = self.highest.max(highest);
-        self.decided = self.decided.max(decided);
-    }
-
-    fn rate(&mut self, node: NodeId, change: i32) {
-        let rating = self.ratings.entry(node).or_default();
-        *rating = (*rating + change).clamp(RATINGS.0, RATINGS.1);
-    }
-}
 
 impl<S: Service> Paxos<S> {
     /// Whether something is missing for sure.
@@ -158,7 +110,7 @@ impl<S: Service> Paxos<S> {
         };
         self.catch_up.asked = Some((to, now));
         let snapshot = snapshot.map(|(_, part)| part);
-        self.send(to, Message::CatchUpQuery { missing, periodic, snapshot }, out);
+        self.send(to, Message::CatchUpQuery(CatchUpQuery { missing, periodic, snapshot }), out);
     }
 
     fn missing(&self) -> Missing {
@@ -185,19 +137,13 @@ impl<S: Service> Paxos<S> {
     }
 
     /// Another wants to know what was decided.
-    pub(crate) fn on_query(
-        &mut self,
-        from: NodeId,
-        missing: &Missing,
-        periodic: bool,
-        snapshot: Option<Part>,
-        out: &mut Outbox<Self>,
-    ) {
+    pub(crate) fn on_query(&mut self, from: NodeId, query: &CatchUpQuery, out: &mut Outbox<Self>) {
+        let CatchUpQuery { missing, periodic, snapshot } = query;
         if !self.is_active() && !self.is_removed() {
             return;
         }
         if let Some(part) = snapshot {
-            return self.send_part(from, part, out);
+            return self.send_part(from, *part, out);
         }
         let ranges = missing.ranges.iter().map(|(first, _)| first);
         let first = ranges.chain(&missing.singles).fold(missing.after, |a, b| a.min(*b));
@@ -219,7 +165,11 @@ impl<S: Service> Paxos<S> {
                 decided.push((instance, batch.clone()));
             }
         }
-        let response = Message::CatchUpResponse { decided, periodic, snapshot_only };
+        let response = Message::CatchUpResponse(CatchUpResponse {
+            decided,
+            periodic: *periodic,
+            snapshot_only,
+        });
         self.send(from, response, out);
     }
 
@@ -237,7 +187,7 @@ impl<S: Service> Paxos<S> {
         let bytes = snapshot.bytes.slice(from..total.min(from + PART_LEN));
         let part = Part { position: snapshot.position, offset: from as u64 };
         let total = total as u64;
-        self.send(to, Message::CatchUpSnapshot { part, total, bytes }, out);
+        self.send(to, Message::CatchUpSnapshot(CatchUpSnapshot { part, total, bytes }), out);
     }
 
     /// What was asked for, or the beginning of it.
@@ -245,10 +195,10 @@ impl<S: Service> Paxos<S> {
         &mut self,
         now: Time,
         from: NodeId,
-        decided: Vec<(Instance, Batch)>,
-        (periodic, snapshot_only): (bool, bool),
+        response: CatchUpResponse,
         out: &mut Outbox<Self>,
     ) {
+        let CatchUpResponse { decided, periodic, snapshot_only } = response;
         if matches!(self.phase, Phase::New | Phase::Stopped(_)) {
             return;
         }
@@ -287,10 +237,10 @@ impl<S: Service> Paxos<S> {
         &mut self,
         now: Time,
         from: NodeId,
-        part: Part,
-        (total, bytes): (u64, Bytes),
+        snapshot: &CatchUpSnapshot,
         out: &mut Outbox<Self>,
     ) {
+        let CatchUpSnapshot { part, total, bytes } = snapshot;
         let Some(download) = &mut self.catch_up.download else { return };
         if download.from != from {
             return;
@@ -299,13 +249,13 @@ impl<S: Service> Paxos<S> {
             download.bytes.clear();
             download.part = Part { position: part.position, offset: 0 };
         }
-        if part != download.part {
+        if *part != download.part {
             return; // A copy.
         }
-        download.bytes.extend_from_slice(&bytes);
+        download.bytes.extend_from_slice(bytes);
         download.part.offset += bytes.len() as u64;
         download.tries = 0;
-        let whole = download.part.offset >= total;
+        let whole = download.part.offset >= *total;
         let bytes = if whole { std::mem::take(&mut download.bytes) } else { Vec::new() };
         self.catch_up.asked = None;
         self.catch_up.rate(from, 1);
@@ -325,7 +275,8 @@ impl<S: Service> Paxos<S> {
                 self.log.truncate(self.machine.next());
                 let joins = self.phase == Phase::Joining;
                 match self.options.recovery {
-                    // It says that it takes part: it must know then at all later starts who the members are.
+                    // It says that it takes part: it must know then at all later starts who the
+                    // members are.
                     Recovery::FullSs if joins => out.persist(Record::Snapshot(bytes)),
                     Recovery::FullSs => out.note(Record::Snapshot(bytes)),
                     Recovery::CrashStop | Recovery::EpochSs | Recovery::ViewSs => {}

@@ -1,9 +1,9 @@
 //! Who replicates, and from which instance on.
 //!
-//! Not in the report; after Lamport's "The part-time parliament": the members of instance *j* are what the
-//! decisions of all instances up to *j* - [`ALPHA`] say. A leader proposes no instance before it knows
-//! its members, which is what the window demands anyway. Each instance so has one configuration, the same
-//! for all, and is an ordinary instance of Paxos among them.
+//! Not in the report; after Lamport's "The part-time parliament": the members of instance *j* are
+//! what the decisions of all instances up to *j* - [`ALPHA`] say. A leader proposes no instance
+//! before it knows its members, which is what the window demands anyway. Each instance so has one
+//! configuration, the same for all, and is an ordinary instance of Paxos among them.
 
 use crate::view::Instance;
 use meridian_core::NodeId;
@@ -75,7 +75,8 @@ pub enum Changed {
 /// The configurations of the instances known, and who was ever a member.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Configurations {
-    /// From which instance on which, ascending; the first is that of the oldest instance of interest.
+    /// From which instance on which, ascending; the first is that of the oldest instance of
+    /// interest.
     from: Vec<(Instance, Configuration)>,
     /// Identities that must not come again.
     gone: std::collections::BTreeSet<NodeId>,

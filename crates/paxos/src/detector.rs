@@ -1,64 +1,21 @@
 //! The failure detector, and who becomes the next leader (report, section 5.2.1).
 //!
-//! Whoever has not heard of the leader for some time first asks the others whether they would follow him: a
-//! replica that only it cannot hear the leader, or that comes back, so deposes nobody ("pre-vote", not in the
-//! report). A leader that hears no majority steps down: its clients then look for another.
+//! Whoever has not heard of the leader for some time first asks the others whether they would
+//! follow him: a replica that only it cannot hear the leader, or that comes back, so deposes nobody
+//! ("pre-vote", not in the report). A leader that hears no majority steps down: its clients then
+//! look for another.
 //!
 //! Leases: a follower that has heard the leader promises no other for some time. See `reads`.
 
-use crate::message::Message;
+use crate::message::{Message, PreVote};
 use crate::mutation::Mutation;
-use crate::options::{Leases, Options};
+use crate::options::Leases;
 use crate::process::Paxos;
 use crate::service::Service;
 use crate::view::View;
 use meridian_core::{NodeId, Outbox, Time};
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// See the module's documentation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Detector {
-    /// When the leader was last heard; `None` if not since the start, or if he is known to be none.
-    heard: Option<Time>,
-    /// Nobody is suspected that was given less time than since then.
-    since: Time,
-    /// When this replica, as leader, last spoke to all.
-    pub spoke: Time,
-    /// Counts the questions of [`Message::PreVote`], and when the last was asked.
-    round: u64,
-    asked: Option<Time>,
-    votes: BTreeSet<NodeId>,
-    /// No other leader is promised before.
-    lease_until: Time,
-}
-
-impl Detector {
-    /// The replica starts; `promised` if it may have promised a lease before and not remember.
-    pub fn start(&mut self, now: Time, promised: bool, options: &Options) {
-        self.since = now;
-        if let (Leases::For(span), true) = (options.leases, promised) {
-            self.lease_until = now + span;
-        }
-    }
-
-    pub fn heard(&mut self, now: Time) {
-        self.heard = Some(now);
-        self.since = now;
-        self.votes.clear();
-    }
-
-    pub fn waits_since(&mut self, now: Time) {
-        self.since = now;
-        self.votes.clear();
-    }
-
-    /// The leader is known to be none.
-    pub fn suspect(&mut self) {
-        self.heard = None;
-        self.since = Time(0);
-    }
-}
 
 impl<S: Service> Paxos<S> {
     /// Does what time demands of the leader, of a candidate, and of a follower.
@@ -114,7 +71,7 @@ impl<S: Service> Paxos<S> {
         detector.asked = Some(now);
         detector.votes = BTreeSet::from([self.me]);
         let round = detector.round;
-        self.broadcast(&Message::PreVote { view: self.view, round }, out);
+        self.broadcast(&Message::PreVote(PreVote { view: self.view, round }), out);
         self.count_votes(now, out);
     }
 
@@ -128,7 +85,7 @@ impl<S: Service> Paxos<S> {
 
     /// Whether it has promised another leader lately not to promise anyone else.
     pub(crate) fn has_promised_lease(&self, now: Time) -> bool {
-        now < self.detector.lease_until && self.mutation != Mutation::BreaksLease
+        now < self.detector.lease_until && !self.mutation.is(Mutation::BreaksLease)
     }
 
     /// Promises the leader just heard that there will be no other for some time.
@@ -143,10 +100,10 @@ impl<S: Service> Paxos<S> {
         &mut self,
         now: Time,
         from: NodeId,
-        view: View,
-        round: u64,
+        question: &PreVote,
         out: &mut Outbox<Self>,
     ) {
+        let PreVote { view, round } = *question;
         if !self.is_active() {
             return;
         }

@@ -1,12 +1,15 @@
-//! State machine replication: a deterministic [`Service`] of your own on several replicas, of which a minority may fail.
+//! State machine replication: a deterministic [`Service`] of your own on several replicas, of which
+//! a minority may fail.
 //!
-//! After JPaxos (the report in the design's list of papers, sections 3 to 8): MultiPaxos with batching and pipelining,
-//! catch-up, snapshots, replies exactly once, and four ways to recover ([`Recovery`]). Beyond it: the members can
-//! change while it serves ([`Change`]), a replica that comes back deposes nobody, and reads need not go through the log
-//! ([`Consistency`]).
+//! After JPaxos (report, sections 3 to 8): MultiPaxos with batching and pipelining, catch-up,
+//! snapshots, replies exactly once, and four ways to recover ([`Recovery`]). Beyond it: the members
+//! can change while it serves ([`Change`]), a replica that comes back deposes nobody, and reads
+//! need not go through the log ([`Consistency`]). `docs/paxos.md` has the messages, two sequences,
+//! and what differs from the report.
 //!
-//! This crate decides; it has no IO and no clock. [`Paxos`] is a [`meridian_core::Process`]: `meridian-runtime` runs
-//! it over TCP (`cargo run -p meridian-paxos --example kv`), `meridian-sim` under faults.
+//! This crate decides; it has no IO and no clock. [`Paxos`] is a [`meridian_core::Process`]:
+//! `meridian-runtime` runs it over TCP (`cargo run -p meridian-paxos --example kv`), `meridian-sim`
+//! under faults.
 //!
 //! | module | what | report |
 //! | --- | --- | --- |
@@ -22,6 +25,7 @@
 //! | `detector` | who is suspected, who becomes leader | 5.2.1 |
 //! | `requests` | clients' requests until they are answered | 4.3.3, 4.4, 5.1 |
 //! | `reads` | reads without the log | |
+//! | `state` | what a replica has: one part a file, none of which knows the replica | |
 //! | `catch_up` | what was decided without this replica | 5.3 |
 //! | `recovery` | a replica that lost its memory | 7.5, 7.6 |
 #![forbid(unsafe_code)]
@@ -42,13 +46,16 @@ mod reads;
 mod recovery;
 mod requests;
 pub mod service;
+mod state;
+mod status;
 pub mod view;
 
 pub use batch::{Batch, Kind, Request};
 pub use configuration::{ALPHA, Change, Changed, Configuration};
-pub use message::{Answer, Command, Consistency, Message, Output, Record, Stopped};
+pub use message::{Answer, Command, Consistency, Message, Output, Record, Stopped, Timer};
 pub use mutation::Mutation;
 pub use options::{ClientIds, Leases, Options, OptionsError, Recovery, Routing};
-pub use process::{Paxos, Status, change_payload};
+pub use process::{Paxos, change_payload};
 pub use service::{Hint, Service};
+pub use status::Status;
 pub use view::{Instance, View};

@@ -1,6 +1,7 @@
 //! The log: what is known of each instance (report, section 4.2).
 //!
-//! It begins at `base`; what was before is in snapshots. All below `decided` are decided and executed.
+//! It begins at `base`; what was before is in snapshots. All below `decided` are decided and
+//! executed.
 //!
 //! Invariants:
 //! - G1: a decided entry has a value, and never another one.
@@ -82,7 +83,8 @@ impl Log {
         self.entries.get(self.index(instance)?)
     }
 
-    /// The entry of an instance that is not below the base; the caller sees to it that it is not far beyond the end.
+    /// The entry of an instance that is not below the base; the caller sees to it that it is not
+    /// far beyond the end.
     pub fn entry(&mut self, instance: Instance) -> &mut Entry {
         let index = self.index(instance).expect("what is truncated is not asked for");
         while self.entries.len() <= index {

@@ -1,14 +1,14 @@
-//! The replicated state: the service, the replies to its clients, the members, and snapshots of all of it
-//! (report, sections 5.1 and 5.4). Equal at all replicas that have executed equally far.
+//! The replicated state: the service, the replies to its clients, the members, and snapshots of all
+//! of it (report, sections 5.1 and 5.4). Equal at all replicas that have executed equally far.
 //!
-//! Each request has a *position*: a snapshot may lie between two requests of one instance, and tells how many
-//! requests of it it contains.
+//! Each request has a *position*: a snapshot may lie between two requests of one instance, and
+//! tells how many requests of it it contains.
 //!
 //! # Exactly once
-//! The last reply to each client is kept and is part of snapshots; a request that is not newer is not executed. Of
-//! too many clients those that were heard of longest ago are forgotten, and for each replica that gives
-//! identities the greatest that was forgotten is kept: identities only grow, so a client below that without a
-//! reply kept may be one of them and is refused.
+//! The last reply to each client is kept and is part of snapshots; a request that is not newer is
+//! not executed. Of too many clients those that were heard of longest ago are forgotten, and for
+//! each replica that gives identities the greatest that was forgotten is kept: identities only
+//! grow, so a client below that without a reply kept may be one of them and is refused.
 
 use crate::batch::{Batch, Kind, Request};
 use crate::configuration::{Change, Configurations};
@@ -79,8 +79,8 @@ pub(crate) struct Machine<S> {
     bytes_since: usize,
     /// Whether the members changed since this was last asked.
     members_changed: bool,
-    /// Of a replica that comes later or has lost its memory, before it has a snapshot: it does not know who the first
-    /// members were, so it must not execute from the beginning.
+    /// Of a replica that comes later or has lost its memory, before it has a snapshot: it does not
+    /// know who the first members were, so it must not execute from the beginning.
     blank: bool,
 }
 
@@ -176,7 +176,7 @@ impl<S: Service> Machine<S> {
         told: &mut impl FnMut(ClientId, u64, Answer),
     ) {
         for (at, request) in (0u64..).zip(batch.requests()) {
-            if at < self.state.skip && mutation != Mutation::ForgetsSkip {
+            if at < self.state.skip && !mutation.is(Mutation::ForgetsSkip) {
                 continue;
             }
             self.execute_one(&request, options, mutation, told);
@@ -204,10 +204,10 @@ impl<S: Service> Machine<S> {
         let known = self.known(*client, *sequence);
         self.state.position.0 += 1;
         match known {
-            Some(Known::Reply(reply)) if mutation != Mutation::ExecutesDuplicates => {
+            Some(Known::Reply(reply)) if !mutation.is(Mutation::ExecutesDuplicates) => {
                 return told(*client, *sequence, Answer::Done(reply));
             }
-            Some(Known::Old) if mutation != Mutation::ExecutesDuplicates => return,
+            Some(Known::Old) if !mutation.is(Mutation::ExecutesDuplicates) => return,
             Some(Known::Forgotten) => return told(*client, *sequence, Answer::Forgotten),
             _ => {}
         }
@@ -245,7 +245,8 @@ impl<S: Service> Machine<S> {
         self.state.chain = mix(mix(chain, u64::from_le_bytes(last)), reply.len() as u64);
     }
 
-    /// Forgets the half of the clients that were heard of longest ago: seldom, so cheap for each request.
+    /// Forgets the half of the clients that were heard of longest ago: seldom, so cheap for each
+    /// request.
     fn forget_clients(&mut self, max: usize) {
         let mut positions: Vec<_> =
             self.state.replies.values().map(|cached| cached.position).collect();
@@ -284,7 +285,7 @@ impl<S: Service> Machine<S> {
 
     fn image(&self, mutation: Mutation) -> Bytes {
         let mut state = self.state.clone();
-        if mutation == Mutation::SnapshotsWithoutReplies {
+        if mutation.is(Mutation::SnapshotsWithoutReplies) {
             state.replies.clear();
         }
         let image = Image { state, service: self.service.snapshot() };

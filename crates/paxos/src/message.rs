@@ -39,7 +39,8 @@ pub struct Digest {
 /// What a leader says of itself with all that it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Beat {
-    /// When it was sent, by the leader's clock; given back, it shows that the leader was one at that time.
+    /// When it was sent, by the leader's clock; given back, it shows that the leader was one at
+    /// that time.
     pub sent: Time,
     /// All instances below this are decided.
     pub decided: Instance,
@@ -54,12 +55,13 @@ pub struct Told {
     pub view: View,
     /// The members of all instances that are open.
     pub members: Vec<Configuration>,
-    /// If it leads that view: all below this are decided, and what was or may have been accepted from there on.
+    /// If it leads that view: all below this are decided, and what was or may have been accepted
+    /// from there on.
     pub leader: Option<(Instance, Vec<Vote>)>,
 }
 
-/// A list of instances (report, section 5.3.5): the missing ones, and `after`, the first of whose existence the
-/// asker does not know.
+/// A list of instances (report, section 5.3.5): the missing ones, and `after`, the first of whose
+/// existence the asker does not know.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Missing {
     /// Runs of two and more: the first and the last.
@@ -79,125 +81,173 @@ pub struct Part {
     pub offset: u64,
 }
 
+/// Phase 1a for all instances from `from` on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Prepare {
+    /// The new view.
+    pub view: View,
+    /// The first that its leader does not know to be decided.
+    pub from: Instance,
+}
+
+/// Phase 1b.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PrepareOk {
+    /// Of this view.
+    pub view: View,
+    /// The sender's epochs, its own among them.
+    pub epochs: Epochs,
+    /// All below this are decided, and can be had by catch-up.
+    pub decided: Instance,
+    /// What it accepted from there on.
+    pub votes: Vec<Vote>,
+}
+
+/// Phase 2a, and the leader's 2b.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Propose {
+    /// In this view.
+    pub view: View,
+    /// For this instance.
+    pub instance: Instance,
+    /// The value.
+    pub batch: Batch,
+    /// Of the leader.
+    pub beat: Beat,
+}
+
+/// Phase 2b, without the value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Accept {
+    /// In this view.
+    pub view: View,
+    /// For this instance.
+    pub instance: Instance,
+    /// The [`Beat::sent`] of what it answers.
+    pub echo: Time,
+}
+
+/// The leader has nothing else to say.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Alive {
+    /// In this view.
+    pub view: View,
+    /// No instance from here on has been started.
+    pub highest: Instance,
+    /// Of the leader.
+    pub beat: Beat,
+}
+
+/// Answers [`Message::Alive`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct AliveOk {
+    /// In this view.
+    pub view: View,
+    /// Its [`Beat::sent`].
+    pub echo: Time,
+}
+
+/// Would you follow me, in a view after yours? Changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PreVote {
+    /// The asker's view.
+    pub view: View,
+    /// Tells its questions apart.
+    pub round: u64,
+}
+
+/// Which of these are decided?
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CatchUpQuery {
+    /// Which.
+    pub missing: Missing,
+    /// Only to be sure: nothing is known to be missing.
+    pub periodic: bool,
+    /// A snapshot instead.
+    pub snapshot: Option<Part>,
+}
+
+/// Those of them that the sender knows, or the first of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CatchUpResponse {
+    /// Instances and their decisions.
+    pub decided: Vec<(Instance, Batch)>,
+    /// Answers a periodic question.
+    pub periodic: bool,
+    /// The log does not reach as far back: ask for the snapshot.
+    pub snapshot_only: bool,
+}
+
+/// A part of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CatchUpSnapshot {
+    /// Of which snapshot, and from which byte on.
+    pub part: Part,
+    /// How long the whole is.
+    pub total: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
+/// The sender has lost its memory, and asks for it (report, sections 7.5 and 7.6).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RecoveryQuery {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its view on disk.
+    pub view: View,
+    /// Tells its starts apart.
+    pub nonce: u64,
+}
+
+/// Answers [`Message::Recovery`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RecoveryAnswer {
+    /// Of the question.
+    pub nonce: u64,
+    /// The sender's epochs.
+    pub epochs: Epochs,
+    /// What it knows.
+    pub told: Told,
+}
+
 /// A message between replicas, named as in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// Phase 1a for all instances from `from` on.
-    Prepare {
-        /// The new view.
-        view: View,
-        /// The first that its leader does not know to be decided.
-        from: Instance,
-    },
+    Prepare(Prepare),
     /// Phase 1b.
-    PrepareOk {
-        /// Of this view.
-        view: View,
-        /// The sender's epochs, its own among them.
-        epochs: Epochs,
-        /// All below this are decided, and can be had by catch-up.
-        decided: Instance,
-        /// What it accepted from there on.
-        votes: Vec<Vote>,
-    },
+    PrepareOk(PrepareOk),
     /// Phase 2a, and the leader's 2b.
-    Propose {
-        /// In this view.
-        view: View,
-        /// For this instance.
-        instance: Instance,
-        /// The value.
-        batch: Batch,
-        /// Of the leader.
-        beat: Beat,
-    },
+    Propose(Propose),
     /// Phase 2b, without the value.
-    Accept {
-        /// In this view.
-        view: View,
-        /// For this instance.
-        instance: Instance,
-        /// The [`Beat::sent`] of what it answers.
-        echo: Time,
-    },
+    Accept(Accept),
     /// The leader has nothing else to say.
-    Alive {
-        /// In this view.
-        view: View,
-        /// No instance from here on has been started.
-        highest: Instance,
-        /// Of the leader.
-        beat: Beat,
-    },
+    Alive(Alive),
     /// Answers [`Message::Alive`].
-    AliveOk {
-        /// In this view.
-        view: View,
-        /// Its [`Beat::sent`].
-        echo: Time,
-    },
+    AliveOk(AliveOk),
     /// The sender is in this view, later than that of what it answers.
     Higher {
         /// Which.
         view: View,
     },
     /// Would you follow me, in a view after yours? Changes nothing.
-    PreVote {
-        /// The asker's view.
-        view: View,
-        /// Tells its questions apart.
-        round: u64,
-    },
+    PreVote(PreVote),
     /// Yes.
     PreVoteOk {
         /// Of the question.
         round: u64,
     },
     /// Which of these are decided?
-    CatchUpQuery {
-        /// Which.
-        missing: Missing,
-        /// Only to be sure: nothing is known to be missing.
-        periodic: bool,
-        /// A snapshot instead.
-        snapshot: Option<Part>,
-    },
+    CatchUpQuery(CatchUpQuery),
     /// Those of them that the sender knows, or the first of them.
-    CatchUpResponse {
-        /// Instances and their decisions.
-        decided: Vec<(Instance, Batch)>,
-        /// Answers a periodic question.
-        periodic: bool,
-        /// The log does not reach as far back: ask for the snapshot.
-        snapshot_only: bool,
-    },
+    CatchUpResponse(CatchUpResponse),
     /// A part of a snapshot.
-    CatchUpSnapshot {
-        /// Of which snapshot, and from which byte on.
-        part: Part,
-        /// How long the whole is.
-        total: u64,
-        /// The bytes.
-        bytes: Bytes,
-    },
+    CatchUpSnapshot(CatchUpSnapshot),
     /// The sender has lost its memory, and asks for it (report, sections 7.5 and 7.6).
-    Recovery {
-        /// Its epoch.
-        epoch: u64,
-        /// Its view on disk.
-        view: View,
-        /// Tells its starts apart.
-        nonce: u64,
-    },
+    Recovery(RecoveryQuery),
     /// Answers [`Message::Recovery`].
-    RecoveryAnswer {
-        /// Of the question.
-        nonce: u64,
-        /// The sender's epochs.
-        epochs: Epochs,
-        /// What it knows.
-        told: Told,
-    },
+    RecoveryAnswer(RecoveryAnswer),
     /// Requests of the sender's clients, for the leader.
     Forward(Vec<Request>),
     /// From which instance on may a read be answered that was asked now?
@@ -216,7 +266,8 @@ pub enum Message {
     Gone,
 }
 
-/// What is kept on disk. Which of these, and whether anything waits for it, depends on [`Recovery`].
+/// What is kept on disk. Which of these, and whether anything waits for it, depends on
+/// [`Recovery`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {
     /// This replica has run: who, with what recovery.
@@ -287,8 +338,8 @@ pub enum Answer {
     Done(Bytes),
     /// Ask this replica, or any other if none is named. Nothing happened here.
     Redirect(Option<NodeId>),
-    /// This client was forgotten, as too many others came after it: whether the request was executed is not known.
-    /// Take a new identity.
+    /// This client was forgotten, as too many others came after it: whether the request was
+    /// executed is not known. Take a new identity.
     Forgotten,
     /// Not executed, and never will be: it is longer than this, in bytes.
     TooLong(usize),
@@ -329,8 +380,8 @@ pub enum Stopped {
         /// Whose it should be.
         wanted: (NodeId, Recovery),
     },
-    /// Another has taken its place, or it was not needed any more. Keep it running until the others have executed as
-    /// far: they may have to ask it what was decided while it was a member.
+    /// Another has taken its place, or it was not needed any more. Keep it running until the others
+    /// have executed as far: they may have to ask it what was decided while it was a member.
     #[error("this replica was removed from the members")]
     Removed,
     /// The service does not take a snapshot.
@@ -364,7 +415,8 @@ pub enum Output {
         /// What came of it.
         answer: Answer,
     },
-    /// These are to be spoken with, the replica itself maybe among them: the members of all instances that are open.
+    /// These are to be spoken with, the replica itself maybe among them: the members of all
+    /// instances that are open.
     Members(BTreeMap<NodeId, String>),
     /// It is in this view; `leading` if it leads it and has finished Phase 1.
     View {
@@ -377,4 +429,13 @@ pub enum Output {
     Recovered,
     /// It serves no more.
     Stopped(Stopped),
+}
+
+/// What a timer of a replica is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Timer {
+    /// To look whether something is due; comes again and again.
+    Tick,
+    /// To send a batch that has waited long enough.
+    Batch,
 }

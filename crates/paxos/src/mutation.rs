@@ -1,4 +1,6 @@
-//! Faults that are planted to see that they are found.
+//! Bugs that are planted to see that the tests find them; a release build contains none of them.
+
+use meridian_core::PLANTED_BUGS;
 
 /// A planted bug, for the tests of the checkers.
 #[doc(hidden)]
@@ -39,6 +41,19 @@ pub enum Mutation {
     ReadsEarly,
     /// Promises another leader before its lease ends.
     BreaksLease,
+    /// Confirms reads by the members of the next instance, not by those of the read's index.
+    ConfirmsByFormerMembers,
+    /// Confirms reads though no majority of the members of the read's index has told what it
+    /// accepted.
+    ReadsUnpromised,
     /// Uses the members that the log ends with, not those of the instance.
     ConfiguresAtOnce,
+}
+
+impl Mutation {
+    /// Whether this is `bug` and bugs can be planted at all: false at compile time in a release
+    /// build.
+    pub(crate) fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
 }

@@ -4,19 +4,21 @@ use crate::configuration::ALPHA;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What survives a crash, and what it costs (report, section 7). All replicas of a service have the same.
+/// What survives a crash, and what it costs (report, section 7). All replicas of a service have the
+/// same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recovery {
-    /// Nothing is kept. Any minority may crash; who has crashed never comes back under its identity, and is
-    /// refused: replace it ([`crate::Change::Replace`]). Its one write is the mark that says it has run.
+    /// Nothing is kept. Any minority may crash; who has crashed never comes back under its
+    /// identity, and is refused: replace it ([`crate::Change::Replace`]). Its one write is the mark
+    /// that says it has run.
     CrashStop,
-    /// Each vote is on disk before it counts (Algorithm 3). All may crash at once; with a majority back
-    /// nothing is lost.
+    /// Each vote is on disk before it counts (Algorithm 3). All may crash at once; with a majority
+    /// back nothing is lost.
     FullSs,
-    /// One write for each start (Algorithm 4). Any minority may crash and come back, again and again; it gets
-    /// its state from the others, of which a majority must be up with their memory whole. If a majority has lost it, no
-    /// replica comes back: refused, not forgotten.
+    /// One write for each start (Algorithm 4). Any minority may crash and come back, again and
+    /// again; it gets its state from the others, of which a majority must be up with their memory
+    /// whole. If a majority has lost it, no replica comes back: refused, not forgotten.
     EpochSs,
     /// One write for each view (Algorithm 5); otherwise as [`Recovery::EpochSs`].
     ViewSs,
@@ -51,10 +53,11 @@ impl std::str::FromStr for Recovery {
 /// How clients get their identities (report, section 5.1.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ClientIds {
-    /// Counted by the replica. In [`Recovery::EpochSs`] with its epoch, in [`Recovery::FullSs`] the count is on disk;
-    /// [`Recovery::ViewSs`] has nothing that survives, and refuses it.
+    /// Counted by the replica. In [`Recovery::EpochSs`] with its epoch, in [`Recovery::FullSs`] the
+    /// count is on disk; [`Recovery::ViewSs`] has nothing that survives, and refuses it.
     Counted,
-    /// Made from the time of the replica's start. Assumes that its clock is not set back between two starts.
+    /// Made from the time of the replica's start. Assumes that its clock is not set back between
+    /// two starts.
     Time,
 }
 
@@ -72,13 +75,14 @@ pub enum Routing {
 pub enum Leases {
     /// A majority is asked for each group of reads (read index). Needs no clocks.
     Off,
-    /// A majority has promised the leader not to follow another for so long. The leader counts a tenth less, so
-    /// clocks may differ in speed by up to 10 %; if one is worse, a read may be stale.
+    /// A majority has promised the leader not to follow another for so long. The leader counts a
+    /// tenth less, so clocks may differ in speed by up to 10 %; if one is worse, a read may be
+    /// stale.
     For(Duration),
 }
 
-/// How a replica behaves. All replicas of a service should have the same, and must have the same [`Recovery`] and
-/// [`Leases`].
+/// How a replica behaves. All replicas of a service should have the same, and must have the same
+/// [`Recovery`] and [`Leases`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     /// What survives a crash.
@@ -92,7 +96,8 @@ pub struct Options {
     pub batch_delay: Duration,
     /// The longest request, in bytes.
     pub request_bytes_max: usize,
-    /// So many bytes of requests wait in one replica at most; then clients are not read ([`crate::Paxos::is_full`]).
+    /// So many bytes of requests wait in one replica at most; then clients are not read
+    /// ([`crate::Paxos::is_full`]).
     pub queue_bytes_max: usize,
     /// τ: how often the leader says that it is alive, if it has nothing else to say.
     pub heartbeat: Duration,
@@ -108,14 +113,15 @@ pub struct Options {
     pub client_ids: ClientIds,
     /// A log shorter than this is not worth a snapshot, in bytes.
     pub snapshot_bytes_min: usize,
-    /// A snapshot is asked for when the log is so many times as long as the last snapshot, in percent.
+    /// A snapshot is asked for when the log is so many times as long as the last snapshot, in
+    /// percent.
     pub ask_percent: u64,
     /// As `ask_percent`, for a snapshot that is forced.
     pub force_percent: u64,
     /// The log gets no longer: requests are refused until the service makes a snapshot. In bytes.
     pub log_bytes_max: usize,
-    /// The replies to so many clients are kept: those that were heard of last. A client beyond that is told that it
-    /// is forgotten rather than served twice.
+    /// The replies to so many clients are kept: those that were heard of last. A client beyond that
+    /// is told that it is forgotten rather than served twice.
     pub clients_max: usize,
     /// State digests are compared every so many instances.
     pub digest_every: u64,

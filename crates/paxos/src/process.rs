@@ -1,69 +1,26 @@
 //! The process: all parts of a replica, and who handles what.
 
 use crate::batch::Batch;
-use crate::catch_up::CatchUp;
 use crate::configuration::{ALPHA, Configuration, Configurations};
-use crate::detector::Detector;
 use crate::log::Log;
 use crate::machine::Machine;
-use crate::message::{Beat, Command, Epochs, Message, Output, Record, Stopped, Vote};
+use crate::message::{Beat, Command, Epochs, Message, Output, Record, Stopped, Timer, Vote};
 use crate::mutation::Mutation;
 use crate::options::{Options, Recovery};
-use crate::proposer::Proposer;
-use crate::reads::Reads;
-use crate::recovery::Recovering;
-use crate::requests::Requests;
 use crate::service::Service;
+use crate::state::catch_up::CatchUp;
+use crate::state::detector::Detector;
+use crate::state::proposer::Proposer;
+use crate::state::reads::Reads;
+use crate::state::recovery::Recovering;
+use crate::state::requests::Requests;
+use crate::status::Phase;
+use crate::status::Status;
 use crate::view::{Instance, View};
 use bytes::Bytes;
-use meridian_core::{Event, GroupId, NodeId, Outbox, Position, Process, ProcessId, Time, Token};
+use meridian_core::{Event, GroupId, NodeId, Outbox, PLANTED_BUGS, Process, ProcessId, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Comes again and again.
-const TICK: Token = Token(0);
-/// A batch has waited long enough.
-pub(crate) const BATCH: Token = Token(1);
-
-/// Whether a replica takes part.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Phase {
-    /// It was made, and maybe replays.
-    New,
-    /// It comes later, and has no snapshot yet to begin with.
-    Joining,
-    /// It has lost its memory, and asks for it.
-    Recovering(Recovering),
-    /// It takes part.
-    Active,
-    /// It never will again.
-    Stopped(Stopped),
-}
-
-/// What a replica tells of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Status {
-    /// Which replica.
-    pub node: NodeId,
-    /// Its view.
-    pub view: View,
-    /// Whether it leads that view and has finished Phase 1.
-    pub leading: bool,
-    /// Whether it takes part: not before it has its memory back, and not after it has stopped.
-    pub active: bool,
-    /// Why it serves no more.
-    pub stopped: Option<Stopped>,
-    /// All instances below this are executed.
-    pub executed: Instance,
-    /// So many requests.
-    pub position: Position,
-    /// How long its log in memory is, in bytes.
-    pub log_bytes: usize,
-    /// So many instances are under way, if it leads.
-    pub under_way: u64,
-    /// The members, as they are in force soon or already.
-    pub members: Configuration,
-}
 
 /// A replica of a service `S`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -98,10 +55,10 @@ pub struct Paxos<S> {
 impl<S: Service> Paxos<S> {
     /// A replica that has nothing on its disk yet.
     ///
-    /// `configuration` are the members that the service begins with; for a replica that comes later, others
-    /// that are members now and not itself: it begins with a snapshot of one of them, and is none until it is added
-    /// ([`crate::Change`]). At later starts it need only name some that are members now. `seed` must differ between any two
-    /// starts of replicas.
+    /// `configuration` are the members that the service begins with; for a replica that comes
+    /// later, others that are members now and not itself: it begins with a snapshot of one of them,
+    /// and is none until it is added ([`crate::Change`]). At later starts it need only name some
+    /// that are members now. `seed` must differ between any two starts of replicas.
     ///
     /// # Panics
     /// If the options contradict each other: see [`Options::validate`].
@@ -138,8 +95,15 @@ impl<S: Service> Paxos<S> {
     }
 
     /// The same with a planted bug.
+    ///
+    /// # Panics
+    /// In a release build, which contains none ([`meridian_core::PLANTED_BUGS`]).
     #[doc(hidden)]
     pub fn with_mutation(mut self, mutation: Mutation) -> Paxos<S> {
+        assert!(
+            PLANTED_BUGS || mutation == Mutation::Correct,
+            "a release build has no bug planted"
+        );
         self.mutation = mutation;
         self
     }
@@ -180,7 +144,8 @@ impl<S: Service> Paxos<S> {
         self.machine.configurations().since(self.machine.next())
     }
 
-    /// The digest of all replies until now: equal at replicas that have executed equally many requests.
+    /// The digest of all replies until now: equal at replicas that have executed equally many
+    /// requests.
     pub fn digest(&self) -> u64 {
         self.machine.chain()
     }
@@ -196,7 +161,8 @@ impl<S: Service> Paxos<S> {
         self.proposer.as_ref().is_some_and(|proposer| proposer.prepared)
     }
 
-    /// Whether it was a member and is none any more: it has executed all instances that it was asked for.
+    /// Whether it was a member and is none any more: it has executed all instances that it was
+    /// asked for.
     pub(crate) fn is_removed(&self) -> bool {
         self.phase == Phase::Stopped(Stopped::Removed)
     }
@@ -217,10 +183,10 @@ impl<S: Service> Paxos<S> {
 
     /// The members of an instance less than [`ALPHA`] after the next to be decided.
     pub(crate) fn members_of(&self, instance: Instance) -> &Configuration {
-        match self.mutation {
-            Mutation::ConfiguresAtOnce => self.machine.configurations().last(),
-            _ => self.machine.configurations().of(instance),
+        if self.mutation.is(Mutation::ConfiguresAtOnce) {
+            return self.machine.configurations().last();
         }
+        self.machine.configurations().of(instance)
     }
 
     /// Whether what is said of this instance can be judged and is worth keeping.
@@ -264,7 +230,8 @@ impl<S: Service> Paxos<S> {
         if !again {
             out.persist(Record::Started { node: self.me, recovery: self.options.recovery });
             if self.options.recovery == Recovery::FullSs && !self.machine.is_blank() {
-                out.persist(Record::Snapshot(self.machine.checkpoint())); // Who the first members are.
+                // Who the first members are.
+                out.persist(Record::Snapshot(self.machine.checkpoint()));
             }
         }
         if self.options.recovery == Recovery::EpochSs {
@@ -275,7 +242,7 @@ impl<S: Service> Paxos<S> {
         self.requests.start_identities(now, self.epoch, self.options.client_ids);
         self.detector.start(now, again, &self.options);
         let forgetful = self.options.recovery != Recovery::FullSs;
-        if again && forgetful && self.mutation != Mutation::RejoinsAtOnce {
+        if again && forgetful && !self.mutation.is(Mutation::RejoinsAtOnce) {
             if self.options.recovery == Recovery::CrashStop {
                 return self.stop(Stopped::LostMemory, out);
             }
@@ -308,7 +275,7 @@ impl<S: Service> Paxos<S> {
             self.machine.ask_for_snapshot(&self.options, self.mutation, true);
         }
         self.truncate_log();
-        out.timer(now + self.tick_after(), TICK);
+        out.timer(now + self.tick_after(), Timer::Tick);
     }
 
     /// All that it has promised and accepted is known here.
@@ -334,7 +301,7 @@ impl<S: Service> Paxos<S> {
         assert!(view > self.view, "{view} after {}", self.view);
         self.view = view;
         let kept = matches!(self.options.recovery, Recovery::FullSs | Recovery::ViewSs);
-        if kept && self.mutation != Mutation::ForgetsPromise {
+        if kept && !self.mutation.is(Mutation::ForgetsPromise) {
             out.persist(Record::View(view));
         }
         self.step_down(now, out);
@@ -390,7 +357,7 @@ impl<S: Service> Paxos<S> {
             let decided = |instance| self.log.get(instance).filter(|entry| entry.decided);
             let batch = match decided(next).and_then(|entry| entry.vote.as_ref()) {
                 Some((_, batch)) => batch.clone(),
-                None if self.mutation == Mutation::SkipsGaps && decided(next.next()).is_some() => {
+                None if self.mutation.is(Mutation::SkipsGaps) && decided(next.next()).is_some() => {
                     Batch::default()
                 }
                 None => break,
@@ -412,12 +379,13 @@ impl<S: Service> Paxos<S> {
             self.meet_members(out);
         }
         self.answer_reads(out);
+        self.confirm_reads(now, out);
         self.end_recovery(out);
         self.try_lead(now, out);
     }
 
-    /// Forgets what only those need who are behind the snapshot before the last; of a log that is too long also
-    /// what those need who are behind the last.
+    /// Forgets what only those need who are behind the snapshot before the last; of a log that is
+    /// too long also what those need who are behind the last.
     fn truncate_log(&mut self) {
         if self.machine.snapshots.len() > 1 {
             self.log.truncate(self.machine.snapshots[0].instance);
@@ -444,38 +412,20 @@ impl<S: Service> Paxos<S> {
 
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
         match message {
-            Message::Prepare { view, from: first } => self.on_prepare(now, from, view, first, out),
-            Message::PrepareOk { view, epochs, decided, votes } => {
-                self.on_prepare_ok(now, from, view, (epochs, decided, votes), out);
-            }
-            Message::Propose { view, instance, batch, beat } => {
-                self.on_propose(now, (from, view), instance, batch, beat, out);
-            }
-            Message::Accept { view, instance, echo } => {
-                self.on_accept(now, (from, view), instance, echo, out);
-            }
-            Message::Alive { view, highest, beat } => {
-                self.on_alive(now, (from, view), highest, beat, out);
-            }
-            Message::AliveOk { view, echo } => self.on_alive_ok(now, (from, view), echo, out),
+            Message::Prepare(prepare) => self.on_prepare(now, from, &prepare, out),
+            Message::PrepareOk(ok) => self.on_prepare_ok(now, from, ok, out),
+            Message::Propose(propose) => self.on_propose(now, from, propose, out),
+            Message::Accept(accept) => self.on_accept(now, from, &accept, out),
+            Message::Alive(alive) => self.on_alive(now, from, &alive, out),
+            Message::AliveOk(ok) => self.on_alive_ok(now, from, &ok, out),
             Message::Higher { view } => self.on_higher(now, view, out),
-            Message::PreVote { view, round } => self.on_pre_vote(now, from, view, round, out),
+            Message::PreVote(question) => self.on_pre_vote(now, from, &question, out),
             Message::PreVoteOk { round } => self.on_pre_vote_ok(now, from, round, out),
-            Message::CatchUpQuery { missing, periodic, snapshot } => {
-                self.on_query(from, &missing, periodic, snapshot, out);
-            }
-            Message::CatchUpResponse { decided, periodic, snapshot_only } => {
-                self.on_response(now, from, decided, (periodic, snapshot_only), out);
-            }
-            Message::CatchUpSnapshot { part, total, bytes } => {
-                self.on_snapshot(now, from, part, (total, bytes), out);
-            }
-            Message::Recovery { epoch, view, nonce } => {
-                self.on_recovery(now, from, (epoch, view, nonce), out);
-            }
-            Message::RecoveryAnswer { nonce, epochs, told } => {
-                self.on_recovery_answer(now, from, nonce, (epochs, told), out);
-            }
+            Message::CatchUpQuery(query) => self.on_query(from, &query, out),
+            Message::CatchUpResponse(response) => self.on_response(now, from, response, out),
+            Message::CatchUpSnapshot(snapshot) => self.on_snapshot(now, from, &snapshot, out),
+            Message::Recovery(query) => self.on_recovery(now, from, &query, out),
+            Message::RecoveryAnswer(answer) => self.on_recovery_answer(now, from, answer, out),
             Message::Forward(requests) => self.on_forward(now, requests),
             Message::ReadIndex { id } => self.on_read_index(now, from, id, out),
             Message::ReadIndexOk { id, index } => self.on_read_index_ok(id, index, out),
@@ -527,10 +477,11 @@ impl<S: Service> Process for Paxos<S> {
     type Record = Record;
     type Command = Command;
     type Output = Output;
+    type Timer = Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         // What it knows of the instances that it was a member of, others may still need.
-        let query = matches!(event, Event::Message { message: Message::CatchUpQuery { .. }, .. });
+        let query = matches!(event, Event::Message { message: Message::CatchUpQuery(_), .. });
         let heard = matches!(event, Event::Started) || (query && self.is_removed());
         if matches!(self.phase, Phase::Stopped(_)) && !heard {
             return;
@@ -539,8 +490,9 @@ impl<S: Service> Process for Paxos<S> {
             Event::Started => self.on_started(now, out),
             Event::Message { from, message } => self.on_message(now, from.node, message, out),
             Event::Command(command) => self.on_command(now, command, out),
-            Event::Timer(TICK) => self.on_tick(now, out),
-            Event::Timer(_) => {} // A batch has waited: what follows every batch of events sends it.
+            Event::Timer(Timer::Tick) => self.on_tick(now, out),
+            // What follows every batch of events sends it.
+            Event::Timer(Timer::Batch) => {}
             Event::Restarted(_) => self.send_all_again(),
             Event::Idle => self.on_idle(now, out),
         }
@@ -591,7 +543,8 @@ impl<S: Service> Process for Paxos<S> {
     }
 }
 
-/// The bytes of a change of the members, as the payload of a request of [`crate::Kind::Reconfigure`].
+/// The bytes of a change of the members, as the payload of a request of
+/// [`crate::Kind::Reconfigure`].
 pub fn change_payload(change: &crate::Change) -> Bytes {
     postcard::to_stdvec(change).expect("writing to memory").into()
 }

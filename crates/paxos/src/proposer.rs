@@ -1,72 +1,21 @@
-//! The leader: Phase 1 for all open instances at once, then Phase 2 for one after the other (report, sections 3.2
-//! and 6.3).
+//! The leader: Phase 1 for all open instances at once, then Phase 2 for one after the other
+//! (report, sections 3.2 and 6.3).
 //!
 //! Invariants:
 //! - P1: in a view its leader proposes one value for an instance.
-//! - P2: it proposes for an instance only after a majority of that instance's members has promised the view, and
-//!   then the value that any of them had accepted in the highest view, if there is one.
+//! - P2: it proposes for an instance only after a majority of that instance's members has promised
+//!   the view, and then the value that any of them had accepted in the highest view, if there is
+//!   one.
 
 use crate::batch::Batch;
-use crate::message::{Epochs, Message, Output, Record, Vote};
+use crate::message::{Alive, Message, Output, Prepare, PrepareOk, Propose, Record, Vote};
 use crate::mutation::Mutation;
 use crate::options::Recovery;
 use crate::process::Paxos;
 use crate::service::Service;
-use crate::view::{Instance, View};
+use crate::state::proposer::Proposer;
+use crate::view::Instance;
 use meridian_core::{NodeId, Outbox, Time};
-use std::collections::BTreeMap;
-
-/// What a replica has as the leader of its view.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Proposer {
-    /// Who has promised the view, and in which epoch.
-    oks: BTreeMap<NodeId, u64>,
-    /// All below this are decided, as those have said.
-    pub decided: Instance,
-    /// What those have accepted in the highest view, of instances that are not proposed yet.
-    found: BTreeMap<Instance, Vote>,
-    /// The next to be proposed.
-    pub next: Instance,
-    /// Whether Phase 1 is finished.
-    pub prepared: bool,
-    /// When PREPARE was sent last, and first.
-    asked: Time,
-    pub since: Time,
-    /// The greatest time of its own that each follower has given back: it led then.
-    pub echoes: BTreeMap<NodeId, Time>,
-}
-
-impl Proposer {
-    /// All that was or may have been proposed before now is below this.
-    pub fn read_index(&self) -> Instance {
-        let found = self.found.last_key_value().map_or(Instance(0), |(last, _)| last.next());
-        self.next.max(found).max(self.decided)
-    }
-
-    /// What may have been accepted before its view and is not proposed again yet.
-    pub fn found(&self) -> impl Iterator<Item = Vote> + '_ {
-        self.found.values().cloned()
-    }
-
-    /// Drops the promises of those who have forgotten them.
-    pub fn drop_promises(&mut self, epochs: &Epochs) {
-        if !self.prepared {
-            self.oks.retain(|node, epoch| epochs.get(node).is_none_or(|now| *epoch >= *now));
-        }
-    }
-
-    /// A decision stands above all votes: whoever learned it from another voted for it in no view.
-    fn find(&mut self, vote: Vote, mutation: Mutation) {
-        let rank = |vote: &Vote| (vote.decided, vote.view);
-        let better = match self.found.get(&vote.instance) {
-            Some(before) => rank(before) < rank(&vote) && mutation != Mutation::TakesAnyVote,
-            None => true,
-        };
-        if better && vote.instance >= self.next {
-            self.found.insert(vote.instance, vote);
-        }
-    }
-}
 
 impl<S: Service> Paxos<S> {
     /// Begins a view of its own, later than all that it knows.
@@ -80,7 +29,7 @@ impl<S: Service> Paxos<S> {
             proposer.find(vote, self.mutation);
         }
         self.proposer = Some(proposer);
-        self.broadcast(&Message::Prepare { view, from: next }, out);
+        self.broadcast(&Message::Prepare(Prepare { view, from: next }), out);
         self.try_lead(now, out);
     }
 
@@ -97,10 +46,10 @@ impl<S: Service> Paxos<S> {
         &mut self,
         now: Time,
         from: NodeId,
-        view: View,
-        (epochs, decided, votes): (Epochs, Instance, Vec<Vote>),
+        ok: PrepareOk,
         out: &mut Outbox<Self>,
     ) {
+        let PrepareOk { view, epochs, decided, votes } = ok;
         if view != self.view || self.proposer.is_none() || !self.is_active() {
             return;
         }
@@ -108,7 +57,7 @@ impl<S: Service> Paxos<S> {
         self.merge_epochs(&epochs);
         let Some(proposer) = &mut self.proposer else { return };
         proposer.oks.insert(from, epoch);
-        if self.mutation != Mutation::CountsOldEpochs {
+        if !self.mutation.is(Mutation::CountsOldEpochs) {
             proposer.drop_promises(&self.epochs);
         }
         proposer.decided = proposer.decided.max(decided);
@@ -119,6 +68,7 @@ impl<S: Service> Paxos<S> {
             }
             proposer.find(vote, self.mutation);
         }
+        self.reads.raise_indexes(proposer.read_index());
         for (instance, batch) in known {
             if self.is_near(instance) {
                 self.learn(instance, batch, out);
@@ -126,6 +76,7 @@ impl<S: Service> Paxos<S> {
         }
         self.execute(now, out);
         self.try_lead(now, out);
+        self.confirm_reads(now, out);
     }
 
     /// Finishes Phase 1 if that can be.
@@ -147,7 +98,7 @@ impl<S: Service> Paxos<S> {
     }
 
     /// Whether a majority of an instance's members has promised this view.
-    fn has_promises(&self, instance: Instance) -> bool {
+    pub(crate) fn has_promises(&self, instance: Instance) -> bool {
         let Some(proposer) = &self.proposer else { return false };
         let members = self.members_of(instance);
         let promised = members.members.keys().filter(|node| proposer.oks.contains_key(*node));
@@ -155,7 +106,7 @@ impl<S: Service> Paxos<S> {
     }
 
     fn quorum(&self, majority: usize) -> usize {
-        majority - usize::from(self.mutation == Mutation::SmallQuorum && majority > 1)
+        majority - usize::from(self.mutation.is(Mutation::SmallQuorum) && majority > 1)
     }
 
     /// The first instance that must not be under way yet, and the first that may be proposed.
@@ -194,10 +145,10 @@ impl<S: Service> Paxos<S> {
         let proposer = self.proposer.as_mut()?;
         let found = proposer.found.remove(&instance).map(|vote| vote.batch);
         let later = !proposer.found.is_empty();
-        if let Some(batch) = found.filter(|_| self.mutation != Mutation::IgnoresVotes) {
+        if let Some(batch) = found.filter(|_| !self.mutation.is(Mutation::IgnoresVotes)) {
             return Some(batch);
         }
-        if later && self.mutation != Mutation::IgnoresVotes {
+        if later && !self.mutation.is(Mutation::IgnoresVotes) {
             return Some(Batch::default()); // Nobody can have decided anything here.
         }
         let batch = self.requests.next_batch(now, &self.options, out);
@@ -212,7 +163,7 @@ impl<S: Service> Paxos<S> {
         let entry = self.log.entry(instance);
         entry.accepts.add(view, self.me);
         entry.sent = now;
-        self.broadcast(&Message::Propose { view, instance, batch, beat }, out);
+        self.broadcast(&Message::Propose(Propose { view, instance, batch, beat }), out);
         self.detector.spoke = now;
         if let Some(proposer) = &mut self.proposer {
             proposer.next = instance.next();
@@ -228,7 +179,8 @@ impl<S: Service> Paxos<S> {
         out: &mut Outbox<Self>,
     ) {
         let (view, batch) = (self.view, batch.clone());
-        if self.options.recovery == Recovery::FullSs && self.mutation != Mutation::ForgetsAccepted {
+        if self.options.recovery == Recovery::FullSs && !self.mutation.is(Mutation::ForgetsAccepted)
+        {
             let batch = batch.clone();
             out.persist(Record::Accepted(Vote { instance, view, batch, decided: false }));
         }
@@ -261,7 +213,7 @@ impl<S: Service> Paxos<S> {
         let wanting = !proposer.prepared || lacks;
         if wanting && now.since(proposer.asked) >= after {
             for peer in self.peers.iter().filter(|peer| !proposer.oks.contains_key(*peer)) {
-                self.send(*peer, Message::Prepare { view, from: next }, out);
+                self.send(*peer, Message::Prepare(Prepare { view, from: next }), out);
             }
             self.proposer.iter_mut().for_each(|proposer| proposer.asked = now);
         }
@@ -272,7 +224,11 @@ impl<S: Service> Paxos<S> {
                 let silent = |node: &&NodeId| !entry.accepts.contains(view, **node);
                 for peer in self.peers.iter().filter(silent) {
                     let (batch, beat) = (batch.clone(), self.beat(now));
-                    self.send(*peer, Message::Propose { view, instance, batch, beat }, out);
+                    self.send(
+                        *peer,
+                        Message::Propose(Propose { view, instance, batch, beat }),
+                        out,
+                    );
                 }
                 again.push(instance);
             }
@@ -295,6 +251,6 @@ impl<S: Service> Paxos<S> {
     /// ALIVE, as the leader would say it now.
     pub(crate) fn alive(&self, now: Time) -> Message {
         let highest = self.proposer.as_ref().map_or(Instance(0), |proposer| proposer.next);
-        Message::Alive { view: self.view, highest, beat: self.beat(now) }
+        Message::Alive(Alive { view: self.view, highest, beat: self.beat(now) })
     }
 }

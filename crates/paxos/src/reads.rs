@@ -1,81 +1,33 @@
 //! Reads that do not go through the log (not in the report).
 //!
-//! A read sees all that was answered before it was asked if it is answered by state that contains all that was
-//! proposed until then, and if no other replica led at that time. The leader knows the first; for the second each of its
-//! messages carries its own time, which followers give back: the latest time that a majority gave back is one at which it
-//! led. For reads that wait it asks all at once, once for all that came together. (What was proposed, not what it
-//! knows to be decided: a follower may have decided and answered before it.)
+//! A read sees all that was answered before it was asked if it is answered by state that contains
+//! all that was proposed until then, and if no other replica led at that time. The leader knows the
+//! first: its *index* is above what it has proposed, and above what those have accepted who have
+//! promised its view. (What was proposed, not what it knows to be decided: a follower may have
+//! decided and answered before it.) For the second each of its messages carries its own time, which
+//! followers give back. A majority of the members of the instance of that index must have given
+//! back a time since the read was asked. For reads that wait the leader asks all at once, once for
+//! all that came together.
 //!
-//! With leases followers promise not to follow another leader for some time after they have heard this one: a read
-//! asked before that has passed, counted from when the leader spoke, is confirmed already.
+//! With leases followers promise not to follow another leader for some time after they have heard
+//! this one: a read asked before that has passed, counted from when the leader spoke, is confirmed
+//! already.
 //!
 //! A follower asks the leader for the index, and answers from its own state.
 
+use crate::configuration::ALPHA;
 use crate::message::{Answer, Consistency, Message, Output};
 use crate::mutation::Mutation;
 use crate::options::{Leases, Routing};
 use crate::process::Paxos;
 use crate::service::Service;
+use crate::state::reads::{Question, Unconfirmed, Who};
 use crate::view::Instance;
 use bytes::Bytes;
 use meridian_core::{NodeId, Outbox, Time};
-use std::collections::{BTreeMap, VecDeque};
 
 /// So many reads wait in a replica at most.
 const READS_MAX: usize = 100_000;
-
-/// A question of an own client.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Question {
-    token: u64,
-    question: Bytes,
-}
-
-/// Who wants to know an index.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Who {
-    Own(Question),
-    Follower { node: NodeId, id: u64 },
-}
-
-/// A read whose leader must show that it led when it was asked.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Unconfirmed {
-    asked: Time,
-    index: Instance,
-    who: Who,
-}
-
-/// See the module's documentation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Reads {
-    /// At the leader, in the order in which they were asked.
-    unconfirmed: VecDeque<Unconfirmed>,
-    /// At a follower: the leader is asked for the index of these; when that was done last.
-    asked: BTreeMap<u64, (Question, Time)>,
-    next_id: u64,
-    /// Answered when all below the index is executed.
-    indexed: BTreeMap<Instance, Vec<Question>>,
-    waiting: usize,
-    /// When all were asked last whether this replica leads.
-    probed: Time,
-}
-
-impl Reads {
-    /// The replica leads no more: who asked it asks `leader`.
-    pub fn lose_leadership<S: Service>(
-        &mut self,
-        leader: Option<NodeId>,
-        out: &mut Outbox<Paxos<S>>,
-    ) {
-        for unconfirmed in self.unconfirmed.drain(..) {
-            self.waiting -= 1;
-            if let Who::Own(Question { token, .. }) = unconfirmed.who {
-                out.output(Output::Read { token, answer: Answer::Redirect(leader) });
-            }
-        }
-    }
-}
 
 impl<S: Service> Paxos<S> {
     /// A client asks for a read.
@@ -151,14 +103,58 @@ impl<S: Service> Paxos<S> {
 
     fn on_index_wanted(&mut self, now: Time, who: Who, out: &mut Outbox<Self>) {
         let Some(proposer) = &self.proposer else { return };
-        let index = match self.mutation {
-            Mutation::ReadsEarly => Instance(0),
-            _ => proposer.read_index(),
-        };
-        if self.leads_until(now) > now {
-            return self.on_confirmed(index, who, out);
-        }
+        let early = self.mutation.is(Mutation::ReadsEarly);
+        let index = if early { Instance(0) } else { proposer.read_index() };
         self.reads.unconfirmed.push_back(Unconfirmed { asked: now, index, who });
+        self.confirm_reads(now, out);
+    }
+
+    /// Goes on with the reads that are confirmed, oldest first.
+    pub(crate) fn confirm_reads(&mut self, now: Time, out: &mut Outbox<Self>) {
+        while let Some(first) = self.reads.unconfirmed.front()
+            && self.is_confirmed(now, first)
+            && let Some(first) = self.reads.unconfirmed.pop_front()
+        {
+            self.on_confirmed(first.index, first.who, out);
+        }
+    }
+
+    /// Whether the state after all instances below the read's index contains all that was answered
+    /// before the read was asked.
+    ///
+    /// Otherwise another leader had the instance of that index decided, by a majority of *its*
+    /// members, who may be none of those of the next instance. If his view was earlier, one of a
+    /// majority that has promised this view has told of it, and the index is above it. If his view
+    /// is later, one of a majority that has given back a time since the read was asked was not in
+    /// it yet.
+    fn is_confirmed(&self, now: Time, read: &Unconfirmed) -> bool {
+        let Some(proposer) = &self.proposer else { return false };
+        if self.mutation.is(Mutation::ReadsUnconfirmed) {
+            return true;
+        }
+        let next = self.machine.next();
+        if read.index.0 >= next.0 + ALPHA {
+            return false; // Who its members are is not known yet.
+        }
+        // What is executed is in the state, whatever was asked for.
+        let index = read.index.max(next);
+        let former = self.mutation.is(Mutation::ConfirmsByFormerMembers);
+        let members = self.members_of(if former { next } else { index });
+        let unpromised = self.mutation.is(Mutation::ReadsUnpromised);
+        (unpromised || self.has_promises(index))
+            && members.has_quorum(|node| {
+                let echo = proposer.echoes.get(&node).copied().unwrap_or_default();
+                node == self.me || echo >= read.asked || self.lease_of(echo) > now
+            })
+    }
+
+    /// Until when a follower that has given back this time follows no other leader. A tenth of the
+    /// lease allows for clocks of other speed.
+    fn lease_of(&self, echo: Time) -> Time {
+        match self.options.leases {
+            Leases::Off => Time(0),
+            Leases::For(span) => echo + span * 9 / 10,
+        }
     }
 
     /// It was the only leader when this was asked.
@@ -196,10 +192,11 @@ impl<S: Service> Paxos<S> {
         }
     }
 
-    /// The last time at which it certainly led, if it does.
+    /// The last time at which it certainly led, if it does: as the members of the next instance
+    /// have given it back.
     pub(crate) fn confirmed(&self, now: Time) -> Time {
         let Some(proposer) = &self.proposer else { return Time(0) };
-        if self.mutation == Mutation::ReadsUnconfirmed {
+        if self.mutation.is(Mutation::ReadsUnconfirmed) {
             return now;
         }
         let members = self.members();
@@ -215,27 +212,12 @@ impl<S: Service> Paxos<S> {
         times[times.len() - members.majority()]
     }
 
-    /// Until when nobody else can lead. A tenth of the lease allows for clocks of other speed.
-    fn leads_until(&self, now: Time) -> Time {
-        match self.options.leases {
-            _ if self.mutation == Mutation::ReadsUnconfirmed => Time(u64::MAX),
-            Leases::Off => Time(0),
-            Leases::For(span) => self.confirmed(now) + span * 9 / 10,
-        }
-    }
-
     /// A follower gives back a time at which this replica spoke.
     pub(crate) fn on_echo(&mut self, now: Time, from: NodeId, echo: Time, out: &mut Outbox<Self>) {
         let Some(proposer) = &mut self.proposer else { return };
         let last = proposer.echoes.entry(from).or_default();
         *last = (*last).max(echo);
-        if self.reads.unconfirmed.is_empty() {
-            return;
-        }
-        let confirmed = self.confirmed(now);
-        while let Some(first) = self.reads.unconfirmed.pop_front_if(|one| one.asked <= confirmed) {
-            self.on_confirmed(first.index, first.who, out);
-        }
+        self.confirm_reads(now, out);
     }
 
     /// Asks all whether it still leads, for the reads of this batch of events.

@@ -1,55 +1,26 @@
 //! Recovery of a replica that lost its memory (report, sections 7.5 and 7.6, Algorithms 4 and 5).
 //!
-//! It votes for nothing until it knows all that it may have promised or accepted before: from a majority of others the
-//! latest view that any of them is in, and from the leader of that view what was decided, and what may have been
-//! accepted.
+//! It votes for nothing until it knows all that it may have promised or accepted before: from a
+//! majority of others the latest view that any of them is in, and from the leader of that view what
+//! was decided, and what may have been accepted.
 //!
 //! What the algorithms leave open:
-//! - The leader answers only when it has finished Phase 1. Before, it may not know what the asker has accepted in an
-//!   earlier view, and would count the asker's next promise as one of a replica that has accepted nothing.
-//! - With its answer the leader tells what it found in Phase 1 and has not proposed again yet: the asker may have been one of
-//!   those who accepted it.
-//! - Each start has a number of its own, so that an answer to an earlier one is not taken for one to this.
+//! - The leader answers only when it has finished Phase 1. Before, it may not know what the asker
+//!   has accepted in an earlier view, and would count the asker's next promise as one of a replica
+//!   that has accepted nothing.
+//! - With its answer the leader tells what it found in Phase 1 and has not proposed again yet: the
+//!   asker may have been one of those who accepted it.
+//! - Each start has a number of its own, so that an answer to an earlier one is not taken for one
+//!   to this.
 
-use crate::configuration::Configuration;
-use crate::message::{Epochs, Message, Told, Vote};
+use crate::message::{Epochs, Message, RecoveryAnswer, RecoveryQuery, Told, Vote};
 use crate::mutation::Mutation;
 use crate::options::Recovery;
-use crate::process::{Paxos, Phase};
+use crate::process::Paxos;
 use crate::service::Service;
-use crate::view::{Instance, View};
+use crate::state::recovery::Recovering;
+use crate::status::Phase;
 use meridian_core::{NodeId, Outbox, Time};
-use std::collections::BTreeMap;
-
-/// See the module's documentation.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Recovering {
-    asked: Option<Time>,
-    answers: BTreeMap<NodeId, Told>,
-    /// What it may have accepted, and up to where it must execute before it takes part.
-    found: Option<(Instance, Vec<Vote>)>,
-}
-
-impl Recovering {
-    /// All below this must be executed first.
-    pub fn target(&self) -> Instance {
-        self.found.as_ref().map_or(Instance(0), |(target, _)| *target)
-    }
-
-    /// The view to join and what its leader told, once enough have answered.
-    fn result(&self, me: NodeId, at_least: View) -> Option<(View, Instance, Vec<Vote>)> {
-        let view = self.answers.values().map(|told| told.view).max()?;
-        let told = self.answers.get(&view.leader()?)?;
-        let (target, votes) = told.leader.as_ref()?;
-        let enough = |members: &Configuration| {
-            let others = members.members.keys().filter(|node| **node != me);
-            let answered = others.filter(|node| self.answers.contains_key(*node)).count();
-            answered >= members.majority()
-        };
-        let whole = told.view == view && view >= at_least && told.members.iter().all(enough);
-        whole.then(|| (view, *target, votes.clone()))
-    }
-}
 
 impl<S: Service> Paxos<S> {
     pub(crate) fn merge_epochs(&mut self, epochs: &Epochs) {
@@ -68,7 +39,7 @@ impl<S: Service> Paxos<S> {
         }
         recovering.asked = Some(now);
         let (epoch, view, nonce) = (self.epoch, self.view, self.seed);
-        self.broadcast(&Message::Recovery { epoch, view, nonce }, out);
+        self.broadcast(&Message::Recovery(RecoveryQuery { epoch, view, nonce }), out);
     }
 
     /// Another has lost its memory.
@@ -76,9 +47,10 @@ impl<S: Service> Paxos<S> {
         &mut self,
         now: Time,
         from: NodeId,
-        (epoch, view, nonce): (u64, View, u64),
+        query: &RecoveryQuery,
         out: &mut Outbox<Self>,
     ) {
+        let RecoveryQuery { epoch, view, nonce } = *query;
         if !self.is_active() {
             return; // Its own memory is not whole.
         }
@@ -88,7 +60,7 @@ impl<S: Service> Paxos<S> {
         if self.options.recovery == Recovery::EpochSs {
             self.merge_epochs(&Epochs::from([(from, epoch)]));
             if let Some(proposer) = &mut self.proposer
-                && self.mutation != Mutation::CountsOldEpochs
+                && !self.mutation.is(Mutation::CountsOldEpochs)
             {
                 proposer.drop_promises(&self.epochs);
             }
@@ -97,11 +69,12 @@ impl<S: Service> Paxos<S> {
             self.advance_view(now, view, out);
         }
         if self.view.leader() == Some(from) {
-            // It leads no more, and must not be asked what it promised: there must be another leader first.
+            // It leads no more, and must not be asked what it promised: there must be another
+            // leader first.
             self.detector.suspect();
             return self.watch(now, out);
         }
-        let candid = self.mutation == Mutation::RecoversFromCandidate;
+        let candid = self.mutation.is(Mutation::RecoversFromCandidate);
         let leader = self.proposer.as_ref().filter(|proposer| proposer.prepared || candid);
         let leader = leader.map(|proposer| {
             let next = self.machine.next();
@@ -109,7 +82,7 @@ impl<S: Service> Paxos<S> {
         });
         let members = self.machine.configurations().since(self.machine.next()).cloned().collect();
         let (epochs, told) = (self.epochs.clone(), Told { view: self.view, members, leader });
-        self.send(from, Message::RecoveryAnswer { nonce, epochs, told }, out);
+        self.send(from, Message::RecoveryAnswer(RecoveryAnswer { nonce, epochs, told }), out);
     }
 
     /// Another tells what it knows.
@@ -117,10 +90,10 @@ impl<S: Service> Paxos<S> {
         &mut self,
         now: Time,
         from: NodeId,
-        nonce: u64,
-        (epochs, told): (Epochs, Told),
+        answer: RecoveryAnswer,
         out: &mut Outbox<Self>,
     ) {
+        let RecoveryAnswer { nonce, epochs, told } = answer;
         let Phase::Recovering(recovering) = &mut self.phase else { return };
         if nonce != self.seed || recovering.found.is_some() {
             return;

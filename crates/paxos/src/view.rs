@@ -4,9 +4,9 @@ use meridian_core::NodeId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A view: a period with one leader. Its leader's identity is in its number, so that no two replicas ever
-/// own the same view, also while the members change; with 65,536 possible identities this is the
-/// report's rule "view modulo n". 0 is before all views and has no leader.
+/// A view: a period with one leader. Its leader's identity is in its number, so that no two
+/// replicas ever own the same view, also while the members change; with 65,536 possible identities
+/// this is the report's rule "view modulo n". 0 is before all views and has no leader.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]

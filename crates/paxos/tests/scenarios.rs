@@ -3,13 +3,12 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use bytes::Bytes;
-use meridian_core::{
-    ClientId, Effect, Event, GroupId, NodeId, Outbox, Process, ProcessId, Time, Token,
-};
+use meridian_core::{ClientId, Effect, Event, GroupId, NodeId, Outbox, Process, ProcessId, Time};
+use meridian_paxos::message::CatchUpQuery;
 use meridian_paxos::{
     Answer, Change, Changed, ClientIds, Command, Configuration, Consistency, Instance, Kind,
     Leases, Message, Options, Output, Paxos, Record, Recovery, Request, Routing, Service, Stopped,
-    change_payload,
+    Timer, change_payload,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -173,7 +172,7 @@ impl World {
         while self.now < end {
             self.now = self.now + self.options.heartbeat / 2;
             let nodes: Vec<u16> = self.replicas.keys().copied().collect();
-            nodes.into_iter().for_each(|node| self.step(node, Event::Timer(Token(0))));
+            nodes.into_iter().for_each(|node| self.step(node, Event::Timer(Timer::Tick)));
             self.settle();
         }
     }
@@ -349,10 +348,12 @@ fn what_is_missing_is_asked_for_in_ranges_and_single_instances() {
     let mut asked = Vec::new();
     for _ in 0..40 {
         world.now = world.now + world.options.heartbeat / 2;
-        (0..3).for_each(|node| world.step(node, Event::Timer(Token(0))));
+        (0..3).for_each(|node| world.step(node, Event::Timer(Timer::Tick)));
         for (link, messages) in &world.links {
             asked.extend(messages.iter().filter_map(|message| match message {
-                Message::CatchUpQuery { missing, .. } if link.0 == 2 => Some(missing.clone()),
+                Message::CatchUpQuery(CatchUpQuery { missing, .. }) if link.0 == 2 => {
+                    Some(missing.clone())
+                }
                 _ => None,
             }));
         }
@@ -500,18 +501,18 @@ fn a_candidate_does_not_answer_one_that_lost_its_memory() {
     world.cut = BTreeSet::from([(0, 1), (0, 2), (1, 0), (2, 0)]);
     for _ in 0..40 {
         world.now = world.now + world.options.heartbeat / 2;
-        world.step(2, Event::Timer(Token(0)));
+        world.step(2, Event::Timer(Timer::Tick));
         while world
             .links
             .get(&(2, 1))
             .and_then(|link| link.front())
-            .is_some_and(|message| !matches!(message, Message::Prepare { .. }))
+            .is_some_and(|message| !matches!(message, Message::Prepare(_)))
         {
             world.arrive(2, 1);
             while world.arrive(1, 2) {}
         }
     }
-    let is_prepare = |message: &Message| matches!(message, Message::Prepare { .. });
+    let is_prepare = |message: &Message| matches!(message, Message::Prepare(_));
     assert!(world.links[&(2, 1)].iter().any(is_prepare));
     world.crash(1);
     world.start(1, members(0..3));

@@ -1,19 +1,24 @@
 //! What runs on top of a member, on its thread.
 
 use crate::clients::{Clients, ConnectionId};
+use crate::delay::Delay;
+use crate::peer::Counters;
 use crate::peers::Peers;
 use crate::wire::WireError;
 use bytes::Bytes;
-use meridian_core::{GroupId, Process, ProcessId, Time};
+use meridian_core::hello::ServiceId;
+use meridian_core::{Endpoint, GroupId, Process, ProcessId, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A protocol that can be run over a network.
 pub trait Networked:
     Process<
-        Peer = ProcessId,
+        Peer: Endpoint,
         Message: Serialize + DeserializeOwned,
         Record: Serialize + DeserializeOwned + Send,
     > + 'static
@@ -22,7 +27,7 @@ pub trait Networked:
 
 impl<P> Networked for P where
     P: Process<
-            Peer = ProcessId,
+            Peer: Endpoint,
             Message: Serialize + DeserializeOwned,
             Record: Serialize + DeserializeOwned + Send,
         > + 'static
@@ -57,13 +62,13 @@ pub trait Application<P: Networked>: 'static {
         false
     }
 
-    /// Whether clients may connect, beside other members.
-    fn serves_clients(&self) -> bool {
+    /// Whether clients of this service may connect, beside other members.
+    fn serves_clients(&self, _service: ServiceId) -> bool {
         false
     }
 
     /// A client has connected.
-    fn on_connected(&mut self, _at: &mut At<'_, P>, _client: ConnectionId) {}
+    fn on_connected(&mut self, _at: &mut At<'_, P>, _client: ConnectionId, _service: ServiceId) {}
 
     /// A client asks; `body` is what it put into one frame. All that has arrived is asked in one batch.
     ///
@@ -103,6 +108,12 @@ pub trait Application<P: Networked>: 'static {
     /// What [`Application::checkpoint`] gave, found on disk after the process's own records.
     fn restore(&mut self, _state: Bytes) {}
 
+    /// Called before each batch ends: the place to take what other threads have left.
+    fn on_batch(&mut self, _at: &mut At<'_, P>) {}
+
+    /// Takes what wakes the member, from any thread, so that a batch ends soon.
+    fn on_waker(&mut self, _wake: Arc<dyn Fn() + Send + Sync>) {}
+
     /// Takes what tells the member that there is room again.
     fn on_room(&mut self, _room: Box<dyn Fn() + Send + Sync>) {}
 }
@@ -113,8 +124,9 @@ pub struct At<'a, P: Networked> {
     pub now: Time,
     /// The process.
     pub process: &'a P,
-    pub(crate) me: ProcessId,
-    pub(crate) peers: &'a Peers,
+    pub(crate) me: P::Peer,
+    pub(crate) peers: &'a Peers<P::Peer>,
+    pub(crate) counters: &'a Counters,
     pub(crate) clients: &'a mut Clients,
     pub(crate) wishes: &'a mut Wishes<P>,
 }
@@ -122,13 +134,14 @@ pub struct At<'a, P: Networked> {
 /// What an application wants done when it has returned.
 pub(crate) struct Wishes<P: Networked> {
     pub(crate) commands: Vec<P::Command>,
-    pub(crate) peers: Option<BTreeMap<ProcessId, String>>,
+    pub(crate) peers: Option<BTreeMap<P::Peer, String>>,
+    pub(crate) delays: BTreeMap<P::Peer, Delay>,
     pub(crate) stop: Option<String>,
 }
 
 impl<P: Networked> Default for Wishes<P> {
     fn default() -> Self {
-        Wishes { commands: Vec::new(), peers: None, stop: None }
+        Wishes { commands: Vec::new(), peers: None, delays: BTreeMap::new(), stop: None }
     }
 }
 
@@ -144,6 +157,18 @@ impl<P: Networked> At<'_, P> {
         self.clients.answer(client, answer)
     }
 
+    /// The same for an answer that may be too long: then nothing is answered.
+    ///
+    /// # Errors
+    /// Its length in bytes, if it does not fit into a frame.
+    pub fn answer_if_short<T: Serialize>(
+        &mut self,
+        client: ConnectionId,
+        answer: &T,
+    ) -> Result<bool, usize> {
+        self.clients.answer_if_short(client, answer)
+    }
+
     /// Whether so much waits for a client to take it that it should be told to ask again.
     pub fn is_stuffed(&mut self, client: ConnectionId) -> bool {
         self.clients.is_stuffed(client)
@@ -151,8 +176,34 @@ impl<P: Networked> At<'_, P> {
 
     /// From now on the other members are these, at these addresses; this one may be among them. Of each
     /// two the one with the smaller id calls.
-    pub fn set_peers(&mut self, peers: BTreeMap<ProcessId, String>) {
+    pub fn set_peers(&mut self, peers: BTreeMap<P::Peer, String>) {
         self.wishes.peers = Some(peers);
+    }
+
+    /// From now on so much is added to the way to these peers, once [`At::set_peers`] names them.
+    pub fn set_delays(&mut self, delays: BTreeMap<P::Peer, Delay>) {
+        self.wishes.delays.extend(delays);
+    }
+
+    /// So many bytes of answers to a client will come from elsewhere: its requests are not read
+    /// while they are too many.
+    pub fn expect_bytes(&mut self, client: ConnectionId, len: usize) {
+        self.clients.expect_bytes(client, len);
+    }
+
+    /// So many bytes that were expected are answered, or will not be.
+    pub fn unexpect_bytes(&mut self, client: ConnectionId, len: usize) {
+        self.clients.unexpect_bytes(client, len);
+    }
+
+    /// The peers that there is a connection with.
+    pub fn connected(&self) -> impl Iterator<Item = P::Peer> + '_ {
+        self.peers.iter().filter(|peer| peer.link.is_open()).map(|peer| peer.id)
+    }
+
+    /// How many connections were closed for what came on them.
+    pub fn bad_connections(&self) -> u64 {
+        self.counters.bad.load(Ordering::Relaxed)
     }
 
     /// The member stops, for this reason, once what was answered until now has been sent.
@@ -161,10 +212,12 @@ impl<P: Networked> At<'_, P> {
     }
 
     /// Which process this is.
-    pub fn me(&self) -> ProcessId {
+    pub fn me(&self) -> P::Peer {
         self.me
     }
+}
 
+impl<P: Networked + Process<Peer = ProcessId>> At<'_, P> {
     /// Whether there is such a group.
     pub fn knows(&self, group: GroupId) -> bool {
         group == self.me.group || self.peers.iter().any(|peer| peer.id.group == group)

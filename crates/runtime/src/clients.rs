@@ -17,10 +17,12 @@ use tokio::sync::Notify;
 
 /// While so many bytes of answers wait for a client, its requests are not read.
 const UNREAD_LEN: usize = 1 << 20;
+/// The same with those that are expected from elsewhere: some of the longest blocks of data.
+const EXPECTED_LEN: usize = 32 << 20;
 /// While so many bytes of answers wait for a client, it should be told to ask again.
 const STUFFED_LEN: usize = 8 << 20;
 /// When more bytes of answers wait for a client, its connection is closed.
-const UNTAKEN_MAX: usize = 16 << 20;
+const UNTAKEN_MAX: usize = (16 << 20) + EXPECTED_LEN;
 /// Buffers that are longer are given back when they are empty.
 const KEPT_LEN: usize = 64 << 10;
 
@@ -43,6 +45,18 @@ pub(crate) struct Signals {
     pub(crate) room: Notify,
 }
 
+impl From<ConnectionId> for u64 {
+    fn from(id: ConnectionId) -> u64 {
+        u64::from(id.slot) << 32 | u64::from(id.turn)
+    }
+}
+
+impl From<u64> for ConnectionId {
+    fn from(number: u64) -> ConnectionId {
+        ConnectionId { slot: (number >> 32) as u32, turn: number as u32 }
+    }
+}
+
 #[derive(Debug)]
 struct Connection {
     socket: Rc<OwnedWriteHalf>,
@@ -51,6 +65,8 @@ struct Connection {
     answers: Vec<u8>,
     /// Frames for the socket.
     out: BytesMut,
+    /// Bytes of answers that come from elsewhere.
+    expected: usize,
     /// Whether it is to be looked at when the batch ends.
     touched: bool,
 }
@@ -85,8 +101,14 @@ impl Clients {
         let (answers, out) = (Vec::new(), BytesMut::new());
         let place = &mut self.slots[slot as usize];
         let signalled = signals.clone();
-        place.connection =
-            Some(Connection { socket, signals: signalled, answers, out, touched: false });
+        place.connection = Some(Connection {
+            socket,
+            signals: signalled,
+            answers,
+            out,
+            expected: 0,
+            touched: false,
+        });
         (ConnectionId { slot, turn: place.turn }, signals)
     }
 
@@ -107,18 +129,39 @@ impl Clients {
 
     /// Queues an answer; whether there still is such a connection.
     pub(crate) fn answer<T: Serialize>(&mut self, id: ConnectionId, answer: &T) -> bool {
-        let Some(connection) = self.get(id) else { return false };
+        self.answer_if_short(id, answer).unwrap_or_else(|len| {
+            tracing::error!(len, "an answer cannot be sent");
+            if let Some(connection) = self.get(id) {
+                connection.signals.close.notify_one();
+            }
+            true
+        })
+    }
+
+    /// The same, unless the answer is too long for a frame: then its length.
+    pub(crate) fn answer_if_short<T: Serialize>(
+        &mut self,
+        id: ConnectionId,
+        answer: &T,
+    ) -> Result<bool, usize> {
+        let Some(connection) = self.get(id) else { return Ok(false) };
         let before = connection.answers.len();
         append(&mut connection.answers, answer);
+        let len = connection.answers.len() - before;
         if connection.answers.len() > MAX_BODY {
             let last = connection.answers.split_off(before);
-            connection.enframe();
+            if !connection.answers.is_empty() {
+                connection.enframe();
+            }
+            if len > MAX_BODY {
+                return Err(len);
+            }
             connection.answers = last;
         }
         if !std::mem::replace(&mut connection.touched, true) {
             self.touched.push(id);
         }
-        true
+        Ok(true)
     }
 
     /// Whether so much waits for a client that it should be told to ask again.
@@ -128,7 +171,25 @@ impl Clients {
 
     /// Whether so much waits for a client that nothing more is to be read from it.
     pub(crate) fn is_full(&mut self, id: ConnectionId) -> bool {
-        self.get(id).is_some_and(|one| one.out.len() + one.answers.len() > UNREAD_LEN)
+        self.get(id).is_some_and(|one| {
+            let waiting = one.out.len() + one.answers.len();
+            waiting > UNREAD_LEN || waiting + one.expected > EXPECTED_LEN
+        })
+    }
+
+    /// So many bytes of answers come from elsewhere.
+    pub(crate) fn expect_bytes(&mut self, id: ConnectionId, len: usize) {
+        if let Some(connection) = self.get(id) {
+            connection.expected += len;
+        }
+    }
+
+    /// So many of them are answered, or will not be.
+    pub(crate) fn unexpect_bytes(&mut self, id: ConnectionId, len: usize) {
+        if let Some(connection) = self.get(id) {
+            connection.expected = connection.expected.saturating_sub(len);
+            connection.signals.room.notify_one();
+        }
     }
 
     /// Writes what was answered in this batch, as far as sockets take it.

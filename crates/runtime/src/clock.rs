@@ -1,8 +1,8 @@
 //! The time that steps are given.
 //!
 //! Nanoseconds since the UNIX epoch as the system's clock said at the start, and from then on the
-//! monotonic clock: it never goes back, and members of different machines agree as well as their clocks
-//! did. Protocols with hybrid clocks take their timestamps from it.
+//! monotonic clock: it never goes back, and members of different machines agree as well as their
+//! clocks did. Protocols with hybrid clocks take their timestamps from it.
 
 use meridian_core::Time;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,8 +24,8 @@ impl Clock {
         Clock { start: Instant::now(), epoch_ns }
     }
 
-    /// One that is ahead of this by `skew_ns` nanoseconds, or behind if that is negative. For tests of
-    /// what depends on clocks.
+    /// One that is ahead of this by `skew_ns` nanoseconds, or behind if that is negative. For tests
+    /// of what depends on clocks.
     pub fn skewed(self, skew_ns: i64) -> Clock {
         Clock { epoch_ns: self.epoch_ns.saturating_add_signed(skew_ns), ..self }
     }

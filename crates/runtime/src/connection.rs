@@ -4,11 +4,12 @@
 //! A newer connection with the same peer replaces the older, so a link is fed by one at a time.
 
 use crate::application::{Application, Networked};
-use crate::hello::{Answer, Caller, Hello};
 use crate::local::Local;
 use crate::serve::serve;
 use crate::wire::{FrameReader, WireError, encode};
 use bytes::{Bytes, BytesMut};
+use meridian_core::Endpoint;
+use meridian_core::hello::{Answer, Caller, Hello, ServiceId};
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -59,7 +60,8 @@ async fn call_once<P: Networked, A: Application<P>>(
         let mut out = BytesMut::new();
         encode(&mut out, &local.hello(id))?;
         writer.write_all(&out).await?;
-        let answer: Answer = reader.next().await.inspect_err(|error| local.blame(from, error))?;
+        let answer: Answer<P::Peer> =
+            reader.next().await.inspect_err(|error| local.blame(from, error))?;
         let met = match answer {
             Answer::Member(identity) => local.meet(peer, &identity),
             Answer::Refused(why) => Err(WireError::Refused(format!("{id} refuses: {why}"))),
@@ -95,9 +97,9 @@ pub(crate) async fn accept<P: Networked, A: Application<P>>(
 }
 
 /// Whose connection it is.
-enum Met {
-    Member(usize, Answer),
-    Client,
+enum Met<I> {
+    Member(usize, Answer<I>),
+    Client(ServiceId),
 }
 
 async fn greet<P: Networked, A: Application<P>>(
@@ -116,7 +118,7 @@ async fn greet<P: Networked, A: Application<P>>(
         Ok(_) | Err(WireError::Link(_) | WireError::Io(_) | WireError::Closed) => {}
         Err(error) => {
             local.blame(from, error);
-            let answer = Answer::Refused(error.to_string());
+            let answer = Answer::<P::Peer>::Refused(error.to_string());
             refuse(reader.into_parts().0, writer, Some(answer)).await;
             return local.strangers.set(local.strangers.get() - 1);
         }
@@ -129,7 +131,7 @@ async fn greet<P: Networked, A: Application<P>>(
                 tracing::debug!(%from, why = %error, "connection ended");
             }
         }
-        Ok(Met::Client) => serve(&local, reader, writer, from).await,
+        Ok(Met::Client(service)) => serve(&local, service, (reader, writer, from)).await,
         Err(error) => tracing::debug!(%from, why = %error, "nobody"),
     }
 }
@@ -138,17 +140,19 @@ async fn greet<P: Networked, A: Application<P>>(
 async fn meet<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     reader: &mut FrameReader,
-) -> Result<Met, WireError> {
+) -> Result<Met<P::Peer>, WireError> {
     let refused = |why: String| Err(WireError::Refused(why));
     let body = timeout(HELLO_TIMEOUT, reader.next_body()).await;
     let Ok(body) = body else { return refused("no hello".into()) };
-    let identity = match Hello::read(&body?, &local.cluster)?.caller {
+    let identity = match Hello::<P::Peer>::read(&body?, &local.cluster)?.caller {
         Caller::Member(identity) => identity,
-        Caller::Client if !local.serves_clients() => return refused("no clients here".into()),
-        Caller::Client if local.clients() >= local.clients_max => {
+        Caller::Client(service) if !local.serves_clients(service) => {
+            return refused("no clients here".into());
+        }
+        Caller::Client(_) if local.clients() >= local.clients_max => {
             return refused(format!("{} clients are connected: try another", local.clients_max));
         }
-        Caller::Client => return Ok(Met::Client),
+        Caller::Client(service) => return Ok(Met::Client(service)),
     };
     let Some(peer) = local.index(identity.from).filter(|_| identity.from < local.me) else {
         return refused(format!("{} has no reason to call", identity.from));
@@ -162,10 +166,10 @@ async fn meet<P: Networked, A: Application<P>>(
 
 /// Ends a connection so that the other end can read why: what it still says is read, for a while, or else
 /// the system would take back what it was told.
-pub(crate) async fn refuse(
+pub(crate) async fn refuse<I: Endpoint>(
     mut socket: OwnedReadHalf,
     mut writer: OwnedWriteHalf,
-    answer: Option<Answer>,
+    answer: Option<Answer<I>>,
 ) {
     let mut out = BytesMut::new();
     let said = async {
@@ -185,7 +189,7 @@ async fn run<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     peer: usize,
     stream: (FrameReader, OwnedWriteHalf, IpAddr),
-    answer: Option<Answer>,
+    answer: Option<Answer<P::Peer>>,
 ) -> Result<(), WireError> {
     if local.is_cut(peer) {
         return Err(WireError::Closed);

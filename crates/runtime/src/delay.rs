@@ -34,9 +34,14 @@ impl Held {
         Held { delay, random: seed, queue: VecDeque::new(), last: Time::default() }
     }
 
+    /// What leaves from now on takes so long.
+    pub(crate) fn set_delay(&mut self, delay: Delay) {
+        self.delay = delay;
+    }
+
     /// Whether there is no distance at all.
     pub(crate) fn is_near(&self) -> bool {
-        self.delay.one_way.is_zero()
+        self.delay.one_way.is_zero() && self.queue.is_empty()
     }
 
     /// A frame leaves now.

@@ -13,9 +13,10 @@ use crate::peers::Peers;
 use crate::store::{Passing, Store};
 use crate::wire::{self, WireError};
 use bytes::Bytes;
+use meridian_core::hello::ServiceId;
 use meridian_core::link::{LinkEvent, Packet};
 use meridian_core::room::Room;
-use meridian_core::{Effect, Event, GroupId, Outbox, ProcessId, Time, Token};
+use meridian_core::{Effect, Endpoint, Event, GroupId, Outbox, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,15 +30,15 @@ const SWEEP: Duration = Duration::from_millis(25);
 
 /// See the module's documentation.
 pub(crate) struct Engine<P: Networked, A> {
-    pub(crate) me: ProcessId,
+    pub(crate) me: P::Peer,
     pub(crate) clock: Clock,
-    pub(crate) peers: Peers,
+    pub(crate) peers: Peers<P::Peer>,
     pub(crate) clients: Clients,
     /// Whether peers have come since tasks were last told, and those that none has called yet.
     pub(crate) peers_changed: bool,
     pub(crate) new_peers: Vec<usize>,
     /// Who was sent something and is no peer.
-    lost: BTreeSet<ProcessId>,
+    lost: BTreeSet<P::Peer>,
     pub(crate) counters: Arc<Counters>,
     /// The groups that are cut off from all others.
     pub(crate) cut: BTreeSet<GroupId>,
@@ -46,7 +47,7 @@ pub(crate) struct Engine<P: Networked, A> {
     store: Option<Store<P>>,
     outbox: Outbox<P>,
     /// By time, then in the order in which they were set.
-    timers: BTreeMap<(Time, u64), Token>,
+    timers: BTreeMap<(Time, u64), P::Timer>,
     timers_set: u64,
     /// What the process sent to itself.
     loopback: VecDeque<P::Message>,
@@ -67,10 +68,10 @@ pub(crate) struct Engine<P: Networked, A> {
 
 impl<P: Networked, A: Application<P>> Engine<P, A> {
     pub(crate) fn new(
-        me: ProcessId,
+        me: P::Peer,
         parts: (P, A, Option<Store<P>>),
         clock: Clock,
-        peers: Peers,
+        peers: Peers<P::Peer>,
         counters: Arc<Counters>,
     ) -> Engine<P, A> {
         let (process, application, store) = parts;
@@ -121,17 +122,18 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             || self.application.holds_clients(&self.process)
     }
 
-    pub(crate) fn serves_clients(&self) -> bool {
-        self.application.serves_clients()
+    pub(crate) fn serves_clients(&self, service: ServiceId) -> bool {
+        self.application.serves_clients(service)
     }
 
     /// Whether the network between the groups of this member and of that one is cut.
-    pub(crate) fn is_cut(&self, from: ProcessId) -> bool {
-        from.group != self.me.group
-            && (self.cut.contains(&from.group) || self.cut.contains(&self.me.group))
+    pub(crate) fn is_cut(&self, from: P::Peer) -> bool {
+        let cut = |group: Option<GroupId>| group.is_some_and(|group| self.cut.contains(&group));
+        let (ours, theirs) = (self.me.group(), from.group());
+        ours != theirs && (cut(ours) || cut(theirs))
     }
 
-    pub(crate) fn index(&self, id: ProcessId) -> Option<usize> {
+    pub(crate) fn index(&self, id: P::Peer) -> Option<usize> {
         self.peers.index(id)
     }
 
@@ -172,9 +174,11 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
     }
 
     /// A client has connected.
-    pub(crate) fn on_connected(&mut self, client: ConnectionId) {
+    pub(crate) fn on_connected(&mut self, client: ConnectionId, service: ServiceId) {
         let now = self.clock.now();
-        self.with_application(now, |application, at| application.on_connected(at, client));
+        self.with_application(now, |application, at| {
+            application.on_connected(at, client, service);
+        });
     }
 
     /// Takes what a client has put into a frame.
@@ -195,6 +199,11 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         });
     }
 
+    /// The application learns how to wake the member.
+    pub(crate) fn on_waker(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.application.on_waker(wake);
+    }
+
     /// The application learns how to end that it is full.
     pub(crate) fn on_room(&mut self, room: Box<dyn Fn() + Send + Sync>) {
         self.application.on_room(room);
@@ -207,9 +216,10 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= now
         {
-            let token = entry.remove();
-            self.step(now, Event::Timer(token));
+            let timer = entry.remove();
+            self.step(now, Event::Timer(timer));
         }
+        self.with_application(now, |application, at| application.on_batch(at));
         if self.application.due().is_some_and(|due| due <= now) {
             self.with_application(now, |application, at| application.on_due(at));
         }
@@ -301,15 +311,20 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         now: Time,
         run: impl FnOnce(&mut A, &mut At<'_, P>) -> R,
     ) -> R {
-        let Engine { application, process, peers, clients, wishes, me, .. } = self;
-        let result = run(application, &mut At { now, process, me: *me, peers, clients, wishes });
+        let Engine { application, process, peers, clients, counters, wishes, me, .. } = self;
+        let me = *me;
+        let result =
+            run(application, &mut At { now, process, me, peers, counters, clients, wishes });
+        if !self.wishes.delays.is_empty() {
+            self.peers.set_delays(std::mem::take(&mut self.wishes.delays));
+        }
         if let Some(wanted) = self.wishes.peers.take() {
             self.set_peers(now, &wanted);
         }
         result
     }
 
-    fn set_peers(&mut self, now: Time, wanted: &BTreeMap<ProcessId, String>) {
+    fn set_peers(&mut self, now: Time, wanted: &BTreeMap<P::Peer, String>) {
         let changed = self.peers.set(now, self.me, wanted);
         self.peers_changed = true;
         self.new_peers.extend(changed.new);
@@ -371,9 +386,9 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
                     }
                     continue;
                 }
-                Effect::Timer { at, token } => {
+                Effect::Timer { at, timer } => {
                     self.timers_set += 1;
-                    self.timers.insert((at, self.timers_set), token);
+                    self.timers.insert((at, self.timers_set), timer);
                     continue;
                 }
                 Effect::Send { to, message } => Passing::Send { to, message },

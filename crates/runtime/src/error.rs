@@ -2,6 +2,7 @@
 
 use meridian_core::GroupId;
 use std::io;
+use std::path::PathBuf;
 
 /// Why a member does not start, or stopped.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -20,6 +21,16 @@ pub enum MemberError {
     /// What lies in the member's directory cannot be used, or the disk failed.
     #[error("the log: {0}")]
     Log(String),
+    /// A record of the log is none of this process's.
+    #[error("{}: record {number} does not decode ({why}): written by another version?", dir.display())]
+    Record {
+        /// The directory of the log.
+        dir: PathBuf,
+        /// Its number.
+        number: u64,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The thread that members run on is gone, or cannot be started.
     #[error("no thread for the member: {0}")]
     Thread(String),

@@ -9,13 +9,14 @@ use crate::local::{Local, Terms};
 use crate::peer::Counters;
 use crate::peers::Peers;
 use crate::storage::{self, Owner, Storage};
-use meridian_core::{GroupId, ProcessId};
+use meridian_core::{Endpoint, GroupId, ProcessId};
+use meridian_storage::{Disk, RealDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::LocalSet;
 
 /// So many requests to one member wait at most; then senders wait.
@@ -36,20 +37,21 @@ pub enum Listen {
 }
 
 /// How a member takes part.
-#[derive(Debug)]
-pub struct Options {
+pub struct Options<I = ProcessId> {
     /// The name of the cluster: members of another are turned away.
     pub cluster: String,
     /// Who this is.
-    pub me: ProcessId,
+    pub me: I,
     /// Where it listens.
     pub listen: Listen,
     /// Where all the others listen.
-    pub peers: BTreeMap<ProcessId, String>,
+    pub peers: BTreeMap<I, String>,
     /// What is added to the way to some of them.
-    pub delays: BTreeMap<ProcessId, Delay>,
+    pub delays: BTreeMap<I, Delay>,
     /// Where records are kept.
     pub storage: Storage,
+    /// The disk that it is on.
+    pub disk: Arc<dyn Disk>,
     /// The time that its process is given.
     pub clock: Clock,
     /// What its records mean, in a word: a directory with records of another kind is refused.
@@ -61,14 +63,14 @@ pub struct Options {
     pub clients_max: usize,
 }
 
-impl Options {
+impl<I: Endpoint> Options<I> {
     /// A member at `address` that keeps its records in memory only.
     pub fn new(
         cluster: impl Into<String>,
-        me: ProcessId,
+        me: I,
         address: impl Into<String>,
-        peers: BTreeMap<ProcessId, String>,
-    ) -> Options {
+        peers: BTreeMap<I, String>,
+    ) -> Options<I> {
         Options {
             cluster: cluster.into(),
             me,
@@ -76,6 +78,7 @@ impl Options {
             peers,
             delays: BTreeMap::new(),
             storage: Storage::Memory,
+            disk: Arc::new(RealDisk),
             clock: Clock::start(),
             kind: String::new(),
             forgetful: false,
@@ -124,14 +127,15 @@ impl Worker {
     /// cannot be used.
     pub async fn host<P: Networked + Send, A: Application<P> + Send>(
         &self,
-        options: Options,
+        options: Options<P::Peer>,
         process: P,
         application: A,
-    ) -> Result<Handle<A::Request>, MemberError> {
+    ) -> Result<Handle<A::Request, P::Peer>, MemberError> {
         let (inputs, requests) = mpsc::channel(REQUESTS_MAX);
         let counters = Arc::new(Counters::default());
         let (me, counted) = (options.me, counters.clone());
         let (started, starting) = oneshot::channel();
+        let (ending, ended) = watch::channel(None);
         let job: Job = Box::new(move || {
             Box::pin(async move {
                 let made = make(options, process, application, counted).await;
@@ -142,31 +146,33 @@ impl Worker {
                 if started.send(Ok(address)).is_err() {
                     return;
                 }
-                if let Err(error) = local.run(listener, requests).await {
+                let how = local.run(listener, requests).await;
+                if let Err(error) = &how {
                     tracing::error!(%me, %error, "stopped");
                 }
+                ending.send_replace(Some(how));
             })
         });
         let gone = || MemberError::Thread("it has ended".into());
         self.jobs.send(job).await.map_err(|_| gone())?;
         let address = starting.await.map_err(|_| gone())??;
-        Ok(Handle { me, address, counters, inputs })
+        Ok(Handle { me, address, counters, inputs, ended })
     }
 }
 
 /// Opens what a member needs, on its thread.
 async fn make<P: Networked, A: Application<P>>(
-    options: Options,
+    options: Options<P::Peer>,
     mut process: P,
     mut application: A,
     counters: Arc<Counters>,
 ) -> Result<(std::rc::Rc<Local<P, A>>, tokio::net::TcpListener, SocketAddr), MemberError> {
     let Options { cluster, me, listen, peers, delays, storage, clock, .. } = options;
-    let Options { kind, forgetful, clients_max, .. } = options;
+    let Options { kind, forgetful, clients_max, disk, .. } = options;
     let (listener, address) = open_listener(listen)?;
     let wake = Arc::new(Notify::new());
     let owner = Owner { cluster: &cluster, me, kind: &kind };
-    let opened = storage::open(storage, &owner, &wake, &mut process, &mut application)?;
+    let opened = storage::open((storage, disk), &owner, &wake, &mut process, &mut application)?;
     let durable = opened.store.is_some() && !forgetful;
     // Without a memory two of one name should differ, no more: the peers remember the first.
     let incarnation = if durable { opened.incarnation } else { clock.now().0.max(1) };
@@ -202,23 +208,25 @@ pub(crate) enum Input<R> {
 
 /// Speaks with a member from any thread. The member ends when all its handles are gone.
 #[derive(Debug)]
-pub struct Handle<R> {
-    me: ProcessId,
+pub struct Handle<R, I = ProcessId> {
+    me: I,
     address: SocketAddr,
     counters: Arc<Counters>,
     inputs: mpsc::Sender<Input<R>>,
+    ended: watch::Receiver<Option<Result<(), MemberError>>>,
 }
 
-impl<R> Clone for Handle<R> {
+impl<R, I: Endpoint> Clone for Handle<R, I> {
     fn clone(&self) -> Self {
-        let Handle { me, address, counters, inputs } = self;
-        Handle { me: *me, address: *address, counters: counters.clone(), inputs: inputs.clone() }
+        let Handle { me, address, counters, inputs, ended } = self;
+        let (counters, inputs, ended) = (counters.clone(), inputs.clone(), ended.clone());
+        Handle { me: *me, address: *address, counters, inputs, ended }
     }
 }
 
-impl<R: Send + 'static> Handle<R> {
+impl<R: Send + 'static, I: Endpoint> Handle<R, I> {
     /// Which member this is.
-    pub fn me(&self) -> ProcessId {
+    pub fn me(&self) -> I {
         self.me
     }
 
@@ -248,6 +256,16 @@ impl<R: Send + 'static> Handle<R> {
     /// If the member has stopped.
     pub async fn cut(&self, groups: BTreeSet<GroupId>) -> Result<(), MemberError> {
         self.inputs.send(Input::Cut(groups)).await.map_err(|_| MemberError::Stopped)
+    }
+
+    /// Waits until the member has ended, however that comes.
+    ///
+    /// # Errors
+    /// Why, if it was not closed: [`MemberError::Stopped`] if a bug has shown itself.
+    pub async fn ended(&self) -> Result<(), MemberError> {
+        let mut ended = self.ended.clone();
+        let how = ended.wait_for(Option::is_some).await.map_err(|_| MemberError::Stopped)?;
+        how.clone().unwrap_or(Err(MemberError::Stopped))
     }
 
     /// Stops the member: when this returns, its sockets are closed and all that it persisted is on disk.

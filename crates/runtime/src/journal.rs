@@ -1,10 +1,10 @@
 //! What a driver asks of the write-ahead log, and the log that answers.
 
-use crate::wal::{Options, QUEUE_BYTES, Recovered, Report, Wal, WalError};
 use bytes::Bytes;
-use meridian_blocks::Disk;
+use meridian_storage::Disk;
+use meridian_storage::wal::{Options, QUEUE_BYTES, Recovered, Report, Wal, WalError};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Records that make up a checkpoint, drawn on another thread.
@@ -29,6 +29,9 @@ pub trait Journal {
 
     /// Bytes appended since the last checkpoint began.
     fn bytes_since_checkpoint(&self) -> u64;
+
+    /// Whether a checkpoint is being written: until it is done no other can begin.
+    fn is_checkpointing(&self) -> bool;
 
     /// Makes `records` stand for all that was appended until now; does not wait for it.
     fn checkpoint(&mut self, records: Records);
@@ -88,6 +91,7 @@ struct WalJournal {
 struct Said {
     durable: AtomicU64,
     failed: OnceLock<String>,
+    checkpointing: AtomicBool,
     /// Bytes of log at which a checkpoint failed: as many more come before the next is tried.
     checkpoint_failed_at: AtomicU64,
 }
@@ -102,12 +106,14 @@ impl Said {
                 let _ = self.failed.set(describe(&error)); // It comes once.
             }
             Report::Checkpointed => {
+                self.checkpointing.store(false, Ordering::Release);
                 self.checkpoint_failed_at.store(0, Ordering::Relaxed);
                 tracing::debug!("checkpoint written");
             }
             Report::CheckpointFailed(error) => {
                 tracing::error!(error = describe(&error), "no checkpoint; the log only grows");
                 self.checkpoint_failed_at.store(u64::MAX, Ordering::Relaxed);
+                self.checkpointing.store(false, Ordering::Release);
             }
         }
     }
@@ -141,8 +147,15 @@ impl Journal for WalJournal {
         bytes.saturating_sub(failed_at.load(Ordering::Relaxed))
     }
 
+    fn is_checkpointing(&self) -> bool {
+        self.said.checkpointing.load(Ordering::Acquire)
+    }
+
     fn checkpoint(&mut self, records: Records) {
-        self.wal.checkpoint(records);
+        self.said.checkpointing.store(true, Ordering::Release);
+        if !self.wal.checkpoint(records) {
+            self.said.checkpointing.store(false, Ordering::Release);
+        }
     }
 
     fn close(self: Box<Self>) -> Result<(), String> {

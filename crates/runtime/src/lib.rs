@@ -13,10 +13,11 @@
 //! | `engine` | events into the process, effects out of it: batches |
 //! | `peers`, `peer`, [`delay`] | the other members, and what is on its way to each |
 //! | `clients`, `serve` | connections of clients, on the same port |
-//! | `local`, `connection`, `hello`, [`wire`] | tasks and sockets |
+//! | `local`, `connection`, [`wire`] | tasks and sockets |
 //! | [`clock`] | the time that steps are given |
 //! | [`gate`] | the durability rule |
-//! | [`journal`], [`wal`], [`disk`] | the write-ahead log |
+//! | [`journal`] | what a driver asks of the write-ahead log |
+//! | [`logged`] | records of any length in a log of short ones |
 //! | [`storage`] | where a member keeps its records |
 #![forbid(unsafe_code)]
 
@@ -25,15 +26,14 @@ mod clients;
 pub mod clock;
 mod connection;
 pub mod delay;
-pub mod disk;
 mod engine;
 pub mod error;
 pub mod gate;
 pub mod handle;
-mod hello;
 pub mod hosted;
 pub mod journal;
 mod local;
+pub mod logged;
 pub mod member;
 mod peer;
 mod peers;
@@ -42,7 +42,6 @@ mod serve;
 pub mod smr;
 pub mod storage;
 mod store;
-pub mod wal;
 pub mod wire;
 
 pub use application::{Application, At, Networked};

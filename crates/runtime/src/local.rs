@@ -6,10 +6,10 @@ use crate::connection;
 use crate::engine::Engine;
 use crate::error::MemberError;
 use crate::handle::Input;
-use crate::hello::{Answer, Caller, Hello, Identity, check};
 use crate::peer::Signals;
 use crate::wire::WireError;
-use meridian_core::{GroupId, ProcessId};
+use meridian_core::GroupId;
+use meridian_core::hello::{Answer, Caller, Hello, Identity, ServiceId, check};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -33,7 +33,7 @@ const BLAMED_MAX: usize = 1024;
 
 /// See the module's documentation.
 pub(crate) struct Local<P: Networked, A> {
-    pub(crate) me: ProcessId,
+    pub(crate) me: P::Peer,
     pub(crate) engine: RefCell<Engine<P, A>>,
     /// The batch is to be ended; wakes the driver, also from other threads.
     pub(crate) wake: Arc<Notify>,
@@ -106,6 +106,8 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             failed: Cell::new(false),
             blamed: RefCell::default(),
         };
+        let waker = local.wake.clone();
+        local.engine.borrow_mut().on_waker(Arc::new(move || waker.notify_one()));
         local.engine.borrow_mut().on_room(Box::new(move || {
             room.notify_waiters();
             client_room.notify_waiters();
@@ -126,11 +128,11 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         tasks.push(tokio::task::spawn_local(task).abort_handle());
     }
 
-    pub(crate) fn index(&self, id: ProcessId) -> Option<usize> {
+    pub(crate) fn index(&self, id: P::Peer) -> Option<usize> {
         self.engine.borrow().index(id)
     }
 
-    pub(crate) fn peer(&self, peer: usize) -> ProcessId {
+    pub(crate) fn peer(&self, peer: usize) -> P::Peer {
         self.engine.borrow().peers[peer].id
     }
 
@@ -178,17 +180,17 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         }
     }
 
-    pub(crate) fn identity(&self, to: ProcessId) -> Identity {
+    pub(crate) fn identity(&self, to: P::Peer) -> Identity<P::Peer> {
         let Local { me, incarnation, durable, memory, .. } = *self;
         Identity { from: me, to, incarnation, durable, memory }
     }
 
-    pub(crate) fn hello(&self, to: ProcessId) -> Hello {
+    pub(crate) fn hello(&self, to: P::Peer) -> Hello<P::Peer> {
         Hello::new(&self.cluster, Caller::Member(self.identity(to)))
     }
 
     /// The peer has said who it is.
-    pub(crate) fn meet(&self, peer: usize, identity: &Identity) -> Result<(), WireError> {
+    pub(crate) fn meet(&self, peer: usize, identity: &Identity<P::Peer>) -> Result<(), WireError> {
         let mut engine = self.engine.borrow_mut();
         let peer = &mut engine.peers[peer];
         check(&self.identity(peer.id), identity, peer.known)?;
@@ -196,8 +198,8 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         Ok(())
     }
 
-    pub(crate) fn serves_clients(&self) -> bool {
-        self.engine.borrow().serves_clients()
+    pub(crate) fn serves_clients(&self, service: ServiceId) -> bool {
+        self.engine.borrow().serves_clients(service)
     }
 
     /// So many clients are connected.
@@ -208,12 +210,13 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     pub(crate) fn add_client(
         &self,
         socket: Rc<OwnedWriteHalf>,
+        service: ServiceId,
     ) -> (ConnectionId, Rc<ClientSignals>) {
         let engine = &mut *self.engine.borrow_mut();
         let (client, signals) = engine.clients.add(socket);
-        engine.clients.answer(client, &Answer::Client);
+        engine.clients.answer(client, &Answer::<P::Peer>::Client);
         engine.clients.transmit_to(client, &engine.counters);
-        engine.on_connected(client);
+        engine.on_connected(client, service);
         self.wake.notify_one();
         (client, signals)
     }
@@ -241,7 +244,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         &self,
         peer: usize,
         socket: Rc<OwnedWriteHalf>,
-        answer: Option<&Answer>,
+        answer: Option<&Answer<P::Peer>>,
     ) -> Result<u64, WireError> {
         let mut engine = self.engine.borrow_mut();
         let now = engine.clock.now();

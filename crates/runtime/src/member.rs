@@ -119,7 +119,8 @@ impl<P: Hosted> Member<P> {
         self.handle.counters()
     }
 
-    /// Multicasts a message that conflicts with all others; its timestamp, once it is delivered here.
+    /// Multicasts a message that conflicts with all others; its timestamp, once it is delivered
+    /// here.
     ///
     /// # Errors
     /// If it was refused or is held up; the error names the group.
@@ -163,9 +164,9 @@ impl<P: Hosted> Member<P> {
         told.await.map_err(|_| MemberError::Stopped)
     }
 
-    /// The program's state after its first `position` deliveries. With it the member can bring up one
-    /// that was away too long and, if it keeps a log on disk, replace the log by something shorter:
-    /// a program that runs for long gives it now and then.
+    /// The program's state after its first `position` deliveries. With it the member can bring up
+    /// one that was away too long and, if it keeps a log on disk, replace the log by something
+    /// shorter: a program that runs for long gives it now and then.
     ///
     /// # Errors
     /// If the member has stopped.

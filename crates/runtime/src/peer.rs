@@ -1,11 +1,11 @@
 //! Another member: the link with it, what waits to be sent, and the present connection.
 
 use crate::delay::{Delay, Held};
-use crate::hello::{Answer, Known};
-use crate::wire::{WireError, append, encode};
+use crate::wire::{WireError, append, encode, to_bytes};
 use bytes::{Buf, Bytes, BytesMut};
+use meridian_core::hello::{Answer, Known};
 use meridian_core::link::{Link, Packet};
-use meridian_core::{ProcessId, Time};
+use meridian_core::{Endpoint, Time};
 use serde::Serialize;
 use std::io;
 use std::rc::Rc;
@@ -42,8 +42,8 @@ pub(crate) struct Signals {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    pub(crate) id: ProcessId,
+pub(crate) struct Peer<I> {
+    pub(crate) id: I,
     pub(crate) address: String,
     /// Whether it is one of the members that are wanted.
     pub(crate) present: bool,
@@ -67,15 +67,15 @@ pub(crate) struct Peer {
     socket: Option<Rc<OwnedWriteHalf>>,
 }
 
-impl Peer {
+impl<I: Endpoint> Peer<I> {
     pub(crate) fn new(
-        id: ProcessId,
+        id: I,
         address: String,
         incarnation: u64,
         delay: Delay,
         now: Time,
-    ) -> Peer {
-        let seed = incarnation ^ u64::from(id.group.0) << 16 ^ u64::from(id.node.0);
+    ) -> Peer<I> {
+        let seed = incarnation ^ seed_of(id);
         Peer {
             id,
             address,
@@ -92,6 +92,11 @@ impl Peer {
             out: BytesMut::new(),
             socket: None,
         }
+    }
+
+    /// From now on it is so far away.
+    pub(crate) fn set_delay(&mut self, delay: Delay) {
+        self.held.set_delay(delay);
     }
 
     /// It is not wanted any more: what it was sent and did not get is lost.
@@ -123,7 +128,7 @@ impl Peer {
         &mut self,
         now: Time,
         socket: Rc<OwnedWriteHalf>,
-        answer: Option<&Answer>,
+        answer: Option<&Answer<I>>,
     ) -> Result<u64, WireError> {
         self.signals.close.notify_waiters();
         self.connection += 1;
@@ -228,4 +233,10 @@ impl Peer {
         self.held.push(now, frame);
         Ok(())
     }
+}
+
+/// What tells the jitter of one way from that of another.
+fn seed_of<I: Endpoint>(id: I) -> u64 {
+    let bytes = to_bytes(&id);
+    bytes.iter().fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }

@@ -5,51 +5,57 @@
 
 use crate::delay::Delay;
 use crate::peer::Peer;
-use meridian_core::{ProcessId, Time};
+use meridian_core::{Endpoint, Time};
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
-pub(crate) struct Peers {
-    all: Vec<Peer>,
+#[derive(Debug)]
+pub(crate) struct Peers<I> {
+    all: Vec<Peer<I>>,
     /// Ascending by id.
-    order: Vec<(ProcessId, usize)>,
+    order: Vec<(I, usize)>,
     /// What is added to the way to some.
-    delays: BTreeMap<ProcessId, Delay>,
+    delays: BTreeMap<I, Delay>,
     incarnation: u64,
     /// Whether what is sent to any of them is held back.
     far: bool,
 }
 
 /// What another set of peers has changed.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changed {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Changed<I> {
     /// The indices of those that had no place before.
     pub(crate) new: Vec<usize>,
     /// Those that were not there just before.
-    pub(crate) came: Vec<ProcessId>,
+    pub(crate) came: Vec<I>,
 }
 
-impl Peers {
+impl<I: Endpoint> Peers<I> {
     /// None yet.
-    pub(crate) fn new(incarnation: u64, delays: BTreeMap<ProcessId, Delay>) -> Peers {
-        Peers { incarnation, delays, ..Peers::default() }
+    pub(crate) fn new(incarnation: u64, delays: BTreeMap<I, Delay>) -> Peers<I> {
+        Peers { all: Vec::new(), order: Vec::new(), delays, incarnation, far: false }
+    }
+
+    /// What is added to the way to these, from now on.
+    pub(crate) fn set_delays(&mut self, delays: BTreeMap<I, Delay>) {
+        for peer in &mut self.all {
+            if let Some(delay) = delays.get(&peer.id) {
+                peer.set_delay(*delay);
+                self.far |= peer.is_far();
+            }
+        }
+        self.delays.extend(delays);
     }
 
     /// The peers are these from now on; `me` is none.
-    pub(crate) fn set(
-        &mut self,
-        now: Time,
-        me: ProcessId,
-        wanted: &BTreeMap<ProcessId, String>,
-    ) -> Changed {
+    pub(crate) fn set(&mut self, now: Time, me: I, wanted: &BTreeMap<I, String>) -> Changed<I> {
         for peer in &mut self.all {
             if peer.present && !wanted.contains_key(&peer.id) {
                 peer.leave(now);
             }
         }
-        let mut changed = Changed::default();
+        let mut changed = Changed { new: Vec::new(), came: Vec::new() };
         for (id, address) in wanted.iter().filter(|(id, _)| **id != me) {
             match self.place(*id) {
                 Ok(at) => {
@@ -77,12 +83,12 @@ impl Peers {
         changed
     }
 
-    fn place(&self, id: ProcessId) -> Result<usize, usize> {
+    fn place(&self, id: I) -> Result<usize, usize> {
         self.order.binary_search_by_key(&id, |(id, _)| *id)
     }
 
     /// The place of a peer that is wanted.
-    pub(crate) fn index(&self, id: ProcessId) -> Option<usize> {
+    pub(crate) fn index(&self, id: I) -> Option<usize> {
         let at = self.order[self.place(id).ok()?].1;
         self.all[at].present.then_some(at)
     }
@@ -93,12 +99,12 @@ impl Peers {
     }
 
     /// Those that are wanted.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Peer<I>> {
         self.all.iter().filter(|peer| peer.present)
     }
 
     /// Those that are wanted.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Peer<I>> {
         self.all.iter_mut().filter(|peer| peer.present)
     }
 
@@ -114,16 +120,16 @@ impl Peers {
     }
 }
 
-impl Index<usize> for Peers {
-    type Output = Peer;
+impl<I> Index<usize> for Peers<I> {
+    type Output = Peer<I>;
 
-    fn index(&self, at: usize) -> &Peer {
+    fn index(&self, at: usize) -> &Peer<I> {
         &self.all[at]
     }
 }
 
-impl IndexMut<usize> for Peers {
-    fn index_mut(&mut self, at: usize) -> &mut Peer {
+impl<I> IndexMut<usize> for Peers<I> {
+    fn index_mut(&mut self, at: usize) -> &mut Peer<I> {
         &mut self.all[at]
     }
 }
@@ -131,7 +137,7 @@ impl IndexMut<usize> for Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use meridian_core::{GroupId, NodeId};
+    use meridian_core::{GroupId, NodeId, ProcessId};
 
     fn id(node: u16) -> ProcessId {
         ProcessId { group: GroupId(0), node: NodeId(node) }

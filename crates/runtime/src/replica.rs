@@ -375,9 +375,9 @@ mod tests {
                     Effect::Send { message, .. } => {
                         process.step(now, Event::Message { from: ME, message }, &mut out);
                     }
-                    Effect::Timer { at, token } => {
+                    Effect::Timer { at, timer } => {
                         now = now.max(at);
-                        process.step(now, Event::Timer(token), &mut out);
+                        process.step(now, Event::Timer(timer), &mut out);
                     }
                     _ => {}
                 }
@@ -396,15 +396,16 @@ mod tests {
         let (dest, payload) = (vec![ME.group], Bytes::new());
         let touches = meridian_multicast::Touches::All;
         let message = Outgoing { dest, payload, touches, after: Timestamp(0) };
-        let (now, me, peers) = (Time(0), ME, &Peers::default());
+        let (now, me, counters) = (Time(0), ME, &crate::peer::Counters::default());
+        let peers = &Peers::new(1, BTreeMap::new());
         let (clients, wishes) = (&mut Clients::default(), &mut Wishes::default());
-        let mut at = At { now, process: &ours, me, peers, clients, wishes };
+        let mut at = At { now, process: &ours, me, peers, counters, clients, wishes };
         replica.on_request(&mut at, Ask::Multicast { message, done });
         let ts = deliver(&mut other, wishes.commands.pop().unwrap());
         other.checkpoint().for_each(|record| drop(ours.recover(record)));
         let kept = Kept { position: Position(1), state: Bytes::new(), since: VecDeque::new() };
         let application = postcard::to_stdvec(&kept).unwrap().into();
-        let mut at = At { now, process: &ours, me, peers, clients, wishes };
+        let mut at = At { now, process: &ours, me, peers, counters, clients, wishes };
         replica.on_output(&mut at, Output::Install { position: Position(1), application });
         assert!(ended.try_recv().is_err(), "others may be on their way to be told");
         Application::on_told(&mut replica, &mut at);

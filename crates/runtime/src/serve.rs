@@ -7,6 +7,7 @@ use crate::local::Local;
 use crate::wire::{FrameReader, WireError};
 use bytes::BytesMut;
 use meridian_core::frame;
+use meridian_core::hello::ServiceId;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -25,13 +26,13 @@ const STALLED_AFTER: Duration = Duration::from_secs(30);
 /// Serves a client that has said who it is, until its connection ends.
 pub(crate) async fn serve<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
-    reader: FrameReader,
-    writer: OwnedWriteHalf,
-    from: IpAddr,
+    service: ServiceId,
+    stream: (FrameReader, OwnedWriteHalf, IpAddr),
 ) {
+    let (reader, writer, from) = stream;
     let writer = Rc::new(writer);
     let (mut socket, mut pending) = reader.into_parts();
-    let (client, signals) = local.add_client(writer.clone());
+    let (client, signals) = local.add_client(writer.clone(), service);
     let ended = tokio::select! {
         biased;
         () = signals.close.notified() => WireError::Closed,
@@ -44,7 +45,7 @@ pub(crate) async fn serve<P: Networked, A: Application<P>>(
     if ended.is_bad()
         && let Some(writer) = Rc::into_inner(writer)
     {
-        refuse(socket, writer, None).await;
+        refuse::<P::Peer>(socket, writer, None).await;
     }
 }
 

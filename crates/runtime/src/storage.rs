@@ -4,11 +4,13 @@
 //! and the log in `wal`.
 
 use crate::application::{Application, Networked};
-use crate::disk::{RealDisk, random_salt};
 use crate::error::MemberError;
 use crate::journal;
-use crate::store::{Logged, Pieces, Store};
-use meridian_core::ProcessId;
+use crate::logged::{Logged, Pieces};
+use crate::store::Store;
+use meridian_core::Endpoint;
+use meridian_storage::Disk;
+use meridian_storage::real_disk::random_salt;
 use rustix::fs::{FlockOperation, flock};
 use std::fmt;
 use std::fs::{self, File};
@@ -30,6 +32,15 @@ pub enum Storage {
         /// A log that grew by so many bytes is replaced by a checkpoint; see [`crate::Member::keep`].
         checkpoint_bytes: u64,
     },
+    /// In a log in a directory that its owner has locked, and whose starts its owner counts.
+    Log {
+        /// Where the log is.
+        path: PathBuf,
+        /// Counts the starts; greater after each.
+        incarnation: u64,
+        /// A log that grew by so many bytes is replaced by a checkpoint.
+        checkpoint_bytes: u64,
+    },
 }
 
 impl Storage {
@@ -40,13 +51,13 @@ impl Storage {
 }
 
 /// Whose directory it is.
-pub(crate) struct Owner<'a> {
+pub(crate) struct Owner<'a, I> {
     pub(crate) cluster: &'a str,
-    pub(crate) me: ProcessId,
+    pub(crate) me: I,
     pub(crate) kind: &'a str,
 }
 
-impl fmt::Display for Owner<'_> {
+impl<I: Endpoint> fmt::Display for Owner<'_, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of cluster {:?}", self.me, self.cluster)?;
         if self.kind.is_empty() { Ok(()) } else { write!(f, " with {}", self.kind) }
@@ -64,25 +75,31 @@ pub(crate) struct Opened<P: Networked> {
 
 /// Opens what a member keeps and replays it.
 pub(crate) fn open<P: Networked, A: Application<P>>(
-    storage: Storage,
-    owner: &Owner<'_>,
+    (storage, disk): (Storage, Arc<dyn Disk>),
+    owner: &Owner<'_, P::Peer>,
     wake: &Arc<Notify>,
     process: &mut P,
     application: &mut A,
 ) -> Result<Opened<P>, MemberError> {
-    let Storage::Directory { path: dir, checkpoint_bytes } = storage else {
-        return Ok(Opened { store: None, incarnation: 0, memory: 0 });
+    let (dir, lock, incarnation, memory, checkpoint_bytes) = match storage {
+        Storage::Memory => return Ok(Opened { store: None, incarnation: 0, memory: 0 }),
+        Storage::Directory { path, checkpoint_bytes } => {
+            let (lock, incarnation, memory) = begin(&path, owner)
+                .map_err(|error| MemberError::Log(format!("{}: {error}", path.display())))?;
+            (path.join("wal"), Some(lock), incarnation, memory, checkpoint_bytes)
+        }
+        Storage::Log { path, incarnation, checkpoint_bytes } => {
+            (path, None, incarnation, 0, checkpoint_bytes)
+        }
     };
-    let (lock, incarnation, memory) = begin(&dir, owner)
-        .map_err(|error| MemberError::Log(format!("{}: {error}", dir.display())))?;
     let waker = wake.clone();
-    let opened =
-        journal::open(Arc::new(RealDisk), &dir.join("wal"), Arc::new(move || waker.notify_one()))
-            .map_err(|error| MemberError::Log(error.to_string()))?;
+    let opened = journal::open(disk, &dir, Arc::new(move || waker.notify_one()))
+        .map_err(|error| MemberError::Log(error.to_string()))?;
     let mut pieces = Pieces::default();
     for (at, record) in opened.records.iter().enumerate() {
         let record = pieces.join(record).map_err(|error| {
-            MemberError::Log(format!("record {} of {}: {error}", at + 1, dir.display()))
+            let (dir, number, why) = (dir.clone(), at as u64 + 1, error.to_string());
+            MemberError::Record { dir, number, why }
         })?;
         match record {
             Some(Logged::Process(record)) => application.replay(process, record),
@@ -96,7 +113,7 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
 }
 
 /// Locks the directory, says or checks whose it is, and counts the start.
-fn begin(dir: &Path, owner: &Owner<'_>) -> io::Result<(File, u64, u64)> {
+fn begin<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> io::Result<(File, u64, u64)> {
     fs::create_dir_all(dir)?;
     let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
@@ -115,7 +132,7 @@ fn begin(dir: &Path, owner: &Owner<'_>) -> io::Result<(File, u64, u64)> {
 }
 
 /// Refuses a directory of another owner; tells the directory's name.
-fn claim(dir: &Path, owner: &Owner<'_>, used: bool) -> io::Result<u64> {
+fn claim<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>, used: bool) -> io::Result<u64> {
     let (path, owner) = (dir.join("owner"), owner.to_string());
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,

@@ -2,6 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use meridian_core::frame::{self, FrameError};
+use meridian_core::hello::HelloError;
 use meridian_core::link::LinkError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -99,6 +100,12 @@ impl FrameReader {
     }
 }
 
+impl From<HelloError> for WireError {
+    fn from(error: HelloError) -> WireError {
+        WireError::Refused(error.0)
+    }
+}
+
 /// Reads a value that is all of a body.
 ///
 /// # Errors
@@ -110,8 +117,11 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     }
 }
 
-/// Reads a value that others may follow.
-pub(crate) fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), WireError> {
+/// Reads a value that others may follow; also gives what follows.
+///
+/// # Errors
+/// If what comes first is not one.
+pub fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), WireError> {
     postcard::take_from_bytes(bytes).map_err(|e| FrameError::Body(e.to_string()).into())
 }
 

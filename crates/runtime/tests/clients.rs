@@ -33,6 +33,7 @@ impl Process for Gossip {
     type Record = ();
     type Command = (ProcessId, String);
     type Output = Result<(ProcessId, String), ProcessId>;
+    type Timer = std::convert::Infallible;
 
     fn step(&mut self, _now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
@@ -79,7 +80,7 @@ impl Application<Gossip> for Bytewise {
         let _ = self.heard.send(output); // A test that has ended hears nothing.
     }
 
-    fn serves_clients(&self) -> bool {
+    fn serves_clients(&self, _service: meridian_core::hello::ServiceId) -> bool {
         true
     }
 

@@ -34,8 +34,9 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// With `replicas` in each of two groups. Nobody else on this machine is given the ports between the
-    /// time that they are chosen and the time that members listen on them: the sockets stay open.
+    /// With `replicas` in each of two groups. Nobody else on this machine is given the ports
+    /// between the time that they are chosen and the time that members listen on them: the sockets
+    /// stay open.
     fn new(replicas: u16) -> (Cluster, Vec<TcpListener>) {
         let ids: Vec<ProcessId> = (0..2 * replicas)
             .map(|node| ProcessId { group: GroupId(node / replicas), node: NodeId(node) })

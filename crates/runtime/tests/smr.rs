@@ -21,7 +21,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Keeps all that it was asked, in order, and tells how much that is; asked, it tells the last, so many times.
+/// Keeps all that it was asked, in order, and tells how much that is; asked, it tells the last, so
+/// many times.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Diary(Vec<Bytes>);
 

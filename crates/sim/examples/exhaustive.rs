@@ -13,10 +13,10 @@
 //! | `--framed` | what a process sends to another in one step arrives together |
 //! | `--acquainted` | the groups have ordered a message to all of them before |
 //! | `--clocks 0,4,9` | how far the groups' clocks are, at least, when the messages come |
-//! | `--suspicious 1` | that process may suspect its primary, once and at any time (in all orders: as the next one of its group, which must be there, says so too) |
-//! | `--stops 0` | only after that process has stopped for good, at any time; not with `--differences` |
+//! | `--suspect 1` | that process may suspect its primary, once and at any time (in all orders: as the next one of its group, which must be there, says so too) |
+//! | `--crash 0` | only after that process has stopped for good, at any time; not with `--delay-bound` |
 //! | `--ticks 6` | how often timers fire when all is quiet and not all is delivered; 0 if there is no suspicion |
-//! | `--differences 2` | not all orders, but so many differences from a regular run |
+//! | `--delay-bound 2` | not all orders, but so many differences from a regular run |
 //! | `--near` | the primaries speak for their groups |
 //! | `--sequential` | the other order: a violation is found |
 //! | `--plant IgnoresLinks` | a planted bug |
@@ -43,12 +43,12 @@ mod reduced;
 mod relation;
 
 use cases::Case;
-use meridian_multicast::{Order, Speakers};
-use meridian_sim::planted;
+use meridian_multicast::{Dissemination, Order};
+use meridian_sim::of::multicast::planted;
 use std::process::ExitCode;
 
-const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--acquainted] [--clocks 0,4,9] [--suspicious P [--stops P]] [--ticks N] \
-    [--differences N] [--near] [--sequential] [--plant BUG] [--compare]";
+const USAGE: &str = "--groups 1,1,1 --messages fg,gh,h,f [--framed] [--acquainted] [--clocks 0,4,9] [--suspect P [--crash P]] [--ticks N] \
+    [--delay-bound N] [--near] [--sequential] [--plant BUG] [--compare]";
 
 fn groups_of(message: &str) -> Option<Vec<u16>> {
     message.bytes().map(|name| name.checked_sub(b'f').map(u16::from)).collect()
@@ -66,17 +66,17 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
             "--compare" => compare = true,
             "--framed" => case.framed = true,
             "--acquainted" => case.acquainted = true,
-            "--near" => case.speakers = Speakers::Primary,
+            "--near" => case.dissemination = Dissemination::ViaLeader,
             "--sequential" => case.order = Order::Sequential,
             "--groups" => case.sizes = numbers(&args.next()?)?,
             "--clocks" => case.clocks = numbers(&args.next()?)?,
             "--messages" => {
                 case.messages = args.next()?.split(',').map(groups_of).collect::<Option<_>>()?;
             }
-            "--suspicious" => case.suspicious = Some(args.next()?.parse().ok()?),
-            "--stops" => case.stops = Some(args.next()?.parse().ok()?),
+            "--suspect" => case.suspicious = Some(args.next()?.parse().ok()?),
+            "--crash" => case.stops = Some(args.next()?.parse().ok()?),
             "--ticks" => case.ticks = args.next()?.parse().ok()?,
-            "--differences" => case.differences = Some(args.next()?.parse().ok()?),
+            "--delay-bound" => case.delay_bound = Some(args.next()?.parse().ok()?),
             "--plant" => {
                 let name = args.next()?;
                 let all = planted::ALL.into_iter().chain(planted::OF_ORDER);
@@ -86,7 +86,7 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
         }
     }
     let searched =
-        case.stops.is_none() || (case.suspicious.is_some() && case.differences.is_none());
+        case.stops.is_none() || (case.suspicious.is_some() && case.delay_bound.is_none());
     let sizes = case.sizes.iter().enumerate();
     let groups: Vec<usize> =
         sizes.flat_map(|(group, size)| std::iter::repeat_n(group, (*size).into())).collect();
@@ -99,7 +99,7 @@ fn case(mut args: impl Iterator<Item = String>) -> Option<(Case, bool)> {
     let answers = |process: usize| follows(process) == groups.get(process + 1);
     let searched = searched
         && case.suspicious.is_none_or(|process| {
-            follows(process).is_some() && (case.differences.is_some() || answers(process))
+            follows(process).is_some() && (case.delay_bound.is_some() || answers(process))
         });
     let named = |group: &u16| usize::from(*group) < case.sizes.len();
     (searched && !case.messages.is_empty() && case.messages.iter().flatten().all(named))

@@ -1,7 +1,7 @@
 //! What may go wrong, and how it does.
 
-use crate::link::Item;
-use crate::owner::Owner;
+use crate::world::Item;
+use crate::world::Owner;
 use crate::world::{Plan, World};
 use meridian_core::{Process, Time};
 use rand::RngExt;
@@ -33,8 +33,8 @@ pub struct Faults {
     pub pause: Option<Duration>,
     /// How long it stops, on average.
     pub stop: Duration,
-    /// Someone who leads others (see [`Owner::leads`]) crashes, stops long enough to be deposed, or is
-    /// cut off alone.
+    /// Someone who leads others (see [`Owner::leads`]) crashes, stops long enough to be deposed, or
+    /// is cut off alone.
     pub depose: Option<Duration>,
     /// A process replaces its log by a checkpoint.
     pub checkpoint: Option<Duration>,
@@ -178,7 +178,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             self.mend(cut);
         }
         for slot in 0..self.slots.len() {
-            self.slots[slot].doom = None;
+            self.slots[slot].crash_point = None;
             self.slots[slot].paused_until = self.now;
             self.start(slot);
         }
@@ -195,7 +195,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     /// Crashes a process after so many more effects; it stays down.
     pub fn crash_after(&mut self, peer: P::Peer, effects: u32) {
         let slot = self.place(peer);
-        self.slots[slot].doom = Some(effects);
+        self.slots[slot].crash_point = Some(effects);
     }
 
     /// Says what survives all further crashes.
@@ -411,10 +411,10 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             self.crash_slot(slot);
             return;
         }
-        self.slots[slot].doom = Some(self.random.random_range(0..30));
+        self.slots[slot].crash_point = Some(self.random.random_range(0..30));
         let incarnation = self.slots[slot].incarnation;
         let after = self.up_to(Duration::from_millis(100));
-        self.plan(after, Plan::Doom { slot, incarnation });
+        self.plan(after, Plan::CrashPoint { slot, incarnation });
     }
 
     fn split_at_random(&mut self) {

@@ -1,10 +1,16 @@
-//! Running a test with many seeds, or with many planted bugs.
+//! Where the simulator meets the test that runs it: seeds from the environment, what is printed,
+//! and panics. No other file of this crate prints or reads the environment.
 
+use crate::trial::Violation;
+use std::any::Any;
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
-/// Runs `test` with each seed. The environment variable `SEED` names one to run instead, and `SEEDS`
-/// a range of others, `1000..2000`, for long runs.
+/// Runs `test` with each seed. The environment variable `SEED` names one to run instead, and
+/// `SEEDS` a range of others, `1000..2000`, for long runs.
 ///
 /// # Panics
 /// If the variables are no numbers.
@@ -23,9 +29,20 @@ pub fn each_seed(seeds: Range<u64>, mut test: impl FnMut(u64)) {
     seeds.for_each(test);
 }
 
+/// Whether the environment variable `SEED` names one seed, so that tests cannot expect much to
+/// happen.
+pub fn one_seed() -> bool {
+    std::env::var_os("SEED").is_some()
+}
+
 /// Whether the environment variable `TRACE` asks for all events to be printed.
 pub(crate) fn trace_wanted() -> bool {
     std::env::var_os("TRACE").is_some()
+}
+
+/// Prints a line of a trace, or what a failed test has to say.
+pub(crate) fn print(line: &str) {
+    eprintln!("{line}");
 }
 
 /// How to see a failure of a test again.
@@ -35,16 +52,54 @@ pub fn how_to_repeat(seed: u64) -> String {
     format!("SEED={seed} cargo test -p meridian-sim {test}  (TRACE=1 prints all events)")
 }
 
+/// Runs `judge`; an assertion that fails in it is a violation, too.
+pub(crate) fn caught<T>(judge: impl FnOnce() -> Result<T, Violation>) -> Result<T, Violation> {
+    catch_unwind(AssertUnwindSafe(judge)).unwrap_or_else(|panic| Err(said(&*panic)))
+}
+
+/// What `work` gives, unless an assertion in it fails; nothing is printed then.
+pub(crate) fn caught_quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    thread_local! {
+        static QUIET: Cell<bool> = const { Cell::new(false) };
+    }
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                hook(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    QUIET.set(false);
+    done.ok()
+}
+
+/// What a panic says.
+fn said(panic: &(dyn Any + Send)) -> Violation {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("assertion: {}", text.unwrap_or("a panic without words"))
+}
+
+/// Runs `work` in which panics are expected, and many: they print nothing.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let done = catch_unwind(AssertUnwindSafe(work));
+    std::panic::set_hook(hook);
+    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// Looks for each planted bug; `caught` tells what shows it, if anything does.
 ///
 /// # Panics
 /// If one is not caught.
 pub fn each_is_caught<M: Copy + Debug, C: Debug>(planted: &[M], caught: impl Fn(M) -> Option<C>) {
-    // Their panics are expected, and many.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let all: Vec<_> = planted.iter().map(|mutation| (*mutation, caught(*mutation))).collect();
-    std::panic::set_hook(hook);
+    let look = |mutation: &M| (*mutation, caught(*mutation));
+    let all: Vec<_> = quietly(|| planted.iter().map(look).collect());
     for (mutation, caught) in &all {
         println!("{mutation:?}: {caught:?}");
     }

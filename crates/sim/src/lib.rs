@@ -6,49 +6,30 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `world` | [`World`], [`Setup`]: time and what is planned |
-//! | `run` | how processes step; the durability rule |
-//! | `slot`, `link` | a process with its log and clock; the way between two |
+//! | `world` | [`World`], [`Setup`]: time and what is planned; how processes step; the durability rule; [`Owner`], the workload on top |
 //! | `faults` | [`Faults`]: crashes, netsplits, resets, pauses, checkpoints, clocks |
-//! | `owner` | [`Owner`]: the workload on top |
-//! | [`replica`], [`workload`] | processes of the multicast with the simplest application; clients |
-//! | [`trial`] | clients and faults for a while, then peace and a judgement: what tests and command run |
-//! | [`changes`] | trials in which members change, or keep nothing on disk |
-//! | [`plain`] | the plainest workload, for any protocol of the multicast |
-//! | [`files`] | clients that use the file system of whole nodes |
-//! | [`paxos`] | replicated state machines under faults, and a network that loses and repeats |
-//! | [`search`] | many short runs of any multicast protocol |
-//! | [`history`], [`checkers`] | what happened in a run of the multicast, and whether it may |
+//! | [`lossy`] | any protocol behind a network that loses, repeats and reorders |
+//! | [`trial`] | [`Subject`], [`run`]: a workload and faults for a while, then healing and a judgement |
+//! | [`checkers`] | linearizability over any sequential specification; causal consistency; recorded histories |
+//! | [`explore`] | a model checker: all orders of arrival in small cases |
+//! | `harness` | seeds of tests, traces, panics: all that meets the outside |
+//! | [`of`] | the subjects: the multicast, replicated state machines, whole nodes with files |
 //!
-//! Time and loss are simulated; that a network repeats or reorders packets is only for [`paxos`]: it is what
-//! [`meridian_core::link`] hides from every process, and is tested there.
+//! Time and loss are simulated; that a network repeats or reorders packets is what
+//! [`meridian_core::link`] hides from every process, and is tested there; who does not need that
+//! link is tried [`lossy`].
 #![forbid(unsafe_code)]
 
-pub mod changes;
 pub mod checkers;
+pub mod explore;
 mod faults;
-pub mod files;
 mod harness;
-pub mod history;
-mod link;
-mod manner;
-mod owner;
-pub mod paxos;
-pub mod plain;
-pub mod planted;
-pub mod replica;
-mod run;
-pub mod search;
-mod slot;
-#[cfg(test)]
-mod toy_tests;
+pub mod lossy;
+pub mod of;
 pub mod trial;
-pub mod workload;
 mod world;
 
 pub use faults::{CutId, Faults, Unflushed};
-pub use harness::{each_is_caught, each_seed, how_to_repeat};
-pub use history::{Entry, History};
-pub use owner::{Ask, Owner};
-pub use trial::{Failure, Report, Trial, run};
-pub use world::{Delay, Random, Setup, World};
+pub use harness::{each_is_caught, each_seed, how_to_repeat, one_seed};
+pub use trial::{Detail, Failure, Report, Subject, run, run_with};
+pub use world::{Delay, Owner, Random, Setup, Stimulus, World};

@@ -1,141 +1,174 @@
-//! A trial of the multicast: clients and faults for a while, then peace, and a judgement. The tests and
-//! `meridian sim multicast` run the same one: [`run`].
+//! A trial: some protocol under a workload and faults for a while; then all heals, and a judgement.
+//!
+//! A [`Subject`] says what is tried; [`run`] does it. Tests, `meridian sim` and the planted bugs
+//! run the same trials.
 
-use crate::checkers::{
-    End, Violation, check_agreement, check_real_time, check_safety, check_validity,
-};
-use crate::faults::Faults;
-use crate::history::Entry;
-use crate::replica::{Replica, groups_of};
-use crate::workload::{Manner, Workload};
-use crate::world::{Delay, Random, Setup, World};
-use meridian_core::{GroupId, NodeId, ProcessId, Time};
-use meridian_multicast::{Limits, Options, PrimCast, Speakers};
-use rand::{RngExt, SeedableRng};
+use crate::harness;
+use crate::world::{Owner, Setup, World};
+use meridian_core::{Process, Time};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::Duration;
 
-pub use meridian_multicast::{ClockSource, Mutation, Order};
+/// What does not hold, in words; the name of the property comes first, before a colon.
+pub type Violation = String;
 
-/// The world of a trial.
-pub type Cluster = World<Replica, Workload>;
+/// What one seed draws from: a protocol, its workload, and what may go wrong. A value of it pins
+/// some parameters; what it leaves open is drawn.
+pub trait Subject: Sized {
+    /// The process of each peer.
+    type Process: Process;
+    /// The workload, and who watches.
+    type Owner: Owner<Self::Process>;
+    /// What a trial is once all is drawn.
+    type Drawn: Clone + fmt::Display;
+    /// Whoever acts from outside beside the faults of the world: changes members, for one.
+    /// `()` for most.
+    type Operator;
 
-/// How long clients begin messages and faults happen.
-const FAULTS: Duration = Duration::from_secs(8);
-/// How long it may take then until something is delivered, and in the end until nobody keeps any of it: some
-/// elections, some repeats.
-const PEACE: Duration = Duration::from_secs(60);
+    /// How long faults happen.
+    const FAULTS: Duration;
+    /// How long it may take after the faults until all is quiet, or until [`Subject::progress`] is
+    /// seen.
+    const HEALING: Duration;
 
-/// How long messages travel between two processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
-    /// A local network.
-    Lan,
-    /// Regions far from each other.
-    Wan,
-    /// Slow and uneven, so that epochs overlap.
-    Slow,
-}
+    /// All parameters of the trial with this seed. Draws the same numbers whatever is pinned, so
+    /// that the rest of the trial is the same.
+    fn draw(&self, seed: u64) -> Self::Drawn;
 
-/// How long disks take to flush.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disks {
-    /// Up to 5 milliseconds.
-    Quick,
-    /// Up to a fifth of a second: much is seen of the time between a record and its flush.
-    Slow,
-    /// There are none: who crashes has lost its memory, and asks the others. Groups of less than three have
-    /// disks all the same.
-    Absent,
-}
+    /// What the world is made of.
+    fn make(&self, seed: u64, drawn: &Self::Drawn) -> Made<Self>;
 
-/// What a trial is made of. What is `None` is drawn from the seed.
-#[derive(Clone, Debug)]
-pub struct Trial {
-    /// How many processes each group has.
-    pub sizes: Option<Vec<u16>>,
-    /// The order of deliveries.
-    pub order: Option<Order>,
-    /// The source of timestamps.
-    pub clock: Option<ClockSource>,
-    /// How long messages travel.
-    pub links: Option<Links>,
-    /// How long disks take.
-    pub disks: Option<Disks>,
-    /// How clients behave.
-    pub manner: Option<Manner>,
-    /// What may go wrong.
-    pub faults: Option<Faults>,
-    /// Who speaks for the groups.
-    pub speakers: Option<Speakers>,
-    /// A planted bug.
-    #[doc(hidden)]
-    pub mutation: Mutation,
-    /// Whether all events are printed.
-    pub trace: bool,
-    /// Whether the hash of the trace covers the contents of messages.
-    pub deep: bool,
-}
+    /// The faulty phase.
+    ///
+    /// # Errors
+    /// A property does not hold.
+    fn disturb(stage: &mut Stage<Self>) -> Result<(), Violation> {
+        stage.world.run_for(Self::FAULTS);
+        Ok(())
+    }
 
-impl Default for Trial {
-    fn default() -> Self {
-        Trial {
-            sizes: None,
-            order: None,
-            clock: None,
-            links: None,
-            disks: None,
-            manner: None,
-            faults: None,
-            speakers: None,
-            mutation: Mutation::Correct,
-            trace: false,
-            deep: false,
-        }
+    /// Ends all faults.
+    fn heal(stage: &mut Stage<Self>) {
+        stage.world.heal();
+    }
+
+    /// Whether all that was asked for is done, everywhere.
+    fn is_quiet(world: &WorldOf<Self>) -> bool;
+
+    /// Counts what is done: the healing phase goes on while this grows. `None` if it may not go on.
+    fn progress(_world: &WorldOf<Self>) -> Option<u64> {
+        None
+    }
+
+    /// Judges the whole run once all is quiet.
+    ///
+    /// # Errors
+    /// A property does not hold.
+    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation>;
+
+    /// How all processes are and what clients wait for, for a trial that never gets quiet.
+    fn describe(world: &WorldOf<Self>) -> String;
+
+    /// What happened, by name.
+    fn counts(world: &WorldOf<Self>) -> Counts;
+
+    /// Planted bugs by name, each with a trial that shows it soon.
+    fn planted() -> Vec<(String, Self)> {
+        Vec::new()
     }
 }
 
-/// What a trial was, once all is drawn.
-#[derive(Clone, Debug)]
-pub struct Drawn {
-    /// How many processes each group has.
-    pub sizes: Vec<u16>,
-    /// How PrimCast is used.
-    pub options: Options,
-    /// How long messages travel.
-    pub links: Links,
-    /// How long disks take.
-    pub disks: Disks,
-    /// How clients behave.
-    pub manner: Manner,
-    /// What may go wrong.
-    pub faults: Faults,
-    /// How much processes keep for those that are away: now and then next to nothing.
-    pub limits: Limits,
-    /// Who speaks for each group.
-    pub speakers: Vec<Speakers>,
+/// The world of a subject.
+pub type WorldOf<S> = World<<S as Subject>::Process, <S as Subject>::Owner>;
+
+/// What a world is made of, and who is in it.
+pub struct Made<S: Subject> {
+    /// Processes, links, disks and faults.
+    pub setup: Setup<S::Process>,
+    /// The workload.
+    pub owner: S::Owner,
+    /// See [`Subject::Operator`].
+    pub operator: S::Operator,
+}
+
+/// A trial under way, or a written scenario.
+pub struct Stage<S: Subject> {
+    /// The processes and their workload.
+    pub world: WorldOf<S>,
+    /// See [`Subject::Operator`].
+    pub operator: S::Operator,
+}
+
+impl<S: Subject> Stage<S> {
+    /// Before its first event.
+    pub fn new(subject: &S, seed: u64, drawn: &S::Drawn, detail: Detail) -> Self {
+        let Made { setup, owner, operator } = subject.make(seed, drawn);
+        let deep = setup.deep || detail.deep;
+        let mut world = World::new(seed, Setup { deep, ..setup }, owner);
+        if detail.trace {
+            world.show_trace();
+        }
+        Stage { world, operator }
+    }
+
+    /// Faults for a while; then all heals, and everything is done.
+    fn faults_then_healing(&mut self) -> Result<(), Violation> {
+        S::disturb(self)?;
+        S::heal(self);
+        let mut before = None;
+        while !self.world.run_until(S::is_quiet, S::HEALING) {
+            let progress = S::progress(&self.world);
+            if progress.is_none() || progress == before {
+                return Err(format!("liveness: {}", S::describe(&self.world)));
+            }
+            before = progress;
+        }
+        S::judge(self)
+    }
+}
+
+/// How much of a trial is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// Prints all events.
+    pub trace: bool,
+    /// The hash of the trace covers the contents of messages.
+    pub deep: bool,
+}
+
+/// How often what happened, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts(pub BTreeMap<&'static str, u64>);
+
+impl Counts {
+    /// How often that happened.
+    pub fn of(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
+    /// It happened so often more.
+    pub fn add(&mut self, name: &'static str, count: u64) {
+        *self.0.entry(name).or_default() += count;
+    }
+
+    /// What happened in another trial happened, too.
+    pub fn add_all(&mut self, other: &Counts) {
+        other.0.iter().for_each(|(name, count)| self.add(name, *count));
+    }
 }
 
 /// A trial in which nothing was wrong.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct Report<D> {
     /// Its seed.
     pub seed: u64,
     /// What was drawn.
-    pub drawn: Box<Drawn>,
+    pub drawn: Box<D>,
     /// How many events there were.
     pub events: u64,
-    /// How many messages were multicast.
-    pub messages: usize,
-    /// How often one was delivered somewhere.
-    pub deliveries: u64,
-    /// How often a process crashed.
-    pub crashes: usize,
-    /// How many snapshots were installed.
-    pub installs: usize,
+    /// What happened.
+    pub counts: Counts,
     /// The time of the world at the end.
     pub end: Time,
     /// Equal for equal seeds.
@@ -144,7 +177,7 @@ pub struct Report {
 
 /// A trial in which something was wrong.
 #[derive(Clone, Debug)]
-pub struct Failure<D = Drawn> {
+pub struct Failure<D> {
     /// Its seed.
     pub seed: u64,
     /// What was drawn.
@@ -161,322 +194,38 @@ impl<D: fmt::Display> fmt::Display for Failure<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seed, events, ms) = (self.seed, self.events, self.at.0 as f64 / 1e6);
         writeln!(f, "{}", self.violated)?;
-        write!(f, "seed {seed}, event {events}, at {ms:.3} ms; {}", self.drawn)
+        writeln!(f, "seed {seed}, event {events}, at {ms:.3} ms; {}", self.drawn)?;
+        write!(f, "repeat with: {}", harness::how_to_repeat(seed))
     }
 }
 
-impl fmt::Display for Drawn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Drawn { sizes, options, links, disks, limits, speakers, .. } = self;
-        write!(f, "groups {sizes:?}, {speakers:?}, {options:?}, {links:?}, {disks:?}, {limits:?}")
-    }
-}
+/// What comes of a trial.
+pub type Outcome<D> = Result<Report<D>, Failure<D>>;
 
 /// Runs a trial with a seed.
 ///
 /// # Errors
-/// A property of atomic multicast does not hold, something was not delivered in time, or an assertion
-/// in a process fails.
-pub fn run(seed: u64, trial: &Trial) -> Result<Report, Failure> {
-    let drawn = Box::new(trial.drawn(seed));
-    let mut world = trial.world(seed);
-    world.say_nothing();
-    let judged = catch_unwind(AssertUnwindSafe(|| faults_then_peace(&mut world)));
-    let violated = match judged {
-        Ok(Ok(())) => return Ok(report(seed, drawn, &world)),
-        Ok(Err(violation)) => violation,
-        Err(panic) => said(&*panic),
-    };
-    Err(Failure { seed, drawn, violated, events: world.events(), at: world.now() })
+/// A property does not hold, something takes for ever, or an assertion in a process fails.
+pub fn run<S: Subject>(seed: u64, subject: &S) -> Outcome<S::Drawn> {
+    run_with(seed, subject, Detail::default())
 }
 
-/// What a panic says.
-pub(crate) fn said(panic: &(dyn std::any::Any + Send)) -> Violation {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("assertion: {}", text.unwrap_or("a panic without words"))
-}
-
-/// Faults for a while; then all heals, and everything arrives.
-fn faults_then_peace(world: &mut Cluster) -> Result<(), Violation> {
-    world.run_for(FAULTS);
-    check_safety(&world.owner.history)?;
-    world.heal();
-    // Many messages one after the other over slow links take long; but not one of them.
-    let mut before = None;
-    while !world.run_until(is_quiet, PEACE) {
-        if before == Some(world.owner.deliveries) {
-            return Err(describe(world));
-        }
-        before = Some(world.owner.deliveries);
-    }
-    judge(world)?;
-    forgotten(world)
-}
-
-/// In the end nothing is kept in any log.
+/// The same; so much of it is recorded.
 ///
 /// # Errors
-/// Something is, though all have delivered everything.
-pub fn forgotten(world: &mut Cluster) -> Result<(), Violation> {
-    let of = |process: &Replica| process.multicast.log_entries();
-    let empty = |world: &Cluster| world.processes().all(|(_, process)| of(process) == (0, 0));
-    if world.run_until(empty, PEACE) {
-        return Ok(());
-    }
-    let kept: Vec<_> = world.processes().map(|(peer, process)| (peer, of(process))).collect();
-    Err(format!("truncation: all is delivered and still kept, {kept:?}"))
-}
-
-/// Whether all that was asked is delivered, everywhere.
-pub fn is_quiet(world: &Cluster) -> bool {
-    world.owner.is_done()
-        && world.owner.is_level()
-        && world.processes().all(|(peer, process)| {
-            let multicast = &process.multicast;
-            multicast.pending() == 0 && world.owner.has_heard(peer, multicast.delivered())
-        })
-}
-
-/// All properties, at the end.
-///
-/// # Errors
-/// The first violation.
-pub fn judge(world: &Cluster) -> Result<(), Violation> {
-    let history = &world.owner.history;
-    check_safety(history)?;
-    if world.owner.order == Order::Linearizable {
-        check_real_time(history, End::Delivered)
-            .map_err(|what| format!("order in real time: {what}"))?;
-    }
-    check_agreement(history).map_err(|what| format!("agreement: {what}"))?;
-    let correct = world.owner.survivors();
-    check_validity(history, &correct).map_err(|what| format!("validity: {what}"))
-}
-
-/// How all processes are, and what clients wait for.
-pub fn describe(world: &Cluster) -> Violation {
-    let mut text = format!("liveness: clients wait for {:?}", world.owner.unanswered());
-    for (peer, process) in world.processes() {
-        let multicast = &process.multicast;
-        text += &format!(
-            "\n{peer}: {:?} {:?} clock {:?} delivered {:?} pending {}",
-            multicast.role(),
-            multicast.epoch(),
-            multicast.clock(),
-            multicast.delivered(),
-            multicast.pending()
-        );
-    }
-    text
-}
-
-fn report(seed: u64, drawn: Box<Drawn>, world: &Cluster) -> Report {
-    let entries = &world.owner.history.entries;
-    let count = |wanted: fn(&Entry) -> bool| entries.iter().filter(|entry| wanted(entry)).count();
-    Report {
-        seed,
-        drawn,
-        events: world.events(),
-        messages: count(|entry| matches!(entry, Entry::Multicast { .. })),
-        deliveries: world.owner.deliveries,
-        crashes: count(|entry| matches!(entry, Entry::Crash(_))),
-        installs: count(|entry| matches!(entry, Entry::Installed { .. })),
-        end: world.now(),
-        trace_hash: world.trace_hash(),
-    }
-}
-
-impl Trial {
-    /// With groups of these sizes; all else is drawn.
-    pub fn of(sizes: &[u16]) -> Trial {
-        Trial { sizes: Some(sizes.to_vec()), ..Trial::default() }
-    }
-
-    /// What it is with this seed.
-    pub fn drawn(&self, seed: u64) -> Drawn {
-        // All is drawn whether it is given or not, so that the rest is the same.
-        let random = &mut Random::seed_from_u64(seed ^ 0xd1ce);
-        let sizes: &[u16] = match random.random_range(0..10) {
-            0 => &[1],
-            1 => &[3],
-            2 => &[5],
-            3..6 => &[3, 3],
-            6 => &[3, 1, 5],
-            7 => &[3, 3, 3],
-            8 => &[1, 1, 1],
-            _ => &[3, 3, 3, 3],
-        };
-        let order = if random.random() { Order::Sequential } else { Order::Linearizable };
-        let clock = if random.random() { ClockSource::Logical } else { ClockSource::Hybrid };
-        let links = match random.random_range(0..4) {
-            0 | 1 => Links::Lan,
-            2 => Links::Wan,
-            _ => Links::Slow,
-        };
-        let disks = match random.random_range(0..6) {
-            0 => Disks::Slow,
-            1 => Disks::Absent,
-            _ => Disks::Quick,
-        };
-        let manner = Manner::drawn(random);
-        let faults = drawn_faults(random);
-        let sizes = self.sizes.clone().unwrap_or_else(|| sizes.to_vec());
-        let mut disks = self.disks.unwrap_or(disks);
-        if disks == Disks::Absent && sizes.iter().any(|size| *size < 3) {
-            disks = Disks::Quick;
+/// As [`run`].
+pub fn run_with<S: Subject>(seed: u64, subject: &S, detail: Detail) -> Outcome<S::Drawn> {
+    let drawn = Box::new(subject.draw(seed));
+    let mut stage = Stage::new(subject, seed, &drawn, detail);
+    stage.world.say_nothing();
+    let judged = harness::caught(|| stage.faults_then_healing());
+    let world = &stage.world;
+    let (events, at) = (world.events(), world.now());
+    match judged {
+        Ok(()) => {
+            let (counts, trace_hash) = (S::counts(world), world.trace_hash());
+            Ok(Report { seed, drawn, events, counts, end: at, trace_hash })
         }
-        let limits = drawn_limits(random);
-        let speakers = drawn_speakers(random, sizes.len());
-        Drawn {
-            options: Options {
-                order: self.order.unwrap_or(order),
-                clock: self.clock.unwrap_or(clock),
-                ..Options::default()
-            },
-            links: self.links.unwrap_or(links),
-            disks,
-            manner: self.manner.clone().unwrap_or(manner),
-            faults: self.faults.clone().unwrap_or(faults),
-            limits,
-            speakers: self.speakers.map_or(speakers, |speakers| vec![speakers; sizes.len()]),
-            sizes,
-        }
-    }
-
-    /// The world of the trial, before its first event.
-    pub fn world(&self, seed: u64) -> Cluster {
-        let drawn = self.drawn(seed);
-        let setup = setup(&drawn.sizes, drawn.options, self.mutation);
-        let mut setup = with_limits(with_speakers(setup, drawn.speakers), drawn.limits);
-        setup.faults = drawn.faults;
-        setup.deep = self.deep;
-        match drawn.disks {
-            Disks::Quick => {}
-            Disks::Slow => setup.flush = (Duration::from_millis(1), Duration::from_millis(200)),
-            Disks::Absent => setup = without_disks(setup),
-        }
-        match drawn.links {
-            Links::Lan => {}
-            Links::Wan => setup.delay = wan(),
-            Links::Slow => {
-                setup.delay = Box::new(|_, _, random| {
-                    let most = if random.random_bool(0.3) { 500 } else { 50 };
-                    Duration::from_millis(random.random_range(1..=most))
-                });
-            }
-        }
-        let mut workload = Workload::new(seed, groups_of(&drawn.sizes), drawn.manner);
-        workload.order = drawn.options.order;
-        let mut world = World::new(seed, setup, workload);
-        if self.trace {
-            world.show_trace();
-        }
-        world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
-        world
-    }
-}
-
-/// Each group is in a region of its own; 20 to 60 milliseconds lie between two.
-fn wan() -> Delay<ProcessId> {
-    Box::new(|from: ProcessId, to: ProcessId, random: &mut Random| {
-        let (least, most) = if from.group == to.group {
-            (50, 1000)
-        } else {
-            let far = 20_000 * (1 + u64::from(from.group.0 + to.group.0) % 3);
-            (far, far + 2000)
-        };
-        Duration::from_micros(random.random_range(least..=most))
-    })
-}
-
-/// Processes of groups of these sizes in a local network, each group a region, without faults.
-pub fn setup(sizes: &[u16], options: Options, mutation: Mutation) -> Setup<Replica> {
-    let groups = Arc::new(groups_of(sizes));
-    let of = |(group, nodes): (&GroupId, &Vec<NodeId>)| {
-        let group = *group;
-        nodes.iter().map(|node| ProcessId { group, node: *node }).collect()
-    };
-    let regions: Vec<Vec<_>> = groups.iter().map(of).collect();
-    let make = move |me| {
-        let multicast = PrimCast::new(me, groups.clone()).with_options(options);
-        Replica::new(multicast.with_mutation(mutation))
-    };
-    Setup { regions: regions.clone(), ..Setup::lan(regions.concat(), make) }
-}
-
-/// The same with processes that keep so much.
-pub fn with_limits(mut setup: Setup<Replica>, limits: Limits) -> Setup<Replica> {
-    let make = Box::new(move |me| {
-        let Replica { multicast, .. } = (setup.make)(me);
-        Replica::new(multicast.with_limits(limits))
-    });
-    Setup { make, ..setup }
-}
-
-/// The same with groups of which these speak for each.
-pub fn with_speakers(mut setup: Setup<Replica>, speakers: Vec<Speakers>) -> Setup<Replica> {
-    let make = Box::new(move |me: ProcessId| {
-        let Replica { multicast, .. } = (setup.make)(me);
-        let speakers = speakers.get(usize::from(me.group.0)).copied().unwrap_or_default();
-        let options = Options { speakers, ..multicast.options() };
-        Replica::new(multicast.with_options(options))
-    });
-    Setup { make, ..setup }
-}
-
-/// The same without disks: each start of a process is another incarnation.
-pub fn without_disks(mut setup: Setup<Replica>) -> Setup<Replica> {
-    let mut starts: BTreeMap<ProcessId, u64> = BTreeMap::new();
-    let make = Box::new(move |me| {
-        let incarnation = starts.entry(me).or_default();
-        *incarnation += 1;
-        let Replica { multicast, .. } = (setup.make)(me);
-        Replica::new(multicast.in_memory(*incarnation))
-    });
-    Setup { make, disks: false, ..setup }
-}
-
-/// All kinds of faults, about as often as elections can follow.
-pub fn all_faults() -> Faults {
-    let ms = Duration::from_millis(1);
-    Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(600 * ms) }
-}
-
-/// Half of the time nearly all that waits is a straggler, and who has missed something gets a snapshot.
-pub(crate) fn drawn_limits(random: &mut Random) -> Limits {
-    let few = Limits {
-        entries: random.random_range(0..20),
-        exceptions: random.random_range(0..10),
-        ..Limits::default()
-    };
-    if random.random() { few } else { Limits::default() }
-}
-
-/// Now all processes of each group, now its primary, now either.
-pub(crate) fn drawn_speakers(random: &mut Random, groups: usize) -> Vec<Speakers> {
-    let share = [0.0, 0.5, 1.0][random.random_range(0..3)];
-    let of = |_| if random.random_bool(share) { Speakers::Primary } else { Speakers::All };
-    (0..groups).map(of).collect()
-}
-
-/// Now all kinds, now some that are rare among all.
-fn drawn_faults(random: &mut Random) -> Faults {
-    let (s, ms) = (Duration::from_secs(1), Duration::from_millis(1));
-    let all = all_faults();
-    let clocks = Faults { skew_ppm: all.skew_ppm, clock_jump: Some(2 * s), ..Faults::none() };
-    match random.random_range(0..10) {
-        0..5 => all,
-        5 => Faults { depose: Some(1200 * ms), outage: 500 * ms, split: 2 * s, ..clocks },
-        6 => Faults { region: Some(2 * s), split: 2 * s, reset: Some(s), ..clocks },
-        7 => Faults { netsplit: Some(500 * ms), split: 700 * ms, ..Faults::none() },
-        8 => Faults {
-            crash: Some(300 * ms),
-            outage: 200 * ms,
-            down_max: 1,
-            checkpoint: Some(500 * ms),
-            ..clocks
-        },
-        _ => Faults { clock_jump: Some(300 * ms), ..clocks },
+        Err(violated) => Err(Failure { seed, drawn, violated, events, at }),
     }
 }

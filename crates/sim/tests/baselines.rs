@@ -1,16 +1,16 @@
 //! The protocols that PrimCast is compared with, and PrimCast itself, under the same random work:
-//! the properties of atomic multicast must hold for all. Nothing fails: that is all that the baselines
-//! are made for.
+//! the properties of atomic multicast must hold for all. Nothing fails: that is all that the
+//! baselines are made for.
 
 mod contenders;
 
 use contenders::*;
 use meridian_core::{ClientId, GroupId, MessageId};
 use meridian_multicast::{Groups, Protocol, Start};
-use meridian_sim::checkers::{check_agreement, check_safety, check_validity};
-use meridian_sim::plain::Plain;
-use meridian_sim::replica::groups_of;
-use meridian_sim::search::{Cluster, Links, Manner};
+use meridian_sim::of::multicast::checkers::{check_agreement, check_safety, check_validity};
+use meridian_sim::of::multicast::plain::Plain;
+use meridian_sim::of::multicast::replica::groups_of;
+use meridian_sim::of::multicast::short::{Cluster, Links, Profile};
 use meridian_sim::{Random, World, each_seed};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -21,9 +21,10 @@ use std::time::Duration;
 /// In which so many messages are sent that many are under way at any moment.
 const SPAN: Duration = Duration::from_millis(100);
 /// Longer than anything takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Messages of a few clients, from random processes to random groups below `reach`, all in a short time.
+/// Messages of a few clients, from random processes to random groups below `reach`, all in a short
+/// time.
 fn plan<P: Protocol>(
     world: &mut World<P, Plain<P>>,
     groups: &Groups,
@@ -58,7 +59,7 @@ fn run<P: Protocol + 'static>(
     let owner = Plain::new(&groups, contender.subjects);
     let mut world = World::new(seed, setup(contender, &groups, None), owner);
     plan(&mut world, &groups, reach, &mut random);
-    if !world.run_until(|world| world.owner.is_done(), PATIENCE) {
+    if !world.run_until(|world| world.owner.is_done(), TIMEOUT) {
         world.fail(&format!("missing {:?}", world.owner.missing()));
     }
     // What is still under way arrives, and leaves nothing behind.
@@ -90,9 +91,9 @@ fn short_runs<P: Protocol + Clone>(contender: &Contender<P>) {
     for sizes in [&[3, 3, 3][..], &[5, 1, 3, 1]] {
         let cluster = Cluster::new(sizes, 2, |me, groups| (contender.make)(me, groups.clone()));
         for seed in 0..2000 {
-            let manner =
-                Manner { messages: 8, dest_max: 3, links: Links::Fifo, keys: 0, chain: false };
-            let history = cluster.run(seed, manner);
+            let profile =
+                Profile { messages: 8, dest_max: 3, links: Links::Fifo, keys: 0, chain: false };
+            let history = cluster.run(seed, profile);
             let judged = check_safety(&history).and_then(|()| check_agreement(&history));
             let arrived = judged.and_then(|()| {
                 check_validity(&history, &(1..=8).map(ClientId).collect::<BTreeSet<_>>())
@@ -129,8 +130,8 @@ fn primcast_multicasts() {
     many_runs(&primcast());
 }
 
-/// Genuineness in the strict sense: who is concerned by no message exchanges none. (In PrimCast those do
-/// whose group keeps its primary.)
+/// Genuineness in the strict sense: who is concerned by no message exchanges none. (In PrimCast
+/// those do whose group keeps its primary.)
 #[test]
 fn bystanders_are_silent() {
     for seed in 0..10 {

@@ -1,20 +1,21 @@
-//! A process crashes at every point of a small run: before its first effect, after its first, after its
-//! second, and so on. Whatever it was about, the others go on without it, and it comes back.
+//! A process crashes at every point of a small run: before its first effect, after its first, after
+//! its second, and so on. Whatever it was about, the others go on without it, and it comes back.
 
 mod cluster;
 
 use cluster::{Cluster, is_quiet, process, setup_of};
 use meridian_core::ProcessId;
-use meridian_multicast::{ClockSource, Mutation, Options, Order, Speakers};
-use meridian_sim::replica::groups_of;
-use meridian_sim::workload::{Manner, Senders, Workload};
-use meridian_sim::{Unflushed, World, trial};
+use meridian_multicast::{ClockSource, Dissemination, Mutation, Options, Order};
+use meridian_sim::of::multicast::replica::groups_of;
+use meridian_sim::of::multicast::trial;
+use meridian_sim::of::multicast::workload::{Profile, Senders, Workload};
+use meridian_sim::{Unflushed, World};
 use std::time::Duration;
 
 /// When the run is over: elections, some messages, some repeats.
 const END: Duration = Duration::from_secs(3);
 /// How long the others may take to go on, and how long all may take at the end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What becomes of the process.
 #[derive(Clone, Copy, Debug)]
@@ -29,25 +30,24 @@ const FATES: [Fate; 3] =
     [Fate::Restarts, Fate::LateWith(Unflushed::Lost), Fate::LateWith(Unflushed::Kept)];
 
 fn world(options: Options) -> Cluster {
-    let manner = Manner {
+    let profile = Profile {
         clients: 2,
         messages: 8,
         think: Duration::from_millis(250),
-        patience: Duration::from_millis(400),
+        timeout: Duration::from_millis(400),
         mortal: 0,
         senders: Senders::Mixed,
         keys: 3,
         all: 3,
         bounds: 4,
-        ..Manner::default()
+        ..Profile::default()
     };
     let sizes = &[3, 3];
-    let mut workload = Workload::new(1, groups_of(sizes), manner);
+    let mut workload = Workload::new(1, groups_of(sizes), profile);
     workload.order = options.order;
     let setup = setup_of(sizes, options, Mutation::Correct, None);
     let mut world = World::new(1, setup, workload);
     world.say_nothing();
-    world.owner.begin().into_iter().for_each(|ask| world.ask(ask));
     world
 }
 
@@ -65,12 +65,12 @@ fn crash(options: Options, victim: ProcessId, effects: u32, fate: Fate) -> Resul
         return Ok(false);
     }
     if let Fate::LateWith(_) = fate
-        && !world.run_until(|world| world.owner.is_done(), PATIENCE)
+        && !world.run_until(|world| world.owner.is_done(), TIMEOUT)
     {
         return Err(format!("the others wait for {:?}", world.owner.unanswered()));
     }
     world.restart(victim);
-    if !world.run_until(is_quiet, PATIENCE) {
+    if !world.run_until(is_quiet, TIMEOUT) {
         return Err(format!("all wait: {}", trial::describe(&world)));
     }
     trial::judge(&world).map(|()| true)
@@ -94,7 +94,8 @@ fn sweep(options: Options, victim: ProcessId) -> u32 {
 
 /// The first of a group is its primary, if nothing happens.
 fn sweep_primary(order: Order, clock: ClockSource) {
-    let points = sweep(Options { order, clock, speakers: Speakers::All }, process(0, 0));
+    let points =
+        sweep(Options { order, clock, dissemination: Dissemination::AllToAll }, process(0, 0));
     assert!(points > 100, "only {points} points");
 }
 
@@ -120,8 +121,8 @@ fn primary_in_linearizable_order_with_hybrid_clocks() {
 
 /// Where primaries speak for their groups.
 fn sweep_near(order: Order, victim: ProcessId) {
-    let speakers = Speakers::Primary;
-    let points = sweep(Options { order, speakers, ..Options::default() }, victim);
+    let dissemination = Dissemination::ViaLeader;
+    let points = sweep(Options { order, dissemination, ..Options::default() }, victim);
     assert!(points > 100, "only {points} points");
 }
 

@@ -1,25 +1,23 @@
 //! One region is cut off: what needs it waits or is refused, and all else goes on as before (thesis, section
-//! 4.4.3; design, section 4.5).
+//! 4.4.3; decision 11).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 mod cluster;
-mod regions;
 
 use bytes::Bytes;
 use cluster::{Cluster, installs, is_quiet, judge, process, setup_of};
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, ProcessId, Stamp, Time};
 use meridian_fs::operation::{NewNode, RenameMode};
-use meridian_fs::{
-    Answer, Done, FsError, Ino, Kind, Operation, Place, Query, Timestamp, Update, Vector,
-};
+use meridian_fs::{Answer, Done, FsError, Ino, Kind, Place, Query, Timestamp, Update, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
-use meridian_host::{Command, ConnectionId, Node, Output};
-use meridian_multicast::{Limits, Mutation, Options, Order, Role, Speakers, Start, Touches};
-use meridian_sim::replica::groups_of;
-use meridian_sim::trial::{forgotten, with_limits};
-use meridian_sim::workload::{Manner, Workload};
-use meridian_sim::{Ask, Owner, World, each_seed};
-use regions::{setup, topology};
+use meridian_host::update::Payload;
+use meridian_host::{Command, ConnectionId, Node, Output, sessions};
+use meridian_multicast::{Dissemination, Limits, Mutation, Options, Order, Role, Touches};
+use meridian_sim::of::files::regions::{setup, topology};
+use meridian_sim::of::multicast::replica::groups_of;
+use meridian_sim::of::multicast::trial::{forgotten, with_limits};
+use meridian_sim::of::multicast::workload::{Profile, Workload};
+use meridian_sim::{Owner, Stimulus, World, each_seed};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -35,7 +33,7 @@ const SOON: Duration = Duration::from_millis(200);
 struct Notes(BTreeMap<u64, (Time, ReplyBody)>);
 
 impl Owner<Node> for Notes {
-    fn output(&mut self, _at: NodeId, output: Output, now: Time) -> Vec<Ask<Node>> {
+    fn output(&mut self, _at: NodeId, output: Output, now: Time) -> Vec<Stimulus<Node>> {
         let Output::Reply { reply: Reply { id, body }, .. } = output else { return Vec::new() };
         self.0.entry(id).or_insert((now, body));
         Vec::new()
@@ -67,19 +65,16 @@ impl Story {
         self.requests += 1;
         let request = Request { id: self.requests, body };
         let command = Command::Request { connection: ConnectionId(1), request };
-        self.world.ask(Ask::Command { to, command, after: MS });
+        self.world.inject(Stimulus::Command { to, command, after: MS });
         self.requests
     }
 
     /// Multicasts `update`, and asks the first node of each group for what comes of it.
     fn send(&mut self, update: Update) -> u64 {
-        let id = MessageId { client: ClientId(7), sequence: self.requests + 1 };
         let dest: Vec<_> = update.partitions().into_iter().collect();
-        let touches = Touches::keys(update.keys(id));
-        let (vector, time) = (self.vector.clone(), Timestamp::default());
-        let operation = Operation { vector, time, update };
-        let payload = postcard::to_stdvec(&operation).unwrap();
-        let start = Start { touches, ..Start::new(id, dest.clone(), payload) };
+        let (client, sequence) = (sessions::name(7 << 32, &dest), self.requests + 1);
+        let payload = Payload::new(self.vector.clone(), Timestamp::default(), update);
+        let start = payload.into_start(MessageId { client, sequence }, sequence, &dest);
         let body = |group| RequestBody::Update { group, start: start.clone() };
         let number = self.requests + 1;
         for group in dest {
@@ -219,7 +214,8 @@ fn an_undecided_rename_holds_up_only_what_it_touches() {
         }
         let beside = story.send(create(away, "g", Kind::File));
         assert_eq!(story.done(beside, SOON), None, "it may come after the rename");
-        let looks = (0..NODES).map(|n| story.look(node(US, n), away, "g")).collect::<Vec<_>>();
+        assert_eq!(story.sees(node(US, 1), away, "g", SOON), Some(false), "not yet");
+        let looks = (0..NODES).map(|n| story.look(node(US, n), away, "f")).collect::<Vec<_>>();
         assert_eq!(story.wait(looks[1], SOON), None, "nobody knows yet");
         // Later, all that goes to the region is refused, so that it holds up nothing.
         story.world.run_for(5000 * MS);
@@ -239,6 +235,59 @@ fn an_undecided_rename_holds_up_only_what_it_touches() {
         assert_eq!(story.sees(node(AP, 0), top(AP), "f", SOON), Some(true));
         assert!(story.world.run_until(us_is_equal, 5000 * MS));
     });
+}
+
+/// What is moved away is a name of the region's top directory, which all paths lead through: other names
+/// are found, and may be entered, whatever becomes of it.
+#[test]
+fn an_undecided_rename_at_the_top_hides_no_other_name() {
+    for lacks_its_vote in [false, true] {
+        each_seed(0..10, |seed| {
+            let mut story = Story::new(seed);
+            let here = story.make(top(US), "here", Kind::Directory);
+            let file = story.make(top(US), "f", Kind::File);
+            if !lacks_its_vote {
+                story.cut_ap_off();
+            }
+            let rename = story.send(take_away(top(US), file));
+            if lacks_its_vote {
+                story.wait_for_the_vote();
+                story.cut_ap_off();
+            }
+            assert_eq!(story.done(rename, SOON), None);
+            story.make(here, "later", Kind::File); // Whoever sees this must see the rename, if it is.
+            for n in 0..if lacks_its_vote { 1 } else { NODES } {
+                assert_eq!(story.sees(node(US, n), top(US), "here", SOON), Some(true));
+                assert_eq!(story.sees(node(US, n), top(US), "nothing", SOON), Some(false));
+                assert_eq!(story.sees(node(US, n), top(US), "f", SOON), None, "nobody knows");
+                let query = Query::Attributes { inode: top(US) };
+                let body = RequestBody::Read { vector: story.vector.clone(), query };
+                let asked = story.ask(node(US, n), body);
+                match story.wait(asked, 800 * MS) {
+                    Some(ReplyBody::Answer { result: Ok(Answer::Attributes(top)), .. }) => {
+                        assert_eq!(top.kind, Kind::Directory);
+                    }
+                    other => panic!("node {n}: {other:?}"),
+                }
+            }
+            story.world.heal();
+            assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+            assert_eq!(story.sees(node(US, 1), top(US), "f", SOON), Some(false));
+            assert!(story.world.run_until(us_is_equal, 5000 * MS));
+        });
+    }
+}
+
+/// A client gives up long before: what it asked leaves the node though its connection stays.
+#[test]
+fn a_read_that_cannot_be_answered_is_refused_in_the_end() {
+    let mut story = Story::new(0);
+    let (away, here, _) = story.rename_across_a_cut(false);
+    story.make(here, "later", Kind::File);
+    let look = story.look(node(US, 0), away, "f");
+    assert_eq!(story.wait(look, 5000 * MS), None);
+    let told = story.wait(look, 10_000 * MS);
+    assert_eq!(told, Some(ReplyBody::Refused(Refusal::Overloaded)));
 }
 
 /// A message is final, and one of its partitions is cut off before it votes: that holds up what it touches, at
@@ -377,7 +426,7 @@ fn multicast(world: &mut Cluster, n: u64, key: u64, dest: &[u16]) {
     for group in dest.iter().filter(|group| **group < 2) {
         let to = primary(world, *group);
         let command = meridian_multicast::Command::Start(start.clone());
-        world.ask(Ask::Command { to, command, after: MS });
+        world.inject(Stimulus::Command { to, command, after: MS });
     }
 }
 
@@ -385,8 +434,8 @@ fn multicast(world: &mut Cluster, n: u64, key: u64, dest: &[u16]) {
 fn two_go_on(options: Options) -> Cluster {
     let limits = Limits { entries: 20, exceptions: 8, ..Limits::default() };
     let sizes = [3, 3, 3];
-    let manner = Manner { clients: 0, keys: 1, ..Manner::default() };
-    let mut workload = Workload::new(0, groups_of(&sizes), manner);
+    let profile = Profile { clients: 0, keys: 1, ..Profile::default() };
+    let mut workload = Workload::new(0, groups_of(&sizes), profile);
     workload.order = options.order;
     let setup = with_limits(setup_of(&sizes, options, Mutation::Correct, None), limits);
     let mut world = World::new(0, setup, workload);
@@ -406,8 +455,8 @@ fn two_go_on(options: Options) -> Cluster {
 fn the_logs_of_the_others_stay_short_while_a_group_is_cut_off() {
     let orders = [Order::Sequential, Order::Linearizable];
     let all = orders.into_iter().flat_map(|order| {
-        let with = move |speakers| Options { order, speakers, ..Options::default() };
-        [Speakers::All, Speakers::Primary].map(with)
+        let with = move |dissemination| Options { order, dissemination, ..Options::default() };
+        [Dissemination::AllToAll, Dissemination::ViaLeader].map(with)
     });
     for options in all {
         let mut world = two_go_on(options);
@@ -446,7 +495,7 @@ fn the_logs_of_the_others_stay_short_while_a_group_is_cut_off() {
         assert!(most.0 < 150 && (3..100).contains(&most.1), "{most:?}, {options:?}");
         assert!(bytes < 200 * 200, "{bytes} bytes");
         // Where primaries speak what was dropped was still on its way to it.
-        let lacked = installs(&world) > 0 || options.speakers == Speakers::Primary;
+        let lacked = installs(&world) > 0 || options.dissemination == Dissemination::ViaLeader;
         assert!(lacked, "who restarted lacked what was dropped");
         world.run_for(3000 * MS);
         let waits =

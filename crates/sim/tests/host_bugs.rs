@@ -1,14 +1,13 @@
 //! Bugs planted in what surrounds the protocols at a node: the checks of files object to each.
 
-mod regions;
-
+use meridian_core::compose::Same;
 use meridian_core::{Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, Time};
 use meridian_fs::Vector;
 use meridian_host::api::RequestBody;
-use meridian_host::{Command, Message, Node, Output, Record};
-use meridian_sim::files::FilesWorkload;
-use meridian_sim::{Ask, Faults, Owner, World};
-use regions::{faults, setup, topology};
+use meridian_host::{Command, Message, Node, Output, Record, Timer};
+use meridian_sim::of::files::FilesWorkload;
+use meridian_sim::of::files::regions::{faults, setup, topology};
+use meridian_sim::{Faults, Owner, Stimulus, World};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -17,7 +16,8 @@ enum Bug {
     None,
     /// Reads are answered without waiting for what their clients have seen.
     StaleReads,
-    /// What each node says first of its vote for a message is lost, and who lacks one gets no answer.
+    /// What each node says first of its vote for a message is lost, and who lacks one gets no
+    /// answer.
     LosesVotes,
     /// Votes are not written down: once all are past the message, who has lost one asks in vain.
     ForgetsVotes,
@@ -34,35 +34,30 @@ struct Bugged {
 
 impl Bugged {
     /// The event as the bug lets it through.
-    fn bend(&mut self, event: Event<Bugged>) -> Option<Event<Node>> {
-        Some(match event {
-            Event::Started => Event::Started,
+    fn bend(&mut self, mut event: Event<Bugged>) -> Option<Event<Node>> {
+        match &mut event {
             Event::Message { from, message } => {
-                let lost = match (self.bug, &message) {
+                let lost = match (self.bug, message) {
                     (Bug::LosesVotes, Message::VoteWanted { .. }) => true,
                     (Bug::LosesVotes, Message::Vote { from: group, id, .. }) => {
-                        self.voted.insert((from, *group, *id))
+                        self.voted.insert((*from, *group, *id))
                     }
                     _ => false,
                 };
                 if lost {
                     return None;
                 }
-                Event::Message { from, message }
             }
-            Event::Command(mut command) => {
-                if let Command::Request { request, .. } = &mut command
-                    && let RequestBody::Read { vector, .. } = &mut request.body
+            Event::Command(Command::Request { request, .. }) => {
+                if let RequestBody::Read { vector, .. } = &mut request.body
                     && self.bug == Bug::StaleReads
                 {
                     *vector = Vector::default();
                 }
-                Event::Command(command)
             }
-            Event::Timer(token) => Event::Timer(token),
-            Event::Restarted(peer) => Event::Restarted(peer),
-            Event::Idle => Event::Idle,
-        })
+            _ => {}
+        }
+        event.inward(Some)
     }
 }
 
@@ -72,6 +67,7 @@ impl Process for Bugged {
     type Record = Record;
     type Command = Command;
     type Output = Output;
+    type Timer = Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         let Some(event) = self.bend(event) else { return };
@@ -81,16 +77,11 @@ impl Process for Bugged {
         if self.bug == Bug::AnswersEarly {
             effects.sort_by_key(|effect| !matches!(effect, Effect::Output(_)));
         }
-        for effect in effects {
-            match effect {
-                Effect::Send { to, message } => out.send(to, message),
-                Effect::Persist(record) => out.persist(record),
-                Effect::Note(Record::Vote { .. }) if self.bug == Bug::ForgetsVotes => {}
-                Effect::Note(record) => out.note(record),
-                Effect::Output(output) => out.output(output),
-                Effect::Timer { at, token } => out.timer(at, token),
-            }
+        if self.bug == Bug::ForgetsVotes {
+            effects.retain(|effect| !matches!(effect, Effect::Note(Record::Vote { .. })));
         }
+        inner.extend(effects);
+        out.absorb(&mut inner, &mut Same);
     }
 
     fn replay(&mut self, record: Record) {
@@ -105,21 +96,25 @@ impl Process for Bugged {
 /// The clients and watchers, who know nothing of the bug.
 struct Watched(FilesWorkload);
 
-fn asks(asks: Vec<Ask<Node>>) -> Vec<Ask<Bugged>> {
-    let ask = |ask| match ask {
-        Ask::Command { to, command, after } => Ask::Command { to, command, after },
-        Ask::Wake { token, after } => Ask::Wake { token, after },
+fn stimuli(stimuli: Vec<Stimulus<Node>>) -> Vec<Stimulus<Bugged>> {
+    let map = |stimulus| match stimulus {
+        Stimulus::Command { to, command, after } => Stimulus::Command { to, command, after },
+        Stimulus::Wake { token, after } => Stimulus::Wake { token, after },
     };
-    asks.into_iter().map(ask).collect()
+    stimuli.into_iter().map(map).collect()
 }
 
 impl Owner<Bugged> for Watched {
-    fn output(&mut self, at: NodeId, output: Output, now: Time) -> Vec<Ask<Bugged>> {
-        asks(self.0.output(at, output, now))
+    fn begin(&mut self) -> Vec<Stimulus<Bugged>> {
+        stimuli(self.0.begin())
     }
 
-    fn wake(&mut self, token: u64, now: Time) -> Vec<Ask<Bugged>> {
-        asks(self.0.wake(token, now))
+    fn output(&mut self, at: NodeId, output: Output, now: Time) -> Vec<Stimulus<Bugged>> {
+        stimuli(self.0.output(at, output, now))
+    }
+
+    fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Bugged>> {
+        stimuli(self.0.wake(token, now))
     }
 
     fn check(&mut self, at: NodeId, process: &Bugged, durable: bool) -> Result<(), String> {
@@ -136,7 +131,7 @@ fn is_quiet(world: &World<Bugged, Watched>) -> bool {
     world.owner.0.is_done() && world.processes().all(applied)
 }
 
-/// Faults, then peace: whether all was as told, and all came to an end.
+/// Faults, then healing: whether all was as told, and all came to an end.
 fn runs_well(bug: Bug, seed: u64, nodes: usize, faults: Faults) -> bool {
     let run = || {
         let topology = topology(nodes);
@@ -150,7 +145,6 @@ fn runs_well(bug: Bug, seed: u64, nodes: usize, faults: Faults) -> bool {
         let workload = FilesWorkload::new(seed, topology, 6, 60);
         let mut world = World::new(seed, setup, Watched(workload));
         world.say_nothing();
-        asks(world.owner.0.begin()).into_iter().for_each(|ask| world.ask(ask));
         world.run_for(Duration::from_secs(10));
         world.heal();
         world.run_until(is_quiet, Duration::from_secs(60))

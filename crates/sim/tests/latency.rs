@@ -8,10 +8,11 @@ mod contenders;
 use contenders::*;
 use meridian_core::{ClientId, GroupId, MessageId, ProcessId};
 use meridian_multicast::{Groups, Protocol, Start};
-use meridian_sim::checkers::{check_agreement, check_safety};
-use meridian_sim::plain::Plain;
-use meridian_sim::replica::groups_of;
-use meridian_sim::{Entry, Random, Setup, World};
+use meridian_sim::of::multicast::checkers::{check_agreement, check_safety};
+use meridian_sim::of::multicast::history::Entry;
+use meridian_sim::of::multicast::plain::Plain;
+use meridian_sim::of::multicast::replica::groups_of;
+use meridian_sim::{Random, Setup, World};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ const MOMENT: Duration = Duration::from_micros(1);
 /// whole microseconds, one for each message that arrives at once. So near is as good as reached.
 const NEARLY: Duration = Duration::from_micros(16);
 /// Longer than any of the protocols takes, by far.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Latencies: at the leaders of groups, their first members, and at the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl<P: Protocol + 'static> Field<P> {
             let start = Start { low, ..Start::new(id, dest, vec![]) };
             self.world.multicast(*by, start, *after);
         }
-        if !self.world.run_until(|world| world.owner.is_done(), PATIENCE) {
+        if !self.world.run_until(|world| world.owner.is_done(), TIMEOUT) {
             self.world.fail(&format!("{messages:?}: missing {:?}", self.world.owner.missing()));
         }
         // What was still to be said of these has been said when the next are sent.
@@ -246,7 +247,7 @@ fn primcast_takes_three_steps_everywhere() {
     }
 }
 
-/// Design, section 4.4: without concurrent messages what the linearizable order asks for comes with the third step.
+/// Decision 8: without concurrent messages what the linearizable order asks for comes with the third step.
 #[test]
 fn linearizable_order_takes_three_steps_everywhere() {
     for sizes in [[3, 3, 3], [1, 3, 5], [5, 5, 5]] {

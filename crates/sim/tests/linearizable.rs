@@ -1,15 +1,16 @@
 //! The linearizable order: what breaks it, and that nothing breaks it where it is promised. A scenario
 //! written out, and many random runs.
 
+use meridian_baselines::skeen::{Skeen, Variant};
 use meridian_core::{ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
-use meridian_multicast::process::Groups;
-use meridian_multicast::skeen::{Skeen, Variant};
+use meridian_multicast::Groups;
 use meridian_multicast::{
-    Mutation, Options, Order, PrimCast, Protocol, Speakers, Start, Timestamp, Touches,
+    Dissemination, Mutation, Options, Order, PrimCast, Protocol, Start, Timestamp, Touches,
 };
-use meridian_sim::checkers::{End, check_agreement, check_prefix, check_real_time};
-use meridian_sim::search::{Cluster, Links, Manner, judge, judge_real_time};
-use meridian_sim::{Entry, History, each_seed};
+use meridian_sim::each_seed;
+use meridian_sim::of::multicast::checkers::{End, check_agreement, check_prefix, check_real_time};
+use meridian_sim::of::multicast::history::{Entry, History};
+use meridian_sim::of::multicast::short::{Cluster, Links, Profile, judge, judge_real_time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
@@ -152,7 +153,7 @@ impl<P: Protocol + Clone> Script<P> {
     }
 }
 
-/// The groups f, g, h of the design; 3 only sends.
+/// The groups f, g, h of decision 8; 3 only sends.
 const F: u16 = 0;
 const G: u16 = 1;
 const H: u16 = 2;
@@ -182,7 +183,7 @@ fn chain_over_three_groups<P: Protocol + Clone>(script: &mut Script<P>) -> bool 
     ended
 }
 
-/// Design, section 4.4: each pair of messages with a common destination is in order, the chain is not.
+/// Decision 8: each pair of messages with a common destination is in order, the chain is not.
 #[test]
 fn acks_do_not_order_a_chain_over_three_groups() {
     for variant in [Variant::Plain, Variant::Ack] {
@@ -318,10 +319,12 @@ fn what_passes_others_waits_for_chains_that_lead_back_to_them() {
 /// for it, though they wait for nobody that they have passed.
 #[test]
 fn what_passes_others_does_not_wait_for_them() {
-    for (sizes, speakers) in
-        [([1; 4], Speakers::All), ([3; 4], Speakers::All), ([3; 4], Speakers::Primary)]
-    {
-        let options = Options { order: Order::Linearizable, speakers, ..Options::default() };
+    for (sizes, dissemination) in [
+        ([1; 4], Dissemination::AllToAll),
+        ([3; 4], Dissemination::AllToAll),
+        ([3; 4], Dissemination::ViaLeader),
+    ] {
+        let options = Options { order: Order::Linearizable, dissemination, ..Options::default() };
         let mut script = Script::new(&primcast_with(&sizes, options));
         let (client, all) = (first(4), script.processes.keys().copied());
         let (of_l, others): (Vec<_>, Vec<_>) = all.partition(|process| process.group.0 == 3);
@@ -351,10 +354,14 @@ struct Broken {
     first: Option<String>,
 }
 
-fn search<P: Protocol + Clone>(cluster: &Cluster<P>, manner: Manner, seeds: Range<u64>) -> Broken {
+fn search<P: Protocol + Clone>(
+    cluster: &Cluster<P>,
+    profile: Profile,
+    seeds: Range<u64>,
+) -> Broken {
     let mut broken = Broken::default();
     each_seed(seeds, |seed| {
-        let history = cluster.run(seed, manner);
+        let history = cluster.run(seed, profile);
         assert_eq!(judge(&history), Ok(()), "seed {seed}");
         if let Err(why) = judge_real_time(&history) {
             broken.global += 1;
@@ -366,10 +373,10 @@ fn search<P: Protocol + Clone>(cluster: &Cluster<P>, manner: Manner, seeds: Rang
     broken
 }
 
-const FEW: Manner =
-    Manner { messages: 7, dest_max: 2, links: Links::FifoOrNot, keys: 0, chain: false };
-const FIFO: Manner = Manner { links: Links::Fifo, ..FEW };
-const CHAIN: Manner = Manner { chain: true, ..FIFO };
+const FEW: Profile =
+    Profile { messages: 7, dest_max: 2, links: Links::FifoOrNot, keys: 0, chain: false };
+const FIFO: Profile = Profile { links: Links::Fifo, ..FEW };
+const CHAIN: Profile = Profile { chain: true, ..FIFO };
 
 #[test]
 fn random_runs_break_skeen() {
@@ -383,8 +390,8 @@ fn random_runs_break_acks() {
     assert!(broken.global > 0 && broken.linear > 0);
 }
 
-fn nothing_breaks<P: Protocol + Clone>(cluster: &Cluster<P>, manner: Manner, seeds: Range<u64>) {
-    let broken = search(cluster, manner, seeds);
+fn nothing_breaks<P: Protocol + Clone>(cluster: &Cluster<P>, profile: Profile, seeds: Range<u64>) {
+    let broken = search(cluster, profile, seeds);
     assert_eq!(broken.first, None);
 }
 
@@ -395,7 +402,7 @@ fn no_random_run_breaks_readiness_with_three_groups() {
 
 #[test]
 fn no_random_run_breaks_readiness_with_four_groups() {
-    nothing_breaks(&skeen(4, Variant::Ready), Manner { dest_max: 3, ..FEW }, 100_000..140_000);
+    nothing_breaks(&skeen(4, Variant::Ready), Profile { dest_max: 3, ..FEW }, 100_000..140_000);
 }
 
 #[test]
@@ -416,7 +423,7 @@ fn no_random_run_breaks_linearizable_order_of_single_processes() {
     let cluster = primcast(&[1; 3], Order::Linearizable);
     nothing_breaks(&cluster, FIFO, 300_000..306_000);
     let cluster = primcast(&[1; 5], Order::Linearizable);
-    nothing_breaks(&cluster, Manner { dest_max: 3, ..FIFO }, 310_000..316_000);
+    nothing_breaks(&cluster, Profile { dest_max: 3, ..FIFO }, 310_000..316_000);
 }
 
 #[test]
@@ -430,7 +437,7 @@ fn no_random_run_breaks_linearizable_order_of_groups() {
 #[test]
 fn no_random_run_breaks_linearizable_order_of_groups_whose_primaries_speak() {
     let order = Order::Linearizable;
-    let options = Options { order, speakers: Speakers::Primary, ..Options::default() };
+    let options = Options { order, dissemination: Dissemination::ViaLeader, ..Options::default() };
     nothing_breaks(&primcast_with(&[3; 3], options), FIFO, 340_000..341_500);
     nothing_breaks(&primcast_with(&[3, 1, 2, 3, 1], options), FIFO, 350_000..351_500);
 }
@@ -453,8 +460,8 @@ fn random_chains_break_an_order_that_lets_pass_what_leads_back() {
 
 #[test]
 fn no_random_chain_breaks_linearizable_order() {
-    for speakers in [Speakers::All, Speakers::Primary] {
-        let options = Options { order: Order::Linearizable, speakers, ..Options::default() };
+    for dissemination in [Dissemination::AllToAll, Dissemination::ViaLeader] {
+        let options = Options { order: Order::Linearizable, dissemination, ..Options::default() };
         nothing_breaks(&primcast_with(&[1; 4], options), CHAIN, 370_000..374_000);
         nothing_breaks(&primcast_with(&[3, 1, 2, 3], options), CHAIN, 374_000..375_000);
     }
@@ -464,7 +471,8 @@ fn no_random_chain_breaks_linearizable_order() {
 #[test]
 fn no_random_run_breaks_linearizable_order_of_keys() {
     let cluster = primcast(&[1; 4], Order::Linearizable);
-    nothing_breaks(&cluster, Manner { keys: 4, ..FIFO }, 340_000..346_000);
-    let broken = search(&primcast(&[1; 4], Order::Sequential), Manner { keys: 4, ..FIFO }, 0..2000);
+    nothing_breaks(&cluster, Profile { keys: 4, ..FIFO }, 340_000..346_000);
+    let broken =
+        search(&primcast(&[1; 4], Order::Sequential), Profile { keys: 4, ..FIFO }, 0..2000);
     assert!(broken.global > 0);
 }

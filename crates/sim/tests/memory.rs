@@ -1,18 +1,20 @@
 //! Processes that keep nothing on disk crash, and come back knowing nothing.
 
 use meridian_multicast::Mutation;
-use meridian_sim::changes::memory;
-use meridian_sim::{each_seed, how_to_repeat};
+use meridian_sim::of::first_failure;
+use meridian_sim::of::multicast::changes::Memory;
+use meridian_sim::{each_seed, run};
 
 fn all_hold(seeds: std::ops::Range<u64>, sizes: &[u16]) {
     let (mut crashes, mut installs, mut runs) = (0, 0, 0);
-    each_seed(seeds, |seed| match memory(seed, sizes, Mutation::Correct) {
-        Ok(counts) => {
+    let memory = Memory { sizes: sizes.to_vec(), mutation: Mutation::Correct };
+    each_seed(seeds, |seed| match run(seed, &memory) {
+        Ok(report) => {
             runs += 1;
-            crashes += counts.crashes;
-            installs += counts.installs;
+            crashes += report.counts.of("crashes");
+            installs += report.counts.of("snapshots");
         }
-        Err(what) => panic!("{what}\nseed {seed}, repeat with: {}", how_to_repeat(seed)),
+        Err(failure) => panic!("{failure}"),
     });
     println!("{runs} runs: {crashes} crashes, {installs} snapshots");
     assert!(crashes >= 3 * runs && installs >= runs, "nothing crashes");
@@ -33,17 +35,9 @@ fn groups_of_different_sizes() {
     all_hold(200..230, &[3, 5]);
 }
 
-/// The first seed that shows a bug.
-fn caught(mutation: Mutation) -> Option<(u64, String)> {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let caught = (0..60).find_map(|seed| Some((seed, memory(seed, &[3, 3], mutation).err()?)));
-    std::panic::set_hook(hook);
-    caught
-}
-
 #[test]
 fn who_rejoins_at_once_is_caught() {
-    let (seed, what) = caught(Mutation::RejoinsAtOnce).expect("nobody noticed");
-    println!("seed {seed}: {}", what.lines().next().unwrap_or_default());
+    let memory = Memory { sizes: vec![3, 3], mutation: Mutation::RejoinsAtOnce };
+    let failure = first_failure(0..60, &memory).expect("nobody noticed");
+    println!("{failure}");
 }

@@ -5,9 +5,11 @@ mod cluster;
 use cluster::{Cluster, is_quiet, judge, process, setup};
 use meridian_core::{ClientId, MessageId};
 use meridian_multicast::{Command, Mutation, Role};
-use meridian_sim::replica::groups_of;
-use meridian_sim::workload::{Manner, Workload};
-use meridian_sim::{Ask, Trial, Unflushed, World, each_is_caught, planted, run};
+use meridian_sim::of::multicast::planted;
+use meridian_sim::of::multicast::replica::groups_of;
+use meridian_sim::of::multicast::trial::Trial;
+use meridian_sim::of::multicast::workload::{Profile, Workload};
+use meridian_sim::{Stimulus, Unflushed, World, each_is_caught, run};
 use std::time::Duration;
 
 /// How many seeds it may take.
@@ -68,8 +70,8 @@ fn a_promise_binds_over_a_restart() {
 /// A process promises to a new epoch, restarts, and hears of the old primary only. What it then
 /// acknowledges to that one is lost in the new epoch, unless the promise binds it still.
 fn a_promise_then_a_restart(mutation: Mutation, seed: u64) {
-    let manner = Manner { clients: 0, ..Manner::default() };
-    let workload = Workload::new(0, groups_of(&[3]), manner);
+    let profile = Profile { clients: 0, ..Profile::default() };
+    let workload = Workload::new(0, groups_of(&[3]), profile);
     let ms = Duration::from_millis(1);
     let mut setup = setup(&[3], mutation, None);
     // So slow that a message may be far before a record that should come first.
@@ -115,6 +117,6 @@ fn multicast(world: &mut Cluster, sequence: u64, to: &[meridian_core::ProcessId]
     let start = world.owner.multicast(id, &[0], now);
     for to in to {
         let command = Command::Start(start.clone());
-        world.ask(Ask::Command { to: *to, command, after: Duration::from_millis(10) });
+        world.inject(Stimulus::Command { to: *to, command, after: Duration::from_millis(10) });
     }
 }

@@ -1,14 +1,15 @@
-//! Nodes come and go while clients use files, under faults: as the configuration says that changes on the way.
+//! Nodes come and go while clients use files, under faults: as the configuration says that changes
+//! on the way.
 
-mod regions;
-
-use meridian_core::topology::DeliveryOrder;
-use meridian_core::{NodeId, Time, Topology};
-use meridian_host::cluster::{Cluster as Configuration, Reply, Request};
+use meridian_cluster::Topology;
+use meridian_cluster::configuration::{Configuration, Reply, Request};
+use meridian_cluster::topology::DeliveryOrder;
+use meridian_core::{NodeId, Time};
 use meridian_host::{Command, Node, Output};
-use meridian_sim::files::FilesWorkload;
-use meridian_sim::{Ask, Faults, Owner, World, each_seed};
-use regions::{faults, file, setup};
+use meridian_sim::of::files::FilesWorkload;
+use meridian_sim::of::files::regions::{faults, file, setup};
+use meridian_sim::of::files::trial::describe_nodes;
+use meridian_sim::{Faults, Owner, Stimulus, World, each_seed};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,9 +31,9 @@ struct Changing {
 }
 
 impl Changing {
-    /// The configuration changes, and all nodes are told, though not all of them hear it at once, or at all: those that
-    /// are down.
-    fn change(&mut self, request: Request) -> Vec<Ask<Node>> {
+    /// The configuration changes, and all nodes are told, though not all of them hear it at once,
+    /// or at all: those that are down.
+    fn change(&mut self, request: Request) -> Vec<Stimulus<Node>> {
         let reply = self.configuration.change(request);
         assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
         let file = self.configuration.file().expect("it was initialised");
@@ -42,18 +43,22 @@ impl Changing {
         self.tell()
     }
 
-    fn tell(&self) -> Vec<Ask<Node>> {
+    fn tell(&self) -> Vec<Stimulus<Node>> {
         let topology = self.topology.borrow().clone();
         let tell = |to: NodeId| {
             let command = Command::Configured(topology.clone());
-            Ask::Command { to, command, after: MS * (10 + 37 * u32::from(to.0)) }
+            Stimulus::Command { to, command, after: MS * (10 + 37 * u32::from(to.0)) }
         };
         topology.present().map(tell).collect()
     }
 }
 
 impl Owner<Node> for Changing {
-    fn output(&mut self, at: NodeId, output: Output, now: Time) -> Vec<Ask<Node>> {
+    fn begin(&mut self) -> Vec<Stimulus<Node>> {
+        self.files.begin()
+    }
+
+    fn output(&mut self, at: NodeId, output: Output, now: Time) -> Vec<Stimulus<Node>> {
         match output {
             Output::InForce { group, number } => {
                 let group = self.topology.borrow().group_name(group);
@@ -63,7 +68,7 @@ impl Owner<Node> for Changing {
         }
     }
 
-    fn wake(&mut self, token: u64, now: Time) -> Vec<Ask<Node>> {
+    fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Node>> {
         self.files.wake(token, now)
     }
 
@@ -82,7 +87,8 @@ fn cluster(seed: u64, faults: Option<Faults>) -> Cluster {
     let now = Rc::new(RefCell::new(topology.clone()));
     let of = now.clone();
     let mut setup = setup(&topology, move |me| Node::new(of.borrow().clone(), me));
-    // The delays are those of the topology at first: the node that comes is as near as the others of its region.
+    // The delays are those of the topology at first: the node that comes is as near as the others
+    // of its region.
     let mut delay = setup.delay;
     setup.delay = Box::new(move |from, to, random| {
         let place = |node| if node == COMES { NodeId(0) } else { node };
@@ -92,14 +98,12 @@ fn cluster(seed: u64, faults: Option<Faults>) -> Cluster {
     setup.later.push(COMES);
     setup.faults = faults.unwrap_or(setup.faults);
     let files = FilesWorkload::new(seed, topology, 6, 120);
-    let mut world = World::new(seed, setup, Changing { files, configuration, topology: now });
-    world.owner.files.begin().into_iter().for_each(|ask| world.ask(ask));
-    world
+    World::new(seed, setup, Changing { files, configuration, topology: now })
 }
 
 fn change(world: &mut Cluster, request: Request) {
-    let asks = world.owner.change(request);
-    asks.into_iter().for_each(|ask| world.ask(ask));
+    let stimuli = world.owner.change(request);
+    stimuli.into_iter().for_each(|stimulus| world.inject(stimulus));
 }
 
 /// Waits until no group is changing; those who were down are told again.
@@ -112,24 +116,14 @@ fn settle(world: &mut Cluster) {
         if world.now() > end {
             world.fail(&format!("a group never gets its next members: {}", describe(world)));
         }
-        let asks = world.owner.tell();
-        asks.into_iter().for_each(|ask| world.ask(ask));
+        let stimuli = world.owner.tell();
+        stimuli.into_iter().for_each(|stimulus| world.inject(stimulus));
     }
 }
 
 fn describe(world: &Cluster) -> String {
-    let mut text = format!("{:?}", world.owner.topology.borrow().groups);
-    for (node, process) in world.processes() {
-        for status in process.status(world.now()) {
-            let (group, role, epoch) = (status.group, status.role, status.epoch);
-            let (delivered, applied) = (status.delivered, status.applied);
-            let waits = process.replica(group).map(|replica| replica.partition().waiting());
-            text += &format!(
-                "\n{node:?} {group:?} {role} {epoch:?} {delivered:?} {applied:?} waits for {waits:?}"
-            );
-        }
-    }
-    text
+    let nodes = describe_nodes(world.processes(), world.now());
+    format!("{:?}{nodes}", world.owner.topology.borrow().groups)
 }
 
 fn up(topology: &Topology) -> std::collections::BTreeSet<String> {
@@ -169,8 +163,8 @@ fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>) {
     world.retire(gone);
     world.run_for(MS * 2000);
     world.heal();
-    let asks = world.owner.tell();
-    asks.into_iter().for_each(|ask| world.ask(ask));
+    let stimuli = world.owner.tell();
+    stimuli.into_iter().for_each(|stimulus| world.inject(stimulus));
     if !world.run_until(is_quiet, MS * 120_000) {
         let waiting = world.owner.files.waiting();
         world.fail(&format!("not quiet; clients wait for:\n{waiting}\n{}", describe(&world)));
@@ -184,8 +178,8 @@ fn a_node_comes_and_another_goes_while_files_are_used() {
     each_seed(0..4, |seed| one_comes_and_one_goes(seed, None));
 }
 
-/// Seed 1008 of its day: who came got messages that all before it had applied, and asked for votes that others had
-/// forgotten.
+/// Seed 1008 of its day: who came got messages that all before it had applied, and asked for votes
+/// that others had forgotten.
 #[test]
 fn a_node_comes_and_another_goes_under_faults() {
     each_seed(0..40, |seed| one_comes_and_one_goes(seed, Some(faults())));

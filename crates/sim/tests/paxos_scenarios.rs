@@ -2,13 +2,14 @@
 
 use meridian_core::{ClientId, NodeId, ProcessId};
 use meridian_paxos::{
-    Change, Command, Kind, Leases, Options, Recovery, Request, Stopped, change_payload,
+    ALPHA, Answer, Change, Command, Consistency, Kind, Leases, Mutation, Options, Recovery,
+    Request, Stopped, change_payload,
 };
-use meridian_sim::Ask;
-use meridian_sim::paxos::clients::process;
-use meridian_sim::paxos::service::{Action, Ask as Question};
-use meridian_sim::paxos::trial::{Drawn, Stage, configuration};
-use meridian_sim::paxos::{Cluster, Trial};
+use meridian_sim::of::paxos::clients::process;
+use meridian_sim::of::paxos::service::{Action, Call, register_of};
+use meridian_sim::of::paxos::trial::{Drawn, Stage, configuration};
+use meridian_sim::of::paxos::{Cluster, Trial};
+use meridian_sim::{Detail, Stimulus};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -36,8 +37,15 @@ struct Scene {
 impl Scene {
     /// So many replicas with a leader.
     fn new(replicas: u16, options: Options) -> Scene {
+        Scene::planted(replicas, options, Mutation::Correct)
+    }
+
+    /// The same, with a planted bug.
+    fn planted(replicas: u16, options: Options, mutation: Mutation) -> Scene {
         let drawn = Drawn::calm(replicas, options);
-        let mut scene = Scene { stage: Stage::new(0, &Trial::default(), &drawn), asked: 0 };
+        let trial = Trial { mutation, ..Trial::default() };
+        let stage = Stage::new(&trial, 0, &drawn, Detail::default());
+        let mut scene = Scene { stage, asked: 0 };
         scene.until("somebody leads", |world| leader(world).is_some());
         scene
     }
@@ -48,21 +56,21 @@ impl Scene {
 
     fn until(&mut self, what: &str, wanted: impl Fn(&Cluster) -> bool) {
         if !self.world().run_until(wanted, 20 * SECOND) {
-            panic!("{what}: {}", meridian_sim::paxos::trial::describe(self.world()));
+            panic!("{what}: {}", meridian_sim::of::paxos::trial::describe(self.world()));
         }
     }
 
     fn ask(&mut self, to: u16, kind: Kind, payload: bytes::Bytes) {
         let (client, sequence) = (ClientId(1 << 40), self.asked);
         let command = Command::Request(Request { client, sequence, kind, payload });
-        self.world().ask(Ask::Command { to: node(to), command, after: MS });
+        self.world().inject(Stimulus::Command { to: node(to), command, after: MS });
     }
 
     /// A request that is executed at `to`.
     fn request(&mut self, to: u16) {
         self.asked += 1;
         let operation = self.asked;
-        let ask = Question { operation, key: 0, action: Action::Add(1), padding: vec![0; 50] };
+        let ask = Call { operation, key: 0, action: Action::Add(1), padding: vec![0; 50] };
         self.ask(to, Kind::Execute, ask.bytes());
         self.until("a request is executed", |world| {
             at(world, to).is_some_and(|replica| replica.service().has_executed(operation))
@@ -74,14 +82,14 @@ impl Scene {
         self.asked += 1;
         self.ask(to, Kind::Reconfigure, change_payload(&change));
         let members = configuration(&members.iter().copied().map(NodeId).collect::<Vec<_>>());
-        *self.stage.known.borrow_mut() = members.clone();
+        *self.stage.operator.known.borrow_mut() = members.clone();
         self.until("the members change", |world| {
             at(world, to).is_some_and(|replica| replica.status().members == members)
         });
     }
 
     fn enter(&mut self, new: u16) {
-        self.stage.known.borrow_mut().members.remove(&NodeId(new));
+        self.stage.operator.known.borrow_mut().members.remove(&NodeId(new));
         self.world().enter(node(new));
     }
 
@@ -112,12 +120,12 @@ fn node(node: u16) -> ProcessId {
 fn at(
     world: &Cluster,
     of: u16,
-) -> Option<&meridian_paxos::Paxos<meridian_sim::paxos::service::Registers>> {
-    world.process(node(of)).map(|replica| &replica.paxos)
+) -> Option<&meridian_paxos::Paxos<meridian_sim::of::paxos::service::Registers>> {
+    world.process(node(of)).map(|replica| &replica.inner)
 }
 
 fn leader(world: &Cluster) -> Option<u16> {
-    let mut leaders = world.processes().filter(|(_, replica)| replica.paxos.is_leading());
+    let mut leaders = world.processes().filter(|(_, replica)| replica.inner.is_leading());
     leaders.next().map(|(peer, _)| peer.node.0)
 }
 
@@ -125,8 +133,8 @@ fn stopped(world: &Cluster, of: u16) -> Option<Stopped> {
     at(world, of)?.status().stopped
 }
 
-/// The limit of the log is below what lies between two snapshots: the service must be told that one is needed, and the
-/// log be cut at the last.
+/// The limit of the log is below what lies between two snapshots: the service must be told that one
+/// is needed, and the log be cut at the last.
 #[test]
 fn a_log_that_is_full_is_cut() {
     let base = options(Recovery::FullSs);
@@ -171,7 +179,8 @@ fn who_comes_later_and_crashes_before_it_has_anything_still_has_nothing() {
     scene.until_level(&[0, 10, 11]);
 }
 
-/// Once it has said that it takes part it is a member like others, and finds on its disk who the members were.
+/// Once it has said that it takes part it is a member like others, and finds on its disk who the
+/// members were.
 #[test]
 fn who_has_joined_and_crashes_finds_what_it_joined_with() {
     let mut scene = Scene::new(3, options(Recovery::FullSs));
@@ -239,7 +248,8 @@ fn who_was_away_while_all_others_were_replaced_asks_whoever_leads() {
     scene.until_level(&[1, 10, 11]);
 }
 
-/// The snapshot that it gets at first is of a time before it was a member: that does not mean that it was removed.
+/// The snapshot that it gets at first is of a time before it was a member: that does not mean that
+/// it was removed.
 #[test]
 fn an_old_snapshot_removes_nobody() {
     for recovery in [Recovery::EpochSs, Recovery::ViewSs] {
@@ -256,7 +266,8 @@ fn an_old_snapshot_removes_nobody() {
     }
 }
 
-/// A leader is removed by what it executes; it knows that as soon as the change is in force, not at the next change.
+/// A leader is removed by what it executes; it knows that as soon as the change is in force, not at
+/// the next change.
 #[test]
 fn a_leader_that_is_removed_stops() {
     for recovery in Recovery::ALL {
@@ -269,8 +280,8 @@ fn a_leader_that_is_removed_stops() {
     }
 }
 
-/// A new leader has the promises of a majority of the members of now and of those to come, but of none of those
-/// between: it asks for these again.
+/// A new leader has the promises of a majority of the members of now and of those to come, but of
+/// none of those between: it asks for these again.
 #[test]
 fn promises_are_asked_for_again_for_each_open_configuration() {
     let mut scene = Scene::new(3, Options { window: 1, ..options(Recovery::FullSs) });
@@ -300,4 +311,56 @@ fn promises_are_asked_for_again_for_each_open_configuration() {
         at(world, 1).is_some_and(|replica| replica.open_members().count() == 1)
     });
     scene.until_level(&[1, 2, 10, 11]);
+}
+
+/// What a read at node 0 is answered that is asked after node 1 has answered a request. Node 0 has
+/// proposed all instances below the first one of the members {0, 1, 10}, and nodes 1 and 10, which
+/// it does not hear, have elected node 1 and decided that one. Node 0 hears node 2, with which it
+/// is a majority of the members of before.
+fn read_at_a_leader_of_former_members(leases: Leases, mutation: Mutation) -> Answer {
+    let mut scene = Scene::planted(3, Options { leases, ..options(Recovery::FullSs) }, mutation);
+    scene.request(0);
+    scene.until_level(&[0, 1, 2]);
+    scene.enter(10);
+    scene.until("10 has joined", |world| at(world, 10).is_some_and(|r| r.status().active));
+    let away = scene.world().cut(&[node(2)], &[node(0), node(1), node(10)], true);
+    let (old, new, address) = (NodeId(2), NodeId(10), "a10".to_string());
+    let executed = |world: &Cluster, of| at(world, of).map_or(0, |r| r.status().executed.0);
+    let changed = executed(scene.world(), 0) + ALPHA;
+    scene.asked += 1;
+    scene.ask(0, Kind::Reconfigure, change_payload(&Change::Replace { old, new, address }));
+    scene.until("1 has executed all of the former members'", |world| executed(world, 1) == changed);
+    assert!(executed(scene.world(), 0) < changed, "0 has heard it all");
+    let cut = scene.world().cut(&[node(0), node(2)], &[node(1), node(10)], true);
+    scene.until("1 leads", |world| at(world, 1).is_some_and(|r| r.is_leading()));
+    scene.request(1);
+    assert!(at(scene.world(), 0).is_some_and(|r| r.is_leading()), "0 has stepped down");
+    scene.world().reset(node(0), node(2)); // It hears of now before it hears what it has missed.
+    scene.world().mend_cut(away);
+    let (token, question) = (1 << 40, bytes::Bytes::from_static(&[0]));
+    let command = Command::Read { token, question, consistency: Consistency::Linearizable };
+    scene.world().inject(Stimulus::Command { to: node(0), command, after: Duration::ZERO });
+    scene.until("the read is answered", |world| world.owner.answers.contains_key(&token));
+    scene.world().mend_cut(cut);
+    scene.until_level(&[0, 1, 10]);
+    scene.world().owner.answers[&token].clone()
+}
+
+/// A majority of the members of the next instance is none of the members of the instance to which
+/// the read would not wait.
+#[test]
+fn a_read_sees_what_members_to_come_have_decided() {
+    for leases in [Leases::Off, Leases::For(100 * MS)] {
+        let answer = read_at_a_leader_of_former_members(leases, Mutation::Correct);
+        assert!(matches!(answer, Answer::Redirect(_)), "{leases:?}: {answer:?}");
+    }
+}
+
+/// The checker of the scenario above objects if the leader asks only the members of before.
+#[test]
+fn a_read_confirmed_by_former_members_is_stale() {
+    let bug = Mutation::ConfirmsByFormerMembers;
+    let answer = read_at_a_leader_of_former_members(Leases::Off, bug);
+    let Answer::Done(reply) = &answer else { panic!("{answer:?}") };
+    assert_eq!(register_of(reply).version, 1, "the second request was executed, and is not seen");
 }

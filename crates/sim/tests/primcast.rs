@@ -1,16 +1,16 @@
 //! PrimCast in the simulator: the properties of atomic multicast under all faults.
 
-use meridian_multicast::{ClockSource, Order, Speakers};
-use meridian_sim::trial::{Disks, Drawn, Links, all_faults};
-use meridian_sim::workload::{Manner, Senders};
-use meridian_sim::{Faults, Report, Trial, each_seed, how_to_repeat, run};
+use meridian_multicast::{ClockSource, Dissemination, Order};
+use meridian_sim::of::multicast::trial::{Disks, Drawn, Links, Trial, all_faults};
+use meridian_sim::of::multicast::workload::{Profile, Senders};
+use meridian_sim::{Detail, Faults, Report, Subject, each_seed, one_seed, run, run_with};
 use std::ops::Range;
 use std::time::Duration;
 
-fn holds(seed: u64, trial: &Trial) -> Report {
+fn holds(seed: u64, trial: &Trial) -> Report<Drawn> {
     match run(seed, trial) {
         Ok(report) => report,
-        Err(failure) => panic!("{failure}\nrepeat with: {}", how_to_repeat(seed)),
+        Err(failure) => panic!("{failure}"),
     }
 }
 
@@ -86,16 +86,16 @@ fn each_order_with_each_clock() {
 /// Many messages that touch few things.
 #[test]
 fn messages_that_commute() {
-    let manner = Manner { keys: 3, all: 12, window: 8, ..Manner::default() };
-    let trial = Trial { manner: Some(manner), ..faulty(&[3, 3]) };
+    let profile = Profile { keys: 3, all: 12, window: 8, ..Profile::default() };
+    let trial = Trial { profile: Some(profile), ..faulty(&[3, 3]) };
     all_hold(2500..2560, &trial);
 }
 
 /// Clients ask any process to multicast, also one whose group is not a destination.
 #[test]
 fn senders_anywhere() {
-    let manner = Manner { senders: Senders::Member, dest_max: 2, ..Manner::default() };
-    let trial = Trial { manner: Some(manner), ..faulty(&[3, 3, 3]) };
+    let profile = Profile { senders: Senders::Member, dest_max: 2, ..Profile::default() };
+    let trial = Trial { profile: Some(profile), ..faulty(&[3, 3, 3]) };
     all_hold(2600..2640, &trial);
 }
 
@@ -141,27 +141,30 @@ fn without_disks() {
     let mut crashes = 0;
     for (first, sizes) in [(3000, &[3][..]), (3050, &[5]), (3100, &[3, 3])] {
         let trial = Trial { disks: Some(Disks::Absent), ..faulty(sizes) };
-        each_seed(first..first + 30, |seed| crashes += holds(seed, &trial).crashes);
+        each_seed(first..first + 30, |seed| crashes += holds(seed, &trial).counts.of("crashes"));
     }
-    assert!(crashes > 100 || std::env::var_os("SEED").is_some(), "only {crashes} crashes");
+    assert!(crashes > 100 || one_seed(), "only {crashes} crashes");
 }
 
 /// Logs are cut before a process that was away has seen them.
 #[test]
 fn big_messages_make_snapshots_necessary() {
-    let manner = Manner { big: 2, window: 8, ..Manner::default() };
+    let profile = Profile { big: 2, window: 8, ..Profile::default() };
     let (crash, outage) = (Some(Duration::from_secs(2)), Duration::from_secs(3));
     let faults = Faults { crash, outage, down_max: 1, ..Faults::none() };
-    let trial = Trial { manner: Some(manner), faults: Some(faults), ..faulty(&[3, 1]) };
+    let trial = Trial { profile: Some(profile), faults: Some(faults), ..faulty(&[3, 1]) };
     let mut installed = 0;
-    each_seed(800..806, |seed| installed += holds(seed, &trial).installs);
-    assert!(installed > 0 || std::env::var_os("SEED").is_some(), "no snapshot was necessary");
+    each_seed(800..806, |seed| installed += holds(seed, &trial).counts.of("snapshots"));
+    assert!(installed > 0 || one_seed(), "no snapshot was necessary");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    let trial = Trial { deep: true, ..Trial::default() };
-    let hash = |seed| run(seed, &trial).expect("nothing is wrong").trace_hash;
+    let deep = Detail { deep: true, ..Detail::default() };
+    let hash = |seed| {
+        let report = run_with(seed, &Trial::default(), deep);
+        report.expect("nothing is wrong").trace_hash
+    };
     assert_eq!(hash(1), hash(1));
     assert_ne!(hash(1), hash(2));
 }
@@ -169,7 +172,7 @@ fn the_same_seed_gives_the_same_trace() {
 /// No part of the trials is dead.
 #[test]
 fn the_drawn_trials_differ() {
-    let drawn: Vec<_> = (0..200).map(|seed| Trial::default().drawn(seed)).collect();
+    let drawn: Vec<_> = (0..200).map(|seed| Trial::default().draw(seed)).collect();
     let all = |wanted: &dyn Fn(&Drawn) -> bool| {
         let count = drawn.iter().filter(|drawn| wanted(drawn)).count();
         count > 0 && count < drawn.len()
@@ -179,11 +182,11 @@ fn the_drawn_trials_differ() {
     assert!(all(&linearizable));
     assert!(all(&hybrid));
     assert!(all(&|drawn| linearizable(drawn) && hybrid(drawn)), "as nodes run it");
-    assert!(all(&|drawn| drawn.manner.keys > 0));
-    assert!(all(&|drawn| drawn.manner.bounds > 0));
-    assert!(all(&|drawn| drawn.manner.senders == Senders::Member));
-    assert!(all(&|drawn| drawn.speakers.contains(&Speakers::Primary)));
-    assert!(all(&|drawn| drawn.speakers.contains(&Speakers::All)));
+    assert!(all(&|drawn| drawn.profile.keys > 0));
+    assert!(all(&|drawn| drawn.profile.bounds > 0));
+    assert!(all(&|drawn| drawn.profile.senders == Senders::Member));
+    assert!(all(&|drawn| drawn.dissemination.contains(&Dissemination::ViaLeader)));
+    assert!(all(&|drawn| drawn.dissemination.contains(&Dissemination::AllToAll)));
     assert!(all(&|drawn| drawn.links == Links::Wan));
     assert!(all(&|drawn| drawn.disks == Disks::Absent));
     assert!(all(&|drawn| drawn.faults.crash.is_some()));

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use cluster::{Cluster, is_quiet, judge, process, setup_of};
 use meridian_core::{ClientId, GroupId, MessageId, ProcessId, Time};
 use meridian_multicast::{
-    ClockSource, Command, Mutation, Options, Order, Role, Speakers, Start, Touches,
+    ClockSource, Command, Dissemination, Mutation, Options, Order, Role, Start, Touches,
 };
-use meridian_sim::checkers::check_latency;
-use meridian_sim::replica::groups_of;
-use meridian_sim::workload::{Manner, Workload};
-use meridian_sim::{Ask, Entry, World};
+use meridian_sim::of::multicast::checkers::check_latency;
+use meridian_sim::of::multicast::history::Entry;
+use meridian_sim::of::multicast::replica::groups_of;
+use meridian_sim::of::multicast::workload::{Profile, Workload};
+use meridian_sim::{Stimulus, World};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ fn settled(sizes: &[u16], exact: Option<Duration>) -> Cluster {
 
 fn settled_of(sizes: &[u16], options: Options, exact: Option<Duration>) -> Cluster {
     // They say themselves what they touch.
-    let manner = Manner { clients: 0, keys: 1, ..Manner::default() };
-    let mut workload = Workload::new(0, groups_of(sizes), manner);
+    let profile = Profile { clients: 0, keys: 1, ..Profile::default() };
+    let mut workload = Workload::new(0, groups_of(sizes), profile);
     workload.order = options.order;
     let mut world = World::new(0, setup_of(sizes, options, Mutation::Correct, exact), workload);
     world.run_for(SETTLE);
@@ -58,7 +59,7 @@ fn multicast(world: &mut Cluster, n: u64, dest: &[u16], to: &[ProcessId], after:
 fn send(world: &mut Cluster, start: Start, to: &[ProcessId], after: Duration) {
     for to in to {
         let command = Command::Start(start.clone());
-        world.ask(Ask::Command { to: *to, command, after });
+        world.inject(Stimulus::Command { to: *to, command, after });
     }
 }
 
@@ -231,8 +232,8 @@ fn what_all_have_delivered_is_dropped() {
 fn each_option(mut test: impl FnMut(Options)) {
     for order in [Order::Sequential, Order::Linearizable] {
         for clock in [ClockSource::Logical, ClockSource::Hybrid] {
-            for speakers in [Speakers::All, Speakers::Primary] {
-                test(Options { order, clock, speakers });
+            for dissemination in [Dissemination::AllToAll, Dissemination::ViaLeader] {
+                test(Options { order, clock, dissemination });
             }
         }
     }
@@ -249,7 +250,7 @@ fn bystanders_take_no_step() {
             let touches = if key == 0 { Touches::All } else { Touches::keys([key]) };
             let start = world.owner.multicast_touching(id(n), dest, touches, now);
             let to = primary(&world, dest[0]);
-            world.ask(Ask::Command { to, command: Command::Multicast(start), after: UNIT });
+            world.inject(Stimulus::Command { to, command: Command::Multicast(start), after: UNIT });
             world.run_for(UNIT * 3);
         }
         world.crash(process(0, 0));
@@ -263,12 +264,13 @@ fn bystanders_take_no_step() {
     });
 }
 
-/// Numbers of the messages that wait for the group that is cut off, and of those that do not conflict with
-/// them.
+/// Numbers of the messages that wait for the group that is cut off, and of those that do not
+/// conflict with them.
 const WAITING: std::ops::Range<u64> = 1..6;
 const FREE: std::ops::Range<u64> = 100..160;
 
-/// Group 2 cannot be reached, or can; how long each message of [`FREE`] takes to all its destinations.
+/// Group 2 cannot be reached, or can; how long each message of [`FREE`] takes to all its
+/// destinations.
 fn latencies(options: Options, cut: bool) -> (Cluster, Vec<Duration>) {
     let mut world = settled_of(&[3, 3, 3], options, Some(UNIT));
     let members = |groups: &[u16]| -> Vec<ProcessId> {
@@ -282,7 +284,7 @@ fn latencies(options: Options, cut: bool) -> (Cluster, Vec<Duration>) {
         let dest: &[u16] = if n % 2 == 0 { &[0, 2] } else { &[0, 1, 2] };
         let start = world.owner.multicast_touching(id(n), dest, touches, now);
         let to = primary(&world, 0);
-        world.ask(Ask::Command { to, command: Command::Multicast(start), after: UNIT });
+        world.inject(Stimulus::Command { to, command: Command::Multicast(start), after: UNIT });
     }
     world.run_for(Duration::from_secs(1));
     let mut took = Vec::new();
@@ -300,7 +302,7 @@ fn latencies(options: Options, cut: bool) -> (Cluster, Vec<Duration>) {
     (world, took)
 }
 
-/// Design, section 4.5: a region that is cut off does not stop the others.
+/// Decision 11: a region that is cut off does not stop the others.
 #[test]
 fn a_group_that_is_cut_off_holds_up_only_what_conflicts() {
     each_option(|options| {
@@ -324,7 +326,8 @@ fn a_group_that_is_cut_off_holds_up_only_what_conflicts() {
         assert_eq!(deliveries(&world, 200), 0);
         let knows = world.process(first).map(|process| process.multicast.unreachable().collect());
         assert_eq!(knows, Some(vec![GroupId(2)]), "{options:?}");
-        // Each knows that and no more, also who hears nobody of other groups, or started after it was told.
+        // Each knows that and no more, also who hears nobody of other groups, or started after it
+        // was told.
         let last = process(0, 2);
         assert_ne!(last, first, "a primary finds it out for itself");
         world.crash(last);
@@ -346,8 +349,8 @@ fn a_group_that_is_cut_off_holds_up_only_what_conflicts() {
     });
 }
 
-/// A clock that jumps makes others look silent. When nothing waits for them any more they say nothing, and are
-/// not refused for that.
+/// A clock that jumps makes others look silent. When nothing waits for them any more they say
+/// nothing, and are not refused for that.
 #[test]
 fn who_was_silent_is_not_refused_for_ever() {
     let mut world = settled(&[1, 1], None);
@@ -370,8 +373,8 @@ fn who_was_silent_is_not_refused_for_ever() {
     assert!(world.run_until(|world| deliveries(world, 2) == 2, Duration::from_secs(5)));
 }
 
-/// A process that was away learns that it may deliver what all others have delivered, though who was primary
-/// then is not any more.
+/// A process that was away learns that it may deliver what all others have delivered, though who
+/// was primary then is not any more.
 #[test]
 fn who_was_away_delivers_what_the_others_have_settled() {
     each_option(|options| {

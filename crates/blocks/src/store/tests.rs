@@ -1,6 +1,6 @@
 use super::*;
-use crate::disk::read_all;
-use crate::sim_disk::SimDisk;
+use meridian_storage::disk::read_all;
+use meridian_storage::sim_disk::SimDisk;
 use proptest::prelude::*;
 
 const DIR: &str = "/blocks";

@@ -3,7 +3,8 @@
 use crate::configuration::Newest;
 use crate::output;
 use crate::status::Answered;
-use meridian_core::{NodeId, Topology};
+use meridian_cluster::Topology;
+use meridian_core::NodeId;
 use meridian_host::api::{KeeperStatus, NodeStatus};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -211,13 +212,13 @@ impl KeeperReport {
 mod tests {
     use super::*;
     use crate::cluster::{Shape, new_cluster};
-    use meridian_host::cluster::{Cluster, Reply, Request};
+    use meridian_cluster::configuration::{Configuration, Reply, Request};
     use std::collections::BTreeSet;
 
     #[test]
     fn a_node_comes_and_goes_and_the_tables_say_so() {
         let file = new_cluster(&Shape::default()).unwrap();
-        let mut service = Cluster::default();
+        let mut service = Configuration::default();
         let up: BTreeSet<_> = file.nodes.iter().map(|node| node.name.clone()).collect();
         let mut changed = |request: Request| {
             let reply = service.change(request);

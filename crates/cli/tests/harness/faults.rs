@@ -43,8 +43,8 @@ impl Faults {
         Faults { killed: 0, stopped: 0, blackouts: 0, shell, commands }
     }
 
-    /// Takes one to three nodes down, one a region, each for a while, and until `go_on` returns; then
-    /// brings them back and waits until they are there again.
+    /// Takes one to three nodes down, one a region, each for a while, and until `go_on` returns;
+    /// then brings them back and waits until they are there again.
     pub fn round(&mut self, room: &Room, random: &mut Random, go_on: impl FnOnce()) {
         let first = random.below(REGIONS.len());
         let count = 1 + random.below(REGIONS.len());

@@ -167,7 +167,8 @@ pub fn gone(error: &io::Error) -> bool {
 }
 
 impl Worker {
-    /// Uses `place/name` through the mount `here`, and files renamed to it from `makers` (places, too).
+    /// Uses `place/name` through the mount `here`, and files renamed to it from `makers` (places,
+    /// too).
     pub fn new(seed: u64, here: &Path, there: &Path, place: &str, makers: &[&str]) -> Worker {
         let name = format!("file-{seed}");
         Worker {
@@ -392,8 +393,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Another mount sees what is in a closed file, if not at once: its reads are causal, and nothing
-    /// told it that the file has been closed.
+    /// Another mount sees what is in a closed file, if not at once: its reads are causal, and
+    /// nothing told it that the file has been closed.
     fn read_there(&mut self, file: &mut File) -> io::Result<()> {
         self.reopen(file)?;
         let end = Instant::now() + HEAL;
@@ -427,8 +428,9 @@ pub fn close(file: File) -> io::Result<()> {
     }
 }
 
-/// The bytes of `file` as a mapping shows them. The kernel copies them: where a page cannot be had, as the mount was
-/// killed, it returns an error, and looking at the page would be the end of this process (SIGBUS).
+/// The bytes of `file` as a mapping shows them. The kernel copies them: where a page cannot be had,
+/// as the mount was killed, it returns an error, and looking at the page would be the end of this
+/// process (SIGBUS).
 fn mapped(file: &File, len: usize) -> io::Result<Vec<u8>> {
     let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
     // SAFETY: a new descriptor, which nobody else knows.

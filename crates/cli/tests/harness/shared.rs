@@ -62,8 +62,8 @@ impl Appender {
     }
 }
 
-/// Every acknowledged line of all of `tellers` is in the file once, and none is torn or out of order.
-/// Returns how many there are.
+/// Every acknowledged line of all of `tellers` is in the file once, and none is torn or out of
+/// order. Returns how many there are.
 pub fn check_lines(path: &Path, tellers: &[&Appended]) -> usize {
     let text = fs::read_to_string(path).unwrap();
     let mut found: BTreeMap<&str, Vec<u64>> = BTreeMap::new();

@@ -1,6 +1,5 @@
 //! `stat` and what changes it, extended attributes, `statfs`.
 
-use crate::client::now;
 use crate::error::ClientError;
 use crate::files::buffer::Buffer;
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode};
@@ -128,16 +127,9 @@ impl Files {
     /// As [`Files::set_attributes`].
     pub async fn extend(&self, handle: Handle, size: u64) -> Result<(), ClientError> {
         let inode = self.file(handle)?.inode;
-        // Held from the look to the change: a write between them would be cut off.
         let _guard = self.flushed(Some(&inode)).await?;
-        let asked = self.ask(inode.place.ino, |inode| Query::Attributes { inode }).await?;
-        let (Answer::Attributes(attributes), _) = asked else { return Err(strange()) };
-        if attributes.size >= size {
-            return Ok(());
-        }
-        let changes = Changes { size: Some(size), ..Changes::default() };
-        let update = |inode| Update::SetAttributes { inode, changes: changes.clone() };
-        self.ordered(Some(&inode), inode.place.ino, update).await.map(drop)
+        let extend = |inode| Update::Extend { inode, size };
+        self.ordered(Some(&inode), inode.place.ino, extend).await.map(drop)
     }
 
     /// Cuts an open file to nothing. It can be done also when there is no room for what is buffered.
@@ -180,8 +172,7 @@ impl Files {
     ) -> Result<Attributes, ClientError> {
         let mut place = self.place_of(ino);
         for _ in 0..LOOK_AGAIN {
-            let message = self.client.prepare(&update(place), now());
-            match self.client.send(&message).await {
+            match self.client.apply(&update(place)).await {
                 Ok((Done::Attributes(attributes), ts)) => {
                     if let Some(inode) = open {
                         self.change_buffer(inode, |buffer| {

@@ -7,6 +7,7 @@ use crate::client::Prepared;
 use crate::dirty::Dirty;
 use crate::error::ClientError;
 use crate::files::Handle;
+use crate::files::locks::Holders;
 use meridian_fs::types::{Attributes, Timestamp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,16 @@ pub(crate) enum Batch {
     Positional(Dirty),
     /// At the end.
     Append(Vec<u8>),
+}
+
+impl Batch {
+    /// How far it reaches from its first byte.
+    pub(crate) fn span(&self) -> u64 {
+        match self {
+            Batch::Positional(dirty) => dirty.end() - dirty.start(),
+            Batch::Append(bytes) => bytes.len() as u64,
+        }
+    }
 }
 
 /// A batch on its way. It keeps its message's name until that has ended, so that appended bytes
@@ -70,7 +81,7 @@ pub(crate) struct Buffer {
     /// It may be kept for this client, which says so as long as it is open, and then that it is not.
     pub(crate) kept: bool,
     /// Who took a lock through this mount and may hold it.
-    pub(crate) lock_owners: Vec<u64>,
+    pub(crate) holders: Holders,
     /// The length that a replica last told.
     pub(crate) size: Option<u64>,
     /// The number of the last change that ended here, of all changes of this mount.
@@ -233,7 +244,7 @@ impl Buffer {
 
     /// Whether nobody needs it any more.
     pub(crate) fn is_unused(&self) -> bool {
-        self.handles.is_empty() && self.held() == 0 && self.lock_owners.is_empty()
+        self.handles.is_empty() && self.held() == 0 && self.holders.is_empty()
     }
 }
 

@@ -1,4 +1,13 @@
-//! `fcntl` locks: decided by the file's partition, for all clients.
+//! `fcntl` and `flock` locks: decided by the file's partition, for all clients.
+//!
+//! The kernel names the owner of a lock after an address, which the next open file may get while
+//! the close of the last one is still on its way here. So a mount notes through which open files an
+//! owner took its locks, and these go with the last of those files, not with the owner's name.
+//!
+//! Invariants:
+//! - K1: of one file a mount has one lock or unlock under way at a time.
+//! - K2: an owner takes no lock before all that it left behind by closing is given back.
+//! - K3: an owner is noted as long as it may hold a lock.
 //!
 //! Before a lock is given back what was written under it is sent, so that the next holder sees it.
 
@@ -8,7 +17,9 @@ use crate::files::attributes::strange;
 use crate::files::{Files, Handle, OpenInode};
 use meridian_fs::types::{Lock, LockFamily, LockOwner};
 use meridian_fs::{Answer, Query, Update};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokio::sync::MutexGuard;
 
 /// A lock that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +34,52 @@ pub struct Wanted {
     pub exclusive: bool,
     /// The process that asks.
     pub pid: u32,
+}
+
+/// Who may hold locks of one file, and through which open files each of them took them.
+#[derive(Debug, Default)]
+pub(crate) struct Holders {
+    by_owner: BTreeMap<u64, BTreeSet<Handle>>,
+}
+
+impl Holders {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_owner.is_empty()
+    }
+
+    pub(crate) fn contains(&self, owner: u64) -> bool {
+        self.by_owner.contains_key(&owner)
+    }
+
+    /// Owners without an open file: their locks are to be given back.
+    pub(crate) fn left(&self) -> Vec<u64> {
+        let left = self.by_owner.iter().filter(|(_, handles)| handles.is_empty());
+        left.map(|(owner, _)| *owner).collect()
+    }
+
+    /// Whether the close of that file leaves the locks of an owner behind.
+    pub(crate) fn leaves(&self, handle: Handle) -> bool {
+        self.by_owner.values().any(|handles| handles.iter().eq([&handle]))
+    }
+
+    /// That file is closed.
+    pub(crate) fn close(&mut self, handle: Handle) {
+        for handles in self.by_owner.values_mut() {
+            handles.remove(&handle);
+        }
+    }
+
+    /// Notes that the owner may take a lock through that file; returns whether it had none.
+    fn add(&mut self, owner: u64, handle: Handle) -> bool {
+        let fresh = !self.contains(owner);
+        self.by_owner.entry(owner).or_default().insert(handle);
+        fresh
+    }
+
+    /// The owner holds nothing any more.
+    fn remove(&mut self, owner: u64) {
+        self.by_owner.remove(&owner);
+    }
 }
 
 impl Files {
@@ -49,18 +106,22 @@ impl Files {
     /// [`meridian_fs::FsError::WouldBlock`] if another holds one.
     pub async fn lock(&self, handle: Handle, wanted: Wanted) -> Result<(), ClientError> {
         let inode = self.file(handle)?.inode;
-        {
-            // Noted before it is held: if its answer is lost, it is given back all the same.
-            let mut buffer = hold(&inode.buffer);
-            if !buffer.lock_owners.contains(&wanted.owner) {
-                buffer.lock_owners.push(wanted.owner);
-            }
+        let turn = self.turn(&inode).await?;
+        if hold(&inode.buffer).holders.left().contains(&wanted.owner) {
+            self.drop_locks(&inode, &turn, wanted.owner, (0, u64::MAX)).await?; // K2
         }
+        // Noted before it is held: if its answer is lost, it is given back all the same.
+        let fresh = hold(&inode.buffer).holders.add(wanted.owner, handle);
         let update = Update::Lock { inode: inode.place, lock: self.lock_of(wanted) };
-        self.client.update(&update).await.map(drop)
+        let result = self.client.update(&update).await.map(drop);
+        if fresh && matches!(result, Err(ClientError::Fs(_))) {
+            hold(&inode.buffer).holders.remove(wanted.owner);
+        }
+        result
     }
 
-    /// Gives a range back, if the owner took any lock of the file through this mount.
+    /// Gives a range back, if the owner took any lock of the file through this mount. It is given
+    /// back also if what was written under it cannot be stored.
     ///
     /// # Errors
     /// If what was written cannot be stored, or the partition does not answer.
@@ -72,33 +133,78 @@ impl Files {
         end: u64,
     ) -> Result<(), ClientError> {
         let inode = self.file(handle)?.inode;
-        if !hold(&inode.buffer).lock_owners.contains(&owner) {
+        if !hold(&inode.buffer).holders.contains(owner) {
             return Ok(());
         }
-        self.flush_inode(&inode, Some(handle)).await?;
-        self.drop_lock(&inode, owner, start, end).await?;
-        if start == 0 && end >= i64::MAX as u64 {
-            hold(&inode.buffer).lock_owners.retain(|known| *known != owner);
-        }
-        Ok(())
+        let flushed = self.flush_inode(&inode, Some(handle)).await;
+        let turn = self.turn(&inode).await?;
+        self.drop_locks(&inode, &turn, owner, (start, end)).await?;
+        flushed
     }
 
-    pub(crate) async fn drop_lock(
+    /// Gives back the locks that were left behind by the last close of a file of their owner. What
+    /// fails is tried again later.
+    pub(crate) async fn give_back_left(&self, inode: &Arc<OpenInode>) {
+        if hold(&inode.buffer).holders.left().is_empty() {
+            return;
+        }
+        if let Err(error) = self.flush_inode(inode, None).await {
+            tracing::warn!("written data of a closed file wait to be sent: {error}");
+        }
+        let Ok(turn) = self.turn(inode).await else { return };
+        let left = hold(&inode.buffer).holders.left();
+        for owner in left {
+            if let Err(error) = self.drop_locks(inode, &turn, owner, (0, u64::MAX)).await {
+                tracing::warn!("locks of a closed file wait to be given back: {error}");
+                return;
+            }
+        }
+    }
+
+    /// Waits until no other lock of the file is asked for or given back (K1).
+    async fn turn<'a>(&self, inode: &'a OpenInode) -> Result<MutexGuard<'a, ()>, ClientError> {
+        let turn = tokio::time::timeout(self.client.timeout(), inode.locking.lock()).await;
+        turn.map_err(|_| ClientError::Timeout { what: "an earlier lock of the file".into() })
+    }
+
+    async fn drop_locks(
         &self,
-        inode: &Arc<OpenInode>,
+        inode: &OpenInode,
+        _turn: &MutexGuard<'_, ()>,
         owner: u64,
-        start: u64,
-        end: u64,
+        (start, end): (u64, u64),
     ) -> Result<(), ClientError> {
-        let owner = LockOwner { client: self.client.id(), owner };
+        let of = LockOwner { client: self.client.id(), owner };
         let family = LockFamily::Posix;
-        let update = Update::Unlock { inode: inode.place, owner, family, start, end };
-        self.client.update(&update).await.map(drop)
+        let update = Update::Unlock { inode: inode.place, owner: of, family, start, end };
+        self.client.update(&update).await?;
+        if start == 0 && end >= i64::MAX as u64 {
+            hold(&inode.buffer).holders.remove(owner);
+        }
+        Ok(())
     }
 
     fn lock_of(&self, wanted: Wanted) -> Lock {
         let Wanted { owner, start, end, exclusive, pid } = wanted;
         let owner = LockOwner { client: self.client.id(), owner };
         Lock { owner, family: LockFamily::Posix, start, end, exclusive, pid }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_keeps_its_locks_until_all_its_files_are_closed() {
+        let mut holders = Holders::default();
+        assert!(holders.add(7, Handle(1)) && !holders.add(7, Handle(2)));
+        assert!(!holders.leaves(Handle(1)));
+        holders.close(Handle(1));
+        assert!(holders.leaves(Handle(2)) && holders.left().is_empty());
+        holders.close(Handle(2));
+        assert_eq!(holders.left(), [7]);
+        holders.remove(7);
+        assert!(holders.is_empty());
     }
 }

@@ -9,7 +9,8 @@
 //! | [`buffer`] | what is buffered of one file |
 //! | [`write`] | write, flush, fsync |
 //! | [`read`] | read, seek |
-//! | [`locks`] | fcntl locks |
+//! | [`locks`] | locks |
+//! | `merge` | short blocks become one |
 //!
 //! Invariants:
 //! - F1: what a program wrote is in the file's buffer until it is stored, or the file is gone.
@@ -21,6 +22,7 @@ pub mod attributes;
 pub mod buffer;
 pub mod directory;
 pub mod locks;
+mod merge;
 pub mod names;
 pub mod read;
 pub mod write;
@@ -31,6 +33,7 @@ use buffer::Buffer;
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::types::{Attributes, Ino, Place};
 use meridian_fs::{Answer, FsError, Query, Update};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -70,6 +73,8 @@ pub(crate) struct OpenInode {
     pub(crate) buffer: Mutex<Buffer>,
     /// F2: who holds it flushes, or changes what flushed bytes must not overtake.
     pub(crate) flushing: tokio::sync::Mutex<()>,
+    /// K1: who holds it asks for a lock of the file, or gives one back.
+    pub(crate) locking: tokio::sync::Mutex<()>,
 }
 
 /// An open file.
@@ -96,14 +101,15 @@ pub struct Files {
     /// Where inodes live that are not where they were made.
     moved: Mutex<HashMap<Ino, GroupId>>,
     recent: Mutex<Recent>,
-    /// Inodes whose name is being removed though nobody has them open here; opening them waits.
-    unlinking: Mutex<HashSet<Ino>>,
+    /// Inodes of which names are being removed, and how many; opening them waits.
+    unlinking: Mutex<HashMap<Ino, usize>>,
     unlinked: Notify,
     next_handle: AtomicU64,
     /// Counts own changes of open files as they end.
     changes: AtomicU64,
     /// Bytes buffered, of all files.
     pub(crate) buffered: AtomicUsize,
+    pub(crate) merging: merge::Merging,
 }
 
 impl Files {
@@ -120,6 +126,7 @@ impl Files {
             next_handle: AtomicU64::new(1),
             changes: AtomicU64::new(0),
             buffered: AtomicUsize::new(0),
+            merging: Default::default(),
         });
         tokio::spawn(keep_up(Arc::downgrade(&files)));
         files
@@ -157,7 +164,7 @@ impl Files {
     pub fn open_now(&self, ino: Ino, mode: OpenMode) -> Option<Handle> {
         // Held until it is registered: who removes the name then sees that it is open.
         let unlinking = lock(&self.unlinking);
-        (!unlinking.contains(&ino)).then(|| self.register(ino, mode))
+        (!unlinking.contains_key(&ino)).then(|| self.register(ino, mode))
     }
 
     pub(crate) fn register(&self, ino: Ino, mode: OpenMode) -> Handle {
@@ -165,7 +172,8 @@ impl Files {
         let place = self.place_of(ino);
         let mut inodes = lock(&self.inodes);
         let inode = inodes.entry(ino).or_insert_with(|| {
-            Arc::new(OpenInode { place, buffer: Mutex::default(), flushing: Default::default() })
+            let (buffer, flushing, locking) = Default::default();
+            Arc::new(OpenInode { place, buffer, flushing, locking })
         });
         lock(&inode.buffer).handles.insert(handle, None);
         lock(&self.open).insert(handle, OpenFile { inode: inode.clone(), mode });
@@ -183,27 +191,22 @@ impl Files {
         lock(&self.open).get(&handle).map(|file| file.inode.place.ino)
     }
 
-    /// Closes it for good. What is still buffered is sent later, unless the file has no name left;
-    /// its locks go with the last handle.
+    /// Closes it for good. What is still buffered is sent later, unless the file has no name left.
+    /// The locks that were taken through it are given back, unless their owner has locked the file
+    /// through another handle, too.
     pub async fn release(&self, handle: Handle) {
         if self.release_now(handle) {
             return;
         }
         let Some(file) = lock(&self.open).remove(&handle) else { return };
         let inode = file.inode;
-        let (kept, owners) = {
+        let kept = {
             let mut buffer = lock(&inode.buffer);
             buffer.handles.remove(&handle);
-            match buffer.handles.is_empty() {
-                true => (buffer.kept, std::mem::take(&mut buffer.lock_owners)),
-                false => (false, Vec::new()),
-            }
+            buffer.holders.close(handle);
+            buffer.kept && buffer.handles.is_empty()
         };
-        for owner in owners {
-            if let Err(error) = self.drop_lock(&inode, owner, 0, u64::MAX).await {
-                tracing::warn!("locks of a closed file go with the lease only: {error}");
-            }
-        }
+        self.give_back_left(&inode).await;
         if kept {
             self.forget_kept(&inode).await;
         }
@@ -216,10 +219,11 @@ impl Files {
         {
             let mut buffer = lock(&inode.buffer);
             let last = buffer.handles.len() == 1;
-            if last && (buffer.kept || !buffer.lock_owners.is_empty()) {
+            if (last && buffer.kept) || buffer.holders.leaves(handle) {
                 return false;
             }
             buffer.handles.remove(&handle);
+            buffer.holders.close(handle);
         }
         lock(&self.open).remove(&handle);
         self.forget_if_unused(&inode);
@@ -313,22 +317,31 @@ impl Files {
     }
 
     /// Looks for an inode in all partitions: a directory that was placed elsewhere meanwhile.
+    ///
+    /// # Errors
+    /// [`FsError::Gone`] if no partition has it; if one that may have it does not answer, its failure.
     pub(crate) async fn search(&self, ino: Ino) -> Result<Place, ClientError> {
-        let mut asked = tokio::task::JoinSet::new();
+        let (mut asked, mut missing) = (tokio::task::JoinSet::new(), FsError::Gone.into());
+        let limit = SEARCH_LIMIT.min(self.client.timeout());
         for partition in self.client.topology().group_ids() {
             let (client, place) = (self.client.clone(), Place { ino, partition });
             asked.spawn(async move {
                 let query = Query::Attributes { inode: place };
-                client.read_within(query, SEARCH_LIMIT).await.map(|_| place)
+                client.read_within(query, limit).await.map(|_| place)
             });
         }
         while let Some(found) = asked.join_next().await {
-            if let Ok(Ok(place)) = found {
-                self.learn(place);
-                return Ok(place);
+            match found {
+                Ok(Ok(place)) => {
+                    self.learn(place);
+                    return Ok(place);
+                }
+                Ok(Err(ClientError::Fs(_))) => {} // It is not there.
+                Ok(Err(error)) => missing = error,
+                Err(error) => missing = ClientError::Protocol(error.to_string()),
             }
         }
-        Err(FsError::Gone.into())
+        Err(missing)
     }
 
     /// Notes the attributes after an own change, made at `ts`.
@@ -356,7 +369,7 @@ impl Files {
     }
 
     pub(crate) fn begin_unlink(&self, ino: Ino) -> Unlinking<'_> {
-        lock(&self.unlinking).insert(ino);
+        *lock(&self.unlinking).entry(ino).or_default() += 1;
         Unlinking { files: self, ino }
     }
 
@@ -370,6 +383,7 @@ impl Files {
         for inode in inodes {
             let ended = self.flush_inode(&inode, None).await;
             result = result.and(ended);
+            self.give_back_left(&inode).await;
             self.forget_if_unused(&inode);
         }
         result
@@ -398,6 +412,22 @@ impl Files {
         }
     }
 
+    /// Gives back locks that closed files left behind, where that failed before.
+    fn give_back_old(self: &Arc<Self>) {
+        let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
+        for inode in inodes {
+            let left = !lock(&inode.buffer).holders.left().is_empty();
+            if !left || inode.locking.try_lock().is_err() {
+                continue; // Or it is under way.
+            }
+            let files = self.clone();
+            tokio::spawn(async move {
+                files.give_back_left(&inode).await;
+                files.forget_if_unused(&inode);
+            });
+        }
+    }
+
     /// Says that the client lives where it holds something: to all partitions at once, since one out
     /// of reach must not let the leases of the others run out.
     fn renew(&self) {
@@ -405,7 +435,7 @@ impl Files {
             .values()
             .filter(|inode| {
                 let buffer = lock(&inode.buffer);
-                buffer.kept || !buffer.lock_owners.is_empty()
+                buffer.kept || !buffer.holders.is_empty()
             })
             .map(|inode| inode.place.partition)
             .collect();
@@ -435,7 +465,14 @@ pub(crate) struct Unlinking<'a> {
 
 impl Drop for Unlinking<'_> {
     fn drop(&mut self) {
-        lock(&self.files.unlinking).remove(&self.ino);
+        let mut unlinking = lock(&self.files.unlinking);
+        if let Entry::Occupied(mut count) = unlinking.entry(self.ino) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        drop(unlinking);
         self.files.unlinked.notify_waiters();
     }
 }
@@ -447,6 +484,7 @@ async fn keep_up(files: Weak<Files>) {
         tokio::time::sleep(TICK).await;
         let Some(files) = files.upgrade() else { return };
         files.flush_old();
+        files.give_back_old();
         if renewed.elapsed() >= RENEW {
             renewed = Instant::now();
             files.renew();

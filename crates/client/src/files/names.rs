@@ -1,7 +1,7 @@
 //! Names: lookup, create, unlink, rename. Each update names the inodes as this client sees them;
 //! if the tree has changed under it, it looks again and repeats.
 
-use crate::client::{lock, now};
+use crate::client::lock;
 use crate::error::ClientError;
 use crate::files::attributes::strange;
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode, OpenMode};
@@ -96,8 +96,7 @@ impl Files {
         let mut place = self.place_of(parent);
         for _ in 0..LOOK_AGAIN {
             let update = Update::Create { parent: place, name: name.clone(), node: node.clone() };
-            let message = self.client.prepare(&update, now());
-            match self.client.send(&message).await {
+            match self.client.apply(&update).await {
                 Ok((Done::Attributes(attributes), _)) => {
                     self.learn(attributes.place);
                     return Ok(attributes);
@@ -110,10 +109,11 @@ impl Files {
         Err(ClientError::Fs(FsError::Stale))
     }
 
-    /// `open(O_CREAT)`: makes the file, or finds it unless it must be new, and opens it.
+    /// `open(O_CREAT)` of a name that led nowhere a moment ago: makes the file and opens it.
     ///
     /// # Errors
-    /// [`FsError::Exists`] if it must be new and is not.
+    /// [`FsError::Exists`] if it must be new and is not; [`FsError::Stale`] if it need not be new and
+    /// another made it meanwhile: the caller looks again, and at whether it may open that one.
     pub async fn create_open(
         &self,
         parent: Ino,
@@ -123,24 +123,18 @@ impl Files {
         mode: OpenMode,
     ) -> Result<(Attributes, Handle), ClientError> {
         for _ in 0..LOOK_AGAIN {
-            let found = match self.create(parent, name, node.clone()).await {
+            match self.create(parent, name, node.clone()).await {
                 Ok(attributes) => {
                     let handle = self.register(attributes.place.ino, mode);
                     self.with_size(handle, attributes.size);
                     return Ok((attributes, handle));
                 }
-                Err(ClientError::Fs(FsError::Exists)) if !exclusive => {
-                    self.lookup(parent, name).await
-                }
+                Err(ClientError::Fs(FsError::Exists)) if !exclusive => {}
                 Err(error) => return Err(error),
-            };
-            let found = match found {
-                Err(ClientError::Fs(FsError::NotFound)) => continue, // Removed meanwhile: make it.
-                other => other?,
-            };
-            match self.open(found.place.ino, mode).await {
-                Err(ClientError::Fs(FsError::Gone)) => {}
-                opened => return Ok((found, opened?)),
+            }
+            match self.entry(parent, name).await {
+                Err(ClientError::Fs(FsError::NotFound)) => {} // Removed meanwhile: make it.
+                other => return Err(other.err().unwrap_or(FsError::Stale.into())),
             }
         }
         Err(ClientError::Fs(FsError::Stale))
@@ -166,9 +160,8 @@ impl Files {
         let mut place = self.place_of(parent);
         for _ in 0..LOOK_AGAIN {
             let update = Update::Link { target, parent: place, name: name.clone() };
-            let message = self.client.prepare(&update, now());
             let begun = self.last_change();
-            match self.client.send(&message).await {
+            match self.client.apply(&update).await {
                 Ok((Done::Attributes(attributes), ts)) => {
                     return Ok(self.seen(attributes, ts, begun).await);
                 }

@@ -1,20 +1,24 @@
 //! Reading: what a replica has, and over it what is buffered.
 
-use crate::client::lock;
+use crate::client::{Client, lock};
 use crate::error::ClientError;
+use crate::files::attributes::strange;
 use crate::files::write::{patch, zeros};
-use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode};
+use crate::files::{Files, Handle, LOOK_AGAIN};
 use bytes::Bytes;
 use meridian_core::GroupId;
-use meridian_fs::types::{Attributes, Data, Extent};
-use meridian_fs::{Answer, FsError, Query};
-use std::sync::Arc;
+use meridian_fs::types::{Attributes, Data, Extent, Place};
+use meridian_fs::{Answer, Query};
+use std::ops::Range;
 use tokio::task::JoinSet;
 
 /// What is read of a block at least, if it is there: the rest is asked for next.
 const READ_ALIGN: u64 = 256 << 10;
 /// How much of a file is asked for at a time when data or a hole is sought.
 const SEEK_WINDOW: u64 = 64 << 20;
+
+/// Blocks that one read asks for at a time.
+const IN_FLIGHT: usize = 64;
 
 /// What `lseek` looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +57,7 @@ impl Files {
             let begun = self.last_change();
             let from = offset - offset % READ_ALIGN;
             let to = end.checked_next_multiple_of(READ_ALIGN).unwrap_or(end);
-            let query = Query::Contents { inode: inode.place, offset: from, len: to - from };
-            let asked = self.client.read_within(query, self.client.timeout()).await?;
-            let (Answer::Contents { attributes, extents }, _) = asked else {
-                return Err(ClientError::Protocol("contents answered by something else".into()));
-            };
+            let (attributes, extents) = contents(&self.client, inode.place, from..to).await?;
             let (size, over) = {
                 let mut buffer = lock(&inode.buffer);
                 if buffer.landed > begun || buffer.append_flies() {
@@ -69,7 +69,7 @@ impl Files {
             let count = usize::try_from(end.min(size).saturating_sub(offset)).unwrap_or(0);
             let mut bytes = zeros(count);
             let partition = inode.place.partition;
-            match self.fill(partition, offset, &mut bytes, extents).await {
+            match fill(&self.client, partition, offset, &mut bytes, extents).await {
                 Err(ClientError::Lost(what)) if attempt < 3 => {
                     tracing::debug!("{what}; perhaps overwritten meanwhile: again");
                     continue;
@@ -82,49 +82,6 @@ impl Files {
             return Ok(bytes);
         }
         Err(ClientError::Timeout { what: "reading a file that is written all the time".into() })
-    }
-
-    /// Copies what `extents` say over `into`, which is the file from `offset`.
-    async fn fill(
-        &self,
-        partition: GroupId,
-        offset: u64,
-        into: &mut [u8],
-        extents: Vec<(u64, Extent)>,
-    ) -> Result<(), ClientError> {
-        let end = offset + into.len() as u64;
-        let mut wanted = Vec::new();
-        for (at, extent) in extents {
-            if at >= end || at + u64::from(extent.len) <= offset {
-                continue;
-            }
-            match extent.data {
-                Data::Inline(bytes) => patch(into, offset, at, &bytes),
-                Data::Block { block, start } => wanted.push((at, block, start, extent.len)),
-            }
-        }
-        if let [(at, block, start, len)] = wanted[..] {
-            let bytes = self.client.read_block(partition, block, start, len).await?;
-            patch(into, offset, at, &bytes);
-            return Ok(());
-        }
-        let mut under_way = JoinSet::new();
-        for (at, block, start, len) in wanted {
-            match self.client.cached(block, start, len) {
-                Some(bytes) => patch(into, offset, at, &bytes),
-                None => {
-                    let client = self.client.clone();
-                    under_way.spawn(async move {
-                        (at, client.read_block(partition, block, start, len).await)
-                    });
-                }
-            }
-        }
-        while let Some(ended) = under_way.join_next().await {
-            let (at, bytes) = ended.map_err(|error| ClientError::Protocol(error.to_string()))?;
-            patch(into, offset, at, &bytes?);
-        }
-        Ok(())
     }
 
     /// `lseek(SEEK_DATA)` and `lseek(SEEK_HOLE)`.
@@ -141,13 +98,14 @@ impl Files {
         self.flush_inode(&inode, Some(handle)).await?;
         let mut at = offset;
         loop {
-            let (attributes, extents) = self.contents(&inode, at, SEEK_WINDOW).await?;
+            let window = at..at.saturating_add(SEEK_WINDOW);
+            let (attributes, extents, end) = page(&self.client, inode.place, window).await?;
             if at >= attributes.size {
                 // The end of the file counts as a hole.
                 let found = what == Seek::Hole && offset < attributes.size;
                 return Ok(found.then_some(attributes.size));
             }
-            let window_end = attributes.size.min(at.saturating_add(SEEK_WINDOW));
+            let window_end = attributes.size.min(end);
             for (start, extent) in extents {
                 match what {
                     Seek::Data if start + u64::from(extent.len) > at => {
@@ -164,17 +122,91 @@ impl Files {
             }
         }
     }
+}
 
-    async fn contents(
-        &self,
-        inode: &Arc<OpenInode>,
-        offset: u64,
-        len: u64,
-    ) -> Result<(Attributes, Vec<(u64, Extent)>), ClientError> {
-        let query = Query::Contents { inode: inode.place, offset, len };
-        match self.client.read(query).await? {
-            Answer::Contents { attributes, extents } => Ok((attributes, extents)),
-            _ => Err(FsError::Invalid.into()),
+/// What lies in a range of a file, or in a part from its beginning, and where that part ends.
+pub(crate) async fn page(
+    client: &Client,
+    inode: Place,
+    range: Range<u64>,
+) -> Result<(Attributes, Vec<(u64, Extent)>, u64), ClientError> {
+    let query = Query::Contents { inode, offset: range.start, len: range.end - range.start };
+    match client.read(query).await? {
+        Answer::Contents { attributes, extents, end } => Ok((attributes, extents, end)),
+        _ => Err(strange()),
+    }
+}
+
+/// What lies in a range of a file. Of one with very many extents not all of it at one moment.
+pub(crate) async fn contents(
+    client: &Client,
+    inode: Place,
+    range: Range<u64>,
+) -> Result<(Attributes, Vec<(u64, Extent)>), ClientError> {
+    let (mut at, mut all) = (range.start, Vec::new());
+    loop {
+        let (attributes, extents, end) = page(client, inode, at..range.end).await?;
+        all.extend(extents);
+        if end >= range.end.min(attributes.size) {
+            return Ok((attributes, all));
+        }
+        at = end;
+    }
+}
+
+/// Copies what `extents` say over `into`, which is the file from `offset`.
+pub(crate) async fn fill(
+    client: &Client,
+    partition: GroupId,
+    offset: u64,
+    into: &mut [u8],
+    extents: Vec<(u64, Extent)>,
+) -> Result<(), ClientError> {
+    let end = offset + into.len() as u64;
+    let mut wanted = Vec::new();
+    for (at, extent) in extents {
+        if at >= end || at + u64::from(extent.len) <= offset {
+            continue;
+        }
+        match extent.data {
+            Data::Inline(bytes) => patch(into, offset, at, &bytes),
+            Data::Block { block, start } => wanted.push((at, block, start, extent.len)),
         }
     }
+    if let [(at, block, start, len)] = wanted[..] {
+        let bytes = client.read_block(partition, block, start, len).await?;
+        patch(into, offset, at, &bytes);
+        return Ok(());
+    }
+    let mut under_way = JoinSet::new();
+    for (at, block, start, len) in wanted {
+        match client.cached(block, start, len) {
+            Some(bytes) => patch(into, offset, at, &bytes),
+            None => {
+                if under_way.len() >= IN_FLIGHT {
+                    join(&mut under_way, into, offset).await?;
+                }
+                let client = client.clone();
+                under_way.spawn(async move {
+                    (at, client.read_block(partition, block, start, len).await)
+                });
+            }
+        }
+    }
+    while !under_way.is_empty() {
+        join(&mut under_way, into, offset).await?;
+    }
+    Ok(())
+}
+
+/// Waits for one of the blocks that are asked for, and copies it.
+async fn join(
+    under_way: &mut JoinSet<(u64, Result<Bytes, ClientError>)>,
+    into: &mut [u8],
+    offset: u64,
+) -> Result<(), ClientError> {
+    let Some(ended) = under_way.join_next().await else { return Ok(()) };
+    let (at, bytes) = ended.map_err(|error| ClientError::Protocol(error.to_string()))?;
+    patch(into, offset, at, &bytes?);
+    Ok(())
 }

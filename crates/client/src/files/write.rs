@@ -181,7 +181,7 @@ impl Files {
     pub fn close_now(&self, handle: Handle, owner: u64) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
         let mut buffer = lock(&inode.buffer);
-        if (buffer.held() > 0 && !buffer.nameless) || buffer.lock_owners.contains(&owner) {
+        if (buffer.held() > 0 && !buffer.nameless) || buffer.holders.contains(owner) {
             return Ok(Wrote::MustWait);
         }
         let untold = buffer.handles.get_mut(&handle).and_then(Option::take);
@@ -239,11 +239,14 @@ impl Files {
                 }
             };
             match self.client.send(&message).await {
-                Ok((Done::Written { attributes, .. }, ts)) => {
+                Ok((Done::Written { offset, attributes, merge_from }, ts)) => {
                     self.change_buffer(inode, |buffer| {
                         buffer.land(&attributes, self.next_change());
                         self.note(attributes, ts);
                     });
+                    if let Some(from) = merge_from {
+                        self.merge(inode.place, from..offset + flight.batch.span());
+                    }
                     return Ok(());
                 }
                 Ok((done, _)) => {

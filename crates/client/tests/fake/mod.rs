@@ -5,11 +5,14 @@
 use bytes::{Bytes, BytesMut};
 use meridian_client::connection::{decode, encode};
 use meridian_client::{Client, ClientOptions};
-use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
-use meridian_core::{BlockId, GroupId, MessageId, NodeId, Stamp, Topology};
+use meridian_cluster::Topology;
+use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_core::hello::{Answer, Hello};
+use meridian_core::{BlockId, GroupId, MessageId, NodeId, Stamp};
 use meridian_fs::{Done, Effect, FsError, Operation, Partition, Query, Update};
-use meridian_host::api::{Hello, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody, Who};
-use meridian_multicast::{Start, Touches};
+use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_host::update::Payload;
+use meridian_multicast::Start;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,11 +33,18 @@ pub struct Cluster {
 pub struct Shared {
     pub world: Mutex<World>,
     pub nodes: Vec<Control>,
-    /// A permit for each write that may be applied, while `gated`.
+    /// A permit for each update that may be applied of those that `gate_holds`, while `gated`.
     pub gate: Semaphore,
     pub gated: AtomicBool,
-    /// Writes that wait at the gate.
+    /// Writes and unlocks, unless a test says otherwise.
+    pub gate_holds: Mutex<fn(&Update) -> bool>,
+    /// Those that wait at the gate.
     pub at_gate: watch::Sender<usize>,
+    /// Changes of attributes wait, each for a permit of `changes`.
+    pub holds_changes: AtomicBool,
+    pub changes: Semaphore,
+    /// Changes of attributes that wait.
+    pub held: watch::Sender<usize>,
     /// Questions for attributes are refused.
     pub hides_attributes: AtomicBool,
     /// Blocks are refused: the disks are full.
@@ -89,8 +99,10 @@ impl Cluster {
             configuration: Default::default(),
         };
         let topology = Topology::new(&file).unwrap();
-        let partitions =
-            topology.group_ids().map(|group| (group, Partition::new(&topology, group))).collect();
+        let partitions = topology
+            .group_ids()
+            .map(|group| (group, Partition::new(group, topology.region_groups())))
+            .collect();
         let shared = Arc::new(Shared {
             world: Mutex::new(World {
                 partitions,
@@ -103,7 +115,13 @@ impl Cluster {
             nodes: listeners.iter().map(|_| Control::new()).collect(),
             gate: Semaphore::new(0),
             gated: AtomicBool::new(false),
+            gate_holds: Mutex::new(|update| {
+                matches!(update, Update::Write { .. } | Update::Unlock { .. })
+            }),
             at_gate: watch::Sender::new(0),
+            holds_changes: AtomicBool::new(false),
+            changes: Semaphore::new(0),
+            held: watch::Sender::new(0),
             hides_attributes: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
         });
@@ -144,7 +162,15 @@ impl Cluster {
         self.shared.world.lock().unwrap().refuse_writes = error;
     }
 
-    /// Waits until so many writes wait at the gate.
+    /// Lets all changes of attributes happen that were held back.
+    pub async fn release_changes(&self) {
+        let mut held = self.shared.held.subscribe();
+        let count = *held.borrow();
+        self.shared.changes.add_permits(count);
+        held.wait_for(|held| *held == 0).await.unwrap();
+    }
+
+    /// Waits until so many updates wait at the gate.
     pub async fn at_gate(&self, count: usize) {
         let mut waiting = self.shared.at_gate.subscribe();
         waiting.wait_for(|waiting| *waiting >= count).await.unwrap();
@@ -179,11 +205,10 @@ async fn accept(shared: Arc<Shared>, topology: Topology, node: usize, listener: 
 
 async fn serve(shared: &Arc<Shared>, topology: &Topology, node: usize, stream: TcpStream) {
     stream.set_nodelay(true).unwrap();
-    let who = Who::Node { node: NodeId(node as u16), incarnation: 1 };
     let (mut reader, mut writer) = stream.into_split();
     let (replies, mut to_send) = tokio::sync::mpsc::unbounded_channel::<Option<Reply>>();
     let mut bytes = BytesMut::new();
-    encode(&mut bytes, &Hello { cluster: topology.cluster, who }).unwrap();
+    encode(&mut bytes, &Answer::<NodeId>::Client).unwrap();
     let write = async {
         loop {
             if writer.write_all(&bytes.split()).await.is_err() {
@@ -199,9 +224,9 @@ async fn serve(shared: &Arc<Shared>, topology: &Topology, node: usize, stream: T
         let (mut bytes, mut greeted) = (BytesMut::new(), false);
         loop {
             while !greeted {
-                match decode::<Hello>(&mut bytes).unwrap() {
+                match decode::<Hello<NodeId>>(&mut bytes).unwrap() {
                     Some(hello) => {
-                        assert_eq!(hello.cluster, topology.cluster);
+                        assert_eq!(hello.cluster, topology.cluster.to_string());
                         greeted = true;
                     }
                     None => {
@@ -236,25 +261,51 @@ async fn serve(shared: &Arc<Shared>, topology: &Topology, node: usize, stream: T
     }
 }
 
+async fn update(
+    shared: &Shared,
+    topology: &Topology,
+    id: NodeId,
+    group: GroupId,
+    start: Start,
+) -> ReplyBody {
+    if !topology.group(group).members.contains(&id) {
+        return ReplyBody::Refused(Refusal::NoReplica(group));
+    }
+    let mut payload = Payload::read(&start).unwrap();
+    let cancels = std::mem::take(&mut payload.cancels);
+    let operation = payload.into_operation();
+    let update = operation.as_ref().map(|operation| &operation.update);
+    let held = update.is_some_and(*shared.gate_holds.lock().unwrap());
+    if held && shared.gated.load(Ordering::Relaxed) {
+        shared.at_gate.send_modify(|waiting| *waiting += 1);
+        shared.gate.acquire().await.unwrap().forget();
+    }
+    let changes = matches!(update, Some(Update::SetAttributes { .. }));
+    if changes && shared.holds_changes.load(Ordering::Relaxed) {
+        shared.held.send_modify(|held| *held += 1);
+        shared.changes.acquire().await.unwrap().forget();
+    }
+    let mut world = shared.world.lock().unwrap();
+    if changes {
+        shared.held.send_modify(|held| *held = held.saturating_sub(1));
+    }
+    for cancelled in cancels {
+        let refused = (world.last, Err(FsError::Expired));
+        world.outcomes.entry(cancelled).or_insert(refused);
+    }
+    let (ts, result) = match operation {
+        Some(operation) => world.apply(&start, operation),
+        None => (world.last, Err(FsError::Invalid)),
+    };
+    let mut vector = world.partitions[&group].vector().clone();
+    vector.raise(group, ts);
+    ReplyBody::Updated { id: start.id, ts, vector, result }
+}
+
 async fn answer(shared: &Shared, topology: &Topology, node: usize, body: RequestBody) -> ReplyBody {
     let id = NodeId(node as u16);
     match body {
-        RequestBody::Update { group, start } => {
-            if !topology.group(group).members.contains(&id) {
-                return ReplyBody::Refused(Refusal::NoReplica(group));
-            }
-            let operation: Operation = postcard::from_bytes(&start.payload).unwrap();
-            let is_write = matches!(operation.update, Update::Write { .. });
-            if is_write && shared.gated.load(Ordering::Relaxed) {
-                shared.at_gate.send_modify(|waiting| *waiting += 1);
-                shared.gate.acquire().await.unwrap().forget();
-            }
-            let mut world = shared.world.lock().unwrap();
-            let (ts, result) = world.apply(&start, operation);
-            let mut vector = world.partitions[&group].vector().clone();
-            vector.raise(group, ts);
-            ReplyBody::Updated { id: start.id, ts, vector, result }
-        }
+        RequestBody::Update { group, start } => update(shared, topology, id, group, start).await,
         RequestBody::Read { vector, query } => {
             let group = query.partition();
             if !topology.group(group).members.contains(&id) {
@@ -311,8 +362,6 @@ impl World {
         if let Some(outcome) = self.outcomes.get(&start.id) {
             return outcome.clone();
         }
-        let touches = Touches::keys(operation.update.keys(start.id));
-        assert_eq!(start.touches, touches, "{operation:?}");
         self.last = Stamp(self.last.0 + 1);
         let ts = self.last;
         let is_write = matches!(operation.update, Update::Write { .. });

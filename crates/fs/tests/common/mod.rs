@@ -3,8 +3,7 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use bytes::Bytes;
-use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp, Topology};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp};
 use meridian_fs::operation::{NewNode, Piece, RenameMode, WriteAt};
 use meridian_fs::types::{BLOCK_MAX, Data};
 use meridian_fs::{
@@ -40,23 +39,9 @@ impl Rng {
     }
 }
 
-pub fn topology(regions: usize) -> Topology {
-    let node = |name: &&str| NodeEntry {
-        name: format!("{name}-1"),
-        region: (*name).into(),
-        pid: None,
-        address: "127.0.0.1:1".into(),
-        groups: vec!["global".into(), (*name).into()],
-    };
-    Topology::new(&ClusterFile {
-        format: CLUSTER_FORMAT,
-        cluster: 1,
-        nodes: ["us", "eu", "ap"][..regions].iter().map(node).collect(),
-        rtt_ms: BTreeMap::new(),
-        order: Default::default(),
-        configuration: Default::default(),
-    })
-    .unwrap()
+/// The groups of that many regions.
+pub fn regions(count: u16) -> impl Iterator<Item = (GroupId, &'static str)> {
+    (1..=count).map(GroupId).zip(["us", "eu", "ap"])
 }
 
 pub fn top(group: u16) -> Place {
@@ -91,12 +76,11 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(regions: usize) -> World {
-        let topology = topology(regions);
+    pub fn new(count: u16) -> World {
+        let groups = (0..=count).map(GroupId);
         World {
-            partitions: topology
-                .group_ids()
-                .map(|group| (group, Partition::new(&topology, group)))
+            partitions: groups
+                .map(|group| (group, Partition::new(group, regions(count))))
                 .collect(),
             letters: Vec::new(),
             results: BTreeMap::new(),
@@ -222,7 +206,7 @@ impl World {
             let query = Query::Directory { inode, after: after.clone(), limit: 2 };
             let Answer::Directory { entries, end, .. } = self.read(&query)? else { panic!() };
             for (name, entry, _) in entries {
-                all.push((String::from_utf8(name.to_vec()).unwrap(), entry.place, entry.kind));
+                all.push((String::from_utf8_lossy(&name).into_owned(), entry.place, entry.kind));
                 after = name;
             }
             if end {
@@ -234,7 +218,7 @@ impl World {
     /// The bytes of a file, holes filled with zeros.
     pub fn contents(&self, inode: Place) -> Result<Vec<u8>, FsError> {
         let query = Query::Contents { inode, offset: 0, len: u64::MAX };
-        let Answer::Contents { attributes, extents } = self.read(&query)? else { panic!() };
+        let Answer::Contents { attributes, extents, .. } = self.read(&query)? else { panic!() };
         let mut all = vec![0; usize::try_from(attributes.size).unwrap()];
         for (offset, extent) in extents {
             let (offset, len) = (usize::try_from(offset).unwrap(), extent.len as usize);

@@ -1,18 +1,16 @@
 //! Hybrid clocks in the linearizable order: who is shown them, and how long.
 
 use super::*;
-use crate::hybrid::{PARTNERS_FOR, SHOW_DELAY, SHOW_TOKEN};
-use crate::process::{ClockSource, Order, Speakers};
 
-fn options(clock: ClockSource, speakers: Speakers) -> Options {
-    Options { order: Order::Linearizable, clock, speakers }
+fn options(clock: ClockSource, dissemination: Dissemination) -> Options {
+    Options { order: Order::Linearizable, clock, dissemination }
 }
 
 impl One {
     /// Its next time to show its clock; what others are told then.
     fn shows(&mut self) -> Vec<Did> {
         self.now = self.now + SHOW_DELAY;
-        let mut did = self.step(Event::Timer(SHOW_TOKEN));
+        let mut did = self.step(Event::Timer(Timer::Clock));
         did.extend(self.idle());
         did
     }
@@ -22,8 +20,10 @@ impl One {
 fn shown(did: &[Did]) -> Vec<(ProcessId, u64)> {
     let sends = sent(did).into_iter().filter(|(to, _)| to.group == GroupId(1));
     let clock = |(to, message): (ProcessId, &Message)| match message {
-        Message::RemoteAck { clock, .. } => Some((to, clock.0)),
-        Message::Stability { shown, .. } => Some((to, shown.first()?.stable.0)),
+        Message::Remote(RemoteMessage::RemoteAck(RemoteAck { clock, .. })) => Some((to, clock.0)),
+        Message::Order(OrderMessage::Horizons(Horizons { shown, .. })) => {
+            Some((to, shown.first()?.stable.0))
+        }
         _ => None,
     };
     sends.filter_map(clock).collect()
@@ -32,7 +32,7 @@ fn shown(did: &[Did]) -> Vec<(ProcessId, u64)> {
 #[test]
 fn who_shares_a_message_is_shown_the_time() {
     for me in [process(0, 0), process(0, 1)] {
-        let hybrid = options(ClockSource::Hybrid, Speakers::All);
+        let hybrid = options(ClockSource::Hybrid, Dissemination::AllToAll);
         let mut one = Net::one_with(&[3, 3, 3], hybrid, me);
         assert_eq!(one.shows(), [], "nobody is there who waits for it");
         match one.process.role() {
@@ -57,7 +57,7 @@ fn who_shares_a_message_is_shown_the_time() {
 /// Each message moves the clock; word of that to all groups each time is what costs.
 #[test]
 fn a_clock_is_shown_between_only_if_it_is_past_the_time() {
-    let hybrid = options(ClockSource::Hybrid, Speakers::All);
+    let hybrid = options(ClockSource::Hybrid, Dissemination::AllToAll);
     let mut one = Net::one_with(&[3, 3, 3], hybrid, process(0, 0));
     one.asked(start(1, &[0, 1]));
     one.idle();
@@ -76,8 +76,11 @@ fn a_clock_is_shown_between_only_if_it_is_past_the_time() {
 
 #[test]
 fn logical_clocks_are_shown_when_they_move() {
-    let mut one =
-        Net::one_with(&[3, 3], options(ClockSource::Logical, Speakers::All), process(0, 0));
+    let mut one = Net::one_with(
+        &[3, 3],
+        options(ClockSource::Logical, Dissemination::AllToAll),
+        process(0, 0),
+    );
     one.asked(start(1, &[0, 1]));
     one.idle();
     one.shows();
@@ -87,8 +90,8 @@ fn logical_clocks_are_shown_when_they_move() {
 /// Where nothing is shared any more nothing is said after a while.
 #[test]
 fn partners_part() {
-    for speakers in [Speakers::All, Speakers::Primary] {
-        let mut net = Net::settled_with(&[1, 1], options(ClockSource::Hybrid, speakers));
+    for dissemination in [Dissemination::AllToAll, Dissemination::ViaLeader] {
+        let mut net = Net::settled_with(&[1, 1], options(ClockSource::Hybrid, dissemination));
         net.multicast(start(1, &[0, 1]), &[process(0, 0), process(1, 0)]);
         assert_eq!(net.delivered(1), [process(0, 0), process(1, 0)]);
         let one = net.all.get_mut(&process(0, 0)).unwrap();
@@ -96,19 +99,19 @@ fn partners_part() {
         assert!(shown(&shows).contains(&(process(1, 0), one.now.0 / 1000)), "{shows:?}");
         let until = one.now + PARTNERS_FOR;
         while one.now < until {
-            assert_eq!(one.process.partners.groups().count(), 1);
+            assert_eq!(one.process.clock.partners.groups().count(), 1);
             one.shows();
         }
-        assert_eq!(one.process.partners.groups().count(), 0);
+        assert_eq!(one.process.clock.partners.groups().count(), 0);
         let did = one.shows();
-        assert_eq!(shown(&did), [], "{speakers:?}");
+        assert_eq!(shown(&did), [], "{dissemination:?}");
     }
 }
 
 /// So the primary may say of each time that a quorum has reached it, and ask nobody.
 #[test]
 fn followers_are_ahead_until_the_clock_is_shown_again() {
-    let hybrid = options(ClockSource::Hybrid, Speakers::Primary);
+    let hybrid = options(ClockSource::Hybrid, Dissemination::ViaLeader);
     let mut follower = Net::one_with(&[3, 3], hybrid, process(0, 1));
     let entries = vec![entry(e1(0), 1, start(1, &[0, 1]))];
     follower.hears(process(0, 0), append(e1(0), 0, entries, 5));

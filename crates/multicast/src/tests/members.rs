@@ -1,9 +1,6 @@
 //! Changing the members of groups.
 
 use super::*;
-use crate::members::Config;
-use crate::message::{Progress, Touches};
-use crate::process::Mutation;
 
 fn configure(sequence: u64, number: u64, nodes: &[u16]) -> Start {
     let nodes: Vec<_> = nodes.iter().map(|node| NodeId(*node)).collect();
@@ -12,12 +9,12 @@ fn configure(sequence: u64, number: u64, nodes: &[u16]) -> Start {
 
 fn config(group: u16, number: u64, nodes: &[u16]) -> Message {
     let members = nodes.iter().map(|node| NodeId(*node)).collect();
-    Message::Config(Config { group: GroupId(group), number, members }.into())
+    Message::Epoch(EpochMessage::Config(Config { group: GroupId(group), number, members }.into()))
 }
 
 fn promise(epoch: Epoch, e_cur: Epoch) -> Message {
-    let progress = Progress { e_cur, len: 0, base: 0, runs: Vec::new() };
-    Message::Promise { epoch, clock: Timestamp(0), progress }
+    let progress = Progress { e_cur, len: 0, base: 0, runs: Runs::default() };
+    Message::from(Promise { epoch, clock: Timestamp(0), progress })
 }
 
 impl Net {
@@ -68,8 +65,8 @@ fn a_configuration_takes_force_with_the_next_epoch() {
     assert_eq!(net.of(d).delivered(), net.of(b).delivered());
 }
 
-/// Its quorum alone knows nothing of what the one before it decided, and that one's alone leaves others who know
-/// nothing of the epoch.
+/// Its quorum alone knows nothing of what the one before it decided, and that one's alone leaves
+/// others who know nothing of the epoch.
 #[test]
 fn promises_of_quorums_of_both_configurations_are_needed() {
     let [a, b, d, e] = [0, 1, 3, 4].map(|n| process(0, n));
@@ -78,7 +75,7 @@ fn promises_of_quorums_of_both_configurations_are_needed() {
         let mut one = Net::one(&[3], a);
         one.hears(b, config(0, 1, &[0, 3, 4]));
         one.idle();
-        assert_eq!((one.process.role(), one.process.e_prom), (Role::Candidate, e2));
+        assert_eq!((one.process.role(), one.process.epochs.prom), (Role::Candidate, e2));
         one
     };
     let fresh = epoch(0, d);
@@ -94,12 +91,13 @@ fn promises_of_quorums_of_both_configurations_are_needed() {
     one.hears(d, promise(e2, fresh));
     assert_eq!(one.process.epoch(), e2);
     let mut one = stands();
-    one.process.mutation = Mutation::NewQuorumOnly;
+    one.process.planted = Planted::new(Mutation::NewQuorumOnly);
     one.hears(d, promise(e2, fresh));
     assert_eq!(one.process.epoch(), e2);
 }
 
-/// Who knows configuration 2 knows that one of 1 stood: its quorum may have decided what that of 0 has not seen.
+/// Who knows configuration 2 knows that one of 1 stood: its quorum may have decided what that of 0
+/// has not seen.
 #[test]
 fn a_process_that_is_two_configurations_behind_asks_the_one_between() {
     let [a, b, d, e] = [0, 1, 3, 4].map(|n| process(0, n));
@@ -111,7 +109,7 @@ fn a_process_that_is_two_configurations_behind_asks_the_one_between() {
     one.hears(b, config(0, 1, &[0, 3, 4]));
     one.idle();
     let e2 = Epoch { config: 2, number: 2, leader: a.node };
-    assert_eq!((one.process.role(), one.process.e_prom), (Role::Candidate, e2));
+    assert_eq!((one.process.role(), one.process.epochs.prom), (Role::Candidate, e2));
     one.hears(b, promise(e2, e1(0)));
     assert_eq!(one.process.epoch(), e1(0), "quorums of 0 and 2");
     one.hears(d, promise(e2, epoch(0, d)));
@@ -253,10 +251,10 @@ fn a_restart_knows_the_members_of_its_epoch() {
     let (b, c) = (process(0, 1), process(0, 2));
     let mut one = Net::one(&[3], c);
     let e2 = Epoch { config: 1, number: 2, leader: b.node };
-    one.hears(b, Message::NewEpoch { epoch: e2 });
-    assert_eq!(one.process.e_prom, e1(0), "whose quorums count is not known");
+    one.hears(b, Message::from(NewEpoch { epoch: e2 }));
+    assert_eq!(one.process.epochs.prom, e1(0), "whose quorums count is not known");
     let mut did = one.hears(b, config(0, 1, &[1, 2, 3, 4, 5]));
-    did.extend(one.hears(b, Message::NewEpoch { epoch: e2 }));
+    did.extend(one.hears(b, Message::from(NewEpoch { epoch: e2 })));
     did.extend(one.hears(b, new_state(e2, 7, 0, vec![])));
     let mut again = PrimCast::new(c, groups_of(&Net::one(&[3], c).process));
     for did in did {

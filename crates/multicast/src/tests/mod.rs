@@ -1,24 +1,31 @@
 //! Tests that step processes by hand: one for each claim of the thesis, and one for each bug that a
 //! seed of the simulator found.
 //!
-//! Group `g` has the nodes `10 g`, `10 g + 1`, …; the first of them leads its first epoch, [`e1`].
+//! Group `g` has the nodes `10 g`, `10 g + 1`, …; the first of them leads the first
+//! epoch, [`e1`].
 
+mod dissemination;
 mod epoch;
 mod found;
 mod hybrid;
 mod members;
 mod memory;
 mod normal;
-mod relay;
-mod skeen;
-mod truncation;
-mod upkeep;
+mod retransmission;
+mod snapshot;
+mod stability;
 
-use crate::message::{
-    Command, Entry, Epoch, Message, Output, Part, Record, RemoteEntry, Start, Timestamp, Touches,
-};
-use crate::process::{Groups, Options, PrimCast, Role};
-use crate::upkeep::{TICK, TICK_TOKEN};
+use crate::message::*;
+use crate::mutation::{Mutation, Planted};
+use crate::options::*;
+use crate::process::PrimCast;
+use crate::record::Record;
+use crate::state::epochs::{ELECTION_TIMEOUT, Role};
+use crate::state::members::Config;
+use crate::state::partners::{PARTNERS_FOR, SHOW_DELAY};
+use crate::state::relay::{ACK_DELAY, AHEAD};
+use crate::state::retransmission::{TICK, Timer};
+use crate::state::runs::Runs;
 use bytes::Bytes;
 use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
@@ -62,27 +69,34 @@ fn entry(epoch: Epoch, ts: u64, start: Start) -> Entry {
 fn remote_append(sequence: u64, epoch: Epoch, ts: u64) -> Message {
     let entry = RemoteEntry { index: sequence, id: id(sequence), ts: Timestamp(ts) };
     let (from, upto) = (sequence, sequence + 1);
-    Message::RemoteAppend { epoch, whole: true, from, upto, entries: [entry].into(), speaks: false }
+    Message::from(RemoteAppend {
+        epoch,
+        whole: true,
+        from,
+        upto,
+        entries: [entry].into(),
+        relays: false,
+    })
 }
 
 fn remote_ack(sequence: u64, epoch: Epoch, ts: u64) -> Message {
-    Message::RemoteAck { epoch, len: sequence + 1, clock: Timestamp(ts) }
+    Message::from(RemoteAck { epoch, len: sequence + 1, clock: Timestamp(ts) })
 }
 
 fn ack(epoch: Epoch, len: u64, clock: u64) -> Message {
-    Message::Ack { epoch, len, clock: Timestamp(clock) }
+    Message::from(Ack { epoch, len, clock: Timestamp(clock) })
 }
 
 fn append(epoch: Epoch, from: u64, entries: Vec<Entry>, clock: u64) -> Message {
     let entries = entries.into();
-    Message::Append { epoch, from, entries, clock: Timestamp(clock), prompt: true }
+    Message::from(Append { epoch, from, entries, clock: Timestamp(clock), prompt: true })
 }
 
 /// NEW-STATE in one part.
 fn new_state(epoch: Epoch, clock: u64, start: u64, entries: Vec<Entry>) -> Message {
     let end = start + entries.len() as u64;
     let part = Part { start, from: start, entries, end };
-    Message::NewState { epoch, clock: Timestamp(clock), part }
+    Message::from(NewState { epoch, clock: Timestamp(clock), part })
 }
 
 /// An effect that can be compared. Timers are left out.
@@ -138,7 +152,7 @@ impl One {
     /// A tick of its timer after so long.
     fn tick(&mut self, after: Duration) -> Vec<Did> {
         self.now = self.now + after;
-        self.step(Event::Timer(TICK_TOKEN))
+        self.step(Event::Timer(Timer::Tick))
     }
 }
 
@@ -256,7 +270,7 @@ impl Net {
             for me in everybody {
                 let one = self.all.get_mut(&me).unwrap();
                 one.now = one.now + TICK;
-                self.step(me, Event::Timer(TICK_TOKEN));
+                self.step(me, Event::Timer(Timer::Tick));
             }
             self.run();
         }
@@ -287,7 +301,10 @@ impl Net {
 
     /// Who delivered the message, in order.
     fn delivered(&self, sequence: u64) -> Vec<ProcessId> {
-        let is = |output: &Output| matches!(output, Output::Deliver(delivery) if delivery.start.id == id(sequence));
+        let is = |output: &Output| match output {
+            Output::Deliver(delivery) => delivery.start.id == id(sequence),
+            _ => false,
+        };
         let mut who: Vec<_> =
             self.told.iter().filter(|(_, output)| is(output)).map(|(me, _)| *me).collect();
         who.sort_unstable();

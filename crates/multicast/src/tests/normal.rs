@@ -9,8 +9,8 @@ fn follower_of(sizes: &[u16], n: u16, entries: Vec<Entry>, clock: u64) -> One {
     one
 }
 
-/// Lines 36-39. The proposals travel while the primary writes them; they count as its vote only with its
-/// ACK, which waits for the record. And no clock is shown before its ceiling is durable.
+/// Lines 36-39. The proposals travel while the primary writes them; they count as its vote only
+/// with its ACK, which waits for the record. And no clock is shown before its ceiling is durable.
 #[test]
 fn proposals_go_out_before_their_record_and_the_ack_after() {
     let mut primary = Net::one(&[3], process(0, 0));
@@ -26,7 +26,8 @@ fn proposals_go_out_before_their_record_and_the_ack_after() {
     assert_eq!(did[1..], [&proposals[..], &record, &to_both(ack(e1(0), 2, 2))].concat());
 }
 
-/// Lines 43-45: a follower's ACKs, in its group and to others, follow the record of what they cover.
+/// Lines 43-45: a follower's ACKs, in its group and to others, follow the record of what they
+/// cover.
 #[test]
 fn an_ack_follows_its_record() {
     let mut follower = Net::one(&[3, 1], process(0, 2));
@@ -42,21 +43,22 @@ fn an_ack_follows_its_record() {
     assert!(record < to_own && record < to_other, "{did:?}");
 }
 
-/// Line 43: `T` has no holes. What comes after a gap is not appended but asked for, and what comes twice
-/// is appended once.
+/// Line 43: `T` has no holes. What comes after a gap is not appended but asked for, and what comes
+/// twice is appended once.
 #[test]
 fn a_follower_appends_without_gaps_and_repetitions() {
     let entries: Vec<_> = (1..=3).map(|n| entry(e1(0), n, start(n, &[0]))).collect();
     let mut follower = follower_of(&[3], 2, entries[..1].to_vec(), 1);
     let did = follower.hears(process(0, 0), append(e1(0), 2, entries[2..].to_vec(), 3));
-    let asked = Message::Resend { epoch: e1(0), from: 1 };
+    let asked = Message::from(Resend { epoch: e1(0), from: 1 });
     assert_eq!(did, [Did::Sent(process(0, 0), asked)]);
     assert_eq!(follower.process.log.len(), 1);
     follower.hears(process(0, 0), append(e1(0), 0, entries, 3));
     assert_eq!(follower.process.log.len(), 3);
 }
 
-/// Lines 46-50: a timestamp of another group moves the clock, and the group is told; the ceiling first.
+/// Lines 46-50: a timestamp of another group moves the clock, and the group is told; the ceiling
+/// first.
 #[test]
 fn a_remote_ack_above_the_clock_is_shown_to_the_group() {
     let shown = |sizes: &[u16], me: ProcessId| {
@@ -80,30 +82,30 @@ fn a_remote_ack_makes_the_message_known() {
     let mut primary = Net::one(&[3, 1], process(0, 0));
     primary.hears_remote(process(1, 0), 1, e1(1), 1);
     let did = primary.tick(Duration::from_secs(2));
-    assert!(did.contains(&Did::Sent(process(1, 0), Message::Pull(id(1)))), "{did:?}");
-    primary.hears(process(1, 0), Message::Start(start(1, &[0, 1]).into()));
+    assert!(did.contains(&Did::Sent(process(1, 0), Message::from(Pull { id: id(1) }))), "{did:?}");
+    primary.hears(process(1, 0), Message::Normal(NormalMessage::Start(start(1, &[0, 1]).into())));
     primary.idle();
     assert_eq!(primary.process.log.find(id(1)), Some(0));
 }
 
-/// Line 10: a local timestamp is decided by a quorum of ACKs of one epoch. An ACK of an earlier epoch, which
-/// another `T` may have had, does not count for this one.
+/// Line 10: a local timestamp is decided by a quorum of ACKs of one epoch. An ACK of an earlier
+/// epoch, which another `T` may have had, does not count for this one.
 #[test]
 fn acks_of_an_earlier_epoch_do_not_count() {
     let [_, b, c] = [0, 1, 2].map(|n| process(0, n));
     let e2 = epoch(2, b);
     let mut follower = Net::one(&[5], c);
-    follower.hears(b, Message::NewEpoch { epoch: e2 });
+    follower.hears(b, Message::from(NewEpoch { epoch: e2 }));
     follower.hears(process(0, 3), ack(e1(0), 1, 9));
     follower.hears(process(0, 4), ack(e1(0), 1, 9));
     follower.hears(b, new_state(e2, 0, 0, vec![]));
     for n in [1, 3] {
-        let accept = Message::Accept { epoch: e2, clock: Timestamp(9) };
+        let accept = Message::from(Accept { epoch: e2, clock: Timestamp(9) });
         follower.hears(process(0, n), accept);
     }
     follower.hears(b, append(e2, 0, vec![entry(e2, 5, start(1, &[0]))], 9));
     assert_eq!(delivered(&follower.idle()), NONE);
-    assert_eq!(follower.process.decided, 0);
+    assert_eq!(follower.process.log.decided, 0);
     follower.hears(process(0, 3), ack(e2, 1, 9));
     assert_eq!(delivered(&follower.idle()), NONE);
     follower.hears(process(0, 4), ack(e2, 1, 9));
@@ -150,10 +152,10 @@ fn nothing_is_delivered_above_the_clocks_of_a_quorum() {
     assert!(follower.process.log.slot(id(1)).unwrap().entry.final_ts.is_some());
     // A clock of a later epoch does not count here: what it promises is for that epoch.
     let later = epoch(2, process(0, 4));
-    follower.hears(process(0, 3), Message::Bump { epoch: e1(0), clock: Timestamp(4) });
-    follower.process.clocks.note(process(0, 3).node, later, Timestamp(9), e1(0));
+    follower.hears(process(0, 3), Message::from(Bump { epoch: e1(0), clock: Timestamp(4) }));
+    follower.process.clock.members.note(process(0, 3).node, later, Timestamp(9), e1(0));
     assert_eq!(delivered(&follower.idle()), NONE);
-    follower.hears(process(0, 2), Message::Bump { epoch: e1(0), clock: Timestamp(5) });
+    follower.hears(process(0, 2), Message::from(Bump { epoch: e1(0), clock: Timestamp(5) }));
     assert_eq!(delivered(&follower.idle()), [1]);
 }
 
@@ -168,7 +170,8 @@ fn a_message_waits_for_one_that_may_be_smaller() {
     assert_eq!(delivered(&follower.idle()), [2, 1]);
 }
 
-/// Line 30: equal final timestamps are told apart by the messages' names, not by their places in `T`.
+/// Line 30: equal final timestamps are told apart by the messages' names, not by their places in
+/// `T`.
 #[test]
 fn ties_are_broken_by_name() {
     let entries = vec![entry(e1(0), 1, start(2, &[0, 1])), entry(e1(0), 2, start(1, &[0, 2]))];
@@ -180,8 +183,8 @@ fn ties_are_broken_by_name() {
     assert_eq!(delivered(&follower.idle()), [1, 2]);
 }
 
-/// Lines 24-25: what was delivered is not proposed again. Who asks is told its final timestamp, or, once its
-/// client waits for it no more and it is dropped, nothing.
+/// Lines 24-25: what was delivered is not proposed again. Who asks is told its final timestamp, or,
+/// once its client waits for it no more and it is dropped, nothing.
 #[test]
 fn a_late_start_of_a_delivered_message_is_answered_not_proposed() {
     let mut net = Net::settled(&[3, 1]);
@@ -189,13 +192,19 @@ fn a_late_start_of_a_delivered_message_is_answered_not_proposed() {
     net.multicast(start(1, &[0, 1]), &[first, other]);
     assert_eq!(net.delivered(1).len(), 4);
     let one = net.all.get_mut(&first).unwrap();
-    let did = one.hears(other, Message::Start(start(1, &[0, 1]).into()));
-    assert!(matches!(did[..], [Did::Sent(to, Message::Final { .. })] if to == other), "{did:?}");
+    let did = one.hears(other, Message::Normal(NormalMessage::Start(start(1, &[0, 1]).into())));
+    assert!(
+        matches!(did[..], [Did::Sent(to, Message::Remote(RemoteMessage::Final(_)))] if to == other),
+        "{did:?}"
+    );
     assert_eq!(one.asked(start(1, &[0, 1])), [Did::Told(Output::Duplicate(id(1)))]);
     net.multicast(Start { low: 2, ..start(2, &[0, 1]) }, &[first, other]);
     net.run_for(Duration::from_secs(3));
     let one = net.all.get_mut(&first).unwrap();
-    assert!(one.hears(other, Message::Start(start(1, &[0, 1]).into())).is_empty());
+    assert!(
+        one.hears(other, Message::Normal(NormalMessage::Start(start(1, &[0, 1]).into())))
+            .is_empty()
+    );
     assert_eq!(one.asked(start(1, &[0, 1])), [Did::Told(Output::Duplicate(id(1)))]);
     one.idle();
     assert_eq!(one.process.log.len(), 2);
@@ -207,7 +216,8 @@ fn a_late_start_of_a_delivered_message_is_answered_not_proposed() {
 fn a_follower_passes_a_start_on_to_the_primary() {
     let mut follower = Net::one(&[3], process(0, 2));
     follower.asked(start(1, &[0]));
-    let passed = Did::Sent(process(0, 0), Message::Start(start(1, &[0]).into()));
+    let passed =
+        Did::Sent(process(0, 0), Message::Normal(NormalMessage::Start(start(1, &[0]).into())));
     assert_eq!(follower.idle(), [passed]);
     assert!(follower.idle().is_empty());
 }

@@ -2,25 +2,25 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use bytes::{Bytes, BytesMut};
-use meridian_blocks::{Disk, SimDisk};
-use meridian_core::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_cluster::Topology;
+use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_core::hello::{Answer, Caller, Hello, ServiceId};
 use meridian_core::{
-    ClientId, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Time, Topology, frame,
+    ClientId, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Time, frame,
 };
 use meridian_host::api::{
-    Hello, NodeStatus, Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody, Who,
+    NodeStatus, Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody,
 };
 use meridian_host::{ConnectionId, Output};
 use meridian_multicast::{Epoch, Start, Timestamp};
-use meridian_node::journal::Journal;
-use meridian_node::server::{Replay, Storage, Wake};
-use meridian_node::{ServerError, ServerOptions, Service, prepare, serve, storage};
+use meridian_node::{ServerDisk, ServerError, ServerOptions, Service, prepare, serve};
+use meridian_storage::{Disk, SimDisk};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -36,6 +36,9 @@ pub struct Toy {
     asked: BTreeMap<u64, Asked>,
     restarts: u64,
 }
+
+/// How often a checkpoint of any toy was begun.
+pub static CHECKPOINTS: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Clone, Debug, Default)]
 struct Asked {
@@ -121,6 +124,7 @@ impl Process for Toy {
     type Record = Record;
     type Command = Command;
     type Output = (ConnectionId, Reply);
+    type Timer = std::convert::Infallible;
 
     fn step(&mut self, _now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
@@ -157,6 +161,7 @@ impl Process for Toy {
     }
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        CHECKPOINTS.fetch_add(1, Ordering::SeqCst);
         let asked = self.asked.clone().into_iter();
         let asked = asked.map(|(number, asked)| Record::Asked { number, amount: asked.amount });
         let added = self.added.clone().into_iter();
@@ -187,7 +192,7 @@ impl Service for Toy {
         Output::Reply { connection, reply }
     }
 
-    fn status(&self, _now: Time) -> Vec<ReplicaStatus> {
+    fn status(&self, now: Time) -> Vec<ReplicaStatus> {
         vec![ReplicaStatus {
             group: GroupId::GLOBAL,
             role: "toy".into(),
@@ -195,7 +200,7 @@ impl Service for Toy {
             primary: self.me,
             delivered: Position(self.added.len() as u64),
             applied: Position(self.added.values().sum()),
-            clock: Timestamp(0),
+            clock: Timestamp(now.0),
             pending: self.asked.values().filter(|asked| asked.by.is_some()).count() as u64,
             head_age_ms: 0,
             state_hash: 0,
@@ -268,25 +273,16 @@ impl Cluster {
     }
 
     pub fn start_node(&mut self, node: usize) {
-        self.start_with::<Toy>(node, |journal| journal);
+        self.start_with::<Toy>(node, 64 << 20);
     }
 
-    /// Starts a server of `P`, with a journal that may be wrapped in another.
-    pub fn start_with<P: Service>(
-        &mut self,
-        node: usize,
-        wrap: impl FnOnce(Box<dyn Journal>) -> Box<dyn Journal> + Send + 'static,
-    ) {
+    /// Starts a server of `P` that makes a checkpoint after so many bytes of log.
+    pub fn start_with<P: Service>(&mut self, node: usize, checkpoint_bytes: u64) {
         let options = ServerOptions { dir: self.dir(node), cluster: None };
-        let disk = self.disks[node].clone();
+        let on = ServerDisk { disk: self.disks[node].clone(), checkpoint_bytes };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            let open = |dir: &Path, wake: Wake, replay: Replay<'_>| {
-                let blocks = storage::open_blocks(disk.clone(), dir, wake.clone())?;
-                let journal = storage::open_journal(disk, dir, wake, replay)?;
-                Ok(Storage { journal: wrap(journal), blocks })
-            };
-            serve::<P>(&options, open, async {
+            serve::<P>(&options, on, async {
                 let _ = stopped.await;
                 Ok(())
             })
@@ -325,7 +321,14 @@ impl Drop for Cluster {
 pub struct Client {
     stream: TcpStream,
     buffer: BytesMut,
+    /// What is left of the last frame.
+    body: Bytes,
     next: u64,
+}
+
+/// What a caller says first.
+pub fn hello(cluster: u64, caller: Caller<NodeId>) -> Hello<NodeId> {
+    Hello::new(&cluster.to_string(), caller)
 }
 
 /// Connects as soon as somebody listens there.
@@ -349,10 +352,10 @@ pub fn framed<T: Serialize>(value: &T) -> BytesMut {
 
 impl Client {
     pub fn connect(address: &str) -> Client {
-        let mut client = Client { stream: dial(address), buffer: BytesMut::new(), next: 1 };
-        client.send(&Hello { cluster: CLUSTER, who: Who::Client(ClientId(9)) });
-        let hello: Hello = client.receive();
-        assert_eq!(hello.cluster, CLUSTER);
+        let mut client =
+            Client { stream: dial(address), buffer: BytesMut::new(), body: Bytes::new(), next: 1 };
+        client.send(&hello(CLUSTER, Caller::Client(ServiceId::MAIN)));
+        assert_eq!(client.receive::<Answer<NodeId>>(), Answer::Client);
         client
     }
 
@@ -362,8 +365,14 @@ impl Client {
 
     pub fn receive<T: serde::de::DeserializeOwned>(&mut self) -> T {
         loop {
+            if !self.body.is_empty() {
+                let (value, rest) = postcard::take_from_bytes(&self.body).unwrap();
+                self.body = self.body.slice_ref(rest);
+                return value;
+            }
             if let Some(body) = frame::decode(&mut self.buffer).unwrap() {
-                return postcard::from_bytes(&body).unwrap();
+                self.body = body;
+                continue;
             }
             let mut chunk = [0; 4096];
             let len = self.stream.read(&mut chunk).unwrap();

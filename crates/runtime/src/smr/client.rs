@@ -39,8 +39,8 @@ pub enum ClientError {
     /// The answer is too long for a connection; a request was executed.
     #[error("the answer is longer than {PAYLOAD_MAX} bytes: ask for less at a time")]
     LongReply,
-    /// The replicas have forgotten this client, as too many others came after it: whether the request was executed is
-    /// not known. The next has another identity.
+    /// The replicas have forgotten this client, as too many others came after it: whether the
+    /// request was executed is not known. The next has another identity.
     #[error(
         "the replicas have forgotten this client: whether the request was executed is not known"
     )]
@@ -78,9 +78,9 @@ impl ClientOptions {
 
 /// A client of a replicated service.
 ///
-/// It has one request under way at a time. Clones are other clients that share its connection: cheap, for as many
-/// requests at a time as one likes. Can be used from any thread and runtime, as long as the one lives in which it was
-/// connected.
+/// It has one request under way at a time. Clones are other clients that share its connection:
+/// cheap, for as many requests at a time as one likes. Can be used from any thread and runtime, as
+/// long as the one lives in which it was connected.
 #[derive(Debug)]
 pub struct Client {
     asks: mpsc::UnboundedSender<Ask>,
@@ -153,7 +153,8 @@ impl Client {
     /// The service executes `payload`, exactly once; its reply.
     ///
     /// # Errors
-    /// If nobody answers, or the request cannot be executed. See each error for whether it may have been.
+    /// If nobody answers, or the request cannot be executed. See each error for whether it may have
+    /// been.
     pub async fn execute(&mut self, payload: impl Into<Bytes>) -> Result<Bytes, ClientError> {
         self.request(Kind::Execute, payload.into()).await
     }

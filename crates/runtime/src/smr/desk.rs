@@ -5,6 +5,7 @@ use crate::clients::ConnectionId;
 use crate::smr::wire::{Asked, PAYLOAD_MAX, Told};
 use crate::wire::{WireError, take};
 use bytes::Bytes;
+use meridian_core::hello::ServiceId;
 use meridian_core::{ClientId, GroupId, NodeId, ProcessId, Table};
 use meridian_paxos::{Answer, Command, Output, Paxos, Service, Stopped, View};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -223,11 +224,16 @@ impl<S: Service> Application<Paxos<S>> for Desk<S> {
         }
     }
 
-    fn serves_clients(&self) -> bool {
+    fn serves_clients(&self, _service: ServiceId) -> bool {
         true
     }
 
-    fn on_connected(&mut self, at: &mut At<'_, Paxos<S>>, connection: ConnectionId) {
+    fn on_connected(
+        &mut self,
+        at: &mut At<'_, Paxos<S>>,
+        connection: ConnectionId,
+        _service: ServiceId,
+    ) {
         self.connections.insert(connection, BTreeSet::new());
         let (leader, members) = (self.view.leader(), self.members.clone());
         at.answer(connection, &Told::Welcome { me: at.me().node, leader, members });

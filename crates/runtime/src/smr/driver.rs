@@ -1,8 +1,9 @@
-//! What is behind clients that share a connection: finds the leader, sends, and sends again elsewhere.
+//! What is behind clients that share a connection: finds the leader, sends, and sends again
+//! elsewhere.
 //!
-//! All that waits for an answer waits on one connection. When that ends, or something waits on it for too long, or
-//! the replica names another, all is sent to the next replica under the same names: what was executed already is
-//! answered from the replicas' memory, so it is executed once.
+//! All that waits for an answer waits on one connection. When that ends, or something waits on it
+//! for too long, or the replica names another, all is sent to the next replica under the same
+//! names: what was executed already is answered from the replicas' memory, so it is executed once.
 
 use crate::smr::client::{ClientError, ClientOptions};
 use crate::smr::line::{Line, News};
@@ -20,7 +21,8 @@ use tokio::time::{Instant, sleep_until};
 
 /// So many asks are taken at once: they travel together.
 const ASKS: usize = 4096;
-/// How often it is looked whether something waits for too long, and asked again what was turned away.
+/// How often it is looked whether something waits for too long, and asked again what was turned
+/// away.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long to wait before another replica is called, at first and at most, while no answer comes.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(300));

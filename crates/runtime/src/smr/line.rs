@@ -1,11 +1,12 @@
 //! One connection of a client to a replica.
 
-use crate::hello::{Answer, Caller, Hello};
 use crate::smr::pending::Sent;
 use crate::smr::wire::Asked;
 use crate::wire::{FrameReader, WireError, append, encode};
 use bytes::{Buf, Bytes, BytesMut};
+use meridian_core::ProcessId;
 use meridian_core::frame;
+use meridian_core::hello::{Answer, Caller, Hello, ServiceId};
 use meridian_paxos::{Batch, Request};
 use std::io;
 use std::time::Duration;
@@ -46,9 +47,9 @@ impl Line {
             stream.set_nodelay(true)?;
             let (reader, mut writer) = stream.into_split();
             let (mut reader, mut out) = (FrameReader::new(reader), BytesMut::new());
-            encode(&mut out, &Hello::new(cluster, Caller::Client))?;
+            encode(&mut out, &Hello::<ProcessId>::new(cluster, Caller::Client(ServiceId::MAIN)))?;
             writer.write_all(&out).await?;
-            match reader.next().await? {
+            match reader.next::<Answer<ProcessId>>().await? {
                 Answer::Client => {}
                 Answer::Refused(why) => return Err(WireError::Refused(why)),
                 Answer::Member(_) => {

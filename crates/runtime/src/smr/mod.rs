@@ -1,7 +1,8 @@
 //! State machine replication over TCP: replicas of a service, and their clients.
 //!
-//! A [`Replica`] is a [`meridian_paxos::Paxos`] with sockets, a clock and storage; a [`Client`] finds the leader
-//! and asks again until it is answered, so that each request is executed exactly once.
+//! A [`Replica`] is a [`meridian_paxos::Paxos`] with sockets, a clock and storage; a [`Client`]
+//! finds the leader and asks again until it is answered, so that each request is executed exactly
+//! once.
 //!
 //! | module | what |
 //! | --- | --- |

@@ -15,8 +15,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use tokio::sync::{oneshot, watch};
 
-/// What a new leader is told may be so long, in bytes: all instances that may be under way in one message. So the window
-/// times the longest batch, or request, must not be more.
+/// What a new leader is told may be so long, in bytes: all instances that may be under way in one
+/// message. So the window times the longest batch, or request, must not be more.
 pub const UNDER_WAY_MAX: u64 = 24 << 20;
 
 /// How a replica takes part.
@@ -30,8 +30,8 @@ pub struct Options {
     pub group: GroupId,
     /// Where it listens, for other replicas and for clients.
     pub listen: Listen,
-    /// The members that the service began with, the same for all of them, and where they listen; for a replica that
-    /// is added later, those that are members now.
+    /// The members that the service began with, the same for all of them, and where they listen;
+    /// for a replica that is added later, those that are members now.
     pub members: BTreeMap<NodeId, String>,
     /// Where it keeps what survives a crash. Nowhere will do with [`Recovery::CrashStop`] only.
     pub storage: Storage,
@@ -105,8 +105,8 @@ impl<S: Service> Replica<S> {
     /// Starts one on a thread of its own; `service` is as the service begins.
     ///
     /// # Errors
-    /// If the address cannot be listened on, the options contradict each other, the directory is of another replica,
-    /// cluster or recovery mode, or the replica has lost what it promised.
+    /// If the address cannot be listened on, the options contradict each other, the directory is of
+    /// another replica, cluster or recovery mode, or the replica has lost what it promised.
     pub async fn start(options: Options, service: S) -> Result<Replica<S>, MemberError> {
         let worker = Worker::start(&format!("replica-{}", options.me.0))?;
         Replica::start_on(&worker, options, service).await
@@ -202,8 +202,9 @@ impl<S: Service> Replica<S> {
         why.map_or(MemberError::Stopped, MemberError::Halted)
     }
 
-    /// Waits until it serves no more; why, if it was not closed. One that was removed from the members is to be closed
-    /// when the others do well without it: until then they may ask it what was decided.
+    /// Waits until it serves no more; why, if it was not closed. One that was removed from the
+    /// members is to be closed when the others do well without it: until then they may ask it what
+    /// was decided.
     pub async fn stopped(&self) -> Option<String> {
         let mut stopped = self.stopped.clone();
         while stopped.borrow().is_none() && stopped.changed().await.is_ok() {}

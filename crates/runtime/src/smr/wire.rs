@@ -1,4 +1,5 @@
-//! What clients and replicas say to each other. A frame holds any number of these, one after the other.
+//! What clients and replicas say to each other. A frame holds any number of these, one after the
+//! other.
 
 use bytes::Bytes;
 use meridian_core::frame::MAX_BODY;

@@ -3,11 +3,13 @@
 
 use meridian_core::{GroupId, NodeId, ProcessId};
 use meridian_multicast::{Mutation, Options};
-use meridian_sim::replica::Replica;
-use meridian_sim::{Entry, Setup, trial};
+use meridian_sim::Setup;
+use meridian_sim::of::multicast::history::Entry;
+use meridian_sim::of::multicast::replica::Replica;
+use meridian_sim::of::multicast::trial;
 use std::time::Duration;
 
-pub use meridian_sim::trial::{Cluster, is_quiet};
+pub use meridian_sim::of::multicast::trial::{Cluster, is_quiet};
 
 /// The process on the node-th node of a group.
 pub fn process(group: u16, node: u16) -> ProcessId {

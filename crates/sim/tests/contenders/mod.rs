@@ -3,10 +3,11 @@
 
 use meridian_baselines::{FastCast, WhiteBox, fast_cast, white_box};
 use meridian_core::{GroupId, NodeId, ProcessId};
-use meridian_multicast::{ClockSource, Groups, Options, Order, PrimCast, Protocol, Speakers};
+use meridian_multicast::{
+    ClockSource, Dissemination, Groups, Message, Options, Order, PrimCast, Protocol,
+};
 use meridian_sim::Setup;
-use meridian_sim::plain::Subjects;
-use meridian_sim::replica::subjects;
+use meridian_sim::of::multicast::plain::Subjects;
 use std::time::Duration;
 
 /// A protocol.
@@ -23,7 +24,12 @@ pub struct Contender<P: Protocol> {
 
 pub fn primcast() -> Contender<PrimCast> {
     let settle = Duration::from_secs(8);
-    Contender { make: PrimCast::new, subjects, settle, pending: PrimCast::pending }
+    Contender {
+        make: PrimCast::new,
+        subjects: Message::subjects,
+        settle,
+        pending: PrimCast::pending,
+    }
 }
 
 /// PrimCast in the linearizable order.
@@ -57,7 +63,7 @@ pub fn linearizable_hybrid() -> Contender<PrimCast> {
 /// PrimCast with groups whose primary speaks for them.
 pub fn near() -> Contender<PrimCast> {
     let make = |me, groups| {
-        let options = Options { speakers: Speakers::Primary, ..Options::default() };
+        let options = Options { dissemination: Dissemination::ViaLeader, ..Options::default() };
         PrimCast::new(me, groups).with_options(options)
     };
     Contender { make, ..primcast() }

@@ -4,23 +4,25 @@ use crate::bounded::Slow;
 use crate::locals::Input;
 use crate::model::{Action, Checked, Multicasts, Source, State};
 use meridian_multicast::Start;
-use meridian_sim::search::Cluster;
+use meridian_sim::of::multicast::short::Cluster;
 use stateright::Model;
 use std::time::Duration;
 
-/// So often so much time passes after messages that were delivered before: enough for all to say so, and no silence.
+/// So often so much time passes after messages that were delivered before: enough for all to say
+/// so, and no silence.
 const PAUSES: usize = 4;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// So long without a word of its primary that it is suspected, and not so long that the next one would be.
+/// So long without a word of its primary that it is suspected, and not so long that the next one
+/// would be.
 const SHORT_SILENCE: Duration = Duration::from_millis(1800);
 
 impl<P: Checked> Multicasts<P> {
-    /// Other messages were delivered before, in a regular run, and so much time has passed since that all have said so: else
-    /// what timers bring about would begin with that.
+    /// Other messages were delivered before, in a regular run, and so much time has passed since
+    /// that all have said so: else what timers bring about would begin with that.
     ///
-    /// With `asks`, the first of these processes has then suspected its primary and asked the others of its group, and the
-    /// answer of the second one is what comes at any time.
+    /// With `asks`, the first of these processes has then suspected its primary and asked the
+    /// others of its group, and the answer of the second one is what comes at any time.
     pub fn preceded_by(
         self,
         cluster: &Cluster<P>,

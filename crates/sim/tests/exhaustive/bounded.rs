@@ -1,16 +1,17 @@
-//! Runs that differ from a regular one in few places: for what is too large to be explored in all orders.
+//! Runs that differ from a regular one in few places: for what is too large to be explored in all
+//! orders.
 
 use crate::model::{Action, Checked, Multicasts, Source, State, bits};
 use std::collections::VecDeque;
 
-/// How far a run may differ from the regular one, in which messages arrive in about the order in which they
-/// were sent: at each link in turn, the one that waits for the longest time.
+/// How far a run may differ from the regular one, in which messages arrive in about the order in
+/// which they were sent: at each link in turn, the one that waits for the longest time.
 ///
-/// This is a bound, and no reduction: what needs more differences is not found.
+/// This is a bound, and no reduction: what needs more delays is not found.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slow {
-    /// So often the link whose turn it is may become slow instead, or that START: nothing more arrives on it
-    /// before all else is quiet. Or its turn comes once more after all others.
+    /// So often the link whose turn it is may become slow instead, or that START: nothing more
+    /// arrives on it before all else is quiet. Or its turn comes once more after all others.
     pub times: u8,
 }
 

@@ -4,9 +4,10 @@ use crate::bounded::Slow;
 use crate::locals::Frames;
 use crate::model::{Checked, Multicasts};
 use meridian_core::{ClientId, GroupId, MessageId};
-use meridian_multicast::process::{Groups, Role};
-use meridian_multicast::{Mutation, Options, Order, PrimCast, Speakers, Start, Timestamp};
-use meridian_sim::search::Cluster;
+use meridian_multicast::{
+    Dissemination, Groups, Mutation, Options, Order, PrimCast, Role, Start, Timestamp,
+};
+use meridian_sim::of::multicast::short::Cluster;
 use rand::SeedableRng as _;
 use rand::seq::IteratorRandom as _;
 use rand_chacha::ChaCha8Rng;
@@ -37,11 +38,11 @@ pub struct Case {
     /// How often timers fire then when all is quiet and not all is delivered.
     pub ticks: u8,
     /// Not all orders. In a regular run, each message is sent once the one before it was delivered.
-    pub differences: Option<u8>,
+    pub delay_bound: Option<u8>,
     /// The order of deliveries.
     pub order: Order,
     /// Who speaks for each group.
-    pub speakers: Speakers,
+    pub dissemination: Dissemination,
     /// A planted bug.
     pub mutation: Mutation,
 }
@@ -57,9 +58,9 @@ impl Default for Case {
             suspicious: None,
             stops: None,
             ticks: 6,
-            differences: None,
+            delay_bound: None,
             order: Order::Linearizable,
-            speakers: Speakers::All,
+            dissemination: Dissemination::AllToAll,
             mutation: Mutation::Correct,
         }
     }
@@ -85,8 +86,8 @@ impl Case {
     }
 
     fn cluster(&self) -> Cluster<PrimCast> {
-        let (order, speakers) = (self.order, self.speakers);
-        let options = Options { order, speakers, ..Options::default() };
+        let (order, dissemination) = (self.order, self.dissemination);
+        let options = Options { order, dissemination, ..Options::default() };
         let make = |me, groups: &Groups| {
             let process = PrimCast::new(me, groups.clone()).with_options(options);
             process.with_mutation(self.mutation)
@@ -99,7 +100,7 @@ impl Case {
         let cluster = self.cluster();
         let mut messages = messages(&self.messages);
         for (at, (_, after)) in messages.iter_mut().enumerate().skip(1) {
-            *after = self.differences.map(|_| at - 1);
+            *after = self.delay_bound.map(|_| at - 1);
         }
         let frames = if self.framed { Frames::Step } else { Frames::Single };
         let clocks = (0..).zip(&self.clocks).filter(|(_, clock)| **clock > 0);
@@ -110,7 +111,7 @@ impl Case {
         let before: Vec<_> = to_all.into_iter().chain(before).collect();
         let mut model = Multicasts::new(&cluster, messages).framed(frames);
         // In all orders, the next one's answer brings it about; else silence, and what timers do then.
-        let asks = self.suspicious.filter(|_| self.differences.is_none());
+        let asks = self.suspicious.filter(|_| self.delay_bound.is_none());
         let asks = asks.map(|process| (process, process + 1));
         if !before.is_empty() || asks.is_some() {
             model = model.preceded_by(&cluster, before, asks);
@@ -121,7 +122,7 @@ impl Case {
         if let Some(process) = self.stops {
             model = model.stopping(process);
         }
-        match self.differences {
+        match self.delay_bound {
             Some(times) => model.bounded(Slow { times }),
             None => model,
         }

@@ -1,13 +1,14 @@
 //! To whom a process may still send anything: by its state, from the steps that were met.
 //!
-//! A search assumes what the one before it has seen, and is repeated if it sees more. Why nothing is missed by that is told in
-//! [`crate::model`].
+//! A search assumes what the one before it has seen, and is repeated if it sees more. Why nothing
+//! is missed by that is told in [`crate::model`].
 
 use crate::locals::Locals;
 use crate::model::{Checked, Set};
 use std::sync::Arc;
 
-/// For each state of a process that was met, to whom it sends in steps from there on: by whom it may hear of until then.
+/// For each state of a process that was met, to whom it sends in steps from there on: by whom it
+/// may hear of until then.
 #[derive(Default)]
 pub struct Futures {
     /// How many there may be that it hears of: the processes, and what comes from outside.
@@ -53,7 +54,8 @@ impl<P: Checked> Locals<P> {
         Arc::clone(&self.read().futures)
     }
 
-    /// Works out anew what processes may still send. How many states there are of which less was assumed until now.
+    /// Works out anew what processes may still send. How many states there are of which less was
+    /// assumed until now.
     pub fn foresee(&self) -> usize {
         let mut known = self.write();
         let known = &mut *known;
@@ -93,7 +95,8 @@ mod tests {
     use crate::locals::tests::{Group, group};
     use crate::model::SILENCE;
 
-    /// A follower passes a START on to its primary. That it may come to suspect that one, and then speaks to all, was not met.
+    /// A follower passes a START on to its primary. That it may come to suspect that one, and then
+    /// speaks to all, was not met.
     #[test]
     fn what_was_not_expected_is_noticed() {
         let Group { locals, processes, starts: [start, _], now } = group(3);

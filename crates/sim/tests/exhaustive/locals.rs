@@ -1,12 +1,13 @@
-//! The processes of a model by number: each step of the real code is taken once, and looked up from then on.
+//! The processes of a model by number: each step of the real code is taken once, and looked up from
+//! then on.
 //!
-//! A state of the model is then a few numbers, however large the states of processes are, and the same state of a
-//! process is met in very many states of the model.
+//! A state of the model is then a few numbers, however large the states of processes are, and the
+//! same state of a process is met in very many states of the model.
 
 use crate::futures::Futures;
 use crate::model::{Checked, Set};
 use crate::movers::Movers;
-use meridian_core::{Effect, Event, MessageId, Outbox, ProcessId, Table, Time, Token};
+use meridian_core::{Effect, Event, MessageId, Outbox, ProcessId, Table, Time};
 use meridian_multicast::Protocol;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -19,8 +20,8 @@ use std::sync::{Arc, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuar
 pub enum Frames {
     /// Nothing: another message may come between any two. So all is explored that can happen.
     Single,
-    /// What a process sends to another in one step, after the same record: so it is as good as always with a real
-    /// runtime, which writes out what is there.
+    /// What a process sends to another in one step, after the same record: so it is as good as
+    /// always with a real runtime, which writes out what is there.
     Step,
 }
 
@@ -121,7 +122,8 @@ impl<P: Protocol> Known<P> {
         self.processes.values.len() as u32
     }
 
-    /// The steps that were explored: from where, upon what, to where, and to whom something is sent.
+    /// The steps that were explored: from where, upon what, to where, and to whom something is
+    /// sent.
     pub(crate) fn ways(&self) -> Vec<(u32, Input, u32, Set)> {
         let of = |process: u32| {
             let inputs = self.inputs.get(&process).into_iter().flatten();
@@ -216,7 +218,8 @@ impl<P: Checked> Locals<P> {
         (known.processes.values.len(), known.steps.len())
     }
 
-    /// What a process does with what comes together, and then that there is nothing more; `explored` unless all is quiet.
+    /// What a process does with what comes together, and then that there is nothing more;
+    /// `explored` unless all is quiet.
     pub fn step(
         &self,
         at: usize,
@@ -251,7 +254,7 @@ impl<P: Checked> Locals<P> {
     fn take(&self, known: &mut Known<P>, at: usize, number: u32, input: Input, now: Time) -> Step {
         let mut process = known.processes.values[number as usize].clone();
         let events: Vec<Event<P>> = match input {
-            Input::Timer => vec![Event::Timer(Token(0))],
+            Input::Timer => vec![Event::Timer(P::tick())],
             Input::Frame(frame) | Input::Answer(frame) => {
                 let (from, messages) = &known.frames.values[frame as usize];
                 let messages = messages.iter().cloned();
@@ -323,7 +326,7 @@ pub(crate) mod tests {
     use super::*;
     use meridian_core::{ClientId, GroupId};
     use meridian_multicast::{Message, PrimCast, Start};
-    use meridian_sim::search::Cluster;
+    use meridian_sim::of::multicast::short::Cluster;
     use std::time::Duration;
 
     /// A group that has its first primary, and the STARTs of two messages to it: all by number.
@@ -348,7 +351,7 @@ pub(crate) mod tests {
         let locals = Locals::new(ids.clone(), Frames::Single, names);
         let processes = cluster.processes().take(ids.len());
         let processes = processes.map(|(_, process)| locals.process(process.clone())).collect();
-        let starts = [1, 2].map(|name| Message::Start(Arc::new(start(name))));
+        let starts = [1, 2].map(|name| Message::from(Arc::new(start(name))));
         let starts = starts.map(|start| locals.frame(client, vec![start]));
         Group { locals, processes, starts, now: cluster.now() }
     }

@@ -5,7 +5,7 @@
 //! | Skeen with READY: four messages in three groups, two of them over two groups, 12 cases | all | up to 1,700 |
 //! | three of them over two groups | all | 9,400 |
 //! | two messages over all three groups | all | 2,200 |
-//! | PrimCast, linearizable, three groups of one: the chain of four messages of the design | all | 19,000 |
+//! | PrimCast, linearizable, three groups of one: the chain of four messages of decision 8 | all | 19,000 |
 //! | the same from equal clocks | all | 17,000 |
 //! | four messages, two of them over two groups, 12 cases | all, in frames | up to 31,000 |
 //! | two groups of three, two messages, by primaries (they speak for their groups), no change | all, in frames | up to 6,400 |
@@ -23,7 +23,7 @@
 //! missed is tested. What a *bounded* search is worth is seen from the planted bugs that it finds.
 //!
 //! More takes minutes. `cargo run --release -p meridian-sim --example exhaustive -- ARGS` searches any case (on two
-//! cores; with `CASE` for `--suspicious 1 --framed --near --acquainted`):
+//! cores; with `CASE` for `--suspect 1 --framed --near --acquainted`):
 //!
 //! | ARGS | states |
 //! | --- | --- |
@@ -31,19 +31,19 @@
 //! | `--groups 3,1 --messages fg --framed` | 56 |
 //! | `--groups 3,3 --messages fg --framed` | 127,000, in 7 seconds |
 //! | `--groups 3,3 --messages fg --framed --near`: groups that know nothing of each other yet | 11,000 |
-//! | **`--groups 3,3 --messages fg,g --stops 0 CASE`**: two messages, the primary stops and another takes over | 2,650,000, in 4 minutes |
+//! | **`--groups 3,3 --messages fg,g --crash 0 CASE`**: two messages, the primary stops and another takes over | 2,650,000, in 4 minutes |
 //! | `--groups 3,3 --messages fg CASE`: the primary need not have stopped | 500,000, in 47 seconds |
 //! | `--groups 3,1 --messages fg,f CASE` | 765,000, in a minute |
-//! | **`--groups 3,3 --messages fg,f --stops 0 CASE`**: both to the group that changes | 12,800,000, in 16 minutes |
+//! | **`--groups 3,3 --messages fg,f --crash 0 CASE`**: both to the group that changes | 12,800,000, in 16 minutes |
 //! | `--groups 3,3 --messages fg,f CASE` | no end: the first whole search had 144,000,000 in 28 minutes, and all held |
-//! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspicious 1 --differences 2` | 470,000 |
+//! | `--groups 3,3 --messages fg,f --clocks 0,9 --suspect 1 --delay-bound 2` | 470,000 |
 //! | the same with `--near` | 273,000 |
-//! | the same with `--near --differences 3` | 10,800,000, in 77 seconds |
+//! | the same with `--near --delay-bound 3` | 10,800,000, in 77 seconds |
 //! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in 100 seconds |
 //!
 //! With `--compare` the ends of all runs are compared with those of a search that leaves nothing out. They are the same in the cases of
-//! the test, and by hand in `--groups 3,2 --messages fg --stops 0 CASE` (1,350 ends, 54 seconds), `--groups 3,1 --messages fg
-//! --stops 0 --suspicious 1 --near --acquainted` (453) and `--groups 3 --messages f,f --suspicious 1 --framed`, with `--near` and without
+//! the test, and by hand in `--groups 3,2 --messages fg --crash 0 CASE` (1,350 ends, 54 seconds), `--groups 3,1 --messages fg
+//! --crash 0 --suspect 1 --near --acquainted` (453) and `--groups 3 --messages f,f --suspect 1 --framed`, with `--near` and without
 //! (442, 250).
 //!
 //! A search fails in which the primary of a group of three never changes.
@@ -61,19 +61,19 @@ mod reduced;
 mod relation;
 
 use cases::{Case, Found, messages, search};
+use meridian_baselines::skeen::{Skeen, Variant};
 use meridian_core::ProcessId;
-use meridian_multicast::process::Groups;
-use meridian_multicast::skeen::{Skeen, Variant};
-use meridian_multicast::{Mutation, Order, Speakers};
-use meridian_sim::search::Cluster;
+use meridian_multicast::Groups;
+use meridian_multicast::{Dissemination, Mutation, Order};
+use meridian_sim::of::multicast::short::Cluster;
 use model::{DELIVERED, Multicasts, ORDER};
 
-/// The groups f, g, h of the design.
+/// The groups f, g, h of decision 8.
 const F: u16 = 0;
 const G: u16 = 1;
 const H: u16 = 2;
 
-/// Design, section 4.4: 1 and 2 over two groups, the others over one.
+/// Decision 8: 1 and 2 over two groups, the others over one.
 const CHAIN: [&[u16]; 4] = [&[F, G], &[G, H], &[H], &[F]];
 
 fn holds(what: &str, found: &Found) {
@@ -130,7 +130,7 @@ fn single(messages: &[&[u16]]) -> Case {
     Case::of(&[1; 3], messages)
 }
 
-/// The clocks of the design's example: g's is at 4 and h's at 9 when the messages come.
+/// The clocks of that chain: g's is at 4 and h's at 9 when the messages come.
 fn chain() -> Case {
     Case { clocks: vec![0, 4, 9], ..single(&CHAIN) }
 }
@@ -148,7 +148,7 @@ fn runs_end_alike_whether_all_is_explored_or_not() {
     let pair = Case::of::<&[u16]>(&[1; 2], &[&[F, G], &[G]]);
     let three = Case::of(&[3], &[[F], [F]]);
     let changes = framed(suspected(&[3], &[&[F]]));
-    let near = Case { speakers: Speakers::Primary, ..changes.clone() };
+    let near = Case { dissemination: Dissemination::ViaLeader, ..changes.clone() };
     let singles = [2, 3].map(|most| framed(single(&CHAIN[..most])));
     let stops = |case| Case { stops: Some(0), framed: true, ..case };
     let stop = stops(suspected(&[3], &[&[F], &[F]]));
@@ -213,7 +213,7 @@ fn all_holds_when_the_primary_stops_in_all_orders_of_arrival() {
 
 /// The primaries speak for their groups, which have heard of each other before.
 fn near_groups(case: Case) -> Case {
-    Case { speakers: Speakers::Primary, acquainted: true, framed: true, ..case }
+    Case { dissemination: Dissemination::ViaLeader, acquainted: true, framed: true, ..case }
 }
 
 #[test]
@@ -230,7 +230,8 @@ fn linearizable_order_of_two_groups_of_three_in_all_orders_of_arrival() {
 fn planted_bugs_are_found_among_all_orders_of_arrival() {
     let planted = |case| Case { mutation: Mutation::NoOrder, framed: true, ..case };
     breaks("NoOrder", ORDER, &planted(suspected(&[3], &[&[F], &[F]])).search());
-    let near = Case { speakers: Speakers::Primary, ..suspected(&[3, 1], &[&[F, G], &[F]]) };
+    let near =
+        Case { dissemination: Dissemination::ViaLeader, ..suspected(&[3, 1], &[&[F, G], &[F]]) };
     breaks("NoOrder by primaries", ORDER, &planted(near).search());
 }
 
@@ -238,19 +239,19 @@ fn planted_bugs_are_found_among_all_orders_of_arrival() {
 /// g's clock is ahead, so that f has timestamps left to order 2 before 1.
 fn while_the_primary_changes(sizes: &[u16]) -> Case {
     let case = Case::of::<&[u16]>(sizes, &[&[F, G], &[F]]);
-    Case { clocks: vec![0, 9], suspicious: Some(1), differences: Some(1), ..case }
+    Case { clocks: vec![0, 9], suspicious: Some(1), delay_bound: Some(1), ..case }
 }
 
 #[test]
 fn linearizable_order_holds_while_the_primary_changes() {
     holds("groups of [3, 3]", &while_the_primary_changes(&[3, 3]).search());
-    let two = Case { differences: Some(2), ..while_the_primary_changes(&[3, 1]) };
+    let two = Case { delay_bound: Some(2), ..while_the_primary_changes(&[3, 1]) };
     holds("groups of [3, 1], two differences", &two.search());
     holds("groups of [2, 2], it stays: two need it", &while_the_primary_changes(&[2, 2]).search());
     let pairs = Case { messages: vec![vec![F, G]; 2], ..while_the_primary_changes(&[3, 3]) };
     holds("both messages to [3, 3]", &pairs.search());
     for case in [pairs, two] {
-        holds("by primaries", &Case { speakers: Speakers::Primary, ..case }.search());
+        holds("by primaries", &Case { dissemination: Dissemination::ViaLeader, ..case }.search());
     }
 }
 

@@ -1,49 +1,57 @@
 //! A multicast protocol as a model: the real code, and the orders in which its messages may arrive.
 //!
-//! Links are FIFO; what is multicast comes from outside, so each START travels on its own. Time stands
-//! still, timers do not fire (but see [`Multicasts::suspicious`]), and nothing is lost.
+//! Links are FIFO; what is multicast comes from outside, so each START travels on its own. Time
+//! stands still, timers do not fire (but see [`Multicasts::suspicious`]), and nothing is lost.
 //!
 //! What is not explored, and why nothing is missed by that:
 //!
-//! - **Processes are independent.** What arrives at one process changes it alone, and adds to the ends of its links: so
-//!   of two events at different processes the order does not matter, neither for what becomes of the processes nor for
-//!   what is checked, which are sets that only grow. It is enough to explore, in each state, a *persistent set* of
-//!   events: all those at some processes, such that no other can send them an alternative to what is under
-//!   way before one of them has done something ([`Multicasts::closed`]). Each process comes to see each order of arrivals
-//!   that it can see, and all together each combination. (No event is put off for ever: each takes a message, so runs are
-//!   finite.)
-//! - **To whom a process may still send** depends on its state, and on whom it can hear of until then: who waits for word
-//!   of one of those processes cannot send them anything before. It is taken from the steps that were met in the search before
-//!   ([`crate::futures`]); where a search meets more, it is repeated. So in the last one nothing was assumed wrongly: take
-//!   the shortest run that has a step at some process which was not met. Before that step nobody sends what he was
-//!   not expected to send; so the first event of the run that is in the persistent set can come first, or, if none is,
-//!   any of that set can; what is left is shorter, or has less under way, and its steps were met.
-//! - **When a message is multicast** is not a choice. It may have been after a delivery of `x` if its STARTs are not
-//!   among the causes of that: the state holds which of them are in the past of each process and of
-//!   what is under way. One such pair is enough to look for. Let `a` end before `b` is multicast and `c` before `d`,
-//!   in one cycle. Then `a` ends before `d` is multicast, or `c` before `b`; either way there is a cycle with one
-//!   such pair less. So there is none if nothing that may have been multicast after a delivery of `x` precedes `x`.
-//! - **What may arrive early** ([`crate::movers`]): a frame after which all that can come to its receiver has the same effect
-//!   as before it, and that has the same effect after all of that. It is taken at once: any run in which it arrives later has an
-//!   equal one. What the receiver does later was not caused by it, as far as it is not told so by another way; so what
-//!   its sender had heard of is in the past of what follows from it, and not of what else the receiver does. Where the
-//!   receiver has heard of all that anyway, it does not matter either which of two frames is followed by what both bring
-//!   about: taken early, it has heard of no more, so whatever is wrong with the other run is wrong with this one.
-//!   Whether it was right is checked with all steps that were met; what was not is not done again, and the search is
-//!   repeated. Runs go on until nothing is under way, as what would come after the last delivery in one run may come
-//!   before it in another that is left out.
-//! - **How edges came about**: the state holds only which messages are before which, over any number of steps.
-//!   Whether later edges close a cycle depends on nothing else.
+//! - **Processes are independent.** What arrives at one process changes it alone, and adds to the
+//!   ends of its links: so of two events at different processes the order does not matter, neither
+//!   for what becomes of the processes nor for what is checked, which are sets that only grow. It
+//!   is enough to explore, in each state, a *persistent set* of events: all those at some
+//!   processes, such that no other can send them an alternative to what is under way before one of
+//!   them has done something ([`Multicasts::closed`]). Each process comes to see each order of
+//!   arrivals that it can see, and all together each combination. (No event is put off for ever:
+//!   each takes a message, so runs are finite.)
+//! - **To whom a process may still send** depends on its state, and on whom it can hear of until
+//!   then: who waits for word of one of those processes cannot send them anything before. It is
+//!   taken from the steps that were met in the search before ([`crate::futures`]); where a search
+//!   meets more, it is repeated. So in the last one nothing was assumed wrongly: take the shortest
+//!   run that has a step at some process which was not met. Before that step nobody sends what he
+//!   was not expected to send; so the first event of the run that is in the persistent set can come
+//!   first, or, if none is, any of that set can; what is left is shorter, or has less under way,
+//!   and its steps were met.
+//! - **When a message is multicast** is not a choice. It may have been after a delivery of `x` if
+//!   its STARTs are not among the causes of that: the state holds which of them are in the past of
+//!   each process and of what is under way. One such pair is enough to look for. Let `a` end before
+//!   `b` is multicast and `c` before `d`, in one cycle. Then `a` ends before `d` is multicast, or
+//!   `c` before `b`; either way there is a cycle with one such pair less. So there is none if
+//!   nothing that may have been multicast after a delivery of `x` precedes `x`.
+//! - **What may arrive early** ([`crate::movers`]): a frame after which all that can come to its
+//!   receiver has the same effect as before it, and that has the same effect after all of that. It
+//!   is taken at once: any run in which it arrives later has an equal one. What the receiver does
+//!   later was not caused by it, as far as it is not told so by another way; so what its sender had
+//!   heard of is in the past of what follows from it, and not of what else the receiver does. Where
+//!   the receiver has heard of all that anyway, it does not matter either which of two frames is
+//!   followed by what both bring about: taken early, it has heard of no more, so whatever is wrong
+//!   with the other run is wrong with this one. Whether it was right is checked with all steps that
+//!   were met; what was not is not done again, and the search is repeated. Runs go on until nothing
+//!   is under way, as what would come after the last delivery in one run may come before it in
+//!   another that is left out.
+//! - **How edges came about**: the state holds only which messages are before which, over any
+//!   number of steps. Whether later edges close a cycle depends on nothing else.
 //! - **States in which there is no choice** are passed through, and not counted.
 //!
 //! A test compares the ends of all runs with and without all this.
 //!
-//! A primary changes without any time passing: some process has missed it before the search, and asked the others of its group
-//! whether they do too. The answer that makes it stand comes at any time ([`Multicasts::preceded_by`]): while the primary goes on,
-//! or after it has stopped ([`Multicasts::stopping`]).
+//! A primary changes without any time passing: some process has missed it before the search, and
+//! asked the others of its group whether they do too. The answer that makes it stand comes at any
+//! time ([`Multicasts::preceded_by`]): while the primary goes on, or after it has stopped
+//! ([`Multicasts::stopping`]).
 //!
-//! What is missed: a process is given `Event::Idle` after each message (or frame), not after several, what it
-//! persists is durable at once, and what timers repeat is not repeated. The random search and the simulator have these.
+//! What is missed: a process is given `Event::Idle` after each message (or frame), not after
+//! several, what it persists is durable at once, and what timers repeat is not repeated. The random
+//! search and the simulator have these.
 //!
 //! Where all orders are too many, [`Slow`] bounds how much a run may differ from a regular one.
 
@@ -51,10 +59,12 @@ use crate::bounded::{Slow, Turns};
 use crate::locals::{Frames, Input, Locals};
 use crate::reduced::is_first;
 use crate::relation::Relation;
+use meridian_baselines::Skeen;
 use meridian_core::{Effect, Event, Outbox, Process, ProcessId, Time};
-use meridian_multicast::{Protocol, Start};
-use meridian_sim::search::Cluster;
+use meridian_multicast::{PrimCast, Protocol, Start, Timer};
+use meridian_sim::of::multicast::short::Cluster;
 use stateright::{Model, Property};
+use std::convert::Infallible;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -203,19 +213,26 @@ pub trait Checked:
     + Sync
     + 'static
 {
+    /// The timer upon which it suspects its primary.
+    fn tick() -> Self::Timer;
 }
 
-impl<P> Checked for P
-where
-    P: Protocol + Clone + Hash + PartialEq + Send + Sync + 'static,
-    P::Message: Hash + PartialEq + Send + Sync + 'static,
-{
+impl Checked for PrimCast {
+    fn tick() -> Timer {
+        Timer::Tick
+    }
+}
+
+impl Checked for Skeen {
+    fn tick() -> Infallible {
+        panic!("it has no timers")
+    }
 }
 
 impl<P: Checked> Multicasts<P> {
-    /// These messages, multicast by the cluster's last process, which must have a group of its own and is
-    /// no part of the model. With each of them the message after whose first delivery it is sent in
-    /// regular runs.
+    /// These messages, multicast by the cluster's last process, which must have a group of its own
+    /// and is no part of the model. With each of them the message after whose first delivery it is
+    /// sent in regular runs.
     pub fn new(cluster: &Cluster<P>, starts: Vec<(Start, Option<usize>)>) -> Self {
         assert!(starts.len() <= MESSAGES_MAX, "too many messages");
         let mut all: Vec<_> = cluster.processes().map(|(id, p)| (id, p.clone())).collect();
@@ -279,7 +296,7 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { locals: Arc::new(locals), ..self }
     }
 
-    /// Not all orders, but those with so few differences.
+    /// Not all orders, but those with so few delays.
     pub fn bounded(self, slow: Slow) -> Self {
         Multicasts { slow: Some(slow), ..self }
     }
@@ -289,18 +306,21 @@ impl<P: Checked> Multicasts<P> {
         Multicasts { plain: true, ..self }
     }
 
-    /// This process may, once and at any time, suspect its primary: upon an answer (see [`Multicasts::answered`]), or as it
-    /// believes that it has not heard of it for long. That much its clock is ahead from then on, and those of the others of
-    /// its group once they hear from it, so that they miss the primary too. (Nobody compares clocks of different
-    /// processes. In all orders it must be an answer: what a process does when it is late differs.)
+    /// This process may, once and at any time, suspect its primary: upon an answer (see
+    /// [`Multicasts::answered`]), or as it believes that it has not heard of it for long. That much
+    /// its clock is ahead from then on, and those of the others of its group once they hear from
+    /// it, so that they miss the primary too. (Nobody compares clocks of different processes. In
+    /// all orders it must be an answer: what a process does when it is late differs.)
     ///
-    /// When all is quiet and not all is delivered, timers fire, so often at most. What follows is there to see that
-    /// all is delivered: it is explored in one order only, link by link, if there is no other bound.
+    /// When all is quiet and not all is delivered, timers fire, so often at most. What follows is
+    /// there to see that all is delivered: it is explored in one order only, link by link, if there
+    /// is no other bound.
     pub fn suspicious(self, process: usize, ticks: u8) -> Self {
         Multicasts { suspicious: 1 << process, ticks, ..self }
     }
 
-    /// What makes it suspect its primary is this frame, which arrives at any time: time stands still for all.
+    /// What makes it suspect its primary is this frame, which arrives at any time: time stands
+    /// still for all.
     pub fn answered(self, from: ProcessId, messages: Vec<P::Message>) -> Self {
         let answer = self.locals.frame(from, messages);
         Multicasts { answer: Some(answer), ..self }
@@ -311,8 +331,9 @@ impl<P: Checked> Multicasts<P> {
         self.answer.map_or((Input::Timer, LATE), |answer| (Input::Answer(answer), 0))
     }
 
-    /// That process stops for good at any moment, and is suspected after that only. What it has sent arrives, what is sent
-    /// to it does not; so clients tell whoever suspects it, too. (A search in all orders only.)
+    /// That process stops for good at any moment, and is suspected after that only. What it has
+    /// sent arrives, what is sent to it does not; so clients tell whoever suspects it, too. (A
+    /// search in all orders only.)
     pub fn stopping(mut self, process: usize) -> Self {
         for sent in &mut self.sent {
             let frame = sent.frames.iter().find(|(to, _)| *to == process).copied();
@@ -334,8 +355,8 @@ impl<P: Checked> Multicasts<P> {
         if state.stopped { self.stops } else { 0 }
     }
 
-    /// Checks what was taken to move to the left. How many of these do not, and will not be taken so again, and how many
-    /// pairs of a state and a frame were looked at.
+    /// Checks what was taken to move to the left. How many of these do not, and will not be taken
+    /// so again, and how many pairs of a state and a frame were looked at.
     pub fn check_moved(&self, all_states: bool) -> (usize, usize) {
         self.locals.check_moved(all_states)
     }

@@ -1,25 +1,27 @@
-//! Frames that may arrive as early as they can: *left movers*, after Lipton (1975). Why nothing is missed by that is told
-//! in [`crate::model`].
+//! Frames that may arrive as early as they can: *left movers*, after Lipton (1975). Why nothing is
+//! missed by that is told in [`crate::model`].
 //!
-//! A frame is one, for a process in some state, if it makes no difference whether it is taken before or after anything
-//! else that may come to the process until then: the process ends in the same state, has sent the same on each link, and
-//! delivered the same. That is assumed wherever it holds for what is under way, and checked at the end for all
-//! that was met: [`Locals::check_moved`].
+//! A frame is one, for a process in some state, if it makes no difference whether it is taken
+//! before or after anything else that may come to the process until then: the process ends in the
+//! same state, has sent the same on each link, and delivered the same. That is assumed wherever it
+//! holds for what is under way, and checked at the end for all that was met:
+//! [`Locals::check_moved`].
 
 use crate::locals::{Input, Known, Locals, Now, Step};
 use crate::model::Checked;
 use meridian_core::{Table, Time};
 use std::collections::BTreeSet;
 
-/// A frame that was not taken before something else, or will not be: the process, its state and its time then.
+/// A frame that was not taken before something else, or will not be: the process, its state and its
+/// time then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Late {
     at: usize,
     process: u32,
     frame: u32,
     now: Time,
-    /// Its sender had heard of nothing that the receiver has not heard of: it makes no difference which of two says what both
-    /// say together.
+    /// Its sender had heard of nothing that the receiver has not heard of: it makes no difference
+    /// which of two says what both say together.
     told: bool,
 }
 
@@ -130,8 +132,8 @@ impl Step {
 }
 
 impl<P: Checked> Locals<P> {
-    /// What the process would be, in which `late` was taken after `input` and not before; none if that makes a difference. Fails
-    /// with a step that was not looked at yet.
+    /// What the process would be, in which `late` was taken after `input` and not before; none if
+    /// that makes a difference. Fails with a step that was not looked at yet.
     fn swapped(
         known: &Known<P>,
         late: Late,
@@ -152,8 +154,9 @@ impl<P: Checked> Locals<P> {
         Ok(same.then_some(Late { process: sooner.next, now: then, ..late }))
     }
 
-    /// Whether a frame may be taken at once, `others` being what else may come to the process, as far as that is seen
-    /// here; `silently` if it must not cause anything elsewhere, as the process may stop before. `told`: see [`Late`].
+    /// Whether a frame may be taken at once, `others` being what else may come to the process, as
+    /// far as that is seen here; `silently` if it must not cause anything elsewhere, as the process
+    /// may stop before. `told`: see [`Late`].
     pub fn moves(
         &self,
         (at, process, frame, now): (usize, u32, u32, Time),
@@ -186,9 +189,10 @@ impl<P: Checked> Locals<P> {
         }
     }
 
-    /// Checks what was taken at once: as if each of these frames had come later, after any inputs that its receiver had
-    /// from then on. What makes a difference is not moved again, with `all_states` whatever the state of its receiver. How
-    /// many such there were, and how many pairs of a state and a frame were looked at.
+    /// Checks what was taken at once: as if each of these frames had come later, after any inputs
+    /// that its receiver had from then on. What makes a difference is not moved again, with
+    /// `all_states` whatever the state of its receiver. How many such there were, and how many
+    /// pairs of a state and a frame were looked at.
     pub fn check_moved(&self, all_states: bool) -> (usize, usize) {
         let mut known = self.write();
         let known = &mut *known;
@@ -203,7 +207,8 @@ impl<P: Checked> Locals<P> {
         }
     }
 
-    /// Lets each of these frames come after each of the inputs that its receiver had once it had taken it, and so on.
+    /// Lets each of these frames come after each of the inputs that its receiver had once it had
+    /// taken it, and so on.
     fn walk(&self, known: &mut Known<P>, moved: &BTreeSet<Late>) -> Walk {
         let (mut walk, mut next) = (Walk::from(moved), 0);
         while let Some(late) = walk.all.get(next).copied() {
@@ -225,8 +230,8 @@ impl<P: Checked> Locals<P> {
         walk
     }
 
-    /// What may come to the process before the frame, if that comes late: what came to it after the frame, but for what is
-    /// behind that on its link.
+    /// What may come to the process before the frame, if that comes late: what came to it after the
+    /// frame, but for what is behind that on its link.
     fn inputs_before(&self, known: &mut Known<P>, late: Late) -> Vec<(Input, Time)> {
         let Late { at, process, frame, now, .. } = late;
         let input = Input::Frame(frame);
@@ -269,8 +274,8 @@ mod tests {
         assert!(!locals.moves((0, process, a, now), &[], false, false), "that is known now");
     }
 
-    /// Which of two ACKs comes first decides upon which the message is delivered: that is no difference to who has heard of all
-    /// that their senders have.
+    /// Which of two ACKs comes first decides upon which the message is delivered: that is no
+    /// difference to who has heard of all that their senders have.
     #[test]
     fn who_has_heard_of_all_may_take_either_first() {
         let Group { locals, processes, starts: [start, _], now } = group(3);

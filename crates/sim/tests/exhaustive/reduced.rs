@@ -1,4 +1,5 @@
-//! What is left out of a search in all orders; why nothing is missed by that is told in [`crate::model`].
+//! What is left out of a search in all orders; why nothing is missed by that is told in
+//! [`crate::model`].
 
 use crate::futures::Futures;
 use crate::locals::Input;
@@ -75,8 +76,9 @@ impl<P: Checked> Multicasts<P> {
         Moment { waiting, busy, alone, may_stop, may_suspect, futures, senders, processes, stopped }
     }
 
-    /// The least set of processes with this one, such that no other can send any of them an alternative to what is under way,
-    /// before one of them does something: where something is under way on a link, what is sent later is none.
+    /// The least set of processes with this one, such that no other can send any of them an
+    /// alternative to what is under way, before one of them does something: where something is
+    /// under way on a link, what is sent later is none.
     fn closed(&self, at: usize, moment: &Moment) -> Set {
         let mut closed: Set = 1 << at;
         loop {
@@ -168,7 +170,8 @@ impl<P: Checked> Multicasts<P> {
         while (0..self.ids.len()).any(|at| self.move_left_at(state, at)) {}
     }
 
-    /// What may come to the process next, as far as it is under way: with what its sender had heard of.
+    /// What may come to the process next, as far as it is under way: with what its sender had heard
+    /// of.
     fn inputs(&self, state: &State, at: usize) -> Vec<(Source, u32, Set)> {
         let starts = bits(state.locals[at].starts).map(|message| {
             let to = self.sent[message].frames.iter().find(|(to, _)| *to == at);

@@ -1,8 +1,8 @@
 //! What a run has said about the order of messages, and whether that is an order.
 //!
-//! What is to hold is "atomic global order": delivered before, somewhere, or multicast after a delivery, has no cycle. How
-//! the edges came about is forgotten; and one edge of real time is enough for a cycle. Why both may be is told in
-//! [`crate::model`].
+//! What is to hold is "atomic global order": delivered before, somewhere, or multicast after a
+//! delivery, has no cycle. How the edges came about is forgotten; and one edge of real time is
+//! enough for a cycle. Why both may be is told in [`crate::model`].
 
 use crate::model::{MESSAGES_MAX, Set, bits};
 
@@ -16,7 +16,8 @@ pub struct Relation {
 }
 
 impl Relation {
-    /// A process delivers `message` that has delivered `earlier` before; `later` may have been multicast after that.
+    /// A process delivers `message` that has delivered `earlier` before; `later` may have been
+    /// multicast after that.
     pub fn deliver(&mut self, message: usize, earlier: Set, later: Set) {
         bits(earlier).for_each(|earlier| self.add(earlier, message));
         self.ended_before[message] |= later;

@@ -1,0 +1,91 @@
+//! `meridian bench`: how fast protocols and directories are, and whether they stay so.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `harness` | what all benches share |
+//! | `multicast` | multicast protocols over TCP |
+//! | `paxos` | a replicated service over TCP |
+//! | `fs` | POSIX calls on a directory, or on a demo of its own |
+//!
+//! Another protocol brings its arguments and up to three things that the harness asks for:
+//! - a `processes::Program`: what its replicas are, are asked and say, each in its own process;
+//! - a `phases::Subject`: what happens when the warm-up, a measured part and the end begin;
+//! - a `soak::Subject`: what is completed, and whether the replica that was away has all again.
+//!
+//! Deliberately absent: anything that a server or a mount needs. The command can be built without
+//! this crate, plotters and the baselines: `cargo build --no-default-features`.
+#![forbid(unsafe_code)]
+
+mod dissemination;
+mod fs;
+mod harness;
+mod multicast;
+mod paxos;
+
+use clap::Subcommand;
+use std::process::ExitCode;
+
+pub use dissemination::DisseminationArg;
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Small reads, writes and creations by many threads: latencies, and what each costs; 20 s
+    #[command(after_help = "\
+Each thread has a folder of its own below DIR; all of it is removed at the end. The operations are
+  read      1 KB after 1 KB of a 10 KB file, from its start again at its end
+  write     1 KB after 1 KB at the end of a file, each followed by fdatasync: the paper's write is
+            durable when it returns
+  create    an empty file, by open(O_CREAT|O_EXCL) and close
+  create1k  the same with 1 KB written and fdatasync before the close
+A local file system need not make a creation durable, Meridian does: mind that when comparing.
+The kernel may answer reads from its cache; --direct opens with O_DIRECT, as the paper does it.
+
+Without DIR a demo is started, and a second table tells the CPU time and the context switches of
+an operation over all processes. With --against BINARY two builds are compared, each in demos of
+its own that follow each other: medians of the rounds, and the ratio of this build to the other.
+
+Examples:
+  meridian bench fs meridian/us
+  meridian bench fs --only create --threads 1,8,16
+  meridian bench fs --only create --threads 1,8 --against /tmp/before/meridian --rounds 5
+  meridian bench fs /tmp --json")]
+    Fs(fs::FsArgs),
+    /// Messages to several groups, over TCP inside this process; 6 s
+    #[command(after_help = "\
+All members run in this process and speak over TCP on 127.0.0.1; one client is with each. The
+latency of a client's message is the time from sending it to its delivery at the client's own
+replica. At the end all replicas of a group must have delivered the same sequence, or the command
+fails.
+
+Examples:
+  meridian bench multicast
+  meridian bench multicast --dest 4 --outstanding 64 --protocol primcast-hc
+  meridian bench multicast --layout wan-distributed --seconds 20
+  meridian bench multicast --rtt g=90,r=5 --cut 2 --seconds 15")]
+    Multicast(multicast::MulticastArgs),
+    /// Requests to a replicated service, over TCP: each replica a process of its own; 6 s
+    #[command(after_help = "\
+The replicas run on 127.0.0.1, each in a process of its own with a directory of its own; the
+clients are in this process, each with one request in flight, and ask the leader. The service
+answers 8 bytes. At the end all replicas must have given the same replies, or the command fails.
+
+Examples:
+  meridian bench paxos
+  meridian bench paxos --mode crash-stop --clients 1500
+  meridian bench paxos --rtt 100 --wnd 20 --clients 1200
+  meridian bench paxos figures --out figures")]
+    Paxos(paxos::PaxosArgs),
+}
+
+/// Runs `meridian bench`.
+///
+/// # Errors
+/// If something cannot be measured, or replicas contradict each other.
+pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        BenchCommand::Fs(args) => fs::run(args),
+        BenchCommand::Multicast(args) => multicast::run(args),
+        BenchCommand::Paxos(args) => paxos::run(args),
+    }
+}

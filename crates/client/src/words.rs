@@ -1,0 +1,27 @@
+//! What is said of updates in messages to people.
+
+use meridian_fs::Update;
+
+/// The system call that mostly makes such an update.
+pub(crate) fn name_of(update: &Update) -> &'static str {
+    match update {
+        Update::Create { .. } => "create",
+        Update::Link { .. } => "link",
+        Update::Unlink { .. } => "unlink",
+        Update::Rmdir { .. } => "rmdir",
+        Update::Rename { .. } => "rename",
+        Update::SetAttributes { .. } => "setattr",
+        Update::Write { .. } => "write",
+        Update::Merge { .. } => "merge",
+        Update::Extend { .. } => "extend",
+        Update::PunchHole { .. } => "punch hole",
+        Update::SetXattr { .. } => "setxattr",
+        Update::RemoveXattr { .. } => "removexattr",
+        Update::Lock { .. } => "lock",
+        Update::Unlock { .. } => "unlock",
+        Update::Forget { .. } => "forget",
+        Update::Renew { .. } => "renew",
+        Update::Expire { .. } => "expire",
+        Update::PlaceDirectory { .. } => "place",
+    }
+}

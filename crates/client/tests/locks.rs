@@ -1,0 +1,112 @@
+//! Locks over a cluster in this process.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+
+use bytes::Bytes;
+use fake::Cluster;
+use meridian_client::files::locks::Wanted;
+use meridian_client::files::{Handle, OpenMode};
+use meridian_client::{ClientError, Files};
+use meridian_fs::FsError;
+use meridian_fs::operation::NewNode;
+use meridian_fs::types::{Ino, Kind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const PLAIN: OpenMode = OpenMode { append: false, sync: false };
+
+/// A lock of the whole file.
+fn whole(owner: u64) -> Wanted {
+    Wanted { owner, start: 0, end: u64::MAX, exclusive: true, pid: 1 }
+}
+
+/// A file that is open twice on one mount, and once on another.
+struct World {
+    cluster: Cluster,
+    here: Arc<Files>,
+    first: Handle,
+    second: Handle,
+    there: Arc<Files>,
+    other: Handle,
+}
+
+async fn world() -> World {
+    let cluster = Cluster::start(1, 0).await;
+    let here = Files::new(cluster.client("us"));
+    let there = Files::new(cluster.client("eu"));
+    let node =
+        NewNode { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Bytes::new() };
+    let name = Bytes::from_static(b"f");
+    let made = here.create_open(Ino::ROOT, &name, node, true, PLAIN).await.unwrap();
+    let (ino, first) = (made.0.place.ino, made.1);
+    let second = here.open(ino, PLAIN).await.unwrap();
+    let other = there.open(ino, PLAIN).await.unwrap();
+    World { cluster, here, first, second, there, other }
+}
+
+impl World {
+    /// Whether the other mount gets the lock.
+    async fn is_free(&self) -> bool {
+        match self.there.lock(self.other, whole(1)).await {
+            Ok(()) => true,
+            Err(ClientError::Fs(FsError::WouldBlock)) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// The kernel gives a new open file the name of one whose close is still being worked off.
+#[tokio::test]
+async fn a_lock_is_taken_after_its_owner_gave_back_what_it_held_before() {
+    let world = world().await;
+    let (here, first) = (world.here.clone(), world.first);
+    here.lock(first, whole(7)).await.unwrap();
+    world.cluster.shared.gated.store(true, Ordering::Relaxed);
+    let closing = tokio::spawn(async move {
+        here.unlock(first, 7, 0, u64::MAX).await.unwrap();
+        here.release(first).await;
+    });
+    world.cluster.at_gate(1).await;
+    let (here, second) = (world.here.clone(), world.second);
+    let locking = tokio::spawn(async move { here.lock(second, whole(7)).await });
+    world.there.attributes(Ino::ROOT).await.unwrap(); // Longer than a lock takes that need not wait.
+    world.there.attributes(Ino::ROOT).await.unwrap();
+    world.cluster.shared.gated.store(false, Ordering::Relaxed);
+    world.cluster.shared.gate.add_permits(1);
+    closing.await.unwrap();
+    locking.await.unwrap().unwrap();
+    assert!(!world.is_free().await, "it is held through the second open file");
+    world.here.release(second).await;
+    assert!(world.is_free().await);
+}
+
+#[tokio::test]
+async fn a_close_gives_back_what_was_locked_through_it_and_no_more() {
+    let world = world().await;
+    world.here.lock(world.first, whole(7)).await.unwrap();
+    world.here.lock(world.second, whole(7)).await.unwrap(); // The close of the first comes late.
+    world.here.release(world.first).await;
+    assert!(!world.is_free().await);
+    world.here.release(world.second).await;
+    assert!(world.is_free().await);
+}
+
+/// The node that should give it back is away when the file is closed.
+#[tokio::test]
+async fn a_lock_that_could_not_be_given_back_is_given_back_later() {
+    let mut world = world().await;
+    let ino = world.here.inode_of(world.first).unwrap();
+    let impatient = Files::new(world.cluster.impatient("ap", 200));
+    let handle = impatient.open(ino, PLAIN).await.unwrap();
+    impatient.lock(handle, whole(7)).await.unwrap();
+    world.here = impatient;
+    world.cluster.shared.gated.store(true, Ordering::Relaxed);
+    world.here.release(handle).await;
+    assert!(!world.is_free().await);
+    world.cluster.shared.gated.store(false, Ordering::Relaxed);
+    world.cluster.shared.gate.add_permits(100);
+    while !world.is_free().await {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,418 @@
+//! The configuration of a cluster as a replicated service: which nodes, regions and groups there are, and how the
+//! members of groups change (decision 15).
+//!
+//! The state is a [`ClusterFile`] with a version. A change of nodes is decided here first: [`Request::AddNode`] and
+//! [`Request::RemoveNode`] say who the next members of each group concerned are. The nodes follow: when the node that
+//! comes is up ([`Request::Up`]), the primary of the
+//! group has it ordered there, and when the new members count it says so ([`Request::InForce`]). Until then the members
+//! before count, and no other change of that group begins: all that ever was a group's configuration of one number is
+//! the same.
+//!
+//! Invariants:
+//! - S1: the state is a topology: [`Topology::new`] takes it.
+//! - S2: a name is never given to another node, nor is a [`NodeId`]: what was removed keeps its place.
+//! - S3: the version grows with each change, and only then.
+
+use crate::Topology;
+use crate::topology::{ClusterFile, Membership, NodeEntry};
+use bytes::Bytes;
+use meridian_core::GroupId;
+use meridian_paxos::Service;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// More members than this a group must not have: `global` has all nodes.
+pub const NODES_MAX: usize = 256;
+
+/// The nodes that keep the configuration are so many at most: more, and each change waits for more of them.
+pub const REPLICAS_MAX: usize = 5;
+
+/// What is asked of the service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Be this, if you are nothing yet; the text of a `cluster.json`.
+    Initialise(String),
+    /// A node comes.
+    AddNode {
+        /// In this region.
+        region: String,
+        /// Its name; by default the region's with the next number.
+        name: Option<String>,
+        /// Where it listens.
+        address: String,
+        /// The nodes that answer now.
+        up: BTreeSet<String>,
+    },
+    /// The server of that node is up: now it may come into its groups.
+    Up {
+        /// Its name.
+        name: String,
+    },
+    /// A node goes.
+    RemoveNode {
+        /// Its name.
+        name: String,
+        /// The nodes that answer now.
+        up: BTreeSet<String>,
+    },
+    /// A node listens somewhere else now.
+    SetAddress {
+        /// Its name.
+        name: String,
+        /// Where.
+        address: String,
+    },
+    /// Regions are so far apart now; see [`ClusterFile::rtt_ms`].
+    SetRtt(BTreeMap<String, u32>),
+    /// Others keep the configuration now; see [`crate::topology::Kept::replicas`].
+    SetReplicas(BTreeMap<String, String>),
+    /// The configuration of that number counts in the group.
+    InForce {
+        /// The group's name.
+        group: String,
+        /// The number.
+        number: u64,
+    },
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// It is so, since this version or one before it.
+    Done {
+        /// The present version.
+        version: u64,
+        /// The name of the node that was added.
+        added: Option<String>,
+    },
+    /// It is not possible, for this reason. Nothing is changed.
+    Refused(String),
+}
+
+/// A question; the answer is [`Shown`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Show {
+    /// Of interest is only what is newer.
+    pub since: u64,
+}
+
+/// The text of a `cluster.json`, or nothing if there is nothing newer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown(pub Option<String>);
+
+/// The service: see the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    file: Option<ClusterFile>,
+}
+
+/// A change, or why it is refused.
+type Changed = Result<Option<String>, String>;
+
+impl Configuration {
+    /// The configuration, if there is one yet.
+    pub fn file(&self) -> Option<&ClusterFile> {
+        self.file.as_ref()
+    }
+
+    /// Does what `request` says.
+    pub fn change(&mut self, request: Request) -> Reply {
+        let mut next = self.file.clone();
+        let changed = match (&mut next, request) {
+            (file @ None, Request::Initialise(text)) => initialise(file, &text),
+            (Some(file), Request::Initialise(text)) => initialised(file, &text),
+            (None, _) => Err("there is no configuration yet".into()),
+            (Some(file), Request::AddNode { region, name, address, up }) => {
+                add(file, &region, name, address, &up)
+            }
+            (Some(file), Request::Up { name }) => up(file, &name),
+            (Some(file), Request::RemoveNode { name, up }) => remove(file, &name, &up),
+            (Some(file), Request::SetAddress { name, address }) => {
+                set_address(file, &name, address)
+            }
+            (Some(file), Request::SetRtt(rtt_ms)) => {
+                file.rtt_ms = rtt_ms;
+                Ok(None)
+            }
+            (Some(file), Request::SetReplicas(replicas)) => set_replicas(file, replicas),
+            (Some(file), Request::InForce { group, number }) => in_force(file, &group, number),
+        };
+        let added = match changed {
+            Ok(added) => added,
+            Err(why) => return Reply::Refused(why),
+        };
+        if next != self.file
+            && let Some(file) = &mut next
+        {
+            file.configuration.version += 1;
+            if let Err(error) = Topology::new(file) {
+                return Reply::Refused(error.to_string()); // S1
+            }
+            self.file = next;
+        }
+        let version = self.file.as_ref().map_or(0, |file| file.configuration.version);
+        Reply::Done { version, added }
+    }
+
+    /// The state, if it is newer than `since`.
+    pub fn show(&self, since: u64) -> Shown {
+        let newer = self.file.as_ref().filter(|file| file.configuration.version > since);
+        Shown(newer.map(text))
+    }
+}
+
+/// The text of a `cluster.json`.
+fn text(file: &ClusterFile) -> String {
+    serde_json::to_string(file).expect("names and numbers are JSON")
+}
+
+fn initialise(state: &mut Option<ClusterFile>, text: &str) -> Changed {
+    let (_, mut file) = Topology::parse(text).map_err(|error| error.to_string())?;
+    file.nodes.iter_mut().for_each(|node| node.pid = None);
+    // It begins with the version that it has, which is counted up below; or with the first.
+    file.configuration.version = file.configuration.version.saturating_sub(1);
+    let mut addresses = BTreeSet::new();
+    for node in &file.nodes {
+        if !addresses.insert(&node.address) {
+            return Err(format!("two nodes listen at {}", node.address));
+        }
+    }
+    *state = Some(file);
+    Ok(None)
+}
+
+/// It may be asked again, by who starts the same cluster; what it is has been changed since, maybe.
+fn initialised(file: &ClusterFile, text: &str) -> Changed {
+    let (_, other) = Topology::parse(text).map_err(|error| error.to_string())?;
+    match other.cluster == file.cluster {
+        true => Ok(None),
+        false => Err(format!("this is cluster {}, not {}", file.cluster, other.cluster)),
+    }
+}
+
+fn add(
+    file: &mut ClusterFile,
+    region: &str,
+    name: Option<String>,
+    address: String,
+    up: &BTreeSet<String>,
+) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    if topology.region_named(region).is_none() {
+        let names: Vec<_> = topology.regions.iter().map(|region| &*region.name).collect();
+        return Err(format!("no region {region}: there are {}", names.join(", ")));
+    }
+    if file.nodes.len() >= NODES_MAX {
+        return Err(format!("there were {NODES_MAX} nodes, more is not possible"));
+    }
+    let name = name.unwrap_or_else(|| next_name(&topology, region));
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(good) || name.starts_with('-') {
+        return Err(format!("{name:?}: a node's name has letters a to z, digits and -"));
+    }
+    if topology.node_named(&name).is_some() {
+        return Err(format!("there is or was a node {name}: a name is never given again"));
+    }
+    free(&topology, &address)?;
+    let groups = vec!["global".to_string(), region.to_string()];
+    for group in &groups {
+        change_group(file, &topology, group, |members| members.push(name.clone()))?;
+        quorums(file, group, |node| up.contains(node) || *node == name)?; // Nothing begins before it is up.
+        file.configuration.groups.entry(group.clone()).or_default().waits_for = Some(name.clone());
+    }
+    let region = region.to_string();
+    file.nodes.push(NodeEntry { name: name.clone(), region, pid: None, address, groups });
+    Ok(Some(name))
+}
+
+fn up(file: &mut ClusterFile, name: &str) -> Changed {
+    for membership in file.configuration.groups.values_mut() {
+        membership.waits_for.take_if(|node| node == name);
+    }
+    Ok(None)
+}
+
+/// The region's name with a number that none had.
+fn next_name(topology: &Topology, region: &str) -> String {
+    let names = (1..).map(|number| format!("{region}-{number}"));
+    let mut free = names.filter(|name| topology.node_named(name).is_none());
+    free.next().expect("there are more numbers than nodes")
+}
+
+fn free(topology: &Topology, address: &str) -> Result<(), String> {
+    if address.is_empty() {
+        return Err("a node needs an address".into());
+    }
+    let taken = topology.present().find(|node| topology.node(*node).address == address);
+    match taken {
+        Some(node) => Err(format!("{} listens at {address} already", topology.node(node).name)),
+        None => Ok(()),
+    }
+}
+
+fn remove(file: &mut ClusterFile, name: &str, up: &BTreeSet<String>) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    let Some(node) = topology.node_named(name) else {
+        return Err(format!("no node {name}"));
+    };
+    if topology.node(node).leaves {
+        return Err(format!("node {name} was removed already"));
+    }
+    if file.configuration.replicas.contains_key(name) {
+        return Err(format!("node {name} keeps the configuration: another must keep it first"));
+    }
+    if topology.nodes_in(topology.node(node).region).count() == 1 {
+        let region = &file.nodes[usize::from(node.0)].region;
+        return Err(format!("node {name} is the last of region {region}"));
+    }
+    let groups = std::mem::take(&mut file.nodes[usize::from(node.0)].groups);
+    for group in &groups {
+        let of = file.configuration.groups.entry(group.clone()).or_default();
+        if of.waits_for.take_if(|node| node == name).is_some() {
+            of.next.clear(); // It never came.
+            continue;
+        }
+        change_group(file, &topology, group, |members| members.retain(|member| member != name))?;
+        quorums(file, group, |node| up.contains(node))?;
+    }
+    Ok(None)
+}
+
+/// Says who the next members of `group` are.
+fn change_group(
+    file: &mut ClusterFile,
+    topology: &Topology,
+    group: &str,
+    change: impl FnOnce(&mut Vec<String>),
+) -> Result<(), String> {
+    let of = topology.group_named(group).map(|id: GroupId| topology.group(id));
+    let Some(of) = of else { return Err(format!("no group {group}")) };
+    if let Some(node) = of.waits_for {
+        let node = &topology.node(node).name;
+        return Err(format!(
+            "group {group} waits for {node}, which was added and is not up: start it, or remove it"
+        ));
+    }
+    if of.next.is_some() {
+        return Err(format!(
+            "the members of group {group} are changing: try again when they have changed"
+        ));
+    }
+    let names = |nodes: &[meridian_core::NodeId]| {
+        nodes.iter().map(|node| topology.node(*node).name.clone()).collect::<Vec<_>>()
+    };
+    let mut next = names(&of.members);
+    change(&mut next);
+    let before = of.before.as_deref().map(names).unwrap_or_default();
+    let (number, members, waits_for) = (of.number, names(&of.members), None);
+    let membership = Membership { number, members, before, next, waits_for };
+    file.configuration.groups.insert(group.into(), membership);
+    Ok(())
+}
+
+/// Whether enough members answer, of those now and of those to come, for the change to come into force.
+fn quorums(file: &ClusterFile, group: &str, up: impl Fn(&String) -> bool) -> Result<(), String> {
+    let Some(membership) = file.configuration.groups.get(group) else { return Ok(()) };
+    for (members, when) in [(&membership.members, "now"), (&membership.next, "then")] {
+        let (there, all) = (members.iter().filter(|node| up(node)).count(), members.len());
+        if there <= all / 2 {
+            return Err(format!(
+                "{there} of the {all} members that group {group} has {when} can be reached: a majority must be up"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn set_address(file: &mut ClusterFile, name: &str, address: String) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    let Some(node) = topology.node_named(name).filter(|node| !topology.is_gone(*node)) else {
+        return Err(format!("no node {name}"));
+    };
+    if topology.node(node).address != address {
+        free(&topology, &address)?;
+        file.nodes[usize::from(node.0)].address = address;
+    }
+    Ok(None)
+}
+
+fn set_replicas(file: &mut ClusterFile, replicas: BTreeMap<String, String>) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    if replicas.is_empty() || replicas.len() > REPLICAS_MAX {
+        return Err(format!("{} nodes cannot keep the configuration", replicas.len()));
+    }
+    let stays = |name: &str| topology.node_named(name).is_some_and(|id| !topology.node(id).leaves);
+    match replicas.keys().find(|name| !stays(name)) {
+        Some(name) => Err(format!("no node {name}")),
+        None => {
+            let kept = &mut file.configuration;
+            let others = !kept.replicas.is_empty() && !replicas.keys().eq(kept.replicas.keys());
+            if others && kept.first.is_empty() {
+                kept.first.clone_from(&kept.replicas);
+            }
+            for (name, address) in &mut kept.first {
+                if let Some(moved) = replicas.get(name) {
+                    address.clone_from(moved);
+                }
+            }
+            kept.replicas = replicas;
+            Ok(None)
+        }
+    }
+}
+
+fn in_force(file: &mut ClusterFile, group: &str, number: u64) -> Changed {
+    let Some(membership) = file.configuration.groups.get_mut(group) else {
+        return Err(format!("the members of group {group} have never changed"));
+    };
+    let begun = !membership.next.is_empty() && membership.waits_for.is_none();
+    if number > membership.number + u64::from(begun) {
+        return Err(format!("group {group} has no configuration {number}"));
+    }
+    if number > membership.number {
+        let next = std::mem::take(&mut membership.next);
+        membership.before = std::mem::replace(&mut membership.members, next);
+        membership.number = number;
+    }
+    Ok(None)
+}
+
+impl Service for Configuration {
+    fn execute(&mut self, request: &Bytes) -> Bytes {
+        let reply = match postcard::from_bytes(request) {
+            Ok(request) => self.change(request),
+            Err(error) => Reply::Refused(format!("not a request of this version: {error}")),
+        };
+        encode(&reply)
+    }
+
+    fn query(&self, question: &[u8]) -> Bytes {
+        let since = postcard::from_bytes(question).map_or(0, |show: Show| show.since);
+        encode(&self.show(since))
+    }
+
+    fn snapshot(&self) -> Bytes {
+        self.file.as_ref().map(text).unwrap_or_default().into()
+    }
+
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
+        let text = std::str::from_utf8(snapshot).map_err(|error| error.to_string())?;
+        self.file = match text {
+            "" => None,
+            text => Some(Topology::parse(text).map_err(|error| error.to_string())?.1),
+        };
+        Ok(())
+    }
+
+    fn digest(&self) -> u64 {
+        self.file.as_ref().map_or(0, |file| file.configuration.version)
+    }
+}
+
+/// The bytes of a request, a question, or what answers it.
+pub fn encode<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_stdvec(value).expect("plain values can be encoded").into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+use super::*;
+use crate::topology::CLUSTER_FORMAT;
+use meridian_core::NodeId;
+
+fn file() -> ClusterFile {
+    let node = |name: &str| NodeEntry {
+        name: name.into(),
+        region: name[..2].into(),
+        pid: Some(7),
+        address: format!("{name}:1"),
+        groups: vec!["global".into(), name[..2].into()],
+    };
+    ClusterFile {
+        format: CLUSTER_FORMAT,
+        cluster: 7,
+        nodes: ["us-1", "us-2", "us-3", "eu-1"].map(node).into(),
+        rtt_ms: BTreeMap::new(),
+        order: Default::default(),
+        configuration: Default::default(),
+    }
+}
+
+fn up(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| name.to_string()).collect()
+}
+
+fn all() -> BTreeSet<String> {
+    up(&["us-1", "us-2", "us-3", "us-4", "eu-1"])
+}
+
+fn initialised() -> Configuration {
+    let mut cluster = Configuration::default();
+    assert_eq!(cluster.change(Request::Initialise(text(&file()))), done(1, None));
+    cluster
+}
+
+fn done(version: u64, added: Option<&str>) -> Reply {
+    Reply::Done { version, added: added.map(String::from) }
+}
+
+fn add(region: &str, name: Option<&str>, address: &str) -> Request {
+    let (region, name, address) = (region.into(), name.map(String::from), address.into());
+    Request::AddNode { region, name, address, up: all() }
+}
+
+fn remove(name: &str) -> Request {
+    Request::RemoveNode { name: name.into(), up: all() }
+}
+
+fn is_up(name: &str) -> Request {
+    Request::Up { name: name.into() }
+}
+
+fn in_force(group: &str, number: u64) -> Request {
+    Request::InForce { group: group.into(), number }
+}
+
+fn topology(cluster: &Configuration) -> Topology {
+    Topology::new(cluster.file().unwrap()).unwrap()
+}
+
+/// A node comes, and goes, and another comes.
+fn history() -> Vec<Request> {
+    vec![
+        Request::Initialise(text(&file())),
+        add("us", None, "here:4"),
+        is_up("us-4"),
+        in_force("us", 1),
+        in_force("global", 1),
+        remove("us-2"),
+        in_force("global", 2),
+        in_force("us", 2),
+        Request::SetAddress { name: "us-3".into(), address: "here:9".into() },
+        add("eu", None, "here:5"),
+        Request::SetRtt(BTreeMap::from([("us-eu".into(), 80)])),
+        remove("nobody"),
+        Request::SetReplicas(BTreeMap::from([("us-1".into(), "here:6".into())])),
+    ]
+}
+
+#[test]
+fn a_node_counts_when_its_groups_say_so_and_its_identity_is_its_own_for_ever() {
+    let mut cluster = initialised();
+    assert_eq!(cluster.change(add("us", None, "here:4")), done(2, Some("us-4")));
+    let (us, us_4) = (GroupId(1), NodeId(4));
+    let coming = topology(&cluster);
+    assert_eq!(coming.groups_of(us_4).collect::<Vec<_>>(), [GroupId::GLOBAL, us]);
+    assert_eq!(coming.group(us).members.len(), 3, "not yet");
+    assert_eq!(coming.group(us).waits_for, Some(us_4));
+    assert_eq!(cluster.change(is_up("us-4")), done(3, None));
+    assert_eq!(topology(&cluster).group(us).waits_for, None);
+    assert_eq!(cluster.change(in_force("us", 1)), done(4, None));
+    assert_eq!(cluster.change(in_force("us", 1)), done(4, None), "said twice");
+    assert_eq!(cluster.change(in_force("global", 1)), done(5, None));
+    assert_eq!(topology(&cluster).group(us).members.len(), 4);
+    assert_eq!(cluster.change(remove("us-2")), done(6, None));
+    for group in ["us", "global"] {
+        assert!(!topology(&cluster).is_gone(NodeId(1)));
+        cluster.change(in_force(group, 2));
+    }
+    let left = topology(&cluster);
+    assert!(left.is_gone(NodeId(1)));
+    assert_eq!(left.group(us).members, [NodeId(0), NodeId(2), us_4]);
+    assert_eq!(cluster.change(add("us", None, "us-2:1")), done(9, Some("us-5")));
+    assert_eq!(topology(&cluster).node_named("us-5"), Some(NodeId(5)));
+}
+
+#[test]
+fn a_node_that_never_comes_up_can_be_removed_again() {
+    let mut cluster = initialised();
+    cluster.change(add("us", None, "here:4"));
+    let Reply::Refused(why) = cluster.change(in_force("us", 1)) else { panic!() };
+    assert!(why.contains("no configuration 1"), "{why}");
+    let Reply::Refused(why) = cluster.change(remove("us-2")) else { panic!() };
+    assert!(why.contains("waits for us-4"), "{why}");
+    assert_eq!(cluster.change(remove("us-4")), done(3, None));
+    let left = topology(&cluster);
+    assert!(left.is_gone(NodeId(4)) && left.group(GroupId(1)).next.is_none());
+    assert_eq!(cluster.change(add("us", None, "here:4")), done(4, Some("us-5")));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
+    let mut cluster = initialised();
+    let mut refused = |request: Request| {
+        let before = cluster.clone();
+        let Reply::Refused(why) = cluster.change(request) else { panic!("{cluster:?}") };
+        assert_eq!(cluster, before);
+        why
+    };
+    assert!(refused(add("mars", None, "x:1")).contains("no region mars: there are us, eu"));
+    assert!(refused(add("us", Some("us-1"), "x:1")).contains("never given again"));
+    assert!(refused(add("us", Some("../x"), "x:1")).contains("letters"));
+    assert!(refused(add("us", None, "us-1:1")).contains("us-1 listens at us-1:1 already"));
+    assert!(refused(remove("us-9")).contains("no node us-9"));
+    assert!(refused(remove("eu-1")).contains("last of region eu"));
+    let few = Request::RemoveNode { name: "us-1".into(), up: up(&["us-1", "eu-1"]) };
+    assert!(refused(few).contains("2 of the 4 members that group global has now"));
+    assert!(refused(in_force("us", 1)).contains("never changed"));
+    assert!(refused(Request::SetReplicas(BTreeMap::new())).contains("0 nodes"));
+    let other = ClusterFile { cluster: 8, ..file() };
+    assert!(refused(Request::Initialise(text(&other))).contains("this is cluster 7, not 8"));
+    cluster.change(remove("us-2"));
+    let Reply::Refused(why) = cluster.change(remove("us-3")) else { panic!("{cluster:?}") };
+    assert!(why.contains("are changing"), "{why}");
+    let Reply::Refused(why) = cluster.change(in_force("us", 2)) else { panic!("{cluster:?}") };
+    assert!(why.contains("no configuration 2"), "{why}");
+    let Reply::Refused(why) = Configuration::default().change(remove("us-1")) else { panic!() };
+    assert!(why.contains("no configuration yet"));
+}
+
+#[test]
+fn who_keeps_the_configuration_stays() {
+    let mut cluster = initialised();
+    let replicas = BTreeMap::from([("us-1".to_string(), "here:6".to_string())]);
+    cluster.change(Request::SetReplicas(replicas));
+    let Reply::Refused(why) = cluster.change(remove("us-1")) else { panic!("{cluster:?}") };
+    assert!(why.contains("keeps the configuration"), "{why}");
+    let of = |name: &str, address: &str| BTreeMap::from([(name.to_string(), address.to_string())]);
+    cluster.change(Request::SetReplicas(of("us-1", "here:7")));
+    assert!(cluster.file().unwrap().configuration.first.is_empty(), "it has moved, no more");
+    cluster.change(Request::SetReplicas(of("us-2", "here:8")));
+    assert_eq!(cluster.file().unwrap().configuration.first, of("us-1", "here:7"));
+    assert_eq!(cluster.change(remove("us-1")), done(5, None));
+}
+
+#[test]
+fn the_same_requests_give_the_same_state_and_a_snapshot_is_exact() {
+    let requests: Vec<_> = history().iter().map(encode).collect();
+    let mut whole = Configuration::default();
+    let replies: Vec<_> = requests.iter().map(|request| whole.execute(request)).collect();
+    for cut in 0..=requests.len() {
+        let mut before = Configuration::default();
+        requests[..cut].iter().for_each(|request| drop(before.execute(request)));
+        let mut after = Configuration::default();
+        after.restore(&before.snapshot()).unwrap();
+        assert_eq!(after, before, "after {cut} requests");
+        let rest: Vec<_> = requests[cut..].iter().map(|r| after.execute(r)).collect();
+        assert_eq!((rest, &after), (replies[cut..].to_vec(), &whole));
+    }
+    assert!(Configuration::default().restore(b"{").is_err());
+}
+
+#[test]
+fn only_what_is_newer_is_shown() {
+    let cluster = initialised();
+    let shown: Shown = postcard::from_bytes(&cluster.query(&encode(&Show { since: 0 }))).unwrap();
+    let (_, file) = Topology::parse(&shown.0.unwrap()).unwrap();
+    assert_eq!((file.configuration.version, file.nodes[0].pid), (1, None));
+    assert_eq!(cluster.show(1), Shown(None));
+    let mut cluster = cluster;
+    let garbage: Reply = postcard::from_bytes(&cluster.execute(&Bytes::from("\u{7f}"))).unwrap();
+    assert!(matches!(garbage, Reply::Refused(why) if why.contains("this version")));
+}

@@ -1,0 +1,500 @@
+//! Which nodes, regions and groups there are, and the file that says so.
+//!
+//! `cluster.json` is written by `meridian demo` and read by every node and client: where the replicas of the
+//! configuration are, and the last one seen. Identifiers ([`NodeId`], [`RegionId`], [`GroupId`]) are places in its
+//! lists, so the lists only ever grow: a node that was removed stays as one of no group.
+
+use meridian_core::ids::GROUPS_MAX;
+use meridian_core::{GroupId, NodeId, RegionId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The version of `cluster.json` that this program writes and reads.
+pub const CLUSTER_FORMAT: u32 = 1;
+
+/// Which order the messages of a cluster have; the same at all nodes, and never changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeliveryOrder {
+    /// One order that all agree on.
+    #[default]
+    Sequential,
+    /// Beside that, what begins after something else has ended comes after it.
+    Linearizable,
+}
+
+impl DeliveryOrder {
+    /// Its name in `cluster.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeliveryOrder::Sequential => "sequential",
+            DeliveryOrder::Linearizable => "linearizable",
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == DeliveryOrder::default()
+    }
+}
+
+/// The contents of `cluster.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterFile {
+    /// [`CLUSTER_FORMAT`].
+    pub format: u32,
+    /// A random name of this cluster: nodes and clients of another are turned away.
+    pub cluster: u64,
+    /// All nodes, those of one region next to each other.
+    pub nodes: Vec<NodeEntry>,
+    /// Milliseconds of round trip added between two regions, by `"us-eu"`; 0 where absent.
+    #[serde(default)]
+    pub rtt_ms: BTreeMap<String, u32>,
+    /// The order of messages; sequential where absent.
+    #[serde(default, skip_serializing_if = "DeliveryOrder::is_default")]
+    pub order: DeliveryOrder,
+    /// How it has changed, and who keeps it; nothing in a file from before there was that.
+    #[serde(default, skip_serializing_if = "Kept::is_default")]
+    pub configuration: Kept,
+}
+
+/// What `cluster.json` says of itself: the part that the replicas of the configuration add.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// Grows with each change.
+    pub version: u64,
+    /// The nodes that keep the configuration, by name, and where they listen for that.
+    pub replicas: BTreeMap<String, String>,
+    /// Those that kept it first, if others do now: each replica begins with these, and learns of the others from them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub first: BTreeMap<String, String>,
+    /// The groups whose members have changed, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, Membership>,
+}
+
+impl Kept {
+    fn is_default(&self) -> bool {
+        *self == Kept::default()
+    }
+}
+
+/// The members of a group that have changed, by the names of their nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Membership {
+    /// How often they have changed.
+    pub number: u64,
+    /// Who they are now: a quorum of these counts.
+    pub members: Vec<String>,
+    /// Who they were before, if they have changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<String>,
+    /// Who they will be, while they change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub next: Vec<String>,
+    /// The node that comes, as long as it is not up: the change does not begin before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+}
+
+/// One node in `cluster.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeEntry {
+    /// For example `us-1`; also the name of its folder.
+    pub name: String,
+    /// For example `us`.
+    pub region: String,
+    /// The process of the operating system, as long as the demo knows it.
+    #[serde(default)]
+    pub pid: Option<u32>,
+    /// Where it listens, for peers and clients alike: `127.0.0.1:7101`.
+    pub address: String,
+    /// The groups that it is a member of, or will be soon; none if it was removed, or will be.
+    pub groups: Vec<String>,
+}
+
+/// Why a `cluster.json` cannot be used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum TopologyError {
+    /// Not JSON of the right shape.
+    #[error("not a cluster file: {0}")]
+    Syntax(String),
+    /// Written by another version.
+    #[error("cluster file of format {found}, this program reads {CLUSTER_FORMAT}")]
+    Format {
+        /// What it says.
+        found: u32,
+    },
+    /// It contradicts itself.
+    #[error("cluster file: {0}")]
+    Invalid(String),
+}
+
+/// A region.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// For example `us`.
+    pub name: String,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// For example `us-1`.
+    pub name: String,
+    /// Where it is.
+    pub region: RegionId,
+    /// Where it listens.
+    pub address: String,
+    /// Whether it is to be in no group any more.
+    pub leaves: bool,
+}
+
+/// A group, which is also a partition of the tree.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Group {
+    /// `global`, or the region's name.
+    pub name: String,
+    /// The region that it is placed in; `None` for the group in all regions.
+    pub region: Option<RegionId>,
+    /// The nodes that replicate it, in order.
+    pub members: Vec<NodeId>,
+    /// How often they have changed.
+    pub number: u64,
+    /// Who replicated it before.
+    pub before: Option<Vec<NodeId>>,
+    /// Who will replicate it, while that changes.
+    pub next: Option<Vec<NodeId>>,
+    /// The change does not begin before this node is up.
+    pub waits_for: Option<NodeId>,
+}
+
+impl Group {
+    fn new(name: &str, region: Option<RegionId>) -> Group {
+        let members = Vec::new();
+        let (before, next, waits_for) = (None, None, None);
+        Group { name: name.into(), region, members, number: 0, before, next, waits_for }
+    }
+
+    /// All who replicate it now or soon.
+    pub fn involved(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let next = self.next.iter().flatten().filter(|node| !self.members.contains(node));
+        self.members.iter().chain(next).copied()
+    }
+}
+
+/// The nodes, regions and groups of one cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Topology {
+    /// Grows with each change.
+    pub version: u64,
+    /// See [`ClusterFile::cluster`].
+    pub cluster: u64,
+    /// By [`RegionId`].
+    pub regions: Vec<Region>,
+    /// By [`NodeId`].
+    pub nodes: Vec<Node>,
+    /// By [`GroupId`].
+    pub groups: Vec<Group>,
+    /// Half of the round trip that is added between two regions.
+    pub one_way: BTreeMap<(RegionId, RegionId), Duration>,
+    /// The order of messages.
+    pub order: DeliveryOrder,
+}
+
+impl Topology {
+    /// Reads the text of a `cluster.json`.
+    ///
+    /// # Errors
+    /// If it is not one, is of another version, or contradicts itself.
+    pub fn parse(json: &str) -> Result<(Topology, ClusterFile), TopologyError> {
+        let file: ClusterFile =
+            serde_json::from_str(json).map_err(|e| TopologyError::Syntax(e.to_string()))?;
+        Ok((Topology::new(&file)?, file))
+    }
+
+    /// The topology that `file` describes.
+    ///
+    /// # Errors
+    /// If it is of another version or contradicts itself.
+    pub fn new(file: &ClusterFile) -> Result<Topology, TopologyError> {
+        if file.format != CLUSTER_FORMAT {
+            return Err(TopologyError::Format { found: file.format });
+        }
+        let invalid = |text: String| Err(TopologyError::Invalid(text));
+        let mut topology = Topology {
+            version: file.configuration.version,
+            cluster: file.cluster,
+            regions: Vec::new(),
+            nodes: Vec::new(),
+            groups: vec![Group::new("global", None)],
+            one_way: BTreeMap::new(),
+            order: file.order,
+        };
+        for entry in &file.nodes {
+            if topology.node_named(&entry.name).is_some() {
+                return invalid(format!("node {} stands there twice", entry.name));
+            }
+            if entry.region == "global" || entry.region.is_empty() {
+                return invalid(format!("a region cannot be called {:?}", entry.region));
+            }
+            let region = topology.region_named(&entry.region).unwrap_or_else(|| {
+                topology.regions.push(Region { name: entry.region.clone() });
+                let region =
+                    RegionId(u16::try_from(topology.regions.len() - 1).unwrap_or(u16::MAX));
+                topology.groups.push(Group::new(&entry.region, Some(region)));
+                region
+            });
+            let node = NodeId(u16::try_from(topology.nodes.len()).unwrap_or(u16::MAX));
+            topology.nodes.push(Node {
+                name: entry.name.clone(),
+                region,
+                address: entry.address.clone(),
+                leaves: entry.groups.is_empty(),
+            });
+            for name in &entry.groups {
+                match topology.groups.iter_mut().find(|group| group.name == *name) {
+                    Some(group) => group.members.push(node),
+                    None => return invalid(format!("node {}: no group {name}", entry.name)),
+                }
+            }
+        }
+        for (name, membership) in &file.configuration.groups {
+            topology.apply(name, membership)?;
+        }
+        if topology.groups.len() > GROUPS_MAX {
+            return invalid(format!("{} groups, at most {GROUPS_MAX}", topology.groups.len()));
+        }
+        if let Some(group) = topology.groups.iter().find(|group| group.members.is_empty()) {
+            return invalid(format!("group {} has no members", group.name));
+        }
+        for (pair, rtt_ms) in &file.rtt_ms {
+            let regions = pair
+                .split_once('-')
+                .and_then(|(a, b)| Some((topology.region_named(a)?, topology.region_named(b)?)));
+            let Some((a, b)) = regions else {
+                return invalid(format!("rtt_ms: {pair} does not name two regions"));
+            };
+            let one_way = Duration::from_micros(u64::from(*rtt_ms) * 500);
+            topology.one_way.insert((a, b), one_way);
+            topology.one_way.insert((b, a), one_way);
+        }
+        Ok(topology)
+    }
+
+    fn apply(&mut self, name: &str, membership: &Membership) -> Result<(), TopologyError> {
+        let nodes = |names: &[String]| {
+            let node = |node: &String| {
+                let unknown = || TopologyError::Invalid(format!("group {name}: no node {node}"));
+                self.node_named(node).ok_or_else(unknown)
+            };
+            names.iter().map(node).collect::<Result<Vec<_>, _>>()
+        };
+        let members = nodes(&membership.members)?;
+        let (before, next) = (nodes(&membership.before)?, nodes(&membership.next)?);
+        let waits_for = nodes(membership.waits_for.as_slice())?.pop();
+        let Some(group) = self.groups.iter_mut().find(|group| group.name == name) else {
+            return Err(TopologyError::Invalid(format!("no group {name}, and it has members")));
+        };
+        (group.number, group.members) = (membership.number, members);
+        group.before = Some(before).filter(|before| !before.is_empty());
+        group.next = Some(next).filter(|next| !next.is_empty());
+        group.waits_for = waits_for;
+        Ok(())
+    }
+
+    /// The region of that name.
+    pub fn region_named(&self, name: &str) -> Option<RegionId> {
+        index(self.regions.iter().position(|region| region.name == name)).map(RegionId)
+    }
+
+    /// The node of that name.
+    pub fn node_named(&self, name: &str) -> Option<NodeId> {
+        index(self.nodes.iter().position(|node| node.name == name)).map(NodeId)
+    }
+
+    /// The group of that name.
+    pub fn group_named(&self, name: &str) -> Option<GroupId> {
+        index(self.groups.iter().position(|group| group.name == name)).map(GroupId)
+    }
+
+    /// The node with that id.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[usize::from(id.0)]
+    }
+
+    /// The group with that id.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn group(&self, id: GroupId) -> &Group {
+        &self.groups[usize::from(id.0)]
+    }
+
+    /// What a group is called, also if there is none of that id.
+    pub fn group_name(&self, id: GroupId) -> String {
+        let group = self.groups.get(usize::from(id.0));
+        group.map_or_else(|| format!("{id:?}"), |group| group.name.clone())
+    }
+
+    /// The group of each region, with the region's name.
+    pub fn region_groups(&self) -> impl Iterator<Item = (GroupId, &str)> {
+        let groups = self.group_ids().map(|id| (id, self.group(id)));
+        groups.filter(|(_, group)| group.region.is_some()).map(|(id, group)| (id, &*group.name))
+    }
+
+    /// All groups with their ids.
+    pub fn group_ids(&self) -> impl Iterator<Item = GroupId> + use<> {
+        (0..u16::try_from(self.groups.len()).unwrap_or(u16::MAX)).map(GroupId)
+    }
+
+    /// The group placed in `region`.
+    ///
+    /// # Panics
+    /// If the region has none: [`Topology::new`] makes one for each.
+    pub fn group_of_region(&self, region: RegionId) -> GroupId {
+        let at = self.groups.iter().position(|group| group.region == Some(region));
+        index(at).map(GroupId).expect("each region has a group")
+    }
+
+    /// The groups that `node` is a member of, or will be soon, in order.
+    pub fn groups_of(&self, node: NodeId) -> impl Iterator<Item = GroupId> + '_ {
+        let is_in = move |group: &Group| group.involved().any(|member| member == node);
+        self.group_ids().filter(move |group| is_in(self.group(*group)))
+    }
+
+    /// The nodes in `region` that are to stay, in order.
+    pub fn nodes_in(&self, region: RegionId) -> impl Iterator<Item = NodeId> + '_ {
+        let stays = move |node: &Node| node.region == region && !node.leaves;
+        self.node_ids().filter(move |node| stays(self.node(*node)))
+    }
+
+    /// The ids of all nodes, in order, also of those that were removed.
+    pub fn node_ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (0..u16::try_from(self.nodes.len()).unwrap_or(u16::MAX)).map(NodeId)
+    }
+
+    /// Whether `node` was removed: it is in no group, and will be in none.
+    pub fn is_gone(&self, node: NodeId) -> bool {
+        self.node(node).leaves && self.groups_of(node).next().is_none()
+    }
+
+    /// The nodes that were not removed, in order.
+    pub fn present(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.node_ids().filter(|node| !self.is_gone(*node))
+    }
+
+    /// What is added to a message's way from one region to another.
+    pub fn delay(&self, from: RegionId, to: RegionId) -> Duration {
+        self.one_way.get(&(from, to)).copied().unwrap_or_default()
+    }
+}
+
+fn index(place: Option<usize>) -> Option<u16> {
+    place.and_then(|place| u16::try_from(place).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> ClusterFile {
+        let node = |name: &str, region: &str| NodeEntry {
+            name: name.into(),
+            region: region.into(),
+            pid: None,
+            address: "127.0.0.1:1".into(),
+            groups: vec!["global".into(), region.into()],
+        };
+        ClusterFile {
+            format: CLUSTER_FORMAT,
+            cluster: 7,
+            nodes: vec![node("us-1", "us"), node("us-2", "us"), node("eu-1", "eu")],
+            rtt_ms: BTreeMap::from([("us-eu".to_string(), 80)]),
+            order: DeliveryOrder::Linearizable,
+            configuration: Kept::default(),
+        }
+    }
+
+    #[test]
+    fn a_node_that_was_removed_leaves_a_hole() {
+        let mut file = file();
+        file.nodes[0].groups.clear();
+        let names = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+        let changing = |name: &str| Membership {
+            members: names(&["us-1", "us-2"]),
+            next: names(&["us-2"]),
+            ..file.configuration.groups.get(name).cloned().unwrap_or_default()
+        };
+        file.configuration.groups = BTreeMap::from([("us".to_string(), changing("us"))]);
+        let topology = Topology::new(&file).unwrap();
+        let (us_1, us_2, us) = (NodeId(0), NodeId(1), GroupId(1));
+        assert_eq!(
+            topology.groups_of(us_1).collect::<Vec<_>>(),
+            [us],
+            "as long as it counts there"
+        );
+        assert_eq!(topology.group(us).involved().collect::<Vec<_>>(), [us_1, us_2]);
+        assert_eq!(topology.nodes_in(RegionId(0)).collect::<Vec<_>>(), [us_2]);
+        assert!(!topology.is_gone(us_1));
+        let changed = Membership {
+            number: 1,
+            members: names(&["us-2"]),
+            before: names(&["us-1", "us-2"]),
+            ..Membership::default()
+        };
+        file.configuration.groups.insert("us".into(), changed);
+        let topology = Topology::parse(&serde_json::to_string(&file).unwrap()).unwrap().0;
+        assert!(topology.is_gone(us_1) && !topology.is_gone(us_2));
+        assert_eq!(topology.node_named("eu-1"), Some(NodeId(2)), "no other takes its place");
+        assert_eq!(topology.present().collect::<Vec<_>>(), [us_2, NodeId(2)]);
+        assert_eq!((topology.group(us).number, topology.group(us).members.len()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let json = serde_json::to_string(&file()).unwrap();
+        let (topology, read) = Topology::parse(&json).unwrap();
+        assert_eq!(read, file());
+        let eu = topology.region_named("eu").unwrap();
+        assert_eq!(topology.group(topology.group_of_region(eu)).members, [NodeId(2)]);
+        assert_eq!(topology.group(GroupId::GLOBAL).members.len(), 3);
+        assert_eq!(topology.delay(RegionId(0), eu), Duration::from_millis(40));
+        assert_eq!(topology.delay(eu, eu), Duration::ZERO);
+        assert_eq!(topology.groups_of(NodeId(2)).collect::<Vec<_>>(), [GroupId(0), GroupId(2)]);
+        assert_eq!(topology.order, DeliveryOrder::Linearizable);
+    }
+
+    #[test]
+    fn files_from_before_there_was_an_order_are_sequential() {
+        let mut file = file();
+        file.order = DeliveryOrder::Sequential;
+        let json = serde_json::to_string(&file).unwrap();
+        assert!(!json.contains("order"), "{json}");
+        assert_eq!(Topology::parse(&json).unwrap().0.order, DeliveryOrder::Sequential);
+        let unknown = json.replace("\"format\"", "\"order\":\"random\",\"format\"");
+        assert!(Topology::parse(&unknown).is_err());
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let refused = |change: fn(&mut ClusterFile)| {
+            let mut file = file();
+            change(&mut file);
+            Topology::new(&file).unwrap_err().to_string()
+        };
+        assert!(refused(|f| f.format = 9).contains("format 9"));
+        assert!(refused(|f| f.nodes[1].name = "us-1".into()).contains("twice"));
+        assert!(refused(|f| f.nodes[1].groups.push("mars".into())).contains("mars"));
+        let unknown = |f: &mut ClusterFile| f.rtt_ms.extend([("us-mars".to_string(), 1)]);
+        assert!(refused(unknown).contains("us-mars"));
+        assert!(Topology::parse("{").is_err());
+    }
+}

@@ -1,0 +1,18 @@
+//! What a process does: which event changes which part of its state, and what it says then.
+
+mod deliver;
+mod dispatch;
+mod dissemination;
+mod epoch;
+mod hybrid;
+mod idle;
+mod linearizable;
+mod memory;
+mod normal;
+mod passing;
+mod reach;
+mod reconfigure;
+mod remote;
+mod retransmission;
+mod snapshot;
+mod stability;

@@ -1,0 +1,318 @@
+//! Between a node's process and its clients, on the node's thread: requests become commands,
+//! outputs become replies, blocks are put and got.
+//!
+//! Replies come from the process, and from the threads of the disk, which leave them in
+//! [`Replies`]. What a client has asked and has no answer to is bounded: beyond a number of
+//! requests it is refused, beyond a number of bytes its socket is not read.
+
+use crate::journal::Blocks;
+use crate::service::Service;
+use bytes::Bytes;
+use meridian_cluster::Topology;
+use meridian_core::hello::ServiceId;
+use meridian_core::{GroupId, NodeId, Time};
+use meridian_host::Output;
+use meridian_host::api::{
+    KeeperStatus, NAMES_MAX, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody,
+};
+use meridian_runtime::wire::{WireError, take};
+use meridian_runtime::{Application, At, ConnectionId, Delay};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Requests of one connection that may wait for their reply.
+const IN_FLIGHT_MAX: usize = 4096;
+/// A request that has waited so long is counted no more: clients have given up by then.
+const IN_FLIGHT_FOR: Duration = Duration::from_secs(120);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the node's thread and those who follow the configuration know of each other.
+pub(crate) struct Shared {
+    pub(crate) me: NodeId,
+    /// The node's directory.
+    pub(crate) dir: PathBuf,
+    topology: Mutex<Arc<Topology>>,
+    /// Which configurations of groups count now, that the configuration was not told.
+    in_force: Mutex<BTreeMap<GroupId, u64>>,
+    /// There is something to tell it.
+    pub(crate) told: Notify,
+    /// How the replica of the configuration is, if there is one.
+    keeper: Mutex<Option<KeeperStatus>>,
+    /// The node was removed from its cluster.
+    pub(crate) removed: Notify,
+}
+
+impl Shared {
+    pub(crate) fn new(me: NodeId, dir: PathBuf, topology: Arc<Topology>) -> Shared {
+        Shared {
+            me,
+            dir,
+            topology: Mutex::new(topology),
+            in_force: Mutex::default(),
+            told: Notify::new(),
+            keeper: Mutex::default(),
+            removed: Notify::new(),
+        }
+    }
+
+    /// The cluster as it is configured now.
+    pub(crate) fn topology(&self) -> Arc<Topology> {
+        lock(&self.topology).clone()
+    }
+
+    /// The cluster is configured so now; [`Configured`] tells the process.
+    pub(crate) fn set_topology(&self, topology: Arc<Topology>) {
+        *lock(&self.topology) = topology;
+    }
+
+    /// What a node is called.
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
+        let topology = self.topology();
+        let found = topology.nodes.get(usize::from(node.0));
+        found.map_or_else(|| node.to_string(), |node| node.name.clone())
+    }
+
+    /// The first change of members that the configuration was not told to be done.
+    pub(crate) fn next_in_force(&self) -> Option<(GroupId, u64)> {
+        lock(&self.in_force).first_key_value().map(|(group, number)| (*group, *number))
+    }
+
+    /// The configuration was told of this one.
+    pub(crate) fn in_force_told(&self, group: GroupId, number: u64) {
+        lock(&self.in_force).retain(|of, reached| *of != group || *reached > number);
+    }
+
+    pub(crate) fn set_keeper(&self, status: Option<KeeperStatus>) {
+        *lock(&self.keeper) = status;
+    }
+}
+
+/// The addresses of the other nodes.
+pub(crate) fn peers_of(topology: &Topology, me: NodeId) -> BTreeMap<NodeId, String> {
+    let others = topology.present().filter(|node| *node != me);
+    others.map(|node| (node, topology.node(node).address.clone())).collect()
+}
+
+/// How far away they are made, beside the real way.
+pub(crate) fn delays_of(topology: &Topology, me: NodeId) -> BTreeMap<NodeId, Delay> {
+    let home = topology.node(me).region;
+    let delay = |node: NodeId| {
+        let one_way = topology.delay(home, topology.node(node).region);
+        (node, Delay { one_way, jitter_percent: 0.0 })
+    };
+    topology.present().filter(|node| *node != me).map(delay).collect()
+}
+
+/// Replies that other threads have left, and how to wake the node's.
+#[derive(Default)]
+pub(crate) struct Replies {
+    left: Mutex<Vec<(ConnectionId, Reply)>>,
+    wake: OnceLock<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl Replies {
+    fn leave(&self, client: ConnectionId, reply: Reply) {
+        lock(&self.left).push((client, reply));
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+}
+
+/// The cluster is configured so now.
+pub(crate) struct Configured(pub(crate) Arc<Topology>);
+
+/// When a request came that has no reply yet, and the bytes that it keeps busy.
+type InFlight = BTreeMap<u64, (Time, usize)>;
+
+/// See the module's documentation.
+pub(crate) struct Requests {
+    shared: Arc<Shared>,
+    blocks: Blocks,
+    replies: Arc<Replies>,
+    clients: BTreeMap<ConnectionId, InFlight>,
+    started: Option<Time>,
+}
+
+impl Requests {
+    pub(crate) fn new(shared: Arc<Shared>, blocks: Blocks, replies: Arc<Replies>) -> Requests {
+        Requests { shared, blocks, replies, clients: BTreeMap::new(), started: None }
+    }
+
+    /// Notes a request; tells whether there is room for it.
+    fn begin<P: Service>(
+        &mut self,
+        at: &mut At<'_, P>,
+        client: ConnectionId,
+        id: u64,
+        len: usize,
+    ) -> bool {
+        let now = at.now;
+        let in_flight = self.clients.entry(client).or_default();
+        if in_flight.len() >= IN_FLIGHT_MAX {
+            in_flight.retain(|_, (since, len)| {
+                let keep = now.since(*since) < IN_FLIGHT_FOR;
+                if !keep {
+                    at.unexpect_bytes(client, *len);
+                }
+                keep
+            });
+        }
+        if in_flight.len() >= IN_FLIGHT_MAX {
+            return false;
+        }
+        if len > 0 {
+            at.expect_bytes(client, len);
+        }
+        if let Some((_, before @ 1..)) = in_flight.insert(id, (now, len)) {
+            at.unexpect_bytes(client, before);
+        }
+        true
+    }
+
+    fn reply<P: Service>(&mut self, at: &mut At<'_, P>, client: ConnectionId, reply: &Reply) {
+        let in_flight = self.clients.get_mut(&client);
+        let ended = in_flight.and_then(|in_flight| in_flight.remove(&reply.id));
+        if let Some((_, len @ 1..)) = ended {
+            at.unexpect_bytes(client, len);
+        }
+        if let Err(len) = at.answer_if_short(client, reply) {
+            let why = format!("the answer has {len} bytes: ask for less at a time");
+            let body = ReplyBody::Refused(Refusal::Bad(why));
+            at.answer(client, &Reply { id: reply.id, body });
+        }
+    }
+
+    fn on_request<P: Service>(
+        &mut self,
+        at: &mut At<'_, P>,
+        client: ConnectionId,
+        request: Request,
+    ) {
+        let id = request.id;
+        let len = match &request.body {
+            RequestBody::PutBlock { data, .. } => data.len(),
+            // The block may be shorter, but no longer than what fits in a frame.
+            RequestBody::GetBlock { len, .. } => {
+                (*len as usize).min(meridian_core::frame::MAX_BODY)
+            }
+            RequestBody::Update { .. }
+            | RequestBody::Read { .. }
+            | RequestBody::ListBlocks { .. }
+            | RequestBody::Status => 0,
+        };
+        if !self.begin(at, client, id, len) {
+            let body = ReplyBody::Refused(Refusal::Overloaded);
+            at.answer(client, &Reply { id, body });
+            return;
+        }
+        let replies = self.replies.clone();
+        let done = move |body| replies.leave(client, Reply { id, body });
+        match request.body {
+            RequestBody::Update { .. } | RequestBody::Read { .. } => {
+                at.command(P::request(host_id(client), request));
+            }
+            RequestBody::Status => {
+                let body = ReplyBody::Status(self.status(at));
+                self.reply(at, client, &Reply { id, body });
+            }
+            RequestBody::ListBlocks { after } => {
+                let body = ReplyBody::Blocks(self.blocks.names(after, NAMES_MAX));
+                self.reply(at, client, &Reply { id, body });
+            }
+            RequestBody::PutBlock { block, data } => self.blocks.put(block, data, Box::new(done)),
+            RequestBody::GetBlock { block, offset, len } => {
+                self.blocks.get(block, offset, len, Box::new(done));
+            }
+        }
+    }
+
+    fn status<P: Service>(&self, at: &At<'_, P>) -> NodeStatus {
+        let uptime = at.now.since(self.started.unwrap_or(at.now));
+        NodeStatus {
+            node: self.shared.me,
+            pid: std::process::id(),
+            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+            replicas: at.process.status(at.now),
+            blocks: self.blocks.held(),
+            bad_frames: at.bad_connections(),
+            connected: at.connected().collect(),
+            configured: self.shared.topology().version,
+            keeper: lock(&self.shared.keeper).clone(),
+        }
+    }
+}
+
+fn host_id(client: ConnectionId) -> meridian_host::ConnectionId {
+    meridian_host::ConnectionId(client.into())
+}
+
+impl<P: Service> Application<P> for Requests {
+    type Request = Configured;
+
+    fn on_request(&mut self, at: &mut At<'_, P>, Configured(topology): Configured) {
+        at.set_delays(delays_of(&topology, self.shared.me));
+        at.set_peers(peers_of(&topology, self.shared.me));
+        at.command(P::configured(topology));
+    }
+
+    fn on_output(&mut self, at: &mut At<'_, P>, output: P::Output) {
+        match P::told(output) {
+            Output::Reply { connection, reply } => self.reply(at, connection.0.into(), &reply),
+            Output::InForce { group, number } => {
+                lock(&self.shared.in_force).insert(group, number);
+                self.shared.told.notify_one();
+            }
+        }
+    }
+
+    fn on_batch(&mut self, at: &mut At<'_, P>) {
+        self.started.get_or_insert(at.now);
+        let left = std::mem::take(&mut *lock(&self.replies.left));
+        for (client, reply) in left {
+            self.reply(at, client, &reply);
+        }
+        if let Some(error) = self.blocks.failed() {
+            at.stop(error);
+        }
+    }
+
+    fn on_waker(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
+        let _ = self.replies.wake.set(wake); // A node starts once.
+    }
+
+    fn serves_clients(&self, service: ServiceId) -> bool {
+        service == ServiceId::MAIN
+    }
+
+    fn on_asked(
+        &mut self,
+        at: &mut At<'_, P>,
+        client: ConnectionId,
+        body: Bytes,
+    ) -> Result<(), WireError> {
+        let (mut request, mut rest) = take(&body)?;
+        loop {
+            self.on_request(at, client, request);
+            if rest.is_empty() {
+                return Ok(());
+            }
+            (request, rest) = take(rest)?;
+        }
+    }
+
+    fn on_disconnected(&mut self, at: &mut At<'_, P>, client: ConnectionId) {
+        self.clients.remove(&client);
+        at.command(P::closed(host_id(client)));
+    }
+}

@@ -1,0 +1,92 @@
+//! Which log and which blocks are a node's own.
+//!
+//! A node that comes back with others, or with none, has forgotten what it promised: it would vote
+//! against what it acknowledged, and two such votes lose data. So the node notes in `identity` what
+//! names its log and its blocks (their `FORMAT` with its salt), and does not start with others. A
+//! whole directory that is lost or older than it was is not noticed here.
+
+use crate::config::{NodeDir, write_durably};
+use crate::error::ServerError;
+use meridian_storage::{Disk, disk, format};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// The file in the node's directory.
+const FILE: &str = "identity";
+/// The log, and the blocks.
+const PARTS: [&str; 2] = ["wal", "blocks"];
+
+/// Whether the node of this directory has ever run with a log and blocks of its own.
+pub fn has_run(dir: &Path) -> bool {
+    dir.join(FILE).exists()
+}
+
+/// Refuses a node whose log or blocks are not those that it noted.
+///
+/// # Errors
+/// [`ServerError::Directory`], with what to do; or if the disk refuses.
+pub(crate) fn check(disk: &dyn Disk, node: &NodeDir) -> Result<(), ServerError> {
+    let path = node.dir.join(FILE);
+    let noted = match fs::read_to_string(&path) {
+        Ok(noted) => noted,
+        // The node never had both: nothing was acknowledged.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => return Err(ServerError::File { action: "read", path, source }),
+    };
+    for part in PARTS {
+        let found = read(disk, &node.dir, part)?;
+        if !noted.lines().any(|line| found.as_deref() == Some(line)) {
+            let what = if found.is_some() { "is not the one" } else { "lacks what it had" };
+            let name = &node.file.node;
+            let why = format!(
+                "{what} when {name} last ran, so {name} has forgotten what it promised: put it \
+                 back as it was, or take {name} out (meridian cluster remove-node {name}) and add \
+                 a new node (meridian cluster add-node)"
+            );
+            return Err(ServerError::Directory { path: node.dir.join(part), why });
+        }
+    }
+    Ok(())
+}
+
+/// Notes the log and the blocks, both of which are there.
+///
+/// # Errors
+/// If the disk refuses.
+pub(crate) fn note(disk: &dyn Disk, node: &NodeDir) -> Result<(), ServerError> {
+    let path = node.dir.join(FILE);
+    if path.exists() {
+        return Ok(()); // As was checked.
+    }
+    let mut lines = String::new();
+    for part in PARTS {
+        let Some(line) = read(disk, &node.dir, part)? else {
+            let why = "is not there, though it was just made".into();
+            return Err(ServerError::Directory { path: node.dir.join(part), why });
+        };
+        lines.push_str(&line);
+        lines.push('\n');
+    }
+    write_durably(&path, lines.as_bytes())
+}
+
+/// What names a part, in one line; `None` if it is gone, or if it is a log without its files.
+fn read(disk: &dyn Disk, dir: &Path, part: &str) -> Result<Option<String>, ServerError> {
+    let (path, name) = (dir.join(part), format::FILE);
+    let failed = |source| ServerError::File { action: "read", path: path.clone(), source };
+    let files = match disk.list(&path) {
+        Ok(files) => files,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(failed(source)),
+    };
+    // A log has a segment from its first start on; blocks may be none.
+    let is_whole = part != "wal" || files.iter().any(|file| file.starts_with("wal-"));
+    if !is_whole || !files.iter().any(|file| file == name) {
+        return Ok(None);
+    }
+    let file = disk.open(&path.join(name)).map_err(failed)?;
+    let bytes = disk::read_all(&*file).map_err(failed)?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(Some(format!("{part} {}", text.split_whitespace().collect::<Vec<_>>().join(" "))))
+}

@@ -1,0 +1,254 @@
+//! The names of a client's updates, and what it has given up.
+//!
+//! A client sends in one session for each set of destinations (decision 0018). So what waits for a
+//! region that is cut off holds up no session but those that need that region.
+//!
+//! An update that its caller gives up may be anywhere, and nobody sends it again. Its session gets
+//! a successor, and the next message to the same groups cancels it: after that one it has no
+//! effect. An update to other groups that touches the same is sent only once a message to the
+//! former groups has done so: see [`Names::to_cancel_before`].
+//!
+//! Invariants:
+//! - N1: no name is given twice.
+//! - N2: an update given up is remembered until a message that cancels it was acknowledged.
+
+use meridian_core::{ClientId, GroupId, MessageId};
+use meridian_host::sessions::{self, CANCELS_MAX, WINDOW};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many updates given up are remembered for one set of destinations; with more, the next update
+/// to these waits until some are cancelled. They are sent to groups that cannot be reached, so
+/// there is no hurry.
+pub const GIVEN_UP_MAX: usize = 1024;
+
+/// How many updates given up a message cancels though it touches nothing that they touch.
+const CANCELLED_BESIDE: usize = 16;
+
+/// The name of a message, and what it says of its client's others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The name.
+    pub id: MessageId,
+    /// The lowest number of its session that the client still waits for.
+    pub low: u64,
+    /// What it cancels.
+    pub cancels: Vec<MessageId>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// By destinations.
+    sessions: BTreeMap<Vec<GroupId>, Session>,
+    given_up: BTreeMap<Vec<GroupId>, BTreeMap<MessageId, BTreeSet<u64>>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Session {
+    name: ClientId,
+    last: u64,
+    unfinished: BTreeSet<u64>,
+}
+
+impl Session {
+    fn new(name: ClientId) -> Session {
+        Session { name, last: 0, unfinished: BTreeSet::new() }
+    }
+
+    fn low(&self) -> u64 {
+        self.unfinished.first().copied().unwrap_or(self.last + 1)
+    }
+}
+
+impl Names {
+    /// Names a message to `dest`; `keys` tells what it touches under that name, and `random` is
+    /// drawn anew.
+    pub fn begin(
+        &mut self,
+        dest: &[GroupId],
+        random: u64,
+        keys: impl FnOnce(MessageId) -> BTreeSet<u64>,
+    ) -> Name {
+        let session = self.session(dest, random);
+        if session.last + 1 - session.low() >= WINDOW {
+            *session = Session::new(sessions::successor(random, session.name));
+        }
+        session.last += 1;
+        session.unfinished.insert(session.last);
+        let id = MessageId { client: session.name, sequence: session.last };
+        let low = session.low();
+        Name { id, low, cancels: self.cancels(dest, &keys(id)) }
+    }
+
+    fn session(&mut self, dest: &[GroupId], random: u64) -> &mut Session {
+        let fresh = || Session::new(sessions::name(random, dest));
+        self.sessions.entry(dest.to_vec()).or_insert_with(fresh)
+    }
+
+    /// What a message to `dest` that touches `keys` cancels: all that touches the same, and some
+    /// more.
+    fn cancels(&self, dest: &[GroupId], keys: &BTreeSet<u64>) -> Vec<MessageId> {
+        let Some(given_up) = self.given_up.get(dest) else { return Vec::new() };
+        let same = given_up.iter().filter(|(_, of)| !of.is_disjoint(keys));
+        let other = given_up.iter().filter(|(_, of)| of.is_disjoint(keys));
+        let all = same.chain(other.take(CANCELLED_BESIDE)).map(|(id, _)| *id);
+        all.take(CANCELS_MAX).collect()
+    }
+
+    /// The message has an answer: what it cancels takes no effect any more. The answer of one group
+    /// is enough for an update, since that has the votes of all.
+    pub fn end(&mut self, dest: &[GroupId], name: &Name) {
+        self.forget(dest, name.id);
+        if !name.cancels.is_empty()
+            && let Some(given_up) = self.given_up.get_mut(dest)
+        {
+            name.cancels.iter().for_each(|id| drop(given_up.remove(id)));
+            if given_up.is_empty() {
+                self.given_up.remove(dest);
+            }
+        }
+    }
+
+    /// The message was never sent, or does nothing but cancel others.
+    pub fn forget(&mut self, dest: &[GroupId], id: MessageId) {
+        if let Some(session) = self.sessions.get_mut(dest).filter(|of| of.name == id.client) {
+            session.unfinished.remove(&id.sequence);
+        }
+    }
+
+    /// Nobody waits any more for the message, which was sent and touches `keys`; it may still
+    /// happen.
+    pub fn give_up(&mut self, dest: &[GroupId], id: MessageId, keys: BTreeSet<u64>, random: u64) {
+        self.renew(dest, random);
+        self.given_up.entry(dest.to_vec()).or_default().insert(id, keys);
+    }
+
+    /// The next message to `dest` is the first of another session: the groups may have forgotten
+    /// the present one.
+    pub fn renew(&mut self, dest: &[GroupId], random: u64) {
+        let session = self.session(dest, random);
+        *session = Session::new(sessions::successor(random, session.name));
+    }
+
+    /// To which groups a message must be sent, and be answered by all of them, that cancels some of
+    /// what was given up, before an update to `dest` is sent that touches `keys`. The update
+    /// cancels what it can itself.
+    pub fn to_cancel_before(&self, dest: &[GroupId], keys: &BTreeSet<u64>) -> Option<Vec<GroupId>> {
+        let mut all = self.given_up.iter().filter(|(to, given_up)| {
+            let same = || given_up.values().filter(|of| !of.is_disjoint(keys));
+            match **to == *dest {
+                true => given_up.len() >= GIVEN_UP_MAX || same().count() > CANCELS_MAX,
+                false => to.iter().any(|group| dest.contains(group)) && same().next().is_some(),
+            }
+        });
+        all.next().map(|(to, _)| to.clone())
+    }
+
+    /// Names a message to `dest` that does nothing but cancel: what touches `keys` first.
+    pub fn cancel(&mut self, dest: &[GroupId], keys: &BTreeSet<u64>, random: u64) -> Name {
+        let mut name = self.begin(dest, random, |_| keys.clone());
+        let others = self.given_up.get(dest).into_iter().flat_map(BTreeMap::keys);
+        let others: Vec<_> = others.filter(|id| !name.cancels.contains(id)).copied().collect();
+        name.cancels.extend(others);
+        name.cancels.truncate(CANCELS_MAX);
+        name
+    }
+
+    /// How many updates given up may still happen.
+    pub fn given_up(&self) -> usize {
+        self.given_up.values().map(BTreeMap::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: [GroupId; 1] = [GroupId(1)];
+    const BOTH: [GroupId; 2] = [GroupId(1), GroupId(2)];
+
+    fn keys(keys: &[u64]) -> BTreeSet<u64> {
+        keys.iter().copied().collect()
+    }
+
+    fn begin(names: &mut Names, dest: &[GroupId], touches: &[u64], random: u64) -> Name {
+        names.begin(dest, random << 32, |_| keys(touches))
+    }
+
+    #[test]
+    fn low_is_the_lowest_that_has_not_ended() {
+        let mut names = Names::default();
+        let all: Vec<_> = (1..=3).map(|n| begin(&mut names, &US, &[n], n)).collect();
+        assert!(all.iter().all(|name| name.low == 1 && name.id.client == all[0].id.client));
+        names.end(&US, &all[0]);
+        names.end(&US, &all[2]);
+        let next = begin(&mut names, &US, &[], 4);
+        assert_eq!((next.id.sequence, next.low), (4, 2));
+        names.end(&US, &all[1]);
+        names.end(&US, &next);
+        assert_eq!(begin(&mut names, &US, &[], 5).low, 5);
+    }
+
+    /// Known fault 3: what waits for one set of groups holds up no other.
+    #[test]
+    fn each_set_of_groups_has_a_session_of_its_own() {
+        let mut names = Names::default();
+        let stuck = begin(&mut names, &BOTH, &[1], 1);
+        for number in 1..3 * WINDOW {
+            let name = begin(&mut names, &US, &[2], number);
+            assert!(name.id.client != stuck.id.client);
+            assert_eq!((name.id.sequence, name.low), (number, number));
+            names.end(&US, &name);
+        }
+    }
+
+    #[test]
+    fn what_was_given_up_is_cancelled_by_the_next_message_that_is_answered() {
+        let mut names = Names::default();
+        let first = begin(&mut names, &US, &[1], 1);
+        names.give_up(&US, first.id, keys(&[1]), 2 << 32);
+        let second = begin(&mut names, &US, &[1], 3);
+        assert_ne!(second.id.client, first.id.client);
+        assert_eq!(sessions::shard(second.id.client), sessions::shard(first.id.client));
+        assert_eq!((second.low, &second.cancels), (1, &vec![first.id]));
+        let third = begin(&mut names, &US, &[1], 4);
+        assert_eq!(third.cancels, [first.id], "the second has no answer yet");
+        names.end(&US, &third);
+        assert_eq!(names.given_up(), 0);
+        assert!(begin(&mut names, &US, &[1], 5).cancels.is_empty());
+    }
+
+    #[test]
+    fn an_update_to_other_groups_waits_until_what_touches_the_same_is_cancelled() {
+        let mut names = Names::default();
+        let first = begin(&mut names, &BOTH, &[1, 2], 1);
+        names.give_up(&BOTH, first.id, keys(&[1, 2]), 2 << 32);
+        assert_eq!(names.to_cancel_before(&US, &keys(&[3])), None);
+        assert_eq!(names.to_cancel_before(&[GroupId(3)], &keys(&[1])), None);
+        assert_eq!(names.to_cancel_before(&BOTH, &keys(&[1])), None, "it does that itself");
+        assert_eq!(names.to_cancel_before(&US, &keys(&[2])), Some(BOTH.to_vec()));
+        let cancel = names.cancel(&BOTH, &keys(&[2]), 3 << 32);
+        assert_eq!(cancel.cancels, [first.id]);
+        names.end(&BOTH, &cancel);
+        assert_eq!(names.to_cancel_before(&US, &keys(&[2])), None);
+    }
+
+    #[test]
+    fn what_is_given_up_is_bounded() {
+        let mut names = Names::default();
+        for number in 1..=GIVEN_UP_MAX as u64 {
+            assert_eq!(names.to_cancel_before(&US, &keys(&[0])), None);
+            let name = begin(&mut names, &US, &[number], number);
+            assert!(name.cancels.len() <= CANCELS_MAX);
+            names.give_up(&US, name.id, keys(&[number]), number << 32 | 1 << 20);
+        }
+        assert_eq!(names.to_cancel_before(&US, &keys(&[0])), Some(US.to_vec()));
+        assert_eq!(names.to_cancel_before(&[GroupId(2)], &keys(&[0])), None);
+        for number in 0..4 {
+            let cancel = names.cancel(&US, &keys(&[0]), number << 32 | 3 << 20);
+            assert_eq!(cancel.cancels.len(), CANCELS_MAX);
+            names.end(&US, &cancel);
+        }
+        assert_eq!(names.given_up(), 0);
+    }
+}

@@ -1,0 +1,59 @@
+//! A cluster of whole nodes in three regions.
+
+use crate::faults::Faults;
+use crate::world::{Random, Setup};
+use meridian_cluster::Topology;
+use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, NodeEntry};
+use meridian_core::{NodeId, Process};
+use rand::RngExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Three regions with so many nodes each; the first of each replicates `global`, too.
+pub fn topology(nodes: usize) -> Arc<Topology> {
+    ordered(nodes, DeliveryOrder::Sequential)
+}
+
+/// The same with that order of messages.
+pub fn ordered(nodes: usize, order: DeliveryOrder) -> Arc<Topology> {
+    Arc::new(Topology::new(&file(nodes, order)).expect("it is well formed"))
+}
+
+/// The same as a file.
+pub fn file(nodes: usize, order: DeliveryOrder) -> ClusterFile {
+    let entry = |region: &str, n: usize| {
+        let mut groups = vec![region.to_string()];
+        if n == 0 {
+            groups.push("global".into());
+        }
+        let name = format!("{region}-{}", n + 1);
+        let address = format!("{name}:1");
+        NodeEntry { name, region: region.into(), pid: None, address, groups }
+    };
+    let regions = ["us", "eu", "ap"];
+    let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
+    let (cluster, rtt_ms) = (1, Default::default());
+    let configuration = Default::default();
+    ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration }
+}
+
+/// Its nodes, far from each other if they are in different regions.
+pub fn setup<P: Process<Peer = NodeId>>(
+    topology: &Arc<Topology>,
+    make: impl FnMut(NodeId) -> P + 'static,
+) -> Setup<P> {
+    let count = u16::try_from(topology.nodes.len()).expect("a few");
+    let of = topology.clone();
+    let delay = Box::new(move |from, to, random: &mut Random| {
+        let far = of.node(from).region != of.node(to).region;
+        let (least, most) = if far { (15_000, 25_000) } else { (50, 1_000) };
+        Duration::from_micros(random.random_range(least..=most))
+    });
+    Setup { delay, ..Setup::lan((0..count).map(NodeId).collect(), make) }
+}
+
+/// All kinds of faults, about as often as elections can follow.
+pub fn faults() -> Faults {
+    let ms = Duration::from_millis(1);
+    Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(800 * ms) }
+}

@@ -1,0 +1,186 @@
+//! A trial of whole nodes: what clients were told of their files holds, under all faults.
+
+use super::FilesWorkload;
+use super::regions::{faults, ordered, setup};
+use crate::faults::Faults;
+use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::world::{Random, World};
+use meridian_cluster::topology::DeliveryOrder;
+use meridian_core::{GroupId, NodeId, Time};
+use meridian_fs::invariants::check_tree;
+use meridian_fs::{Answer, Partition, Query};
+use meridian_host::Node;
+use meridian_multicast::Mutation;
+use meridian_multicast::mutation::PLANTED;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// The world of a trial.
+pub type Cluster = World<Node, FilesWorkload>;
+
+const CLIENTS: u64 = 6;
+/// How many things each client does.
+const THINGS: u64 = 60;
+/// How long it may take after all is applied until nobody keeps votes for others.
+const FORGET: Duration = Duration::from_secs(60);
+
+/// What a trial is made of. What is `None` is drawn from the seed.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// How many nodes each of the three regions has.
+    pub nodes: Option<usize>,
+    /// The order of messages.
+    pub order: Option<DeliveryOrder>,
+    /// What may go wrong.
+    pub faults: Option<Faults>,
+    /// A bug planted in the multicast.
+    #[doc(hidden)]
+    pub mutation: Mutation,
+}
+
+impl Default for Trial {
+    fn default() -> Self {
+        Trial { nodes: None, order: None, faults: None, mutation: Mutation::Correct }
+    }
+}
+
+/// What a trial was, once all is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// How many nodes each of the three regions has.
+    pub nodes: usize,
+    /// The order of messages.
+    pub order: DeliveryOrder,
+    /// What may go wrong.
+    pub faults: Faults,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "regions of {} nodes, {:?}", self.nodes, self.order)
+    }
+}
+
+impl Trial {
+    /// With so many nodes in each region; all else is drawn.
+    pub fn of(nodes: usize) -> Trial {
+        Trial { nodes: Some(nodes), ..Trial::default() }
+    }
+}
+
+impl Subject for Trial {
+    type Process = Node;
+    type Owner = FilesWorkload;
+    type Drawn = Drawn;
+    type Operator = ();
+
+    const FAULTS: Duration = Duration::from_secs(10);
+    const HEALING: Duration = Duration::from_secs(120);
+
+    fn draw(&self, seed: u64) -> Drawn {
+        let random = &mut Random::seed_from_u64(seed ^ 0xd1ce);
+        let nodes = if random.random_ratio(1, 3) { 1 } else { 3 };
+        let linearizable = random.random_ratio(1, 3);
+        let order =
+            if linearizable { DeliveryOrder::Linearizable } else { DeliveryOrder::Sequential };
+        Drawn {
+            nodes: self.nodes.unwrap_or(nodes),
+            order: self.order.unwrap_or(order),
+            faults: self.faults.clone().unwrap_or_else(faults),
+        }
+    }
+
+    fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
+        let topology = ordered(drawn.nodes, drawn.order);
+        let (of, mutation) = (topology.clone(), self.mutation);
+        let make = move |me| Node::new(of.clone(), me).with_mutation(mutation);
+        let mut setup = setup(&topology, make);
+        setup.faults = drawn.faults.clone();
+        let owner = FilesWorkload::new(seed, topology, CLIENTS, THINGS);
+        Made { setup, owner, operator: () }
+    }
+
+    /// All clients are done, and all replicas have applied the same.
+    fn is_quiet(world: &Cluster) -> bool {
+        let topology = world.owner.topology();
+        world.owner.is_done()
+            && topology.group_ids().all(|group| {
+                let all = partitions(world, group);
+                all.len() == topology.group(group).members.len()
+                    && all.iter().all(|one| one.applied() == one.delivered())
+                    && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
+            })
+    }
+
+    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
+        let world = &mut stage.world;
+        if !world.run_until(are_equal, FORGET) {
+            return Err("equal states: replicas of a group differ".into());
+        }
+        check_tree(world.owner.topology().group_ids().map(|group| partitions(world, group)[0]));
+        for (parent, name, child) in world.owner.entries() {
+            let query = Query::Lookup { parent, name };
+            match partitions(world, parent.partition)[0].read(&query) {
+                Ok(Answer::Entry { entry, .. }) if entry.place == child => {}
+                other => {
+                    return Err(format!("durability: {query:?} was answered, and is {other:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(world: &Cluster) -> String {
+        let waiting = world.owner.waiting();
+        format!("clients wait for:\n{waiting}{}", describe_nodes(world.processes(), world.now()))
+    }
+
+    fn counts(world: &Cluster) -> Counts {
+        let (updates, reads) = world.owner.answered;
+        Counts(BTreeMap::from([("updates", updates), ("reads", reads)]))
+    }
+
+    fn planted() -> Vec<(String, Self)> {
+        if !PLANTED {
+            return Vec::new();
+        }
+        let all = [Mutation::NoOrder, Mutation::NoLeaderClock, Mutation::NoCeiling];
+        let trial = |mutation| {
+            let order = Some(DeliveryOrder::Sequential);
+            Trial { mutation, order, ..Trial::of(3) }
+        };
+        all.map(|mutation| (format!("{mutation:?}"), trial(mutation))).into()
+    }
+}
+
+fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
+    let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
+    replicas.map(|replica| replica.partition()).collect()
+}
+
+/// Whether all replicas of each group are equal, down to the votes that they keep for others: once
+/// all have applied everything, none are needed.
+fn are_equal(world: &Cluster) -> bool {
+    let equal = |group| partitions(world, group).windows(2).all(|pair| pair[0] == pair[1]);
+    world.owner.topology().group_ids().all(equal)
+}
+
+/// How the groups of these nodes are, and what their partitions wait for.
+pub fn describe_nodes<'a>(nodes: impl Iterator<Item = (NodeId, &'a Node)>, now: Time) -> String {
+    let mut text = String::new();
+    for (node, process) in nodes {
+        for status in process.status(now) {
+            let (group, role, epoch) = (status.group, status.role, status.epoch);
+            let (delivered, applied) = (status.delivered, status.applied);
+            let waits = process.replica(group).map(|replica| replica.partition().waiting());
+            text += &format!(
+                "\n{node:?} {group:?} {role} {epoch:?} {delivered:?} {applied:?}, \
+                 {} pending, waits for {waits:?}",
+                status.pending
+            );
+        }
+    }
+    text
+}

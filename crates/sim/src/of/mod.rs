@@ -1,0 +1,128 @@
+//! What is simulated: one module for each protocol, each with a [`crate::Subject`]; and the table
+//! from which `meridian sim NAME` is made.
+
+pub mod files;
+pub mod multicast;
+pub mod paxos;
+
+use crate::harness;
+use crate::trial::{Detail, Failure, Outcome, Report, Subject, run_with};
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// All subjects of `meridian sim`.
+pub const TABLE: [&Named; 3] = [&multicast::NAMED, &paxos::NAMED, &files::NAMED];
+
+/// A subject with a name, for a command.
+#[derive(Debug)]
+pub struct Named {
+    /// The name.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// What a seed is and what is checked, and examples.
+    pub help: &'static str,
+    /// What can be pinned; the rest is drawn.
+    pub settings: &'static [Setting],
+    /// The trials with these settings.
+    pub pin: fn(&Pins) -> Result<Box<dyn Trials>, String>,
+    /// The names of the planted bugs.
+    pub planted: fn() -> Vec<String>,
+}
+
+/// A parameter that can be pinned.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// Values in words, or what a value stands for in capitals; none for a switch.
+    pub values: &'static [&'static str],
+    /// What it decides.
+    pub help: &'static str,
+}
+
+/// What is pinned, by name, and which bug is planted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// The values as they were given; that of a switch is empty.
+    pub values: BTreeMap<&'static str, String>,
+    /// The name of a planted bug.
+    pub planted: Option<String>,
+}
+
+impl Pins {
+    /// A pinned value.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn get<T: FromStr>(&self, name: &str) -> Result<Option<T>, String> {
+        let read = |value: &String| {
+            value.parse().map_err(|_| format!("{value} is not a value of --{name}"))
+        };
+        self.values.get(name).map(read).transpose()
+    }
+
+    /// A pinned value that has one of these names.
+    ///
+    /// # Errors
+    /// It has another.
+    pub fn one_of<T: Copy>(&self, name: &str, all: &[(&str, T)]) -> Result<Option<T>, String> {
+        let read = |value: &String| {
+            let found = all.iter().find(|(known, _)| known == value);
+            found.map(|(_, value)| *value).ok_or_else(|| format!("--{name} has no value {value}"))
+        };
+        self.values.get(name).map(read).transpose()
+    }
+
+    /// Whether a switch is set.
+    pub fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
+    }
+
+    /// The trial for the bug that is planted, if one is.
+    ///
+    /// # Errors
+    /// There is no such bug.
+    pub fn planted<S: Subject>(&self) -> Result<Option<S>, String> {
+        let Some(wanted) = &self.planted else { return Ok(None) };
+        let found = S::planted().into_iter().find(|(name, _)| name == wanted);
+        found.map(|(_, subject)| Some(subject)).ok_or_else(|| format!("no bug is called {wanted}"))
+    }
+}
+
+/// The names of all bugs planted in a subject.
+pub fn names_of_planted<S: Subject>() -> Vec<String> {
+    S::planted().into_iter().map(|(name, _)| name).collect()
+}
+
+/// Trials of some subject, for a command. What was drawn is told in words.
+pub trait Trials: Sync {
+    /// The trial with this seed.
+    ///
+    /// # Errors
+    /// As [`crate::run`].
+    fn run(&self, seed: u64, detail: Detail) -> Outcome<String>;
+}
+
+impl<S: Subject + Sync> Trials for S {
+    fn run(&self, seed: u64, detail: Detail) -> Outcome<String> {
+        match run_with(seed, self, detail) {
+            Ok(Report { drawn, events, counts, end, trace_hash, .. }) => {
+                let drawn = Box::new(drawn.to_string());
+                Ok(Report { seed, drawn, events, counts, end, trace_hash })
+            }
+            Err(Failure { drawn, violated, events, at, .. }) => {
+                let drawn = Box::new(drawn.to_string());
+                Err(Failure { seed, drawn, violated, events, at })
+            }
+        }
+    }
+}
+
+/// Runs trials until a seed shows something wrong; for planted bugs.
+pub fn first_failure<S: Subject>(
+    mut seeds: std::ops::Range<u64>,
+    subject: &S,
+) -> Option<Failure<S::Drawn>> {
+    harness::quietly(|| seeds.find_map(|seed| crate::run(seed, subject).err()))
+}

@@ -1,0 +1,139 @@
+//! The real disk: [`Disk`] over the operating system's files.
+
+use crate::{Disk, DiskFile};
+use rustix::fs::FallocateFlags;
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The files of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RealDisk;
+
+/// A number that nobody can guess, for the salt of a new directory.
+pub fn random_salt() -> u64 {
+    RandomState::new().hash_one("salt")
+}
+
+struct RealFile(File);
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    File::open(dir)?.sync_all()
+}
+
+impl Disk for RealDisk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+        let made: Vec<PathBuf> = dir.ancestors().take_while(missing).map(Path::to_owned).collect();
+        std::fs::create_dir_all(dir)?;
+        for made in made {
+            sync_dir(made.parent().unwrap_or(Path::new("")))?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file()
+                && let Ok(name) = entry.file_name().into_string()
+            {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(RealFile(OpenOptions::new().read(true).write(true).open(path)?)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        sync_dir(dir)
+    }
+}
+
+impl DiskFile for RealFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(into, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn preallocate(&self, len: u64) -> io::Result<()> {
+        let now = self.len()?;
+        if now >= len {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&self.0, FallocateFlags::empty(), now, len - now) {
+            // A file system that cannot reserve: the file is long enough, the room may be missing.
+            Err(rustix::io::Errno::OPNOTSUPP) => self.0.set_len(len),
+            result => Ok(result?),
+        }
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)?;
+        self.0.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_made_written_read_and_renamed() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("a/b");
+        RealDisk.create_dir(&dir).unwrap();
+        RealDisk.create_dir(&dir).unwrap();
+        let (x, y) = (dir.join("x"), dir.join("y"));
+        let file = RealDisk.create(&x).unwrap();
+        assert!(RealDisk.create(&x).is_err());
+        file.write_at(10, b"meridian").unwrap();
+        file.preallocate(1 << 20).unwrap();
+        file.preallocate(1).unwrap();
+        file.sync_data().unwrap();
+        assert_eq!(file.len().unwrap(), 1 << 20);
+        let mut read = [1; 20];
+        file.read_at(0, &mut read).unwrap();
+        assert_eq!(&read, b"\0\0\0\0\0\0\0\0\0\0meridian\0\0");
+        file.truncate(12).unwrap();
+        assert!(file.read_at(0, &mut read).is_err());
+        RealDisk.rename(&x, &y).unwrap();
+        RealDisk.sync_dir(&dir).unwrap();
+        assert_eq!(RealDisk.list(&dir).unwrap(), ["y"]);
+        RealDisk.remove(&y).unwrap();
+        assert!(RealDisk.open(&y).is_err());
+    }
+}

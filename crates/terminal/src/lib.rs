@@ -1,0 +1,15 @@
+//! What commands have in common where they meet the user and the operating system.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`output`] | tables, notes, the log, and errors in one line |
+//! | [`signals`] | the signals that ask a command to end |
+//! | `child` | processes that end with the one that started them |
+//!
+//! Deliberately absent: a word of any protocol, and of the file system.
+
+mod child;
+pub mod output;
+pub mod signals;
+
+pub use child::die_with_parent;
