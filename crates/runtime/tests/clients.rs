@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use bytes::{Bytes, BytesMut};
+use meridian_core::hello::{Caller, Hello, ServiceId, VERSION};
 use meridian_core::{Event, GroupId, NodeId, Outbox, Process, ProcessId, Time, frame};
 use meridian_runtime::wire::{FrameReader, WireError, decode};
 use meridian_runtime::{Application, At, ConnectionId, Handle, Options, Storage, Worker};
@@ -13,11 +14,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
-
-/// The version of what is said first on a connection.
-const VERSION: u16 = 4;
-/// The callers of that version.
-const CLIENT: u8 = 1;
 
 fn id(node: u16) -> ProcessId {
     ProcessId { group: GroupId(0), node: NodeId(node) }
@@ -143,7 +139,8 @@ fn framed(body: &[u8]) -> BytesMut {
 }
 
 fn hello(version: u16, cluster: &str) -> BytesMut {
-    framed(&postcard::to_stdvec(&(version, cluster, CLIENT)).unwrap())
+    let caller = Caller::<ProcessId>::Client(ServiceId::MAIN);
+    framed(&postcard::to_stdvec(&Hello { version, cluster: cluster.into(), caller }).unwrap())
 }
 
 async fn call(address: SocketAddr, first: &[u8]) -> (FrameReader, OwnedWriteHalf) {
@@ -196,7 +193,7 @@ async fn who_is_turned_away_is_told_why() {
     let address = member.handle.address();
     assert!(refusal(address, &hello(9, "test")).await.contains("version 9"));
     assert!(refusal(address, &hello(VERSION, "other")).await.contains("\"other\""));
-    assert!(refusal(address, &framed(&[])).await.contains("decode"));
+    assert!(refusal(address, &framed(&[])).await.contains("no hello"));
     let mut flipped = hello(VERSION, "test");
     *flipped.last_mut().unwrap() ^= 1;
     assert!(refusal(address, &flipped).await.contains("checksum"));

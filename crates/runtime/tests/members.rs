@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use bytes::{Bytes, BytesMut};
+use meridian_core::hello::{Caller, Hello, Identity, VERSION};
 use meridian_core::{GroupId, NodeId, ProcessId, frame};
 use meridian_multicast::{ClockSource, Delivery, Groups, Options as PrimCastOptions, PrimCast};
 use meridian_runtime::{
@@ -20,9 +21,6 @@ use tokio::net::TcpStream;
 
 const G0: GroupId = GroupId(0);
 const G1: GroupId = GroupId(1);
-/// What is said first on a connection: the version, the cluster, that a member calls.
-const VERSION: u16 = 4;
-const MEMBER: u8 = 0;
 
 /// Members that are not started yet, or were.
 struct Cluster {
@@ -173,20 +171,23 @@ async fn a_group_that_is_cut_off_is_named() {
     while member.multicast(&[G0, G1], "again").await.is_err() {}
 }
 
+/// What a member says first on a connection.
+fn hello(version: u16, cluster: &str, from: ProcessId, to: ProcessId) -> BytesMut {
+    let identity = Identity { from, to, incarnation: 1, durable: true, memory: 0 };
+    let hello = Hello { version, cluster: cluster.into(), caller: Caller::Member(identity) };
+    let body = postcard::to_stdvec(&hello).unwrap();
+    let mut out = BytesMut::new();
+    frame::encode(&mut out, |into| into.extend_from_slice(&body)).unwrap();
+    out
+}
+
 #[tokio::test]
 async fn garbage_and_strangers_are_turned_away_and_counted() {
     let (cluster, sockets) = Cluster::new(1);
     let members = cluster.all(sockets).await;
     let (member, _) = &members[1];
     member.multicast(&[G0, G1], "x").await.unwrap();
-    let hello = |version: u16, cluster: &str| {
-        let mut out = BytesMut::new();
-        let (from, to) = (members[0].0.me(), member.me());
-        let hello = (version, cluster, MEMBER, (from, to, 1u64, true, 0u64));
-        let body = postcard::to_stdvec(&hello).unwrap();
-        frame::encode(&mut out, |into| into.extend_from_slice(&body)).unwrap();
-        out
-    };
+    let hello = |version, cluster: &str| hello(version, cluster, members[0].0.me(), member.me());
     let mut flipped = hello(VERSION, "test");
     *flipped.last_mut().unwrap() ^= 1;
     let bad = [BytesMut::from(&[7u8; 100][..]), flipped, hello(VERSION, "other"), hello(9, "test")];
@@ -207,12 +208,7 @@ async fn garbage_from_a_peer_ends_the_connection_and_nothing_is_lost() {
     let (member, _) = &members[1];
     member.multicast(&[G0, G1], "x").await.unwrap();
     // Someone who says that it is the peer takes its place, and then says nonsense.
-    let mut out = BytesMut::new();
-    let hello = (VERSION, "test", MEMBER, (members[0].0.me(), member.me(), 1u64, true, 0u64));
-    frame::encode(&mut out, |into| {
-        into.extend_from_slice(&postcard::to_stdvec(&hello).unwrap());
-    })
-    .unwrap();
+    let mut out = hello(VERSION, "test", members[0].0.me(), member.me());
     frame::encode(&mut out, |into| into.extend_from_slice(&[0xff; 50])).unwrap();
     let mut stream = TcpStream::connect(member.address()).await.unwrap();
     stream.write_all(&out).await.unwrap();

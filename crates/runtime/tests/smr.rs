@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use bytes::{Bytes, BytesMut};
+use meridian_core::hello::{Caller, Hello, ServiceId, VERSION};
 use meridian_core::{ClientId, NodeId, frame};
 use meridian_paxos::{
     Answer, Batch, Change, Consistency, Kind, Leases, Options as PaxosOptions, Paxos, Recovery,
@@ -337,14 +338,12 @@ fn asked(asked: &Asked) -> BytesMut {
     framed(&postcard::to_stdvec(asked).unwrap())
 }
 
-/// The version of the handshake that this build speaks.
-const VERSION: u16 = 4;
-
 /// A connection of a client, with what comes first on it.
 async fn connect(address: &str, version: u16, cluster: &str) -> (FrameReader, impl AsyncWriteExt) {
     let (reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
-    let hello = framed(&postcard::to_stdvec(&(version, cluster, 1u8)).unwrap());
-    writer.write_all(&hello).await.unwrap();
+    let caller = Caller::<NodeId>::Client(ServiceId::MAIN);
+    let hello = Hello { version, cluster: cluster.into(), caller };
+    writer.write_all(&framed(&postcard::to_stdvec(&hello).unwrap())).await.unwrap();
     (FrameReader::new(reader), writer)
 }
 
