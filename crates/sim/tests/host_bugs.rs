@@ -19,7 +19,7 @@ enum Bug {
     /// What each node says first of its vote for a message is lost, and who lacks one gets no
     /// answer.
     LosesVotes,
-    /// Votes are not written down: once all are past the message, who has lost one asks in vain.
+    /// Votes are not written down, and who has lost one asks in vain once all are past the message.
     ForgetsVotes,
     /// Clients are answered before what they are told is durable.
     AnswersEarly,
@@ -38,7 +38,8 @@ impl Bugged {
         match &mut event {
             Event::Message { from, message } => {
                 let lost = match (self.bug, message) {
-                    (Bug::LosesVotes, Message::VoteWanted { .. }) => true,
+                    (Bug::LosesVotes, Message::VoteWanted { .. })
+                    | (Bug::ForgetsVotes, Message::VoteSettled { .. }) => true,
                     (Bug::LosesVotes, Message::Vote { from: group, id, .. }) => {
                         self.voted.insert((*from, *group, *id))
                     }
