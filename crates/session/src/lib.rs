@@ -1,20 +1,31 @@
-//! What a client decides, without IO: the names under which its updates are sent, what it has given
-//! up and how that is kept from happening later, and which node is asked.
+//! What a client decides, without IO: a [`Session`] is the process of one client, which the
+//! embeddable client and the simulator run.
 //!
 //! | module | what |
 //! | --- | --- |
+//! | [`session`] | the process: updates and reads, deadlines, the client's vector |
+//! | `update` | one update: its name, and what must be answered before it is sent |
+//! | `inquiries` | one question to one group: which node is asked, and when another one |
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
 //! | [`routes`] | which node of a group to ask, and which to avoid for a while |
 //!
 //! Invariants:
+//! - V1: whatever an answered call showed, every later call of the same client sees it or what came
+//!   after.
 //! - V2: an update is sent under one name however often it is sent, so it takes effect at most
 //!   once.
 //! - V3: an update that was given up takes no effect after a later one that touches the same and
 //!   was acknowledged.
 #![forbid(unsafe_code)]
 
+mod inquiries;
+pub mod mutation;
 pub mod names;
 pub mod routes;
+pub mod session;
+mod update;
 
+pub use mutation::Mutation;
 pub use names::{Name, Names};
 pub use routes::Routes;
+pub use session::{CallId, Command, Due, Failure, Message, Output, Session};

@@ -1,0 +1,290 @@
+//! Questions to groups: the nodes of each are asked, the best first, until one answers.
+//!
+//! A node that refuses, is slow or cannot be reached is asked only after the others for a while
+//! ([`Routes`]). A slow one may still answer: its answer counts as long as the inquiry goes on.
+//!
+//! Invariants:
+//! - I1: a request belongs to an inquiry that goes on, and no two requests have one number.
+//! - I2: an inquiry is due at exactly one time: when its request has waited long enough, or when
+//!   its pause ends.
+
+use crate::routes::{Routes, Service};
+use crate::session::{CallId, Failure, Message, Session};
+use meridian_cluster::Topology;
+use meridian_core::{GroupId, NodeId, Outbox, RegionId, Time};
+use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one node may take before the same is sent to another: a healthy one answers in
+/// milliseconds and some round trips, which are added.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// What patience grows to while nobody answers, so that an overloaded group is not asked ever more.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+/// How many ways to the farthest region one node may take longer.
+const PATIENCE_WAYS: u32 = 6;
+/// How long to wait when all nodes of a group failed at once.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The name of an inquiry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct InquiryId(u64);
+
+/// How an inquiry ended.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// A node has answered.
+    Answered(ReplyBody),
+    /// It is of no use to ask another node.
+    Failed(Failure),
+}
+
+/// One question to one group.
+#[derive(Clone, Debug)]
+struct Inquiry {
+    call: CallId,
+    group: GroupId,
+    body: RequestBody,
+    /// The nodes that are still to be asked in this round, the best first.
+    round: VecDeque<NodeId>,
+    /// The request that is waited for; none during a pause.
+    current: Option<u64>,
+    /// The requests that may still be answered, the current one too.
+    open: Vec<u64>,
+    /// When it goes on without an answer.
+    due: Time,
+    patience: Duration,
+    /// How many requests were sent.
+    sent: u32,
+    /// Whether a node has refused or was slow: then not all are out of reach.
+    anyone_there: bool,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Inquiries {
+    topology: Arc<Topology>,
+    routes: Routes,
+    patience: Duration,
+    all: BTreeMap<InquiryId, Inquiry>,
+    /// By number: for which inquiry, and which node was asked.
+    requests: BTreeMap<u64, (InquiryId, NodeId)>,
+    due: BTreeSet<(Time, InquiryId)>,
+    last: u64,
+    last_request: u64,
+}
+
+impl Inquiries {
+    /// None yet, of a client in `region`.
+    pub fn new(topology: Arc<Topology>, region: RegionId) -> Inquiries {
+        Inquiries {
+            patience: patience(&topology),
+            topology,
+            routes: Routes::new(region),
+            all: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            due: BTreeSet::new(),
+            last: 0,
+            last_request: 0,
+        }
+    }
+
+    /// The nodes of `topology` are asked from the next round on.
+    pub fn configured(&mut self, topology: Arc<Topology>) {
+        self.patience = patience(&topology);
+        self.topology = topology;
+    }
+
+    /// Which nodes failed lately.
+    pub fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// Notes that `node` failed at something that is not asked here.
+    pub fn avoid(&mut self, service: Service, node: NodeId, now: Time) {
+        self.routes.failed(service, node, now);
+    }
+
+    /// When the first inquiry is due.
+    pub fn next_due(&self) -> Option<Time> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// Asks a node of `group`, for `call`.
+    pub fn begin(
+        &mut self,
+        now: Time,
+        call: CallId,
+        group: GroupId,
+        body: RequestBody,
+        out: &mut Outbox<Session>,
+    ) -> InquiryId {
+        self.last += 1;
+        let id = InquiryId(self.last);
+        let inquiry = Inquiry {
+            call,
+            group,
+            body,
+            round: self.routes.candidates(&self.topology, group, now).into(),
+            current: None,
+            open: Vec::new(),
+            due: now,
+            patience: self.patience,
+            sent: 0,
+            anyone_there: false,
+        };
+        self.all.insert(id, inquiry);
+        self.ask_next(now, id, out);
+        id
+    }
+
+    /// Nobody waits for the inquiry any more.
+    pub fn end(&mut self, id: InquiryId) {
+        if let Some(inquiry) = self.all.remove(&id) {
+            self.due.remove(&(inquiry.due, id));
+            for request in inquiry.open {
+                self.requests.remove(&request);
+            }
+        }
+    }
+
+    /// Whether one node was asked, and once: then there is one copy of what was sent.
+    pub fn asked_once(&self, id: InquiryId) -> bool {
+        self.all.get(&id).is_some_and(|inquiry| inquiry.sent <= 1)
+    }
+
+    /// Why these have no answer by now: one whose group cannot be reached at all says more than the
+    /// others.
+    pub fn out_of_time(&self, ids: &[InquiryId]) -> Option<Failure> {
+        let all = || ids.iter().filter_map(|id| self.all.get(id));
+        let silent = all().find(|one| !one.anyone_there && one.current.is_none());
+        let unreachable = silent.map(|one| Failure::Unreachable { group: one.group });
+        unreachable.or_else(|| all().next().map(|one| Failure::Timeout { group: one.group }))
+    }
+
+    /// A node has answered a request: the inquiry that ends with it.
+    pub fn on_reply(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        reply: Reply,
+        out: &mut Outbox<Session>,
+    ) -> Option<(CallId, InquiryId, Verdict)> {
+        let (id, node) = *self.requests.get(&reply.id)?;
+        if node != from {
+            return None;
+        }
+        let inquiry = self.all.get_mut(&id).expect("I1: requests belong to inquiries");
+        let (call, group) = (inquiry.call, inquiry.group);
+        let verdict = match reply.body {
+            ReplyBody::Refused(Refusal::OutOfReach(group)) => {
+                Verdict::Failed(Failure::OutOfReach { group })
+            }
+            ReplyBody::Refused(refusal @ Refusal::Bad(_)) => {
+                Verdict::Failed(Failure::Refused(refusal))
+            }
+            ReplyBody::Refused(_) => {
+                inquiry.anyone_there = true;
+                self.on_failed(now, reply.id, out);
+                return None;
+            }
+            body => {
+                self.routes.answered(group, node);
+                Verdict::Answered(body)
+            }
+        };
+        self.close(reply.id);
+        Some((call, id, verdict))
+    }
+
+    /// The connection to `node` is lost, or cannot be opened, and with it what was asked there.
+    pub fn on_lost(&mut self, now: Time, node: NodeId, out: &mut Outbox<Session>) {
+        let asked = self.requests.iter().filter(|(_, (_, of))| *of == node);
+        let lost: Vec<_> = asked.map(|(request, _)| *request).collect();
+        lost.into_iter().for_each(|request| self.on_failed(now, request, out));
+    }
+
+    /// Inquiries go on whose time has come: another node is asked.
+    pub fn on_due(&mut self, now: Time, out: &mut Outbox<Session>) {
+        while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            let inquiry = self.all.get_mut(&id).expect("I2: who is due goes on");
+            match inquiry.current.take() {
+                Some(request) => {
+                    inquiry.anyone_there = true;
+                    let longer = inquiry.patience * 3 / 2;
+                    inquiry.patience = longer.min(PATIENCE_MAX.max(self.patience));
+                    let node = self.requests.get(&request).expect("I1: it is open").1;
+                    self.routes.failed(Service::Group(inquiry.group), node, now);
+                }
+                None => {
+                    let nodes = self.routes.candidates(&self.topology, inquiry.group, now);
+                    inquiry.round = nodes.into();
+                }
+            }
+            self.ask_next(now, id, out);
+        }
+    }
+
+    /// A request has failed; another node is asked if this one was waited for.
+    fn on_failed(&mut self, now: Time, request: u64, out: &mut Outbox<Session>) {
+        let Some((id, node)) = self.close(request) else { return };
+        let inquiry = self.all.get_mut(&id).expect("I1: requests belong to inquiries");
+        self.routes.failed(Service::Group(inquiry.group), node, now);
+        if inquiry.current == Some(request) {
+            self.ask_next(now, id, out);
+        }
+    }
+
+    /// Nothing is to be heard of the request any more.
+    fn close(&mut self, request: u64) -> Option<(InquiryId, NodeId)> {
+        let (id, node) = self.requests.remove(&request)?;
+        let inquiry = self.all.get_mut(&id).expect("I1: requests belong to inquiries");
+        inquiry.open.retain(|open| *open != request);
+        Some((id, node))
+    }
+
+    /// Asks the next node of the round; after the last there is a pause.
+    fn ask_next(&mut self, now: Time, id: InquiryId, out: &mut Outbox<Session>) {
+        let inquiry = self.all.get_mut(&id).expect("the caller has it");
+        self.due.remove(&(inquiry.due, id));
+        match inquiry.round.pop_front() {
+            Some(node) => {
+                self.last_request += 1;
+                let number = self.last_request;
+                inquiry.current = Some(number);
+                inquiry.open.push(number);
+                inquiry.sent += 1;
+                inquiry.due = now + inquiry.patience;
+                self.requests.insert(number, (id, node));
+                let request = Request { id: number, body: inquiry.body.clone() };
+                out.send(node, Message::Request(request));
+            }
+            None => {
+                inquiry.current = None;
+                inquiry.due = now + PAUSE;
+            }
+        }
+        self.due.insert((inquiry.due, id));
+    }
+
+    /// Checks what must hold between steps.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn check_invariants(&self) {
+        for (request, (id, _)) in &self.requests {
+            let of = self.all.get(id);
+            assert!(of.is_some_and(|of| of.open.contains(request)), "I1: request {request}");
+        }
+        let open: usize = self.all.values().map(|inquiry| inquiry.open.len()).sum();
+        assert_eq!(open, self.requests.len(), "I1: open requests");
+        let due = self.all.iter().map(|(id, inquiry)| (inquiry.due, *id));
+        assert_eq!(due.collect::<BTreeSet<_>>(), self.due, "I2");
+    }
+}
+
+fn patience(topology: &Topology) -> Duration {
+    let farthest = topology.one_way.values().max().copied().unwrap_or_default();
+    PATIENCE + farthest * PATIENCE_WAYS
+}

@@ -1,0 +1,39 @@
+//! Bugs that are planted to see that the tests find them; a release build contains none of them.
+
+use meridian_core::PLANTED_BUGS;
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// Does not remember what was given up, so that no later message cancels it.
+    ForgetsGivenUp,
+    /// Does not wait until what was given up in other groups is cancelled there.
+    SkipsCancelling,
+    /// Does not learn the horizon from a refusal, so that its next name is as old as the refused.
+    ForgetsHorizon,
+    /// Does not raise its vector when updates are answered.
+    KeepsVector,
+    /// Sends an update again under another name.
+    NamesRepeatsAnew,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const PLANTED: [Mutation; 5] = [
+        Mutation::ForgetsGivenUp,
+        Mutation::SkipsCancelling,
+        Mutation::ForgetsHorizon,
+        Mutation::KeepsVector,
+        Mutation::NamesRepeatsAnew,
+    ];
+
+    /// Whether this is `bug` and bugs can be planted at all: false at compile time in a release
+    /// build.
+    pub(crate) fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
+}
