@@ -1,10 +1,14 @@
 //! One connection to one node, opened when it is needed and again when it broke.
 //!
-//! One task per connection writes and reads. What waits to be written is written together and
-//! flushed once. A node in another region is made as far away as the topology says: each request
-//! waits before it is written, each reply before it is handed on; both keep their order, and nothing
-//! waits for anything else.
+//! One task per connection opens it, writes and reads. What waits to be written is written
+//! together and flushed once. A node in another region is made as far away as the topology says:
+//! each request waits before it is written, each reply before it is handed on; both keep their
+//! order, and nothing waits for anything else.
+//!
+//! The session *posts* requests, and its driver hears of replies and of a connection that broke.
+//! For blocks and the status of a node there are *calls*: whoever calls waits for the reply.
 
+use crate::driver::Driver;
 use bytes::{Buf, BufMut, BytesMut};
 use meridian_core::NodeId;
 use meridian_core::frame;
@@ -12,16 +16,21 @@ use meridian_core::hello::{Answer, Hello};
 use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-/// Requests that wait to be written on one connection: beyond this callers wait.
-const QUEUE: usize = 256;
+/// Frames that wait to be written on one connection: beyond this posts are refused. Some minutes of
+/// a busy client while a node stands still, in some MiB.
+const QUEUE: usize = 16_384;
+/// Calls among them: beyond this callers wait. They carry blocks.
+const CALLS: usize = 256;
+/// The bit that tells the numbers of calls from those of posts, which are the session's.
+const CALL_BIT: u64 = 1 << 63;
 /// How long a connection may take to open and greet.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a node that could not be reached is not tried again: at first, and at most.
@@ -38,15 +47,28 @@ pub enum CallError {
     /// The request is too long to be sent.
     #[error("request too long")]
     TooLong,
+    /// Too much waits to be written.
+    #[error("too many requests wait for the connection")]
+    Full,
 }
 
 /// Waiting callers by request; `None` once the connection is closed.
 type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<ReplyBody>>>>>;
 
-/// An open connection.
+/// What waits to be written.
+#[derive(Debug)]
+struct Frame {
+    /// Not before this.
+    due: Instant,
+    bytes: BytesMut,
+    /// Of a call: its place among the calls that wait.
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// A connection that is open, or about to be.
 #[derive(Clone, Debug)]
 struct Live {
-    queue: mpsc::Sender<(Instant, BytesMut)>,
+    queue: mpsc::Sender<Frame>,
     waiting: Waiting,
 }
 
@@ -58,26 +80,56 @@ struct State {
     not_before: Option<Instant>,
 }
 
-/// The way to one node.
-#[derive(Debug)]
-pub struct Connection {
+/// Where a connection leads, and who hears of it.
+#[derive(Clone, Debug)]
+struct Way {
+    node: NodeId,
     address: String,
     hello: Hello<NodeId>,
     delay: Duration,
+    driver: Weak<Driver>,
+}
+
+/// The way to one node.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    way: Way,
     next_id: AtomicU64,
-    state: tokio::sync::Mutex<State>,
+    places: Arc<Semaphore>,
+    state: Arc<Mutex<State>>,
 }
 
 impl Connection {
-    /// To the node that listens at `address`, as far away as `delay`. Opens nothing yet.
-    pub fn new(address: String, hello: Hello<NodeId>, delay: Duration) -> Connection {
-        let (next_id, state) = (AtomicU64::new(1), tokio::sync::Mutex::default());
-        Connection { address, hello, delay, next_id, state }
+    /// To `node`, which listens at `address`, as far away as `delay`. Opens nothing yet.
+    pub fn new(
+        node: NodeId,
+        address: String,
+        hello: Hello<NodeId>,
+        delay: Duration,
+        driver: Weak<Driver>,
+    ) -> Connection {
+        let way = Way { node, address, hello, delay, driver };
+        let (next_id, places) = (AtomicU64::new(1), Arc::new(Semaphore::new(CALLS)));
+        Connection { way, next_id, places, state: Arc::default() }
     }
 
     /// Whether that is where it leads.
     pub fn leads_to(&self, address: &str, delay: Duration) -> bool {
-        self.address == address && self.delay == delay
+        self.way.address == address && self.way.delay == delay
+    }
+
+    /// Sends a request of the session. Its reply comes to the driver, or that the connection broke.
+    ///
+    /// # Errors
+    /// If it is not sent: [`CallError::Broken`] at once while a node that just failed is not to be
+    /// tried again.
+    pub fn post(&self, request: &Request) -> Result<(), CallError> {
+        let bytes = encoded(request)?;
+        let frame = Frame { due: Instant::now() + self.way.delay, bytes, _place: None };
+        self.live()?.queue.try_send(frame).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => CallError::Full,
+            mpsc::error::TrySendError::Closed(_) => self.way.broken(),
+        })
     }
 
     /// Sends a request and waits for its reply. The caller limits the time.
@@ -86,44 +138,86 @@ impl Connection {
     /// [`CallError::Broken`] if the connection breaks or cannot be opened; at once while a node
     /// that just failed is not to be tried again.
     pub async fn call(&self, body: RequestBody) -> Result<ReplyBody, CallError> {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let mut frame = BytesMut::new();
-        encode(&mut frame, &Request { id, body }).map_err(|_| CallError::TooLong)?;
-        let live = self.live().await?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed) | CALL_BIT;
+        let bytes = encoded(&Request { id, body })?;
+        let place = self.places.clone().acquire_owned().await.ok();
+        let live = self.live()?;
         let (answer, answered) = oneshot::channel();
-        let broken = || CallError::Broken(format!("{}: connection lost", self.address));
         match &mut *lock(&live.waiting) {
             Some(waiting) => waiting.insert(id, answer),
-            None => return Err(broken()),
+            None => return Err(self.way.broken()),
         };
         let _forget = Forget { waiting: &live.waiting, id };
-        let due = Instant::now() + self.delay;
-        live.queue.send((due, frame)).await.map_err(|_| broken())?;
-        answered.await.map_err(|_| broken())
+        let frame = Frame { due: Instant::now() + self.way.delay, bytes, _place: place };
+        live.queue.send(frame).await.map_err(|_| self.way.broken())?;
+        answered.await.map_err(|_| self.way.broken())
     }
 
-    async fn live(&self) -> Result<Live, CallError> {
-        let mut state = self.state.lock().await;
-        if let Some(live) = &state.live {
-            if lock(&live.waiting).is_some() {
-                return Ok(live.clone());
-            }
-            state.live = None;
+    /// The connection, which is opened if it has to be.
+    fn live(&self) -> Result<Live, CallError> {
+        let mut state = lock(&self.state);
+        if let Some(live) = &state.live
+            && !live.queue.is_closed()
+        {
+            return Ok(live.clone());
         }
         if state.not_before.is_some_and(|at| at > Instant::now()) {
-            return Err(CallError::Broken(format!("{}: failed a moment ago", self.address)));
+            let why = format!("{}: failed a moment ago", self.way.address);
+            return Err(CallError::Broken(why));
         }
-        // The caller may go away at any time; then the node counts as failed until the next try.
-        let wait = BACKOFF.0.saturating_mul(1 << state.failures.min(10)).min(BACKOFF.1);
-        state.not_before = Some(Instant::now() + wait);
-        state.failures += 1;
-        let open = tokio::time::timeout(OPEN_TIMEOUT, self.open()).await;
-        let stream = open.unwrap_or_else(|_| Err("no greeting in time".into()));
-        let (stream, rest) =
-            stream.map_err(|error| CallError::Broken(format!("{}: {error}", self.address)))?;
-        let live = self.start(stream, rest);
-        *state = State { live: Some(live.clone()), failures: 0, not_before: None };
+        let (queue, to_write) = mpsc::channel(QUEUE);
+        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
+        let live = Live { queue, waiting: waiting.clone() };
+        state.live = Some(live.clone());
+        let state = Arc::downgrade(&self.state);
+        tokio::spawn(run(self.way.clone(), state, waiting, to_write));
         Ok(live)
+    }
+}
+
+/// Opens a connection and serves it to its end, which comes also when nobody needs it any more:
+/// `state` and callers hold it open, and this does not hold `state`.
+async fn run(
+    way: Way,
+    state: Weak<Mutex<State>>,
+    waiting: Waiting,
+    to_write: mpsc::Receiver<Frame>,
+) {
+    let open = tokio::time::timeout(OPEN_TIMEOUT, way.open()).await;
+    let reason = match open.unwrap_or_else(|_| Err("no greeting in time".into())) {
+        Ok((stream, rest)) => {
+            if let Some(state) = state.upgrade() {
+                let mut state = lock(&state);
+                (state.failures, state.not_before) = (0, None);
+            }
+            let (reader, writer) = stream.into_split();
+            tokio::select! {
+                reason = write_all(writer, to_write) => reason,
+                reason = read_all(reader, rest, &waiting, &way) => reason,
+            }
+        }
+        Err(reason) => {
+            if let Some(state) = state.upgrade() {
+                let mut state = lock(&state);
+                let wait = BACKOFF.0.saturating_mul(1 << state.failures.min(10)).min(BACKOFF.1);
+                state.not_before = Some(Instant::now() + wait);
+                state.failures += 1;
+            }
+            drop(to_write);
+            reason
+        }
+    };
+    tracing::debug!("connection to {} ended: {reason}", way.address);
+    lock(&waiting).take();
+    // Nothing is taken into the queue any more: who posts now is told at once.
+    if let Some(driver) = way.driver.upgrade() {
+        driver.lost(way.node);
+    }
+}
+
+impl Way {
+    fn broken(&self) -> CallError {
+        CallError::Broken(format!("{}: connection lost", self.address))
     }
 
     /// Connects and greets; also gives what was read beyond the greeting.
@@ -148,22 +242,6 @@ impl Connection {
             }
         }
     }
-
-    fn start(&self, stream: TcpStream, rest: BytesMut) -> Live {
-        let (queue, to_write) = mpsc::channel(QUEUE);
-        let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
-        let (reader, writer) = stream.into_split();
-        let (address, delay, at_end) = (self.address.clone(), self.delay, waiting.clone());
-        tokio::spawn(async move {
-            let reason = tokio::select! {
-                reason = write_all(writer, to_write) => reason,
-                reason = read_all(reader, rest, at_end.clone(), delay) => reason,
-            };
-            tracing::debug!("connection to {address} ended: {reason}");
-            lock(&at_end).take();
-        });
-        Live { queue, waiting }
-    }
 }
 
 /// Takes a caller off the list, however its call ends.
@@ -180,13 +258,10 @@ impl Drop for Forget<'_> {
     }
 }
 
-async fn write_all(
-    mut writer: OwnedWriteHalf,
-    mut queue: mpsc::Receiver<(Instant, BytesMut)>,
-) -> String {
+async fn write_all(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>) -> String {
     let mut late = None;
     loop {
-        let Some((due, mut bytes)) = (match late.take() {
+        let Some(Frame { due, mut bytes, .. }) = (match late.take() {
             Some(next) => Some(next),
             None => queue.recv().await,
         }) else {
@@ -198,7 +273,7 @@ async fn write_all(
         }
         while bytes.len() < CHUNK {
             match queue.try_recv() {
-                Ok((due, more)) if due <= Instant::now() => bytes.unsplit(more),
+                Ok(next) if next.due <= Instant::now() => bytes.unsplit(next.bytes),
                 Ok(next) => {
                     late = Some(next);
                     break;
@@ -215,8 +290,8 @@ async fn write_all(
 async fn read_all(
     mut reader: OwnedReadHalf,
     mut bytes: BytesMut,
-    waiting: Waiting,
-    delay: Duration,
+    waiting: &Waiting,
+    way: &Way,
 ) -> String {
     // As many replies wait here as there are callers: that bounds it.
     let (far, mut near) = mpsc::unbounded_channel::<(Instant, Reply)>();
@@ -232,10 +307,10 @@ async fn read_all(
                                 Ok(taken) => taken,
                                 Err(error) => return format!("a bad reply: {error}"),
                             };
-                            if delay.is_zero() {
-                                hand_over(&waiting, reply);
+                            if way.delay.is_zero() {
+                                hand_over(waiting, way, reply);
                             } else {
-                                drop(far.send((Instant::now() + delay, reply)));
+                                drop(far.send((Instant::now() + way.delay, reply)));
                             }
                         }
                     }
@@ -254,7 +329,7 @@ async fn read_all(
     let hand_on = async {
         while let Some((due, reply)) = near.recv().await {
             tokio::time::sleep_until(due).await;
-            hand_over(&waiting, reply);
+            hand_over(waiting, way, reply);
         }
     };
     tokio::select! {
@@ -263,11 +338,23 @@ async fn read_all(
     }
 }
 
-fn hand_over(waiting: &Waiting, reply: Reply) {
+fn hand_over(waiting: &Waiting, way: &Way, reply: Reply) {
+    if reply.id & CALL_BIT == 0 {
+        if let Some(driver) = way.driver.upgrade() {
+            driver.replied(way.node, reply);
+        }
+        return;
+    }
     let caller = lock(waiting).as_mut().and_then(|waiting| waiting.remove(&reply.id));
     if let Some(caller) = caller {
         let _ = caller.send(reply.body); // A caller that went away needs no answer.
     }
+}
+
+fn encoded(request: &Request) -> Result<BytesMut, CallError> {
+    let mut bytes = BytesMut::new();
+    encode(&mut bytes, request).map_err(|_| CallError::TooLong)?;
+    Ok(bytes)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

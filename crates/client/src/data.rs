@@ -12,7 +12,6 @@ use meridian_core::{BlockId, GroupId, NodeId, RegionId};
 use meridian_fs::FsError;
 use meridian_fs::types::BLOCK_MAX;
 use meridian_host::api::{Refusal, ReplyBody, RequestBody};
-use meridian_session::routes::Service;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -138,7 +137,7 @@ impl Client {
                 }
                 Ok(Some(Ok((node, answer)))) => {
                     tracing::debug!("node {} does not store a block: {answer:?}", node.0);
-                    self.note_failure(Service::Blocks, node);
+                    self.avoid_blocks_of(node);
                     failed.push(node);
                 }
                 Ok(Some(Err(error))) => return Err(ClientError::Protocol(error.to_string())),
@@ -196,7 +195,7 @@ impl Client {
                     }
                     answer => {
                         tracing::debug!("node {} does not give a block: {answer:?}", node.0);
-                        self.note_failure(Service::Blocks, *node);
+                        self.avoid_blocks_of(*node);
                     }
                 }
             }
@@ -214,7 +213,7 @@ impl Client {
     /// at the end.
     fn in_order(&self, region: RegionId, block: BlockId) -> Vec<NodeId> {
         let mut nodes = self.known().rings[usize::from(region.0)].placement(block);
-        nodes.sort_by_key(|node| self.is_avoided(Service::Blocks, *node));
+        nodes.sort_by_key(|node| self.avoids_blocks_of(*node));
         nodes
     }
 

@@ -2,7 +2,8 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`client`] | updates and reads of the tree: routing, resending, the client's vector |
+//! | [`client`] | updates and reads of the tree, as futures |
+//! | `driver` | drives the session, which decides all that is not about bytes of files |
 //! | [`connection`] | one connection to one node, opened when needed |
 //! | [`data`] | blocks: stored on the ring of each region that holds the file |
 //! | [`copies`] | blocks of which a node that is gone had a copy |
@@ -10,10 +11,6 @@
 //! | [`dirty`] | bytes written and not yet sent: a plain value |
 //! | `words` | what is said of updates |
 //! | [`files`] | open files, write-back, names: what POSIX needs, without a word of FUSE |
-//!
-//! Invariants:
-//! - V1: whatever an answered call showed, every later call of the same client sees it or what came after.
-//! - V2: an update is sent under one name however often it is sent, so it happens at most once.
 #![forbid(unsafe_code)]
 
 pub mod cache;
@@ -22,6 +19,7 @@ pub mod connection;
 pub mod copies;
 pub mod data;
 pub mod dirty;
+mod driver;
 pub mod error;
 pub mod files;
 mod random;

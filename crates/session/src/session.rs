@@ -217,7 +217,8 @@ impl Session {
     fn on_command(&mut self, now: Time, command: Command, out: &mut Outbox<Session>) {
         match command {
             Command::Update { call, change, deadline } => {
-                let update = Update::named(change, &self.vector, &mut self.names, self.random.next());
+                let update =
+                    Update::named(change, &self.vector, &mut self.names, self.random.next());
                 let work = Work::Update(Box::new(update));
                 self.go_on(now, call, Call { deadline, inquiries: Vec::new(), work }, out);
             }
@@ -312,9 +313,10 @@ impl Session {
                 out.output(Output::Answered { call: id, seen: *seen, result });
                 return self.stop_asking(id, &mut call);
             }
-            (Verdict::Answered(ReplyBody::Updated { id: of, ts, vector, result }), Work::Update(update))
-                if update.waits_for(of) =>
-            {
+            (
+                Verdict::Answered(ReplyBody::Updated { id: of, ts, vector, result }),
+                Work::Update(update),
+            ) if update.waits_for(of) => {
                 if update.stage == Stage::Sent {
                     return self.on_updated(now, id, call, (ts, vector, result), out);
                 }

@@ -177,7 +177,9 @@ fn a_slow_node_may_still_answer_while_another_is_asked() {
     assert_eq!((first.0, second.0), (NodeId(0), NodeId(1)));
     assert_eq!(start_of(&first.1), start_of(&second.1), "V2");
     client.decide(&first, 5, DONE);
-    assert!(matches!(client.output(), Output::Updated { call: of, ts: Stamp(5), .. } if of == call));
+    assert!(
+        matches!(client.output(), Output::Updated { call: of, ts: Stamp(5), .. } if of == call)
+    );
     client.decide(&second, 5, DONE);
     assert!(client.outputs.is_empty(), "a call has one output");
     assert_eq!(client.session.vector().get(US), Stamp(5));

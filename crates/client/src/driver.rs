@@ -1,0 +1,271 @@
+//! Drives the session of a client: its requests go to the connections, their replies and the time
+//! come to it, its outputs go to who waits for them. It decides nothing.
+
+use crate::client::lock;
+use crate::connection::{CallError, Connection};
+use meridian_blocks::Ring;
+use meridian_cluster::Topology;
+use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
+use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
+use meridian_fs::Vector;
+use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
+use meridian_session::{CallId, Command, Due, Message, Output, Session};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The cluster as it is known now, and what follows from that.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) topology: Arc<Topology>,
+    /// By node.
+    pub(crate) connections: Vec<Arc<Connection>>,
+    /// By region.
+    pub(crate) rings: Vec<Ring>,
+}
+
+impl Known {
+    /// Connections of `before` to nodes that are where they were are used further on.
+    fn new(
+        topology: Topology,
+        region: RegionId,
+        before: Option<&Known>,
+        driver: &Weak<Driver>,
+    ) -> Known {
+        let hello = Hello::new(&topology.cluster.to_string(), HelloCaller::Client(ServiceId::MAIN));
+        let connections = topology.node_ids().map(|id| {
+            let node = topology.node(id);
+            let delay = topology.delay(region, node.region);
+            let open = before.and_then(|before| before.connections.get(usize::from(id.0)));
+            match open.filter(|open| open.leads_to(&node.address, delay)) {
+                Some(open) => open.clone(),
+                None => {
+                    let (address, driver) = (node.address.clone(), driver.clone());
+                    Arc::new(Connection::new(id, address, hello.clone(), delay, driver))
+                }
+            }
+        });
+        let connections = connections.collect();
+        let count = u16::try_from(topology.regions.len()).unwrap_or(u16::MAX);
+        let nodes_in = |region| topology.nodes_in(RegionId(region)).collect::<Vec<_>>();
+        let rings = (0..count).map(|region| Ring::new(&nodes_in(region))).collect();
+        Known { topology: Arc::new(topology), connections, rings }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    cluster: Mutex<Arc<Known>>,
+    region: RegionId,
+    session: Mutex<Session>,
+    callers: Mutex<HashMap<CallId, Arc<Slot>>>,
+    last_call: AtomicU64,
+    begun: Instant,
+    me: Weak<Driver>,
+}
+
+/// Where the output of a call is left.
+#[derive(Debug, Default)]
+struct Slot {
+    output: Mutex<Option<Output>>,
+    told: Notify,
+    /// The session does not know the call any more.
+    over: AtomicBool,
+}
+
+impl Driver {
+    /// Of a client in `region`, whose session draws names from `seed`.
+    pub fn new(topology: Topology, region: RegionId, seed: u64) -> Arc<Driver> {
+        Arc::new_cyclic(|me| {
+            let known = Known::new(topology, region, None, me);
+            let session = Session::new(known.topology.clone(), region, seed);
+            Driver {
+                cluster: Mutex::new(Arc::new(known)),
+                region,
+                session: Mutex::new(session),
+                callers: Mutex::default(),
+                last_call: AtomicU64::new(0),
+                begun: Instant::now(),
+                me: me.clone(),
+            }
+        })
+    }
+
+    /// The cluster as it is known now.
+    pub fn known(&self) -> Arc<Known> {
+        lock(&self.cluster).clone()
+    }
+
+    /// The cluster is configured so now, if that is newer and of the same cluster.
+    pub fn configured(&self, topology: Topology) {
+        let mut cluster = lock(&self.cluster);
+        let newer = topology.version > cluster.topology.version;
+        if !newer || topology.cluster != cluster.topology.cluster {
+            return;
+        }
+        *cluster = Arc::new(Known::new(topology, self.region, Some(&cluster), &self.me));
+        let topology = cluster.topology.clone();
+        drop(cluster);
+        self.command(Command::Configured(topology));
+    }
+
+    /// What the session has seen.
+    pub fn vector(&self) -> Vector {
+        lock(&self.session).vector().clone()
+    }
+
+    /// Whether `node` failed lately to store or to give a block.
+    pub fn avoids_blocks(&self, node: NodeId) -> bool {
+        let session = lock(&self.session);
+        session.avoids_blocks(node, self.time())
+    }
+
+    /// The time of the session that is `after` from now.
+    pub fn deadline(&self, after: Duration) -> Time {
+        self.time() + after
+    }
+
+    /// Who waits for the outputs of a new call, which nobody has asked for yet.
+    pub fn caller(self: &Arc<Self>) -> Caller {
+        let call = CallId(self.last_call.fetch_add(1, Ordering::Relaxed));
+        let slot = Arc::<Slot>::default();
+        lock(&self.callers).insert(call, slot.clone());
+        Caller { driver: self.clone(), call, slot }
+    }
+
+    /// Asks the session for something.
+    pub fn command(&self, command: Command) {
+        self.step(Event::Command(command));
+    }
+
+    /// A node has answered a request of the session.
+    pub fn replied(&self, from: NodeId, reply: Reply) {
+        if let ReplyBody::Refused(refusal) = &reply.body {
+            tracing::debug!("node {} refuses: {refusal}", from.0);
+        }
+        self.step(Event::Message { from, message: Message::Reply(reply) });
+    }
+
+    /// The connection to a node is lost, and what was asked through it.
+    pub fn lost(&self, node: NodeId) {
+        self.step(Event::Restarted(node));
+    }
+
+    fn step(&self, event: Event<Session>) {
+        let mut events = VecDeque::from([event]);
+        let mut out = Outbox::new();
+        while let Some(event) = events.pop_front() {
+            {
+                let mut session = lock(&self.session);
+                let now = self.time(); // Not before the lock is held: it must not go back.
+                session.step(now, event, &mut out);
+            }
+            events.extend(out.drain().filter_map(|effect| self.carry_out(effect)));
+        }
+    }
+
+    /// Does what the session asks for, and says what comes of it at once.
+    fn carry_out(&self, effect: Effect<Session>) -> Option<Event<Session>> {
+        match effect {
+            Effect::Send { to, message: Message::Request(request) } => self.post(to, &request),
+            Effect::Output(output) => {
+                let slot = lock(&self.callers).get(&output.call()).cloned()?;
+                slot.put(output);
+                None
+            }
+            Effect::Timer { at, timer: Due } => {
+                let (me, at) = (self.me.clone(), self.begun + Duration::from_nanos(at.0));
+                tokio::spawn(async move {
+                    tokio::time::sleep_until(at).await;
+                    if let Some(driver) = me.upgrade() {
+                        driver.step(Event::Timer(Due));
+                    }
+                });
+                None
+            }
+            Effect::Persist(record) | Effect::Note(record) => match record {},
+            Effect::Send { message: Message::Reply(reply), .. } => {
+                unreachable!("a session answers nobody: {reply:?}")
+            }
+        }
+    }
+
+    /// Sends a request; what comes of it at once, if it cannot be sent.
+    fn post(&self, to: NodeId, request: &Request) -> Option<Event<Session>> {
+        let connection = lock(&self.cluster).connections[usize::from(to.0)].clone();
+        let refusal = match connection.post(request) {
+            Ok(()) => return None,
+            Err(CallError::Broken(reason)) => {
+                tracing::debug!("{reason}");
+                return Some(Event::Restarted(to));
+            }
+            Err(CallError::TooLong) => Refusal::Bad("request too long".into()),
+            Err(CallError::Full) => Refusal::Overloaded,
+        };
+        let reply = Reply { id: request.id, body: ReplyBody::Refused(refusal) };
+        Some(Event::Message { from: to, message: Message::Reply(reply) })
+    }
+
+    fn time(&self) -> Time {
+        let nanos = self.begun.elapsed().as_nanos();
+        Time(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl Slot {
+    fn put(&self, output: Output) {
+        let over = match output {
+            Output::Updated { .. } | Output::Answered { .. } => true,
+            Output::GaveUp { .. } => false,
+        };
+        self.over.store(over, Ordering::Relaxed);
+        *lock(&self.output) = Some(output);
+        self.told.notify_one();
+    }
+}
+
+/// Waits for the outputs of one call; when it is dropped the call is released.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    driver: Arc<Driver>,
+    call: CallId,
+    slot: Arc<Slot>,
+}
+
+impl Caller {
+    /// The call.
+    pub fn call(&self) -> CallId {
+        self.call
+    }
+
+    /// The output of a call that is over, which nobody has taken; without it the call may be asked
+    /// for again.
+    pub fn left(&self) -> Option<Output> {
+        lock(&self.slot.output).take_if(|_| self.slot.over.load(Ordering::Relaxed))
+    }
+
+    /// Asks for the call and waits for its output.
+    pub async fn ask(&self, command: Command) -> Output {
+        lock(&self.slot.output).take_if(|_| !self.slot.over.load(Ordering::Relaxed));
+        self.driver.command(command);
+        loop {
+            if let Some(output) = lock(&self.slot.output).take() {
+                return output;
+            }
+            self.slot.told.notified().await;
+        }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        lock(&self.driver.callers).remove(&self.call);
+        if !self.slot.over.load(Ordering::Relaxed) {
+            self.driver.command(Command::Release(self.call));
+        }
+    }
+}
