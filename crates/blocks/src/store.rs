@@ -210,6 +210,11 @@ impl Blocks {
         index.blocks.range((from, Bound::Unbounded)).take(limit).map(|(name, _)| *name).collect()
     }
 
+    /// Whether it is here, durable or not yet.
+    pub fn holds(&self, block: BlockId) -> bool {
+        self.read_index().blocks.contains_key(&block)
+    }
+
     fn insert(&self, block: BlockId, at: Location) {
         let mut index = self.write_index();
         index.bytes += u64::from(at.len);

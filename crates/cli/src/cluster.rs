@@ -95,6 +95,7 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
                 pid: None,
                 address: format!("127.0.0.1:{port}"),
                 groups: vec!["global".into(), region.clone()],
+                draining: None,
             });
         }
     }

@@ -6,9 +6,8 @@ use crate::configuration::{self, Newest};
 use crate::lock::{self, DEMO_LOCK, Tried};
 use crate::status::{self, Answered};
 use crate::{cluster, output};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use meridian_client::copies::Copied;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
@@ -17,7 +16,7 @@ use meridian_host::api::KeeperStatus;
 use meridian_node::Keepers;
 use meridian_paxos::Consistency;
 use meridian_terminal::note;
-use report::{Report, names_of_groups, state};
+use report::{Report, left_to_drain, names_of_groups, state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const CHANGE: Duration = Duration::from_secs(120);
 /// How long a server that runs takes to say so at most.
 const END: Duration = Duration::from_secs(5);
+/// How often it is told how many blocks are left.
+const TELL_AGAIN: Duration = Duration::from_secs(2);
 /// How often it is looked whether it has.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -90,10 +91,13 @@ pub struct AddArgs {
 /// What to remove.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The node leaves its groups, then its server ends by itself. It may be down already: then the others
-must be a majority of each of its groups, those before and those after. If it keeps the configuration
-another node does so in its place. Blocks of which it had a copy are copied to others; said again of a
-node that was removed, only that is done. Its directory is of no more use.
+The node is drained: it copies the blocks that it holds to other nodes of its region, leaves its
+groups, and its server ends by itself. That is agreed on and goes on whether this command waits for it
+or not, and after a restart of the nodes; said again, the command waits for it again. The node may be
+down already: then the other nodes of its region copy what they hold of it, and they must be a majority
+of each of its groups, those before and those after. A node that goes down for good while it is drained
+is removed so if the command is said again. If it keeps the configuration another node does so in its
+place. Its directory is of no more use.
 
 Example:
   meridian cluster remove-node us-2")]
@@ -231,16 +235,47 @@ impl Cluster {
         }
     }
 
-    /// Waits until the server of a node that was removed has ended.
-    async fn wait_for_end(&self, node: NodeId) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        while self.client.status(node, END).await.is_ok() {
-            let name = &self.newest.topology.node(node).name;
-            ensure!(
-                begin.elapsed() < CHANGE,
-                "{name} is removed, and its server still runs: stop it"
-            );
+    /// Watches how a node is drained, until it is. That goes on without this, too.
+    async fn watch_drain(&mut self, keepers: &mut Keepers, id: NodeId) -> anyhow::Result<()> {
+        let (mut told, mut seen, mut changed) = (None, None, Instant::now());
+        let name = self.newest.topology.node(id).name.clone();
+        while let Some(draining) = self.newest.topology.node(id).draining.clone() {
+            let region = self.newest.topology.node(id).region;
+            let staying: Vec<_> = self.newest.topology.staying_in(region).collect();
+            for node in if draining.down { staying } else { vec![id] } {
+                let answer = self.client.status(node, END).await;
+                self.answers.insert(node, answer.map_err(|error| error.to_string()));
+            }
+            let left = left_to_drain(&self.newest.topology, &self.answers, id);
+            if left != seen {
+                (seen, changed) = (left, Instant::now());
+            }
+            let waits = told.is_none_or(|(_, at): (_, Instant)| at.elapsed() > TELL_AGAIN);
+            if waits && left.is_some_and(|left| left > 0 && told.is_none_or(|(n, _)| n != left)) {
+                note!("{} blocks of {name} are to be copied to other nodes", left.unwrap_or(0));
+                told = left.map(|left| (left, Instant::now()));
+            }
+            if changed.elapsed() > CHANGE {
+                let left = left.map_or("an unknown number of".into(), |left| left.to_string());
+                bail!(
+                    "{name} is still drained, and {left} blocks are not on enough other nodes: are \
+                     those of its region up? It goes on by itself; see `meridian cluster show`"
+                );
+            }
             sleep(LOOK_AGAIN).await;
+            self.follow(keepers).await?;
+        }
+        Ok(())
+    }
+
+    /// Learns of a newer configuration.
+    async fn follow(&mut self, keepers: &mut Keepers) -> anyhow::Result<()> {
+        let version = self.newest.topology.version;
+        if let Some(newer) = keepers.newer(version, Consistency::Linearizable).await? {
+            keepers.moved(&newer);
+            let topology = Topology::new(&newer)?;
+            self.client.configured(topology.clone());
+            self.newest = Newest { file: newer, topology, error: None };
         }
         Ok(())
     }
@@ -257,13 +292,7 @@ impl Cluster {
                 return Ok(false);
             }
             sleep(LOOK_AGAIN).await;
-            let version = self.newest.topology.version;
-            if let Some(newer) = keepers.newer(version, Consistency::Linearizable).await? {
-                keepers.moved(&newer);
-                let topology = Topology::new(&newer)?;
-                self.client.configured(topology.clone());
-                self.newest = Newest { file: newer, topology, error: None };
-            }
+            self.follow(keepers).await?;
         }
         Ok(true)
     }
@@ -322,20 +351,14 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
     let mut keepers = cluster.keepers();
     let id = cluster.newest.topology.node_named(&args.name);
     let id = id.with_context(|| format!("no node {}", args.name))?;
-    let (name, region) = (args.name.as_str(), cluster.newest.topology.node(id).region);
+    let name = args.name.as_str();
     if !cluster.newest.topology.node(id).leaves {
         cluster.keep_elsewhere(&mut keepers, id).await?;
-        if cluster.up().contains(name) {
-            // While it can be asked: a block may be on it alone.
-            let copied = cluster.client.restore_copies(region, Some(id)).await;
-            let Copied { missing, blocks } =
-                copied.with_context(|| format!("{name} stays: what it holds cannot be copied"))?;
-            ensure!(missing == 0, "{name} stays: {missing} blocks that it holds cannot be copied");
-            note_copies(blocks);
-        }
         let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up() };
         keepers.change(&request).await?;
+        cluster.follow(&mut keepers).await?;
     }
+    cluster.watch_drain(&mut keepers, id).await?;
     if !cluster.wait(&mut keepers, |topology| topology.is_gone(id)).await? {
         bail!(
             "{name} is to leave and is still in {} after {} s: see `meridian cluster show`",
@@ -343,27 +366,7 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
             CHANGE.as_secs()
         );
     }
-    // A client that does not know yet may still store blocks on it: nobody counts what it takes from now on.
-    cluster.wait_for_end(id).await?;
-    let copied = cluster.client.restore_copies(region, None).await;
-    let again = format!(
-        "say `meridian cluster remove-node {name}` again when all nodes of its region are up"
-    );
-    match copied.with_context(|| {
-        format!("{name} is removed, but not all data that it held were copied: {again}")
-    })? {
-        Copied { missing: 0, blocks } => note_copies(blocks),
-        Copied { missing, .. } => {
-            bail!("{name} is removed, but {missing} blocks lie on too few nodes: {again}")
-        }
-    }
     done(args.of.json, &cluster.newest.topology, name, "removed")
-}
-
-fn note_copies(blocks: u64) {
-    if blocks > 0 {
-        note!("{blocks} blocks copied to other nodes");
-    }
 }
 
 fn done(json: bool, topology: &Topology, name: &str, what: &str) -> anyhow::Result<ExitCode> {

@@ -6,6 +6,9 @@
 mod harness;
 
 use harness::{Room, Running, eventually, kill};
+use meridian_cluster::Topology;
+use meridian_cluster::configuration::Request;
+use meridian_node::Keepers;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::Write;
@@ -152,6 +155,67 @@ fn nodes_come_and_go_while_files_are_written() {
     let server = room.run(&["server", "--dir", dir.to_str().unwrap()]);
     assert_eq!(server.status.code(), Some(4), "{server:?}");
     assert!(server.stderr.contains("us-1 was removed"), "{server:?}");
+    demo.stop();
+    room.assert_clean();
+}
+
+/// Asks for the node to be removed, as a command does that is gone right after.
+fn ask_to_remove(room: &Room, name: &str) {
+    let text = fs::read_to_string(room.path("data/cluster.json")).unwrap();
+    let (topology, file) = Topology::parse(&text).unwrap();
+    let up = topology.nodes.iter().map(|node| node.name.clone()).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut configuration = Keepers::new(&file, harness::PATIENCE);
+        let request = Request::RemoveNode { name: name.into(), up };
+        configuration.change(&request).await.unwrap();
+    });
+}
+
+/// Blocks that a node holds, if it runs.
+fn blocks(room: &Room, name: &str) -> Option<u64> {
+    let status = room.status();
+    let mut nodes = status["nodes"].as_array().unwrap().iter();
+    nodes.find(|node| node["node"] == name).unwrap()["blocks"].as_u64()
+}
+
+/// Nobody waits for it, and the node that goes is killed before it has copied anything: it does so
+/// when it starts again, and all blocks are on the two nodes that are left.
+#[test]
+fn a_node_is_drained_though_nobody_waits_and_it_is_killed() {
+    let room = Room::new();
+    let demo = room.demo();
+    let (dir, other) = (demo.mount().join("us/files"), demo.mount().join("us/other"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    let (tell, written) = channel();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_files(&dir, &other, &stop, &tell));
+        let _stop = StopAtEnd(&stop);
+        let seen = more(&written) + 60;
+        while written.recv().unwrap() < seen {}
+    });
+    let count = fs::read_dir(&dir).unwrap().count() + fs::read_dir(&other).unwrap().count();
+    let held = ["us-1", "us-2", "us-3"].map(|name| blocks(&room, name).unwrap());
+    let all = held.iter().sum::<u64>() / 2;
+    assert!(held[2] > 0 && held[0] < all, "two nodes hold each block: {held:?}");
+
+    let pid = room.pid_of("us-3");
+    kill(pid, libc::SIGSTOP);
+    ask_to_remove(&room, "us-3");
+    assert_eq!(node(&ask(&room, &["show"]), "us-3")["state"], "draining");
+    kill(pid, libc::SIGKILL);
+    eventually("the server has ended", || blocks(&room, "us-3").is_none());
+    let server = room.path("data/us-3");
+    let mut server = room.meridian(&["server", "--dir", server.to_str().unwrap()]).spawn().unwrap();
+    let ended = server.wait().unwrap();
+    assert_eq!(ended.code(), Some(4), "it ends when it is removed");
+    eventually("it is removed", || node(&ask(&room, &["show"]), "us-3")["state"] == "removed");
+    for name in ["us-1", "us-2"] {
+        assert_eq!(blocks(&room, name), Some(all), "{name} of a region of two holds each block");
+    }
+    assert_written(&dir, &other, count as u64);
     demo.stop();
     room.assert_clean();
 }

@@ -7,7 +7,7 @@
 use crate::client::{Client, lock};
 use crate::error::ClientError;
 use bytes::Bytes;
-use meridian_blocks::ring::REPLICAS;
+use meridian_cluster::ring::REPLICAS;
 use meridian_core::{BlockId, GroupId, NodeId, RegionId};
 use meridian_fs::FsError;
 use meridian_fs::types::BLOCK_MAX;
@@ -178,7 +178,7 @@ impl Client {
             let nodes: Vec<_> = self
                 .regions_of(partition)
                 .into_iter()
-                .flat_map(|region| self.in_order(region, block))
+                .flat_map(|region| self.holders(region, block))
                 .collect();
             let mut without = 0;
             for node in &nodes {
@@ -207,6 +207,13 @@ impl Client {
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// The nodes of `region` that may hold `block`: those that will, then those that are drained.
+    fn holders(&self, region: RegionId, block: BlockId) -> Vec<NodeId> {
+        let mut nodes = self.in_order(region, block);
+        nodes.extend(self.topology().draining_in(region).map(|(node, _)| node));
+        nodes
     }
 
     /// The nodes of `region` in the order in which they come for `block`, those that failed lately

@@ -3,8 +3,7 @@
 
 use crate::client::lock;
 use crate::connection::{CallError, Connection};
-use meridian_blocks::Ring;
-use meridian_cluster::Topology;
+use meridian_cluster::{Ring, Topology};
 use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
 use meridian_fs::Vector;

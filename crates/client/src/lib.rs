@@ -6,7 +6,6 @@
 //! | `driver` | drives the session, which decides all that is not about bytes of files |
 //! | [`connection`] | one connection to one node, opened when needed |
 //! | [`data`] | blocks: stored on the ring of each region that holds the file |
-//! | [`copies`] | blocks of which a node that is gone had a copy |
 //! | [`cache`] | blocks read or written a moment ago |
 //! | [`dirty`] | bytes written and not yet sent: a plain value |
 //! | `words` | what is said of updates |
@@ -16,7 +15,6 @@
 pub mod cache;
 pub mod client;
 pub mod connection;
-pub mod copies;
 pub mod data;
 pub mod dirty;
 mod driver;

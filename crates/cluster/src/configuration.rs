@@ -8,15 +8,19 @@
 //! before count, and no other change of that group begins: all that ever was a group's configuration of one number is
 //! the same.
 //!
+//! A node that goes is drained first (decision 26): it stays a member until it has reported that
+//! what it holds is on enough nodes of its region that stay ([`Request::Drained`]), or, if it is
+//! down, all those have.
+//!
 //! Invariants:
 //! - S1: the state is a topology: [`Topology::new`] takes it.
 //! - S2: a name is never given to another node, nor is a [`NodeId`]: what was removed keeps its place.
 //! - S3: the version grows with each change, and only then.
 
 use crate::Topology;
-use crate::topology::{ClusterFile, Membership, NodeEntry};
+use crate::topology::{ClusterFile, Draining, Membership, NodeEntry};
 use bytes::Bytes;
-use meridian_core::GroupId;
+use meridian_core::{GroupId, NodeId};
 use meridian_paxos::Service;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,12 +52,19 @@ pub enum Request {
         /// Its name.
         name: String,
     },
-    /// A node goes.
+    /// A node goes: it is drained, and then leaves its groups.
     RemoveNode {
         /// Its name.
         name: String,
         /// The nodes that answer now.
         up: BTreeSet<String>,
+    },
+    /// What a node holds is on enough of the nodes of its region that stay.
+    Drained {
+        /// Its name.
+        name: String,
+        /// See [`Draining::since`].
+        since: u64,
     },
     /// A node listens somewhere else now.
     SetAddress {
@@ -127,6 +138,7 @@ impl Configuration {
             }
             (Some(file), Request::Up { name }) => up(file, &name),
             (Some(file), Request::RemoveNode { name, up }) => remove(file, &name, &up),
+            (Some(file), Request::Drained { name, since }) => drained(file, &name, since),
             (Some(file), Request::SetAddress { name, address }) => {
                 set_address(file, &name, address)
             }
@@ -221,7 +233,9 @@ fn add(
         file.configuration.groups.entry(group.clone()).or_default().waits_for = Some(name.clone());
     }
     let region = region.to_string();
-    file.nodes.push(NodeEntry { name: name.clone(), region, pid: None, address, groups });
+    let entry = NodeEntry { name, region, pid: None, address, groups, draining: None };
+    let name = entry.name.clone();
+    file.nodes.push(entry);
     Ok(Some(name))
 }
 
@@ -258,6 +272,9 @@ fn remove(file: &mut ClusterFile, name: &str, up: &BTreeSet<String>) -> Changed 
     if topology.node(node).leaves {
         return Err(format!("node {name} was removed already"));
     }
+    if topology.node(node).draining.is_some() {
+        return drain_again(file, usize::from(node.0), up);
+    }
     if file.configuration.replicas.contains_key(name) {
         return Err(format!("node {name} keeps the configuration: another must keep it first"));
     }
@@ -265,17 +282,84 @@ fn remove(file: &mut ClusterFile, name: &str, up: &BTreeSet<String>) -> Changed 
         let region = &file.nodes[usize::from(node.0)].region;
         return Err(format!("node {name} is the last of region {region}"));
     }
-    let groups = std::mem::take(&mut file.nodes[usize::from(node.0)].groups);
+    let at = usize::from(node.0);
+    let groups = file.nodes[at].groups.clone();
+    let mut left = file.clone();
+    leave(&mut left, at)?; // What could not be begun now is not asked for.
+    if topology.groups.iter().any(|group| group.waits_for == Some(node)) {
+        *file = left; // It never came, so it holds nothing.
+        return Ok(None);
+    }
+    for group in &groups {
+        quorums(&left, group, |node| up.contains(node))?;
+    }
+    let entry = &mut file.nodes[at];
+    entry.draining = Some(Draining { down: !up.contains(name), ..Draining::default() });
+    let region = entry.region.clone();
+    begin_anew(file, &region);
+    Ok(None)
+}
+
+/// It was asked for before; what is new is that the node does not answer, maybe.
+fn drain_again(file: &mut ClusterFile, at: usize, up: &BTreeSet<String>) -> Changed {
+    let entry = &mut file.nodes[at];
+    let is_up = up.contains(&entry.name);
+    if let Some(draining) = entry.draining.as_mut().filter(|draining| !draining.down && !is_up) {
+        draining.down = true;
+        let region = entry.region.clone();
+        begin_anew(file, &region);
+    }
+    Ok(None)
+}
+
+/// Others stay in `region` than before: what was reported counted on nodes that go.
+fn begin_anew(file: &mut ClusterFile, region: &str) {
+    let since = file.configuration.version + 1;
+    let nodes = file.nodes.iter_mut().filter(|node| node.region == region);
+    for draining in nodes.filter_map(|node| node.draining.as_mut()) {
+        (draining.since, draining.reported) = (since, BTreeSet::new());
+    }
+}
+
+/// Notes the report. A node leaves its groups when what it held is on enough others; if these groups
+/// are changing, or it keeps the configuration, at a later report.
+fn drained(file: &mut ClusterFile, name: &str, since: u64) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    let Some(by) = topology.node_named(name) else { return Err(format!("no node {name}")) };
+    let region = topology.node(by).region;
+    let stay: Vec<_> = topology.staying_in(region).map(|id| &topology.node(id).name).collect();
+    for (node, of) in topology.draining_in(region) {
+        if of.since != since || !(node == by || of.down) {
+            continue;
+        }
+        let at = usize::from(node.0);
+        let Some(draining) = &mut file.nodes[at].draining else { continue };
+        draining.reported.insert(name.into());
+        let all = draining.down && stay.iter().all(|name| draining.reported.contains(*name));
+        let keeps = file.configuration.replicas.contains_key(&topology.node(node).name);
+        let mut left = file.clone();
+        if (all || node == by) && !keeps && leave(&mut left, at).is_ok() {
+            *file = left;
+        }
+    }
+    Ok(None)
+}
+
+/// The node is in no group any more, once these have changed.
+fn leave(file: &mut ClusterFile, at: usize) -> Result<(), String> {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    let entry = &mut file.nodes[at];
+    entry.draining = None;
+    let (name, groups) = (entry.name.clone(), std::mem::take(&mut entry.groups));
     for group in &groups {
         let of = file.configuration.groups.entry(group.clone()).or_default();
-        if of.waits_for.take_if(|node| node == name).is_some() {
+        if of.waits_for.take_if(|node| *node == name).is_some() {
             of.next.clear(); // It never came.
             continue;
         }
-        change_group(file, &topology, group, |members| members.retain(|member| member != name))?;
-        quorums(file, group, |node| up.contains(node))?;
+        change_group(file, &topology, group, |members| members.retain(|member| *member != name))?;
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Says who the next members of `group` are.
@@ -298,7 +382,7 @@ fn change_group(
             "the members of group {group} are changing: try again when they have changed"
         ));
     }
-    let names = |nodes: &[meridian_core::NodeId]| {
+    let names = |nodes: &[NodeId]| {
         nodes.iter().map(|node| topology.node(*node).name.clone()).collect::<Vec<_>>()
     };
     let mut next = names(&of.members);

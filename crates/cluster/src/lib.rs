@@ -3,11 +3,14 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`topology`] | which nodes, regions and groups there are, and `cluster.json` |
+//! | [`ring`] | which nodes hold a block |
 //! | [`configuration`] | the configuration of a cluster as a service that paxos replicates |
 #![forbid(unsafe_code)]
 
 pub mod configuration;
+pub mod ring;
 pub mod topology;
 
 pub use configuration::Configuration;
+pub use ring::Ring;
 pub use topology::Topology;

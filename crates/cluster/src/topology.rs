@@ -7,7 +7,7 @@
 use meridian_core::ids::GROUPS_MAX;
 use meridian_core::{GroupId, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The version of `cluster.json` that this program writes and reads.
@@ -115,6 +115,24 @@ pub struct NodeEntry {
     pub address: String,
     /// The groups that it is a member of, or will be soon; none if it was removed, or will be.
     pub groups: Vec<String>,
+    /// It is to leave its groups as soon as others have what it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draining: Option<Draining>,
+}
+
+/// A node gives what it holds to the nodes of its region that stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Draining {
+    /// The version since which these nodes of the region stay, and no others. A report counts that
+    /// was made for the same ones.
+    pub since: u64,
+    /// The node does not answer: the others see to it that what they hold is on enough of them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub down: bool,
+    /// The nodes that have reported that what they hold is on enough nodes that stay.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub reported: BTreeSet<String>,
 }
 
 /// Why a `cluster.json` cannot be used.
@@ -152,6 +170,8 @@ pub struct Node {
     pub address: String,
     /// Whether it is to be in no group any more.
     pub leaves: bool,
+    /// It will leave when others have what it holds.
+    pub draining: Option<Draining>,
 }
 
 /// A group, which is also a partition of the tree.
@@ -255,6 +275,7 @@ impl Topology {
                 region,
                 address: entry.address.clone(),
                 leaves: entry.groups.is_empty(),
+                draining: entry.draining.clone(),
             });
             for name in &entry.groups {
                 match topology.groups.iter_mut().find(|group| group.name == *name) {
@@ -372,8 +393,21 @@ impl Topology {
 
     /// The nodes in `region` that are to stay, in order.
     pub fn nodes_in(&self, region: RegionId) -> impl Iterator<Item = NodeId> + '_ {
-        let stays = move |node: &Node| node.region == region && !node.leaves;
-        self.node_ids().filter(move |node| stays(self.node(*node)))
+        let stays = |node: &Node| !node.leaves && node.draining.is_none();
+        let is_in = move |node: &Node| node.region == region && stays(node);
+        self.node_ids().filter(move |node| is_in(self.node(*node)))
+    }
+
+    /// Those of them that have been up: a block may be given to them.
+    pub fn staying_in(&self, region: RegionId) -> impl Iterator<Item = NodeId> + '_ {
+        let comes = |node| self.groups.iter().any(|group| group.waits_for == Some(node));
+        self.nodes_in(region).filter(move |node| !comes(*node))
+    }
+
+    /// The nodes in `region` that are drained, in order.
+    pub fn draining_in(&self, region: RegionId) -> impl Iterator<Item = (NodeId, &Draining)> {
+        let nodes = self.node_ids().filter(move |node| self.node(*node).region == region);
+        nodes.filter_map(|node| Some((node, self.node(node).draining.as_ref()?)))
     }
 
     /// The ids of all nodes, in order, also of those that were removed.
@@ -412,6 +446,7 @@ mod tests {
             pid: None,
             address: "127.0.0.1:1".into(),
             groups: vec!["global".into(), region.into()],
+            draining: None,
         };
         ClusterFile {
             format: CLUSTER_FORMAT,

@@ -136,6 +136,9 @@ pub enum Refusal {
     /// Too much waits here already.
     #[error("overloaded")]
     Overloaded,
+    /// The node is to go: store the block elsewhere.
+    #[error("this node is being removed and takes no blocks")]
+    Draining,
 }
 
 /// How a node is.
@@ -151,6 +154,9 @@ pub struct NodeStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// Blocks held, and their bytes.
     pub blocks: (u64, u64),
+    /// While a node is drained: how many of these blocks are not known to be on enough nodes that
+    /// stay.
+    pub to_drain: Option<u64>,
     /// Connections closed for bytes that were not frames.
     pub bad_frames: u64,
     /// Peers that it has a connection to now.

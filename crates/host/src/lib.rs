@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`api`] | what clients and nodes say to each other |
 //! | [`node`] | the node as a `Process`: routing of messages, votes, requests, records |
+//! | [`drain`] | what a node holds is given to others before it goes |
 //! | [`replica`] | one group's replica: deliveries applied, clients answered, leases watched |
 //! | `reads` | reads that wait |
 //! | [`sessions`] | what came of each session's updates: exactly once, and nothing after it was given up |
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod drain;
 pub mod node;
 mod reads;
 pub mod replica;

@@ -4,7 +4,10 @@
 //! Two replicas of one node give each other votes at once, without the network: a node that has
 //! replicas of both groups of an operation needs nobody else's vote.
 
+mod drained;
+
 use crate::api::{Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody};
+use crate::drain::{self, Drain};
 use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
 use meridian_cluster::Topology;
 use meridian_core::{
@@ -62,6 +65,8 @@ pub enum Message {
         /// For which message.
         id: MessageId,
     },
+    /// What a node holds is given to others.
+    Drain(drain::Message),
 }
 
 /// What the server's shell passes on.
@@ -78,6 +83,8 @@ pub enum Command {
     Closed(ConnectionId),
     /// The cluster is configured so now.
     Configured(Arc<Topology>),
+    /// Of the blocks that this node holds.
+    Drain(drain::Command),
 }
 
 /// What the server's shell is to do.
@@ -97,6 +104,8 @@ pub enum Output {
         /// The number of that configuration.
         number: u64,
     },
+    /// Do something with the blocks that this node holds, or report.
+    Drain(drain::Output),
 }
 
 /// Whose timer it is.
@@ -106,6 +115,8 @@ pub enum Timer {
     Multicast(GroupId, multicast::Timer),
     /// Of the replica of a group: see [`Replica::on_tick`].
     Replica(GroupId),
+    /// Of what gives this node's blocks to others.
+    Drain(drain::Tick),
 }
 
 /// What is made durable.
@@ -129,6 +140,8 @@ pub enum Record {
         /// The vote.
         vote: Vote,
     },
+    /// This node gives its blocks to others.
+    Drain(drain::Record),
 }
 
 /// One node.
@@ -139,6 +152,7 @@ pub struct Node {
     replicas: BTreeMap<GroupId, Replica>,
     /// Which configuration of a group the owner was told to be in force.
     told: BTreeMap<GroupId, u64>,
+    drain: Drain,
 }
 
 impl Node {
@@ -146,12 +160,18 @@ impl Node {
     pub fn new(topology: Arc<Topology>, me: NodeId) -> Node {
         let replica = |group| (group, Replica::new(&topology, group, me));
         let replicas = topology.groups_of(me).map(replica).collect();
-        Node { topology, me, replicas, told: BTreeMap::new() }
+        let drain = Drain::new(topology.clone(), me);
+        Node { topology, me, replicas, told: BTreeMap::new(), drain }
     }
 
     /// Which node it is.
     pub fn me(&self) -> NodeId {
         self.me
+    }
+
+    /// What gives its blocks to others.
+    pub fn drain(&self) -> &Drain {
+        &self.drain
     }
 
     /// Its replica of `group`.
@@ -213,6 +233,7 @@ impl Node {
                     self.step_multicast(now, to, command, out);
                 }
             }
+            Message::Drain(message) => self.step_drain(now, Event::Message { from, message }, out),
             Message::VoteWanted { by, of, id } => {
                 let Some(replica) = self.replicas.get(&of) else { return };
                 if let Some(vote) = replica.own_vote(id).cloned() {
@@ -500,6 +521,7 @@ impl Process for Node {
         match event {
             Event::Started => {
                 self.all_step(now, &Event::Started, out);
+                self.step_drain(now, Event::Started, out);
                 for group in self.replicas.keys() {
                     out.timer(now + REPLICA_TICK, Timer::Replica(*group));
                 }
@@ -513,9 +535,15 @@ impl Process for Node {
             }
             Event::Command(Command::Configured(topology)) => {
                 if topology.version > self.topology.version {
-                    self.topology = topology;
+                    self.topology = topology.clone();
                 }
+                let command = drain::Command::Configured(topology);
+                self.step_drain(now, Event::Command(command), out);
             }
+            Event::Command(Command::Drain(command)) => {
+                self.step_drain(now, Event::Command(command), out);
+            }
+            Event::Timer(Timer::Drain(tick)) => self.step_drain(now, Event::Timer(tick), out),
             Event::Timer(Timer::Multicast(group, timer)) => {
                 self.step_multicast(now, group, Event::Timer(timer), out);
             }
@@ -526,6 +554,7 @@ impl Process for Node {
                     let peer = ProcessId { group, node };
                     self.all_step(now, &Event::Restarted(peer), out);
                 }
+                self.step_drain(now, Event::Restarted(node), out);
             }
             Event::Idle => {
                 self.all_step(now, &Event::Idle, out);
@@ -537,6 +566,7 @@ impl Process for Node {
     fn replay(&mut self, record: Record) {
         match record {
             Record::Multicast { group, record } => self.recover(group, record),
+            Record::Drain(record) => self.drain.replay(record),
             Record::Vote { from, to, id, vote } => {
                 let Some(replica) = self.replicas.get_mut(&to) else { return };
                 let mut wishes = Vec::new();
@@ -552,9 +582,10 @@ impl Process for Node {
             .iter()
             .map(|(group, replica)| (*group, replica.multicast.clone(), replica.frozen()))
             .collect();
-        Box::new(frozen.into_iter().map(|(group, multicast, (partition, sessions))| {
+        let groups = frozen.into_iter().map(|(group, multicast, (partition, sessions))| {
             let state = multicast.state().with_application(encode(&partition, &sessions));
             Record::Multicast { group, record: multicast::Record::State(Box::new(state)) }
-        }))
+        });
+        Box::new(self.drain.checkpoint().map(Record::Drain).chain(groups))
     }
 }

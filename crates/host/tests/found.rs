@@ -38,6 +38,7 @@ fn topology() -> Arc<Topology> {
         pid: None,
         address: "127.0.0.1:1".into(),
         groups: groups.iter().map(|group| (*group).into()).collect(),
+        draining: None,
     };
     let mut nodes = ["us-1", "us-2", "us-3"].map(|name| entry(name, &["us"])).to_vec();
     nodes.push(entry("eu-1", &["eu", "global"]));

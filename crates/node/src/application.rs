@@ -8,13 +8,14 @@
 use crate::journal::Blocks;
 use crate::service::Service;
 use bytes::Bytes;
+use meridian_blocks::record::MAX_BLOCK;
 use meridian_cluster::Topology;
 use meridian_core::hello::ServiceId;
 use meridian_core::{GroupId, NodeId, Time};
-use meridian_host::Output;
 use meridian_host::api::{
     KeeperStatus, NAMES_MAX, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody,
 };
+use meridian_host::{Output, drain};
 use meridian_runtime::wire::{WireError, take};
 use meridian_runtime::{Application, At, ConnectionId, Delay};
 use std::collections::BTreeMap;
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) told: Notify,
     /// How the replica of the configuration is, if there is one.
     keeper: Mutex<Option<KeeperStatus>>,
+    /// What is here is on enough nodes that stay, which the configuration was not told.
+    drained: Mutex<Option<u64>>,
     /// The node was removed from its cluster.
     pub(crate) removed: Notify,
 }
@@ -57,6 +60,7 @@ impl Shared {
             in_force: Mutex::default(),
             told: Notify::new(),
             keeper: Mutex::default(),
+            drained: Mutex::default(),
             removed: Notify::new(),
         }
     }
@@ -88,6 +92,11 @@ impl Shared {
         lock(&self.in_force).retain(|of, reached| *of != group || *reached > number);
     }
 
+    /// The report that the configuration is to get: see [`drain::Output::Drained`].
+    pub(crate) fn take_drained(&self) -> Option<u64> {
+        lock(&self.drained).take()
+    }
+
     pub(crate) fn set_keeper(&self, status: Option<KeeperStatus>) {
         *lock(&self.keeper) = status;
     }
@@ -109,16 +118,24 @@ pub(crate) fn delays_of(topology: &Topology, me: NodeId) -> BTreeMap<NodeId, Del
     topology.present().filter(|node| *node != me).map(delay).collect()
 }
 
-/// Replies that other threads have left, and how to wake the node's.
+/// What another thread has left.
+enum Left {
+    /// To be answered.
+    Reply(ConnectionId, Reply),
+    /// For the node.
+    Blocks(drain::Command),
+}
+
+/// What other threads have left, and how to wake the node's.
 #[derive(Default)]
 pub(crate) struct Replies {
-    left: Mutex<Vec<(ConnectionId, Reply)>>,
+    left: Mutex<Vec<Left>>,
     wake: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Replies {
-    fn leave(&self, client: ConnectionId, reply: Reply) {
-        lock(&self.left).push((client, reply));
+    fn leave(&self, left: Left) {
+        lock(&self.left).push(left);
         self.wake();
     }
 
@@ -217,7 +234,7 @@ impl Requests {
             return;
         }
         let replies = self.replies.clone();
-        let done = move |body| replies.leave(client, Reply { id, body });
+        let done = move |body| replies.leave(Left::Reply(client, Reply { id, body }));
         match request.body {
             RequestBody::Update { .. } | RequestBody::Read { .. } => {
                 at.command(P::request(host_id(client), request));
@@ -230,9 +247,58 @@ impl Requests {
                 let body = ReplyBody::Blocks(self.blocks.names(after, NAMES_MAX));
                 self.reply(at, client, &Reply { id, body });
             }
+            RequestBody::PutBlock { .. } if !at.process.drain().takes_blocks() => {
+                let body = ReplyBody::Refused(Refusal::Draining);
+                self.reply(at, client, &Reply { id, body });
+            }
             RequestBody::PutBlock { block, data } => self.blocks.put(block, data, Box::new(done)),
             RequestBody::GetBlock { block, offset, len } => {
                 self.blocks.get(block, offset, len, Box::new(done));
+            }
+        }
+    }
+
+    /// The process wants something of the blocks that are here.
+    fn on_blocks<P: Service>(&mut self, at: &mut At<'_, P>, output: drain::Output) {
+        let replies = self.replies.clone();
+        let tell = move |command| replies.leave(Left::Blocks(command));
+        match output {
+            drain::Output::List { number, after } => {
+                let blocks = self.blocks.names(after, drain::PAGE);
+                at.command(P::blocks(drain::Command::Names { number, blocks }));
+            }
+            drain::Output::Which { by, number, mut blocks } => {
+                blocks.retain(|block| self.blocks.holds(*block));
+                let held = drain::Command::Held { by, number, blocks };
+                self.blocks.settled(Box::new(move || tell(held)));
+            }
+            drain::Output::Read { block } => {
+                let len = u32::try_from(MAX_BLOCK).expect("a block has less than 4 GiB");
+                let read = move |body| {
+                    let data = match body {
+                        ReplyBody::Block(data) => Some(data),
+                        body => {
+                            tracing::error!(%block, ?body, "cannot be copied to another node");
+                            None
+                        }
+                    };
+                    tell(drain::Command::Data { block, data });
+                };
+                self.blocks.get(block, 0, len, Box::new(read));
+            }
+            drain::Output::Store { from, block, data } => {
+                let put = move |body| {
+                    let stored = body == ReplyBody::Stored;
+                    tell(drain::Command::Stored { from, block, stored });
+                };
+                self.blocks.put(block, data, Box::new(put));
+            }
+            drain::Output::Seal => {
+                self.blocks.settled(Box::new(move || tell(drain::Command::Sealed)));
+            }
+            drain::Output::Drained { since } => {
+                *lock(&self.shared.drained) = Some(since);
+                self.shared.told.notify_one();
             }
         }
     }
@@ -245,6 +311,10 @@ impl Requests {
             uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
             replicas: at.process.status(at.now),
             blocks: self.blocks.held(),
+            to_drain: at.process.drain().progress().map(|progress| {
+                let all_safe = progress.done;
+                self.blocks.held().0.saturating_sub(progress.safe) * u64::from(!all_safe)
+            }),
             bad_frames: at.bad_connections(),
             connected: at.connected().collect(),
             configured: self.shared.topology().version,
@@ -273,14 +343,18 @@ impl<P: Service> Application<P> for Requests {
                 lock(&self.shared.in_force).insert(group, number);
                 self.shared.told.notify_one();
             }
+            Output::Drain(output) => self.on_blocks(at, output),
         }
     }
 
     fn on_batch(&mut self, at: &mut At<'_, P>) {
         self.started.get_or_insert(at.now);
         let left = std::mem::take(&mut *lock(&self.replies.left));
-        for (client, reply) in left {
-            self.reply(at, client, &reply);
+        for left in left {
+            match left {
+                Left::Reply(client, reply) => self.reply(at, client, &reply),
+                Left::Blocks(command) => at.command(P::blocks(command)),
+            }
         }
         if let Some(error) = self.blocks.failed() {
             at.stop(error);

@@ -27,6 +27,8 @@ pub const READERS: usize = 2;
 
 /// Called once with what came of a put: `Ok` if the block is durable.
 pub type PutDone = Box<dyn FnOnce(Result<(), BlockError>) + Send>;
+/// Called when all that was put before is durable, or was refused.
+pub type SettledDone = Box<dyn FnOnce() + Send>;
 /// Called once with what was read.
 pub type GetDone = Box<dyn FnOnce(Result<Bytes, BlockError>) + Send>;
 
@@ -64,6 +66,8 @@ struct Shared {
 #[derive(Default)]
 struct Puts {
     waiting: Vec<Put>,
+    /// To be called when those are durable.
+    settled: Vec<SettledDone>,
     bytes: usize,
     closing: bool,
 }
@@ -137,6 +141,17 @@ impl BlockEngine {
         self.shared.put_came.notify_one();
     }
 
+    /// Calls `done` when all that was put before is durable or was refused; never if the disk fails.
+    pub fn settled(&self, done: SettledDone) {
+        lock(&self.shared.puts).settled.push(done);
+        self.shared.put_came.notify_one();
+    }
+
+    /// Whether a block is here, durable or not yet.
+    pub fn holds(&self, block: BlockId) -> bool {
+        self.blocks.holds(block)
+    }
+
     /// Reads `len` bytes of a block from `offset` on, or fewer where it ends.
     pub fn get(&self, block: BlockId, offset: u32, len: u32, done: GetDone) {
         let mut gets = lock(&self.shared.gets);
@@ -173,17 +188,17 @@ impl Drop for BlockEngine {
 }
 
 impl Shared {
-    /// All puts that wait; `None` when there will be no more.
-    fn take_puts(&self) -> Option<Vec<Put>> {
+    /// All puts that wait, and who waits for them; `None` when there will be no more.
+    fn take_puts(&self) -> Option<(Vec<Put>, Vec<SettledDone>)> {
         let mut puts = lock(&self.puts);
-        while puts.waiting.is_empty() {
+        while puts.waiting.is_empty() && puts.settled.is_empty() {
             if puts.closing {
                 return None;
             }
             puts = self.put_came.wait(puts).unwrap_or_else(PoisonError::into_inner);
         }
         puts.bytes = 0;
-        Some(std::mem::take(&mut puts.waiting))
+        Some((std::mem::take(&mut puts.waiting), std::mem::take(&mut puts.settled)))
     }
 
     fn take_get(&self) -> Option<Get> {
@@ -200,7 +215,7 @@ impl Shared {
     }
 
     fn write(&self, mut store: Store) {
-        while let Some(puts) = self.take_puts() {
+        while let Some((puts, settled)) = self.take_puts() {
             let appended: Vec<_> = puts
                 .into_iter()
                 .map(|Put { block, data, done }| (store.put(block, &data), done))
@@ -208,6 +223,9 @@ impl Shared {
             let synced = store.sync();
             for (result, done) in appended {
                 done(result.and_then(|()| synced.clone()));
+            }
+            if synced.is_ok() {
+                settled.into_iter().for_each(|done| done());
             }
         }
     }
@@ -269,6 +287,29 @@ mod tests {
             assert_eq!(get(&engine, u128::from(writer) * 100 + 7, 0, 3).unwrap(), vec![writer; 3]);
         }
         assert!(matches!(get(&engine, 99, 0, 1), Err(BlockError::NoBlock(BlockId(99)))));
+    }
+
+    /// Who is told that all is settled is told so after the puts before, which are durable.
+    #[test]
+    fn what_was_put_before_is_durable_when_all_is_settled() {
+        let disk = SimDisk::new();
+        let engine = open(Arc::new(disk.clone()), Path::new("/blocks"));
+        let (sender, answers) = channel();
+        for block in 0..20 {
+            let sender = sender.clone();
+            let done = Box::new(move |result: Result<(), _>| sender.send(result.is_ok()).unwrap());
+            engine.put(BlockId(block), vec![1; 100].into(), done);
+        }
+        let (settle, settled) = channel();
+        engine.settled(Box::new(move || settle.send(()).unwrap()));
+        settled.recv().unwrap();
+        assert_eq!(answers.try_iter().filter(|stored| *stored).count(), 20);
+        assert!(engine.holds(BlockId(19)) && !engine.holds(BlockId(20)));
+        disk.fail_sync_at(disk.syncs() + 1);
+        assert!(put(&engine, 20, vec![1; 10]).is_err());
+        let (settle, settled) = channel::<()>();
+        engine.settled(Box::new(move || settle.send(()).unwrap()));
+        assert!(settled.recv().is_err(), "nothing is known to be durable any more");
     }
 
     #[test]

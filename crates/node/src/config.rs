@@ -233,6 +233,7 @@ mod tests {
             pid: None,
             address: "127.0.0.1:0".into(),
             groups: vec!["global".into(), "eu".into()],
+            draining: None,
         });
         assert!(refused(&cluster).contains("is of cluster 8"));
         cluster.cluster = 7;

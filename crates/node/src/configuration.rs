@@ -254,6 +254,10 @@ async fn turn(
         }
         shared.in_force_told(group, number);
     }
+    if let Some(since) = shared.take_drained() {
+        let name = shared.name_of(shared.me);
+        keepers.change(&Request::Drained { name, since }).await?; // The node says it again.
+    }
     keepers.newer(topology.version, Consistency::Stale).await
 }
 

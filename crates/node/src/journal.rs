@@ -7,6 +7,9 @@ use meridian_host::api::ReplyBody;
 /// Called once, on any thread.
 pub type BlockDone = Box<dyn FnOnce(ReplyBody) + Send>;
 
+/// Called once, on any thread; not if the disk fails.
+pub type Settled = Box<dyn FnOnce() + Send>;
+
 /// Where blocks are kept. Nothing here waits for the disk.
 pub trait BlockService {
     /// Stores a block; `done` is called when it is durable, or cannot be.
@@ -14,6 +17,12 @@ pub trait BlockService {
 
     /// Reads a part of a block.
     fn get(&self, block: BlockId, offset: u32, len: u32, done: BlockDone);
+
+    /// Calls `done` when all that was put before is durable, or was refused.
+    fn settled(&self, done: Settled);
+
+    /// Whether a block is here, durable or not yet.
+    fn holds(&self, block: BlockId) -> bool;
 
     /// Why nothing can be stored any more, if a write has failed: the server has to stop. Its
     /// thread is woken.

@@ -3,6 +3,7 @@
 use meridian_cluster::Topology;
 use meridian_core::{NodeId, Process, Time};
 use meridian_host::api::{ReplicaStatus, Request};
+use meridian_host::drain::{self, Drain};
 use meridian_host::{Command, ConnectionId, Node, Output};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -36,6 +37,12 @@ pub trait Service:
 
     /// How its replicas are.
     fn status(&self, now: Time) -> Vec<ReplicaStatus>;
+
+    /// The command that tells it of the blocks that are here; see [`drain`].
+    fn blocks(command: drain::Command) -> Self::Command;
+
+    /// What gives the blocks that are here to others.
+    fn drain(&self) -> &Drain;
 }
 
 impl Service for Node {
@@ -61,5 +68,13 @@ impl Service for Node {
 
     fn status(&self, now: Time) -> Vec<ReplicaStatus> {
         Node::status(self, now)
+    }
+
+    fn blocks(command: drain::Command) -> Command {
+        Command::Drain(command)
+    }
+
+    fn drain(&self) -> &Drain {
+        Node::drain(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::blocks::BlockEngine;
 use crate::error::ServerError;
-use crate::journal::{BlockDone, BlockService, Blocks};
+use crate::journal::{BlockDone, BlockService, Blocks, Settled};
 use bytes::Bytes;
 use meridian_blocks::BlockError;
 use meridian_core::BlockId;
@@ -47,6 +47,14 @@ impl BlockService for EngineBlocks {
             done(result.map_or_else(|error| refused(&error), ReplyBody::Block));
         };
         self.engine.get(block, offset, len, Box::new(read));
+    }
+
+    fn settled(&self, done: Settled) {
+        self.engine.settled(done);
+    }
+
+    fn holds(&self, block: BlockId) -> bool {
+        self.engine.holds(block)
     }
 
     fn failed(&self) -> Option<String> {

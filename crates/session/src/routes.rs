@@ -80,6 +80,7 @@ mod tests {
             pid: None,
             address: "127.0.0.1:1".into(),
             groups: vec!["global".into(), region.into()],
+            draining: None,
         };
         let nodes = ["us-1", "us-2", "eu-1", "ap-1"].map(|name| node(name, &name[..2]));
         let rtt_ms = BTreeMap::from([("us-eu".into(), 200), ("us-ap".into(), 100)]);

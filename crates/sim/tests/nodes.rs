@@ -5,7 +5,7 @@ use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Configuration, Reply, Request};
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{NodeId, Time};
-use meridian_host::{Command, Node, Output};
+use meridian_host::{Command, Node, Output, drain};
 use meridian_sim::of::files::FilesWorkload;
 use meridian_sim::of::files::regions::{faults, file, setup};
 use meridian_sim::of::files::trial::describe_nodes;
@@ -43,6 +43,22 @@ impl Changing {
         self.tell()
     }
 
+    /// Nobody stores blocks here.
+    fn on_blocks(&mut self, to: NodeId, output: drain::Output) -> Vec<Stimulus<Node>> {
+        let command = match output {
+            drain::Output::List { number, .. } => {
+                drain::Command::Names { number, blocks: Vec::new() }
+            }
+            drain::Output::Seal => drain::Command::Sealed,
+            drain::Output::Drained { since } => {
+                let name = self.topology.borrow().node(to).name.clone();
+                return self.change(Request::Drained { name, since });
+            }
+            output => panic!("{output:?}, and there are no blocks"),
+        };
+        vec![Stimulus::Command { to, command: Command::Drain(command), after: MS }]
+    }
+
     fn tell(&self) -> Vec<Stimulus<Node>> {
         let topology = self.topology.borrow().clone();
         let tell = |to: NodeId| {
@@ -64,6 +80,7 @@ impl Owner<Node> for Changing {
                 let group = self.topology.borrow().group_name(group);
                 self.change(Request::InForce { group, number })
             }
+            Output::Drain(output) => self.on_blocks(at, output),
             output @ Output::Reply { .. } => self.files.output(at, output, now),
         }
     }
@@ -121,6 +138,21 @@ fn settle(world: &mut Cluster) {
     }
 }
 
+/// Waits until no node is drained any more; those who were down are told again.
+fn drained(world: &mut Cluster) {
+    let is_drained = |world: &Cluster| {
+        world.owner.topology.borrow().nodes.iter().all(|node| node.draining.is_none())
+    };
+    let end = world.now() + CHANGE;
+    while !world.run_until(is_drained, MS * 1000) {
+        if world.now() > end {
+            world.fail(&format!("a node is drained for ever: {}", describe(world)));
+        }
+        let stimuli = world.owner.tell();
+        stimuli.into_iter().for_each(|stimulus| world.inject(stimulus));
+    }
+}
+
 fn describe(world: &Cluster) -> String {
     let nodes = describe_nodes(world.processes(), world.now());
     format!("{:?}{nodes}", world.owner.topology.borrow().groups)
@@ -157,6 +189,7 @@ fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>) {
     let topology = world.owner.topology.borrow().clone();
     assert_eq!(topology.groups_of(COMES).count(), 2);
     change(&mut world, Request::RemoveNode { name: GOES.into(), up: up(&topology) });
+    drained(&mut world);
     settle(&mut world);
     let gone = topology.node_named(GOES).expect("it was there");
     assert!(world.owner.topology.borrow().is_gone(gone));

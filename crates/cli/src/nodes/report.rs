@@ -28,8 +28,10 @@ struct NodeReport {
     id: u16,
     region: String,
     address: String,
-    /// `member`, `coming`, `leaving` or `removed`.
+    /// `member`, `coming`, `draining`, `leaving` or `removed`.
     state: &'static str,
+    /// While it is drained: so many blocks are not known to be on enough others.
+    to_drain: Option<u64>,
     reachable: bool,
     /// The version of the configuration that it follows.
     follows: Option<u64>,
@@ -66,16 +68,33 @@ pub fn names_of_groups(topology: &Topology, id: NodeId) -> Vec<String> {
     topology.groups_of(id).map(|group| topology.group_name(group)).collect()
 }
 
-/// What a node is to its cluster: `member`, `coming`, `leaving` or `removed`.
+/// What a node is to its cluster: `member`, `coming`, `draining`, `leaving` or `removed`.
 pub fn state(topology: &Topology, id: NodeId) -> &'static str {
     let node = topology.node(id);
     let counts = |group| topology.group(group).members.contains(&id);
     match (topology.is_gone(id), node.leaves, topology.groups_of(id).all(counts)) {
         (true, _, _) => "removed",
         (_, true, _) => "leaving",
+        _ if node.draining.is_some() => "draining",
         (_, _, true) => "member",
         (_, _, false) => "coming",
     }
+}
+
+/// While a node is drained: of how many blocks the nodes that copy them do not know yet that they
+/// are on enough nodes that stay.
+pub fn left_to_drain(
+    topology: &Topology,
+    answers: &BTreeMap<NodeId, Answered>,
+    id: NodeId,
+) -> Option<u64> {
+    let left = |node: NodeId| answers.get(&node)?.as_ref().ok()?.to_drain;
+    let draining = topology.node(id).draining.as_ref()?;
+    if !draining.down {
+        return left(id);
+    }
+    let waits_for = |node: &NodeId| !draining.reported.contains(&topology.node(*node).name);
+    topology.staying_in(topology.node(id).region).filter(waits_for).map(left).sum()
 }
 
 impl Report {
@@ -90,6 +109,7 @@ impl Report {
             region: topology.regions[usize::from(topology.node(id).region.0)].name.clone(),
             address: topology.node(id).address.clone(),
             state: state(topology, id),
+            to_drain: left_to_drain(topology, answers, id),
             reachable: status(&id).is_some(),
             follows: status(&id).map(|status| status.configured),
             groups: names_of_groups(topology, id),
@@ -136,7 +156,10 @@ impl Report {
                 node.id.to_string(),
                 node.region.clone(),
                 node.address.clone(),
-                node.state.into(),
+                match node.to_drain {
+                    Some(left) => format!("{}, {left} blocks left", node.state),
+                    None => node.state.into(),
+                },
                 if node.reachable { "yes" } else { "NO" }.into(),
                 or_dash(node.follows),
                 node.groups.join(", "),
@@ -241,7 +264,10 @@ mod tests {
         for group in ["us", "global"] {
             changed(Request::InForce { group: group.into(), number: 1 });
         }
-        let leaving = changed(Request::RemoveNode { name: "us-3".into(), up });
+        let draining = changed(Request::RemoveNode { name: "us-3".into(), up });
+        assert_eq!(states(&draining, "us-3"), "draining");
+        let since = draining.topology.version;
+        let leaving = changed(Request::Drained { name: "us-3".into(), since });
         assert_eq!((states(&leaving, "us-4"), states(&leaving, "us-3")), ("member", "leaving"));
         changed(Request::InForce { group: "us".into(), number: 2 });
         let gone = changed(Request::InForce { group: "global".into(), number: 2 });

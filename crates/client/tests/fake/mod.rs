@@ -84,6 +84,7 @@ impl Cluster {
                     pid: None,
                     address: listener.local_addr().unwrap().to_string(),
                     groups: vec!["global".into(), region.into()],
+                    draining: None,
                 });
                 listeners.push(listener);
             }
@@ -349,6 +350,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             uptime_ms: 1,
             replicas: Vec::new(),
             blocks: (0, 0),
+            to_drain: None,
             bad_frames: 0,
             connected: Vec::new(),
             configured: 0,

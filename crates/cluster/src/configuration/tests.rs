@@ -1,5 +1,5 @@
 use super::*;
-use crate::topology::CLUSTER_FORMAT;
+use crate::topology::{CLUSTER_FORMAT, Draining};
 use meridian_core::NodeId;
 
 fn file() -> ClusterFile {
@@ -9,6 +9,7 @@ fn file() -> ClusterFile {
         pid: Some(7),
         address: format!("{name}:1"),
         groups: vec!["global".into(), name[..2].into()],
+        draining: None,
     };
     ClusterFile {
         format: CLUSTER_FORMAT,
@@ -47,6 +48,10 @@ fn remove(name: &str) -> Request {
     Request::RemoveNode { name: name.into(), up: all() }
 }
 
+fn drained(name: &str, since: u64) -> Request {
+    Request::Drained { name: name.into(), since }
+}
+
 fn is_up(name: &str) -> Request {
     Request::Up { name: name.into() }
 }
@@ -68,6 +73,7 @@ fn history() -> Vec<Request> {
         in_force("us", 1),
         in_force("global", 1),
         remove("us-2"),
+        drained("us-2", 6),
         in_force("global", 2),
         in_force("us", 2),
         Request::SetAddress { name: "us-3".into(), address: "here:9".into() },
@@ -94,6 +100,7 @@ fn a_node_counts_when_its_groups_say_so_and_its_identity_is_its_own_for_ever() {
     assert_eq!(cluster.change(in_force("global", 1)), done(5, None));
     assert_eq!(topology(&cluster).group(us).members.len(), 4);
     assert_eq!(cluster.change(remove("us-2")), done(6, None));
+    assert_eq!(cluster.change(drained("us-2", 6)), done(7, None));
     for group in ["us", "global"] {
         assert!(!topology(&cluster).is_gone(NodeId(1)));
         cluster.change(in_force(group, 2));
@@ -101,7 +108,7 @@ fn a_node_counts_when_its_groups_say_so_and_its_identity_is_its_own_for_ever() {
     let left = topology(&cluster);
     assert!(left.is_gone(NodeId(1)));
     assert_eq!(left.group(us).members, [NodeId(0), NodeId(2), us_4]);
-    assert_eq!(cluster.change(add("us", None, "us-2:1")), done(9, Some("us-5")));
+    assert_eq!(cluster.change(add("us", None, "us-2:1")), done(10, Some("us-5")));
     assert_eq!(topology(&cluster).node_named("us-5"), Some(NodeId(5)));
 }
 
@@ -141,6 +148,7 @@ fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     let other = ClusterFile { cluster: 8, ..file() };
     assert!(refused(Request::Initialise(text(&other))).contains("this is cluster 7, not 8"));
     cluster.change(remove("us-2"));
+    cluster.change(drained("us-2", 2));
     let Reply::Refused(why) = cluster.change(remove("us-3")) else { panic!("{cluster:?}") };
     assert!(why.contains("are changing"), "{why}");
     let Reply::Refused(why) = cluster.change(in_force("us", 2)) else { panic!("{cluster:?}") };
@@ -162,6 +170,71 @@ fn who_keeps_the_configuration_stays() {
     cluster.change(Request::SetReplicas(of("us-2", "here:8")));
     assert_eq!(cluster.file().unwrap().configuration.first, of("us-1", "here:7"));
     assert_eq!(cluster.change(remove("us-1")), done(5, None));
+}
+
+fn drains(cluster: &Configuration, name: &str) -> Option<Draining> {
+    let topology = topology(cluster);
+    topology.node(topology.node_named(name).unwrap()).draining.clone()
+}
+
+#[test]
+fn a_node_stays_in_its_groups_until_what_it_holds_is_on_others() {
+    let mut cluster = initialised();
+    assert_eq!(cluster.change(remove("us-2")), done(2, None));
+    let (us, us_2) = (GroupId(1), NodeId(1));
+    let draining = topology(&cluster);
+    assert!(draining.group(us).members.contains(&us_2) && draining.group(us).next.is_none());
+    let region = draining.node(us_2).region;
+    assert!(draining.nodes_in(region).eq([NodeId(0), NodeId(2)]), "it gets no more");
+    assert_eq!(cluster.change(remove("us-2")), done(2, None), "asked again");
+    assert_eq!(cluster.change(drained("us-1", 2)), done(2, None), "only its own report counts");
+    assert_eq!(cluster.change(drained("us-2", 1)), done(2, None), "not one of another time");
+    assert_eq!(cluster.change(drained("us-2", 2)), done(3, None));
+    let leaving = topology(&cluster);
+    assert!(leaving.node(us_2).leaves && leaving.group(us).next.is_some());
+    assert_eq!(drains(&cluster, "us-2"), None);
+    assert_eq!(cluster.change(drained("us-2", 2)), done(3, None), "said twice");
+}
+
+#[test]
+fn all_that_stay_report_for_a_node_that_is_down() {
+    let mut cluster = initialised();
+    cluster.change(remove("us-2"));
+    let without = up(&["us-1", "us-3", "eu-1"]);
+    let again = Request::RemoveNode { name: "us-2".into(), up: without };
+    assert_eq!(cluster.change(again), done(3, None), "it has gone down meanwhile");
+    assert_eq!(cluster.change(drained("us-1", 2)), done(3, None), "it did not look for us-2's");
+    assert_eq!(cluster.change(drained("us-1", 3)), done(4, None));
+    assert!(drains(&cluster, "us-2").is_some(), "what us-3 holds may be there alone");
+    assert_eq!(cluster.change(drained("eu-1", 3)), done(4, None), "of another region");
+    assert_eq!(cluster.change(drained("us-3", 3)), done(5, None));
+    assert_eq!(drains(&cluster, "us-2"), None);
+}
+
+#[test]
+fn a_report_that_counts_on_a_node_that_goes_is_made_anew() {
+    let mut cluster = initialised();
+    cluster.change(add("us", None, "here:4"));
+    cluster.change(is_up("us-4"));
+    for group in ["us", "global"] {
+        cluster.change(in_force(group, 1));
+    }
+    cluster.change(remove("us-1"));
+    let first = drains(&cluster, "us-1").unwrap().since;
+    cluster.change(remove("us-2"));
+    let both = drains(&cluster, "us-2").unwrap().since;
+    assert_eq!(drains(&cluster, "us-1").unwrap().since, both);
+    cluster.change(drained("us-1", first));
+    assert!(drains(&cluster, "us-1").is_some(), "it counted on us-2");
+    cluster.change(drained("us-1", both));
+    cluster.change(drained("us-2", both));
+    assert!(drains(&cluster, "us-1").is_none());
+    assert!(drains(&cluster, "us-2").is_some(), "the groups are changing");
+    for group in ["us", "global"] {
+        cluster.change(in_force(group, 2));
+    }
+    cluster.change(drained("us-2", both));
+    assert!(drains(&cluster, "us-2").is_none());
 }
 
 #[test]

@@ -11,6 +11,7 @@ use meridian_core::{
 use meridian_host::api::{
     NodeStatus, Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody,
 };
+use meridian_host::drain::{self, Drain};
 use meridian_host::{ConnectionId, Output};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use meridian_node::{ServerDisk, ServerError, ServerOptions, Service, prepare, serve};
@@ -35,6 +36,7 @@ pub struct Toy {
     /// What was asked of this node: how much, who has it, who waits.
     asked: BTreeMap<u64, Asked>,
     restarts: u64,
+    drain: Drain,
 }
 
 /// How often a checkpoint of any toy was begun.
@@ -173,7 +175,8 @@ impl Process for Toy {
 impl Service for Toy {
     fn new(topology: Arc<Topology>, me: NodeId) -> Toy {
         let nodes = (0..topology.nodes.len() as u16).map(NodeId).collect();
-        Toy { me, nodes, added: BTreeMap::new(), asked: BTreeMap::new(), restarts: 0 }
+        let drain = Drain::new(topology, me);
+        Toy { me, nodes, added: BTreeMap::new(), asked: BTreeMap::new(), restarts: 0, drain }
     }
 
     fn request(connection: ConnectionId, request: Request) -> Command {
@@ -190,6 +193,14 @@ impl Service for Toy {
 
     fn told((connection, reply): (ConnectionId, Reply)) -> Output {
         Output::Reply { connection, reply }
+    }
+
+    fn blocks(_: drain::Command) -> Command {
+        Command::Configured
+    }
+
+    fn drain(&self) -> &Drain {
+        &self.drain
     }
 
     fn status(&self, now: Time) -> Vec<ReplicaStatus> {
@@ -243,6 +254,7 @@ impl Cluster {
             pid: None,
             address: address.clone(),
             groups: vec!["global".into(), format!("r{at}")],
+            draining: None,
         };
         let mut rtt = BTreeMap::new();
         for a in 0..disks.len() {

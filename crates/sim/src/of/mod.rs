@@ -1,6 +1,7 @@
 //! What is simulated: one module for each protocol, each with a [`crate::Subject`]; and the table
 //! from which `meridian sim NAME` is made.
 
+pub mod drain;
 pub mod files;
 pub mod multicast;
 pub mod paxos;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 3] = [&multicast::NAMED, &paxos::NAMED, &files::NAMED];
+pub const TABLE: [&Named; 4] = [&multicast::NAMED, &paxos::NAMED, &files::NAMED, &drain::NAMED];
 
 /// A subject with a name, for a command.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ pub fn file(nodes: usize, order: DeliveryOrder) -> ClusterFile {
         }
         let name = format!("{region}-{}", n + 1);
         let address = format!("{name}:1");
-        NodeEntry { name, region: region.into(), pid: None, address, groups }
+        NodeEntry { name, region: region.into(), pid: None, address, groups, draining: None }
     };
     let regions = ["us", "eu", "ap"];
     let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
