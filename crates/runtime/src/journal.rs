@@ -66,7 +66,7 @@ pub fn open(disk: Arc<dyn Disk>, dir: &Path, wake: Wake) -> Result<Opened, Journ
         wake();
     };
     let (recovered, wal) = Wal::open(disk, dir, Options::default(), report)?;
-    let Recovered { checkpoint: mut records, records: after, torn } = recovered;
+    let Recovered { checkpoint: mut records, records: after, torn, .. } = recovered;
     if let Some((path, len)) = torn {
         let path = path.display();
         tracing::warn!(%path, len, "the log ended in a torn record, and was cut there");

@@ -134,6 +134,31 @@ impl SimDisk {
         state.fail_sync_at = None;
     }
 
+    /// Another disk with what is durable on this one: as it would be found after a crash that kept
+    /// nothing else.
+    pub fn copy(&self) -> SimDisk {
+        let state = self.state();
+        let whole = |inode: &u64| {
+            let durable = state.inodes[inode].durable.clone();
+            (*inode, Inode { now: durable.clone(), durable, pending: Vec::new() })
+        };
+        let copied = State {
+            inodes: state.durable_names.values().map(whole).collect(),
+            names: state.durable_names.clone(),
+            durable_names: state.durable_names.clone(),
+            next_inode: state.next_inode,
+            ..State::default()
+        };
+        SimDisk { state: Arc::new(Mutex::new(copied)) }
+    }
+
+    /// The files that there are, each with its length in bytes.
+    pub fn files(&self) -> Vec<(PathBuf, u64)> {
+        let state = self.state();
+        let len = |inode: &u64| state.inodes[inode].now.len() as u64;
+        state.names.iter().map(|(path, inode)| (path.clone(), len(inode))).collect()
+    }
+
     /// Flips a bit of a file, durably, as a failing disk does.
     ///
     /// # Panics
@@ -420,6 +445,22 @@ mod tests {
             }
         }
         assert!(lost > 0 && torn > 0 && kept > 0, "{lost} {torn} {kept}");
+    }
+
+    #[test]
+    fn a_copy_has_what_is_durable_and_stays_as_it_is() {
+        let disk = SimDisk::new();
+        let path = Path::new("/d/f");
+        let file = disk.create(path).unwrap();
+        file.write_at(0, b"old").unwrap();
+        file.sync_data().unwrap();
+        disk.sync_dir(Path::new("/d")).unwrap();
+        disk.create(Path::new("/d/g")).unwrap();
+        file.write_at(0, b"new").unwrap();
+        let copy = disk.copy();
+        file.sync_data().unwrap();
+        assert_eq!(copy.files(), [(path.to_path_buf(), 3)]);
+        assert_eq!(crate::disk::read_all(&*copy.open(path).unwrap()).unwrap(), b"old");
     }
 
     #[test]

@@ -16,16 +16,17 @@
 
 mod checkpoint;
 mod files;
+mod log;
 mod recover;
 #[cfg(test)]
 mod tests;
 mod writer;
 
 use crate::Disk;
-use crate::format::{self, FormatError};
+use crate::format::FormatError;
 use crate::record::{HEADER_LEN, MAX_BODY};
 use bytes::Bytes;
-use files::Files;
+pub use log::{Checkpoint, Log};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,6 +103,11 @@ pub struct Recovered {
     pub records: Vec<Bytes>,
     /// The torn tail that was cut: the file, and its length now.
     pub torn: Option<(PathBuf, u64)>,
+    /// The number of the next record, counted over all starts; never lower than at an earlier
+    /// start, if the disk kept what was durable.
+    pub next: u64,
+    /// What tells this directory from all others; see [`crate::format`].
+    pub salt: u64,
 }
 
 /// What a log tells its owner, from its own threads.
@@ -132,7 +138,7 @@ struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
     /// Bytes in the log that no checkpoint stands for, nor will when the one under way is done.
-    since_checkpoint: AtomicU64,
+    since_checkpoint: Arc<AtomicU64>,
     checkpointing: AtomicBool,
     closing: AtomicBool,
     report: Box<dyn Fn(Report) + Send + Sync>,
@@ -196,18 +202,18 @@ impl Wal {
         options: Options,
         report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<(Recovered, Wal), WalError> {
-        let salt = format::open(&*disk, dir, "log", VERSION, options.salt)?;
-        let files = Arc::new(Files::new(disk, dir, salt, options.segment_bytes));
-        let (recovered, tail) = recover::recover(&files)?;
-        let shared = Arc::new(Shared {
-            queue: Mutex::default(),
-            wake: Condvar::new(),
-            since_checkpoint: AtomicU64::new(tail.bytes),
-            checkpointing: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            report: Box::new(report),
-        });
-        let writer = Writer::start(shared.clone(), files, &tail)?;
+        let (recovered, files, tail) = log::recover(disk, dir, options)?;
+        let shared = |log: &Log| {
+            Arc::new(Shared {
+                queue: Mutex::default(),
+                wake: Condvar::new(),
+                since_checkpoint: log.since_checkpoint(),
+                checkpointing: AtomicBool::new(false),
+                closing: AtomicBool::new(false),
+                report: Box::new(report),
+            })
+        };
+        let (shared, writer) = Writer::start(shared, files, &tail)?;
         Ok((recovered, Wal { shared, writer: Some(writer) }))
     }
 

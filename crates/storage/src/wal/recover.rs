@@ -74,7 +74,8 @@ pub(super) fn recover(files: &Files) -> Result<(Recovered, Tail), WalError> {
     recovery.repair(&listing.segments)?;
     files.remove_before(first)?;
     let index = listing.segments.last().copied().unwrap_or(0).max(first) + 1;
-    let Recovery { recovered, next, bytes, .. } = recovery;
+    let Recovery { mut recovered, next, bytes, .. } = recovery;
+    recovered.next = next;
     Ok((recovered, Tail { index, next, bytes }))
 }
 
