@@ -157,6 +157,7 @@ impl PrimCast {
             self.epochs.role = Role::Promised; // It has left meanwhile.
             return;
         }
+        self.record_all(out);
         self.epochs.role = Role::Candidate;
         let config = self.members.number(self.me.group).max(self.epochs.prom.config);
         let number = self.epochs.prom.number + 1;
@@ -172,6 +173,14 @@ impl PrimCast {
             out.send(peer, message.clone());
         }
         self.choose(now, out);
+    }
+
+    /// What a primary has proposed since it was last idle is in its `T`, and a promise counts all
+    /// of that: it must be durable, too.
+    fn record_all(&mut self, out: &mut Outbox<Self>) {
+        if self.epochs.role == Role::Primary {
+            self.record_proposals(out);
+        }
     }
 
     fn persist_promise(&self, out: &mut Outbox<Self>) {
@@ -192,6 +201,7 @@ impl PrimCast {
             out.send(self.leader_of(epoch), Message::from(Suspect { epoch: self.epochs.prom }));
             return;
         }
+        self.record_all(out);
         self.epochs.prom = epoch;
         self.epochs.role = Role::Promised;
         self.epochs.reset(now);

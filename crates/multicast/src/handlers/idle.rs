@@ -61,7 +61,7 @@ impl PrimCast {
 
     /// As primary: our proposals become durable. They were sent before: elsewhere they count as our
     /// vote only with our ACK, which follows.
-    fn record_proposals(&mut self, out: &mut Outbox<Self>) {
+    pub(crate) fn record_proposals(&mut self, out: &mut Outbox<Self>) {
         let mut from = self.replication.recorded.min(self.log.len());
         while from < self.log.len() {
             let entries = self.log.batch(from);

@@ -43,6 +43,20 @@ fn new_epoch_and_promise_follow_their_records() {
     assert_eq!(did, [record, Did::Sent(b, promise(e2, 0, progress(e1(0), 0)))]);
 }
 
+/// A primary that promises before it was idle counts in its promise what it has just proposed: the
+/// next primary takes that for durable. Found by the simulator with disks.
+#[test]
+fn a_promise_follows_the_records_of_all_that_it_counts() {
+    let (a, b) = (process(0, 0), process(0, 1));
+    let mut one = Net::one(&[3], a);
+    let mut did = one.asked(start(1, &[0]));
+    did.extend(one.hears(b, Message::from(NewEpoch { epoch: epoch(2, b) })));
+    assert_eq!(one.process.log.len(), 1);
+    let appended = |did: &Did| matches!(did, Did::Persisted(Record::Append { from: 0, .. }));
+    let promised = |did: &Did| matches!(did, Did::Persisted(Record::Promised(_)));
+    assert!(place(&did, appended) < place(&did, promised));
+}
+
 /// Line 61, with "greater or equal" read so that a NEW-EPOCH said again throws no follower back: it
 /// is answered again if its sender lacks the answer, and changes nothing.
 #[test]
