@@ -14,6 +14,7 @@
 //! | [`mix`](mod@mix) | a hash of a number |
 //! | [`frame`] | how messages travel: length, version, checksum |
 //! | [`hello`] | what is said first on each connection |
+//! | [`standing`] | how far the memory of a server goes, and what others remember of that |
 //! | [`link`] | FIFO without loss between two processes, over connections that break |
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ pub mod link;
 pub mod mix;
 pub mod process;
 pub mod room;
+pub mod standing;
 pub mod table;
 pub mod time;
 

@@ -99,8 +99,8 @@ struct Said {
 impl Said {
     fn on_report(&self, report: Report) {
         match report {
-            Report::Durable(number) => {
-                self.durable.fetch_max(number, Ordering::Release);
+            Report::Durable { upto, .. } => {
+                self.durable.fetch_max(upto, Ordering::Release);
             }
             Report::Failed(error) => {
                 let _ = self.failed.set(describe(&error)); // It comes once.

@@ -40,6 +40,11 @@ pub struct Faults {
     pub checkpoint: Option<Duration>,
     /// The clock of a process jumps forward.
     pub clock_jump: Option<Duration>,
+    /// A disk is full for a while, or fails, which stops its process: see [`crate::Logs::on_disks`].
+    pub disk: Option<Duration>,
+    /// The disk of a process is emptied, damaged, or put back as it was some time ago. One in a
+    /// world.
+    pub lost_disk: Option<Duration>,
     /// Clocks start anywhere and run up to so many parts in a million fast.
     pub skew_ppm: Option<u64>,
 }
@@ -61,11 +66,13 @@ impl Faults {
             depose: None,
             checkpoint: None,
             clock_jump: None,
+            disk: None,
+            lost_disk: None,
             skew_ppm: None,
         }
     }
 
-    /// Everything goes wrong, each kind about once in `mean`.
+    /// Everything goes wrong but disks, each kind about once in `mean`.
     pub fn all(mean: Duration) -> Self {
         Faults {
             crash: Some(mean),
@@ -81,6 +88,8 @@ impl Faults {
             depose: Some(mean * 5),
             checkpoint: Some(mean),
             clock_jump: Some(mean * 5),
+            disk: None,
+            lost_disk: None,
             skew_ppm: Some(50_000),
         }
     }
@@ -101,6 +110,8 @@ impl Faults {
             Fault::Depose => self.depose,
             Fault::Checkpoint => self.checkpoint,
             Fault::ClockJump => self.clock_jump,
+            Fault::Disk => self.disk,
+            Fault::LostDisk => self.lost_disk,
         }
     }
 }
@@ -117,9 +128,11 @@ pub(crate) enum Fault {
     Depose,
     Checkpoint,
     ClockJump,
+    Disk,
+    LostDisk,
 }
 
-const ALL: [Fault; 9] = [
+const ALL: [Fault; 11] = [
     Fault::Crash,
     Fault::CrashAll,
     Fault::Netsplit,
@@ -129,6 +142,8 @@ const ALL: [Fault; 9] = [
     Fault::Depose,
     Fault::Checkpoint,
     Fault::ClockJump,
+    Fault::Disk,
+    Fault::LostDisk,
 ];
 
 /// How long someone who leads is paused to be deposed, at most.
@@ -180,6 +195,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         for slot in 0..self.slots.len() {
             self.slots[slot].crash_point = None;
             self.slots[slot].paused_until = self.now;
+            self.heal_disk(slot);
             self.start(slot);
         }
     }
@@ -306,6 +322,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     /// last, if it was allowed to be seen.
     pub(crate) fn crash_slot(&mut self, slot: usize) {
         let log = &self.slots[slot].log;
+        let on_disk = log.disk().is_some();
         let unflushed = usize::try_from(log.end() - log.durable()).expect("fits in memory");
         let keep = match self.unflushed {
             Unflushed::Lost => 0,
@@ -313,7 +330,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             Unflushed::Kept => unflushed,
         };
         self.log_event("crash", slot, slot, || format!("keeps {keep} of {unflushed} unflushed"));
-        self.slots[slot].crash(keep as u64, self.disks);
+        let seed = if on_disk { self.random.random() } else { 0 };
+        self.slots[slot].crash(keep as u64, seed);
         self.slots[slot].keeps_mail = self.random.random_bool(0.5);
         for other in self.others(slot) {
             // What was released last may or may not have left the machine; what comes to it now
@@ -366,6 +384,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 self.slots[slot].paused_until = (Time(self.now) + span).0;
             }
             Fault::Checkpoint => self.begin_checkpoint(slot),
+            Fault::Disk => self.fail_disk(slot),
+            Fault::LostDisk => self.lose_disk(slot),
             Fault::ClockJump => {
                 let span = self.up_to(CLOCK_JUMP);
                 self.jump(slot, span);

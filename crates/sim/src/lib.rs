@@ -32,4 +32,4 @@ mod world;
 pub use faults::{CutId, Faults, Unflushed};
 pub use harness::{each_is_caught, each_seed, how_to_repeat, one_seed};
 pub use trial::{Detail, Failure, Report, Subject, run, run_with};
-pub use world::{Delay, Owner, Random, Setup, Stimulus, World};
+pub use world::{Delay, DiskBug, Logs, Owner, Random, Setup, Stimulus, World};

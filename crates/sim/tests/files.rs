@@ -1,11 +1,10 @@
 //! Whole nodes in the simulator: what clients were told of their files holds, under all faults.
 
 use meridian_cluster::topology::DeliveryOrder;
-use meridian_sim::of::files::trial::Trial;
+use meridian_sim::of::files::trial::{Trial, lost_disks, power_cuts};
 use meridian_sim::of::first_failure;
 use meridian_sim::{Faults, Subject, each_seed, run};
 use std::ops::Range;
-use std::time::Duration;
 
 fn all_hold(seeds: Range<u64>, trial: &Trial) {
     each_seed(seeds, |seed| match run(seed, trial) {
@@ -48,9 +47,20 @@ fn the_linearizable_order_keeps_what_was_told() {
 /// Every node loses power at once, again and again.
 #[test]
 fn all_nodes_crash_at_once() {
-    let second = Duration::from_secs(1);
-    let faults = Faults { crash_all: Some(4 * second), outage: second / 2, ..Faults::none() };
-    all_hold(200..215, &Trial { faults: Some(faults), ..sequential(3) });
+    all_hold(200..215, &Trial { faults: Some(power_cuts()), ..sequential(3) });
+}
+
+/// A node whose disk is empty, damaged, or as it was some time ago is refused, by itself or by the
+/// others, or has forgotten nothing that it had told anybody.
+#[test]
+fn a_disk_that_is_not_what_it_was_does_no_harm() {
+    let mut refused = 0;
+    let trial = Trial { faults: Some(lost_disks()), ..Trial::of(3) };
+    each_seed(400..440, |seed| match run(seed, &trial) {
+        Ok(report) => refused += report.counts.of("refused"),
+        Err(failure) => panic!("{failure}"),
+    });
+    assert!(refused > 0, "no disk was lost");
 }
 
 /// Bugs planted in the multicast show in the files, too.

@@ -43,7 +43,7 @@ fn measure(dir: &Path, waiting: u64) -> Result<f64, Box<dyn std::error::Error>> 
 
 fn next_durable(reports: &Receiver<Report>) -> Result<u64, Box<dyn std::error::Error>> {
     match reports.recv()? {
-        Report::Durable(number) => Ok(number),
+        Report::Durable { upto, .. } => Ok(upto),
         Report::Failed(error) => Err(error.into()),
         Report::Checkpointed | Report::CheckpointFailed(_) => {
             Err("no checkpoint was asked for".into())

@@ -109,6 +109,12 @@ impl SimDisk {
         self.state().fail_sync_at = Some(nth);
     }
 
+    /// Neither the power nor a sync fails any more, unless the power is off.
+    pub fn fail_no_more(&self) {
+        let mut state = self.state();
+        (state.cut_at, state.fail_sync_at) = (None, None);
+    }
+
     /// The files together may have so many bytes; `None`: no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;

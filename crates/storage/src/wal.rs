@@ -113,8 +113,13 @@ pub struct Recovered {
 /// What a log tells its owner, from its own threads.
 #[derive(Debug)]
 pub enum Report {
-    /// All records up to the one that [`Wal::append`] gave this number are durable.
-    Durable(u64),
+    /// More is durable.
+    Durable {
+        /// All records up to the one that [`Wal::append`] gave this number.
+        upto: u64,
+        /// How far the log goes: what [`Recovered::next`] is at least at the next start.
+        logged: u64,
+    },
     /// The log has closed itself; nothing is written any more. Comes once, as the last report.
     Failed(WalError),
     /// The checkpoint asked for is durable.

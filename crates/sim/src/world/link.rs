@@ -3,13 +3,14 @@
 //! A link keeps what is under way in a queue; a *tick* takes one item off its front, so the order
 //! holds whatever the ticks' times. Ticks that come while the way is cut are owed.
 
+use meridian_core::standing::Standing;
 use std::collections::VecDeque;
 
 /// Something under way.
 #[derive(Debug)]
 pub(crate) enum Item<M> {
-    /// A message.
-    Message(M),
+    /// A message, and how far the log of its sender went.
+    Message(M, Option<Standing>),
     /// The news that the sender started anew or that the link was reset.
     Restarted,
 }

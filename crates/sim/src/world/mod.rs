@@ -1,18 +1,22 @@
 //! A whole cluster in one thread: virtual time, and one seed that decides everything.
 
+mod disks;
 mod link;
+mod log;
 mod owner;
 mod run;
 mod slot;
 #[cfg(test)]
 mod tests;
 
+pub use disks::DiskBug;
+pub use log::Logs;
 pub use owner::{Owner, Stimulus};
 
 use crate::faults::{Cut, Fault, Faults, Unflushed};
 use crate::harness;
 pub(crate) use link::{Item, Link};
-use meridian_core::{Event, Outbox, Process, Time};
+use meridian_core::{Event, Outbox, Process, Time, mix};
 use rand::{RngExt, SeedableRng};
 use slot::Slot;
 use std::collections::BTreeMap;
@@ -53,13 +57,17 @@ pub struct Setup<P: Process> {
     /// than a minority of a region would then have lost something that it has not back (see
     /// [`Owner::is_whole`]).
     pub disks: bool,
+    /// Where records are kept.
+    pub logs: Logs<P::Record>,
+    /// A bug planted in what surrounds the processes.
+    pub bug: Option<DiskBug>,
     /// Those of the processes that are not there before [`World::enter`].
     pub later: Vec<P::Peer>,
     /// Whether the hash of the trace covers the contents of messages: thorough, and slow.
     pub deep: bool,
 }
 
-impl<P: Process> Setup<P> {
+impl<P: Process<Record: 'static>> Setup<P> {
     /// A local network with ordinary disks, without faults.
     pub fn lan(peers: Vec<P::Peer>, make: impl FnMut(P::Peer) -> P + 'static) -> Self {
         Setup {
@@ -77,6 +85,8 @@ impl<P: Process> Setup<P> {
             faults: Faults::none(),
             regions: Vec::new(),
             disks: true,
+            logs: Logs::lists(),
+            bug: None,
             later: Vec::new(),
             deep: false,
         }
@@ -114,6 +124,8 @@ pub(crate) enum Plan<P: Process> {
     Flushed { slot: usize, incarnation: u64, upto: u64 },
     Checkpointed { slot: usize, incarnation: u64 },
     CrashPoint { slot: usize, incarnation: u64 },
+    Remember { slot: usize, incarnation: u64 },
+    DiskFreed(usize),
     Command { slot: usize, command: P::Command },
     Wake(u64),
     Fault { fault: Fault, generation: u64 },
@@ -149,6 +161,9 @@ pub struct World<P: Process, O: Owner<P>> {
     pub(crate) faults_generation: u64,
     pub(crate) regions: Vec<Vec<usize>>,
     pub(crate) disks: bool,
+    pub(crate) bug: Option<DiskBug>,
+    /// Who must not come back, and why.
+    pub(crate) refused: Vec<(P::Peer, String)>,
     pub(crate) unflushed: Unflushed,
     pub(crate) outbox: Outbox<P>,
 }
@@ -167,6 +182,9 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
         let of = |region: &Vec<P::Peer>| region.iter().map(|peer| places[peer]).collect();
         let regions = setup.regions.iter().map(of).collect();
+        let log = |at: usize| setup.logs.make(mix(seed) ^ at as u64);
+        let slot = |(at, peer)| Slot::new(peer, log(at));
+        let slots = setup.peers.into_iter().enumerate().map(slot).collect();
         let mut world = World {
             owner,
             seed,
@@ -186,7 +204,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             ahead: setup.ahead,
             busy: setup.busy,
             batch: setup.batch,
-            slots: setup.peers.into_iter().map(Slot::new).collect(),
+            slots,
             places,
             links,
             cuts: BTreeMap::new(),
@@ -194,6 +212,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             faults_generation: 0,
             regions,
             disks: setup.disks,
+            bug: setup.bug,
+            refused: Vec::new(),
             unflushed: Unflushed::Chance,
             outbox: Outbox::new(),
         };
@@ -237,6 +257,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     /// The process, unless it is down.
     pub fn process(&self, peer: P::Peer) -> Option<&P> {
         self.slots[self.place(peer)].process.as_ref()
+    }
+
+    /// The processes that were refused as their disks had lost something, and why.
+    pub fn refused(&self) -> &[(P::Peer, String)] {
+        &self.refused
     }
 
     /// All processes that are up.
@@ -326,6 +351,10 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             Plan::Checkpointed { slot, incarnation } if self.lives(slot, incarnation) => {
                 self.on_checkpointed(slot);
             }
+            Plan::Remember { slot, incarnation } if self.lives(slot, incarnation) => {
+                self.on_remember(slot);
+            }
+            Plan::DiskFreed(slot) => self.free_disk(slot),
             Plan::CrashPoint { slot, incarnation } if self.lives(slot, incarnation) => {
                 // Unless the world was healed meanwhile.
                 if self.slots[slot].crash_point.is_some() && self.may_crash(slot) {
@@ -347,6 +376,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             | Plan::Flushed { .. }
             | Plan::Checkpointed { .. }
             | Plan::CrashPoint { .. }
+            | Plan::Remember { .. }
             | Plan::Fault { .. } => {} // Void: planned for a process that crashed meanwhile.
         }
     }

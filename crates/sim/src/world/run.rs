@@ -2,8 +2,8 @@
 
 use crate::world::Item;
 use crate::world::Owner;
-use crate::world::slot::{Checkpoint, Clock, Visible};
-use crate::world::{Plan, World};
+use crate::world::slot::{Clock, Visible};
+use crate::world::{DiskBug, Plan, World};
 use meridian_core::{Effect, Event, Process, Time};
 use rand::RngExt;
 use std::time::Duration;
@@ -17,10 +17,12 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         if self.slots[slot].up || self.slots[slot].absent {
             return;
         }
+        let Some(found) = self.open_log(slot) else { return };
         let mut process = self.make_process(slot);
-        for record in self.slots[slot].log.replay() {
+        for record in found.records {
             process.replay(record);
         }
+        self.slots[slot].acquaintances.restore(found.known);
         self.owner.started(self.slots[slot].peer, &process, Time(self.now));
         let clock = self.clock_of(slot);
         let place = &mut self.slots[slot];
@@ -185,8 +187,9 @@ impl<P: Process, O: Owner<P>> World<P, O> {
 
     /// Lets out what is to be seen at once if nothing that was persisted before it is in danger.
     fn hold(&mut self, slot: usize, visible: Visible<P>) {
+        let open = self.open_upto(slot);
         let place = &mut self.slots[slot];
-        if place.gate <= place.log.durable() {
+        if place.gate <= open {
             assert!(place.held.is_empty(), "what was held had a lower gate");
             self.let_out(slot, visible);
         } else {
@@ -204,7 +207,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 let to = self.place(to);
                 self.log_event("send", slot, to, || format!("{message:?}"));
                 self.owner.traffic(peer, &message);
-                self.put_on_link(slot, to, Item::Message(message));
+                let standing = self.slots[slot].log.standing();
+                self.put_on_link(slot, to, Item::Message(message, standing));
             }
             Visible::Output(output) => {
                 self.log_event("output", slot, slot, || format!("{output:?}"));
@@ -214,7 +218,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
     }
 
-    fn want_flush(&mut self, slot: usize) {
+    pub(crate) fn want_flush(&mut self, slot: usize) {
         let place = &mut self.slots[slot];
         if !place.flushing {
             place.flushing = true;
@@ -226,7 +230,12 @@ impl<P: Process, O: Owner<P>> World<P, O> {
 
     /// Everything queued now becomes durable when this flush ends.
     pub(crate) fn on_flush_start(&mut self, slot: usize) {
-        let (upto, incarnation) = (self.slots[slot].log.end(), self.slots[slot].incarnation);
+        let place = &mut self.slots[slot];
+        let incarnation = place.incarnation;
+        let known = place.acquaintances.take_changed();
+        let Some(upto) = self.on_disk(slot, |log| log.begin_flush(known)) else { return };
+        self.slots[slot].begun = upto;
+        self.let_out_durable(slot);
         let after = self.between(self.flush);
         self.plan(after, Plan::Flushed { slot, incarnation, upto });
     }
@@ -237,8 +246,10 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         if self.put_off(slot, Plan::Flushed { slot, incarnation, upto }).is_none() {
             return;
         }
+        if self.on_disk(slot, |log| log.end_flush(upto)).is_none() {
+            return;
+        }
         let place = &mut self.slots[slot];
-        place.log.flushed(upto);
         place.flushing = false;
         let more = place.gate > place.log.durable();
         self.log_event("flushed", slot, slot, || format!("up to {upto}"));
@@ -248,14 +259,19 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
     }
 
+    /// What waits for records up to this one may be seen.
+    fn open_upto(&self, slot: usize) -> u64 {
+        match self.bug {
+            Some(DiskBug::EarlyGate) => self.slots[slot].begun,
+            Some(DiskBug::OldDisk) | None => self.slots[slot].log.durable(),
+        }
+    }
+
     fn let_out_durable(&mut self, slot: usize) {
-        loop {
-            let place = &mut self.slots[slot];
-            let durable = place.log.durable();
-            match place.held.pop_front_if(|(gate, _)| *gate <= durable) {
-                Some((_, visible)) => self.let_out(slot, visible),
-                None => return,
-            }
+        let open = self.open_upto(slot);
+        while let Some((_, visible)) = self.slots[slot].held.pop_front_if(|(gate, _)| *gate <= open)
+        {
+            self.let_out(slot, visible);
         }
     }
 
@@ -306,7 +322,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
         let sender = self.slots[from].peer;
         match item {
-            Item::Message(message) => {
+            Item::Message(_, Some(standing)) if !self.hear(to, from, standing) => {}
+            Item::Message(message, _) => {
                 self.owner.traffic(self.slots[to].peer, &message);
                 self.push(to, Event::Message { from: sender, message });
             }
@@ -364,9 +381,12 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         if place.checkpoint.is_some() {
             return;
         }
-        place.checkpoint =
-            Some(Checkpoint { upto: place.log.end(), records: process.checkpoint() });
-        let incarnation = place.incarnation;
+        place.checkpoint = Some(process.checkpoint());
+        if self.on_disk(slot, |log| log.begin_checkpoint()).is_none() {
+            return;
+        }
+        self.let_out_durable(slot);
+        let incarnation = self.slots[slot].incarnation;
         let after = self.up_to(Duration::from_millis(50));
         self.plan(after, Plan::Checkpointed { slot, incarnation });
     }
@@ -379,9 +399,12 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
         let place = &mut self.slots[slot];
         let checkpoint = place.checkpoint.take().expect("begun before");
-        let records: Vec<_> = checkpoint.records.collect();
-        let count = records.len();
-        place.log.replace(checkpoint.upto, records);
+        let records: Vec<_> = checkpoint.collect();
+        let (count, known) = (records.len(), place.acquaintances.all());
+        // Without disks a checkpoint is made, and lost.
+        if self.disks && self.on_disk(slot, |log| log.end_checkpoint(records, known)).is_none() {
+            return;
+        }
         self.log_event("checkpoint", slot, slot, || format!("{count} records"));
         self.let_out_durable(slot);
     }

@@ -1,6 +1,9 @@
 //! One process with its log, its clock, its timers, and what waits for durability.
 
+use super::log::Log;
+use meridian_core::standing::Acquaintances;
 use meridian_core::{Event, Process, Time};
+use meridian_storage::SimDisk;
 use std::collections::{BTreeSet, VecDeque};
 
 /// A clock that starts anywhere and runs fast or slow.
@@ -33,71 +36,6 @@ pub(crate) enum Visible<P: Process> {
     Output(P::Output),
 }
 
-/// A log on a simulated disk: a checkpoint and the records after it, of which the first are
-/// durable. Records are numbered from 0 over all incarnations.
-#[derive(Debug)]
-pub(crate) struct Log<R> {
-    checkpoint: Vec<R>,
-    records: VecDeque<R>,
-    /// The number of the first in `records`.
-    first: u64,
-    /// All records below this number are durable.
-    durable: u64,
-}
-
-impl<R> Default for Log<R> {
-    fn default() -> Self {
-        Log { checkpoint: Vec::new(), records: VecDeque::new(), first: 0, durable: 0 }
-    }
-}
-
-impl<R: Clone> Log<R> {
-    /// The number that the next record gets.
-    pub fn end(&self) -> u64 {
-        self.first + self.records.len() as u64
-    }
-
-    pub fn durable(&self) -> u64 {
-        self.durable
-    }
-
-    pub fn append(&mut self, record: R) {
-        self.records.push_back(record);
-    }
-
-    pub fn flushed(&mut self, upto: u64) {
-        self.durable = self.durable.max(upto);
-    }
-
-    /// Loses what is not durable but its first `keep` records.
-    pub fn crash(&mut self, keep: u64) {
-        let stays = self.durable - self.first + keep;
-        self.records.truncate(usize::try_from(stays).expect("fits in memory"));
-        self.durable = self.end();
-    }
-
-    /// `checkpoint` stands for all records below `upto` and is durable.
-    pub fn replace(&mut self, upto: u64, checkpoint: Vec<R>) {
-        self.records.drain(..usize::try_from(upto - self.first).expect("fits in memory"));
-        self.checkpoint = checkpoint;
-        self.first = upto;
-        self.flushed(upto);
-    }
-
-    /// What is found on the disk after a crash.
-    pub fn replay(&self) -> impl Iterator<Item = R> + '_ {
-        self.checkpoint.iter().chain(&self.records).cloned()
-    }
-}
-
-/// A checkpoint that is being written.
-pub(crate) struct Checkpoint<R> {
-    /// It stands for the records below this number.
-    pub upto: u64,
-    /// Not drawn yet.
-    pub records: Box<dyn Iterator<Item = R> + Send>,
-}
-
 /// A place for a process: what a machine is to a server.
 pub(crate) struct Slot<P: Process> {
     pub peer: P::Peer,
@@ -116,12 +54,23 @@ pub(crate) struct Slot<P: Process> {
     /// How many timers were set: what tells equal ones apart.
     pub timers_set: u64,
     pub timers: BTreeSet<(Time, u64, P::Timer)>,
-    pub log: Log<P::Record>,
+    pub log: Box<dyn Log<P::Record>>,
+    /// What it knows of how far the logs of others go.
+    pub acquaintances: Acquaintances<usize>,
+    /// Whether what it knows is going to be written down.
+    pub remembers: bool,
+    /// Its disk as it was once, to be put back.
+    pub copy: Option<SimDisk>,
+    /// Whether its disk is not what it was: it may have forgotten what it said.
+    pub tampered: bool,
     pub flushing: bool,
+    /// Records up to this number are being flushed, or were.
+    pub begun: u64,
     /// Sends and outputs wait for all records below this number.
     pub gate: u64,
     pub held: VecDeque<(u64, Visible<P>)>,
-    pub checkpoint: Option<Checkpoint<P::Record>>,
+    /// The records of a checkpoint that is being written; not drawn yet.
+    pub checkpoint: Option<Box<dyn Iterator<Item = P::Record> + Send>>,
     /// It crashes after so many effects.
     pub crash_point: Option<u32>,
     /// Whether messages that come while it is down wait for its next start.
@@ -133,7 +82,7 @@ pub(crate) struct Slot<P: Process> {
 }
 
 impl<P: Process> Slot<P> {
-    pub fn new(peer: P::Peer) -> Self {
+    pub fn new(peer: P::Peer, log: Box<dyn Log<P::Record>>) -> Self {
         Slot {
             peer,
             process: None,
@@ -146,8 +95,13 @@ impl<P: Process> Slot<P> {
             paused_until: 0,
             timers_set: 0,
             timers: BTreeSet::new(),
-            log: Log::default(),
+            log,
+            acquaintances: Acquaintances::default(),
+            remembers: false,
+            copy: None,
+            tampered: false,
             flushing: false,
+            begun: 0,
             gate: 0,
             held: VecDeque::new(),
             checkpoint: None,
@@ -158,9 +112,9 @@ impl<P: Process> Slot<P> {
         }
     }
 
-    /// Forgets all that a crash destroys: without a disk all; else `keep` of the records that are
-    /// not durable survive.
-    pub fn crash(&mut self, keep: u64, disk: bool) {
+    /// Forgets all that a crash destroys: of the records that are not durable `keep` survive, or
+    /// what the disk draws from the seed.
+    pub fn crash(&mut self, keep: u64, seed: u64) {
         assert!(self.up, "{:?} is down already", self.peer);
         self.up = false;
         self.process = None;
@@ -169,11 +123,11 @@ impl<P: Process> Slot<P> {
         self.scheduled = false;
         self.timers.clear();
         self.held.clear();
-        self.log.crash(keep);
-        if !disk {
-            self.log = Log::default();
-        }
+        self.log.crash(keep, seed);
+        self.acquaintances = Acquaintances::default();
+        self.remembers = false;
         self.flushing = false;
+        self.begun = 0;
         self.gate = 0;
         self.checkpoint = None;
         self.crash_point = None;
@@ -184,23 +138,6 @@ impl<P: Process> Slot<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_crash_loses_what_is_not_durable() {
-        let mut log = Log::default();
-        for record in 0..5 {
-            log.append(record);
-        }
-        log.flushed(2);
-        log.crash(1);
-        assert!(log.replay().eq(0..3));
-        log.replace(2, vec![100]);
-        assert!(log.replay().eq([100, 2]));
-        log.append(3);
-        log.crash(0);
-        assert!(log.replay().eq([100, 2]));
-        assert_eq!(log.end(), 3);
-    }
 
     #[test]
     fn a_clock_finds_back() {

@@ -108,6 +108,11 @@ impl Log {
         self.since_checkpoint.clone()
     }
 
+    /// How far the log goes: the number of the record after the last that is durable.
+    pub fn logged(&self) -> u64 {
+        self.durable + 1
+    }
+
     /// Appends a record. It may be written, but it is not durable before [`Log::sync`].
     ///
     /// # Errors

@@ -39,7 +39,7 @@ impl Log {
     fn wait_until(&self, fits: impl Fn(u64, bool) -> bool) -> bool {
         while !fits(self.durable.get(), self.checkpointed.get()) {
             match self.reports.recv().unwrap() {
-                Report::Durable(up_to) => self.durable.set(up_to),
+                Report::Durable { upto, .. } => self.durable.set(upto),
                 Report::Checkpointed => self.checkpointed.set(true),
                 Report::Failed(_) | Report::CheckpointFailed(_) => return false,
             }

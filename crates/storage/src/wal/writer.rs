@@ -97,7 +97,7 @@ impl Writer {
                 self.join_checkpoint();
                 return self.shared.fail(error);
             }
-            (self.shared.report)(Report::Durable(taken));
+            (self.shared.report)(Report::Durable { upto: taken, logged: self.log.logged() });
             if closing {
                 return self.join_checkpoint();
             }

@@ -38,7 +38,7 @@ pub fn file(nodes: usize, order: DeliveryOrder) -> ClusterFile {
 }
 
 /// Its nodes, far from each other if they are in different regions.
-pub fn setup<P: Process<Peer = NodeId>>(
+pub fn setup<P: Process<Peer = NodeId, Record: 'static>>(
     topology: &Arc<Topology>,
     make: impl FnMut(NodeId) -> P + 'static,
 ) -> Setup<P> {

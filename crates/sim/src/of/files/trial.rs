@@ -4,7 +4,7 @@ use super::FilesWorkload;
 use super::regions::{faults, ordered, setup};
 use crate::faults::Faults;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{Random, World};
+use crate::world::{DiskBug, Logs, Random, World};
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{GroupId, NodeId, Time};
 use meridian_fs::invariants::check_tree;
@@ -38,11 +38,14 @@ pub struct Trial {
     /// A bug planted in the multicast.
     #[doc(hidden)]
     pub mutation: Mutation,
+    /// A bug planted in what surrounds the nodes.
+    #[doc(hidden)]
+    pub bug: Option<DiskBug>,
 }
 
 impl Default for Trial {
     fn default() -> Self {
-        Trial { nodes: None, order: None, faults: None, mutation: Mutation::Correct }
+        Trial { nodes: None, order: None, faults: None, mutation: Mutation::Correct, bug: None }
     }
 }
 
@@ -85,10 +88,11 @@ impl Subject for Trial {
         let linearizable = random.random_ratio(1, 3);
         let order =
             if linearizable { DeliveryOrder::Linearizable } else { DeliveryOrder::Sequential };
+        let nodes = self.nodes.unwrap_or(nodes);
         Drawn {
-            nodes: self.nodes.unwrap_or(nodes),
+            nodes,
             order: self.order.unwrap_or(order),
-            faults: self.faults.clone().unwrap_or_else(faults),
+            faults: self.faults.clone().unwrap_or_else(|| all_faults(nodes)),
         }
     }
 
@@ -97,7 +101,11 @@ impl Subject for Trial {
         let (of, mutation) = (topology.clone(), self.mutation);
         let make = move |me| Node::new(of.clone(), me).with_mutation(mutation);
         let mut setup = setup(&topology, make);
-        setup.faults = drawn.faults.clone();
+        (setup.faults, setup.bug) = (drawn.faults.clone(), self.bug);
+        setup.logs = Logs::on_disks();
+        if self.bug == Some(DiskBug::EarlyGate) {
+            setup.flush = (Duration::from_millis(1), Duration::from_millis(50)); // Slow disks.
+        }
         let owner = FilesWorkload::new(seed, topology, CLIENTS, THINGS);
         Made { setup, owner, operator: () }
     }
@@ -108,7 +116,7 @@ impl Subject for Trial {
         world.owner.is_done()
             && topology.group_ids().all(|group| {
                 let all = partitions(world, group);
-                all.len() == topology.group(group).members.len()
+                all.len() == members_left(world, group)
                     && all.iter().all(|one| one.applied() == one.delivered())
                     && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
             })
@@ -139,7 +147,8 @@ impl Subject for Trial {
 
     fn counts(world: &Cluster) -> Counts {
         let (updates, reads) = world.owner.answered;
-        Counts(BTreeMap::from([("updates", updates), ("reads", reads)]))
+        let refused = world.refused().len() as u64;
+        Counts(BTreeMap::from([("updates", updates), ("reads", reads), ("refused", refused)]))
     }
 
     fn planted() -> Vec<(String, Self)> {
@@ -151,8 +160,42 @@ impl Subject for Trial {
             let order = Some(DeliveryOrder::Sequential);
             Trial { mutation, order, ..Trial::of(3) }
         };
-        all.map(|mutation| (format!("{mutation:?}"), trial(mutation))).into()
+        let disks = [(DiskBug::EarlyGate, power_cuts()), (DiskBug::OldDisk, lost_disks())];
+        let on_disk = |(bug, faults)| {
+            let trial = Trial { bug: Some(bug), faults: Some(faults), ..Trial::of(3) };
+            (format!("{bug:?}"), trial)
+        };
+        let multicast = all.map(|mutation| (format!("{mutation:?}"), trial(mutation)));
+        multicast.into_iter().chain(disks.map(on_disk)).collect()
     }
+}
+
+/// All kinds of faults. A disk is lost only where the others of its region can do without it.
+fn all_faults(nodes: usize) -> Faults {
+    let faults = faults();
+    let mean = faults.crash.expect("all kinds");
+    let lost_disk = (nodes >= 3).then_some(mean * 4);
+    Faults { disk: Some(mean * 2), lost_disk, ..faults }
+}
+
+/// Every node loses power at once, again and again.
+pub fn power_cuts() -> Faults {
+    let second = Duration::from_secs(1);
+    Faults { crash_all: Some(4 * second), outage: second / 2, ..Faults::none() }
+}
+
+/// Nodes crash, and one comes back with another disk than it had.
+pub fn lost_disks() -> Faults {
+    let second = Duration::from_secs(1);
+    let crash = Some(second / 2);
+    Faults { crash, outage: second / 2, lost_disk: Some(second), ..Faults::none() }
+}
+
+/// How many members of a group may come back.
+fn members_left(world: &Cluster, group: GroupId) -> usize {
+    let members = &world.owner.topology().group(group).members;
+    let refused = |node: &&NodeId| world.refused().iter().any(|(refused, _)| refused == *node);
+    members.len() - members.iter().filter(refused).count()
 }
 
 fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
@@ -161,9 +204,14 @@ fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
 }
 
 /// Whether all replicas of each group are equal, down to the votes that they keep for others: once
-/// all have applied everything, none are needed.
+/// all have applied everything, none are needed. Votes for who must not come back are kept.
 fn are_equal(world: &Cluster) -> bool {
-    let equal = |group| partitions(world, group).windows(2).all(|pair| pair[0] == pair[1]);
+    let whole = world.refused().is_empty();
+    let same = |a: &Partition, b: &Partition| match whole {
+        true => a == b,
+        false => a.state_hash() == b.state_hash(),
+    };
+    let equal = |group| partitions(world, group).windows(2).all(|pair| same(pair[0], pair[1]));
     world.owner.topology().group_ids().all(equal)
 }
 

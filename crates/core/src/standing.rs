@@ -1,0 +1,201 @@
+//! How far the memory of a server goes, and what others remember of that.
+//!
+//! A disk that comes back empty, or as it was an hour ago, is whole in itself: its server cannot
+//! see that it has forgotten what it promised. The others can. Each server says how far its memory
+//! goes ([`Standing`]) when it introduces itself, and with all that it says later. Each remembers
+//! the last that it heard of every other ([`Acquaintances`]), on its own disk. Whoever comes with
+//! less than it had is refused. Decision 19 says what that finds and what it cannot find.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How far the memory of a server goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Names the disk: one that was emptied has another name.
+    pub disk: u64,
+    /// Counts the starts on that disk.
+    pub incarnation: u64,
+    /// How many records the log had at this start.
+    pub began: u64,
+    /// How many records the log has, all of them durable.
+    pub logged: u64,
+}
+
+/// Why a server may not come back under its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// It comes with another disk.
+    #[error("it comes with another disk than before")]
+    Disk,
+    /// Its disk is older than what it had before.
+    #[error(
+        "its disk is as it was at record {found} of its log (start {start}); it had record {had} \
+         (start {started})"
+    )]
+    Older {
+        /// How far its log goes now, or went when it started.
+        found: u64,
+        /// Its start.
+        start: u64,
+        /// How far its log went.
+        had: u64,
+        /// Its start then.
+        started: u64,
+    },
+}
+
+impl Standing {
+    /// Whether a server that stood at `earlier` may stand here now: it has all that it had then.
+    ///
+    /// # Errors
+    /// If it has lost some of that.
+    pub fn check(&self, earlier: &Standing) -> Result<(), Lost> {
+        if self.disk != earlier.disk {
+            return Err(Lost::Disk);
+        }
+        let older = |found| {
+            let (start, started) = (self.incarnation, earlier.incarnation);
+            Err(Lost::Older { found, start, had: earlier.logged, started })
+        };
+        if self.incarnation < earlier.incarnation {
+            return older(self.logged);
+        }
+        if self.incarnation > earlier.incarnation {
+            // What it logged since this start is no proof: the log may have another past.
+            return if self.began < earlier.logged { older(self.began) } else { Ok(()) };
+        }
+        if self.began != earlier.began || self.logged < earlier.logged {
+            return older(self.logged.min(self.began));
+        }
+        Ok(())
+    }
+}
+
+/// The last that is known of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquaintances<I> {
+    known: BTreeMap<I, Standing>,
+    /// What is not written down yet.
+    changed: BTreeSet<I>,
+}
+
+impl<I> Default for Acquaintances<I> {
+    fn default() -> Self {
+        Acquaintances { known: BTreeMap::new(), changed: BTreeSet::new() }
+    }
+}
+
+impl<I: Copy + Ord> Acquaintances<I> {
+    /// The last that is known of `id`.
+    pub fn get(&self, id: I) -> Option<Standing> {
+        self.known.get(&id).copied()
+    }
+
+    /// What was written down, in order.
+    pub fn restore(&mut self, written: impl IntoIterator<Item = (I, Standing)>) {
+        self.known.extend(written);
+    }
+
+    /// `id` stands here, and may: see [`Acquaintances::check`].
+    pub fn meet(&mut self, id: I, standing: Standing) {
+        if self.known.insert(id, standing) != Some(standing) {
+            self.changed.insert(id);
+        }
+    }
+
+    /// Whether `id` may stand here now.
+    ///
+    /// # Errors
+    /// If it has forgotten something.
+    pub fn check(&self, id: I, standing: &Standing) -> Result<(), Lost> {
+        self.known.get(&id).map_or(Ok(()), |earlier| standing.check(earlier))
+    }
+
+    /// `id`, which has been met, has logged so many records by now.
+    pub fn hear(&mut self, id: I, logged: u64) {
+        if let Some(known) = self.known.get_mut(&id)
+            && known.logged < logged
+        {
+            known.logged = logged;
+            self.changed.insert(id);
+        }
+    }
+
+    /// Whether something is not written down yet.
+    pub fn is_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// What is to be written down.
+    pub fn take_changed(&mut self) -> Vec<(I, Standing)> {
+        let known = &self.known;
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().map(|id| (id, known[&id])).collect()
+    }
+
+    /// All that is known, for whom a part of what was written down is lost.
+    pub fn all(&self) -> Vec<(I, Standing)> {
+        self.known.iter().map(|(id, standing)| (*id, *standing)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(incarnation: u64, began: u64, logged: u64) -> Standing {
+        Standing { disk: 7, incarnation, began, logged }
+    }
+
+    #[test]
+    fn who_has_all_that_it_had_may_come_back() {
+        let earlier = standing(5, 100, 200);
+        for later in [standing(5, 100, 200), standing(5, 100, 300), standing(6, 200, 200)] {
+            assert_eq!(later.check(&earlier), Ok(()));
+        }
+        assert_eq!(standing(9, 250, 260).check(&earlier), Ok(()));
+    }
+
+    #[test]
+    fn who_has_less_than_it_had_may_not() {
+        let earlier = standing(5, 100, 200);
+        let older = [
+            // As it was, without a start since.
+            standing(5, 100, 199),
+            // As it was some starts ago.
+            standing(4, 50, 99),
+            // As it was, and started again.
+            standing(6, 150, 150),
+            // And went on for long with nobody to tell it.
+            standing(6, 150, 500),
+            // As it was a start ago, so that the starts are as many again.
+            standing(5, 90, 400),
+        ];
+        for now in older {
+            assert!(matches!(now.check(&earlier), Err(Lost::Older { .. })), "{now:?}");
+        }
+        let empty = Standing { disk: 8, ..standing(6, 300, 300) };
+        assert_eq!(empty.check(&earlier), Err(Lost::Disk));
+    }
+
+    #[test]
+    fn what_is_heard_is_written_down_once() {
+        let mut known = Acquaintances::default();
+        known.hear(1, 50);
+        assert_eq!((known.get(1), known.is_changed()), (None, false), "nobody met it");
+        known.meet(1, standing(1, 0, 10));
+        known.meet(2, standing(1, 0, 0));
+        known.hear(1, 30);
+        known.hear(1, 20);
+        let written = known.take_changed();
+        assert_eq!(written, [(1, standing(1, 0, 30)), (2, standing(1, 0, 0))]);
+        known.meet(1, standing(1, 0, 30));
+        assert!(!known.is_changed());
+        let mut again = Acquaintances::default();
+        again.restore(written);
+        assert_eq!(again.all(), known.all());
+        assert!(again.check(1, &standing(2, 29, 29)).is_err());
+        assert!(again.check(1, &standing(2, 30, 30)).is_ok());
+    }
+}
