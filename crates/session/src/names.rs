@@ -109,7 +109,7 @@ impl Names {
         }
     }
 
-    /// The message was never sent, or does nothing but cancel others.
+    /// The message was never sent.
     pub fn forget(&mut self, dest: &[GroupId], id: MessageId) {
         if let Some(session) = self.sessions.get_mut(dest).filter(|of| of.name == id.client) {
             session.unfinished.remove(&id.sequence);
@@ -121,6 +121,15 @@ impl Names {
     pub fn give_up(&mut self, dest: &[GroupId], id: MessageId, keys: BTreeSet<u64>, random: u64) {
         self.renew(dest, random);
         self.given_up.entry(dest.to_vec()).or_default().insert(id, keys);
+    }
+
+    /// Nobody waits any more for the message, which does nothing but cancel: so it may happen at
+    /// any time. But it may have reached some of its groups only, and the others must not take it
+    /// for ended: they would never answer those. So its session's `low` never passes it.
+    pub fn give_up_cancelling(&mut self, dest: &[GroupId], name: &Name, random: u64) {
+        if self.sessions.get(dest).is_some_and(|of| of.name == name.id.client) {
+            self.renew(dest, random);
+        }
     }
 
     /// The next message to `dest` is the first of another session: the groups may have forgotten
@@ -231,6 +240,19 @@ mod tests {
         assert_eq!(cancel.cancels, [first.id]);
         names.end(&BOTH, &cancel);
         assert_eq!(names.to_cancel_before(&US, &keys(&[2])), None);
+    }
+
+    /// One of its groups may have the message, which the other would take for ended.
+    #[test]
+    fn nothing_is_said_to_have_ended_that_cancels_and_has_no_answer() {
+        let mut names = Names::default();
+        let first = begin(&mut names, &BOTH, &[1], 1);
+        names.give_up(&BOTH, first.id, keys(&[1]), 2 << 32);
+        let cancel = names.cancel(&BOTH, &keys(&[1]), 3 << 32);
+        names.give_up_cancelling(&BOTH, &cancel, 4 << 32);
+        let next = names.cancel(&BOTH, &keys(&[1]), 5 << 32);
+        assert_eq!(next.cancels, [first.id]);
+        assert!(next.id.client != cancel.id.client || next.low <= cancel.id.sequence);
     }
 
     #[test]

@@ -272,8 +272,10 @@ impl Session {
         self.stop_asking(id, &mut call);
         let Work::Update(update) = call.work else { return };
         let (dest, message) = (&update.dest, update.name.id);
-        if !update.was_sent || self.mutation.is(Mutation::ForgetsGivenUp) {
-            self.names.forget(dest, message); // Nobody has heard of it.
+        if !update.was_sent {
+            self.names.forget(dest, message);
+        } else if self.mutation.is(Mutation::ForgetsGivenUp) {
+            self.names.renew(dest, self.random.next());
         } else {
             self.names.give_up(dest, message, update.keys, self.random.next());
         }
@@ -416,7 +418,7 @@ impl Session {
         if let Work::Update(update) = &mut call.work
             && let Stage::Cancelling { dest, name } = std::mem::take(&mut update.stage)
         {
-            self.names.forget(&dest, name.id);
+            self.names.give_up_cancelling(&dest, &name, self.random.next());
         }
     }
 
