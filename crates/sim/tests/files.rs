@@ -3,17 +3,22 @@
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_sim::of::files::trial::{Trial, lost_disks, power_cuts};
 use meridian_sim::of::first_failure;
-use meridian_sim::{Faults, Subject, each_seed, run};
+use meridian_sim::trial::Counts;
+use meridian_sim::{Faults, Subject, each_seed, one_seed, run};
 use std::ops::Range;
 
 fn all_hold(seeds: Range<u64>, trial: &Trial) {
+    let mut counts = Counts::default();
     each_seed(seeds, |seed| match run(seed, trial) {
         Ok(report) => {
             let (updates, reads) = (report.counts.of("updates"), report.counts.of("reads"));
             assert!(updates > 100 && reads > 50, "{updates} updates and {reads} reads");
+            counts.add_all(&report.counts);
         }
         Err(failure) => panic!("{failure}"),
     });
+    let gave_up = ["given up", "again"].iter().all(|name| counts.of(name) > 0);
+    assert!(gave_up || one_seed(), "nobody gave up: {counts:?}");
 }
 
 fn sequential(nodes: usize) -> Trial {
@@ -63,7 +68,7 @@ fn a_disk_that_is_not_what_it_was_does_no_harm() {
     assert!(refused > 0, "no disk was lost");
 }
 
-/// Bugs planted in the multicast show in the files, too.
+/// Bugs planted in the multicast show in the files, and bugs planted in the sessions of clients.
 #[test]
 fn planted_bugs_are_noticed() {
     for (bug, trial) in Trial::planted() {

@@ -118,6 +118,10 @@ impl Owner<Bugged> for Watched {
         stimuli(self.0.wake(token, now))
     }
 
+    fn crashed(&mut self, at: NodeId, now: Time) {
+        self.0.crashed(at, now);
+    }
+
     fn check(&mut self, at: NodeId, process: &Bugged, durable: bool) -> Result<(), String> {
         self.0.check(at, &process.node, durable)
     }

@@ -6,9 +6,9 @@ use meridian_cluster::configuration::{Configuration, Reply, Request};
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{NodeId, Time};
 use meridian_host::{Command, Node, Output, drain};
-use meridian_sim::of::files::FilesWorkload;
 use meridian_sim::of::files::regions::{faults, file, setup};
 use meridian_sim::of::files::trial::describe_nodes;
+use meridian_sim::of::files::{FilesWorkload, Tally};
 use meridian_sim::{Faults, Owner, Stimulus, World, each_seed};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -87,6 +87,10 @@ impl Owner<Node> for Changing {
 
     fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Node>> {
         self.files.wake(token, now)
+    }
+
+    fn crashed(&mut self, at: NodeId, now: Time) {
+        self.files.crashed(at, now);
     }
 
     fn check(&mut self, at: NodeId, node: &Node, durable: bool) -> Result<(), String> {
@@ -202,7 +206,7 @@ fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>) {
         let waiting = world.owner.files.waiting();
         world.fail(&format!("not quiet; clients wait for:\n{waiting}\n{}", describe(&world)));
     }
-    let (updates, reads) = world.owner.files.answered;
+    let Tally { updates, reads, .. } = world.owner.files.tally;
     assert!(updates > 100 && reads > 50, "{updates} updates and {reads} reads");
 }
 

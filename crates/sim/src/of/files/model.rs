@@ -4,9 +4,9 @@
 use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::GroupId;
-use meridian_fs::operation::{NewNode, Piece, RenameMode, WriteAt};
+use meridian_fs::operation::{Changes, NewNode, Piece, RenameMode, WriteAt};
 use meridian_fs::types::Data;
-use meridian_fs::{Done, Extent, FsError, Ino, Kind, Place, Update};
+use meridian_fs::{Answer, Done, Extent, FsError, Ino, Kind, Place, Query, Update};
 use rand::RngExt;
 use rand::seq::IteratorRandom;
 use std::collections::BTreeMap;
@@ -296,17 +296,110 @@ impl Model {
         }
     }
 
-    /// It is done.
-    pub fn apply(&mut self, action: Action, done: &Done) {
+    /// An update that shares an inode with the action.
+    pub fn touch(&self, action: &Action) -> Update {
+        let inode = match action {
+            Action::Write { file, .. } => self.place(*file),
+            Action::Shared { .. } => unreachable!("nobody asks what comes of it"),
+            Action::Create { path, .. }
+            | Action::Link { path, .. }
+            | Action::Unlink { path }
+            | Action::Rmdir { path }
+            | Action::Rename { from: path, .. }
+            | Action::Place { path, .. } => self.directories[&path.0].place,
+        };
+        Update::SetAttributes {
+            inode,
+            changes: Changes { mode: Some(0o755), ..Changes::default() },
+        }
+    }
+
+    /// A question whose answer tells whether the action has happened.
+    pub fn look(&self, action: &Action) -> Query {
         match action {
-            Action::Shared { made, .. } => {
-                if let (Some(path), Done::Attributes(attributes)) = (made, done) {
-                    self.shared.push((path, attributes.place));
+            Action::Write { file, .. } => Query::Attributes { inode: self.place(*file) },
+            Action::Shared { .. } => unreachable!("nobody asks what comes of it"),
+            Action::Create { path, .. }
+            | Action::Link { path, .. }
+            | Action::Unlink { path }
+            | Action::Rmdir { path }
+            | Action::Rename { from: path, .. }
+            | Action::Place { path, .. } => {
+                Query::Lookup { parent: self.directories[&path.0].place, name: path.1.clone() }
+            }
+        }
+    }
+
+    /// The action was given up, and [`Model::look`] has this answer: it has happened, or never
+    /// will.
+    pub fn settle(&mut self, action: Action, answer: &Result<Answer, FsError>) {
+        let before = match &action {
+            Action::Write { file, .. } => {
+                let Ok(Answer::Attributes(now)) = answer else { panic!("{action:?}: {answer:?}") };
+                return self.settle_write(*file, action.clone(), now.size);
+            }
+            Action::Shared { .. } => unreachable!("nobody asks what comes of it"),
+            Action::Create { path, .. }
+            | Action::Link { path, .. }
+            | Action::Unlink { path }
+            | Action::Rmdir { path }
+            | Action::Rename { from: path, .. }
+            | Action::Place { path, .. } => self.entries.get(path).map(|(ino, _)| self.place(*ino)),
+        };
+        let now = match answer {
+            Ok(Answer::Entry { entry, .. }) => Some(entry.place),
+            Err(FsError::NotFound) => None,
+            other => panic!("{action:?}: {other:?}"),
+        };
+        if now == before {
+            return;
+        }
+        let right = match &action {
+            Action::Create { .. } => before.is_none(),
+            Action::Link { file, .. } => now == Some(self.place(*file)),
+            Action::Place { to, .. } => now.map(|place| place.partition) == Some(*to),
+            _ => now.is_none(),
+        };
+        let expected = self.expected(&action);
+        assert!(right && expected == Ok(()), "{action:?} made {now:?} of {before:?}: {expected:?}");
+        self.apply(action, now);
+    }
+
+    fn settle_write(&mut self, file: Ino, action: Action, size: u64) {
+        let before = self.files[&file].size;
+        let Action::Write { len, .. } = action else { return };
+        let written = before + u64::from(len);
+        assert!([before, written].contains(&size), "{action:?} of {before} bytes: now {size}");
+        if size == written {
+            self.apply(action, None);
+        }
+    }
+
+    /// It is done, and was answered so.
+    pub fn done(&mut self, action: Action, done: &Done) {
+        let place = match done {
+            Done::Attributes(made) => Some(made.place),
+            Done::Written { offset, .. } => {
+                let Action::Write { file, .. } = &action else { panic!("{action:?}: {done:?}") };
+                assert_eq!(*offset, self.files[file].size, "an append went elsewhere");
+                None
+            }
+            Done::Nothing => None,
+        };
+        self.apply(action, place);
+    }
+
+    /// It has happened; what was made or placed is there now.
+    fn apply(&mut self, action: Action, made: Option<Place>) {
+        match action {
+            Action::Shared { made: path, .. } => {
+                if let (Some(path), Some(place)) = (path, made) {
+                    self.shared.push((path, place));
                 }
             }
             Action::Create { path, kind } => {
-                let Done::Attributes(made) = done else { panic!("created: {done:?}") };
-                let (place, directory) = (made.place, kind == Kind::Directory);
+                let place = made.expect("it was made somewhere");
+                let directory = kind == Kind::Directory;
                 if directory {
                     self.directories.insert(place.ino, Directory { place, parent: path.0 });
                 } else {
@@ -315,9 +408,7 @@ impl Model {
                 self.entries.insert(path, (place.ino, directory));
             }
             Action::Write { file, len } => {
-                let Done::Written { offset, .. } = done else { panic!("written: {done:?}") };
                 let file = self.files.get_mut(&file).expect("it was written to");
-                assert_eq!(*offset, file.size, "an append went elsewhere");
                 file.size += u64::from(len);
             }
             Action::Link { file, path } => {
@@ -338,10 +429,10 @@ impl Model {
                 self.entries.insert(to, (ino, directory));
             }
             Action::Place { path, .. } => {
-                let Done::Attributes(made) = done else { panic!("placed: {done:?}") };
+                let place = made.expect("it was placed somewhere");
                 let (old, _) = self.entries[&path];
-                assert_eq!(made.place.ino, old, "an inode's number changed");
-                self.directories.get_mut(&old).expect("it was placed").place = made.place;
+                assert_eq!(place.ino, old, "an inode's number changed");
+                self.directories.get_mut(&old).expect("it was placed").place = place;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A trial of whole nodes: what clients were told of their files holds, under all faults.
 
-use super::FilesWorkload;
 use super::regions::{faults, ordered, setup};
+use super::{FilesWorkload, Tally};
 use crate::faults::Faults;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{DiskBug, Logs, Random, World};
@@ -12,10 +12,20 @@ use meridian_fs::{Answer, Partition, Query};
 use meridian_host::Node;
 use meridian_multicast::Mutation;
 use meridian_multicast::mutation::PLANTED;
+use meridian_session as session;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+
+/// The bugs of sessions that trials show. A session forgets the horizon where a shard has
+/// forgotten sessions, which takes thousands: that is a scenario.
+const IN_SESSION: [session::Mutation; 4] = [
+    session::Mutation::ForgetsGivenUp,
+    session::Mutation::SkipsCancelling,
+    session::Mutation::KeepsVector,
+    session::Mutation::NamesRepeatsAnew,
+];
 
 /// The world of a trial.
 pub type Cluster = World<Node, FilesWorkload>;
@@ -41,11 +51,21 @@ pub struct Trial {
     /// A bug planted in what surrounds the nodes.
     #[doc(hidden)]
     pub bug: Option<DiskBug>,
+    /// A bug planted in the sessions of the clients.
+    #[doc(hidden)]
+    pub in_session: session::Mutation,
 }
 
 impl Default for Trial {
     fn default() -> Self {
-        Trial { nodes: None, order: None, faults: None, mutation: Mutation::Correct, bug: None }
+        Trial {
+            nodes: None,
+            order: None,
+            faults: None,
+            mutation: Mutation::Correct,
+            bug: None,
+            in_session: session::Mutation::Correct,
+        }
     }
 }
 
@@ -106,7 +126,8 @@ impl Subject for Trial {
         if self.bug == Some(DiskBug::EarlyGate) {
             setup.flush = (Duration::from_millis(1), Duration::from_millis(50)); // Slow disks.
         }
-        let owner = FilesWorkload::new(seed, topology, CLIENTS, THINGS);
+        let bug = self.in_session;
+        let owner = FilesWorkload::with_mutation(seed, topology, CLIENTS, THINGS, bug);
         Made { setup, owner, operator: () }
     }
 
@@ -146,9 +167,15 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Cluster) -> Counts {
-        let (updates, reads) = world.owner.answered;
-        let refused = world.refused().len() as u64;
-        Counts(BTreeMap::from([("updates", updates), ("reads", reads), ("refused", refused)]))
+        let Tally { updates, reads, given_up, again } = world.owner.tally;
+        let counts = [
+            ("updates", updates),
+            ("reads", reads),
+            ("given up", given_up),
+            ("again", again),
+            ("refused", world.refused().len() as u64),
+        ];
+        Counts(BTreeMap::from(counts))
     }
 
     fn planted() -> Vec<(String, Self)> {
@@ -165,8 +192,11 @@ impl Subject for Trial {
             let trial = Trial { bug: Some(bug), faults: Some(faults), ..Trial::of(3) };
             (format!("{bug:?}"), trial)
         };
+        let of_session = IN_SESSION.map(|in_session| {
+            (format!("{in_session:?}"), Trial { in_session, ..trial(Mutation::Correct) })
+        });
         let multicast = all.map(|mutation| (format!("{mutation:?}"), trial(mutation)));
-        multicast.into_iter().chain(disks.map(on_disk)).collect()
+        multicast.into_iter().chain(disks.map(on_disk)).chain(of_session).collect()
     }
 }
 

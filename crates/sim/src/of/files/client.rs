@@ -1,0 +1,218 @@
+//! One client: a session, the same that the embeddable client drives, and a program that asks it
+//! for one thing after the other.
+//!
+//! The program gives up at times. Then nobody can say whether the update happens, until a later one
+//! that touches the same has been acknowledged: from then on it has happened or never will. So the
+//! program touches the same inode, looks what came of it, and holds the tree to that.
+
+use super::model::{Action, File, Model};
+use crate::world::Random;
+use meridian_cluster::Topology;
+use meridian_core::{RegionId, Time};
+use meridian_fs::{Answer, Done, FsError, Place, Query, Timestamp, Update};
+use meridian_host::update::Change;
+use meridian_session::{CallId, Command, Failure, Mutation, Output, Session};
+use rand::RngExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the program waits when it is patient.
+const PATIENT: Duration = Duration::from_secs(30);
+/// How long it waits at most when it is not, in milliseconds: some round trips between regions.
+const IMPATIENT_MS: u64 = 700;
+
+/// What the program waits for.
+#[derive(Clone, Debug)]
+enum Doing {
+    Act(Action),
+    /// That the inode of an action that was given up is touched.
+    Touch(Action),
+    /// What came of that action.
+    Look(Action),
+    Name {
+        query: Query,
+        found: Option<Place>,
+    },
+    Attributes {
+        query: Query,
+        file: File,
+    },
+}
+
+/// What the clients have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Updates that were answered.
+    pub updates: u64,
+    /// Reads that were answered.
+    pub reads: u64,
+    /// Updates that were given up.
+    pub given_up: u64,
+    /// Updates that were sent again after that, under their name.
+    pub again: u64,
+}
+
+/// See the module.
+pub(super) struct Client {
+    pub session: Session,
+    pub model: Model,
+    doing: Option<Doing>,
+    call: CallId,
+    /// How many things are left to be done.
+    pub left: u64,
+}
+
+impl Client {
+    /// Number `number`, in one of the regions.
+    pub fn new(number: u64, topology: &Arc<Topology>, seed: u64, mutation: Mutation) -> Client {
+        let regions = topology.regions.len() as u64;
+        let region = RegionId(u16::try_from(number % regions).expect("there are few regions"));
+        Client {
+            session: Session::new(topology.clone(), region, seed).with_mutation(mutation),
+            model: Model::new(number, topology.group_ids().collect()),
+            doing: None,
+            call: CallId(0),
+            left: 0,
+        }
+    }
+
+    /// Whether it waits for nothing.
+    pub fn is_idle(&self) -> bool {
+        self.doing.is_none()
+    }
+
+    /// What it waits for, in words.
+    pub fn waiting(&self) -> Option<String> {
+        let doing = self.doing.as_ref()?;
+        Some(format!("{:?}: {doing:?}, {:?}", self.call, self.session.vector()))
+    }
+
+    /// Begins to do something, unless the program has nothing to do just now.
+    pub fn start(&mut self, now: Time, random: &mut Random) -> Vec<Command> {
+        self.left -= 1;
+        self.doing = match random.random_range(0..10) {
+            0..6 => self.model.choose(random).map(Doing::Act),
+            6..8 => self.model.any_file(random).map(|file| {
+                let query = Query::Attributes { inode: file.place };
+                Doing::Attributes { query, file }
+            }),
+            _ => self.model.any_name(random).map(|(parent, name, found)| {
+                let query = Query::Lookup { parent, name };
+                Doing::Name { query, found }
+            }),
+        };
+        self.ask(now, random)
+    }
+
+    /// Asks for what is to be done, as a new call.
+    fn ask(&mut self, now: Time, random: &mut Random) -> Vec<Command> {
+        let Some(doing) = &self.doing else { return Vec::new() };
+        self.call.0 += 1;
+        let (call, deadline) = (self.call, deadline(now, random));
+        let update = |update: Update| {
+            let seconds = i64::try_from(now.0 / 1_000_000_000).expect("no world lasts so long");
+            let change = Change { time: Timestamp { seconds, nanos: 0 }, update };
+            vec![Command::Update { call, change, deadline }]
+        };
+        match doing {
+            Doing::Act(action) => update(self.model.update(action)),
+            Doing::Touch(action) => update(self.model.touch(action)),
+            Doing::Look(action) => {
+                vec![Command::Read { call, query: self.model.look(action), deadline }]
+            }
+            Doing::Name { query, .. } | Doing::Attributes { query, .. } => {
+                vec![Command::Read { call, query: query.clone(), deadline }]
+            }
+        }
+    }
+
+    /// The session has said something: what the program asks for next about the same thing.
+    pub fn on_output(
+        &mut self,
+        output: Output,
+        now: Time,
+        random: &mut Random,
+        done: &mut Tally,
+    ) -> Vec<Command> {
+        assert_eq!(output.call(), self.call, "an output of a call that is over: {output:?}");
+        let doing = self.doing.take().expect("a call has one output");
+        match (doing, output) {
+            (doing, Output::GaveUp { failure, .. }) => {
+                let expected = !matches!(failure, Failure::Refused(_) | Failure::Strange(_));
+                assert!(expected, "{doing:?}: {failure:?}");
+                return self.on_gave_up(doing, now, random, done);
+            }
+            (Doing::Act(action), Output::Updated { result, .. }) => {
+                done.updates += 1;
+                self.on_updated(action, result);
+            }
+            (Doing::Touch(action), Output::Updated { result, .. }) => {
+                assert!(result.is_ok(), "touched after {action:?}: {result:?}");
+                self.doing = Some(Doing::Look(action));
+            }
+            (doing, Output::Answered { result, .. }) => {
+                done.reads += 1;
+                self.on_answered(doing, result);
+            }
+            (doing, output @ Output::Updated { .. }) => panic!("{doing:?}: {output:?}"),
+        }
+        self.ask(now, random)
+    }
+
+    fn on_updated(&mut self, action: Action, result: Result<Done, FsError>) {
+        match (result, self.model.expected(&action)) {
+            (Ok(done), Ok(())) => self.model.done(action, &done),
+            (Err(error), Err(expected)) if error == expected => {}
+            (Err(error), _) if matches!(action, Action::Shared { .. }) => {
+                assert_ne!(error, FsError::Expired, "nobody gave up {action:?}");
+            }
+            (result, expected) => panic!("{action:?}: {result:?}, expected {expected:?}"),
+        }
+    }
+
+    fn on_answered(&mut self, doing: Doing, result: Result<Answer, FsError>) {
+        match (doing, result) {
+            (Doing::Look(action), result) => self.model.settle(action, &result),
+            (Doing::Name { found: None, .. }, Err(FsError::NotFound)) => {}
+            (Doing::Name { found: Some(place), .. }, Ok(Answer::Entry { entry, .. })) => {
+                assert_eq!(entry.place, place, "a name leads elsewhere");
+            }
+            (Doing::Attributes { file, .. }, Ok(Answer::Attributes(attributes))) => {
+                let told = (attributes.size, attributes.nlink);
+                assert_eq!(told, (file.size, file.nlink), "an old state of {:?}", file.place);
+            }
+            (doing, result) => panic!("{doing:?}: answered {result:?}"),
+        }
+    }
+
+    /// A read is asked again; an update is sent again under its name, or given up for good.
+    fn on_gave_up(
+        &mut self,
+        doing: Doing,
+        now: Time,
+        random: &mut Random,
+        done: &mut Tally,
+    ) -> Vec<Command> {
+        let is_update = matches!(doing, Doing::Act(_) | Doing::Touch(_));
+        if is_update && random.random_bool(0.5) {
+            done.again += 1;
+            self.doing = Some(doing);
+            return vec![Command::Again { call: self.call, deadline: deadline(now, random) }];
+        }
+        let mut commands = vec![Command::Release(self.call)];
+        done.given_up += u64::from(is_update);
+        self.doing = match doing {
+            // Others change what it names, too: whatever comes of it is right.
+            Doing::Act(Action::Shared { .. }) => None,
+            Doing::Act(action) => Some(Doing::Touch(action)),
+            other => Some(other),
+        };
+        commands.extend(self.ask(now, random));
+        commands
+    }
+}
+
+fn deadline(now: Time, random: &mut Random) -> Time {
+    let impatient = Duration::from_millis(random.random_range(20..IMPATIENT_MS));
+    now + if random.random_ratio(1, 4) { impatient } else { PATIENT }
+}
