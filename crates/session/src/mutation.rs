@@ -19,18 +19,11 @@ pub enum Mutation {
     KeepsVector,
     /// Sends an update again under another name.
     NamesRepeatsAnew,
+    /// Takes a message that only cancels for ended when nobody waits for it any more.
+    EndsCancelling,
 }
 
 impl Mutation {
-    /// All of them.
-    pub const PLANTED: [Mutation; 5] = [
-        Mutation::ForgetsGivenUp,
-        Mutation::SkipsCancelling,
-        Mutation::ForgetsHorizon,
-        Mutation::KeepsVector,
-        Mutation::NamesRepeatsAnew,
-    ];
-
     /// Whether this is `bug` and bugs can be planted at all: false at compile time in a release
     /// build.
     pub(crate) fn is(self, bug: Mutation) -> bool {

@@ -418,7 +418,10 @@ impl Session {
         if let Work::Update(update) = &mut call.work
             && let Stage::Cancelling { dest, name } = std::mem::take(&mut update.stage)
         {
-            self.names.give_up_cancelling(&dest, &name, self.random.next());
+            match self.mutation.is(Mutation::EndsCancelling) {
+                true => self.names.forget(&dest, name.id),
+                false => self.names.give_up_cancelling(&dest, &name, self.random.next()),
+            }
         }
     }
 
