@@ -20,6 +20,7 @@ fn topology() -> Arc<Topology> {
         name: name.into(),
         region: name[..2].into(),
         pid: None,
+        draining: None,
         address: "127.0.0.1:1".into(),
         groups: vec!["global".into(), name[..2].into()],
     };
