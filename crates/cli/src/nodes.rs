@@ -12,7 +12,6 @@ use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
 use meridian_core::NodeId;
-use meridian_host::api::KeeperStatus;
 use meridian_node::Keepers;
 use meridian_paxos::Consistency;
 use meridian_terminal::note;
@@ -141,6 +140,8 @@ struct Cluster {
     newest: Newest,
     client: Client,
     answers: BTreeMap<NodeId, Answered>,
+    /// Since when nobody tells whether there is a newer configuration.
+    unheard: Option<Instant>,
 }
 
 impl Cluster {
@@ -150,7 +151,7 @@ impl Cluster {
         let region = newest.topology.regions[0].name.as_str();
         let client = Client::connect(newest.topology.clone(), &ClientOptions::new(region))?;
         let answers = status::answers(&client, &newest.topology).await;
-        Ok(Cluster { path, newest, client, answers })
+        Ok(Cluster { path, newest, client, answers, unheard: None })
     }
 
     /// For changes: one that is not the newest will not do.
@@ -172,67 +173,26 @@ impl Cluster {
         up.map(|(id, _)| self.newest.topology.node(*id).name.clone()).collect()
     }
 
-    /// The replica of the configuration at a node that answers, and that knows most.
-    fn keeper(&self) -> Option<&KeeperStatus> {
-        let statuses = self.answers.values().filter_map(|answer| answer.as_ref().ok());
-        let keepers = statuses.filter_map(|status| status.keeper.as_ref());
-        keepers.filter(|keeper| keeper.stopped.is_none()).max_by_key(|keeper| keeper.executed)
-    }
-
-    /// If `old` keeps the configuration, another node does that from now on. Each step may be the first: one that was
-    /// interrupted is taken up.
-    async fn keep_elsewhere(&mut self, keepers: &mut Keepers, old: NodeId) -> anyhow::Result<()> {
-        let topology = self.newest.topology.clone();
-        let name = &topology.node(old).name;
-        let mut replicas = self.newest.file.configuration.replicas.clone();
+    /// If `old` keeps the configuration: who shall do so in its place, and where it listens then.
+    fn keeper_after(&self, old: NodeId) -> anyhow::Result<Option<(String, String)>> {
+        let topology = &self.newest.topology;
+        let (name, region) = (&topology.node(old).name, topology.node(old).region);
+        let replicas = &self.newest.file.configuration.replicas;
         if !replicas.contains_key(name) {
-            return Ok(());
+            return Ok(None);
         }
-        let known =
-            self.keeper().context("no node tells who keeps the configuration: try again")?;
-        let members = known.members.clone();
         let named = |id: &NodeId| replicas.contains_key(&topology.node(*id).name);
-        let (new, address) = match members.iter().find(|(id, _)| !named(id)) {
-            Some((id, address)) if !members.contains_key(&old) => (*id, address.clone()),
-            _ => {
-                let region = topology.node(old).region;
-                let up = |id: &NodeId| self.answers.get(id).is_some_and(Result::is_ok);
-                let mut others: Vec<_> = topology
-                    .present()
-                    .filter(|id| up(id) && !named(id) && state(&topology, *id) == "member")
-                    .collect();
-                others.sort_by_key(|id| topology.node(*id).region != region);
-                let new = others.first().copied().with_context(|| {
-                    format!("{name} keeps the configuration, and there is no other node to do that: add one first")
-                })?;
-                let address = cluster::free_address_beside(&topology.node(new).address)?;
-                keepers.replace(old, new, address.clone()).await?;
-                (new, address)
-            }
-        };
-        replicas.remove(name);
-        replicas.insert(topology.node(new).name.clone(), address);
-        keepers.change(&Request::SetReplicas(replicas)).await?;
-        note!("{} keeps the configuration in the place of {name}", topology.node(new).name);
-        self.wait_for_keeper(new).await
-    }
-
-    /// Waits until the replica of the configuration at `node` takes part: before that, no other may go.
-    async fn wait_for_keeper(&mut self, node: NodeId) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        loop {
-            let status = self.client.status(node, PATIENCE).await?;
-            let takes_part =
-                |keeper: &KeeperStatus| keeper.takes_part && keeper.members.contains_key(&node);
-            if status.keeper.as_ref().is_some_and(takes_part) {
-                return Ok(());
-            }
-            let name = &self.newest.topology.node(node).name;
-            if begin.elapsed() > CHANGE {
-                bail!("{name} does not get to keep the configuration: see its server.log");
-            }
-            sleep(LOOK_AGAIN).await;
-        }
+        let up = |id: &NodeId| self.answers.get(id).is_some_and(Result::is_ok);
+        let fits = |id: &NodeId| up(id) && !named(id) && state(topology, *id) == "member";
+        let mut others: Vec<_> = topology.present().filter(fits).collect();
+        others.sort_by_key(|id| topology.node(*id).region != region);
+        let new = others.first().with_context(|| {
+            format!(
+                "{name} keeps the configuration, and there is no other node to do that: add one first"
+            )
+        })?;
+        let address = cluster::free_address_beside(&topology.node(*new).address)?;
+        Ok(Some((topology.node(*new).name.clone(), address)))
     }
 
     /// Watches how a node is drained, until it is. That goes on without this, too.
@@ -268,10 +228,17 @@ impl Cluster {
         Ok(())
     }
 
-    /// Learns of a newer configuration.
+    /// Learns of a newer configuration. Those that keep it may change meanwhile, and do not answer
+    /// for a while then.
     async fn follow(&mut self, keepers: &mut Keepers) -> anyhow::Result<()> {
         let version = self.newest.topology.version;
-        if let Some(newer) = keepers.newer(version, Consistency::Linearizable).await? {
+        let newer = keepers.newer(version, Consistency::Linearizable).await;
+        let now = Instant::now();
+        if newer.is_err() && self.unheard.get_or_insert(now).elapsed() < CHANGE {
+            return Ok(());
+        }
+        self.unheard = None;
+        if let Some(newer) = newer? {
             keepers.moved(&newer);
             let topology = Topology::new(&newer)?;
             self.client.configured(topology.clone());
@@ -353,8 +320,11 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
     let id = id.with_context(|| format!("no node {}", args.name))?;
     let name = args.name.as_str();
     if !cluster.newest.topology.node(id).leaves {
-        cluster.keep_elsewhere(&mut keepers, id).await?;
-        let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up() };
+        let keeper = cluster.keeper_after(id)?;
+        if let Some((keeper, _)) = &keeper {
+            note!("{keeper} is to keep the configuration in the place of {name}");
+        }
+        let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up(), keeper };
         keepers.change(&request).await?;
         cluster.follow(&mut keepers).await?;
     }

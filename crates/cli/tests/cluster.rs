@@ -167,7 +167,7 @@ fn ask_to_remove(room: &Room, name: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut configuration = Keepers::new(&file, harness::PATIENCE);
-        let request = Request::RemoveNode { name: name.into(), up };
+        let request = Request::RemoveNode { name: name.into(), up, keeper: None };
         configuration.change(&request).await.unwrap();
     });
 }
@@ -216,6 +216,33 @@ fn a_node_is_drained_though_nobody_waits_and_it_is_killed() {
         assert_eq!(blocks(&room, name), Some(all), "{name} of a region of two holds each block");
     }
     assert_written(&dir, &other, count as u64);
+    demo.stop();
+    room.assert_clean();
+}
+
+/// It is kept by one of two nodes alone: it goes on until the other does.
+#[test]
+fn the_only_node_that_keeps_the_configuration_goes() {
+    let room = Room::new();
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+    let small = room.meridian(&[&small[..], &["--nodes-per-region", "2"]].concat());
+    let demo = Running::start(small, room.mount());
+    fs::write(demo.mount().join("us/file"), content(3)).unwrap();
+    let keepers = |shown: &Value| {
+        let keepers = shown["keepers"].as_array().unwrap().iter();
+        keepers.map(|keeper| keeper["node"].as_str().unwrap().to_string()).collect::<Vec<_>>()
+    };
+    eventually("one leads those who keep the configuration", || {
+        let shown = ask(&room, &["show"]);
+        keepers(&shown) == ["us-1"] && shown["keepers"][0]["leads"] == true
+    });
+    let removed = ask(&room, &["remove-node", "us-1"]);
+    assert_eq!(removed["state"], "removed");
+    let shown = ask(&room, &["show"]);
+    assert_eq!((keepers(&shown), &shown["keepers"][0]["up"]), (vec!["us-2".into()], &json!(true)));
+    let added = ask(&room, &["add-node", "--region", "us"]);
+    assert_eq!(added["node"], "us-3", "the configuration can be changed");
+    assert_eq!(fs::read_to_string(demo.mount().join("us/file")).unwrap(), content(3));
     demo.stop();
     room.assert_clean();
 }

@@ -58,6 +58,13 @@ pub enum Request {
         name: String,
         /// The nodes that answer now.
         up: BTreeSet<String>,
+        /// If it keeps the configuration: who does in its place, and where that one listens then.
+        keeper: Option<(String, String)>,
+    },
+    /// A node that is to keep the configuration takes part in that.
+    Keeps {
+        /// Its name.
+        name: String,
     },
     /// What a node holds is on enough of the nodes of its region that stay.
     Drained {
@@ -137,7 +144,17 @@ impl Configuration {
                 add(file, &region, name, address, &up)
             }
             (Some(file), Request::Up { name }) => up(file, &name),
-            (Some(file), Request::RemoveNode { name, up }) => remove(file, &name, &up),
+            (Some(file), Request::RemoveNode { name, up, keeper }) => {
+                remove(file, &name, &up, keeper)
+            }
+            (Some(file), Request::Keeps { name }) => {
+                let kept = &mut file.configuration;
+                kept.joining.remove(&name);
+                if kept.joining.is_empty() {
+                    kept.replaced.clear();
+                }
+                Ok(None)
+            }
             (Some(file), Request::Drained { name, since }) => drained(file, &name, since),
             (Some(file), Request::SetAddress { name, address }) => {
                 set_address(file, &name, address)
@@ -264,7 +281,12 @@ fn free(topology: &Topology, address: &str) -> Result<(), String> {
     }
 }
 
-fn remove(file: &mut ClusterFile, name: &str, up: &BTreeSet<String>) -> Changed {
+fn remove(
+    file: &mut ClusterFile,
+    name: &str,
+    up: &BTreeSet<String>,
+    keeper: Option<(String, String)>,
+) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
     let Some(node) = topology.node_named(name) else {
         return Err(format!("no node {name}"));
@@ -275,8 +297,10 @@ fn remove(file: &mut ClusterFile, name: &str, up: &BTreeSet<String>) -> Changed 
     if topology.node(node).draining.is_some() {
         return drain_again(file, usize::from(node.0), up);
     }
-    if file.configuration.replicas.contains_key(name) {
-        return Err(format!("node {name} keeps the configuration: another must keep it first"));
+    let keeps = file.configuration.replicas.contains_key(name);
+    let keeper = keeper.filter(|_| keeps);
+    if keeps && keeper.is_none() {
+        return Err(format!("node {name} keeps the configuration: another must do that"));
     }
     if topology.nodes_in(topology.node(node).region).count() == 1 {
         let region = &file.nodes[usize::from(node.0)].region;
@@ -297,7 +321,23 @@ fn remove(file: &mut ClusterFile, name: &str, up: &BTreeSet<String>) -> Changed 
     entry.draining = Some(Draining { down: !up.contains(name), ..Draining::default() });
     let region = entry.region.clone();
     begin_anew(file, &region);
-    Ok(None)
+    match keeper {
+        Some((keeper, address)) => replace_keeper(file, name, keeper, address),
+        None => Ok(None),
+    }
+}
+
+/// Another node keeps the configuration in the place of `name`. The nodes bring that about.
+fn replace_keeper(file: &mut ClusterFile, name: &str, keeper: String, address: String) -> Changed {
+    let kept = &mut file.configuration;
+    if kept.replicas.contains_key(&keeper) {
+        return Err(format!("node {keeper} keeps the configuration already"));
+    }
+    kept.joining.insert(keeper.clone());
+    let mut replicas = kept.replicas.clone();
+    kept.replaced.extend(replicas.remove_entry(name));
+    replicas.insert(keeper, address);
+    set_replicas(file, replicas)
 }
 
 /// It was asked for before; what is new is that the node does not answer, maybe.
@@ -322,7 +362,7 @@ fn begin_anew(file: &mut ClusterFile, region: &str) {
 }
 
 /// Notes the report. A node leaves its groups when what it held is on enough others; if these groups
-/// are changing, or it keeps the configuration, at a later report.
+/// are changing, or one that keeps the configuration does not take part yet, at a later report.
 fn drained(file: &mut ClusterFile, name: &str, since: u64) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
     let Some(by) = topology.node_named(name) else { return Err(format!("no node {name}")) };
@@ -336,9 +376,9 @@ fn drained(file: &mut ClusterFile, name: &str, since: u64) -> Changed {
         let Some(draining) = &mut file.nodes[at].draining else { continue };
         draining.reported.insert(name.into());
         let all = draining.down && stay.iter().all(|name| draining.reported.contains(*name));
-        let keeps = file.configuration.replicas.contains_key(&topology.node(node).name);
+        let kept = file.configuration.joining.is_empty();
         let mut left = file.clone();
-        if (all || node == by) && !keeps && leave(&mut left, at).is_ok() {
+        if (all || node == by) && kept && leave(&mut left, at).is_ok() {
             *file = left;
         }
     }
@@ -425,7 +465,10 @@ fn set_replicas(file: &mut ClusterFile, replicas: BTreeMap<String, String>) -> C
     if replicas.is_empty() || replicas.len() > REPLICAS_MAX {
         return Err(format!("{} nodes cannot keep the configuration", replicas.len()));
     }
-    let stays = |name: &str| topology.node_named(name).is_some_and(|id| !topology.node(id).leaves);
+    let stays = |name: &str| {
+        let node = topology.node_named(name).map(|id| topology.node(id));
+        node.is_some_and(|node| !node.leaves && node.draining.is_none())
+    };
     match replicas.keys().find(|name| !stays(name)) {
         Some(name) => Err(format!("no node {name}")),
         None => {
@@ -439,6 +482,7 @@ fn set_replicas(file: &mut ClusterFile, replicas: BTreeMap<String, String>) -> C
                     address.clone_from(moved);
                 }
             }
+            kept.joining.retain(|name| replicas.contains_key(name));
             kept.replicas = replicas;
             Ok(None)
         }

@@ -70,12 +70,23 @@ pub struct Kept {
     /// Those that kept it first, if others do now: each replica begins with these, and learns of the others from them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub first: BTreeMap<String, String>,
+    /// Those that are to keep it and do not take part yet.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub joining: BTreeSet<String>,
+    /// In whose place they come, and where these listen: they go on until others take part.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub replaced: BTreeMap<String, String>,
     /// The groups whose members have changed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Membership>,
 }
 
 impl Kept {
+    /// Where those listen that keep the configuration, or may still do so.
+    pub fn addresses(&self) -> impl Iterator<Item = &String> {
+        self.replicas.values().chain(self.replaced.values())
+    }
+
     fn is_default(&self) -> bool {
         *self == Kept::default()
     }

@@ -19,10 +19,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// How often it is asked whether there is a newer configuration.
 pub const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// So long a configuration is known before who kept it is replaced: all who ask for newer ones have
+/// learned by then where the next one listens.
+const LEARNED: Duration = Duration::from_secs(3);
 /// How long to wait for an answer before going on with the configuration that is known: some elections.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The configuration changes seldom: its replicas need not be as quick to suspect a leader as others, and must not
@@ -62,13 +65,13 @@ pub struct Keepers {
 impl Keepers {
     /// Those that `file` names. Connects when it is asked something, and gives up after `patience`.
     pub fn new(file: &ClusterFile, patience: Duration) -> Keepers {
-        let addresses = file.configuration.replicas.values().cloned().collect();
+        let addresses = file.configuration.addresses().cloned().collect();
         Keepers { cluster: file.cluster, addresses, patience, client: None }
     }
 
     /// Others keep it now, maybe.
     pub fn moved(&mut self, file: &ClusterFile) {
-        let addresses: Vec<_> = file.configuration.replicas.values().cloned().collect();
+        let addresses: Vec<_> = file.configuration.addresses().cloned().collect();
         if self.addresses != addresses {
             (self.addresses, self.client) = (addresses, None);
         }
@@ -157,7 +160,8 @@ fn name_of(cluster: u64) -> String {
     format!("configuration of {cluster}")
 }
 
-/// Starts the replica of node `me`, if `file` says that it is to keep the configuration.
+/// Starts the replica of node `me`, if `file` says that it is to keep the configuration, or to do so
+/// until another does.
 pub(crate) async fn keep(
     dir: &Path,
     file: &ClusterFile,
@@ -165,7 +169,9 @@ pub(crate) async fn keep(
     me: NodeId,
 ) -> Result<Option<Replica<Configuration>>, ServerError> {
     let kept = &file.configuration;
-    let Some(address) = kept.replicas.get(&topology.node(me).name) else { return Ok(None) };
+    let name = &topology.node(me).name;
+    let address = kept.replicas.get(name).or_else(|| kept.replaced.get(name));
+    let Some(address) = address else { return Ok(None) };
     let of =
         |(name, address): (&String, &String)| Some((topology.node_named(name)?, address.clone()));
     let first = if kept.first.is_empty() { &kept.replicas } else { &kept.first };
@@ -198,10 +204,14 @@ pub(crate) async fn follow(
 ) {
     let mut keepers = Keepers::new(&file, PATIENCE);
     let mut initialised = keeper.is_none();
-    let mut well = true;
+    let (mut well, mut known) = (true, Instant::now());
     loop {
-        tell_status(&shared, keeper.as_ref()).await;
-        match turn(&shared, &mut keepers, &file, &mut initialised).await {
+        let status = keeper_status(keeper.as_ref()).await;
+        shared.set_keeper(status.clone());
+        close_keeper(&shared, &file, &mut keeper).await;
+        let state = State { status, learned: known.elapsed() > LEARNED };
+        let turn = turn(&shared, &mut keepers, &file, (&mut initialised, state));
+        match turn.await {
             Ok(newer) => {
                 if !well {
                     tracing::info!("the nodes that keep the configuration answer again");
@@ -209,7 +219,7 @@ pub(crate) async fn follow(
                 well = true;
                 if let Some(newer) = newer {
                     keepers.moved(&newer);
-                    file = newer;
+                    (file, known) = (newer, Instant::now());
                     on_newer((&shared, &node), &file, &mut keeper).await;
                 }
             }
@@ -228,12 +238,20 @@ pub(crate) async fn follow(
     }
 }
 
+/// What a turn goes by.
+struct State {
+    /// How the replica here is, if there is one.
+    status: Option<KeeperStatus>,
+    /// Whether all have learned of the configuration, as far as they ask.
+    learned: bool,
+}
+
 /// Tells what is to be told, and asks for what is newer.
 async fn turn(
     shared: &Shared,
     keepers: &mut Keepers,
     file: &ClusterFile,
-    initialised: &mut bool,
+    (initialised, State { status, learned }): (&mut bool, State),
 ) -> Result<Option<ClusterFile>, KeepersError> {
     if !*initialised {
         let text = serde_json::to_string(file).expect("names and numbers are JSON");
@@ -254,11 +272,70 @@ async fn turn(
         }
         shared.in_force_told(group, number);
     }
+    if let Some(status) = status {
+        let name = shared.name_of(shared.me);
+        if status.takes_part
+            && status.members.contains_key(&shared.me)
+            && file.configuration.joining.contains(&name)
+        {
+            keepers.change(&Request::Keeps { name }).await?;
+        }
+        if learned && let Some(newer) = replace_keeper(keepers, file, &topology, &status).await? {
+            return Ok(Some(newer));
+        }
+    }
     if let Some(since) = shared.take_drained() {
         let name = shared.name_of(shared.me);
         keepers.change(&Request::Drained { name, since }).await?; // The node says it again.
     }
     keepers.newer(topology.version, Consistency::Stale).await
+}
+
+/// Who leads those that keep the configuration sees to it that they are those that it names: one is
+/// replaced at a time. If there is a newer configuration that one counts.
+async fn replace_keeper(
+    keepers: &mut Keepers,
+    file: &ClusterFile,
+    topology: &Topology,
+    status: &KeeperStatus,
+) -> Result<Option<ClusterFile>, KeepersError> {
+    let wanted: BTreeMap<_, _> = file
+        .configuration
+        .replicas
+        .iter()
+        .filter_map(|(name, address)| Some((topology.node_named(name)?, address)))
+        .collect();
+    let old = status.members.keys().find(|node| !wanted.contains_key(*node));
+    let new = wanted.iter().find(|(node, _)| !status.members.contains_key(*node));
+    let (Some(old), Some((new, address)), true) = (old, new, status.leads) else {
+        return Ok(None);
+    };
+    let newer = keepers.newer(file.configuration.version, Consistency::Linearizable).await?;
+    if newer.is_none() {
+        tracing::info!("{new} keeps the configuration in the place of {old}");
+        match keepers.replace(*old, *new, (*address).clone()).await {
+            Err(KeepersError::Refused(why)) => {
+                tracing::warn!("{old} keeps the configuration: {why}");
+            }
+            replaced => replaced?,
+        }
+    }
+    Ok(newer)
+}
+
+/// Who is to keep the configuration no more stops, once others do in its place: they may need what
+/// only it knows.
+async fn close_keeper(
+    shared: &Shared,
+    file: &ClusterFile,
+    keeper: &mut Option<Replica<Configuration>>,
+) {
+    let (kept, name) = (&file.configuration, shared.name_of(shared.me));
+    let goes_on = kept.replicas.contains_key(&name) || kept.replaced.contains_key(&name);
+    if !goes_on && let Some(before) = keeper.take() {
+        shared.set_keeper(None);
+        drop(before.close().await); // Another keeps it, so it has stopped already.
+    }
 }
 
 async fn on_newer(
@@ -274,11 +351,6 @@ async fn on_newer(
         shared.set_topology(Arc::new(topology));
         return shared.removed.notify_one();
     }
-    let keeps = file.configuration.replicas.contains_key(&topology.node(shared.me).name);
-    if !keeps && let Some(before) = keeper.take() {
-        shared.set_keeper(None);
-        drop(before.close().await); // Another keeps it, so it has stopped already.
-    }
     if keeper.is_none() {
         match keep(&shared.dir, file, &topology, shared.me).await {
             Ok(begun) => *keeper = begun,
@@ -291,10 +363,9 @@ async fn on_newer(
     drop(node.request(Configured(topology)).await); // If it has stopped, the server ends.
 }
 
-/// For those who ask how the node is.
-async fn tell_status(shared: &Shared, keeper: Option<&Replica<Configuration>>) {
-    let Some(keeper) = keeper else { return };
-    let status = match keeper.status().await {
+/// How the replica here is, if there is one.
+async fn keeper_status(keeper: Option<&Replica<Configuration>>) -> Option<KeeperStatus> {
+    Some(match keeper?.status().await {
         Ok(status) => KeeperStatus {
             leads: status.leading,
             takes_part: status.active,
@@ -303,6 +374,5 @@ async fn tell_status(shared: &Shared, keeper: Option<&Replica<Configuration>>) {
             stopped: None,
         },
         Err(error) => KeeperStatus { stopped: Some(error.to_string()), ..KeeperStatus::default() },
-    };
-    shared.set_keeper(Some(status));
+    })
 }

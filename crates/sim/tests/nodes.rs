@@ -192,7 +192,7 @@ fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>) {
     settle(&mut world);
     let topology = world.owner.topology.borrow().clone();
     assert_eq!(topology.groups_of(COMES).count(), 2);
-    change(&mut world, Request::RemoveNode { name: GOES.into(), up: up(&topology) });
+    change(&mut world, Request::RemoveNode { name: GOES.into(), up: up(&topology), keeper: None });
     drained(&mut world);
     settle(&mut world);
     let gone = topology.node_named(GOES).expect("it was there");

@@ -264,7 +264,7 @@ mod tests {
         for group in ["us", "global"] {
             changed(Request::InForce { group: group.into(), number: 1 });
         }
-        let draining = changed(Request::RemoveNode { name: "us-3".into(), up });
+        let draining = changed(Request::RemoveNode { name: "us-3".into(), up, keeper: None });
         assert_eq!(states(&draining, "us-3"), "draining");
         let since = draining.topology.version;
         let leaving = changed(Request::Drained { name: "us-3".into(), since });

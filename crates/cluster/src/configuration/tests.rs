@@ -45,7 +45,7 @@ fn add(region: &str, name: Option<&str>, address: &str) -> Request {
 }
 
 fn remove(name: &str) -> Request {
-    Request::RemoveNode { name: name.into(), up: all() }
+    Request::RemoveNode { name: name.into(), up: all(), keeper: None }
 }
 
 fn drained(name: &str, since: u64) -> Request {
@@ -141,7 +141,8 @@ fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     assert!(refused(add("us", None, "us-1:1")).contains("us-1 listens at us-1:1 already"));
     assert!(refused(remove("us-9")).contains("no node us-9"));
     assert!(refused(remove("eu-1")).contains("last of region eu"));
-    let few = Request::RemoveNode { name: "us-1".into(), up: up(&["us-1", "eu-1"]) };
+    let few = up(&["us-1", "eu-1"]);
+    let few = Request::RemoveNode { name: "us-1".into(), up: few, keeper: None };
     assert!(refused(few).contains("2 of the 4 members that group global has now"));
     assert!(refused(in_force("us", 1)).contains("never changed"));
     assert!(refused(Request::SetReplicas(BTreeMap::new())).contains("0 nodes"));
@@ -201,7 +202,7 @@ fn all_that_stay_report_for_a_node_that_is_down() {
     let mut cluster = initialised();
     cluster.change(remove("us-2"));
     let without = up(&["us-1", "us-3", "eu-1"]);
-    let again = Request::RemoveNode { name: "us-2".into(), up: without };
+    let again = Request::RemoveNode { name: "us-2".into(), up: without, keeper: None };
     assert_eq!(cluster.change(again), done(3, None), "it has gone down meanwhile");
     assert_eq!(cluster.change(drained("us-1", 2)), done(3, None), "it did not look for us-2's");
     assert_eq!(cluster.change(drained("us-1", 3)), done(4, None));
@@ -235,6 +236,39 @@ fn a_report_that_counts_on_a_node_that_goes_is_made_anew() {
     }
     cluster.change(drained("us-2", both));
     assert!(drains(&cluster, "us-2").is_none());
+}
+
+#[test]
+fn another_keeps_the_configuration_before_a_node_leaves() {
+    let mut cluster = initialised();
+    let replicas = BTreeMap::from([("us-1".to_string(), "here:6".to_string())]);
+    cluster.change(Request::SetReplicas(replicas));
+    let remove = |name: &str, keeper: &str| Request::RemoveNode {
+        name: name.into(),
+        up: all(),
+        keeper: Some((keeper.into(), "here:7".into())),
+    };
+    for unfit in ["us-1", "us-9"] {
+        assert!(matches!(cluster.change(remove("us-1", unfit)), Reply::Refused(_)), "{unfit}");
+    }
+    assert_eq!(cluster.change(remove("us-1", "us-2")), done(3, None));
+    let kept = cluster.file().unwrap().configuration.clone();
+    assert_eq!(kept.replicas, BTreeMap::from([("us-2".into(), "here:7".into())]));
+    assert_eq!(
+        kept.addresses().collect::<Vec<_>>(),
+        ["here:7", "here:6"],
+        "both, until it is done"
+    );
+    assert_eq!((kept.first.len(), kept.joining), (1, up(&["us-2"])));
+    cluster.change(drained("us-1", 3));
+    assert!(drains(&cluster, "us-1").is_some(), "nobody else keeps the configuration yet");
+    assert_eq!(cluster.change(remove("us-1", "us-3")), done(4, None), "asked again");
+    let unfit = Request::SetReplicas(BTreeMap::from([("us-1".into(), "here:6".into())]));
+    assert!(matches!(cluster.change(unfit), Reply::Refused(_)), "it goes");
+    cluster.change(Request::Keeps { name: "us-2".into() });
+    assert_eq!(cluster.file().unwrap().configuration.addresses().count(), 1);
+    cluster.change(drained("us-1", 3));
+    assert!(drains(&cluster, "us-1").is_none());
 }
 
 #[test]

@@ -310,7 +310,8 @@ impl Owner<Drain> for Blocks {
         for (name, after) in self.remove.clone() {
             let answers = |name: &&String| Some(*name) != self.dead.as_ref();
             let up = all.iter().filter(answers).cloned().collect();
-            stimuli.push(self.plan(after, Plan::Change(Request::RemoveNode { name, up })));
+            let request = Request::RemoveNode { name, up, keeper: None };
+            stimuli.push(self.plan(after, Plan::Change(request)));
         }
         stimuli
     }
