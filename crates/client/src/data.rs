@@ -1,17 +1,17 @@
 //! Blocks: immutable, under names drawn at random, stored in each region that holds the file.
 //!
 //! A region's partition keeps its blocks in that region, the partition `global` in all. Within a
-//! region a block goes to the first [`REPLICAS`] nodes of the ring that take it, and is looked for
+//! region a block goes to the first nodes of the ring that take it ([`Placing`]), and is looked for
 //! in the same order.
 
 use crate::client::{Client, lock};
 use crate::error::ClientError;
 use bytes::Bytes;
-use meridian_cluster::ring::REPLICAS;
 use meridian_core::{BlockId, GroupId, NodeId, RegionId};
 use meridian_fs::FsError;
 use meridian_fs::types::BLOCK_MAX;
 use meridian_host::api::{Refusal, ReplyBody, RequestBody};
+use meridian_session::{Placing, Progress};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -114,46 +114,43 @@ impl Client {
         data: Bytes,
         deadline: Instant,
     ) -> Result<(), ClientError> {
-        let mut untried = self.in_order(region, block);
-        let (nodes, replicas, mut full) = (untried.len(), REPLICAS.min(untried.len()), 0);
-        let mut missing = replicas;
-        let mut failed = Vec::new();
+        let mut placing = Placing::new(self.in_order(region, block));
         let mut under_way = JoinSet::new();
         loop {
-            while under_way.len() < missing && !untried.is_empty() {
-                let (client, node, data) = (self.clone(), untried.remove(0), data.clone());
+            for node in placing.ask() {
+                let (client, data) = (self.clone(), data.clone());
                 under_way.spawn(async move {
                     let body = RequestBody::PutBlock { block, data };
                     (node, client.call(node, body, NODE_LIMIT).await)
                 });
             }
+            match placing.progress() {
+                Progress::Stored => return Ok(()),
+                Progress::Full => return Err(FsError::NoSpace.into()),
+                Progress::Stuck if Instant::now() < deadline => {
+                    tokio::time::sleep(PAUSE).await;
+                    placing.again(self.in_order(region, block));
+                    continue;
+                }
+                Progress::Stuck | Progress::Asking => {}
+            }
             match timeout_at(deadline, under_way.join_next()).await {
-                Ok(Some(Ok((_, Ok(ReplyBody::Stored))))) => missing -= 1,
-                Ok(Some(Ok((_, Err(ClientError::Refused(Refusal::Disk(_))))))) => {
-                    full += 1;
-                    if nodes - full < replicas {
-                        return Err(FsError::NoSpace.into()); // Whatever the others say.
-                    }
+                Ok(Some(Ok((node, Ok(ReplyBody::Stored))))) => placing.on_stored(node),
+                Ok(Some(Ok((node, Err(ClientError::Refused(Refusal::Disk(_))))))) => {
+                    placing.on_full(node);
                 }
                 Ok(Some(Ok((node, answer)))) => {
                     tracing::debug!("node {} does not store a block: {answer:?}", node.0);
                     self.avoid_blocks_of(node);
-                    failed.push(node);
+                    placing.on_failed(node);
                 }
                 Ok(Some(Err(error))) => return Err(ClientError::Protocol(error.to_string())),
-                Ok(None) => {
-                    tokio::time::sleep(PAUSE).await;
-                    untried.append(&mut failed);
-                }
-                Err(_) => {
+                Ok(None) | Err(_) => {
                     let name = &self.topology().regions[usize::from(region.0)].name;
                     return Err(ClientError::Unreachable {
                         whom: format!("enough nodes of region {name} to store data"),
                     });
                 }
-            }
-            if missing == 0 {
-                return Ok(());
             }
         }
     }

@@ -7,6 +7,7 @@
 //! | `update` | one update: its name, and what must be answered before it is sent |
 //! | `inquiries` | one question to one group: which node is asked, and when another one |
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
+//! | [`placing`] | on which nodes of a region a block is stored |
 //! | [`routes`] | which node of a group to ask, and which to avoid for a while |
 //!
 //! Invariants:
@@ -21,11 +22,13 @@
 mod inquiries;
 pub mod mutation;
 pub mod names;
+pub mod placing;
 pub mod routes;
 pub mod session;
 mod update;
 
 pub use mutation::Mutation;
 pub use names::{Name, Names};
+pub use placing::{Placing, Progress};
 pub use routes::Routes;
 pub use session::{CallId, Command, Due, Failure, Message, Output, Session};

@@ -1,13 +1,13 @@
-//! Clients that store blocks as the library's own do: on the first nodes of the ring that take them.
+//! Clients that store blocks as the library's own do: where they lie is decided by the same value.
 
 use super::{Blocks, MS, Plan};
 use crate::world::{Random, Stimulus};
 use meridian_cluster::Topology;
-use meridian_cluster::ring::{REPLICAS, Ring};
+use meridian_cluster::ring::placement;
 use meridian_core::{BlockId, NodeId, RegionId, Time};
 use meridian_host::drain::Drain;
+use meridian_session::{Placing, Progress};
 use rand::RngExt;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,11 +32,7 @@ pub(super) struct Client {
 #[derive(Debug)]
 struct Putting {
     block: BlockId,
-    wanted: usize,
-    /// The nodes that were not asked yet, in reverse.
-    untried: Vec<NodeId>,
-    asked: BTreeSet<NodeId>,
-    stored: BTreeSet<NodeId>,
+    placing: Placing,
     last: Time,
 }
 
@@ -51,36 +47,28 @@ impl Client {
         self.begun == BLOCKS && self.putting.is_none()
     }
 
-    /// Asks the nodes of the ring from the first, for a new block or once more.
+    /// Begins with a new block, or tries the nodes once more.
     fn begin(&mut self, now: Time) {
-        let again = self.putting.take();
-        let block = again.as_ref().map(|putting| putting.block).unwrap_or_else(|| {
-            self.begun += 1;
-            // The names are spread over the ring by its own hash.
-            BlockId((self.number as u128) << 32 | self.begun)
-        });
         let nodes: Vec<_> = self.topology.nodes_in(RegionId(0)).collect();
-        let mut untried = Ring::new(&nodes).placement(block);
-        untried.reverse();
-        let stored = again.map(|putting| putting.stored).unwrap_or_default();
-        let (wanted, asked) = (REPLICAS.min(nodes.len()), BTreeSet::new());
-        self.putting = Some(Putting { block, wanted, untried, asked, stored, last: now });
+        if let Some(putting) = &mut self.putting {
+            putting.placing.again(placement(&nodes, putting.block));
+            return;
+        }
+        self.begun += 1;
+        // The names are spread over the ring by its own hash.
+        let block = BlockId((self.number as u128) << 32 | self.begun);
+        let placing = Placing::new(placement(&nodes, block));
+        self.putting = Some(Putting { block, placing, last: now });
     }
 
     /// The nodes to ask now.
     fn next(&mut self, now: Time) -> Vec<(BlockId, NodeId)> {
-        let mut next = Vec::new();
-        let Some(putting) = &mut self.putting else { return next };
-        while putting.stored.len() + putting.asked.len() < putting.wanted
-            && let Some(node) = putting.untried.pop()
-        {
-            if !putting.stored.contains(&node) {
-                putting.asked.insert(node);
-                putting.last = now;
-                next.push((putting.block, node));
-            }
+        let Some(putting) = &mut self.putting else { return Vec::new() };
+        let nodes = putting.placing.ask();
+        if !nodes.is_empty() {
+            putting.last = now;
         }
-        next
+        nodes.into_iter().map(|node| (putting.block, node)).collect()
     }
 }
 
@@ -96,7 +84,7 @@ impl Blocks {
         }
         let mut stimuli = Vec::new();
         match &mut of.putting {
-            Some(putting) if now.since(putting.last) > TIMEOUT => putting.asked.clear(),
+            Some(putting) if now.since(putting.last) > TIMEOUT => putting.placing.on_silence(),
             Some(_) => {}
             None => {
                 if knows {
@@ -107,7 +95,8 @@ impl Blocks {
         }
         stimuli.extend(self.ask(client, now));
         let of = &mut self.clients[client];
-        if of.putting.as_ref().is_some_and(|of| of.asked.is_empty() && of.untried.is_empty()) {
+        let stuck = |of: &Putting| of.placing.progress() == Progress::Stuck;
+        if of.putting.as_ref().is_some_and(stuck) {
             if knows {
                 of.topology = newest;
             }
@@ -138,11 +127,11 @@ impl Blocks {
         let Some(putting) = of.putting.as_mut().filter(|putting| putting.block == block) else {
             return Vec::new();
         };
-        putting.asked.remove(&from);
-        if stored {
-            putting.stored.insert(from);
+        match stored {
+            true => putting.placing.on_stored(from),
+            false => putting.placing.on_failed(from),
         }
-        if putting.stored.len() >= putting.wanted {
+        if putting.placing.progress() == Progress::Stored {
             of.putting = None;
             self.stored.insert(block);
             return Vec::new();
