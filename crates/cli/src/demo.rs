@@ -230,6 +230,11 @@ impl Demo<'_> {
                 report = ask => report,
                 signal = self.signals.next() => return Ok(Some(signal)),
                 ended = self.children.next_end() => {
+                    // The others can do without it, as without one that is gone.
+                    if ended.code == Some(i32::from(meridian_node::FORGOT_CODE)) {
+                        self.tell(&ended);
+                        continue;
+                    }
                     let why = last_words(&self.data.node(&ended.name));
                     bail!("{} {}: {why}", ended.name, ended.how);
                 }
@@ -340,6 +345,9 @@ Ctrl-C stops everything.",
         let dir = self.data.node(&ended.name);
         if ended.code == Some(i32::from(meridian_node::REMOVED_CODE)) {
             return note!("{} (process {}) was removed from the cluster", ended.name, ended.pid);
+        }
+        if ended.code == Some(i32::from(meridian_node::FORGOT_CODE)) {
+            return note!("goes on without {}: {}", ended.name, last_words(&dir));
         }
         let words = if ended.how.starts_with("ended") {
             format!(": {}", last_words(&dir))

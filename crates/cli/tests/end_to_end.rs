@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -104,6 +105,25 @@ fn a_node_whose_directory_is_lost_is_not_made_anew() {
     assert_eq!(again.stdout, "kept\n", "{again:?}");
     assert!(again.stderr.contains("cluster remove-node us-1"), "{again:?}");
     assert!(!room.path("data/us-1").exists());
+}
+
+/// Its directory is whole in itself: only the others know what it has forgotten.
+#[test]
+fn a_demo_goes_on_without_a_node_whose_directory_is_older() {
+    let room = Room::new();
+    let first = room.exec("echo first > us/file");
+    assert!(first.status.success(), "{first:?}");
+    let (dir, older) = (room.path("data/us-1"), room.path("older"));
+    assert!(Command::new("cp").arg("-a").args([&dir, &older]).status().unwrap().success());
+    let second = room.exec("echo second > us/file");
+    assert!(second.status.success(), "{second:?}");
+    fs::remove_dir_all(&dir).unwrap();
+    fs::rename(&older, &dir).unwrap();
+    let again = room.exec("cat us/file");
+    assert_eq!(again.stdout, "second\n", "{again:?}");
+    for words in ["goes on without us-1", "cluster remove-node us-1"] {
+        assert!(again.stderr.contains(words), "{again:?}");
+    }
 }
 
 /// All that is below `dir`, and itself.

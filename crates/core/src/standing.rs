@@ -72,6 +72,38 @@ impl Standing {
     }
 }
 
+/// A start, as a server's own log tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Counts the starts.
+    pub incarnation: u64,
+    /// How many records the log had.
+    pub began: u64,
+}
+
+impl Standing {
+    /// The same as [`Standing::check`], by a server that remembers all its starts, the present one
+    /// last: each start makes its log longer, so that after some an older log would seem to be as
+    /// long as the one that it stands for.
+    ///
+    /// # Errors
+    /// If it has lost something that it had then.
+    pub fn check_past(&self, starts: &[Start], earlier: &Standing) -> Result<(), Lost> {
+        let next = starts.iter().find(|start| start.incarnation >= earlier.incarnation);
+        if let Some(start) = next {
+            let Start { incarnation, began } = *start;
+            Standing { incarnation, began, ..*self }.check(earlier)?;
+        }
+        let after = starts.iter().find(|start| start.incarnation > earlier.incarnation);
+        match after {
+            Some(Start { incarnation, began }) => {
+                Standing { incarnation: *incarnation, began: *began, ..*self }.check(earlier)
+            }
+            None => self.check(earlier),
+        }
+    }
+}
+
 /// The last that is known of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquaintances<I> {
@@ -177,6 +209,24 @@ mod tests {
         }
         let empty = Standing { disk: 8, ..standing(6, 300, 300) };
         assert_eq!(empty.check(&earlier), Err(Lost::Disk));
+    }
+
+    #[test]
+    fn who_has_less_than_it_had_may_not_however_often_it_starts() {
+        let start = |incarnation, began| Start { incarnation, began };
+        let check =
+            |starts: &[Start], now: Standing| now.check_past(starts, &standing(5, 100, 200));
+        let went_on = [start(4, 50), start(5, 100), start(6, 200), start(7, 210)];
+        assert_eq!(check(&went_on, standing(7, 210, 215)), Ok(()));
+        let older = [start(4, 50), start(5, 100), start(6, 190), start(7, 210)];
+        assert!(check(&older, standing(7, 210, 215)).is_err());
+        let older_by_a_start = [start(4, 50), start(5, 90), start(6, 220)];
+        assert!(check(&older_by_a_start, standing(6, 220, 225)).is_err());
+        assert_eq!(
+            check(&[], standing(6, 200, 200)),
+            Ok(()),
+            "a log from before there were starts"
+        );
     }
 
     #[test]

@@ -25,6 +25,19 @@ pub enum ServerError {
         /// What is wrong with it.
         why: String,
     },
+    /// The node has lost what it promised, or a part of it, as it sees itself or others know.
+    #[error(
+        "{}: {why}: put it back as it was, or take {node} out (meridian cluster remove-node {node}) and add a new node (meridian cluster add-node)",
+        path.display()
+    )]
+    Forgot {
+        /// Where that was.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+        /// The node.
+        node: String,
+    },
     /// The cluster file is unusable.
     #[error("{}: {source}", path.display())]
     Cluster {
@@ -82,10 +95,12 @@ pub enum ServerError {
 
 /// What a server exits with that was removed from its cluster.
 pub const REMOVED_CODE: u8 = 4;
+/// What a server exits with that must not come back, as it has lost what it promised.
+pub const FORGOT_CODE: u8 = 5;
 
 impl ServerError {
-    /// What the process of the operating system should exit with: 4 if the node was removed, 3 if the disk failed under way
-    /// (or was found damaged), 2 if the server cannot start as it is configured, 1 for the rest.
+    /// What the process of the operating system should exit with: 5 if the node has lost what it
+    /// promised, 4 if it was removed, 3 if the disk failed under way (or was found damaged), 2 if the server cannot start as it is configured, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
             ServerError::Log(_) | ServerError::Blocks(_) | ServerError::Record { .. } => 3,
@@ -96,6 +111,7 @@ impl ServerError {
             | ServerError::Configuration(_)
             | ServerError::Address { .. } => 2,
             ServerError::Removed(_) => REMOVED_CODE,
+            ServerError::Forgot { .. } => FORGOT_CODE,
             ServerError::System { .. } => 1,
         }
     }

@@ -3,7 +3,8 @@
 //! A node that comes back with others, or with none, has forgotten what it promised: it would vote
 //! against what it acknowledged, and two such votes lose data. So the node notes in `identity` what
 //! names its log and its blocks (their `FORMAT` with its salt), and does not start with others. A
-//! whole directory that is lost or older than it was is not noticed here.
+//! whole directory that is lost or older than it was the other nodes notice
+//! ([`meridian_core::standing`]).
 
 use crate::config::{NodeDir, write_durably};
 use crate::error::ServerError;
@@ -25,7 +26,7 @@ pub fn has_run(dir: &Path) -> bool {
 /// Refuses a node whose log or blocks are not those that it noted.
 ///
 /// # Errors
-/// [`ServerError::Directory`], with what to do; or if the disk refuses.
+/// [`ServerError::Forgot`], with what to do; or if the disk refuses.
 pub(crate) fn check(disk: &dyn Disk, node: &NodeDir) -> Result<(), ServerError> {
     let path = node.dir.join(FILE);
     let noted = match fs::read_to_string(&path) {
@@ -38,13 +39,9 @@ pub(crate) fn check(disk: &dyn Disk, node: &NodeDir) -> Result<(), ServerError> 
         let found = read(disk, &node.dir, part)?;
         if !noted.lines().any(|line| found.as_deref() == Some(line)) {
             let what = if found.is_some() { "is not the one" } else { "lacks what it had" };
-            let name = &node.file.node;
-            let why = format!(
-                "{what} when {name} last ran, so {name} has forgotten what it promised: put it \
-                 back as it was, or take {name} out (meridian cluster remove-node {name}) and add \
-                 a new node (meridian cluster add-node)"
-            );
-            return Err(ServerError::Directory { path: node.dir.join(part), why });
+            let name = node.file.node.clone();
+            let why = format!("{what} when {name} last ran, so it has forgotten what it promised");
+            return Err(ServerError::Forgot { path: node.dir.join(part), why, node: name });
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ pub mod storage;
 
 pub use config::{NodeFile, prepare};
 pub use configuration::{Keepers, KeepersError};
-pub use error::{REMOVED_CODE, ServerError};
+pub use error::{FORGOT_CODE, REMOVED_CODE, ServerError};
 pub use identity::has_run;
 pub use server::{ServerDisk, ServerOptions, run, serve};
 pub use service::Service;

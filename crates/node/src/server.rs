@@ -86,6 +86,7 @@ pub fn serve<P: Service>(
         .enable_all()
         .build()
         .map_err(|source| ServerError::System { action: "start the runtime", source })?;
+    let stopped = |error| stopped(&dir, error);
     let ended = LocalSet::new().block_on(&runtime, async {
         let keeper = configuration::keep(&dir.dir, &file, &topology, me).await?;
         let handle = host::<P>(&dir, on, listener, &shared).await?;
@@ -139,16 +140,17 @@ async fn host<P: Service>(
     };
     let (node, address) = (&dir.file.node, &topology.node(me).address);
     let requests = Requests::new(shared.clone(), blocks, replies);
-    let worker = Worker::start("node").map_err(stopped)?;
+    let worker = Worker::start("node").map_err(|error| stopped(dir, error))?;
     let process = P::new(topology.clone(), me);
-    let handle = worker.host(options, process, requests).await.map_err(stopped)?;
+    let hosted = worker.host(options, process, requests).await;
+    let handle = hosted.map_err(|error| stopped(dir, error))?;
     identity::note(&*disk, dir)?;
     tracing::info!(node, incarnation, address, "started");
     Ok(handle)
 }
 
 /// Why the server ends, when its member has. After a bug it ends at once: what is durable is safe.
-fn stopped(error: MemberError) -> ServerError {
+fn stopped(dir: &NodeDir, error: MemberError) -> ServerError {
     let system = |why: String| ServerError::System {
         action: "run the node",
         source: std::io::Error::other(why),
@@ -156,6 +158,9 @@ fn stopped(error: MemberError) -> ServerError {
     match error {
         MemberError::Log(why) => ServerError::Log(why),
         MemberError::Record { dir, number, why } => ServerError::Record { dir, number, why },
+        MemberError::Forgot(why) => {
+            ServerError::Forgot { path: dir.dir.join("wal"), why, node: dir.file.node.clone() }
+        }
         MemberError::Halted(why) => ServerError::Blocks(why),
         MemberError::Address { .. } | MemberError::Options(_) | MemberError::Thread(_) => {
             system(error.to_string())

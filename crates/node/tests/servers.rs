@@ -7,6 +7,7 @@ use bytes::Bytes;
 use meridian_core::NodeId;
 use meridian_core::frame::{HEADER_LEN, MAGIC, VERSION};
 use meridian_core::hello::{Caller, Identity, ServiceId};
+use meridian_core::standing::Standing;
 use meridian_core::{BlockId, Position};
 use meridian_host::api::{Refusal, Reply, ReplyBody, RequestBody};
 use meridian_node::{ServerDisk, ServerError};
@@ -133,7 +134,8 @@ fn garbage_closes_its_connection_and_is_counted() {
     let mut then_garbage = framed(&hello(CLUSTER, client)).to_vec();
     then_garbage.extend(framed(&vec![255u8; 100]));
     let (from, to) = (NodeId(9), NodeId(0));
-    let node = Identity { from, to, incarnation: 1, durable: true, memory: 0 };
+    let standing = Standing { incarnation: 1, ..Standing::default() };
+    let node = Identity { from, to, durable: true, standing, known: None };
     let unknown_node = framed(&hello(CLUSTER, Caller::Member(node))).to_vec();
     let bad: [Vec<u8>; 8] = [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
@@ -193,18 +195,75 @@ fn a_node_whose_log_is_not_its_own_is_refused() {
     cluster.start_node(2);
     cluster.start_node(0);
     let error = cluster.wait_node(0).unwrap_err();
-    assert!(matches!(error, ServerError::Directory { .. }), "{error}");
+    assert!(matches!(error, ServerError::Forgot { .. }), "{error}");
     assert!(error.to_string().contains("cluster remove-node n0"), "{error}");
     // Another's log is no better than none.
     cluster.disks[0] = cluster.disks[1].clone();
     cluster.start_node(0);
-    assert!(matches!(cluster.wait_node(0), Err(ServerError::Directory { .. })));
+    assert!(matches!(cluster.wait_node(0), Err(ServerError::Forgot { .. })));
     cluster.disks[0] = kept;
     cluster.start_node(0);
     cluster.start_node(1);
     for node in 0..3 {
         cluster.client(node).await_status(|status| status.replicas[0].applied == Position(21));
     }
+}
+
+/// Why a node does not come back that is started now.
+fn refusal(cluster: &mut Cluster, node: usize) -> String {
+    cluster.start_node(node);
+    let error = cluster.wait_node(node).unwrap_err();
+    assert!(matches!(error, ServerError::Forgot { .. }), "{error}");
+    assert_eq!(error.exit_code(), meridian_node::FORGOT_CODE);
+    let (error, way_out) = (error.to_string(), format!("cluster remove-node n{node}"));
+    assert!(error.contains(&way_out), "{error}");
+    error
+}
+
+/// All that it acknowledged since is gone from its disk, which is whole in itself.
+#[test]
+fn a_node_whose_directory_is_older_is_refused_by_those_it_spoke_with() {
+    let disks: [SimDisk; 3] = std::array::from_fn(|_| SimDisk::new());
+    let all = disks.iter().map(|disk| Arc::new(disk.clone()) as Arc<dyn Disk>).collect();
+    let mut cluster = Cluster::new(all, 0);
+    (0..3).for_each(|node| cluster.start_node(node));
+    assert_eq!(cluster.client(1).call(update(1)), ReplyBody::Stored);
+    let count = cluster.dir(0).join("incarnation");
+    let (older, starts) = (disks[0].copy(), std::fs::read(&count).unwrap());
+    assert_eq!(cluster.client(1).call(update(20)), ReplyBody::Stored); // By all three.
+    cluster.stop_node(0).unwrap();
+    let newest = std::fs::read(&count).unwrap();
+    let kept = std::mem::replace(&mut cluster.disks[0], Arc::new(older));
+    std::fs::write(&count, &starts).unwrap();
+    let error = refusal(&mut cluster, 0);
+    assert!(error.contains("node 0 has lost its memory, as node "), "{error}");
+    assert!(error.contains("its disk is as it was"), "{error}");
+    // The others know it from their disks, too.
+    for node in [1, 2] {
+        cluster.stop_node(node).unwrap();
+        cluster.start_node(node);
+    }
+    std::fs::write(&count, &starts).unwrap();
+    refusal(&mut cluster, 0);
+    cluster.disks[0] = kept;
+    std::fs::write(&count, newest).unwrap();
+    cluster.start_node(0);
+    for node in 0..3 {
+        cluster.client(node).await_status(|status| status.replicas[0].applied == Position(21));
+    }
+}
+
+/// Nothing in its directory says that it ever ran.
+#[test]
+fn a_node_with_an_empty_directory_is_refused_by_those_it_spoke_with() {
+    let mut cluster = Cluster::start(2, 0);
+    assert_eq!(cluster.client(1).call(update(1)), ReplyBody::Stored);
+    cluster.stop_node(0).unwrap();
+    std::fs::remove_dir_all(cluster.dir(0)).unwrap();
+    meridian_node::prepare(&cluster.dir(0), CLUSTER, "n0").unwrap();
+    cluster.disks[0] = Arc::new(SimDisk::new());
+    let error = refusal(&mut cluster, 0);
+    assert!(error.contains("another disk"), "{error}");
 }
 
 /// Both tests count the checkpoints of all toys.

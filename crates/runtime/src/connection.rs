@@ -9,7 +9,7 @@ use crate::serve::serve;
 use crate::wire::{FrameReader, WireError, encode};
 use bytes::{Bytes, BytesMut};
 use meridian_core::Endpoint;
-use meridian_core::hello::{Answer, Caller, Hello, ServiceId};
+use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, ServiceId};
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -63,7 +63,7 @@ async fn call_once<P: Networked, A: Application<P>>(
         let answer: Answer<P::Peer> =
             reader.next().await.inspect_err(|error| local.blame(from, error))?;
         let met = match answer {
-            Answer::Member(identity) => local.meet(peer, &identity),
+            Answer::Member(identity) => local.meet(peer, &identity).map_err(WireError::from),
             Answer::Refused(why) => Err(WireError::Refused(format!("{id} refuses: {why}"))),
             Answer::Client => Err(WireError::Refused(format!("{id} takes this for a client"))),
         };
@@ -99,6 +99,10 @@ pub(crate) async fn accept<P: Networked, A: Application<P>>(
 /// Whose connection it is.
 enum Met<I> {
     Member(usize, Answer<I>),
+    /// Of a member that is only told this.
+    Told(Answer<I>),
+    /// Of one that has lost its memory, and is told what is known of it.
+    Refused(Answer<I>, String),
     Client(ServiceId),
 }
 
@@ -131,6 +135,11 @@ async fn greet<P: Networked, A: Application<P>>(
                 tracing::debug!(%from, why = %error, "connection ended");
             }
         }
+        Ok(Met::Refused(answer, why)) => {
+            local.blame(from, &WireError::Refused(why));
+            refuse(reader.into_parts().0, writer, Some(answer)).await;
+        }
+        Ok(Met::Told(answer)) => refuse(reader.into_parts().0, writer, Some(answer)).await,
         Ok(Met::Client(service)) => serve(&local, service, (reader, writer, from)).await,
         Err(error) => tracing::debug!(%from, why = %error, "nobody"),
     }
@@ -144,24 +153,44 @@ async fn meet<P: Networked, A: Application<P>>(
     let refused = |why: String| Err(WireError::Refused(why));
     let body = timeout(HELLO_TIMEOUT, reader.next_body()).await;
     let Ok(body) = body else { return refused("no hello".into()) };
-    let identity = match Hello::<P::Peer>::read(&body?, &local.cluster)?.caller {
-        Caller::Member(identity) => identity,
+    let caller = Hello::<P::Peer>::read(&body?, &local.cluster)?.caller;
+    if !matches!(caller, Caller::Starting(_)) {
+        local.until_begun().await;
+    }
+    match caller {
+        Caller::Starting(identity) => meet_member(local, &identity, false),
+        Caller::Member(identity) if identity.from < local.me => meet_member(local, &identity, true),
+        Caller::Member(identity) => refused(format!("{} has no reason to call", identity.from)),
         Caller::Client(service) if !local.serves_clients(service) => {
-            return refused("no clients here".into());
+            refused("no clients here".into())
         }
         Caller::Client(_) if local.clients() >= local.clients_max => {
-            return refused(format!("{} clients are connected: try another", local.clients_max));
+            refused(format!("{} clients are connected: try another", local.clients_max))
         }
-        Caller::Client(service) => return Ok(Met::Client(service)),
-    };
-    let Some(peer) = local.index(identity.from).filter(|_| identity.from < local.me) else {
-        return refused(format!("{} has no reason to call", identity.from));
+        Caller::Client(service) => Ok(Met::Client(service)),
+    }
+}
+
+/// Another member calls, to stay or only to ask. Who has lost its memory is told what is known of
+/// it.
+fn meet_member<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    identity: &Identity<P::Peer>,
+    stays: bool,
+) -> Result<Met<P::Peer>, WireError> {
+    let Some(peer) = local.index(identity.from) else {
+        return Err(WireError::Refused(format!("{} has no reason to call", identity.from)));
     };
     if local.is_cut(peer) {
         return Err(WireError::Closed);
     }
-    local.meet(peer, &identity)?;
-    Ok(Met::Member(peer, Answer::Member(local.identity(identity.from))))
+    let answer = Answer::Member(local.identity(identity.from));
+    match local.meet(peer, identity) {
+        Ok(()) if stays => Ok(Met::Member(peer, answer)),
+        Ok(()) => Ok(Met::Told(answer)),
+        Err(HelloError::Forgot(why)) => Ok(Met::Refused(answer, why)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Ends a connection so that the other end can read why: what it still says is read, for a while, or else

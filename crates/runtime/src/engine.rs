@@ -16,6 +16,7 @@ use bytes::Bytes;
 use meridian_core::hello::ServiceId;
 use meridian_core::link::{LinkEvent, Packet};
 use meridian_core::room::Room;
+use meridian_core::standing::{Acquaintances, Standing};
 use meridian_core::{Effect, Endpoint, Event, GroupId, Outbox, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ use std::time::Duration;
 const ROUNDS: usize = 16;
 /// So many bytes of requests are taken into one batch: only its end shows what the process makes of them.
 const ASKED_LEN: usize = 1 << 20;
+/// What is heard of how far the logs of others go is made durable with what is flushed next, or
+/// after so long.
+const REMEMBER: Duration = Duration::from_secs(1);
 /// How often links are asked whether they have only an acknowledgement to send.
 const SWEEP: Duration = Duration::from_millis(25);
 
@@ -34,6 +38,10 @@ pub(crate) struct Engine<P: Networked, A> {
     pub(crate) clock: Clock,
     pub(crate) peers: Peers<P::Peer>,
     pub(crate) clients: Clients,
+    /// How far the logs of others go.
+    pub(crate) acquaintances: Acquaintances<P::Peer>,
+    /// When what is known of them is to be durable.
+    remember_by: Option<Time>,
     /// Whether peers have come since tasks were last told, and those that none has called yet.
     pub(crate) peers_changed: bool,
     pub(crate) new_peers: Vec<usize>,
@@ -81,6 +89,8 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             clock,
             peers,
             clients: Clients::default(),
+            acquaintances: Acquaintances::default(),
+            remember_by: None,
             peers_changed: true,
             new_peers,
             lost: BTreeSet::new(),
@@ -102,6 +112,12 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             wants_checkpoint: false,
             refuses_checkpoint: false,
         }
+    }
+
+    /// The member stands here when it starts, and this was written down of others.
+    pub(crate) fn restore(&mut self, own: Standing, known: Acquaintances<P::Peer>) {
+        self.peers.set_logged(own.logged);
+        self.acquaintances = known;
     }
 
     pub(crate) fn start(&mut self) {
@@ -144,15 +160,21 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         let with = &mut self.peers[peer];
         let (from, was_open) = (with.id, with.link.is_open());
         let events = with.link.on_packet(now, packet)?;
-        if !was_open && with.link.is_open() {
-            with.known = with.greeted;
+        // Who only says a name is not known: it has spoken now.
+        if !was_open
+            && with.link.is_open()
+            && let Some(standing) = with.greeted
+        {
+            self.acquaintances.meet(from, standing);
         }
         self.sweep.get_or_insert(now + SWEEP);
         for event in events {
             match event {
                 LinkEvent::Restarted => self.step(now, Event::Restarted(from)),
                 LinkEvent::Message(bytes) => {
-                    let mut rest = &bytes[..];
+                    let (logged, mut rest) = wire::take(&bytes)
+                        .inspect_err(|_: &WireError| self.peers[peer].link.reset())?;
+                    self.acquaintances.hear(from, logged);
                     while !rest.is_empty() {
                         let message;
                         // It counts as arrived: without a reset both would believe that it did.
@@ -237,7 +259,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             self.tell();
         }
         self.asked_len = 0;
-        self.end_batch();
+        self.end_batch(now);
         self.transmit(now);
         if let Some(why) = self.wishes.stop.take() {
             return Err(MemberError::Halted(why));
@@ -245,8 +267,15 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         Ok(self.stirred || !self.loopback.is_empty() || !self.wishes.commands.is_empty())
     }
 
-    fn end_batch(&mut self) {
+    fn end_batch(&mut self, now: Time) {
         let Some(store) = &mut self.store else { return };
+        if self.acquaintances.is_changed() {
+            let by = *self.remember_by.get_or_insert(now + REMEMBER);
+            if store.is_persisted() || by <= now {
+                store.remember(self.acquaintances.take_changed());
+                self.remember_by = None;
+            }
+        }
         let wanted = store.end_batch();
         // The process is ahead of what the application was told by what the gate holds back.
         if !wanted || !store.gate.is_empty() || !self.outputs.is_empty() {
@@ -257,14 +286,14 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         self.refuses_checkpoint = state.is_none();
         self.wants_checkpoint = false;
         if let Some(state) = state {
-            store.checkpoint(&self.process, state);
+            store.checkpoint(&self.process, state, self.acquaintances.all());
         }
     }
 
     /// When [`Engine::finish`] must be called though nothing happens.
     pub(crate) fn due(&self) -> Option<Time> {
         let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
-        [timer, self.peers.held_due(), self.sweep, self.application.due()]
+        [timer, self.peers.held_due(), self.sweep, self.application.due(), self.remember_by]
             .into_iter()
             .flatten()
             .min()
@@ -278,7 +307,11 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
 
     /// Stops what is written to disk.
     pub(crate) fn close(&mut self) -> Result<(), MemberError> {
-        self.store.take().map_or(Ok(()), Store::close)
+        let Some(mut store) = self.store.take() else { return Ok(()) };
+        if self.acquaintances.is_changed() {
+            store.remember(self.acquaintances.take_changed());
+        }
+        store.close()
     }
 
     fn run_commands(&mut self, now: Time) {
@@ -407,6 +440,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
     fn pass_durable(&mut self) -> Result<(), MemberError> {
         let Some(store) = &mut self.store else { return Ok(()) };
         store.on_durable()?;
+        self.peers.set_logged(store.logged());
         self.pass_open();
         self.stirred |= !self.outputs.is_empty(); // To be told.
         Ok(())

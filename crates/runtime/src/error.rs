@@ -34,6 +34,9 @@ pub enum MemberError {
     /// The thread that members run on is gone, or cannot be started.
     #[error("no thread for the member: {0}")]
     Thread(String),
+    /// Others remember more of it than it does itself: how far its log went.
+    #[error("{0}")]
+    Forgot(String),
     /// What runs on it has stopped it, for this reason.
     #[error("{0}")]
     Halted(String),

@@ -9,6 +9,7 @@ use crate::local::{Local, Terms};
 use crate::peer::Counters;
 use crate::peers::Peers;
 use crate::storage::{self, Owner, Storage};
+use meridian_core::standing::Standing;
 use meridian_core::{Endpoint, GroupId, ProcessId};
 use meridian_storage::{Disk, RealDisk};
 use std::collections::{BTreeMap, BTreeSet};
@@ -175,11 +176,15 @@ async fn make<P: Networked, A: Application<P>>(
     let opened = storage::open((storage, disk), &owner, &wake, &mut process, &mut application)?;
     let durable = opened.store.is_some() && !forgetful;
     // Without a memory two of one name should differ, no more: the peers remember the first.
-    let incarnation = if durable { opened.incarnation } else { clock.now().0.max(1) };
-    let mut others = Peers::new(incarnation, delays);
+    let standing = match durable {
+        true => opened.standing,
+        false => Standing { incarnation: clock.now().0.max(1), ..Standing::default() },
+    };
+    let mut others = Peers::new(standing.incarnation, delays);
     others.set(clock.now(), me, &peers);
-    let engine = Engine::new(me, (process, application, opened.store), clock, others, counters);
-    let terms = Terms { cluster, incarnation, durable, memory: opened.memory, clients_max };
+    let mut engine = Engine::new(me, (process, application, opened.store), clock, others, counters);
+    engine.restore(standing, opened.acquaintances);
+    let terms = Terms { cluster, standing, starts: opened.starts, durable, clients_max };
     Ok((Local::new(engine, wake, terms), listener, address))
 }
 

@@ -24,6 +24,9 @@ pub trait Journal {
     /// If the disk has failed.
     fn durable(&self) -> Result<u64, String>;
 
+    /// How far the log goes, over all starts; all of it is durable.
+    fn logged(&self) -> u64;
+
     /// Whether so much waits for the disk that the driver must not make more.
     fn is_full(&self) -> bool;
 
@@ -52,6 +55,10 @@ pub struct Opened {
     pub journal: Box<dyn Journal>,
     /// The records that it holds, those of its checkpoint first.
     pub records: Vec<Bytes>,
+    /// How far it goes.
+    pub logged: u64,
+    /// What tells it from all other logs.
+    pub name: u64,
 }
 
 /// Opens the log in `dir`, or makes one.
@@ -66,13 +73,15 @@ pub fn open(disk: Arc<dyn Disk>, dir: &Path, wake: Wake) -> Result<Opened, Journ
         wake();
     };
     let (recovered, wal) = Wal::open(disk, dir, Options::default(), report)?;
-    let Recovered { checkpoint: mut records, records: after, torn, .. } = recovered;
+    let Recovered { checkpoint: mut records, records: after, torn, next, salt } = recovered;
     if let Some((path, len)) = torn {
         let path = path.display();
         tracing::warn!(%path, len, "the log ended in a torn record, and was cut there");
     }
     records.extend(after);
-    Ok(Opened { journal: Box::new(WalJournal { wal, said }), records })
+    said.logged.fetch_max(next, Ordering::AcqRel);
+    let journal = Box::new(WalJournal { wal, said });
+    Ok(Opened { journal, records, logged: next, name: salt })
 }
 
 /// Why a log cannot be opened, in one line.
@@ -90,6 +99,7 @@ struct WalJournal {
 #[derive(Default)]
 struct Said {
     durable: AtomicU64,
+    logged: AtomicU64,
     failed: OnceLock<String>,
     checkpointing: AtomicBool,
     /// Bytes of log at which a checkpoint failed: as many more come before the next is tried.
@@ -99,7 +109,8 @@ struct Said {
 impl Said {
     fn on_report(&self, report: Report) {
         match report {
-            Report::Durable { upto, .. } => {
+            Report::Durable { upto, logged } => {
+                self.logged.fetch_max(logged, Ordering::AcqRel);
                 self.durable.fetch_max(upto, Ordering::Release);
             }
             Report::Failed(error) => {
@@ -133,6 +144,10 @@ impl Journal for WalJournal {
             Some(error) => Err(error.clone()),
             None => Ok(self.said.durable.load(Ordering::Acquire)),
         }
+    }
+
+    fn logged(&self) -> u64 {
+        self.said.logged.load(Ordering::Acquire)
     }
 
     fn is_full(&self) -> bool {

@@ -13,6 +13,7 @@
 //! | `engine` | events into the process, effects out of it: batches |
 //! | `peers`, `peer`, [`delay`] | the other members, and what is on its way to each |
 //! | `clients`, `serve` | connections of clients, on the same port |
+//! | `introduction` | what a member asks the others before it does anything |
 //! | `local`, `connection`, [`wire`] | tasks and sockets |
 //! | [`clock`] | the time that steps are given |
 //! | [`gate`] | the durability rule |
@@ -31,6 +32,7 @@ pub mod error;
 pub mod gate;
 pub mod handle;
 pub mod hosted;
+mod introduction;
 pub mod journal;
 mod local;
 pub mod logged;

@@ -6,10 +6,13 @@ use crate::connection;
 use crate::engine::Engine;
 use crate::error::MemberError;
 use crate::handle::Input;
+use crate::introduction;
 use crate::peer::Signals;
 use crate::wire::WireError;
 use meridian_core::GroupId;
-use meridian_core::hello::{Answer, Caller, Hello, Identity, ServiceId, check};
+use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, ServiceId};
+use meridian_core::hello::{check, check_own};
+use meridian_core::standing::{Standing, Start};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -51,9 +54,16 @@ pub(crate) struct Local<P: Networked, A> {
     /// A cut was mended, or a peer has come.
     mended: Notify,
     pub(crate) cluster: String,
-    incarnation: u64,
-    durable: bool,
-    memory: u64,
+    pub(crate) durable: bool,
+    /// How far the log went at the start.
+    standing: Standing,
+    /// All starts on that log, this one last.
+    starts: Vec<Start>,
+    /// Why the member must stop: others remember more of it than it does.
+    forgot: RefCell<Option<String>>,
+    /// It has asked the others whether they do, and begins.
+    begun: Cell<bool>,
+    begin: Notify,
     tasks: RefCell<Vec<AbortHandle>>,
     /// A bug has shown itself.
     failed: Cell<bool>,
@@ -63,9 +73,9 @@ pub(crate) struct Local<P: Networked, A> {
 /// How a member takes part, as far as its connections must know.
 pub(crate) struct Terms {
     pub(crate) cluster: String,
-    pub(crate) incarnation: u64,
     pub(crate) durable: bool,
-    pub(crate) memory: u64,
+    pub(crate) standing: Standing,
+    pub(crate) starts: Vec<Start>,
     pub(crate) clients_max: usize,
 }
 
@@ -84,7 +94,7 @@ impl<P: Networked, A: Application<P>> Drop for Fuse<P, A> {
 
 impl<P: Networked, A: Application<P>> Local<P, A> {
     pub(crate) fn new(engine: Engine<P, A>, wake: Arc<Notify>, terms: Terms) -> Rc<Local<P, A>> {
-        let Terms { cluster, incarnation, durable, memory, clients_max } = terms;
+        let Terms { cluster, durable, standing, starts, clients_max } = terms;
         let (room, client_room) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let local = Local {
             me: engine.me,
@@ -99,9 +109,12 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             strangers: Cell::new(0),
             mended: Notify::new(),
             cluster,
-            incarnation,
             durable,
-            memory,
+            standing,
+            starts,
+            forgot: RefCell::default(),
+            begun: Cell::new(false),
+            begin: Notify::new(),
             tasks: RefCell::default(),
             failed: Cell::new(false),
             blamed: RefCell::default(),
@@ -134,6 +147,12 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
 
     pub(crate) fn peer(&self, peer: usize) -> P::Peer {
         self.engine.borrow().peers[peer].id
+    }
+
+    /// The places of all peers that are wanted.
+    pub(crate) fn all_peers(&self) -> Vec<usize> {
+        let engine = self.engine.borrow();
+        engine.peers.iter().filter_map(|peer| engine.index(peer.id)).collect()
     }
 
     pub(crate) fn address(&self, peer: usize) -> String {
@@ -181,20 +200,44 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     }
 
     pub(crate) fn identity(&self, to: P::Peer) -> Identity<P::Peer> {
-        let Local { me, incarnation, durable, memory, .. } = *self;
-        Identity { from: me, to, incarnation, durable, memory }
+        let Local { me, durable, .. } = *self;
+        let engine = self.engine.borrow();
+        let logged = engine.peers.logged().max(self.standing.logged);
+        let standing = Standing { logged, ..self.standing };
+        Identity { from: me, to, durable, standing, known: engine.acquaintances.get(to) }
+    }
+
+    /// Waits until the member has asked the others what they know of it.
+    pub(crate) async fn until_begun(&self) {
+        while !self.begun.get() {
+            self.begin.notified().await;
+        }
+    }
+
+    /// Whether others remember more of the member than it does.
+    pub(crate) fn has_forgotten(&self) -> bool {
+        self.forgot.borrow().is_some()
     }
 
     pub(crate) fn hello(&self, to: P::Peer) -> Hello<P::Peer> {
         Hello::new(&self.cluster, Caller::Member(self.identity(to)))
     }
 
-    /// The peer has said who it is.
-    pub(crate) fn meet(&self, peer: usize, identity: &Identity<P::Peer>) -> Result<(), WireError> {
-        let mut engine = self.engine.borrow_mut();
-        let peer = &mut engine.peers[peer];
-        check(&self.identity(peer.id), identity, peer.known)?;
-        peer.greeted = Some(identity.into());
+    /// The peer has said who it is, and what it remembers of this member: if that is more than the
+    /// member does itself, it stops.
+    pub(crate) fn meet(&self, peer: usize, theirs: &Identity<P::Peer>) -> Result<(), HelloError> {
+        let ours = self.identity(self.peer(peer));
+        let checked = check(&ours, theirs);
+        if let Err(HelloError::Refused(_)) = checked {
+            return checked;
+        }
+        if let Err(error) = check_own(&ours, &self.starts, theirs) {
+            self.forgot.borrow_mut().get_or_insert(error.to_string());
+            self.wake.notify_one();
+            return Err(error);
+        }
+        checked?;
+        self.engine.borrow_mut().peers[peer].greeted = Some(theirs.standing);
         Ok(())
     }
 
@@ -295,7 +338,12 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     ) -> Result<(), MemberError> {
         self.spawn(connection::accept(self.clone(), listener));
         let _fuse = Fuse(self.clone());
-        self.engine.borrow_mut().start();
+        introduction::introduce(&self).await;
+        if !self.has_forgotten() {
+            self.begun.set(true);
+            self.begin.notify_waiters();
+            self.engine.borrow_mut().start();
+        }
         let ended = self.drive(&mut inputs).await;
         for task in self.tasks.borrow().iter() {
             task.abort();
@@ -332,6 +380,9 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         loop {
             if self.failed.get() {
                 return Err(MemberError::Stopped);
+            }
+            if let Some(why) = self.forgot.take() {
+                return Err(MemberError::Forgot(why));
             }
             let (again, due) = {
                 let mut engine = self.engine.borrow_mut();

@@ -2,6 +2,7 @@
 
 use crate::wire::to_bytes;
 use bytes::{Bytes, BytesMut};
+use meridian_core::standing::{Standing, Start};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,7 @@ const PIECE_LEN: usize = 16 << 20;
 
 /// A record of the log.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Logged<R> {
+pub enum Logged<R, I> {
     /// The process's.
     Process(R),
     /// The application's, at the end of a checkpoint.
@@ -25,10 +26,17 @@ pub enum Logged<R> {
         /// What is in it.
         bytes: Bytes,
     },
+    /// How far the logs of other servers went when this was written; see
+    /// [`meridian_core::standing`].
+    Known(Vec<(I, Standing)>),
+    /// All starts on this log until now.
+    Starts(Vec<Start>),
 }
 
 /// What is written of a record: itself, or pieces of it.
-pub fn pieces<R: Serialize>(record: &Logged<R>) -> impl Iterator<Item = Bytes> + use<R> {
+pub fn pieces<R: Serialize, I: Serialize>(
+    record: &Logged<R, I>,
+) -> impl Iterator<Item = Bytes> + use<R, I> {
     cut(to_bytes(record), PIECE_LEN)
 }
 
@@ -39,7 +47,7 @@ fn cut(record: Bytes, len: usize) -> impl Iterator<Item = Bytes> {
             return record.clone();
         }
         let bytes = record.slice(at * len..record.len().min((at + 1) * len));
-        to_bytes(&Logged::<()>::Piece { first: at == 0, last: at + 1 == count, bytes })
+        to_bytes(&Logged::<(), ()>::Piece { first: at == 0, last: at + 1 == count, bytes })
     })
 }
 
@@ -54,10 +62,10 @@ impl Pieces {
     ///
     /// # Errors
     /// If it was written by another version, or a piece comes without the first.
-    pub fn join<R: DeserializeOwned>(
+    pub fn join<R: DeserializeOwned, I: DeserializeOwned>(
         &mut self,
         written: &[u8],
-    ) -> Result<Option<Logged<R>>, postcard::Error> {
+    ) -> Result<Option<Logged<R, I>>, postcard::Error> {
         match postcard::from_bytes(written)? {
             Logged::Piece { first, last, bytes } => {
                 if first {
@@ -82,10 +90,10 @@ impl Pieces {
 mod tests {
     use super::*;
 
-    type Words = Logged<Vec<u64>>;
+    type Words = Logged<Vec<u64>, ()>;
 
     fn read(pieces: &mut Pieces, written: &Bytes) -> Option<Vec<u64>> {
-        match pieces.join(written).unwrap()? {
+        match pieces.join::<_, ()>(written).unwrap()? {
             Logged::Process(words) => Some(words),
             other => panic!("{other:?}"),
         }
@@ -116,6 +124,6 @@ mod tests {
         assert_eq!(read_all.collect::<Vec<_>>(), [(9..109).collect::<Vec<u64>>()]);
         assert!(read(&mut reader, &torn[0]).is_none());
         assert_eq!(read(&mut reader, &to_bytes(&Words::Process(vec![7]))), Some(vec![7]));
-        assert!(reader.join::<Vec<u64>>(&torn[1]).is_err());
+        assert!(reader.join::<Vec<u64>, ()>(&torn[1]).is_err());
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::delay::{Delay, Held};
 use crate::wire::{WireError, append, encode, to_bytes};
-use bytes::{Buf, Bytes, BytesMut};
-use meridian_core::hello::{Answer, Known};
+use bytes::{Buf, BytesMut};
+use meridian_core::hello::Answer;
 use meridian_core::link::{Link, Packet};
+use meridian_core::standing::Standing;
 use meridian_core::{Endpoint, Time};
 use serde::Serialize;
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +17,8 @@ use tokio::sync::Notify;
 
 /// So many bytes of protocol messages are given to the link at once at most.
 const MESSAGES_LEN: usize = 256 << 10;
+/// How many bytes tell how far a log goes, at most.
+const LOGGED_LEN: usize = 10;
 /// So much is gathered for one write at most.
 const WRITE_LEN: usize = 512 << 10;
 
@@ -53,10 +57,10 @@ pub(crate) struct Peer<I> {
     pub(crate) connection: u64,
     /// When a connection last came or went.
     pub(crate) changed: Time,
-    /// What is known of it, once it has spoken: who only says a name has not.
-    pub(crate) known: Option<Known>,
     /// What the other end of the present connection says of itself.
-    pub(crate) greeted: Option<Known>,
+    pub(crate) greeted: Option<Standing>,
+    /// How far the log of this member goes, which all messages tell.
+    logged: Rc<Cell<u64>>,
     /// Whether it is to be looked at when the batch ends.
     pub(crate) touched: bool,
     /// Protocol messages of this batch, one after the other.
@@ -71,7 +75,7 @@ impl<I: Endpoint> Peer<I> {
     pub(crate) fn new(
         id: I,
         address: String,
-        incarnation: u64,
+        (incarnation, logged): (u64, Rc<Cell<u64>>),
         delay: Delay,
         now: Time,
     ) -> Peer<I> {
@@ -84,8 +88,8 @@ impl<I: Endpoint> Peer<I> {
             signals: Rc::default(),
             connection: 0,
             changed: now,
-            known: None,
             greeted: None,
+            logged,
             touched: false,
             messages: Vec::new(),
             held: Held::new(delay, seed),
@@ -116,9 +120,13 @@ impl<I: Endpoint> Peer<I> {
         }
     }
 
-    /// Gives the link the messages of this batch, as one of its own.
+    /// Gives the link the messages of this batch, as one of its own, after how far the log goes on
+    /// which they rely.
     fn hand_over(&mut self) {
-        self.link.send(Bytes::copy_from_slice(&self.messages));
+        let mut message = BytesMut::with_capacity(self.messages.len() + LOGGED_LEN);
+        append(&mut message, &self.logged.get());
+        message.extend_from_slice(&self.messages);
+        self.link.send(message.freeze());
         self.messages.clear();
         self.messages.shrink_to(2 * MESSAGES_LEN);
     }

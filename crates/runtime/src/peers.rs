@@ -6,8 +6,10 @@
 use crate::delay::Delay;
 use crate::peer::Peer;
 use meridian_core::{Endpoint, Time};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
+use std::rc::Rc;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -18,6 +20,8 @@ pub(crate) struct Peers<I> {
     /// What is added to the way to some.
     delays: BTreeMap<I, Delay>,
     incarnation: u64,
+    /// How far the log of this member goes.
+    logged: Rc<Cell<u64>>,
     /// Whether what is sent to any of them is held back.
     far: bool,
 }
@@ -34,7 +38,24 @@ pub(crate) struct Changed<I> {
 impl<I: Endpoint> Peers<I> {
     /// None yet.
     pub(crate) fn new(incarnation: u64, delays: BTreeMap<I, Delay>) -> Peers<I> {
-        Peers { all: Vec::new(), order: Vec::new(), delays, incarnation, far: false }
+        Peers {
+            all: Vec::new(),
+            order: Vec::new(),
+            delays,
+            incarnation,
+            logged: Rc::default(),
+            far: false,
+        }
+    }
+
+    /// All that is sent from now on relies on a log of this length at most.
+    pub(crate) fn set_logged(&self, logged: u64) {
+        self.logged.set(logged);
+    }
+
+    /// How far the log of this member goes.
+    pub(crate) fn logged(&self) -> u64 {
+        self.logged.get()
     }
 
     /// What is added to the way to these, from now on.
@@ -71,7 +92,8 @@ impl<I: Endpoint> Peers<I> {
                 }
                 Err(at) => {
                     let delay = self.delays.get(id).copied().unwrap_or_default();
-                    let peer = Peer::new(*id, address.clone(), self.incarnation, delay, now);
+                    let own = (self.incarnation, self.logged.clone());
+                    let peer = Peer::new(*id, address.clone(), own, delay, now);
                     self.far |= peer.is_far();
                     self.order.insert(at, (*id, self.all.len()));
                     changed.new.push(self.all.len());

@@ -1,7 +1,7 @@
 //! Where a member keeps its records: nowhere, or in a directory.
 //!
-//! The directory holds `lock`, `owner` (whose it is, and a name of its own, as text), `incarnation` (a count of starts, as text)
-//! and the log in `wal`.
+//! The directory holds `lock`, `owner` (whose it is, as text), `incarnation` (a count of starts, as
+//! text) and the log in `wal`.
 
 use crate::application::{Application, Networked};
 use crate::error::MemberError;
@@ -9,8 +9,8 @@ use crate::journal;
 use crate::logged::{Logged, Pieces};
 use crate::store::Store;
 use meridian_core::Endpoint;
+use meridian_core::standing::{Acquaintances, Standing, Start};
 use meridian_storage::Disk;
-use meridian_storage::real_disk::random_salt;
 use rustix::fs::{FlockOperation, flock};
 use std::fmt;
 use std::fs::{self, File};
@@ -67,11 +67,16 @@ impl<I: Endpoint> fmt::Display for Owner<'_, I> {
 /// What was opened.
 pub(crate) struct Opened<P: Networked> {
     pub(crate) store: Option<Store<P>>,
-    /// Counts its starts, if it has a directory.
-    pub(crate) incarnation: u64,
-    /// Names the directory: one that was emptied has another name.
-    pub(crate) memory: u64,
+    /// How far its memory goes, if it has any.
+    pub(crate) standing: Standing,
+    /// What it remembers of others.
+    pub(crate) acquaintances: Acquaintances<P::Peer>,
+    /// All its starts, this one last.
+    pub(crate) starts: Vec<Start>,
 }
+
+/// So many starts are remembered: whoever was away for more is not asked for.
+const STARTS_MAX: usize = 1000;
 
 /// Opens what a member keeps and replays it.
 pub(crate) fn open<P: Networked, A: Application<P>>(
@@ -81,15 +86,19 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
     process: &mut P,
     application: &mut A,
 ) -> Result<Opened<P>, MemberError> {
-    let (dir, lock, incarnation, memory, checkpoint_bytes) = match storage {
-        Storage::Memory => return Ok(Opened { store: None, incarnation: 0, memory: 0 }),
+    let (mut acquaintances, mut starts) = (Acquaintances::default(), Vec::new());
+    let (dir, lock, incarnation, checkpoint_bytes) = match storage {
+        Storage::Memory => {
+            let standing = Standing::default();
+            return Ok(Opened { store: None, standing, acquaintances, starts });
+        }
         Storage::Directory { path, checkpoint_bytes } => {
-            let (lock, incarnation, memory) = begin(&path, owner)
+            let (lock, incarnation) = begin(&path, owner)
                 .map_err(|error| MemberError::Log(format!("{}: {error}", path.display())))?;
-            (path.join("wal"), Some(lock), incarnation, memory, checkpoint_bytes)
+            (path.join("wal"), Some(lock), incarnation, checkpoint_bytes)
         }
         Storage::Log { path, incarnation, checkpoint_bytes } => {
-            (path, None, incarnation, 0, checkpoint_bytes)
+            (path, None, incarnation, checkpoint_bytes)
         }
     };
     let waker = wake.clone();
@@ -97,23 +106,30 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
         .map_err(|error| MemberError::Log(error.to_string()))?;
     let mut pieces = Pieces::default();
     for (at, record) in opened.records.iter().enumerate() {
-        let record = pieces.join(record).map_err(|error| {
+        let record = pieces.join::<_, P::Peer>(record).map_err(|error| {
             let (dir, number, why) = (dir.clone(), at as u64 + 1, error.to_string());
             MemberError::Record { dir, number, why }
         })?;
         match record {
             Some(Logged::Process(record)) => application.replay(process, record),
             Some(Logged::Application(state)) => application.restore(state),
+            Some(Logged::Known(known)) => acquaintances.restore(known),
+            Some(Logged::Starts(written)) => starts = written,
             // The others follow, unless the log ends here: then what they say was not durable.
             Some(Logged::Piece { .. }) | None => {}
         }
     }
-    let store = Store::new(opened.journal, lock, checkpoint_bytes)?;
-    Ok(Opened { store: Some(store), incarnation, memory })
+    let mut store = Store::new(opened.journal, lock, checkpoint_bytes)?;
+    starts.push(Start { incarnation, began: opened.logged });
+    starts.drain(..starts.len().saturating_sub(STARTS_MAX));
+    store.begin(starts.clone());
+    let (disk, began) = (opened.name, opened.logged);
+    let standing = Standing { disk, incarnation, began, logged: began };
+    Ok(Opened { store: Some(store), standing, acquaintances, starts })
 }
 
 /// Locks the directory, says or checks whose it is, and counts the start.
-fn begin<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> io::Result<(File, u64, u64)> {
+fn begin<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> io::Result<(File, u64)> {
     fs::create_dir_all(dir)?;
     let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)
@@ -125,30 +141,25 @@ fn begin<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> io::Result<(File, u64
         Err(error) => return Err(error),
     };
     let incarnation = last + 1;
-    let memory = claim(dir, owner, last > 0)?;
+    claim(dir, owner)?;
     write(&path, &incarnation.to_string())?;
     File::open(dir)?.sync_all()?;
-    Ok((lock, incarnation, memory))
+    Ok((lock, incarnation))
 }
 
-/// Refuses a directory of another owner; tells the directory's name.
-fn claim<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>, used: bool) -> io::Result<u64> {
+/// Refuses a directory of another owner.
+fn claim<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> io::Result<()> {
     let (path, owner) = (dir.join("owner"), owner.to_string());
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // One that was used before this file was written is taken on its word.
-            let memory = if used { 0 } else { random_salt() };
-            write(&path, &format!("{owner}\n{memory:x}"))?;
-            return Ok(memory);
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return write(&path, &owner),
         Err(error) => return Err(error),
     };
-    let (found, memory) = text.trim_end().rsplit_once('\n').unwrap_or((text.trim_end(), "0"));
+    let found = text.lines().next().unwrap_or_default();
     if found != owner {
         return Err(io::Error::other(format!("is the directory of {found}, not of {owner}")));
     }
-    u64::from_str_radix(memory, 16).map_err(io::Error::other)
+    Ok(())
 }
 
 /// Writes a file as a whole or not at all, once its directory is synced.

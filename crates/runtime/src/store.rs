@@ -6,6 +6,7 @@ use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::logged::{Logged, pieces};
 use bytes::Bytes;
+use meridian_core::standing::{Standing, Start};
 use std::fs::File;
 
 /// What passes the gate.
@@ -24,6 +25,8 @@ pub(crate) struct Store<P: Networked> {
     asked: bool,
     /// A log that grew by so many bytes is replaced by a checkpoint.
     checkpoint_bytes: u64,
+    /// All starts until now.
+    starts: Vec<Start>,
     /// Held as long as this lives: the system drops it however the process ends.
     _lock: Option<File>,
 }
@@ -41,12 +44,13 @@ impl<P: Networked> Store<P> {
             persisted: false,
             asked: false,
             checkpoint_bytes,
+            starts: Vec::new(),
             _lock: lock,
         })
     }
 
     pub(crate) fn persist(&mut self, record: &P::Record) {
-        for piece in pieces(&Logged::Process(record)) {
+        for piece in pieces(&Logged::<_, P::Peer>::Process(record)) {
             let number = self.journal.append(piece);
             self.gate.on_persisted(number);
         }
@@ -54,9 +58,37 @@ impl<P: Networked> Store<P> {
     }
 
     pub(crate) fn note(&mut self, record: &P::Record) {
-        for piece in pieces(&Logged::Process(record)) {
+        for piece in pieces(&Logged::<_, P::Peer>::Process(record)) {
             self.journal.append(piece);
         }
+    }
+
+    /// Writes down all starts until now, the present one last, with this and each checkpoint.
+    pub(crate) fn begin(&mut self, starts: Vec<Start>) {
+        for piece in pieces(&Logged::<(), P::Peer>::Starts(starts.clone())) {
+            self.journal.append(piece);
+        }
+        self.journal.flush();
+        self.starts = starts;
+    }
+
+    /// Writes down how far the logs of others go. It is flushed when the batch ends, though nothing
+    /// waits for it.
+    pub(crate) fn remember(&mut self, known: Vec<(P::Peer, Standing)>) {
+        for piece in pieces(&Logged::<(), _>::Known(known)) {
+            self.journal.append(piece);
+        }
+        self.persisted = true;
+    }
+
+    /// Whether something waits to be flushed.
+    pub(crate) fn is_persisted(&self) -> bool {
+        self.persisted
+    }
+
+    /// How far the log goes.
+    pub(crate) fn logged(&self) -> u64 {
+        self.journal.logged()
     }
 
     pub(crate) fn on_durable(&mut self) -> Result<(), MemberError> {
@@ -82,12 +114,19 @@ impl<P: Networked> Store<P> {
         bytes > self.checkpoint_bytes * if self.asked { 2 } else { 1 }
     }
 
-    /// Puts the state of the process and of its application in the place of the log.
-    pub(crate) fn checkpoint(&mut self, process: &P, application: Bytes) {
+    /// Puts the state of the process and of its application, and what is known of others, in the
+    /// place of the log.
+    pub(crate) fn checkpoint(
+        &mut self,
+        process: &P,
+        application: Bytes,
+        known: Vec<(P::Peer, Standing)>,
+    ) {
         let records = process.checkpoint().map(Logged::Process);
-        let last = Logged::Application(application);
+        let starts = Logged::Starts(self.starts.clone());
+        let last = [Logged::Application(application), Logged::Known(known), starts];
         self.asked = true;
-        let all = records.chain(std::iter::once(last));
+        let all = records.chain(last);
         self.journal.checkpoint(Box::new(all.flat_map(|record| pieces(&record))));
     }
 

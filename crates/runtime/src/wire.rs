@@ -102,7 +102,7 @@ impl FrameReader {
 
 impl From<HelloError> for WireError {
     fn from(error: HelloError) -> WireError {
-        WireError::Refused(error.0)
+        WireError::Refused(error.to_string())
     }
 }
 

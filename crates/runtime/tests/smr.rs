@@ -90,6 +90,14 @@ impl Cluster {
         self.replicas.insert(me, replica);
     }
 
+    /// Waits until a replica has stopped by itself.
+    async fn ends(&mut self, node: NodeId) {
+        let replica = self.replicas.remove(&node).unwrap();
+        while replica.status().await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     async fn kill(&mut self, node: NodeId) {
         self.replicas.remove(&node).unwrap().close().await.unwrap();
     }
@@ -270,11 +278,8 @@ async fn with_crash_stop_who_has_crashed_does_not_come_back() {
     // Without one the others know.
     cluster.kill(NodeId(0)).await;
     cluster.run(cluster.options(0)).await;
-    while cluster.replicas[&NodeId(0)].counters().bad.load(Ordering::Relaxed) == 0 {
-        tokio::task::yield_now().await;
-    }
+    cluster.ends(NodeId(0)).await;
     client.execute("after").await.unwrap();
-    cluster.kill(NodeId(0)).await;
     cluster.diary(2).await;
 }
 
@@ -287,11 +292,8 @@ async fn with_full_ss_who_has_lost_its_disk_is_refused_under_its_old_name() {
     cluster.kill(NodeId(0)).await;
     std::fs::remove_dir_all(cluster.dir.path().join("0")).unwrap();
     cluster.run(cluster.options(0)).await;
-    while cluster.replicas[&NodeId(0)].counters().bad.load(Ordering::Relaxed) < 2 {
-        tokio::task::yield_now().await;
-    }
+    cluster.ends(NodeId(0)).await;
     client.execute("after").await.unwrap();
-    cluster.kill(NodeId(0)).await;
     cluster.diary(2).await;
 }
 

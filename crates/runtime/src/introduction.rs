@@ -1,0 +1,66 @@
+//! What a member does before anything else: it asks the others whether they remember more of it
+//! than it does itself.
+//!
+//! A disk that is empty, or as it was an hour ago, is whole in itself. Whoever votes with it may
+//! vote against what it acknowledged. So a member that remembers anything takes no step before
+//! each of the others has answered, or has not for [`PATIENCE`]. See [`meridian_core::standing`].
+
+use crate::application::{Application, Networked};
+use crate::local::Local;
+use crate::wire::{FrameReader, WireError, encode};
+use bytes::BytesMut;
+use meridian_core::hello::{Answer, Caller, Hello};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// How long to wait for those who do not answer: they may be starting now, or be far away. More,
+/// and each start beside one that is down costs that much.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// How soon one that did not answer is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(25);
+
+/// Asks all others. What they know is noted in `local`.
+pub(crate) async fn introduce<P: Networked, A: Application<P>>(local: &Rc<Local<P, A>>) {
+    if !local.durable {
+        return; // It says at each start that it has lost its memory.
+    }
+    let mut asking = JoinSet::new();
+    for peer in local.all_peers() {
+        asking.spawn_local(ask(local.clone(), peer));
+    }
+    let answered = async { while !local.has_forgotten() && asking.join_next().await.is_some() {} };
+    if timeout(PATIENCE, answered).await.is_err() {
+        tracing::info!(me = %local.me, silent = asking.len(), "begins without word of all others");
+    }
+}
+
+/// Asks until there is an answer.
+async fn ask<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, peer: usize) {
+    while let Err(error) = ask_once(&local, peer).await {
+        if error.is_bad() {
+            tracing::debug!(peer = %local.peer(peer), %error, "does not know this member");
+            return;
+        }
+        sleep(ASK_AGAIN).await;
+    }
+}
+
+async fn ask_once<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    peer: usize,
+) -> Result<(), WireError> {
+    let (reader, mut writer) = TcpStream::connect(&local.address(peer)).await?.into_split();
+    let mut out = BytesMut::new();
+    let caller = Caller::Starting(local.identity(local.peer(peer)));
+    encode(&mut out, &Hello::new(&local.cluster, caller))?;
+    writer.write_all(&out).await?;
+    match FrameReader::new(reader).next().await? {
+        Answer::<P::Peer>::Member(identity) => Ok(local.meet(peer, &identity)?),
+        Answer::Refused(why) => Err(WireError::Refused(why)),
+        Answer::Client => Err(WireError::Refused("takes this for a client".into())),
+    }
+}
