@@ -259,8 +259,8 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             self.tell();
         }
         self.asked_len = 0;
+        self.transmit(now); // Before the flush, which may be on this thread.
         self.end_batch(now);
-        self.transmit(now);
         if let Some(why) = self.wishes.stop.take() {
             return Err(MemberError::Halted(why));
         }

@@ -136,7 +136,7 @@ impl Journal for WalJournal {
     }
 
     fn flush(&mut self) {
-        self.wal.sync();
+        self.wal.flush();
     }
 
     fn durable(&self) -> Result<u64, String> {

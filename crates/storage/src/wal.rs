@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use writer::Writer;
+use writer::{Flusher, Writer};
 
 /// The version of the directory, in `FORMAT`.
 pub const VERSION: u32 = 3;
@@ -42,6 +42,8 @@ pub const SEGMENT_BYTES: u64 = 32 << 20;
 /// How much may wait, in bytes: some hundred milliseconds of what a disk takes. [`Wal::append`]
 /// never blocks; its owner stops taking work while [`Wal::queued_bytes`] is beyond this.
 pub const QUEUE_BYTES: usize = 64 << 20;
+/// How much is flushed on the owner's thread at most, in bytes.
+const HERE_BYTES: usize = 64 << 10;
 
 /// Why a log cannot be opened, or closed itself.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +142,8 @@ pub struct Wal {
 
 /// What the owner and the threads share.
 struct Shared {
+    /// Locked before the queue: whoever takes records off that also writes them, in their order.
+    flusher: Mutex<Flusher>,
     queue: Mutex<Queue>,
     wake: Condvar,
     /// Bytes in the log that no checkpoint stands for, nor will when the one under way is done.
@@ -163,24 +167,58 @@ struct Queue {
     failed: bool,
 }
 
+impl Queue {
+    fn take(&mut self) -> Queue {
+        let Queue { appended, failed, .. } = *self;
+        std::mem::replace(self, Queue { appended, failed, ..Queue::default() })
+    }
+}
+
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is something to do and takes all of it; whether it is the last is in
-    /// `closing`, asked before.
-    fn take(&self) -> (Queue, bool) {
+    fn flusher(&self) -> MutexGuard<'_, Flusher> {
+        self.flusher.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) {
         let mut queue = self.queue();
-        loop {
-            let closing = self.closing.load(Ordering::Acquire);
-            if closing || queue.wanted || queue.checkpoint.is_some() {
-                let appended = queue.appended;
-                let taken = std::mem::replace(&mut *queue, Queue { appended, ..Queue::default() });
-                return (taken, closing);
-            }
+        while !(self.closing.load(Ordering::Acquire) || queue.wanted || queue.checkpoint.is_some())
+        {
             queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Takes all that there is to do; whether it is the last is in `closing`, asked before.
+    fn take(&self) -> (Queue, bool) {
+        let closing = self.closing.load(Ordering::Acquire);
+        (self.queue().take(), closing)
+    }
+
+    /// Flushes what waits on the caller's thread, if that can be expected to take no longer than
+    /// waking the writer would; whether it did.
+    fn flush_here(&self) -> bool {
+        let Ok(mut flusher) = self.flusher.try_lock() else { return false };
+        let records = {
+            let mut queue = self.queue();
+            let simple = !queue.failed && queue.checkpoint.is_none() && queue.bytes <= HERE_BYTES;
+            if !simple || !flusher.is_fast() || !flusher.log.has_room(queue.bytes) {
+                return false;
+            }
+            queue.take().records
+        };
+        match flusher.flush(&records) {
+            Ok(()) => (self.report)(flusher.durable()),
+            Err(error) => {
+                self.closing.store(true, Ordering::Release);
+                self.fail(error);
+                self.wake.notify_one();
+            }
+        }
+        true
     }
 
     fn fail(&self, error: WalError) {
@@ -208,11 +246,12 @@ impl Wal {
         report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<(Recovered, Wal), WalError> {
         let (recovered, files, tail) = log::recover(disk, dir, options)?;
-        let shared = |log: &Log| {
+        let shared = |log: Log| {
             Arc::new(Shared {
+                since_checkpoint: log.since_checkpoint(),
+                flusher: Mutex::new(Flusher::new(log)),
                 queue: Mutex::default(),
                 wake: Condvar::new(),
-                since_checkpoint: log.since_checkpoint(),
                 checkpointing: AtomicBool::new(false),
                 closing: AtomicBool::new(false),
                 report: Box::new(report),
@@ -255,6 +294,14 @@ impl Wal {
         drop(queue);
         self.shared.wake.notify_one();
         appended
+    }
+
+    /// The same, but on this thread as long as the disk is so fast that waking another would take
+    /// as long.
+    pub fn flush(&self) {
+        if !self.shared.flush_here() {
+            self.sync();
+        }
     }
 
     /// Lets `records` stand for all that was recovered or appended until now; they are drawn and

@@ -113,6 +113,11 @@ impl Log {
         self.durable + 1
     }
 
+    /// Whether records of so many bytes in all, with their headers, fit into the segment.
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.end + (self.buffer.len() + bytes) as u64 <= self.files.segment_bytes()
+    }
+
     /// Appends a record. It may be written, but it is not durable before [`Log::sync`].
     ///
     /// # Errors

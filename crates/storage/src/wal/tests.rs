@@ -299,6 +299,43 @@ fn a_failed_sync_closes_the_log_and_is_not_believed_later() {
     assert_eq!(open(&disk).unwrap().all(), [record(0), record(1)], "lost after it was read");
 }
 
+/// A log whose disk is taken to be fast, with the number of its records.
+fn fast(disk: &SimDisk) -> (Log, usize) {
+    let log = open(disk).unwrap();
+    assert!(log.write(&[record(0)]));
+    log.wal.shared.flusher().assume_fast();
+    (log, 1)
+}
+
+#[test]
+fn a_fast_disk_is_flushed_on_the_thread_of_the_owner() {
+    let disk = SimDisk::new();
+    let (log, count) = fast(&disk);
+    let number = log.wal.append(record(count), false);
+    log.wal.flush();
+    assert!(matches!(log.reports.try_recv(), Ok(Report::Durable { upto, .. }) if upto == number));
+    disk.cut_power();
+    drop(log);
+    disk.restart(7);
+    assert_eq!(open(&disk).unwrap().all(), (0..=count).map(record).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_sync_that_fails_on_the_thread_of_the_owner_closes_the_log() {
+    let disk = SimDisk::new();
+    let (log, count) = fast(&disk);
+    disk.fail_sync_at(disk.syncs() + 1);
+    log.wal.append(record(count), false);
+    log.wal.flush();
+    assert!(matches!(log.reports.try_recv(), Ok(Report::Failed(WalError::Io { .. }))));
+    log.wal.append(record(count + 1), false);
+    log.wal.flush();
+    let Log { wal, reports, .. } = log;
+    drop(wal);
+    assert!(reports.recv().is_err(), "a report after the last");
+    assert!(!open(&disk).unwrap().all().contains(&record(count + 1)), "W4");
+}
+
 #[test]
 fn a_full_disk_closes_the_log_and_loses_nothing() {
     let disk = SimDisk::new();

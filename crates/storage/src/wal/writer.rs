@@ -4,15 +4,30 @@ use super::files::{Files, Segment, failed};
 use super::log::{Log, Source};
 use super::recover::Tail;
 use super::{Queue, Records, Report, Shared, WalError};
+use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// A flush that takes no longer than this is fast: two threads that wake each other take as long.
+const FAST: Duration = Duration::from_micros(300);
+/// After so many fast flushes, one after the other, the next is expected to be fast.
+const FAST_FLUSHES: u32 = 8;
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
-    log: Log,
     checkpoint: Option<JoinHandle<()>>,
+}
+
+/// The log, and how fast its disk is.
+pub(super) struct Flusher {
+    pub log: Log,
+    /// How many records were ever taken off the queue.
+    flushed: u64,
+    /// How many flushes were fast since the last that was not.
+    fast: u32,
 }
 
 /// The thread that makes segments ready.
@@ -71,56 +86,88 @@ impl Drop for Spare {
     }
 }
 
+impl Flusher {
+    pub fn new(log: Log) -> Flusher {
+        Flusher { log, flushed: 0, fast: 0 }
+    }
+
+    /// Whether the disk has been fast for a while.
+    pub fn is_fast(&self) -> bool {
+        self.fast >= FAST_FLUSHES
+    }
+
+    #[cfg(test)]
+    pub fn assume_fast(&mut self) {
+        self.fast = FAST_FLUSHES;
+    }
+
+    /// What was made durable.
+    pub fn durable(&self) -> Report {
+        Report::Durable { upto: self.flushed, logged: self.log.logged() }
+    }
+
+    /// Makes these records durable, and all before.
+    pub fn flush(&mut self, records: &[Bytes]) -> Result<(), WalError> {
+        let begun = Instant::now();
+        self.flushed += records.len() as u64;
+        records.iter().try_for_each(|record| self.log.append(record))?;
+        self.log.sync()?;
+        self.fast = if begun.elapsed() <= FAST { self.fast.saturating_add(1) } else { 0 };
+        Ok(())
+    }
+}
+
 impl Writer {
     /// Begins a segment, durably, and starts the thread.
     pub fn start(
-        shared: impl FnOnce(&Log) -> Arc<Shared>,
+        shared: impl FnOnce(Log) -> Arc<Shared>,
         files: Arc<Files>,
         tail: &Tail,
     ) -> Result<(Arc<Shared>, JoinHandle<()>), WalError> {
         let spare = Spare::start(files.clone())?;
-        let log = Log::start(files, tail, Box::new(spare))?;
-        let shared = shared(&log);
-        let writer = Writer { shared: shared.clone(), log, checkpoint: None };
+        let shared = shared(Log::start(files, tail, Box::new(spare))?);
+        let writer = Writer { shared: shared.clone(), checkpoint: None };
         Ok((shared, spawn("wal", move || writer.run())?))
     }
 
     fn run(mut self) {
-        let mut taken = 0;
+        let shared = self.shared.clone();
         loop {
-            let (queue, closing) = self.shared.take();
-            taken += queue.records.len() as u64;
-            let result = self.flush(queue);
-            if let Err(error) = result.and_then(|()| if closing { self.log.seal() } else { Ok(()) })
-            {
-                self.shared.closing.store(true, Ordering::Release);
-                self.join_checkpoint();
-                return self.shared.fail(error);
+            shared.wait();
+            let mut flusher = shared.flusher();
+            let (queue, closing) = shared.take();
+            if queue.failed {
+                return self.join_checkpoint(); // The owner's thread has told it.
             }
-            (self.shared.report)(Report::Durable { upto: taken, logged: self.log.logged() });
+            let flushed = self.flush(&mut flusher, queue);
+            let ended = flushed.and_then(|()| if closing { flusher.log.seal() } else { Ok(()) });
+            let durable = flusher.durable();
+            drop(flusher);
+            match ended {
+                Ok(()) => (shared.report)(durable),
+                Err(error) => {
+                    shared.closing.store(true, Ordering::Release);
+                    self.join_checkpoint();
+                    return shared.fail(error);
+                }
+            }
             if closing {
                 return self.join_checkpoint();
             }
         }
     }
 
-    fn flush(&mut self, queue: Queue) -> Result<(), WalError> {
-        let (place, mut checkpoint) = match queue.checkpoint {
-            Some((place, records)) => (place, Some(records)),
-            None => (queue.records.len(), None),
-        };
+    fn flush(&mut self, flusher: &mut Flusher, queue: Queue) -> Result<(), WalError> {
+        let Some((place, records)) = queue.checkpoint else { return flusher.flush(&queue.records) };
         let (before, after) = queue.records.split_at(place);
-        before.iter().try_for_each(|record| self.log.append(record))?;
-        if let Some(records) = checkpoint.take() {
-            self.begin_checkpoint(records)?;
-        }
-        after.iter().try_for_each(|record| self.log.append(record))?;
-        self.log.sync()
+        flusher.flush(before)?;
+        self.begin_checkpoint(&mut flusher.log, records)?;
+        flusher.flush(after)
     }
 
-    fn begin_checkpoint(&mut self, records: Records) -> Result<(), WalError> {
+    fn begin_checkpoint(&mut self, log: &mut Log, records: Records) -> Result<(), WalError> {
         self.join_checkpoint();
-        let checkpoint = self.log.begin_checkpoint()?;
+        let checkpoint = log.begin_checkpoint()?;
         let shared = self.shared.clone();
         self.checkpoint = Some(spawn("wal-checkpoint", move || {
             let stop = || shared.closing.load(Ordering::Acquire);
