@@ -61,6 +61,12 @@ pub fn successor(random: u64, before: ClientId) -> ClientId {
     ClientId(random & !bits(GROUP_BITS + SPREAD_BITS) | shard(before))
 }
 
+/// The name of a session to the same groups as `before`, in another shard.
+pub fn detour(random: u64, before: ClientId) -> ClientId {
+    let name = ClientId(random & !bits(GROUP_BITS) | before.0 & bits(GROUP_BITS));
+    if shard(name) == shard(before) { ClientId(name.0 ^ 1 << GROUP_BITS) } else { name }
+}
+
 /// Whether messages of `session` may go to `dest`.
 pub fn goes_to(session: ClientId, dest: &[GroupId]) -> bool {
     session.0 & bits(GROUP_BITS) == groups(dest)

@@ -19,8 +19,6 @@ pub enum Mutation {
     KeepsVector,
     /// Sends an update again under another name.
     NamesRepeatsAnew,
-    /// Takes a message that only cancels for ended when nobody waits for it any more.
-    EndsCancelling,
 }
 
 impl Mutation {

@@ -5,21 +5,29 @@
 //!
 //! An update that its caller gives up may be anywhere, and nobody sends it again. Its session gets
 //! a successor, and the next message to the same groups cancels it: after that one it has no
-//! effect. An update to other groups that touches the same is sent only once a message to the
-//! former groups has done so: see [`Names::to_cancel_before`].
+//! effect. An update to other groups, or of another shard, that touches the same is sent only once
+//! a message of the former shard has done so: see [`Names::to_cancel_before`].
+//!
+//! A shard's messages are in one order, so one that waits for what is undecided holds up the others.
+//! A client whose message is delayed goes on in another shard.
 //!
 //! Invariants:
 //! - N1: no name is given twice.
 //! - N2: an update given up is remembered until a message that cancels it was acknowledged.
 
-use meridian_core::{ClientId, GroupId, MessageId};
+use meridian_core::{ClientId, GroupId, MessageId, Time};
 use meridian_host::sessions::{self, CANCELS_MAX, WINDOW};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// How many updates given up are remembered for one set of destinations; with more, the next update
 /// to these waits until some are cancelled. They are sent to groups that cannot be reached, so
 /// there is no hurry.
 pub const GIVEN_UP_MAX: usize = 1024;
+
+/// A message that has waited for longer is delayed, perhaps for as long as a region is cut off, and
+/// with it its shard: the next is sent in another.
+const DELAYED: Duration = Duration::from_secs(1);
 
 /// How many updates given up a message cancels though it touches nothing that they touch.
 const CANCELLED_BESIDE: usize = 16;
@@ -40,23 +48,44 @@ pub struct Name {
 pub struct Names {
     /// By destinations.
     sessions: BTreeMap<Vec<GroupId>, Session>,
-    given_up: BTreeMap<Vec<GroupId>, BTreeMap<MessageId, BTreeSet<u64>>>,
+    given_up: BTreeMap<Shard, BTreeMap<MessageId, BTreeSet<u64>>>,
+}
+
+/// Messages to the same groups, which all deliver them in one order.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shard {
+    /// The groups.
+    pub dest: Vec<GroupId>,
+    number: u64,
+}
+
+impl Shard {
+    /// That of a message.
+    fn of(dest: &[GroupId], id: MessageId) -> Shard {
+        Shard { dest: dest.to_vec(), number: sessions::shard(id.client) }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Session {
     name: ClientId,
     last: u64,
-    unfinished: BTreeSet<u64>,
+    /// By number, and since when each is.
+    unfinished: BTreeMap<u64, Time>,
 }
 
 impl Session {
     fn new(name: ClientId) -> Session {
-        Session { name, last: 0, unfinished: BTreeSet::new() }
+        Session { name, last: 0, unfinished: BTreeMap::new() }
     }
 
     fn low(&self) -> u64 {
-        self.unfinished.first().copied().unwrap_or(self.last + 1)
+        self.unfinished.first_key_value().map_or(self.last + 1, |(number, _)| *number)
+    }
+
+    fn is_delayed(&self, now: Time) -> bool {
+        let oldest = self.unfinished.first_key_value();
+        oldest.is_some_and(|(_, since)| now.since(*since) > DELAYED)
     }
 }
 
@@ -66,18 +95,21 @@ impl Names {
     pub fn begin(
         &mut self,
         dest: &[GroupId],
+        now: Time,
         random: u64,
         keys: impl FnOnce(MessageId) -> BTreeSet<u64>,
     ) -> Name {
         let session = self.session(dest, random);
-        if session.last + 1 - session.low() >= WINDOW {
+        if session.is_delayed(now) {
+            *session = Session::new(sessions::detour(random, session.name));
+        } else if session.last + 1 - session.low() >= WINDOW {
             *session = Session::new(sessions::successor(random, session.name));
         }
         session.last += 1;
-        session.unfinished.insert(session.last);
+        session.unfinished.insert(session.last, now);
         let id = MessageId { client: session.name, sequence: session.last };
         let low = session.low();
-        Name { id, low, cancels: self.cancels(dest, &keys(id)) }
+        Name { id, low, cancels: self.cancels(&Shard::of(dest, id), &keys(id)) }
     }
 
     fn session(&mut self, dest: &[GroupId], random: u64) -> &mut Session {
@@ -85,10 +117,10 @@ impl Names {
         self.sessions.entry(dest.to_vec()).or_insert_with(fresh)
     }
 
-    /// What a message to `dest` that touches `keys` cancels: all that touches the same, and some
+    /// What a message of `shard` that touches `keys` cancels: all that touches the same, and some
     /// more.
-    fn cancels(&self, dest: &[GroupId], keys: &BTreeSet<u64>) -> Vec<MessageId> {
-        let Some(given_up) = self.given_up.get(dest) else { return Vec::new() };
+    fn cancels(&self, shard: &Shard, keys: &BTreeSet<u64>) -> Vec<MessageId> {
+        let Some(given_up) = self.given_up.get(shard) else { return Vec::new() };
         let same = given_up.iter().filter(|(_, of)| !of.is_disjoint(keys));
         let other = given_up.iter().filter(|(_, of)| of.is_disjoint(keys));
         let all = same.chain(other.take(CANCELLED_BESIDE)).map(|(id, _)| *id);
@@ -99,12 +131,13 @@ impl Names {
     /// is enough for an update, since that has the votes of all.
     pub fn end(&mut self, dest: &[GroupId], name: &Name) {
         self.forget(dest, name.id);
+        let shard = Shard::of(dest, name.id);
         if !name.cancels.is_empty()
-            && let Some(given_up) = self.given_up.get_mut(dest)
+            && let Some(given_up) = self.given_up.get_mut(&shard)
         {
             name.cancels.iter().for_each(|id| drop(given_up.remove(id)));
             if given_up.is_empty() {
-                self.given_up.remove(dest);
+                self.given_up.remove(&shard);
             }
         }
     }
@@ -119,17 +152,10 @@ impl Names {
     /// Nobody waits any more for the message, which was sent and touches `keys`; it may still
     /// happen.
     pub fn give_up(&mut self, dest: &[GroupId], id: MessageId, keys: BTreeSet<u64>, random: u64) {
-        self.renew(dest, random);
-        self.given_up.entry(dest.to_vec()).or_default().insert(id, keys);
-    }
-
-    /// Nobody waits any more for the message, which does nothing but cancel: so it may happen at
-    /// any time. But it may have reached some of its groups only, and the others must not take it
-    /// for ended: they would never answer those. So its session's `low` never passes it.
-    pub fn give_up_cancelling(&mut self, dest: &[GroupId], name: &Name, random: u64) {
-        if self.sessions.get(dest).is_some_and(|of| of.name == name.id.client) {
+        if self.sessions.get(dest).is_some_and(|of| of.name == id.client) {
             self.renew(dest, random);
         }
+        self.given_up.entry(Shard::of(dest, id)).or_default().insert(id, keys);
     }
 
     /// The next message to `dest` is the first of another session: the groups may have forgotten
@@ -139,28 +165,38 @@ impl Names {
         *session = Session::new(sessions::successor(random, session.name));
     }
 
-    /// To which groups a message must be sent, and be answered by all of them, that cancels some of
-    /// what was given up, before an update to `dest` is sent that touches `keys`. The update
-    /// cancels what it can itself.
-    pub fn to_cancel_before(&self, dest: &[GroupId], keys: &BTreeSet<u64>) -> Option<Vec<GroupId>> {
-        let mut all = self.given_up.iter().filter(|(to, given_up)| {
+    /// In which shard a message must be sent, and be answered by all its groups, that cancels some
+    /// of what was given up, before the update `id` to `dest` is sent, which touches `keys`. The
+    /// update cancels what it can itself.
+    pub fn to_cancel_before(
+        &self,
+        dest: &[GroupId],
+        id: MessageId,
+        keys: &BTreeSet<u64>,
+    ) -> Option<Shard> {
+        let own = Shard::of(dest, id);
+        let mut all = self.given_up.iter().filter(|(shard, given_up)| {
             let same = || given_up.values().filter(|of| !of.is_disjoint(keys));
-            match **to == *dest {
+            match **shard == own {
                 true => given_up.len() >= GIVEN_UP_MAX || same().count() > CANCELS_MAX,
-                false => to.iter().any(|group| dest.contains(group)) && same().next().is_some(),
+                false => {
+                    shard.dest.iter().any(|group| dest.contains(group)) && same().next().is_some()
+                }
             }
         });
-        all.next().map(|(to, _)| to.clone())
+        all.next().map(|(shard, _)| shard.clone())
     }
 
-    /// Names a message to `dest` that does nothing but cancel: what touches `keys` first.
-    pub fn cancel(&mut self, dest: &[GroupId], keys: &BTreeSet<u64>, random: u64) -> Name {
-        let mut name = self.begin(dest, random, |_| keys.clone());
-        let others = self.given_up.get(dest).into_iter().flat_map(BTreeMap::keys);
-        let others: Vec<_> = others.filter(|id| !name.cancels.contains(id)).copied().collect();
-        name.cancels.extend(others);
-        name.cancels.truncate(CANCELS_MAX);
-        name
+    /// Names a message of `shard` that does nothing but cancel: what touches `keys` first. It has a
+    /// session of its own.
+    pub fn cancel(&self, shard: &Shard, keys: &BTreeSet<u64>, random: u64) -> Name {
+        let client = sessions::successor(random, ClientId(shard.number));
+        let mut cancels = self.cancels(shard, keys);
+        let others = self.given_up.get(shard).into_iter().flat_map(BTreeMap::keys);
+        let others: Vec<_> = others.filter(|id| !cancels.contains(id)).copied().collect();
+        cancels.extend(others);
+        cancels.truncate(CANCELS_MAX);
+        Name { id: MessageId { client, sequence: 1 }, low: 1, cancels }
     }
 
     /// How many updates given up may still happen.
@@ -181,7 +217,7 @@ mod tests {
     }
 
     fn begin(names: &mut Names, dest: &[GroupId], touches: &[u64], random: u64) -> Name {
-        names.begin(dest, random << 32, |_| keys(touches))
+        names.begin(dest, Time(0), random << 32, |_| keys(touches))
     }
 
     #[test]
@@ -232,42 +268,66 @@ mod tests {
         let mut names = Names::default();
         let first = begin(&mut names, &BOTH, &[1, 2], 1);
         names.give_up(&BOTH, first.id, keys(&[1, 2]), 2 << 32);
-        assert_eq!(names.to_cancel_before(&US, &keys(&[3])), None);
-        assert_eq!(names.to_cancel_before(&[GroupId(3)], &keys(&[1])), None);
-        assert_eq!(names.to_cancel_before(&BOTH, &keys(&[1])), None, "it does that itself");
-        assert_eq!(names.to_cancel_before(&US, &keys(&[2])), Some(BOTH.to_vec()));
-        let cancel = names.cancel(&BOTH, &keys(&[2]), 3 << 32);
-        assert_eq!(cancel.cancels, [first.id]);
+        let before = |names: &mut Names, dest: &[GroupId], touches: &[u64]| {
+            let next = begin(names, dest, touches, 9);
+            names.to_cancel_before(dest, next.id, &keys(touches))
+        };
+        assert_eq!(before(&mut names, &US, &[3]), None);
+        assert_eq!(before(&mut names, &[GroupId(3)], &[1]), None);
+        assert_eq!(before(&mut names, &BOTH, &[1]), None, "it does that itself");
+        let shard = before(&mut names, &US, &[2]).unwrap();
+        assert_eq!(shard, Shard::of(&BOTH, first.id));
+        let cancel = names.cancel(&shard, &keys(&[2]), 3 << 32);
+        assert_eq!((cancel.low, &cancel.cancels), (1, &vec![first.id]));
+        assert_eq!(Shard::of(&BOTH, cancel.id), shard);
         names.end(&BOTH, &cancel);
-        assert_eq!(names.to_cancel_before(&US, &keys(&[2])), None);
+        assert_eq!(before(&mut names, &US, &[2]), None);
     }
 
-    /// One of its groups may have the message, which the other would take for ended.
+    /// What waits for an undecided rename holds up its shard: the client goes on in another, and
+    /// what touches nothing of it needs nothing of that shard.
     #[test]
-    fn nothing_is_said_to_have_ended_that_cancels_and_has_no_answer() {
+    fn what_is_delayed_holds_up_nothing_that_comes_later() {
         let mut names = Names::default();
-        let first = begin(&mut names, &BOTH, &[1], 1);
-        names.give_up(&BOTH, first.id, keys(&[1]), 2 << 32);
-        let cancel = names.cancel(&BOTH, &keys(&[1]), 3 << 32);
-        names.give_up_cancelling(&BOTH, &cancel, 4 << 32);
-        let next = names.cancel(&BOTH, &keys(&[1]), 5 << 32);
-        assert_eq!(next.cancels, [first.id]);
-        assert!(next.id.client != cancel.id.client || next.low <= cancel.id.sequence);
+        let late = Time(0) + DELAYED * 2;
+        let stuck = begin(&mut names, &US, &[1], 1);
+        let next = names.begin(&US, late, 1 << 32, |_| keys(&[2]));
+        assert_ne!(Shard::of(&US, next.id), Shard::of(&US, stuck.id));
+        assert!(sessions::goes_to(next.id.client, &US) && next.cancels.is_empty());
+        // Given up, it is cancelled in its own shard by what touches the same, and by nothing else.
+        names.give_up(&US, stuck.id, keys(&[1]), 2 << 32);
+        names.end(&US, &next);
+        let other = names.begin(&US, late, 3 << 32, |_| keys(&[2]));
+        assert_eq!(names.to_cancel_before(&US, other.id, &keys(&[2])), None);
+        let same = names.begin(&US, late, 3 << 32, |_| keys(&[1]));
+        assert!(same.cancels.is_empty() && same.id.client == other.id.client);
+        let shard = names.to_cancel_before(&US, same.id, &keys(&[1])).unwrap();
+        assert_eq!(shard, Shard::of(&US, stuck.id));
+        let cancel = names.cancel(&shard, &keys(&[1]), 4 << 32);
+        assert_eq!((Shard::of(&US, cancel.id), &cancel.cancels), (shard, &vec![stuck.id]));
+        names.end(&US, &cancel);
+        assert_eq!(
+            (names.to_cancel_before(&US, same.id, &keys(&[1])), names.given_up()),
+            (None, 0)
+        );
     }
 
     #[test]
     fn what_is_given_up_is_bounded() {
         let mut names = Names::default();
         for number in 1..=GIVEN_UP_MAX as u64 {
-            assert_eq!(names.to_cancel_before(&US, &keys(&[0])), None);
             let name = begin(&mut names, &US, &[number], number);
+            assert_eq!(names.to_cancel_before(&US, name.id, &keys(&[0])), None);
             assert!(name.cancels.len() <= CANCELS_MAX);
             names.give_up(&US, name.id, keys(&[number]), number << 32 | 1 << 20);
         }
-        assert_eq!(names.to_cancel_before(&US, &keys(&[0])), Some(US.to_vec()));
-        assert_eq!(names.to_cancel_before(&[GroupId(2)], &keys(&[0])), None);
+        let next = begin(&mut names, &US, &[0], 7);
+        let shard = names.to_cancel_before(&US, next.id, &keys(&[0])).unwrap();
+        let other = [GroupId(2)];
+        let elsewhere = begin(&mut names, &other, &[0], 7);
+        assert_eq!(names.to_cancel_before(&other, elsewhere.id, &keys(&[0])), None);
         for number in 0..4 {
-            let cancel = names.cancel(&US, &keys(&[0]), number << 32 | 3 << 20);
+            let cancel = names.cancel(&shard, &keys(&[0]), number << 32 | 3 << 20);
             assert_eq!(cancel.cancels.len(), CANCELS_MAX);
             names.end(&US, &cancel);
         }

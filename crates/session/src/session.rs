@@ -218,7 +218,7 @@ impl Session {
         match command {
             Command::Update { call, change, deadline } => {
                 let update =
-                    Update::named(change, &self.vector, &mut self.names, self.random.next());
+                    Update::named(change, &self.vector, &mut self.names, (now, self.random.next()));
                 let work = Work::Update(Box::new(update));
                 self.go_on(now, call, Call { deadline, inquiries: Vec::new(), work }, out);
             }
@@ -258,7 +258,7 @@ impl Session {
             if let Work::Update(update) = &mut call.work
                 && self.mutation.is(Mutation::NamesRepeatsAnew)
             {
-                update.rename(&self.vector, &mut self.names, self.random.next());
+                update.rename(&self.vector, &mut self.names, (now, self.random.next()));
             }
             self.go_on(now, id, call, out);
         } else {
@@ -286,13 +286,13 @@ impl Session {
         let Work::Update(update) = &mut call.work else { return };
         let before = match update.was_sent || self.mutation.is(Mutation::SkipsCancelling) {
             true => None,
-            false => self.names.to_cancel_before(&update.dest, &update.keys),
+            false => self.names.to_cancel_before(&update.dest, update.name.id, &update.keys),
         };
         let (dest, start) = match before {
-            Some(dest) => {
+            Some(shard) => {
                 let random = self.random.next();
-                let start = update.cancel(&dest, &self.vector, &mut self.names, random);
-                (dest, start)
+                let start = update.cancel(&shard, &self.vector, &self.names, random);
+                (shard.dest, start)
             }
             None => (update.dest.clone(), update.send()),
         };
@@ -365,7 +365,7 @@ impl Session {
         self.names.renew(&update.dest, self.random.next());
         if once && !update.was_repeated && update.renamed < RENAMED_MAX {
             // Its one copy is refused, and there is no other.
-            update.rename(&self.vector, &mut self.names, self.random.next());
+            update.rename(&self.vector, &mut self.names, (now, self.random.next()));
             self.go_on(now, id, call, out);
         } else {
             out.output(Output::Updated { call: id, ts, result });
@@ -415,13 +415,8 @@ impl Session {
     fn stop_asking(&mut self, id: CallId, call: &mut Call) {
         call.inquiries.drain(..).for_each(|inquiry| self.inquiries.end(inquiry));
         self.deadlines.remove(&(call.deadline, id));
-        if let Work::Update(update) = &mut call.work
-            && let Stage::Cancelling { dest, name } = std::mem::take(&mut update.stage)
-        {
-            match self.mutation.is(Mutation::EndsCancelling) {
-                true => self.names.forget(&dest, name.id),
-                false => self.names.give_up_cancelling(&dest, &name, self.random.next()),
-            }
+        if let Work::Update(update) = &mut call.work {
+            update.stage = Stage::Held;
         }
     }
 

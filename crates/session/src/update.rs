@@ -1,7 +1,7 @@
 //! One update of a session: its name, and how far it is.
 
-use crate::names::{Name, Names};
-use meridian_core::{GroupId, MessageId};
+use crate::names::{Name, Names, Shard};
+use meridian_core::{GroupId, MessageId, Time};
 use meridian_fs::Vector;
 use meridian_host::update::{Change, Payload};
 use meridian_multicast::Start;
@@ -44,9 +44,14 @@ pub(crate) struct Update {
 
 impl Update {
     /// The update that makes `change`, of a client that has seen `vector`; `random` is drawn anew.
-    pub fn named(change: Change, vector: &Vector, names: &mut Names, random: u64) -> Update {
+    pub fn named(
+        change: Change,
+        vector: &Vector,
+        names: &mut Names,
+        (now, random): (Time, u64),
+    ) -> Update {
         let dest: Vec<GroupId> = change.update.partitions().into_iter().collect();
-        let name = names.begin(&dest, random, |id| change.update.keys(id));
+        let name = names.begin(&dest, now, random, |id| change.update.keys(id));
         let keys = change.update.keys(name.id);
         let start = start(&name, &dest, vector, Some(change.clone()));
         Update {
@@ -63,9 +68,9 @@ impl Update {
     }
 
     /// Names it anew: no group will ever do it under the name that it has.
-    pub fn rename(&mut self, vector: &Vector, names: &mut Names, random: u64) {
+    pub fn rename(&mut self, vector: &Vector, names: &mut Names, drawn: (Time, u64)) {
         let renamed = self.renamed + 1;
-        *self = Update { renamed, ..Update::named(self.change.clone(), vector, names, random) };
+        *self = Update { renamed, ..Update::named(self.change.clone(), vector, names, drawn) };
     }
 
     /// What its groups are sent.
@@ -76,18 +81,12 @@ impl Update {
         self.start.clone()
     }
 
-    /// What the groups `dest` are sent before: it cancels what was given up there and touches the
-    /// same.
-    pub fn cancel(
-        &mut self,
-        dest: &[GroupId],
-        vector: &Vector,
-        names: &mut Names,
-        random: u64,
-    ) -> Start {
-        let name = names.cancel(dest, &self.keys, random);
-        let start = start(&name, dest, vector, None);
-        self.stage = Stage::Cancelling { dest: dest.to_vec(), name };
+    /// What the groups of `shard` are sent before: it cancels what was given up there and touches
+    /// the same.
+    pub fn cancel(&mut self, shard: &Shard, vector: &Vector, names: &Names, random: u64) -> Start {
+        let name = names.cancel(shard, &self.keys, random);
+        let start = start(&name, &shard.dest, vector, None);
+        self.stage = Stage::Cancelling { dest: shard.dest.clone(), name };
         start
     }
 

@@ -135,14 +135,15 @@ fn try_to(world: &mut World<Node, Scene>, call: u64, update: Update, limit: Dura
 }
 
 /// A message that cancels reaches one of two groups only, and is given up itself; the next such
-/// message reaches the other group before the first group has told it of the former. Whether the
-/// updates between the groups go on.
-fn a_cancelling_message_is_given_up(mutation: Mutation) -> bool {
+/// message reaches the other group before the first group has told it of the former. Seed 0 of
+/// trials found that its session's `low` passed it: each such message has a session of its own now.
+#[test]
+fn a_cancelling_message_that_is_given_up_stops_no_other() {
     let topology = topology(1);
     let of = topology.clone();
     let mut setup = setup(&topology, move |me| Node::new(of.clone(), me));
     setup.faults = Faults::none();
-    let session = Session::new(topology, RegionId(0), 1).with_mutation(mutation);
+    let session = Session::new(topology, RegionId(0), 1);
     let scene = Scene { session, cut_off: [US_1, EU_1].into(), outputs: Vec::new() };
     let mut world = World::new(1, setup, scene);
     world.run_for(MS * 3000); // Each group has a primary.
@@ -156,11 +157,6 @@ fn a_cancelling_message_is_given_up(mutation: Mutation) -> bool {
     world.owner.cut_off.remove(&US_1);
     assert!(!try_to(&mut world, 2, touch(), MS * 20), "eu has not cancelled");
     world.owner.cut_off.clear();
-    try_to(&mut world, 3, touch(), MS * 20_000) && try_to(&mut world, 4, both(), MS * 1000)
-}
-
-#[test]
-fn a_cancelling_message_that_is_given_up_stops_no_other() {
-    assert!(a_cancelling_message_is_given_up(Mutation::Correct));
-    assert!(!a_cancelling_message_is_given_up(Mutation::EndsCancelling), "nobody noticed");
+    assert!(try_to(&mut world, 3, touch(), MS * 20_000));
+    assert!(try_to(&mut world, 4, both(), MS * 1000));
 }

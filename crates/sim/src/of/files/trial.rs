@@ -20,12 +20,11 @@ use std::time::Duration;
 
 /// The bugs of sessions that trials show. A session forgets the horizon where a shard has
 /// forgotten sessions, which takes thousands: that is a scenario.
-const IN_SESSION: [session::Mutation; 5] = [
+const IN_SESSION: [session::Mutation; 4] = [
     session::Mutation::ForgetsGivenUp,
     session::Mutation::SkipsCancelling,
     session::Mutation::KeepsVector,
     session::Mutation::NamesRepeatsAnew,
-    session::Mutation::EndsCancelling,
 ];
 
 /// The world of a trial.
