@@ -1,7 +1,7 @@
 //! One connection to one node, opened when it is needed and again when it broke.
 //!
-//! One task per connection opens it, writes and reads. What waits to be written is written
-//! together and flushed once. A node in another region is made as far away as the topology says:
+//! One task per connection opens it and reads. Whoever posts a request writes it, if the socket takes
+//! it at once; else the task writes, together, what waits. A node in another region is made as far away as the topology says:
 //! each request waits before it is written, each reply before it is handed on; both keep their
 //! order, and nothing waits for anything else.
 //!
@@ -15,6 +15,7 @@ use meridian_core::frame;
 use meridian_core::hello::{Answer, Hello};
 use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -70,6 +71,36 @@ struct Frame {
 struct Live {
     queue: mpsc::Sender<Frame>,
     waiting: Waiting,
+    line: Arc<Mutex<Line>>,
+}
+
+/// Who may write: whoever has a frame, while none waits in the queue; else the connection's task.
+#[derive(Debug, Default)]
+struct Line {
+    /// None until the connection is open, and if the node is made far away.
+    socket: Option<Arc<OwnedWriteHalf>>,
+    /// Frames given to the task that it has not written yet.
+    queued: usize,
+}
+
+impl Live {
+    /// Writes a frame at once if nothing is in its way, and queues what is left of it.
+    fn post(&self, mut frame: Frame) -> Result<(), mpsc::error::TrySendError<Frame>> {
+        let mut line = lock(&self.line);
+        if line.queued == 0
+            && let Some(socket) = &line.socket
+            && let Ok(written) = socket.try_write(&frame.bytes)
+        {
+            frame.bytes.advance(written);
+            if frame.bytes.is_empty() {
+                return Ok(());
+            }
+        }
+        // An empty queue has room for the rest of a frame.
+        self.queue.try_send(frame)?;
+        line.queued += 1;
+        Ok(())
+    }
 }
 
 /// When the node may be tried again.
@@ -126,7 +157,7 @@ impl Connection {
     pub fn post(&self, request: &Request) -> Result<(), CallError> {
         let bytes = encoded(request)?;
         let frame = Frame { due: Instant::now() + self.way.delay, bytes, _place: None };
-        self.live()?.queue.try_send(frame).map_err(|error| match error {
+        self.live()?.post(frame).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => CallError::Full,
             mpsc::error::TrySendError::Closed(_) => self.way.broken(),
         })
@@ -149,7 +180,12 @@ impl Connection {
         };
         let _forget = Forget { waiting: &live.waiting, id };
         let frame = Frame { due: Instant::now() + self.way.delay, bytes, _place: place };
-        live.queue.send(frame).await.map_err(|_| self.way.broken())?;
+        let room = live.queue.reserve().await.map_err(|_| self.way.broken())?;
+        {
+            let mut line = lock(&live.line);
+            room.send(frame);
+            line.queued += 1;
+        }
         answered.await.map_err(|_| self.way.broken())
     }
 
@@ -167,10 +203,11 @@ impl Connection {
         }
         let (queue, to_write) = mpsc::channel(QUEUE);
         let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
-        let live = Live { queue, waiting: waiting.clone() };
+        let line = Arc::<Mutex<Line>>::default();
+        let live = Live { queue, waiting: waiting.clone(), line: line.clone() };
         state.live = Some(live.clone());
         let state = Arc::downgrade(&self.state);
-        tokio::spawn(run(self.way.clone(), state, waiting, to_write));
+        tokio::spawn(run(self.way.clone(), state, waiting, (line, to_write)));
         Ok(live)
     }
 }
@@ -181,7 +218,7 @@ async fn run(
     way: Way,
     state: Weak<Mutex<State>>,
     waiting: Waiting,
-    to_write: mpsc::Receiver<Frame>,
+    (line, to_write): (Arc<Mutex<Line>>, mpsc::Receiver<Frame>),
 ) {
     let open = tokio::time::timeout(OPEN_TIMEOUT, way.open()).await;
     let reason = match open.unwrap_or_else(|_| Err("no greeting in time".into())) {
@@ -191,10 +228,14 @@ async fn run(
                 (state.failures, state.not_before) = (0, None);
             }
             let (reader, writer) = stream.into_split();
-            tokio::select! {
-                reason = write_all(writer, to_write) => reason,
+            let writer = Arc::new(writer);
+            lock(&line).socket = Some(writer.clone()).filter(|_| way.delay.is_zero());
+            let ended = tokio::select! {
+                reason = write_all(&writer, to_write, &line) => reason,
                 reason = read_all(reader, rest, &waiting, &way) => reason,
-            }
+            };
+            lock(&line).socket = None;
+            ended
         }
         Err(reason) => {
             if let Some(state) = state.upgrade() {
@@ -258,7 +299,11 @@ impl Drop for Forget<'_> {
     }
 }
 
-async fn write_all(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>) -> String {
+async fn write_all(
+    writer: &OwnedWriteHalf,
+    mut queue: mpsc::Receiver<Frame>,
+    line: &Mutex<Line>,
+) -> String {
     let mut late = None;
     loop {
         let Some(Frame { due, mut bytes, .. }) = (match late.take() {
@@ -271,9 +316,13 @@ async fn write_all(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>)
         if due > Instant::now() {
             tokio::time::sleep_until(due).await;
         }
+        let mut frames = 1;
         while bytes.len() < CHUNK {
             match queue.try_recv() {
-                Ok(next) if next.due <= Instant::now() => bytes.unsplit(next.bytes),
+                Ok(next) if next.due <= Instant::now() => {
+                    bytes.unsplit(next.bytes);
+                    frames += 1;
+                }
                 Ok(next) => {
                     late = Some(next);
                     break;
@@ -281,8 +330,23 @@ async fn write_all(mut writer: OwnedWriteHalf, mut queue: mpsc::Receiver<Frame>)
                 Err(_) => break,
             }
         }
-        if let Err(error) = writer.write_all(&bytes).await {
-            return error.to_string();
+        while !bytes.is_empty() {
+            match write(writer, &bytes).await {
+                Ok(written) => bytes.advance(written),
+                Err(error) => return error.to_string(),
+            }
+        }
+        lock(line).queued -= frames;
+    }
+}
+
+/// Writes as much as the socket takes, which is something.
+async fn write(socket: &OwnedWriteHalf, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        socket.writable().await?;
+        match socket.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            written => return written,
         }
     }
 }

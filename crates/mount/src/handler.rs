@@ -6,7 +6,9 @@ use crate::answers::{
 };
 use crate::calls::{self, Opened, name};
 use crate::convert::{errno, kind_of_mode, permissions, timestamp};
+use crate::eager::{Calls, first};
 use crate::listing::Listings;
+use crate::made::Made;
 use crate::signals;
 use bytes::Bytes;
 use fuser::{
@@ -21,7 +23,7 @@ use meridian_client::files::names::Named;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
 use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
-use meridian_fs::types::{Ino, Kind};
+use meridian_fs::types::{Attributes, Ino, Kind};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -38,6 +40,8 @@ const MAX_TRANSFER: u32 = 1 << 20;
 pub struct Handler {
     files: Arc<Files>,
     runtime: tokio::runtime::Handle,
+    calls: Calls,
+    made: Arc<Made>,
     listings: Listings,
     kernel: Arc<OnceLock<Notifier>>,
 }
@@ -45,7 +49,8 @@ pub struct Handler {
 impl Handler {
     /// Answers from `files`, with tasks of `runtime`.
     pub fn new(files: Arc<Files>, runtime: tokio::runtime::Handle) -> Handler {
-        Handler { files, runtime, listings: Listings::default(), kernel: Arc::default() }
+        let (calls, listings) = (Calls::new(runtime.clone()), Listings::default());
+        Handler { files, runtime, calls, made: Arc::default(), listings, kernel: Arc::default() }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -53,8 +58,8 @@ impl Handler {
         self.kernel.clone()
     }
 
-    /// Answers from a task, so that the session's thread goes on reading. A thread that is to die
-    /// is answered at once; its call goes on to its end all the same.
+    /// Answers without waiting here, so that the session's thread goes on reading. A thread that is
+    /// to die is answered at once; its call goes on to its end all the same.
     fn answer<R, T, F>(
         &self,
         (request, reply): (&Request, R),
@@ -66,8 +71,11 @@ impl Handler {
         F: Future<Output = T> + Send + 'static,
     {
         let (call, tid) = (call(self.files.clone()), request.pid());
-        self.runtime.spawn(async move {
+        self.calls.begin(async move {
             let mut call = pin!(call);
+            if let Some(value) = first(&mut call).await {
+                return give(value, reply);
+            }
             tokio::select! {
                 biased;
                 value = &mut call => give(value, reply),
@@ -132,6 +140,9 @@ impl Filesystem for Handler {
         _handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
+        if let Some(made) = self.made.take(request.pid(), Ino(ino.0)) {
+            return attr(Ok(made), reply);
+        }
         self.answer(
             (request, reply),
             attr,
@@ -290,7 +301,14 @@ impl Filesystem for Handler {
         reply: ReplyCreate,
     ) {
         let (name, node) = (name(of), new_node(request, Kind::File, mode));
-        self.answer((request, reply), created, |files| async move {
+        let (made, thread) = (self.made.clone(), request.pid());
+        let give = move |result: Result<(Attributes, Opened), _>, reply| {
+            if let Ok((attributes, _)) = &result {
+                made.put(thread, *attributes);
+            }
+            created(result, reply);
+        };
+        self.answer((request, reply), give, |files| async move {
             let made = calls::create(&files, Ino(parent.0), &name, node, flags).await;
             made.map(|(made, handle)| (made, Opened::new(files, handle)))
         });

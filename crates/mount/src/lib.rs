@@ -6,12 +6,14 @@
 //! | [`handler`] | one method for each call of the kernel |
 //! | `calls` | calls that need more than a translation |
 //! | `answers` | answers that many calls share |
+//! | `eager` | calls that are begun on the thread that read them |
+//! | `made` | attributes of files just made, which the kernel asks for once more |
 //! | `signals` | which waiting threads a signal interrupts |
 //! | [`listing`] | open directories |
 //! | [`convert`] | attributes, kinds, times and errors in the kernel's words |
 //!
-//! The session's threads only parse; each call is answered from a task, so a slow one holds up no
-//! other. A thread that is killed while its call waits is answered at once.
+//! The session's threads take each call to its first wait, and a task takes it to its end; so a slow
+//! one holds up no other. A thread that is killed while its call waits is answered at once.
 //!
 //! The kernel keeps names for no time at all, so each look asks a replica, and attributes for a few
 //! milliseconds, the time of one call; it keeps pages until an open, or until it sees another time
@@ -25,8 +27,10 @@
 mod answers;
 mod calls;
 pub mod convert;
+mod eager;
 pub mod handler;
 pub mod listing;
+mod made;
 pub mod session;
 mod signals;
 

@@ -31,7 +31,7 @@ use crate::client::{Client, lock};
 use crate::error::ClientError;
 use buffer::Buffer;
 use meridian_core::{GroupId, Stamp};
-use meridian_fs::types::{Attributes, Ino, Place};
+use meridian_fs::types::{Attributes, Ino, Name, Place};
 use meridian_fs::{Answer, FsError, Query, Update};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -100,6 +100,8 @@ pub struct Files {
     pub(crate) inodes: Mutex<HashMap<Ino, Arc<OpenInode>>>,
     /// Where inodes live that are not where they were made.
     moved: Mutex<HashMap<Ino, GroupId>>,
+    /// Where names lead that lead into another partition, as they did when last looked at.
+    placed: Mutex<HashMap<(Ino, Name), Ino>>,
     recent: Mutex<Recent>,
     /// Inodes of which names are being removed, and how many; opening them waits.
     unlinking: Mutex<HashMap<Ino, usize>>,
@@ -120,6 +122,7 @@ impl Files {
             open: Mutex::default(),
             inodes: Mutex::default(),
             moved: Mutex::default(),
+            placed: Mutex::default(),
             recent: Mutex::default(),
             unlinking: Mutex::default(),
             unlinked: Notify::new(),

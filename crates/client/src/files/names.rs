@@ -6,14 +6,18 @@ use crate::error::ClientError;
 use crate::files::attributes::strange;
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode, OpenMode};
 use bytes::Bytes;
-use meridian_core::GroupId;
+use meridian_core::{GroupId, Stamp};
 use meridian_fs::operation::{NewNode, RenameMode};
 use meridian_fs::types::{Attributes, Entry, Ino, Kind, Name, Place};
 use meridian_fs::{Answer, Done, FsError, Query, Update};
+use std::pin::pin;
 use std::sync::Arc;
 
 /// How deep a directory may lie for its ancestors to be named in a rename.
 const DEPTH_MAX: usize = 1024;
+
+/// So many names that lead into another partition are remembered.
+const PLACED_MAX: usize = 1024;
 
 /// A side of a rename.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,21 +35,58 @@ impl Files {
     /// [`FsError::NotFound`] if nothing.
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Attributes, ClientError> {
         for _ in 0..LOOK_AGAIN {
-            let query = |parent| Query::Lookup { parent, name: name.clone() };
             let begun = self.last_change();
-            let (answer, known_to) = self.ask(parent, query).await?;
+            let guess = self.placed(parent, name);
+            let beside = async { Some(self.attributes(guess?).await) };
+            let mut beside = pin!(beside);
+            let (mut early, mut ask) = (None, pin!(self.ask_for(parent, name)));
+            let (answer, known_to) = loop {
+                tokio::select! {
+                    biased;
+                    answer = &mut ask => break answer?,
+                    attributes = &mut beside, if early.is_none() => early = Some(attributes),
+                }
+            };
             let Answer::Entry { entry, attributes } = answer else { return Err(strange()) };
             self.learn(entry.place);
             if let Some(attributes) = attributes {
                 return Ok(self.seen(attributes, known_to, begun).await);
             }
-            match self.attributes(entry.place.ino).await {
+            self.remember_placed(parent, name, entry.place.ino);
+            let beside = match early {
+                _ if guess != Some(entry.place.ino) => None,
+                Some(attributes) => attributes,
+                None => beside.await,
+            };
+            let found = match beside {
+                Some(attributes) => attributes,
+                None => self.attributes(entry.place.ino).await,
+            };
+            match found {
                 // Removed between the two questions: the name leads elsewhere now, or nowhere.
                 Err(ClientError::Fs(FsError::Gone | FsError::Stale)) => {}
                 other => return other,
             }
         }
         Err(FsError::NotFound.into())
+    }
+
+    async fn ask_for(&self, parent: Ino, name: &Name) -> Result<(Answer, Stamp), ClientError> {
+        self.ask(parent, |parent| Query::Lookup { parent, name: name.clone() }).await
+    }
+
+    /// Where a name led that leads into another partition: the attributes there are asked for
+    /// beside the name.
+    fn placed(&self, parent: Ino, name: &Name) -> Option<Ino> {
+        lock(&self.placed).get(&(parent, name.clone())).copied()
+    }
+
+    fn remember_placed(&self, parent: Ino, name: &Name, ino: Ino) {
+        let mut placed = lock(&self.placed);
+        if placed.len() >= PLACED_MAX {
+            placed.clear();
+        }
+        placed.insert((parent, name.clone()), ino);
     }
 
     /// What `name` in `parent` leads to; asks only the parent's partition.
