@@ -1,9 +1,9 @@
 //! One connection to one node, opened when it is needed and again when it broke.
 //!
 //! One task per connection opens it and reads. Whoever posts a request writes it, if the socket takes
-//! it at once; else the task writes, together, what waits. A node in another region is made as far away as the topology says:
-//! each request waits before it is written, each reply before it is handed on; both keep their
-//! order, and nothing waits for anything else.
+//! it at once and few are under way; else the task writes, together, what waits. A node in another
+//! region is made as far away as the topology says: each request waits before it is written, each
+//! reply before it is handed on; both keep their order, and nothing waits for anything else.
 //!
 //! The session *posts* requests, and its driver hears of replies and of a connection that broke.
 //! For blocks and the status of a node there are *calls*: whoever calls waits for the reply.
@@ -32,6 +32,9 @@ const QUEUE: usize = 16_384;
 const CALLS: usize = 256;
 /// The bit that tells the numbers of calls from those of posts, which are the session's.
 const CALL_BIT: u64 = 1 << 63;
+/// So many posts are written by who posts them; with more under way the task writes them, together:
+/// that costs each some time, and both ends less work.
+const AT_ONCE: usize = 2;
 /// How long a connection may take to open and greet.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a node that could not be reached is not tried again: at first, and at most.
@@ -81,13 +84,17 @@ struct Line {
     socket: Option<Arc<OwnedWriteHalf>>,
     /// Frames given to the task that it has not written yet.
     queued: usize,
+    /// Posts that have no reply yet.
+    open: usize,
 }
 
 impl Live {
-    /// Writes a frame at once if nothing is in its way, and queues what is left of it.
+    /// Writes a frame at once if few others are under way, and queues what is left of it.
     fn post(&self, mut frame: Frame) -> Result<(), mpsc::error::TrySendError<Frame>> {
         let mut line = lock(&self.line);
+        line.open += 1;
         if line.queued == 0
+            && line.open <= AT_ONCE
             && let Some(socket) = &line.socket
             && let Ok(written) = socket.try_write(&frame.bytes)
         {
@@ -232,7 +239,7 @@ async fn run(
             lock(&line).socket = Some(writer.clone()).filter(|_| way.delay.is_zero());
             let ended = tokio::select! {
                 reason = write_all(&writer, to_write, &line) => reason,
-                reason = read_all(reader, rest, &waiting, &way) => reason,
+                reason = read_all(reader, rest, (&waiting, &line), &way) => reason,
             };
             lock(&line).socket = None;
             ended
@@ -354,7 +361,7 @@ async fn write(socket: &OwnedWriteHalf, bytes: &[u8]) -> io::Result<usize> {
 async fn read_all(
     mut reader: OwnedReadHalf,
     mut bytes: BytesMut,
-    waiting: &Waiting,
+    (waiting, line): (&Waiting, &Mutex<Line>),
     way: &Way,
 ) -> String {
     // As many replies wait here as there are callers: that bounds it.
@@ -372,7 +379,7 @@ async fn read_all(
                                 Err(error) => return format!("a bad reply: {error}"),
                             };
                             if way.delay.is_zero() {
-                                hand_over(waiting, way, reply);
+                                hand_over(waiting, line, way, reply);
                             } else {
                                 drop(far.send((Instant::now() + way.delay, reply)));
                             }
@@ -393,7 +400,7 @@ async fn read_all(
     let hand_on = async {
         while let Some((due, reply)) = near.recv().await {
             tokio::time::sleep_until(due).await;
-            hand_over(waiting, way, reply);
+            hand_over(waiting, line, way, reply);
         }
     };
     tokio::select! {
@@ -402,8 +409,12 @@ async fn read_all(
     }
 }
 
-fn hand_over(waiting: &Waiting, way: &Way, reply: Reply) {
+fn hand_over(waiting: &Waiting, line: &Mutex<Line>, way: &Way, reply: Reply) {
     if reply.id & CALL_BIT == 0 {
+        {
+            let mut line = lock(line);
+            line.open = line.open.saturating_sub(1);
+        }
         if let Some(driver) = way.driver.upgrade() {
             driver.replied(way.node, reply);
         }
