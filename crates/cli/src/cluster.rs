@@ -110,7 +110,8 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
     Ok(file)
 }
 
-/// The places of the nodes that are to keep the configuration: one of each region first, and an odd number.
+/// The places of the nodes that are to keep the configuration: one of each region first, and an odd
+/// number.
 fn keepers(topology: &Topology) -> Vec<usize> {
     let regions = (0..topology.regions.len()).filter_map(|id| u16::try_from(id).ok());
     let of = |region| topology.nodes_in(RegionId(region)).collect::<Vec<_>>();
@@ -273,8 +274,8 @@ pub fn free_address() -> anyhow::Result<String> {
     Ok(format!("127.0.0.1:{}", port[0]))
 }
 
-/// An address on the machine of a node that listens at `address`: on this machine a free port; on another nobody
-/// knows from here, and the port ten thousand above is taken.
+/// An address on the machine of a node that listens at `address`: on this machine a free port; on
+/// another nobody knows from here, and the port ten thousand above is taken.
 ///
 /// # Errors
 /// If there is none.
@@ -329,8 +330,8 @@ pub fn random_name() -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(bytes) >> 11)
 }
 
-/// The cluster file a command means: the one named, else that of the demo in whose `--exec` it runs,
-/// else that of the demo which was started last.
+/// The cluster file a command means: the one named, else that of the demo in whose `--exec` it
+/// runs, else that of the demo which was started last.
 ///
 /// # Errors
 /// If none is named and no demo is known.

@@ -55,8 +55,8 @@ impl Data {
         self.path.join(CLUSTER_FILE)
     }
 
-    /// The cluster that was here before, fitted to `shape`, or a new one; written to the file. Tells
-    /// the user what is not as before.
+    /// The cluster that was here before, fitted to `shape`, or a new one; written to the file.
+    /// Tells the user what is not as before.
     ///
     /// # Errors
     /// If the two contradict each other, or the file is of another version.

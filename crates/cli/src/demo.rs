@@ -33,9 +33,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// What the demo shall be.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every node is a process of its own (`meridian server`) that speaks TCP on 127.0.0.1. In the mount, each
-region has a directory of its name that is placed there: /us, /eu, /ap; everything else is global.
-Ctrl-C stops it all: unmounted, processes gone, a temporary data directory removed.
+Every node is a process of its own (`meridian server`) that speaks TCP on 127.0.0.1. In the mount,
+each region has a directory of its name that is placed there: /us, /eu, /ap; everything else is
+global. Ctrl-C stops it all: unmounted, processes gone, a temporary data directory removed.
 
 Examples:
   meridian demo
@@ -185,7 +185,8 @@ impl Demo<'_> {
         Ok(pid)
     }
 
-    /// Tells those who keep the configuration what this start has changed; nobody has to wait for that.
+    /// Tells those who keep the configuration what this start has changed; nobody has to wait for
+    /// that.
     fn publish(&self) {
         let file = self.file.clone();
         tokio::spawn(async move {

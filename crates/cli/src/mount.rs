@@ -20,8 +20,8 @@ pub const WARNINGS: &str = "warn,fuser=error";
 /// What to mount where.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs until Ctrl-C or SIGTERM, then unmounts. DIR is made if it is not there, and removed again. Nodes that
-come to the cluster are used, those that go are not asked any more.
+Runs until Ctrl-C or SIGTERM, then unmounts. DIR is made if it is not there, and removed again.
+Nodes that come to the cluster are used, those that go are not asked any more.
 
 Examples:
   meridian mount --region eu /mnt/eu

@@ -48,8 +48,9 @@ pub enum ClusterCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The configuration is a small replicated service of its own: up to five nodes keep it, a majority of
-them must be up to change it. Its version grows with each change. A group's number says how often its
-members have changed; while they change, those before count, and the next stand behind the arrow.
+them must be up to change it. Its version grows with each change. A group's number says how often
+its members have changed; while they change, those before count, and the next stand behind the
+arrow.
 
 Exit status 0 if the newest configuration is shown, 1 if too few of those that keep it answer: then
 it is that of the cluster file.
@@ -66,8 +67,8 @@ pub struct ShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The node becomes a member of its region's group and of `global`, one step after the other: it is
-written into the configuration, its server is started (by the demo, if that runs; else by you, as you
-are told), gets the state of its groups from the others, and from then on counts. Programs go on
+written into the configuration, its server is started (by the demo, if that runs; else by you, as
+you are told), gets the state of its groups from the others, and from then on counts. Programs go on
 meanwhile. Names and identities are never given again.
 
 Examples:
@@ -91,12 +92,12 @@ pub struct AddArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The node is drained: it copies the blocks that it holds to other nodes of its region, leaves its
-groups, and its server ends by itself. That is agreed on and goes on whether this command waits for it
-or not, and after a restart of the nodes; said again, the command waits for it again. The node may be
-down already: then the other nodes of its region copy what they hold of it, and they must be a majority
-of each of its groups, those before and those after. A node that goes down for good while it is drained
-is removed so if the command is said again. If it keeps the configuration another node does so in its
-place. Its directory is of no more use.
+groups, and its server ends by itself. That is agreed on and goes on whether this command waits for
+it or not, and after a restart of the nodes; said again, the command waits for it again. The node
+may be down already: then the other nodes of its region copy what they hold of it, and they must be
+a majority of each of its groups, those before and those after. A node that goes down for good while
+it is drained is removed so if the command is said again. If it keeps the configuration another node
+does so in its place. Its directory is of no more use.
 
 Example:
   meridian cluster remove-node us-2")]

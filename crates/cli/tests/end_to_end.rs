@@ -341,8 +341,9 @@ fn the_benchmark_runs_on_a_mount() {
     room.assert_clean();
 }
 
-/// A demo with nothing to do leaves the machine alone: less than 5 % of a core for all ten processes. (Other tests may run
-/// beside it, and then the same takes longer: so it is enough once.)
+/// A demo with nothing to do leaves the machine alone: less than 5 % of a core for all ten
+/// processes. (Other tests may run beside it, and then the same takes longer: so it is enough
+/// once.)
 #[test]
 fn an_idle_demo_is_quiet() {
     let room = Room::new();

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// Crates without IO, threads, async, clocks and randomness.
 const PURE: [&str; 9] =
     ["core", "paxos", "multicast", "baselines", "cluster", "fs", "host", "session", "sim"];
-/// What must not stand in them, outside tests. The clippy configuration forbids more; this also sees
-/// what is only imported.
+/// What must not stand in them, outside tests. The clippy configuration forbids more; this also
+/// sees what is only imported.
 const IMPURE: &[&str] = &[
     "std::fs",
     "std::net",
@@ -152,8 +152,8 @@ fn is_of_tests(path: &Path) -> bool {
     })
 }
 
-/// Whether the code names `word`. Asking whether this thread panics, and how the test is called that
-/// runs on it, starts no thread.
+/// Whether the code names `word`. Asking whether this thread panics, and how the test is called
+/// that runs on it, starts no thread.
 fn has_word(code: &str, word: &str) -> bool {
     let asks = ["::panicking()", "::current()"];
     let part = |c: char| c.is_alphanumeric() || c == '_';

@@ -1,9 +1,10 @@
 //! One connection to one node, opened when it is needed and again when it broke.
 //!
-//! One task per connection opens it and reads. Whoever posts a request writes it, if the socket takes
-//! it at once and few are under way; else the task writes, together, what waits. A node in another
-//! region is made as far away as the topology says: each request waits before it is written, each
-//! reply before it is handed on; both keep their order, and nothing waits for anything else.
+//! One task per connection opens it and reads. Whoever posts a request writes it, if the socket
+//! takes it at once and few are under way; else the task writes, together, what waits. A node in
+//! another region is made as far away as the topology says: each request waits before it is
+//! written, each reply before it is handed on; both keep their order, and nothing waits for
+//! anything else.
 //!
 //! The session *posts* requests, and its driver hears of replies and of a connection that broke.
 //! For blocks and the status of a node there are *calls*: whoever calls waits for the reply.

@@ -1,4 +1,5 @@
-//! The client of Meridian: what a mount, a command or a program of one's own speaks to the nodes with.
+//! The client of Meridian: what a mount, a command or a program of one's own speaks to the nodes
+//! with.
 //!
 //! | module | what |
 //! | --- | --- |

@@ -371,7 +371,8 @@ async fn an_update_that_is_given_up_is_not_sent_again() {
     assert!(matches!(&applied[..], [Update::Create { name, .. }] if &name[..] == b"later"));
 }
 
-/// Known fault 3: what a region out of reach leaves behind stops no update to the others, nor to it once it is back.
+/// Known fault 3: what a region out of reach leaves behind stops no update to the others, nor to it
+/// once it is back.
 #[tokio::test]
 async fn any_number_of_updates_given_up_in_one_region_stops_no_other() {
     let cluster = Cluster::start(1, 0).await;

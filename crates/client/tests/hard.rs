@@ -172,7 +172,8 @@ async fn a_region_out_of_reach_lets_no_lease_in_another_run_out() {
     tokio::time::timeout(Duration::from_secs(20), renewed).await.unwrap();
 }
 
-/// Known fault 1: a cut times out and is repeated with success; then what was written is cut by the first one.
+/// Known fault 1: a cut times out and is repeated with success; then what was written is cut by the
+/// first one.
 #[tokio::test]
 async fn an_update_that_timed_out_takes_no_effect_after_a_later_one() {
     let cluster = Cluster::start(1, 0).await;

@@ -70,7 +70,8 @@ async fn a_lock_is_taken_after_its_owner_gave_back_what_it_held_before() {
     world.cluster.at_gate(1).await;
     let (here, second) = (world.here.clone(), world.second);
     let locking = tokio::spawn(async move { here.lock(second, whole(7)).await });
-    world.there.attributes(Ino::ROOT).await.unwrap(); // Longer than a lock takes that need not wait.
+    // Longer than a lock takes that need not wait.
+    world.there.attributes(Ino::ROOT).await.unwrap();
     world.there.attributes(Ino::ROOT).await.unwrap();
     world.cluster.shared.gated.store(false, Ordering::Relaxed);
     world.cluster.shared.gate.add_permits(1);

@@ -1,12 +1,12 @@
-//! The configuration of a cluster as a replicated service: which nodes, regions and groups there are, and how the
-//! members of groups change (decision 15).
+//! The configuration of a cluster as a replicated service: which nodes, regions and groups there
+//! are, and how the members of groups change (decision 15).
 //!
-//! The state is a [`ClusterFile`] with a version. A change of nodes is decided here first: [`Request::AddNode`] and
-//! [`Request::RemoveNode`] say who the next members of each group concerned are. The nodes follow: when the node that
-//! comes is up ([`Request::Up`]), the primary of the
-//! group has it ordered there, and when the new members count it says so ([`Request::InForce`]). Until then the members
-//! before count, and no other change of that group begins: all that ever was a group's configuration of one number is
-//! the same.
+//! The state is a [`ClusterFile`] with a version. A change of nodes is decided here first:
+//! [`Request::AddNode`] and [`Request::RemoveNode`] say who the next members of each group
+//! concerned are. The nodes follow: when the node that comes is up ([`Request::Up`]), the primary
+//! of the group has it ordered there, and when the new members count it says so
+//! ([`Request::InForce`]). Until then the members before count, and no other change of that group
+//! begins: all that ever was a group's configuration of one number is the same.
 //!
 //! A node that goes is drained first (decision 26): it stays a member until it has reported that
 //! what it holds is on enough nodes of its region that stay ([`Request::Drained`]), or, if it is
@@ -14,7 +14,8 @@
 //!
 //! Invariants:
 //! - S1: the state is a topology: [`Topology::new`] takes it.
-//! - S2: a name is never given to another node, nor is a [`NodeId`]: what was removed keeps its place.
+//! - S2: a name is never given to another node, nor is a [`NodeId`]: what was removed keeps its
+//!   place.
 //! - S3: the version grows with each change, and only then.
 
 use crate::Topology;
@@ -28,7 +29,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// More members than this a group must not have: `global` has all nodes.
 pub const NODES_MAX: usize = 256;
 
-/// The nodes that keep the configuration are so many at most: more, and each change waits for more of them.
+/// The nodes that keep the configuration are so many at most: more, and each change waits for more
+/// of them.
 pub const REPLICAS_MAX: usize = 5;
 
 /// What is asked of the service.
@@ -246,7 +248,8 @@ fn add(
     let groups = vec!["global".to_string(), region.to_string()];
     for group in &groups {
         change_group(file, &topology, group, |members| members.push(name.clone()))?;
-        quorums(file, group, |node| up.contains(node) || *node == name)?; // Nothing begins before it is up.
+        // Nothing begins before it is up.
+        quorums(file, group, |node| up.contains(node) || *node == name)?;
         file.configuration.groups.entry(group.clone()).or_default().waits_for = Some(name.clone());
     }
     let region = region.to_string();
@@ -361,8 +364,9 @@ fn begin_anew(file: &mut ClusterFile, region: &str) {
     }
 }
 
-/// Notes the report. A node leaves its groups when what it held is on enough others; if these groups
-/// are changing, or one that keeps the configuration does not take part yet, at a later report.
+/// Notes the report. A node leaves its groups when what it held is on enough others; if these
+/// groups are changing, or one that keeps the configuration does not take part yet, at a later
+/// report.
 fn drained(file: &mut ClusterFile, name: &str, since: u64) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
     let Some(by) = topology.node_named(name) else { return Err(format!("no node {name}")) };
@@ -434,7 +438,8 @@ fn change_group(
     Ok(())
 }
 
-/// Whether enough members answer, of those now and of those to come, for the change to come into force.
+/// Whether enough members answer, of those now and of those to come, for the change to come into
+/// force.
 fn quorums(file: &ClusterFile, group: &str, up: impl Fn(&String) -> bool) -> Result<(), String> {
     let Some(membership) = file.configuration.groups.get(group) else { return Ok(()) };
     for (members, when) in [(&membership.members, "now"), (&membership.next, "then")] {

@@ -1,8 +1,9 @@
 //! Which nodes, regions and groups there are, and the file that says so.
 //!
-//! `cluster.json` is written by `meridian demo` and read by every node and client: where the replicas of the
-//! configuration are, and the last one seen. Identifiers ([`NodeId`], [`RegionId`], [`GroupId`]) are places in its
-//! lists, so the lists only ever grow: a node that was removed stays as one of no group.
+//! `cluster.json` is written by `meridian demo` and read by every node and client: where the
+//! replicas of the configuration are, and the last one seen. Identifiers ([`NodeId`], [`RegionId`],
+//! [`GroupId`]) are places in its lists, so the lists only ever grow: a node that was removed stays
+//! as one of no group.
 
 use meridian_core::ids::GROUPS_MAX;
 use meridian_core::{GroupId, NodeId, RegionId};
@@ -67,7 +68,8 @@ pub struct Kept {
     pub version: u64,
     /// The nodes that keep the configuration, by name, and where they listen for that.
     pub replicas: BTreeMap<String, String>,
-    /// Those that kept it first, if others do now: each replica begins with these, and learns of the others from them.
+    /// Those that kept it first, if others do now: each replica begins with these, and learns of
+    /// the others from them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub first: BTreeMap<String, String>,
     /// Those that are to keep it and do not take part yet.

@@ -62,7 +62,8 @@ pub enum FsError {
     /// `ESTALE`: the inode is gone, though it is still open somewhere.
     #[error("stale file handle")]
     Gone,
-    /// `EIO`: its client gave the update up before it came, or is forgotten: it may be a repeat. Nothing was done now.
+    /// `EIO`: its client gave the update up before it came, or is forgotten: it may be a repeat.
+    /// Nothing was done now.
     #[error("the client's session has expired")]
     Expired,
     /// Something is not where the client believed: it looks again and repeats. Never shown to a

@@ -1,9 +1,10 @@
 //! The contents of a file: extents by their offset, holes between them.
 //!
 //! Each extent takes some 100 bytes of each replica's memory. A file that grows by small pieces, as
-//! a log does, would be nothing but tiny extents; so whoever writes is told when many short ones lie
-//! behind each other, and merges them ([`Extents::merge`]). Extents are merged with those of their
-//! own class of length, so that each byte is stored once more per class and not once per write.
+//! a log does, would be nothing but tiny extents; so whoever writes is told when many short ones
+//! lie behind each other, and merges them ([`Extents::merge`]). Extents are merged with those of
+//! their own class of length, so that each byte is stored once more per class and not once per
+//! write.
 //!
 //! Invariants:
 //! - E1: extents do not overlap, none is empty, none reaches past the length of the file.
@@ -79,8 +80,8 @@ impl Extents {
         self.remove(offset, offset.saturating_add(len));
     }
 
-    /// What lies in `len` bytes from `offset`, in order and cut to the range, and up to where that is
-    /// all: there may be more than one answer may tell.
+    /// What lies in `len` bytes from `offset`, in order and cut to the range, and up to where that
+    /// is all: there may be more than one answer may tell.
     pub fn range(&self, offset: u64, len: u64) -> (Vec<(u64, Extent)>, u64) {
         let end = offset.saturating_add(len);
         let mut found = Vec::new();
@@ -365,11 +366,18 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig {
-            cases: 500, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default()
+            cases: 500,
+            failure_persistence: None,
+            rng_seed: RngSeed::Fixed(1),
+            ..ProptestConfig::default()
         })]
 
         #[test]
-        fn extents_hold_what_a_vector_of_bytes_holds(steps in steps(), from in 0..500u64, len in 0..500u64) {
+        fn extents_hold_what_a_vector_of_bytes_holds(
+            steps in steps(),
+            from in 0..500u64,
+            len in 0..500u64,
+        ) {
             let (mut file, mut model) = (Extents::default(), Vec::new());
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
@@ -394,7 +402,8 @@ mod tests {
             let end = (from + len).min(model.len() as u64).max(from);
             let mut expected = vec![0; usize::try_from(end - from).unwrap()];
             if from < model.len() as u64 {
-                expected.copy_from_slice(&model[usize::try_from(from).unwrap()..usize::try_from(end).unwrap()]);
+                let [from, end] = [from, end].map(|at| usize::try_from(at).unwrap());
+                expected.copy_from_slice(&model[from..end]);
             }
             prop_assert_eq!(bytes_of(&file.range(from, len).0, from, end), expected);
         }

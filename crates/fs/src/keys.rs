@@ -1,25 +1,28 @@
-//! What an update touches: known from the update and its name alone, before it is delivered anywhere.
+//! What an update touches: known from the update and its name alone, before it is delivered
+//! anywhere.
 //!
-//! Two messages without a key in common commute: whichever is delivered first, the states after both,
-//! and what came of each, are equal. The multicast delivers such messages in any order, and here
-//! they do not wait for each other. Why each part of the state follows from these keys:
+//! Two messages without a key in common commute: whichever is delivered first, the states after
+//! both, and what came of each, are equal. The multicast delivers such messages in any order, and
+//! here they do not wait for each other. Why each part of the state follows from these keys:
 //!
-//! - **Inodes**, with their entries, locks and for whom they are kept. An update reads and changes only
-//!   those that it names, and it has their keys. Also the number of a new inode is named: it follows
-//!   from the message's name ([`Ino::made`]), so a write to the file comes after its creation.
+//! - **Inodes**, with their entries, locks and for whom they are kept. An update reads and changes
+//!   only those that it names, and it has their keys. Also the number of a new inode is named: it
+//!   follows from the message's name ([`Ino::made`]), so a write to the file comes after its
+//!   creation.
 //! - **Where inodes went** that were placed elsewhere: under the inode's key.
-//! - **Leases** ([`crate::leases`]). What begins or renews a lease has the client's key. What ends a
-//!   hold without naming the client (an inode goes with the locks on it) or only gives it back need not:
-//!   it takes its inode out of the lease, whatever the lease's rank is, and the lease is there as long
-//!   as any inode is in it. An [`Update::Expire`] names the inodes that its sender saw; it does
-//!   nothing if the client has begun or renewed anything since, and without that no others are held.
+//! - **Leases** ([`crate::leases`]). What begins or renews a lease has the client's key. What ends
+//!   a hold without naming the client (an inode goes with the locks on it) or only gives it back
+//!   need not: it takes its inode out of the lease, whatever the lease's rank is, and the lease is
+//!   there as long as any inode is in it. An [`Update::Expire`] names the inodes that its sender
+//!   saw; it does nothing if the client has begun or renewed anything since, and without that no
+//!   others are held.
 //! - **Sums and maxima**: bytes stored, the count and the hash of what was decided, the vector.
 //! - What is told of a client's earlier messages (`low`, in `host`) is a maximum, too.
 //!
 //! Reads wait for keys, too, and for as few as their answer needs. So what changes a directory's
 //! entries has, beside the directory's inode, the *name* that it changes; and what makes, removes,
-//! places or changes an inode itself has its *node*. Whoever looks a name up needs that name and the
-//! directory's node: an undecided update of another name does not hold it up.
+//! places or changes an inode itself has its *node*. Whoever looks a name up needs that name and
+//! the directory's node: an undecided update of another name does not hold it up.
 //!
 //! The limit of locks is one per inode, so that no client's locks need to be counted together.
 
@@ -44,9 +47,9 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    /// Its name among the keys of all partitions: an inode's number is the same in all. The uppermost
-    /// bit tells the others from inodes ([`meridian_cluster::topology::GROUPS_MAX`]). A collision would
-    /// only make messages wait for each other.
+    /// Its name among the keys of all partitions: an inode's number is the same in all. The
+    /// uppermost bit tells the others from inodes ([`meridian_cluster::topology::GROUPS_MAX`]). A
+    /// collision would only make messages wait for each other.
     fn number(self, partition: GroupId) -> u64 {
         match self {
             Key::Inode(ino) => ino.0,

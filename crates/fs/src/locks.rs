@@ -220,7 +220,10 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig {
-            cases: 300, failure_persistence: None, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default()
+            cases: 300,
+            failure_persistence: None,
+            rng_seed: RngSeed::Fixed(1),
+            ..ProptestConfig::default()
         })]
 
         /// The model: who holds each byte, and how.
@@ -232,7 +235,8 @@ mod tests {
             let mut model = vec![[None; 4]; usize::try_from(END).unwrap()];
             for (owner, a, b, what) in steps {
                 let lock = lock(owner, a.min(b), a.max(b), what == 0);
-                let bytes = usize::try_from(lock.start).unwrap()..=usize::try_from(lock.end).unwrap();
+                let [start, end] = [lock.start, lock.end].map(|at| usize::try_from(at).unwrap());
+                let bytes = start..=end;
                 let own = usize::try_from(owner).unwrap();
                 if what == 2 {
                     locks = locks.without(lock.owner, lock.family, lock.start, lock.end).unwrap();
@@ -246,7 +250,8 @@ mod tests {
                         Ok(after) => {
                             prop_assert!(!blocked);
                             locks = after;
-                            model[bytes].iter_mut().for_each(|byte| byte[own] = Some(lock.exclusive));
+                            let held = Some(lock.exclusive);
+                            model[bytes].iter_mut().for_each(|byte| byte[own] = held);
                         }
                         Err(error) => {
                             prop_assert_eq!(error, FsError::WouldBlock);

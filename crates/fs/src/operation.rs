@@ -1,4 +1,5 @@
-//! What clients ask of the tree: updates, which are multicast, and queries, which one replica answers.
+//! What clients ask of the tree: updates, which are multicast, and queries, which one replica
+//! answers.
 
 use crate::types::{
     Attributes, Entry, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank,
@@ -178,7 +179,8 @@ pub enum Update {
         /// What.
         pieces: Vec<Piece>,
     },
-    /// A run of short blocks becomes one block of the same bytes, unless the file has changed there.
+    /// A run of short blocks becomes one block of the same bytes, unless the file has changed
+    /// there.
     Merge {
         /// The file.
         inode: Place,
@@ -257,9 +259,9 @@ pub enum Update {
         /// Where.
         partition: GroupId,
     },
-    /// Drops what a client holds of some inodes, unless it renewed or took hold of something meanwhile.
-    /// Multicast by a node on behalf of the partition when it has seen nothing of the client for the
-    /// lease time.
+    /// Drops what a client holds of some inodes, unless it renewed or took hold of something
+    /// meanwhile. Multicast by a node on behalf of the partition when it has seen nothing of the
+    /// client for the lease time.
     Expire {
         /// Who.
         client: ClientId,

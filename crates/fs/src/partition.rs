@@ -7,15 +7,16 @@
 //! - An update of several is decided when, moreover, all of them have voted ([`crate::vote`]).
 //!
 //! Messages that conflict are delivered in the order of their ranks, others in any order (thesis,
-//! section 4.4.3; [`crate::keys`] says which are which). So nothing of the state may depend on how many
-//! messages came before: what names a message's place is its timestamp.
+//! section 4.4.3; [`crate::keys`] says which are which). So nothing of the state may depend on how
+//! many messages came before: what names a message's place is its timestamp.
 //!
 //! Invariants:
 //! - P1: the same messages, delivered, give equal states, in whichever order those came that do not
 //!   conflict, and whenever the votes come.
 //! - P2: each message that was delivered is decided or waits.
-//! - P3: whoever sees an update here, and of each partition that this one's vector names all messages
-//!   up to its timestamp there that touch what is asked for, sees the update elsewhere, too.
+//! - P3: whoever sees an update here, and of each partition that this one's vector names all
+//!   messages up to its timestamp there that touch what is asked for, sees the update elsewhere,
+//!   too.
 
 use crate::FsError;
 use crate::apply::{Moment, apply};
@@ -149,7 +150,8 @@ impl Partition {
         self.finish((ts, id), &BTreeSet::new(), Err(FsError::Invalid), out);
     }
 
-    /// A message was delivered that must not take effect, as its client gave it up before: this partition votes no.
+    /// A message was delivered that must not take effect, as its client gave it up before: this
+    /// partition votes no.
     pub fn refuse(&mut self, id: MessageId, ts: Stamp, update: &Update, out: &mut Vec<Effect>) {
         self.delivered = Position(self.delivered.0 + 1);
         self.pending.take_early(id);
@@ -166,8 +168,8 @@ impl Partition {
         self.finish((ts, id), &BTreeSet::new(), Err(FsError::Expired), out);
     }
 
-    /// The partition `from` voted on the message `id`, which may not be delivered here yet. What was
-    /// heard before is ignored. The message must not be decided here already.
+    /// The partition `from` voted on the message `id`, which may not be delivered here yet. What
+    /// was heard before is ignored. The message must not be decided here already.
     pub fn vote(&mut self, id: MessageId, from: GroupId, vote: Vote, out: &mut Vec<Effect>) {
         if let Some(rank) = self.pending.vote(id, from, vote) {
             self.advance(rank, out);
@@ -197,13 +199,14 @@ impl Partition {
         self.pending.iter().filter(|(_, waiting)| !waiting.others.is_empty()).map(|(rank, _)| rank)
     }
 
-    /// Whether all messages with timestamps up to `ts` that were delivered and touch `ino` are decided.
+    /// Whether all messages with timestamps up to `ts` that were delivered and touch `ino` are
+    /// decided.
     pub fn is_settled(&self, ino: Ino, ts: Stamp) -> bool {
         self.is_free(Key::Inode(ino), ts)
     }
 
-    /// Whether all messages with timestamps up to `ts` that were delivered and may change the answer
-    /// to `query` are decided.
+    /// Whether all messages with timestamps up to `ts` that were delivered and may change the
+    /// answer to `query` are decided.
     pub fn can_answer(&self, query: &Query, ts: Stamp) -> bool {
         query.needs().into_iter().all(|key| self.is_free(key, ts))
     }
@@ -259,14 +262,14 @@ impl Partition {
         self.decided
     }
 
-    /// A hash of the messages that are decided and of what came of them: equal at all replicas where
-    /// [`Partition::decided`] is equal.
+    /// A hash of the messages that are decided and of what came of them: equal at all replicas
+    /// where [`Partition::decided`] is equal.
     pub fn state_hash(&self) -> u64 {
         self.state_hash
     }
 
-    /// The clients that hold locks or files without a name here, and for each a rank that grows with
-    /// all by which it shows that it lives: what [`Update::Expire`] must name.
+    /// The clients that hold locks or files without a name here, and for each a rank that grows
+    /// with all by which it shows that it lives: what [`Update::Expire`] must name.
     pub fn leases(&self) -> impl Iterator<Item = (ClientId, Rank)> {
         self.tree.leases.iter().map(|(client, lease)| (client, lease.renewed))
     }

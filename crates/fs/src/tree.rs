@@ -64,7 +64,8 @@ impl Tree {
     pub fn directory(&self, place: Place) -> Result<&Directory, FsError> {
         match self.inode(place) {
             Ok(inode) => inode.as_directory().ok_or(FsError::NotDirectory),
-            Err(FsError::Gone) => Err(FsError::NotFound), // As POSIX has it for a removed directory.
+            // As POSIX has it for a removed directory.
+            Err(FsError::Gone) => Err(FsError::NotFound),
             Err(other) => Err(other),
         }
     }

@@ -31,8 +31,8 @@ const NUMBER_BITS: u32 = 52;
 
 /// The number of an inode. It never changes, wherever the inode moves.
 ///
-/// The high 12 bits name the partition in which the inode was made, the low 52 come from the name of
-/// the message that made it: so they are known before it is delivered, and no replica's order of
+/// The high 12 bits name the partition in which the inode was made, the low 52 come from the name
+/// of the message that made it: so they are known before it is delivered, and no replica's order of
 /// deliveries is in them. Two messages may come to the same number; the later one is refused with
 /// [`crate::FsError::Stale`] while the first one's inode is there, and its client tries another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -134,7 +134,8 @@ pub struct Attributes {
     pub gid: u32,
     /// The device that a device node stands for.
     pub rdev: u32,
-    /// Length in bytes: of a file's contents, a link's target; of a directory its number of entries.
+    /// Length in bytes: of a file's contents, a link's target; of a directory its number of
+    /// entries.
     pub size: u64,
     /// Bytes that are stored (a hole has none).
     pub stored: u64,
@@ -179,9 +180,9 @@ pub struct Extent {
     pub data: Data,
 }
 
-/// For each partition the timestamp up to which its messages were seen; absent means 0. The thesis's
-/// vector (section 3.4.1), sparse. It may say more than what was seen: who waits for it waits for what
-/// touches the inode asked for, not for all messages up to it.
+/// For each partition the timestamp up to which its messages were seen; absent means 0. The
+/// thesis's vector (section 3.4.1), sparse. It may say more than what was seen: who waits for it
+/// waits for what touches the inode asked for, not for all messages up to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Vector(pub BTreeMap<GroupId, Stamp>);
 

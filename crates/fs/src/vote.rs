@@ -13,8 +13,8 @@ use meridian_core::GroupId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one partition says of an update that concerns several, having executed all messages before it
-/// that conflict with it.
+/// What one partition says of an update that concerns several, having executed all messages before
+/// it that conflict with it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Vote {
     /// Yes with what others need to know, or no.

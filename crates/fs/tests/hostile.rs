@@ -1,5 +1,5 @@
-//! Updates that no right client sends: each is refused, by all partitions alike, or does what it says.
-//! A panic would be one of all replicas, and come again after each restart.
+//! Updates that no right client sends: each is refused, by all partitions alike, or does what it
+//! says. A panic would be one of all replicas, and come again after each restart.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;

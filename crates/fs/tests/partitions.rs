@@ -1,6 +1,6 @@
-//! Several partitions that deliver one common order of what conflicts: what comes of it does not depend
-//! on when each of them delivers, in which order what commutes, and when votes arrive; and it is
-//! always one tree.
+//! Several partitions that deliver one common order of what conflicts: what comes of it does not
+//! depend on when each of them delivers, in which order what commutes, and when votes arrive; and
+//! it is always one tree.
 //!
 //! Updates are made from views that lag behind, as clients make them, so that many are refused.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -199,8 +199,8 @@ impl Queue<'_> {
     }
 }
 
-/// Delivers the same messages, with everything at random times, and in an order that is the common one
-/// only for those that have one of the `keys` in common.
+/// Delivers the same messages, with everything at random times, and in an order that is the common
+/// one only for those that have one of the `keys` in common.
 fn shuffled(reference: &mut Reference, seed: u64, keys: Keys) -> World {
     let mut rng = Rng(seed);
     let mut world = World::new(3);

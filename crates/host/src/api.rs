@@ -23,19 +23,19 @@ pub struct Request {
 /// See [`Request`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequestBody {
-    /// Multicast `start`, whose payload is a [`meridian_fs::Operation`] in postcard, and answer when
-    /// the partition `group` (one of its destinations, of which this node has a replica) has applied
-    /// it. The client sends the same to a node of each destination, keeps the id when it sends
-    /// again, and is answered once more each time: any one answer ends the update.
+    /// Multicast `start`, whose payload is a [`meridian_fs::Operation`] in postcard, and answer
+    /// when the partition `group` (one of its destinations, of which this node has a replica) has
+    /// applied it. The client sends the same to a node of each destination, keeps the id when it
+    /// sends again, and is answered once more each time: any one answer ends the update.
     Update {
         /// Whose replica here is asked.
         group: GroupId,
         /// What to multicast.
         start: Start,
     },
-    /// Answer `query` from the replica of its partition here, once that has applied all messages up to
-    /// what `vector` says of it that touch what is asked for. Attributes of entries that are not so
-    /// far are left out.
+    /// Answer `query` from the replica of its partition here, once that has applied all messages up
+    /// to what `vector` says of it that touch what is asked for. Attributes of entries that are not
+    /// so far are left out.
     Read {
         /// What the client has seen.
         vector: Vector,
@@ -82,7 +82,8 @@ pub struct Reply {
 /// See [`Reply`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReplyBody {
-    /// To [`RequestBody::Update`]: it is ordered, durable and applied (or refused) everywhere alike.
+    /// To [`RequestBody::Update`]: it is ordered, durable and applied (or refused) everywhere
+    /// alike.
     Updated {
         /// The message.
         id: MessageId,
@@ -108,7 +109,8 @@ pub enum ReplyBody {
     Blocks(Vec<BlockId>),
     /// To [`RequestBody::Status`].
     Status(NodeStatus),
-    /// The node cannot do it; another may. Nothing was done, or (for an update) it may still happen.
+    /// The node cannot do it; another may. Nothing was done, or (for an update) it may still
+    /// happen.
     Refused(Refusal),
 }
 

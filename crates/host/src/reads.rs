@@ -1,8 +1,8 @@
 //! Reads that wait at a replica until they can be answered.
 //!
-//! A read waits, first, until no message up to the timestamp that its client has seen can still come;
-//! then, until those of them that touch the inode asked for are applied. What touches other inodes may
-//! be undecided for as long as it likes.
+//! A read waits, first, until no message up to the timestamp that its client has seen can still
+//! come; then, until those of them that touch the inode asked for are applied. What touches other
+//! inodes may be undecided for as long as it likes.
 //!
 //! Nothing here is looked at without a reason: those of the first kind lie in the order of their
 //! timestamps, those of the second under the keys that they need, and are looked at when a message
@@ -38,7 +38,8 @@ pub(crate) struct Reads {
     by_key: BTreeSet<(u64, u64)>,
     /// By number, in the order of their arrival, with what their clients have seen.
     arrived: BTreeMap<u64, Stamp>,
-    /// Keys that blocked reads need and that messages touched that were decided since the last look.
+    /// Keys that blocked reads need and that messages touched that were decided since the last
+    /// look.
     touched: BTreeSet<u64>,
     /// Up to which read was looked at without a reason.
     looked: u64,
@@ -85,8 +86,8 @@ impl Reads {
         self.by_key.range((key, 0)..=(key, u64::MAX)).map(|(_, number)| *number)
     }
 
-    /// Takes out those that are ready, of those that may have become so. `passed` tells whether nothing
-    /// can come any more up to a timestamp.
+    /// Takes out those that are ready, of those that may have become so. `passed` tells whether
+    /// nothing can come any more up to a timestamp.
     pub fn take_ready(
         &mut self,
         passed: impl Fn(Stamp) -> bool,

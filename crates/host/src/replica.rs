@@ -3,11 +3,11 @@
 //!
 //! Invariants:
 //! - R1: the partition has been delivered exactly what the multicast has delivered.
-//! - R2: a read is answered only once the partition has applied, of what its client has seen and what was
-//!   acknowledged before this node started, all that touches what the answer needs. One exception:
-//!   attributes of a directory may in the end lack what only changes its entries.
-//! - R3: the multicast holds the messages of several groups that were delivered and are not decided: others keep
-//!   their votes for them.
+//! - R2: a read is answered only once the partition has applied, of what its client has seen and
+//!   what was acknowledged before this node started, all that touches what the answer needs. One
+//!   exception: attributes of a directory may in the end lack what only changes its entries.
+//! - R3: the multicast holds the messages of several groups that were delivered and are not
+//!   decided: others keep their votes for them.
 
 use crate::api::{Refusal, ReplicaStatus, ReplyBody};
 use crate::reads::{Read, Reads};
@@ -44,11 +44,12 @@ const VOTE_RETRY: Duration = Duration::from_millis(500);
 /// How many inodes are named in one message that ends a lease.
 const EXPIRED_MAX: usize = 4096;
 
-/// The client in the names of messages that change members, with the group's number: none of the others, which are
-/// drawn at random, has its name.
+/// The client in the names of messages that change members, with the group's number: none of the
+/// others, which are drawn at random, has its name.
 const MEMBERS_CLIENT: u64 = 0x6d65_6d62_6572_0000;
 
-/// How many waiting reads are looked at with each tick though nothing has happened that they wait for.
+/// How many waiting reads are looked at with each tick though nothing has happened that they wait
+/// for.
 const LOOKS_MAX: usize = 256;
 
 /// How long a read waits at most. A client asks another node long before: what is left has been
@@ -122,7 +123,8 @@ impl Replica {
     pub fn new(topology: &Topology, group: GroupId, me: NodeId) -> Replica {
         let configs = topology.group_ids().flat_map(|id| configs_of(topology, id, id == group, me));
         let multicast = PrimCast::joining(ProcessId { group, node: me }, configs);
-        // In the linearizable order a logical clock would make messages wait for groups that know nothing of them.
+        // In the linearizable order a logical clock would make messages wait for groups that know
+        // nothing of them.
         let (order, clock) = match topology.order {
             DeliveryOrder::Sequential => (Order::Sequential, ClockSource::Logical),
             DeliveryOrder::Linearizable => (Order::Linearizable, ClockSource::Hybrid),
@@ -210,9 +212,9 @@ impl Replica {
         self.reads = reads;
     }
 
-    /// Whether the state here may be shown. Not before it is known what others had acknowledged before this
-    /// replica started: a client that has seen nothing yet must not miss it. And not while the multicast has
-    /// told of deliveries that are still to be handed over.
+    /// Whether the state here may be shown. Not before it is known what others had acknowledged
+    /// before this replica started: a client that has seen nothing yet must not miss it. And not
+    /// while the multicast has told of deliveries that are still to be handed over.
     fn may_answer(&self) -> bool {
         self.multicast.floor().is_some() && self.partition.delivered() == self.multicast.delivered()
     }
@@ -227,8 +229,9 @@ impl Replica {
         self.is_reached(read.query.keys(), wanted) && self.partition.can_answer(&read.query, wanted)
     }
 
-    /// Whether a read of a directory's attributes has waited for so long that it is answered without
-    /// what only changes its entries. The kernel needs the attributes for each path through it.
+    /// Whether a read of a directory's attributes has waited for so long that it is answered
+    /// without what only changes its entries. The kernel needs the attributes for each path through
+    /// it.
     fn is_ready_in_part(&self, read: &Read, now: Time) -> bool {
         let wanted = self.wanted(read.seen);
         now.since(read.since) >= DIRECTORY_PATIENCE
@@ -259,7 +262,8 @@ impl Replica {
         out.push(Wish::Reply(read.waiter, ReplyBody::Answer { vector, result }));
     }
 
-    /// Leaves out attributes of entries that may be older than `wanted`: the client asks for them then.
+    /// Leaves out attributes of entries that may be older than `wanted`: the client asks for them
+    /// then.
     fn leave_out(&self, answer: &mut Answer, wanted: Stamp) {
         let mut shown: Vec<_> = match answer {
             Answer::Entry { attributes, .. } => vec![attributes],
@@ -354,8 +358,8 @@ impl Replica {
         self.carry_out(effects, out);
     }
 
-    /// Whether `id` was decided here: what concerns it now comes too late. One that waits was not, even if its
-    /// client was answered elsewhere and waits for it no more.
+    /// Whether `id` was decided here: what concerns it now comes too late. One that waits was not,
+    /// even if its client was answered elsewhere and waits for it no more.
     pub fn is_decided(&self, id: MessageId) -> bool {
         !self.partition.is_waiting(id) && self.sessions.is_decided(id)
     }
@@ -454,8 +458,8 @@ impl Replica {
         }
     }
 
-    /// Named after the client and what is decided: said again it is the same message, until something
-    /// has come of anything.
+    /// Named after the client and what is decided: said again it is the same message, until
+    /// something has come of anything.
     fn expiry(&self, client: ClientId, renewed: Rank) -> Start {
         let sequence = self.partition.vector().get(self.group).0 + 1;
         let inodes = self.partition.held_by(client).take(EXPIRED_MAX).collect();
@@ -467,9 +471,10 @@ impl Replica {
         payload.into_start(id, sequence, &[self.group])
     }
 
-    /// The message by which the group gets its next members, if it is for this replica to have that ordered: the
-    /// primary does, as long as the members before count and nothing else was ordered. It is one message however
-    /// often it is said: what configuration has which number is decided elsewhere.
+    /// The message by which the group gets its next members, if it is for this replica to have that
+    /// ordered: the primary does, as long as the members before count and nothing else was ordered.
+    /// It is one message however often it is said: what configuration has which number is decided
+    /// elsewhere.
     pub fn next_members(&self, group: &Group) -> Option<Start> {
         let next = group.next.as_ref()?;
         let known = self.multicast.members().number(self.group);
@@ -507,7 +512,8 @@ impl Replica {
     /// Takes over what [`Replica::application`] gave, here or elsewhere.
     ///
     /// # Panics
-    /// If the bytes are not that: they passed a checksum, so a program of another version wrote them.
+    /// If the bytes are not that: they passed a checksum, so a program of another version wrote
+    /// them.
     pub fn install(&mut self, application: &[u8], out: &mut Vec<Wish>) {
         let (partition, sessions) =
             postcard::from_bytes(application).expect("a state of this version");
@@ -567,8 +573,8 @@ impl Replica {
     }
 }
 
-/// What a process is to know of the members of a group when it starts: those that count and those before; and in its
-/// own group those to come, if it comes with them.
+/// What a process is to know of the members of a group when it starts: those that count and those
+/// before; and in its own group those to come, if it comes with them.
 fn configs_of(topology: &Topology, id: GroupId, own: bool, me: NodeId) -> Vec<Config> {
     let group = topology.group(id);
     let config =

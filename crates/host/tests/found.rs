@@ -1,5 +1,6 @@
-//! What seeds of the simulator found in whole nodes, as the shortest story that shows it. Deliveries come from
-//! records, as after a restart, so that no multicast must run; the primary of `us` is the test.
+//! What seeds of the simulator found in whole nodes, as the shortest story that shows it.
+//! Deliveries come from records, as after a restart, so that no multicast must run; the primary of
+//! `us` is the test.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use bytes::Bytes;
@@ -199,9 +200,9 @@ fn replies(effects: Vec<Effect<Node>>) -> Vec<ReplyBody> {
     effects.into_iter().filter_map(reply).collect()
 }
 
-/// The other partition had answered a client, which then said that it waits for that message no more. The vote
-/// that came after this was dropped as too late, though the message waited for it still: for ever, and all
-/// behind it.
+/// The other partition had answered a client, which then said that it waits for that message no
+/// more. The vote that came after this was dropped as too late, though the message waited for it
+/// still: for ever, and all behind it.
 #[test]
 fn a_vote_is_not_too_late_because_its_client_waits_no_more() {
     let mut one = One::new(US_1);
@@ -216,8 +217,9 @@ fn a_vote_is_not_too_late_because_its_client_waits_no_more() {
     assert!(one.hears_vote(1).is_empty());
 }
 
-/// An update overtook one that waited for a vote and was acknowledged, but the vector told only what was applied
-/// without a gap. A replica that was not as far then answered the client from before its own update.
+/// An update overtook one that waited for a vote and was acknowledged, but the vector told only
+/// what was applied without a gap. A replica that was not as far then answered the client from
+/// before its own update.
 #[test]
 fn an_update_that_overtook_another_is_in_the_vector_of_its_reply() {
     let directory = message(1, create(place(US, 0), "d", Kind::Directory));
@@ -292,7 +294,8 @@ fn a_read_waits_for_what_its_answer_needs_and_no_more() {
     assert!(matches!(answers[..], [ReplyBody::Answer { result: Err(FsError::NotFound), .. }]));
 }
 
-/// What a message touches is what it is ordered by: a client that says less could make replicas differ.
+/// What a message touches is what it is ordered by: a client that says less could make replicas
+/// differ.
 #[test]
 fn a_message_that_hides_what_it_touches_changes_nothing() {
     let mut one = One::new(US_1);
@@ -314,7 +317,8 @@ fn a_message_that_hides_what_it_touches_changes_nothing() {
     assert_eq!(one.reads(&Vector::default(), place(US, 0), "file").len(), 1);
 }
 
-/// A vote came before its message, of a session that is not known where others were forgotten. So it seemed too late.
+/// A vote came before its message, of a session that is not known where others were forgotten. So
+/// it seemed too late.
 #[test]
 fn a_vote_that_comes_before_its_message_and_seems_too_late_is_asked_for() {
     let mut one = One::new(US_1);
@@ -345,8 +349,8 @@ fn a_vote_that_comes_before_its_message_and_seems_too_late_is_asked_for() {
     assert_eq!(one.applied(), Position(before + 1));
 }
 
-/// `eu` has forgotten its vote, since a quorum of `us` had applied the message: this replica, which was
-/// away, asked for that vote for ever. It takes over the state of a replica of its own group.
+/// `eu` has forgotten its vote, since a quorum of `us` had applied the message: this replica, which
+/// was away, asked for that vote for ever. It takes over the state of a replica of its own group.
 #[test]
 fn a_vote_that_nobody_keeps_is_replaced_by_a_state() {
     let mut one = One::new(US_1);
@@ -368,7 +372,8 @@ fn a_vote_that_nobody_keeps_is_replaced_by_a_state() {
     assert!(asks_for_state(&mut one, settled(1)));
 }
 
-/// The other end: a message that all replicas of all groups have for good has left `T`, with its vote.
+/// The other end: a message that all replicas of all groups have for good has left `T`, with its
+/// vote.
 #[test]
 fn a_vote_that_was_forgotten_is_said_to_be_settled() {
     let mut one = One::new(US_1);
@@ -396,7 +401,8 @@ fn a_vote_that_was_forgotten_is_said_to_be_settled() {
     assert_eq!(answer(&mut one), Some((EU_1, settled)));
 }
 
-/// The same between two replicas of one node, which nobody asked: seed 126 of three regions of three nodes.
+/// The same between two replicas of one node, which nobody asked: seed 126 of three regions of
+/// three nodes.
 #[test]
 fn a_vote_of_our_other_replica_that_seemed_too_late_is_not_lost() {
     let global = GroupId::GLOBAL;
@@ -442,8 +448,8 @@ fn who_waits_for_a_group_out_of_reach_is_told() {
     assert_eq!(wishes, [Wish::Reply(waiter, refused)]);
 }
 
-/// A replica that had restarted answered a client that had seen nothing yet from its log, without what had been
-/// acknowledged while it was away.
+/// A replica that had restarted answered a client that had seen nothing yet from its log, without
+/// what had been acknowledged while it was away.
 #[test]
 fn reads_wait_until_a_restarted_replica_has_caught_up() {
     let mut one = One::new(US_1);
@@ -453,7 +459,8 @@ fn reads_wait_until_a_restarted_replica_has_caught_up() {
     assert!(matches!(told[..], [ReplyBody::Answer { result: Ok(_), .. }]), "{told:?}");
 }
 
-/// What was delivered before a replica started and lacks a vote here may have been acknowledged by another replica.
+/// What was delivered before a replica started and lacks a vote here may have been acknowledged by
+/// another replica.
 #[test]
 fn reads_at_a_restarted_replica_wait_for_what_lacks_a_vote() {
     let mut one = One::new(US_1);
@@ -468,7 +475,8 @@ fn reads_at_a_restarted_replica_wait_for_what_lacks_a_vote() {
     assert!(matches!(answers[..], [ReplyBody::Answer { .. }]), "{answers:?}");
 }
 
-/// Known fault 4: a client that never says that its first message has ended, as one group of that cannot be reached.
+/// Known fault 4: a client that never says that its first message has ended, as one group of that
+/// cannot be reached.
 #[test]
 fn what_a_replica_remembers_of_a_client_is_bounded() {
     let mut one = One::new(US_1);

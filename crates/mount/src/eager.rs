@@ -4,9 +4,12 @@
 //! the thread that has the call takes it to its first wait, which is for the node's reply. The
 //! task of the runtime that brings the reply makes the rest a task of its own.
 
+use crate::answers::Reply;
+use crate::signals;
+use fuser::Errno;
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -82,8 +85,35 @@ impl Calls {
         Calls { runtime, waiting }
     }
 
+    /// Answers the thread `tid` with what `give` makes of a call. A thread that is to die is
+    /// answered at once; its call goes on to its end all the same.
+    pub fn answer<R: Reply + Send + 'static, T>(
+        &self,
+        tid: u32,
+        reply: R,
+        give: impl FnOnce(T, R) + Send + 'static,
+        call: impl Future<Output = T> + Send + 'static,
+    ) where
+        T: Send,
+    {
+        self.begin(async move {
+            let mut call = pin!(call);
+            if let Some(value) = first(&mut call).await {
+                return give(value, reply);
+            }
+            tokio::select! {
+                biased;
+                value = &mut call => give(value, reply),
+                () = signals::fatal(tid) => {
+                    reply.refuse(Errno::EINTR);
+                    drop(call.await);
+                }
+            }
+        });
+    }
+
     /// Takes a call to its first wait, on this thread; a task takes it to its end.
-    pub fn begin(&self, call: impl Future<Output = ()> + Send + 'static) {
+    fn begin(&self, call: impl Future<Output = ()> + Send + 'static) {
         let state =
             Arc::new(Call { stage: Mutex::new(Stage::Begun), runtime: self.runtime.clone() });
         let mut rest: Rest = Box::pin(call);
@@ -114,7 +144,7 @@ fn take_long(waiting: &Waiting) -> Vec<Arc<Call>> {
 }
 
 /// Polls `call` once; whether it has ended, and with what.
-pub(crate) async fn first<T>(call: &mut Pin<&mut impl Future<Output = T>>) -> Option<T> {
+async fn first<T>(call: &mut Pin<&mut impl Future<Output = T>>) -> Option<T> {
     let mut looked = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut looked, true) {

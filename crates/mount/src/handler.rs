@@ -1,15 +1,14 @@
 //! One method for each call of the kernel: translate, ask in a task, answer.
 
 use crate::answers::{
-    Reply, attr, created, data, empty, entry, found, in_the_way, listed, new_node, open_mode,
-    opened, totals_of, write_mode, written, xattr,
+    Reply, attr, data, empty, entry, found, in_the_way, listed, new_node, open_mode, opened,
+    totals_of, write_mode, written, xattr,
 };
 use crate::calls::{self, Opened, name};
 use crate::convert::{errno, kind_of_mode, permissions, timestamp};
-use crate::eager::{Calls, first};
+use crate::eager::Calls;
 use crate::listing::Listings;
 use crate::made::Made;
-use crate::signals;
 use bytes::Bytes;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig,
@@ -23,12 +22,11 @@ use meridian_client::files::names::Named;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
 use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
-use meridian_fs::types::{Attributes, Ino, Kind};
+use meridian_fs::types::{Ino, Kind};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -70,21 +68,7 @@ impl Handler {
         T: Send,
         F: Future<Output = T> + Send + 'static,
     {
-        let (call, tid) = (call(self.files.clone()), request.pid());
-        self.calls.begin(async move {
-            let mut call = pin!(call);
-            if let Some(value) = first(&mut call).await {
-                return give(value, reply);
-            }
-            tokio::select! {
-                biased;
-                value = &mut call => give(value, reply),
-                () = signals::fatal(tid) => {
-                    reply.refuse(Errno::EINTR);
-                    drop(call.await);
-                }
-            }
-        });
+        self.calls.answer(request.pid(), reply, give, call(self.files.clone()));
     }
 
     /// Makes something that is not opened.
@@ -301,13 +285,7 @@ impl Filesystem for Handler {
         reply: ReplyCreate,
     ) {
         let (name, node) = (name(of), new_node(request, Kind::File, mode));
-        let (made, thread) = (self.made.clone(), request.pid());
-        let give = move |result: Result<(Attributes, Opened), _>, reply| {
-            if let Ok((attributes, _)) = &result {
-                made.put(thread, *attributes);
-            }
-            created(result, reply);
-        };
+        let give = Made::give(&self.made, request.pid());
         self.answer((request, reply), give, |files| async move {
             let made = calls::create(&files, Ino(parent.0), &name, node, flags).await;
             made.map(|(made, handle)| (made, Opened::new(files, handle)))

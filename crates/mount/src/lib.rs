@@ -12,8 +12,8 @@
 //! | [`listing`] | open directories |
 //! | [`convert`] | attributes, kinds, times and errors in the kernel's words |
 //!
-//! The session's threads take each call to its first wait, and a task takes it to its end; so a slow
-//! one holds up no other. A thread that is killed while its call waits is answered at once.
+//! The session's threads take each call to its first wait, and a task takes it to its end; so a
+//! slow one holds up no other. A thread that is killed while its call waits is answered at once.
 //!
 //! The kernel keeps names for no time at all, so each look asks a replica, and attributes for a few
 //! milliseconds, the time of one call; it keeps pages until an open, or until it sees another time

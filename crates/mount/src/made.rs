@@ -5,9 +5,13 @@
 //! returns to the program: this question is answered here, at no cost but that of the kernel. The
 //! attributes are as old as those that the kernel keeps of other files may be.
 
+use crate::answers::created;
+use crate::calls::Opened;
+use fuser::ReplyCreate;
+use meridian_client::ClientError;
 use meridian_fs::types::{Attributes, Ino};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// For how long attributes of a file that was made are told: what the kernel keeps it keeps for two
@@ -25,8 +29,21 @@ impl Made {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread has made this file.
-    pub fn put(&self, thread: u32, attributes: Attributes) {
+    /// How the thread is told of the file that it has made.
+    pub fn give(
+        made: &Arc<Made>,
+        thread: u32,
+    ) -> impl FnOnce(Result<(Attributes, Opened), ClientError>, ReplyCreate) + Send + use<> {
+        let made = made.clone();
+        move |result, reply| {
+            if let Ok((attributes, _)) = &result {
+                made.put(thread, *attributes);
+            }
+            created(result, reply);
+        }
+    }
+
+    fn put(&self, thread: u32, attributes: Attributes) {
         let mut all = self.lock();
         if all.len() >= THREADS_MAX {
             all.clear();

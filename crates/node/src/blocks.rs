@@ -141,7 +141,8 @@ impl BlockEngine {
         self.shared.put_came.notify_one();
     }
 
-    /// Calls `done` when all that was put before is durable or was refused; never if the disk fails.
+    /// Calls `done` when all that was put before is durable or was refused; never if the disk
+    /// fails.
     pub fn settled(&self, done: SettledDone) {
         lock(&self.shared.puts).settled.push(done);
         self.shared.put_came.notify_one();

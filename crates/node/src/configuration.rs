@@ -1,8 +1,9 @@
 //! Who keeps the configuration of a cluster, and how it is followed.
 //!
-//! A few nodes each run a replica of [`Configuration`] beside what else they do, on an address of its own. All others are its
-//! clients, as are mounts and commands ([`Keepers`]). The cluster file names the replicas: with it one finds the
-//! newest configuration, and goes on with the one in the file while none answers.
+//! A few nodes each run a replica of [`Configuration`] beside what else they do, on an address of
+//! its own. All others are its clients, as are mounts and commands ([`Keepers`]). The cluster file
+//! names the replicas: with it one finds the newest configuration, and goes on with the one in the
+//! file while none answers.
 
 use crate::application::{Configured, Shared};
 use crate::error::ServerError;
@@ -26,10 +27,11 @@ pub const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// So long a configuration is known before who kept it is replaced: all who ask for newer ones have
 /// learned by then where the next one listens.
 const LEARNED: Duration = Duration::from_secs(3);
-/// How long to wait for an answer before going on with the configuration that is known: some elections.
+/// How long to wait for an answer before going on with the configuration that is known: some
+/// elections.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The configuration changes seldom: its replicas need not be as quick to suspect a leader as others, and must not
-/// keep an idle machine busy.
+/// The configuration changes seldom: its replicas need not be as quick to suspect a leader as
+/// others, and must not keep an idle machine busy.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Where a node keeps it, in its directory.
 const DIRECTORY: &str = "configuration";
@@ -160,8 +162,8 @@ fn name_of(cluster: u64) -> String {
     format!("configuration of {cluster}")
 }
 
-/// Starts the replica of node `me`, if `file` says that it is to keep the configuration, or to do so
-/// until another does.
+/// Starts the replica of node `me`, if `file` says that it is to keep the configuration, or to do
+/// so until another does.
 pub(crate) async fn keep(
     dir: &Path,
     file: &ClusterFile,

@@ -100,7 +100,8 @@ pub const FORGOT_CODE: u8 = 5;
 
 impl ServerError {
     /// What the process of the operating system should exit with: 5 if the node has lost what it
-    /// promised, 4 if it was removed, 3 if the disk failed under way (or was found damaged), 2 if the server cannot start as it is configured, 1 for the rest.
+    /// promised, 4 if it was removed, 3 if the disk failed under way (or was found damaged), 2 if
+    /// the server cannot start as it is configured, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
             ServerError::Log(_) | ServerError::Blocks(_) | ServerError::Record { .. } => 3,

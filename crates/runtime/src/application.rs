@@ -56,8 +56,8 @@ pub trait Application<P: Networked>: 'static {
         None
     }
 
-    /// Whether it has more to do than it should: sockets are not read until that is over. Whoever ends it
-    /// calls the function that [`Application::on_room`] got.
+    /// Whether it has more to do than it should: sockets are not read until that is over. Whoever
+    /// ends it calls the function that [`Application::on_room`] got.
     fn is_full(&self) -> bool {
         false
     }
@@ -70,7 +70,8 @@ pub trait Application<P: Networked>: 'static {
     /// A client has connected.
     fn on_connected(&mut self, _at: &mut At<'_, P>, _client: ConnectionId, _service: ServiceId) {}
 
-    /// A client asks; `body` is what it put into one frame. All that has arrived is asked in one batch.
+    /// A client asks; `body` is what it put into one frame. All that has arrived is asked in one
+    /// batch.
     ///
     /// # Errors
     /// If it must not ask that: its connection ends, after [`Application::on_bad`].
@@ -99,8 +100,8 @@ pub trait Application<P: Networked>: 'static {
         process.replay(record);
     }
 
-    /// What must be kept of the application when a checkpoint takes the place of the log, from whose
-    /// records it could otherwise be rebuilt. `None`: not now, the log is to grow on.
+    /// What must be kept of the application when a checkpoint takes the place of the log, from
+    /// whose records it could otherwise be rebuilt. `None`: not now, the log is to grow on.
     fn checkpoint(&mut self) -> Option<Bytes> {
         Some(Bytes::new())
     }
@@ -174,8 +175,8 @@ impl<P: Networked> At<'_, P> {
         self.clients.is_stuffed(client)
     }
 
-    /// From now on the other members are these, at these addresses; this one may be among them. Of each
-    /// two the one with the smaller id calls.
+    /// From now on the other members are these, at these addresses; this one may be among them. Of
+    /// each two the one with the smaller id calls.
     pub fn set_peers(&mut self, peers: BTreeMap<P::Peer, String>) {
         self.wishes.peers = Some(peers);
     }

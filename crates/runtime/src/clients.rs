@@ -1,8 +1,8 @@
 //! Connections of clients: what is to be answered on each.
 //!
-//! Answers of a batch are gathered, put into one frame and written at once. A client that asks and does not
-//! take its answers is not read any more, then gets only short ones, and in the end is left: [`UNREAD_LEN`],
-//! [`STUFFED_LEN`], [`UNTAKEN_MAX`].
+//! Answers of a batch are gathered, put into one frame and written at once. A client that asks and
+//! does not take its answers is not read any more, then gets only short ones, and in the end is
+//! left: [`UNREAD_LEN`], [`STUFFED_LEN`], [`UNTAKEN_MAX`].
 
 use crate::peer::Counters;
 use crate::wire::append;

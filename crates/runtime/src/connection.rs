@@ -1,5 +1,5 @@
-//! Connections between members: of each two, the one with the smaller id calls the other. Clients call the
-//! same port; the first frame says who it is.
+//! Connections between members: of each two, the one with the smaller id calls the other. Clients
+//! call the same port; the first frame says who it is.
 //!
 //! A newer connection with the same peer replaces the older, so a link is fed by one at a time.
 
@@ -193,8 +193,8 @@ fn meet_member<P: Networked, A: Application<P>>(
     }
 }
 
-/// Ends a connection so that the other end can read why: what it still says is read, for a while, or else
-/// the system would take back what it was told.
+/// Ends a connection so that the other end can read why: what it still says is read, for a while,
+/// or else the system would take back what it was told.
 pub(crate) async fn refuse<I: Endpoint>(
     mut socket: OwnedReadHalf,
     mut writer: OwnedWriteHalf,

@@ -1,8 +1,8 @@
 //! Distance between members that are nearer than they should be.
 //!
-//! What is put on a connection is held back until its time has come, in a queue of the connection's own:
-//! no timer per message. Like a real connection it keeps the order, so what is sent quickly waits behind
-//! what is sent slowly.
+//! What is put on a connection is held back until its time has come, in a queue of the connection's
+//! own: no timer per message. Like a real connection it keeps the order, so what is sent quickly
+//! waits behind what is sent slowly.
 
 use bytes::BytesMut;
 use meridian_core::Time;

@@ -1,8 +1,9 @@
 //! Events into the process, effects out of it.
 //!
-//! Tasks that read sockets step the process with what arrived. When all that was ready is in, the batch
-//! ends: the process is told so ([`Event::Idle`]), the application hears what was delivered, and each
-//! peer is sent all that is for it in one frame and one write. Nothing waits for a batch to fill.
+//! Tasks that read sockets step the process with what arrived. When all that was ready is in, the
+//! batch ends: the process is told so ([`Event::Idle`]), the application hears what was delivered,
+//! and each peer is sent all that is for it in one frame and one write. Nothing waits for a batch
+//! to fill.
 
 use crate::application::{Application, At, Networked, Wishes};
 use crate::clients::{Clients, ConnectionId};
@@ -24,7 +25,8 @@ use std::time::Duration;
 
 /// So often a process may answer itself and its application before others have their turn.
 const ROUNDS: usize = 16;
-/// So many bytes of requests are taken into one batch: only its end shows what the process makes of them.
+/// So many bytes of requests are taken into one batch: only its end shows what the process makes of
+/// them.
 const ASKED_LEN: usize = 1 << 20;
 /// What is heard of how far the logs of others go is made durable with what is flushed next, or
 /// after so long.

@@ -22,8 +22,8 @@ use tokio::task::LocalSet;
 
 /// So many requests to one member wait at most; then senders wait.
 const REQUESTS_MAX: usize = 4096;
-/// So many clients one member serves unless its options say otherwise: each is a descriptor, some buffers
-/// and its share of a batch.
+/// So many clients one member serves unless its options say otherwise: each is a descriptor, some
+/// buffers and its share of a batch.
 const CLIENTS_MAX: usize = 10_000;
 /// So many members wait at most to be hosted by one thread.
 const JOBS_MAX: usize = 1024;
@@ -57,8 +57,8 @@ pub struct Options<I = ProcessId> {
     pub clock: Clock,
     /// What its records mean, in a word: a directory with records of another kind is refused.
     pub kind: String,
-    /// What it keeps does not tell what it said before: another start counts as one of another member with its
-    /// name, which the others refuse.
+    /// What it keeps does not tell what it said before: another start counts as one of another
+    /// member with its name, which the others refuse.
     pub forgetful: bool,
     /// So many clients are served at most; more are turned away.
     pub clients_max: usize,
@@ -273,7 +273,8 @@ impl<R: Send + 'static, I: Endpoint> Handle<R, I> {
         how.clone().unwrap_or(Err(MemberError::Stopped))
     }
 
-    /// Stops the member: when this returns, its sockets are closed and all that it persisted is on disk.
+    /// Stops the member: when this returns, its sockets are closed and all that it persisted is on
+    /// disk.
     ///
     /// # Errors
     /// If it had stopped before, or the disk failed.

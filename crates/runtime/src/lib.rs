@@ -1,7 +1,7 @@
 //! Runs any protocol over TCP.
 //!
-//! A *member* is one process of one group with its sockets, its clock and its storage. Several can live
-//! on one thread ([`Worker`]).
+//! A *member* is one process of one group with its sockets, its clock and its storage. Several can
+//! live on one thread ([`Worker`]).
 //!
 //! | module | what |
 //! | --- | --- |

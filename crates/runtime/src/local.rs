@@ -128,8 +128,8 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         Rc::new(local)
     }
 
-    /// Runs a task as long as the member runs. If it panics a bug has shown itself, and the member stops
-    /// rather than go on: nothing that followed from the bug has left it.
+    /// Runs a task as long as the member runs. If it panics a bug has shown itself, and the member
+    /// stops rather than go on: nothing that followed from the bug has left it.
     pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
         let fuse = Fuse(self.clone());
         let task = async move {
@@ -422,8 +422,8 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
                 }
                 () = sleep.as_mut(), if !sleep.is_elapsed() => (),
             }
-            // The sockets are asked once more: what has arrived meanwhile, for this or another member, is
-            // part of the batch.
+            // The sockets are asked once more: what has arrived meanwhile, for this or another
+            // member, is part of the batch.
             tokio::task::yield_now().await;
             for input in taken.drain(..) {
                 match input {

@@ -1,7 +1,7 @@
 //! The other members, as the options and later the application name them.
 //!
-//! Tasks of connections name a peer by its index. So one that is no longer wanted keeps its place: it is
-//! absent, which ends its connections and resets its link, until it is wanted again.
+//! Tasks of connections name a peer by its index. So one that is no longer wanted keeps its place:
+//! it is absent, which ends its connections and resets its link, until it is wanted again.
 
 use crate::delay::Delay;
 use crate::peer::Peer;

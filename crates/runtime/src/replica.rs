@@ -19,8 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 /// So many messages of one sender are under way at most, those that it has given up included: their
 /// names must be remembered everywhere.
 const UNDER_WAY_MAX: usize = 100_000;
-/// So many bytes of deliveries are kept since the program last gave its state. Beyond that the oldest are
-/// dropped, and nothing can be offered until it gives another.
+/// So many bytes of deliveries are kept since the program last gave its state. Beyond that the
+/// oldest are dropped, and nothing can be offered until it gives another.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 /// What a kept delivery takes beside its payload, about.
 const DELIVERY_BYTES: usize = 200;
@@ -77,8 +77,8 @@ pub(crate) struct Replica<P: Hosted> {
     kept_bytes: usize,
     /// Whether `kept` has lost deliveries.
     gap: bool,
-    /// Own messages that the installed state may contain, as the process knows of their delivery; it is sure
-    /// when all up to this position is told.
+    /// Own messages that the installed state may contain, as the process knows of their delivery;
+    /// it is sure when all up to this position is told.
     overtaken: Option<(Position, Vec<(u64, Timestamp)>)>,
     /// Who needs the program's state.
     wanted: Vec<ProcessId>,

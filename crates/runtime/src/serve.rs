@@ -1,4 +1,5 @@
-//! Tasks that serve clients: one for each connection, reading requests as long as there is room for them.
+//! Tasks that serve clients: one for each connection, reading requests as long as there is room for
+//! them.
 
 use crate::application::{Application, Networked};
 use crate::clients::{ConnectionId, Signals};
@@ -83,8 +84,8 @@ fn take_all<P: Networked, A: Application<P>>(
     Ok(false)
 }
 
-/// Reads what has arrived, by way of a buffer that all connections share: what is kept of it, for as long as
-/// any request in it lives, is no longer than what came.
+/// Reads what has arrived, by way of a buffer that all connections share: what is kept of it, for
+/// as long as any request in it lives, is no longer than what came.
 fn poll_fill<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     socket: &mut OwnedReadHalf,

@@ -22,14 +22,16 @@ use tokio::sync::Notify;
 /// Where a member keeps its records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// Nowhere: what is persisted counts as durable at once. A member that ends has lost its memory, and
-    /// the others refuse to speak with another one of its name: it could break what it has promised.
+    /// Nowhere: what is persisted counts as durable at once. A member that ends has lost its
+    /// memory, and the others refuse to speak with another one of its name: it could break what it
+    /// has promised.
     Memory,
     /// In a directory. A member that is started on it again goes on where it was.
     Directory {
         /// Which; it is made if it is not there.
         path: PathBuf,
-        /// A log that grew by so many bytes is replaced by a checkpoint; see [`crate::Member::keep`].
+        /// A log that grew by so many bytes is replaced by a checkpoint; see
+        /// [`crate::Member::keep`].
         checkpoint_bytes: u64,
     },
     /// In a log in a directory that its owner has locked, and whose starts its owner counts.

@@ -8,8 +8,8 @@
 //! effect. An update to other groups, or of another shard, that touches the same is sent only once
 //! a message of the former shard has done so: see [`Names::to_cancel_before`].
 //!
-//! A shard's messages are in one order, so one that waits for what is undecided holds up the others.
-//! A client whose message is delayed goes on in another shard.
+//! A shard's messages are in one order, so one that waits for what is undecided holds up the
+//! others. A client whose message is delayed goes on in another shard.
 //!
 //! Invariants:
 //! - N1: no name is given twice.

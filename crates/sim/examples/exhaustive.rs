@@ -1,12 +1,13 @@
-//! Exhaustive search of small cases of PrimCast over the real code: all orders in which messages can arrive.
+//! Exhaustive search of small cases of PrimCast over the real code: all orders in which messages
+//! can arrive.
 //!
 //! ```text
 //! cargo run --release -p meridian-sim --example exhaustive -- --groups 1,1,1 --messages fg,gh,h,f
 //! ```
 //!
-//! Groups are named f, g, h, .. and given by their sizes, a message by the groups that it goes to. For each
-//! thing that is violated it prints the way there. The tests search the cases that take no more than seconds
-//! (`crates/sim/tests/exhaustive`).
+//! Groups are named f, g, h, .. and given by their sizes, a message by the groups that it goes to.
+//! For each thing that is violated it prints the way there. The tests search the cases that take no
+//! more than seconds (`crates/sim/tests/exhaustive`).
 //!
 //! | option | what |
 //! | --- | --- |

@@ -40,7 +40,8 @@ pub struct Faults {
     pub checkpoint: Option<Duration>,
     /// The clock of a process jumps forward.
     pub clock_jump: Option<Duration>,
-    /// A disk is full for a while, or fails, which stops its process: see [`crate::Logs::on_disks`].
+    /// A disk is full for a while, or fails, which stops its process: see
+    /// [`crate::Logs::on_disks`].
     pub disk: Option<Duration>,
     /// The disk of a process is emptied, damaged, or put back as it was some time ago. One in a
     /// world.

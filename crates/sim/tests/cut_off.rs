@@ -1,5 +1,5 @@
-//! One region is cut off: what needs it waits or is refused, and all else goes on as before (thesis, section
-//! 4.4.3; decision 11).
+//! One region is cut off: what needs it waits or is refused, and all else goes on as before
+//! (thesis, section 4.4.3; decision 11).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 mod cluster;
@@ -134,8 +134,9 @@ impl Story {
         assert!(waits, "seed {}: the vote came first", self.world.seed());
     }
 
-    /// A rename of a file to `ap`, which is cut off: before anything of it is heard there, or when only `ap`'s vote is
-    /// missing. The directory that the file is in, another one, and the request.
+    /// A rename of a file to `ap`, which is cut off: before anything of it is heard there, or when
+    /// only `ap`'s vote is missing. The directory that the file is in, another one, and the
+    /// request.
     fn rename_across_a_cut(&mut self, lacks_its_vote: bool) -> (Place, Place, u64) {
         let away = self.make(top(US), "away", Kind::Directory);
         let here = self.make(top(US), "here", Kind::Directory);
@@ -201,8 +202,8 @@ fn take_away(from: Place, moved: Place) -> Update {
     }
 }
 
-/// A rename from `us` to `ap` that `ap` never hears of touches one directory of `us`. Others go on, at
-/// all nodes and as fast as ever; who asks for that directory waits.
+/// A rename from `us` to `ap` that `ap` never hears of touches one directory of `us`. Others go on,
+/// at all nodes and as fast as ever; who asks for that directory waits.
 #[test]
 fn an_undecided_rename_holds_up_only_what_it_touches() {
     each_seed(0..10, |seed| {
@@ -245,8 +246,8 @@ fn an_undecided_rename_holds_up_only_what_it_touches() {
     });
 }
 
-/// What is moved away is a name of the region's top directory, which all paths lead through: other names
-/// are found, and may be entered, whatever becomes of it.
+/// What is moved away is a name of the region's top directory, which all paths lead through: other
+/// names are found, and may be entered, whatever becomes of it.
 #[test]
 fn an_undecided_rename_at_the_top_hides_no_other_name() {
     for lacks_its_vote in [false, true] {
@@ -298,8 +299,8 @@ fn a_read_that_cannot_be_answered_is_refused_in_the_end() {
     assert_eq!(told, Some(ReplyBody::Refused(Refusal::Overloaded)));
 }
 
-/// A message is final, and one of its partitions is cut off before it votes: that holds up what it touches, at
-/// the node that lacks the vote, and nothing else.
+/// A message is final, and one of its partitions is cut off before it votes: that holds up what it
+/// touches, at the node that lacks the vote, and nothing else.
 #[test]
 fn a_missing_vote_holds_up_only_what_it_touches() {
     each_seed(0..10, |seed| {
@@ -323,8 +324,8 @@ fn a_missing_vote_holds_up_only_what_it_touches() {
     });
 }
 
-/// What a client has seen at one node it sees at another as soon as that has delivered it: a group without other
-/// traffic shows its clocks in time, and nobody waits for a heartbeat.
+/// What a client has seen at one node it sees at another as soon as that has delivered it: a group
+/// without other traffic shows its clocks in time, and nobody waits for a heartbeat.
 #[test]
 fn a_read_after_a_write_does_not_wait_for_a_heartbeat() {
     let mut waits = Vec::new();
@@ -353,8 +354,8 @@ fn us_keeps(world: &World<Node, Notes>) -> (usize, usize) {
     (0..NODES).map(of).fold((0, 0), |all, one| (all.0.max(one.0), all.1.max(one.1)))
 }
 
-/// Reads of what an undecided message does not touch, at a node that starts while it waits; what others
-/// acknowledged before is there.
+/// Reads of what an undecided message does not touch, at a node that starts while it waits; what
+/// others acknowledged before is there.
 fn a_restarted_node_answers(story: &mut Story, away: Place, here: Place) {
     let restarts = node(US, 1);
     story.world.crash(restarts);
@@ -375,8 +376,8 @@ fn a_restarted_node_answers(story: &mut Story, away: Place, here: Place) {
     assert!(matches!(told, Some(ReplyBody::Answer { .. })), "{told:?}");
 }
 
-/// A rename to a region that is cut off is undecided, or delivered and lacks a vote. A node that starts meanwhile
-/// answers what does not concern it.
+/// A rename to a region that is cut off is undecided, or delivered and lacks a vote. A node that
+/// starts meanwhile answers what does not concern it.
 #[test]
 fn a_node_that_starts_while_a_region_is_cut_off_answers_reads() {
     for lacks_its_vote in [false, true] {
@@ -391,8 +392,8 @@ fn a_node_that_starts_while_a_region_is_cut_off_answers_reads() {
     }
 }
 
-/// While a region is cut off for long, and a message to it is undecided or lacks its vote, the log of another region
-/// stays short; and in the end nothing is kept.
+/// While a region is cut off for long, and a message to it is undecided or lacks its vote, the log
+/// of another region stays short; and in the end nothing is kept.
 #[test]
 fn the_log_stays_short_while_a_region_is_cut_off() {
     let limits = Limits { entries: 10, ..Limits::default() };
@@ -457,8 +458,9 @@ fn two_go_on(options: Options) -> Cluster {
     world
 }
 
-/// A group is cut off for long, with messages to it under way. The others order far more than their logs hold, though a
-/// follower restarts and a primary is replaced meanwhile; after the mend all is delivered and nothing kept.
+/// A group is cut off for long, with messages to it under way. The others order far more than their
+/// logs hold, though a follower restarts and a primary is replaced meanwhile; after the mend all is
+/// delivered and nothing kept.
 #[test]
 fn the_logs_of_the_others_stay_short_while_a_group_is_cut_off() {
     let orders = [Order::Sequential, Order::Linearizable];
@@ -499,7 +501,8 @@ fn the_logs_of_the_others_stay_short_while_a_group_is_cut_off() {
                 _ => {}
             }
         }
-        // What is ordered in two seconds; the messages that wait, and what is delivered and not told of yet.
+        // What is ordered in two seconds; the messages that wait, and what is delivered and not
+        // told of yet.
         assert!(most.0 < 150 && (3..100).contains(&most.1), "{most:?}, {options:?}");
         assert!(bytes < 200 * 200, "{bytes} bytes");
         // Where primaries speak what was dropped was still on its way to it.

@@ -1,7 +1,7 @@
 //! How many communication steps a delivery takes, in PrimCast and in the protocols that the thesis
 //! compares it with: each message travels exactly one unit, and nothing else takes time (thesis,
-//! section 4.1.2). *Collision-free* latency is that of a message alone; *failure-free* latency is the worst
-//! that others under way can make of it.
+//! section 4.1.2). *Collision-free* latency is that of a message alone; *failure-free* latency is
+//! the worst that others under way can make of it.
 
 mod contenders;
 
@@ -22,8 +22,9 @@ use std::time::Duration;
 const UNIT: Duration = Duration::from_millis(1);
 /// What is before by so much is hardly before; yet clocks tell the two apart.
 const MOMENT: Duration = Duration::from_micros(1);
-/// The worst is a limit, of moments ever shorter before an arrival; and where timestamps come from clocks, of
-/// whole microseconds, one for each message that arrives at once. So near is as good as reached.
+/// The worst is a limit, of moments ever shorter before an arrival; and where timestamps come from
+/// clocks, of whole microseconds, one for each message that arrives at once. So near is as good as
+/// reached.
 const NEARLY: Duration = Duration::from_micros(16);
 /// Longer than any of the protocols takes, by far.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -152,8 +153,8 @@ fn moments() -> impl Iterator<Item = Duration> {
 }
 
 /// What two messages take that meet, at most: over the groups of both and their senders, over the
-/// moments, and over which group's clock is ahead by messages before. The search ends when it is more
-/// than `bound`.
+/// moments, and over which group's clock is ahead by messages before. The search ends when it is
+/// more than `bound`.
 fn with_one_conflict<P: Protocol + 'static>(
     field: &mut Field<P>,
     bound: Latency,
@@ -247,7 +248,8 @@ fn primcast_takes_three_steps_everywhere() {
     }
 }
 
-/// Decision 8: without concurrent messages what the linearizable order asks for comes with the third step.
+/// Decision 8: without concurrent messages what the linearizable order asks for comes with the
+/// third step.
 #[test]
 fn linearizable_order_takes_three_steps_everywhere() {
     for sizes in [[3, 3, 3], [1, 3, 5], [5, 5, 5]] {
@@ -310,10 +312,10 @@ fn white_box_takes_five_steps_at_leaders_and_six_at_followers_at_worst() {
     assert!(worst.reaches(bound), "{worst:?}");
 }
 
-/// Section 4.6.1 gives eight steps: four until a group's clock is past the final timestamp of a message,
-/// and four more for one that was timestamped before. That holds for any consensus inside the
-/// groups. Under ours a stable leader proposes in the order of the log: what it proposes after the
-/// proposal to move the clock is decided after that. So the clock counts as soon as its move is
+/// Section 4.6.1 gives eight steps: four until a group's clock is past the final timestamp of a
+/// message, and four more for one that was timestamped before. That holds for any consensus inside
+/// the groups. Under ours a stable leader proposes in the order of the log: what it proposes after
+/// the proposal to move the clock is decided after that. So the clock counts as soon as its move is
 /// proposed, after two steps, and six are the worst that there is.
 #[test]
 fn fast_cast_takes_at_most_eight_steps_and_at_worst_six_of_them() {
@@ -363,8 +365,8 @@ fn a_protocol_that_is_slower_at_worst_is_noticed() {
     breaks(&hybrid(), |setup| setup.ahead = ahead_in(UNIT / 4, &[0]), bound);
 }
 
-/// The clocks of these groups are twice `epsilon` ahead of the others': all are within `epsilon` of the
-/// time between.
+/// The clocks of these groups are twice `epsilon` ahead of the others': all are within `epsilon` of
+/// the time between.
 fn ahead_in(epsilon: Duration, fast: &'static [u16]) -> Box<dyn FnMut(ProcessId) -> Duration> {
     Box::new(move |process| match fast.contains(&process.group.0) {
         true => epsilon * 2,
@@ -378,8 +380,8 @@ fn hybrid_limit(epsilon: Duration) -> Latency {
     Latency { leaders: everywhere, followers: everywhere }
 }
 
-/// At worst four steps and twice the clocks' distance from the time; and, whatever the clocks show, not
-/// more than the five without them.
+/// At worst four steps and twice the clocks' distance from the time; and, whatever the clocks show,
+/// not more than the five without them.
 #[test]
 fn primcast_with_hybrid_clocks_takes_four_steps_and_the_skew_at_worst() {
     let skews = [(Duration::ZERO, [].as_slice()), (UNIT / 8, &[0]), (UNIT / 8, &[1]), (UNIT, &[0])];
@@ -397,8 +399,8 @@ fn primcast_with_hybrid_clocks_takes_four_steps_and_the_skew_at_worst() {
     }
 }
 
-/// What these take at most: one to groups 1 and 2, and then one to groups 0 and 1. All are far from each other, and
-/// each has just shared a message with each.
+/// What these take at most: one to groups 1 and 2, and then one to groups 0 and 1. All are far from
+/// each other, and each has just shared a message with each.
 fn behind_another<P: Protocol + 'static>(contender: &Contender<P>) -> Duration {
     const FAR: Duration = Duration::from_millis(45);
     let far = |setup: &mut Setup<P>| {
@@ -418,8 +420,8 @@ fn behind_another<P: Protocol + 'static>(contender: &Contender<P>) -> Duration {
     worst
 }
 
-/// Before the second message there may be new ones until group 2, which knows nothing of it, has passed its timestamp. With
-/// hybrid clocks it has, and says so every ten milliseconds.
+/// Before the second message there may be new ones until group 2, which knows nothing of it, has
+/// passed its timestamp. With hybrid clocks it has, and says so every ten milliseconds.
 #[test]
 fn with_hybrid_clocks_no_message_waits_for_groups_that_know_nothing_of_it() {
     let least = behind_another(&hybrid());

@@ -1,5 +1,5 @@
-//! The linearizable order: what breaks it, and that nothing breaks it where it is promised. A scenario
-//! written out, and many random runs.
+//! The linearizable order: what breaks it, and that nothing breaks it where it is promised. A
+//! scenario written out, and many random runs.
 
 use meridian_baselines::skeen::{Skeen, Variant};
 use meridian_core::{ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
@@ -162,8 +162,8 @@ fn first(group: u16) -> ProcessId {
     ProcessId { group: GroupId(group), node: NodeId(group * 100) }
 }
 
-/// The counterexample to Algorithm 4 (docs of [`Variant::Ack`]). 1 to 4 form a chain of deliveries, and 4
-/// ended before 1 was multicast. Returns whether 4 had ended by then.
+/// The counterexample to Algorithm 4 (docs of [`Variant::Ack`]). 1 to 4 form a chain of deliveries,
+/// and 4 ended before 1 was multicast. Returns whether 4 had ended by then.
 fn chain_over_three_groups<P: Protocol + Clone>(script: &mut Script<P>) -> bool {
     let (client, f, g) = (first(3), first(F), first(G));
     // Clocks: g is at 4, h at 9, f at the beginning.
@@ -233,8 +233,9 @@ fn linearizable_order_orders_a_chain_over_three_groups() {
     }
 }
 
-/// g delivers 5 and tells h, which must still wait: 7, known to g and later than 5 in the end, may have something
-/// before it at f. Once g knows that it has not, h is told, though h shares no message with g any more.
+/// g delivers 5 and tells h, which must still wait: 7, known to g and later than 5 in the end, may
+/// have something before it at f. Once g knows that it has not, h is told, though h shares no
+/// message with g any more.
 #[test]
 fn a_group_tells_those_who_wait_for_what_it_has_delivered() {
     let mut script = Script::new(&primcast(&[1; 3], Order::Linearizable));
@@ -255,8 +256,8 @@ fn a_group_tells_those_who_wait_for_what_it_has_delivered() {
     assert_eq!(script.delivered(H), [9, 5]);
 }
 
-/// START comes to h last, and nothing is before 4 there: it is delivered at once. g is told how far h is. (h has heard how far
-/// g is, and its clock with that: so 3 is before 4.)
+/// START comes to h last, and nothing is before 4 there: it is delivered at once. g is told how far
+/// h is. (h has heard how far g is, and its clock with that: so 3 is before 4.)
 #[test]
 fn a_group_that_delivers_at_once_tells_the_others() {
     let mut script = Script::new(&primcast(&[1; 3], Order::Linearizable));
@@ -270,7 +271,8 @@ fn a_group_that_delivers_at_once_tells_the_others() {
     assert_eq!((script.delivered(G), script.delivered(H)), (vec![3, 4], vec![4]));
 }
 
-/// f and g share a message that waits for one between f and h, and h is cut off: they have nothing new to say.
+/// f and g share a message that waits for one between f and h, and h is cut off: they have nothing
+/// new to say.
 #[test]
 fn groups_that_wait_are_quiet() {
     let mut script = Script::new(&primcast(&[1; 3], Order::Linearizable));
@@ -284,8 +286,9 @@ fn groups_that_wait_are_quiet() {
     assert_eq!((script.delivered(F), script.delivered(G)), (vec![1, 2], vec![2]));
 }
 
-/// At h, 5 passes 2 and 3, with which it does not conflict. But 4, which is before it at g, comes after 3 at k, and 3 after 2, which
-/// has not come to l: if 5 is delivered, 1 is ordered before all of them though it is multicast later.
+/// At h, 5 passes 2 and 3, with which it does not conflict. But 4, which is before it at g, comes
+/// after 3 at k, and 3 after 2, which has not come to l: if 5 is delivered, 1 is ordered before all
+/// of them though it is multicast later.
 fn passed_by_what_leads_back(sizes: &[u16; 4], mutation: Mutation) -> Script<PrimCast> {
     let (g, h, k, l) = (0, 1, 2, 3);
     let mut script = Script::new(&planted(sizes, mutation));
@@ -315,8 +318,8 @@ fn what_passes_others_waits_for_chains_that_lead_back_to_them() {
     }
 }
 
-/// h is cut off from l and can never deliver 2; 5 passes it there and nothing elsewhere, and the others say that they are ready
-/// for it, though they wait for nobody that they have passed.
+/// h is cut off from l and can never deliver 2; 5 passes it there and nothing elsewhere, and the
+/// others say that they are ready for it, though they wait for nobody that they have passed.
 #[test]
 fn what_passes_others_does_not_wait_for_them() {
     for (sizes, dissemination) in [

@@ -43,8 +43,8 @@ impl Files {
         Err(ClientError::Timeout { what: "stat of a file that is written all the time".into() })
     }
 
-    /// `attributes`, which contain all changes up to `known_to`, as a program shall see them here. They
-    /// were asked for after the change `begun`.
+    /// `attributes`, which contain all changes up to `known_to`, as a program shall see them here.
+    /// They were asked for after the change `begun`.
     pub(crate) async fn seen(
         &self,
         attributes: Attributes,
@@ -71,8 +71,8 @@ impl Files {
         buffer.overlay(attributes)
     }
 
-    /// Waits for a flush that is under way. If one failed and nobody knows whether a replica has its
-    /// appended bytes, they are sent again.
+    /// Waits for a flush that is under way. If one failed and nobody knows whether a replica has
+    /// its appended bytes, they are sent again.
     async fn settle(&self, ino: Ino) -> Result<(), ClientError> {
         let Some(inode) = self.open_inode(ino) else { return Ok(()) };
         let _guard = inode.flushing.lock().await;
@@ -132,7 +132,8 @@ impl Files {
         self.ordered(Some(&inode), inode.place.ino, extend).await.map(drop)
     }
 
-    /// Cuts an open file to nothing. It can be done also when there is no room for what is buffered.
+    /// Cuts an open file to nothing. It can be done also when there is no room for what is
+    /// buffered.
     async fn empty(
         &self,
         inode: &Arc<OpenInode>,

@@ -78,7 +78,8 @@ pub(crate) struct Buffer {
     pub(crate) handles: BTreeMap<Handle, Option<ClientError>>,
     /// It has no name left and is kept for this client: nobody else can ever see its bytes.
     pub(crate) nameless: bool,
-    /// It may be kept for this client, which says so as long as it is open, and then that it is not.
+    /// It may be kept for this client, which says so as long as it is open, and then that it is
+    /// not.
     pub(crate) kept: bool,
     /// Who took a lock through this mount and may hold it.
     pub(crate) holders: Holders,

@@ -1,8 +1,8 @@
 //! Short blocks that lie behind each other in a file become one.
 //!
-//! The tree says when there are many, with the answer to a write. They are read, stored as one block,
-//! and put in its place by an update that does nothing if the file has changed there meanwhile. All
-//! of it is done beside what programs do: if it fails, the next write says so again.
+//! The tree says when there are many, with the answer to a write. They are read, stored as one
+//! block, and put in its place by an update that does nothing if the file has changed there
+//! meanwhile. All of it is done beside what programs do: if it fails, the next write says so again.
 
 use crate::client::{Client, lock};
 use crate::error::ClientError;

@@ -163,7 +163,8 @@ impl Files {
         Ok(handle)
     }
 
-    /// Opens the file `ino`, unless its name is just being removed here: then [`Files::open`] waits.
+    /// Opens the file `ino`, unless its name is just being removed here: then [`Files::open`]
+    /// waits.
     pub fn open_now(&self, ino: Ino, mode: OpenMode) -> Option<Handle> {
         // Held until it is registered: who removes the name then sees that it is open.
         let unlinking = lock(&self.unlinking);
@@ -259,8 +260,8 @@ impl Files {
     }
 
     /// The number of the last own change of an open file that has ended. Whoever asks a replica
-    /// after that is answered from after it; who asked before cannot know. Timestamps do not tell: a
-    /// write may wait for votes on its inode while later ones are seen.
+    /// after that is answered from after it; who asked before cannot know. Timestamps do not tell:
+    /// a write may wait for votes on its inode while later ones are seen.
     pub(crate) fn last_change(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
@@ -322,7 +323,8 @@ impl Files {
     /// Looks for an inode in all partitions: a directory that was placed elsewhere meanwhile.
     ///
     /// # Errors
-    /// [`FsError::Gone`] if no partition has it; if one that may have it does not answer, its failure.
+    /// [`FsError::Gone`] if no partition has it; if one that may have it does not answer, its
+    /// failure.
     pub(crate) async fn search(&self, ino: Ino) -> Result<Place, ClientError> {
         let (mut asked, mut missing) = (tokio::task::JoinSet::new(), FsError::Gone.into());
         let limit = SEARCH_LIMIT.min(self.client.timeout());
@@ -361,8 +363,8 @@ impl Files {
         }
     }
 
-    /// `attributes`, which contain all changes up to `known_to`, or those after an own change that they
-    /// may lack.
+    /// `attributes`, which contain all changes up to `known_to`, or those after an own change that
+    /// they may lack.
     pub(crate) fn newest(&self, attributes: Attributes, known_to: Stamp) -> Attributes {
         match lock(&self.recent).newest(attributes.place.ino) {
             // Timestamps of two partitions tell nothing of each other.
@@ -431,8 +433,8 @@ impl Files {
         }
     }
 
-    /// Says that the client lives where it holds something: to all partitions at once, since one out
-    /// of reach must not let the leases of the others run out.
+    /// Says that the client lives where it holds something: to all partitions at once, since one
+    /// out of reach must not let the leases of the others run out.
     fn renew(&self) {
         let held: HashSet<GroupId> = lock(&self.inodes)
             .values()

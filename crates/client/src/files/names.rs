@@ -153,8 +153,8 @@ impl Files {
     /// `open(O_CREAT)` of a name that led nowhere a moment ago: makes the file and opens it.
     ///
     /// # Errors
-    /// [`FsError::Exists`] if it must be new and is not; [`FsError::Stale`] if it need not be new and
-    /// another made it meanwhile: the caller looks again, and at whether it may open that one.
+    /// [`FsError::Exists`] if it must be new and is not; [`FsError::Stale`] if it need not be new
+    /// and another made it meanwhile: the caller looks again, and at whether it may open that one.
     pub async fn create_open(
         &self,
         parent: Ino,

@@ -1,4 +1,5 @@
-//! Writing: into the buffer at once, from there to the nodes when it is asked for, gets much or old.
+//! Writing: into the buffer at once, from there to the nodes when it is asked for, gets much or
+//! old.
 
 use crate::client::{Prepared, lock, now};
 use crate::error::ClientError;
@@ -321,7 +322,8 @@ pub(crate) fn zeros(len: usize) -> Vec<u8> {
     vec![0; len]
 }
 
-/// Copies `data`, which lies at `at` of the file, over the bytes of `into`, which start at `offset`.
+/// Copies `data`, which lies at `at` of the file, over the bytes of `into`, which start at
+/// `offset`.
 pub(crate) fn patch(into: &mut [u8], offset: u64, at: u64, data: &Bytes) {
     let end = (offset + into.len() as u64).min(at + data.len() as u64);
     let from = at.max(offset);

@@ -113,8 +113,8 @@ pub enum Output {
         /// All of it.
         data: Bytes,
     },
-    /// No block is taken any more ([`super::Drain::takes_blocks`]): tell when all that was taken before is
-    /// durable and listed.
+    /// No block is taken any more ([`super::Drain::takes_blocks`]): tell when all that was taken
+    /// before is durable and listed.
     Seal,
     /// What is here is on enough nodes that stay. Said again until the configuration knows.
     Drained {

@@ -1,11 +1,11 @@
 //! What a node holds is given to the nodes of its region that stay, before it, or another, goes.
 //!
 //! The configuration says who is drained ([`Draining`]). A node that is drained looks through all
-//! blocks that it holds; so does each node that stays while one that is down is drained. It asks the
-//! nodes that stay which of the blocks they hold, copies those that are on too few, and looks again
-//! until there are none. Then the node that goes takes no blocks any more, durably (it is *sealed*),
-//! looks a last time at what came meanwhile, and reports. So a client that does not know yet has its
-//! block copied, or is refused and stores it elsewhere.
+//! blocks that it holds; so does each node that stays while one that is down is drained. It asks
+//! the nodes that stay which of the blocks they hold, copies those that are on too few, and looks
+//! again until there are none. Then the node that goes takes no blocks any more, durably (it is
+//! *sealed*), looks a last time at what came meanwhile, and reports. So a client that does not know
+//! yet has its block copied, or is refused and stores it elsewhere.
 //!
 //! Invariants:
 //! - D1: who is said to hold a block has said so itself, when the block was durable there.
@@ -75,12 +75,15 @@ struct Work {
     stage: Stage,
 }
 
+/// Which nodes hold each block.
+type Holders = BTreeMap<BlockId, BTreeSet<NodeId>>;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Stage {
     /// The names after this one were asked for.
     Listing,
     /// Other nodes were asked what they hold of a page.
-    Asking { end: BlockId, holders: BTreeMap<BlockId, BTreeSet<NodeId>>, waiting: BTreeSet<NodeId> },
+    Asking { end: BlockId, holders: Holders, waiting: BTreeSet<NodeId> },
     /// What is on too few nodes is copied.
     Copying {
         end: BlockId,

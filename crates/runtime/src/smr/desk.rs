@@ -37,7 +37,8 @@ pub(crate) struct Desk<S> {
     tokens: BTreeMap<u64, (ConnectionId, u64)>,
     next_token: u64,
     members: BTreeMap<NodeId, String>,
-    /// The last that were members and are none any more: they may have to be told, and may be asked what was decided.
+    /// The last that were members and are none any more: they may have to be told, and may be asked
+    /// what was decided.
     former: VecDeque<(NodeId, String)>,
     view: View,
     /// Whether it has its memory.

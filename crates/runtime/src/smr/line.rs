@@ -17,7 +17,8 @@ use tokio::time::timeout;
 
 /// How long calling a replica may take, and until it has said that it serves.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Requests are put into one frame up to so many bytes: the replica reads the first while others are written.
+/// Requests are put into one frame up to so many bytes: the replica reads the first while others
+/// are written.
 const FRAME_LEN: usize = 128 << 10;
 
 /// See the module's documentation.

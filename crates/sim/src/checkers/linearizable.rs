@@ -8,8 +8,8 @@
 //! An operation without an answer may have happened at any time after its call, or never.
 //!
 //! Two shortcuts lose no order: an answered operation that fits, and changes no state in which it
-//! fits, comes at once (in any order that has it later it can be moved here); an unanswered one that
-//! changes nothing here does not come here.
+//! fits, comes at once (in any order that has it later it can be moved here); an unanswered one
+//! that changes nothing here does not come here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

@@ -1,4 +1,5 @@
-//! Where the records of a process are kept: in a list, or in the log of servers on a simulated disk.
+//! Where the records of a process are kept: in a list, or in the log of servers on a simulated
+//! disk.
 
 mod list;
 mod on_disk;

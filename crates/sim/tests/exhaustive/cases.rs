@@ -27,11 +27,13 @@ pub struct Case {
     pub messages: Vec<Vec<u16>>,
     /// How far the groups' clocks are, at least, when the messages come.
     pub clocks: Vec<u64>,
-    /// The groups have ordered a message to all of them before: those whose primaries speak for them know that.
+    /// The groups have ordered a message to all of them before: those whose primaries speak for
+    /// them know that.
     pub acquainted: bool,
     /// What a process sends to another in one step arrives together.
     pub framed: bool,
-    /// This one may suspect its primary. In all orders: once the next one of its group, which there must be, says so too.
+    /// This one may suspect its primary. In all orders: once the next one of its group, which there
+    /// must be, says so too.
     pub suspicious: Option<usize>,
     /// This one stops before, at any moment, for good.
     pub stops: Option<usize>,
@@ -110,7 +112,8 @@ impl Case {
         let to_all = self.acquainted.then(|| start(99, &all, 0));
         let before: Vec<_> = to_all.into_iter().chain(before).collect();
         let mut model = Multicasts::new(&cluster, messages).framed(frames);
-        // In all orders, the next one's answer brings it about; else silence, and what timers do then.
+        // In all orders, the next one's answer brings it about; else silence, and what timers do
+        // then.
         let asks = self.suspicious.filter(|_| self.delay_bound.is_none());
         let asks = asks.map(|process| (process, process + 1));
         if !before.is_empty() || asks.is_some() {
@@ -131,7 +134,8 @@ impl Case {
     /// Searches until something is violated.
     ///
     /// # Panics
-    /// If nothing is, and whoever may suspect its primary has never been one, though others could make a quorum with it.
+    /// If nothing is, and whoever may suspect its primary has never been one, though others could
+    /// make a quorum with it.
     pub fn search(&self) -> Found {
         let model = self.model();
         let found = search(model.clone());
@@ -164,7 +168,8 @@ pub struct Found {
     /// How many states of processes, and steps from one to another.
     processes: usize,
     steps: usize,
-    /// Of how many states of processes it was checked that some frame may come before anything else.
+    /// Of how many states of processes it was checked that some frame may come before anything
+    /// else.
     moved: usize,
 }
 
@@ -180,23 +185,25 @@ impl Display for Found {
     }
 }
 
-/// After so many states it is checked, for the first time, whether what was taken to move to the left does.
+/// After so many states it is checked, for the first time, whether what was taken to move to the
+/// left does.
 const CHECKED_FIRST: usize = 10_000;
 
-/// After so many searches that were wrong about some states, it is given up for all states what was wrong: where a search is
-/// short, and where it is long.
+/// After so many searches that were wrong about some states, it is given up for all states what was
+/// wrong: where a search is short, and where it is long.
 const TIMES: [usize; 2] = [20, 10];
 
 /// A search of so many states is long.
 const LONG: usize = 1_000_000;
 
-/// So many random runs at a time come before a long search: they meet more of what is assumed wrongly than its beginning does.
+/// So many random runs at a time come before a long search: they meet more of what is assumed
+/// wrongly than its beginning does.
 const RUNS: u64 = 100_000;
 /// And so often at most.
 const ROUNDS: u64 = 5;
 
-/// Searches until something is violated: at first as far as to so many states, until nothing that it assumes is wrong, then
-/// further. Tells how far it is.
+/// Searches until something is violated: at first as far as to so many states, until nothing that
+/// it assumes is wrong, then further. Tells how far it is.
 pub fn search<P: Checked>(model: Multicasts<P>) -> Found {
     let (mut most, mut times) = (model.slow.is_none().then_some(CHECKED_FIRST), 0);
     loop {
@@ -234,8 +241,8 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Checks what was assumed: of how many states of processes, if nothing was wrong. What was is not assumed again; with
-/// `all_states`, whatever the state of the receiver.
+/// Checks what was assumed: of how many states of processes, if nothing was wrong. What was is not
+/// assumed again; with `all_states`, whatever the state of the receiver.
 fn check<P: Checked>(model: &Multicasts<P>, all_states: bool) -> Option<usize> {
     let ((failed, moved), wrong) = (model.check_moved(all_states), model.foresee());
     if failed + wrong > 0 {

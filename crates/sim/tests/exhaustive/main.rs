@@ -18,12 +18,13 @@
 //! | groups of three and one, two messages, a change | two differences from a regular run | 125,000 |
 //! | two groups of three, two messages, a change | one difference | 14,000 |
 //!
-//! States without a choice are not counted. *In frames*: what a process sends to another in one step arrives
-//! together. What is left out of a search in all orders, and why it may be, is told in [`model`]; that no end of a run is
-//! missed is tested. What a *bounded* search is worth is seen from the planted bugs that it finds.
+//! States without a choice are not counted. *In frames*: what a process sends to another in one
+//! step arrives together. What is left out of a search in all orders, and why it may be, is told in
+//! [`model`]; that no end of a run is missed is tested. What a *bounded* search is worth is seen
+//! from the planted bugs that it finds.
 //!
-//! More takes minutes. `cargo run --release -p meridian-sim --example exhaustive -- ARGS` searches any case (on two
-//! cores; with `CASE` for `--suspect 1 --framed --near --acquainted`):
+//! More takes minutes. `cargo run --release -p meridian-sim --example exhaustive -- ARGS` searches
+//! any case (on two cores; with `CASE` for `--suspect 1 --framed --near --acquainted`):
 //!
 //! | ARGS | states |
 //! | --- | --- |
@@ -41,10 +42,11 @@
 //! | the same with `--near --delay-bound 3` | 10,800,000, in 77 seconds |
 //! | `--groups 1,1,1 --messages fg,gh,fh --framed`: three pairs, each group with each other | no end in 100 seconds |
 //!
-//! With `--compare` the ends of all runs are compared with those of a search that leaves nothing out. They are the same in the cases of
-//! the test, and by hand in `--groups 3,2 --messages fg --crash 0 CASE` (1,350 ends, 54 seconds), `--groups 3,1 --messages fg
-//! --crash 0 --suspect 1 --near --acquainted` (453) and `--groups 3 --messages f,f --suspect 1 --framed`, with `--near` and without
-//! (442, 250).
+//! With `--compare` the ends of all runs are compared with those of a search that leaves nothing
+//! out. They are the same in the cases of the test, and by hand in `--groups 3,2 --messages fg
+//! --crash 0 CASE` (1,350 ends, 54 seconds), `--groups 3,1 --messages fg --crash 0 --suspect 1
+//! --near --acquainted` (453) and `--groups 3 --messages f,f --suspect 1 --framed`, with `--near`
+//! and without (442, 250).
 //!
 //! A search fails in which the primary of a group of three never changes.
 //!
@@ -87,8 +89,8 @@ fn breaks(what: &str, property: &str, found: &Found) {
     assert!(found.violated.iter().any(|(violated, _)| *violated == property), "{what}");
 }
 
-/// Four messages, two of them over two groups, as far as they differ by more than the groups' names. (The names of the
-/// other two decide nothing if they go to different groups.)
+/// Four messages, two of them over two groups, as far as they differ by more than the groups'
+/// names. (The names of the other two decide nothing if they go to different groups.)
 fn cases() -> impl Iterator<Item = [&'static [u16]; 4]> {
     const ONE: [&[u16]; 3] = [&[F], &[G], &[H]];
     const TWO: [&[u16]; 2] = [&[F, G], &[G, H]];
@@ -162,7 +164,8 @@ fn runs_end_alike_whether_all_is_explored_or_not() {
     }
 }
 
-/// What a process sends to another in one step arrives together, so that there is time for all of these.
+/// What a process sends to another in one step arrives together, so that there is time for all of
+/// these.
 #[test]
 fn linearizable_order_of_four_messages_in_frames() {
     for case in cases() {
@@ -171,7 +174,8 @@ fn linearizable_order_of_four_messages_in_frames() {
     }
 }
 
-/// That the search of the chain finds what there is to find: cycles over three groups, and over two.
+/// That the search of the chain finds what there is to find: cycles over three groups, and over
+/// two.
 #[test]
 fn orders_that_are_none_are_found_wanting() {
     let sequential = |case| Case { order: Order::Sequential, ..case };
@@ -185,7 +189,8 @@ fn orders_that_are_none_are_found_wanting() {
     }
 }
 
-/// f's second process may suspect the first at any moment, and takes over then: all orders of arrival.
+/// f's second process may suspect the first at any moment, and takes over then: all orders of
+/// arrival.
 fn suspected(sizes: &[u16], messages: &[&[u16]]) -> Case {
     Case { suspicious: Some(1), ..Case::of(sizes, messages) }
 }
@@ -235,8 +240,8 @@ fn planted_bugs_are_found_among_all_orders_of_arrival() {
     breaks("NoOrder by primaries", ORDER, &planted(near).search());
 }
 
-/// 1 goes to f and g, 2 to f once 1 was delivered; meanwhile f's second process may take over from the first.
-/// g's clock is ahead, so that f has timestamps left to order 2 before 1.
+/// 1 goes to f and g, 2 to f once 1 was delivered; meanwhile f's second process may take over from
+/// the first. g's clock is ahead, so that f has timestamps left to order 2 before 1.
 fn while_the_primary_changes(sizes: &[u16]) -> Case {
     let case = Case::of::<&[u16]>(sizes, &[&[F, G], &[F]]);
     Case { clocks: vec![0, 9], suspicious: Some(1), delay_bound: Some(1), ..case }
@@ -260,7 +265,8 @@ fn planted_bugs_are_found_while_the_primary_changes() {
     let case = while_the_primary_changes(&[3, 3]);
     let found = Case { order: Order::Sequential, ..case.clone() }.search();
     breaks("Sequential", ORDER, &found);
-    // (Without the primary's clock nothing breaks in a group of three: it is in each quorum that a follower hears of.)
+    // (Without the primary's clock nothing breaks in a group of three: it is in each quorum that a
+    // follower hears of.)
     let found = Case { mutation: Mutation::NoOrder, ..case }.search();
     breaks("NoOrder", ORDER, &found);
     let mutation = Mutation::HidesRaisedClock;

@@ -29,11 +29,11 @@ pub const NAMED: Named = Named {
     name: "drain",
     about: "Nodes that are removed while clients store blocks, with all kinds of faults",
     help: "\
-Each seed is a run of four or five nodes in simulated time that hold blocks. Two of them are removed, one after the
-other or both at once, while clients store blocks, some of whom learn late of a change; links are cut and reset,
-nodes crash and start again with an old configuration, one node may be gone for good before it is removed. Then
-all is mended. Checked are that a block which was stored is never lost with the nodes that go, and at the end that
-it is on two nodes that stay.
+Each seed is a run of four or five nodes in simulated time that hold blocks. Two of them are
+removed, one after the other or both at once, while clients store blocks, some of whom learn late of
+a change; links are cut and reset, nodes crash and start again with an old configuration, one node
+may be gone for good before it is removed. Then all is mended. Checked are that a block which was
+stored is never lost with the nodes that go, and at the end that it is on two nodes that stay.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 

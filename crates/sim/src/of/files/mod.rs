@@ -2,10 +2,10 @@
 //! [`Node`]s.
 //!
 //! Each client does one thing at a time through a session, the same that the embeddable client
-//! drives. On the way to nodes and back requests are late, repeated and lost, and connections break.
-//! Checked is that each update has the outcome that it must have, whichever node answers and how
-//! often; that one which was given up takes no effect after a later one; that a client reads what
-//! it wrote, at any replica; that replicas which applied the same are equal.
+//! drives. On the way to nodes and back requests are late, repeated and lost, and connections
+//! break. Checked is that each update has the outcome that it must have, whichever node answers and
+//! how often; that one which was given up takes no effect after a later one; that a client reads
+//! what it wrote, at any replica; that replicas which applied the same are equal.
 
 mod client;
 mod model;
@@ -36,12 +36,12 @@ pub const NAMED: Named = Named {
     name: "files",
     about: "Whole nodes with files, with all kinds of faults",
     help: "\
-Each seed is a run of nodes in three regions in simulated time: clients create, write, link, rename and remove
-files, read them at any replica, and give up at times; links are slow, cut and reset, nodes crash and start
-again from what their disks kept. Then all is mended. Checked are that each update has one outcome, the right
-one, that none which was given up happens after a later one, that clients read what they wrote, that replicas
-which applied the same are equal at all times; at the end, that the tree is whole and all that was answered is
-there.
+Each seed is a run of nodes in three regions in simulated time: clients create, write, link, rename
+and remove files, read them at any replica, and give up at times; links are slow, cut and reset,
+nodes crash and start again from what their disks kept. Then all is mended. Checked are that each
+update has one outcome, the right one, that none which was given up happens after a later one, that
+clients read what they wrote, that replicas which applied the same are equal at all times; at the
+end, that the tree is whole and all that was answered is there.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 

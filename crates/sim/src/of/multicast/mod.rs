@@ -36,13 +36,13 @@ pub const NAMED: Named = Named {
     name: "multicast",
     about: "Atomic multicast, with all kinds of faults",
     help: "\
-Each seed is a run of some groups of processes in simulated time: clients multicast, links are slow, cut and
-reset, processes crash and start again from what their disks kept, clocks differ and jump. Then all is
-mended. Checked are integrity, prefix order, global total order, genuineness, timestamps and safe
-timestamps at all times; agreement, validity and that everything is delivered, at the end.
+Each seed is a run of some groups of processes in simulated time: clients multicast, links are slow,
+cut and reset, processes crash and start again from what their disks kept, clocks differ and jump.
+Then all is mended. Checked are integrity, prefix order, global total order, genuineness, timestamps
+and safe timestamps at all times; agreement, validity and that everything is delivered, at the end.
 
-With --short a seed is a run without faults of a handful of messages, in the linearizable order if no other
-is given. It takes a fraction of a millisecond, so that what is rare is found.
+With --short a seed is a run without faults of a handful of messages, in the linearizable order if
+no other is given. It takes a fraction of a millisecond, so that what is rare is found.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 

@@ -49,8 +49,8 @@ impl Service for Words {
     }
 }
 
-/// What replicas have decided in a run, and what they were at each position: the first that was seen,
-/// and whether there was another.
+/// What replicas have decided in a run, and what they were at each position: the first that was
+/// seen, and whether there was another.
 #[derive(Clone, Debug, Default, PartialEq, Hash)]
 pub struct Decided {
     decisions: BTreeMap<Instance, Batch>,

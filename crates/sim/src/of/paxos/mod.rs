@@ -27,13 +27,14 @@ pub const NAMED: Named = Named {
     name: "paxos",
     about: "State machine replication, with all kinds of faults",
     help: "\
-Each seed is a run of three or five replicas in simulated time, with clients as the library's own: the network
-loses, repeats and delays messages, links are cut and reset, replicas stop and crash in the midst of what they
-do, and start again with what their disks kept in the recovery mode; members are added, removed and replaced.
-Then all is mended. Checked are, at all times, that no instance has two decisions, that equal positions have
-equal states, that no request is executed twice and no answer changes, that who has stopped answers nothing,
-and that logs stay short; at the end, that all is answered and all members are equal, that nothing answered is
-lost, and that what clients saw is linearizable.
+Each seed is a run of three or five replicas in simulated time, with clients as the library's own:
+the network loses, repeats and delays messages, links are cut and reset, replicas stop and crash in
+the midst of what they do, and start again with what their disks kept in the recovery mode; members
+are added, removed and replaced. Then all is mended. Checked are, at all times, that no instance has
+two decisions, that equal positions have equal states, that no request is executed twice and no
+answer changes, that who has stopped answers nothing, and that logs stay short; at the end, that all
+is answered and all members are equal, that nothing answered is lost, and that what clients saw is
+linearizable.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
