@@ -145,10 +145,15 @@ fn nodes_come_and_go_while_files_are_written() {
     second.stop();
     demo.kill();
 
+    assert_kept_after_a_restart(&room, &dir, &other);
+}
+
+/// All files are there, and what was removed stays so.
+fn assert_kept_after_a_restart(room: &Room, dir: &Path, other: &Path) {
     let demo = room.demo();
-    let count = fs::read_dir(&dir).unwrap().count() + fs::read_dir(&other).unwrap().count();
-    assert_written(&dir, &other, count as u64);
-    let shown = ask(&room, &["show"]);
+    let count = fs::read_dir(dir).unwrap().count() + fs::read_dir(other).unwrap().count();
+    assert_written(dir, other, count as u64);
+    let shown = ask(room, &["show"]);
     assert_eq!(node(&shown, "us-1")["state"], "removed", "what was removed stays so");
     assert_eq!(node(&shown, "us-4")["state"], "member");
     let dir = room.path("data/us-1");

@@ -73,12 +73,28 @@ pub(crate) fn keys_in(update: &Update, id: MessageId, partition: GroupId) -> BTr
     all_keys(update, id).into_iter().filter_map(here).collect()
 }
 
+/// What an update touches.
+#[derive(Default)]
+struct Touched<'a> {
+    places: Vec<Place>,
+    names: Vec<(Place, &'a Name)>,
+    /// Those whose attributes it needs or changes as a whole.
+    nodes: Vec<Place>,
+    client: Option<(GroupId, ClientId)>,
+}
+
 /// Each key, and in which partition.
 fn all_keys(update: &Update, id: MessageId) -> Vec<(GroupId, Key)> {
-    let mut places: Vec<Place> = Vec::new();
-    let mut names: Vec<(Place, &Name)> = Vec::new();
-    let mut nodes: Vec<Place> = Vec::new();
-    let mut client = None;
+    let Touched { places, names, nodes, client } = touched(update, id);
+    let inodes = places.into_iter().map(|place| (place.partition, Key::Inode(place.ino)));
+    let names = names.into_iter().map(|(of, name)| (of.partition, Key::name(of.ino, name)));
+    let nodes = nodes.into_iter().map(|place| (place.partition, Key::Node(place.ino)));
+    let client = client.map(|(partition, of)| (partition, Key::Client(of)));
+    inodes.chain(names).chain(nodes).chain(client).collect()
+}
+
+fn touched(update: &Update, id: MessageId) -> Touched<'_> {
+    let Touched { mut places, mut names, mut nodes, mut client } = Touched::default();
     match update {
         Update::Create { parent, name, .. } => {
             let made = Place { ino: Ino::made(parent.partition, id), ..*parent };
@@ -145,11 +161,7 @@ fn all_keys(update: &Update, id: MessageId) -> Vec<(GroupId, Key)> {
             nodes.extend(moved);
         }
     }
-    let inodes = places.into_iter().map(|place| (place.partition, Key::Inode(place.ino)));
-    let names = names.into_iter().map(|(of, name)| (of.partition, Key::name(of.ino, name)));
-    let nodes = nodes.into_iter().map(|place| (place.partition, Key::Node(place.ino)));
-    let client = client.map(|(partition, of)| (partition, Key::Client(of)));
-    inodes.chain(names).chain(nodes).chain(client).collect()
+    Touched { places, names, nodes, client }
 }
 
 /// The names of these keys of `partition`.

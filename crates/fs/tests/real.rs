@@ -227,6 +227,27 @@ impl Model {
                 self.world.submit(Update::Rmdir { parent, name: name(last), child }).map(fine)
             }
             Op::Rename(old, new, mode) => self.rename(old, new, *mode),
+            Op::Place(path, to) => {
+                if let Ok((parent, last)) = self.parent(path) {
+                    let result = self.world.place(parent, last, *to);
+                    let allowed = [
+                        FsError::NotFound,
+                        FsError::NotDirectory,
+                        FsError::NotEmpty,
+                        FsError::NameTooLong,
+                    ];
+                    assert!(result.is_ok() || allowed.contains(&result.unwrap_err()), "{result:?}");
+                }
+                Ok(String::new())
+            }
+            op => self.try_inode(op),
+        }
+    }
+
+    /// What concerns no name but that of the inode.
+    fn try_inode(&mut self, op: &Op) -> Result<String, FsError> {
+        let fine = |_: Done| String::new();
+        match op {
             Op::Chmod(path, mode) => {
                 let changes = Changes { mode: Some(*mode), ..Changes::default() };
                 self.set_attributes(path, changes)
@@ -285,21 +306,7 @@ impl Model {
                 }
                 self.world.submit(Update::RemoveXattr { inode, name: name(key) }).map(fine)
             }
-            Op::Place(path, to) => {
-                if let Ok((Ok(parent), last)) =
-                    self.parent(path).map(|(at, last)| (Ok::<_, FsError>(at), last))
-                {
-                    let result = self.world.place(parent, last, *to);
-                    let allowed = [
-                        FsError::NotFound,
-                        FsError::NotDirectory,
-                        FsError::NotEmpty,
-                        FsError::NameTooLong,
-                    ];
-                    assert!(result.is_ok() || allowed.contains(&result.unwrap_err()), "{result:?}");
-                }
-                Ok(String::new())
-            }
+            op => unreachable!("{op:?} concerns names"),
         }
     }
 
@@ -471,6 +478,16 @@ impl Real {
                 };
                 rustix::fs::renameat_with(CWD, at(old), CWD, at(new), flags)?;
             }
+            Op::Place(..) => {}
+            op => return self.try_inode(op),
+        }
+        Ok(String::new())
+    }
+
+    /// What concerns no name but that of the inode.
+    fn try_inode(&self, op: &Op) -> Result<String, Errno> {
+        let at = |path: &Path| self.path(path);
+        match op {
             Op::Chmod(path, mode) => {
                 rustix::fs::chmod(at(path), Mode::from_raw_mode(u32::from(*mode)))?;
             }
@@ -526,7 +543,7 @@ impl Real {
                 return Ok(format!("{:?}", &value[..len]));
             }
             Op::RemoveXattr(path, key) => rustix::fs::removexattr(at(path), *key)?,
-            Op::Place(..) => {}
+            op => unreachable!("{op:?} concerns names"),
         }
         Ok(String::new())
     }
