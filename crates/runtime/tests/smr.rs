@@ -12,7 +12,7 @@ use meridian_paxos::{
 use meridian_runtime::smr::wire::{Asked, Told};
 use meridian_runtime::smr::{Client, ClientError, ClientOptions, Options, Replica};
 use meridian_runtime::wire::FrameReader;
-use meridian_runtime::{Listen, Storage, Worker};
+use meridian_runtime::{Listen, MemberError, Storage, Worker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::path::Path;
@@ -90,12 +90,19 @@ impl Cluster {
         self.replicas.insert(me, replica);
     }
 
-    /// Waits until a replica has stopped by itself.
-    async fn ends(&mut self, node: NodeId) {
-        let replica = self.replicas.remove(&node).unwrap();
-        while replica.status().await.is_ok() {
-            tokio::task::yield_now().await;
-        }
+    /// Starts a replica that must not come back: it ends as it starts, or soon after.
+    async fn is_refused(&self, options: Options) {
+        let started = Replica::start_on(&self.worker, options, Diary::default()).await;
+        let why = match started {
+            Ok(replica) => loop {
+                match replica.status().await {
+                    Ok(_) => tokio::task::yield_now().await,
+                    Err(why) => break why,
+                }
+            },
+            Err(why) => why,
+        };
+        assert!(matches!(why, MemberError::Forgot(_)), "{why}");
     }
 
     async fn kill(&mut self, node: NodeId) {
@@ -277,8 +284,7 @@ async fn with_crash_stop_who_has_crashed_does_not_come_back() {
     assert!(refused.contains("replace it by one with a new identity"), "{refused}");
     // Without one the others know.
     cluster.kill(NodeId(0)).await;
-    cluster.run(cluster.options(0)).await;
-    cluster.ends(NodeId(0)).await;
+    cluster.is_refused(cluster.options(0)).await;
     client.execute("after").await.unwrap();
     cluster.diary(2).await;
 }
@@ -291,8 +297,7 @@ async fn with_full_ss_who_has_lost_its_disk_is_refused_under_its_old_name() {
     cluster.diary(1).await;
     cluster.kill(NodeId(0)).await;
     std::fs::remove_dir_all(cluster.dir.path().join("0")).unwrap();
-    cluster.run(cluster.options(0)).await;
-    cluster.ends(NodeId(0)).await;
+    cluster.is_refused(cluster.options(0)).await;
     client.execute("after").await.unwrap();
     cluster.diary(2).await;
 }

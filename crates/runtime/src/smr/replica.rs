@@ -179,7 +179,10 @@ impl<S: Service> Replica<S> {
         let (tell, told) = oneshot::channel();
         let look = move |process: &Paxos<S>| drop(tell.send(look(process)));
         self.ask(Ask::Look(Box::new(look))).await?;
-        told.await.map_err(|_| self.end())
+        match told.await {
+            Ok(told) => Ok(told),
+            Err(_) => Err(self.end().await),
+        }
     }
 
     /// Waits until it has its memory and takes part.
@@ -189,17 +192,26 @@ impl<S: Service> Replica<S> {
     pub async fn serving(&self) -> Result<(), MemberError> {
         let (tell, told) = oneshot::channel();
         self.ask(Ask::Serving(tell)).await?;
-        told.await.map_err(|_| self.end())
+        match told.await {
+            Ok(told) => Ok(told),
+            Err(_) => Err(self.end().await),
+        }
     }
 
     async fn ask(&self, ask: Ask<S>) -> Result<(), MemberError> {
-        self.handle.request(ask).await.map_err(|_| self.end())
+        match self.handle.request(ask).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.end().await),
+        }
     }
 
     /// Why it has stopped.
-    fn end(&self) -> MemberError {
+    async fn end(&self) -> MemberError {
         let why = self.stopped.borrow().clone();
-        why.map_or(MemberError::Stopped, MemberError::Halted)
+        match why {
+            Some(why) => MemberError::Halted(why),
+            None => self.handle.ended().await.err().unwrap_or(MemberError::Stopped),
+        }
     }
 
     /// Waits until it serves no more; why, if it was not closed. One that was removed from the
@@ -216,6 +228,9 @@ impl<S: Service> Replica<S> {
     /// # Errors
     /// If it had stopped before, or the disk failed.
     pub async fn close(&self) -> Result<(), MemberError> {
-        self.handle.close().await.map_err(|_| self.end())
+        match self.handle.close().await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.end().await),
+        }
     }
 }
