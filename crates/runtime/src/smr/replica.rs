@@ -179,10 +179,7 @@ impl<S: Service> Replica<S> {
         let (tell, told) = oneshot::channel();
         let look = move |process: &Paxos<S>| drop(tell.send(look(process)));
         self.ask(Ask::Look(Box::new(look))).await?;
-        match told.await {
-            Ok(told) => Ok(told),
-            Err(_) => Err(self.end().await),
-        }
+        self.unless_ended(told.await).await
     }
 
     /// Waits until it has its memory and takes part.
@@ -192,26 +189,23 @@ impl<S: Service> Replica<S> {
     pub async fn serving(&self) -> Result<(), MemberError> {
         let (tell, told) = oneshot::channel();
         self.ask(Ask::Serving(tell)).await?;
-        match told.await {
-            Ok(told) => Ok(told),
-            Err(_) => Err(self.end().await),
-        }
+        self.unless_ended(told.await).await
     }
 
     async fn ask(&self, ask: Ask<S>) -> Result<(), MemberError> {
-        match self.handle.request(ask).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.end().await),
-        }
+        self.unless_ended(self.handle.request(ask).await).await
     }
 
-    /// Why it has stopped.
-    async fn end(&self) -> MemberError {
+    /// What it answered; if nothing, since it has stopped: why.
+    async fn unless_ended<T, E>(&self, answered: Result<T, E>) -> Result<T, MemberError> {
+        if let Ok(answer) = answered {
+            return Ok(answer);
+        }
         let why = self.stopped.borrow().clone();
-        match why {
+        Err(match why {
             Some(why) => MemberError::Halted(why),
             None => self.handle.ended().await.err().unwrap_or(MemberError::Stopped),
-        }
+        })
     }
 
     /// Waits until it serves no more; why, if it was not closed. One that was removed from the
@@ -228,9 +222,6 @@ impl<S: Service> Replica<S> {
     /// # Errors
     /// If it had stopped before, or the disk failed.
     pub async fn close(&self) -> Result<(), MemberError> {
-        match self.handle.close().await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.end().await),
-        }
+        self.unless_ended(self.handle.close().await).await
     }
 }
