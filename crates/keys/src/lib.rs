@@ -1,0 +1,23 @@
+//! The key-value service, without IO: what clients say, and what each command means.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`resp`] | requests out of bytes, replies into bytes: RESP 2 and 3 |
+//! | [`command`] | all commands, and what a request asks for |
+//! | [`access`] | what a command makes of one key |
+//! | [`item`] | what a key has, as replicas keep it |
+//! | [`connection`] | what a connection remembers |
+//! | [`glob`] | patterns over keys |
+#![forbid(unsafe_code)]
+
+pub mod access;
+pub mod command;
+pub mod connection;
+pub mod glob;
+pub mod item;
+pub mod resp;
+
+pub use access::{Access, Change, Modify, Read};
+pub use command::Command;
+pub use connection::Peer;
+pub use item::{Item, Moment};
