@@ -9,9 +9,9 @@ use crate::random::Random;
 use crate::words::name_of;
 use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
-use meridian_core::{BlockId, ClientId, NodeId, RegionId, Stamp};
+use meridian_core::{BlockId, ClientId, NodeId, Stamp};
 use meridian_fs::types::Timestamp;
-use meridian_fs::{Answer, Done, Query, Update, Vector};
+use meridian_fs::{Answer, Done, FsError, Query, Update, Vector};
 use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
 use meridian_host::update::Change;
 use meridian_session::{Command, Failure, Output};
@@ -48,7 +48,6 @@ pub struct Client {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) driver: Arc<Driver>,
-    pub(crate) region: RegionId,
     pub(crate) timeout: Duration,
     id: ClientId,
     random: Random,
@@ -104,7 +103,6 @@ impl Client {
         let random = Random::new().map_err(ConnectError::Random)?;
         let inner = Inner {
             driver: Driver::new(topology, region, random.number()),
-            region,
             timeout: options.timeout,
             id: random.client(),
             random,
@@ -191,8 +189,7 @@ impl Client {
         };
         match output {
             Output::Updated { ts, result, .. } => Ok((result?, ts)),
-            Output::GaveUp { failure, .. } => Err(self.error(what, failure)),
-            Output::Answered { .. } => Err(ClientError::Protocol(format!("an answer to {what}"))),
+            output => Err(self.unexpected(what, output)),
         }
     }
 
@@ -220,8 +217,15 @@ impl Client {
         let (call, deadline) = (caller.call(), self.inner.driver.deadline(limit));
         match caller.ask(Command::Read { call, query, deadline }).await {
             Output::Answered { seen, result, .. } => Ok((result?, seen)),
-            Output::GaveUp { failure, .. } => Err(self.error("read", failure)),
-            Output::Updated { .. } => Err(ClientError::Protocol("no answer to a read".into())),
+            output => Err(self.unexpected("read", output)),
+        }
+    }
+
+    /// Why `what` failed, of which the session has told this.
+    pub(crate) fn unexpected(&self, what: &str, output: Output) -> ClientError {
+        match output {
+            Output::GaveUp { failure, .. } => self.error(what, failure),
+            other => ClientError::Protocol(format!("{what} is answered by {other:?}")),
         }
     }
 
@@ -242,6 +246,13 @@ impl Client {
                 tracing::warn!("{what}: nodes cannot reach {whom}");
                 ClientError::OutOfReach { whom }
             }
+            Failure::NoSpace => FsError::NoSpace.into(),
+            Failure::TooFewNodes { region } => {
+                let name = &topology.regions[usize::from(region.0)].name;
+                let whom = format!("enough nodes of region {name} for {what}");
+                ClientError::Unreachable { whom }
+            }
+            Failure::Lost { block } => ClientError::Lost(format!("block {block} is on no node")),
             Failure::Refused(refusal) => ClientError::Refused(refusal),
             Failure::Strange(reply) => strange(&reply),
         }
@@ -277,16 +288,6 @@ impl Client {
             }
             Err(_) => Err(ClientError::Timeout { what: format!("node {}", whom()) }),
         }
-    }
-
-    /// Notes that `node` failed to store or to give a block.
-    pub(crate) fn avoid_blocks_of(&self, node: NodeId) {
-        self.inner.driver.command(Command::AvoidBlocks(node));
-    }
-
-    /// Whether it did lately.
-    pub(crate) fn avoids_blocks_of(&self, node: NodeId) -> bool {
-        self.inner.driver.avoids_blocks(node)
     }
 }
 

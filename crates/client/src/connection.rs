@@ -7,7 +7,7 @@
 //! anything else.
 //!
 //! The session *posts* requests, and its driver hears of replies and of a connection that broke.
-//! For blocks and the status of a node there are *calls*: whoever calls waits for the reply.
+//! For the status of a node there are *calls*: whoever calls waits for the reply.
 
 use crate::driver::Driver;
 use bytes::{Buf, BufMut, BytesMut};
@@ -23,14 +23,13 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Frames that wait to be written on one connection: beyond this posts are refused. Some minutes of
-/// a busy client while a node stands still, in some MiB.
+/// a busy client while a node stands still, in some MiB; blocks among them are bounded by what a
+/// mount may buffer.
 const QUEUE: usize = 16_384;
-/// Calls among them: beyond this callers wait. They carry blocks.
-const CALLS: usize = 256;
 /// The bit that tells the numbers of calls from those of posts, which are the session's.
 const CALL_BIT: u64 = 1 << 63;
 /// So many posts are written by who posts them; with more under way the task writes them, together:
@@ -66,8 +65,6 @@ struct Frame {
     /// Not before this.
     due: Instant,
     bytes: BytesMut,
-    /// Of a call: its place among the calls that wait.
-    _place: Option<OwnedSemaphorePermit>,
 }
 
 /// A connection that is open, or about to be.
@@ -134,7 +131,6 @@ struct Way {
 pub(crate) struct Connection {
     way: Way,
     next_id: AtomicU64,
-    places: Arc<Semaphore>,
     state: Arc<Mutex<State>>,
 }
 
@@ -148,8 +144,7 @@ impl Connection {
         driver: Weak<Driver>,
     ) -> Connection {
         let way = Way { node, address, hello, delay, driver };
-        let (next_id, places) = (AtomicU64::new(1), Arc::new(Semaphore::new(CALLS)));
-        Connection { way, next_id, places, state: Arc::default() }
+        Connection { way, next_id: AtomicU64::new(1), state: Arc::default() }
     }
 
     /// Whether that is where it leads.
@@ -164,7 +159,7 @@ impl Connection {
     /// tried again.
     pub fn post(&self, request: &Request) -> Result<(), CallError> {
         let bytes = encoded(request)?;
-        let frame = Frame { due: Instant::now() + self.way.delay, bytes, _place: None };
+        let frame = Frame { due: Instant::now() + self.way.delay, bytes };
         self.live()?.post(frame).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => CallError::Full,
             mpsc::error::TrySendError::Closed(_) => self.way.broken(),
@@ -179,7 +174,6 @@ impl Connection {
     pub async fn call(&self, body: RequestBody) -> Result<ReplyBody, CallError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) | CALL_BIT;
         let bytes = encoded(&Request { id, body })?;
-        let place = self.places.clone().acquire_owned().await.ok();
         let live = self.live()?;
         let (answer, answered) = oneshot::channel();
         match &mut *lock(&live.waiting) {
@@ -187,7 +181,7 @@ impl Connection {
             None => return Err(self.way.broken()),
         };
         let _forget = Forget { waiting: &live.waiting, id };
-        let frame = Frame { due: Instant::now() + self.way.delay, bytes, _place: place };
+        let frame = Frame { due: Instant::now() + self.way.delay, bytes };
         let room = live.queue.reserve().await.map_err(|_| self.way.broken())?;
         {
             let mut line = lock(&live.line);
@@ -314,7 +308,7 @@ async fn write_all(
 ) -> String {
     let mut late = None;
     loop {
-        let Some(Frame { due, mut bytes, .. }) = (match late.take() {
+        let Some(Frame { due, mut bytes }) = (match late.take() {
             Some(next) => Some(next),
             None => queue.recv().await,
         }) else {

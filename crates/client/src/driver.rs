@@ -3,7 +3,7 @@
 
 use crate::client::lock;
 use crate::connection::{CallError, Connection};
-use meridian_cluster::{Ring, Topology};
+use meridian_cluster::Topology;
 use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
 use meridian_fs::Vector;
@@ -22,8 +22,6 @@ pub(crate) struct Known {
     pub(crate) topology: Arc<Topology>,
     /// By node.
     pub(crate) connections: Vec<Arc<Connection>>,
-    /// By region.
-    pub(crate) rings: Vec<Ring>,
 }
 
 impl Known {
@@ -48,10 +46,7 @@ impl Known {
             }
         });
         let connections = connections.collect();
-        let count = u16::try_from(topology.regions.len()).unwrap_or(u16::MAX);
-        let nodes_in = |region| topology.nodes_in(RegionId(region)).collect::<Vec<_>>();
-        let rings = (0..count).map(|region| Ring::new(&nodes_in(region))).collect();
-        Known { topology: Arc::new(topology), connections, rings }
+        Known { topology: Arc::new(topology), connections }
     }
 }
 
@@ -115,12 +110,6 @@ impl Driver {
     /// What the session has seen.
     pub fn vector(&self) -> Vector {
         lock(&self.session).vector().clone()
-    }
-
-    /// Whether `node` failed lately to store or to give a block.
-    pub fn avoids_blocks(&self, node: NodeId) -> bool {
-        let session = lock(&self.session);
-        session.avoids_blocks(node, self.time())
     }
 
     /// The time of the session that is `after` from now.
@@ -218,7 +207,10 @@ impl Driver {
 impl Slot {
     fn put(&self, output: Output) {
         let over = match output {
-            Output::Updated { .. } | Output::Answered { .. } => true,
+            Output::Updated { .. }
+            | Output::Answered { .. }
+            | Output::Stored { .. }
+            | Output::Fetched { .. } => true,
             Output::GaveUp { .. } => false,
         };
         self.over.store(over, Ordering::Relaxed);
@@ -251,6 +243,11 @@ impl Caller {
     pub async fn ask(&self, command: Command) -> Output {
         lock(&self.slot.output).take_if(|_| !self.slot.over.load(Ordering::Relaxed));
         self.driver.command(command);
+        self.output().await
+    }
+
+    /// Waits for the output of what was asked for.
+    pub async fn output(&self) -> Output {
         loop {
             if let Some(output) = lock(&self.slot.output).take() {
                 return output;

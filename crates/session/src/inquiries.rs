@@ -4,17 +4,18 @@
 //! ([`Routes`]). A slow one may still answer: its answer counts as long as the inquiry goes on.
 //!
 //! Invariants:
-//! - I1: a request belongs to an inquiry that goes on, and no two requests have one number.
+//! - I1: a request belongs to an inquiry that goes on.
 //! - I2: an inquiry is due at exactly one time: when its request has waited long enough, or when
 //!   its pause ends.
 
-use crate::routes::{Routes, Service};
-use crate::session::{CallId, Failure, Message, Session};
+use crate::calls::{CallId, Failure};
+use crate::nodes::Nodes;
+use crate::routes::Service;
+use crate::session::Session;
 use meridian_cluster::Topology;
-use meridian_core::{GroupId, NodeId, Outbox, RegionId, Time};
-use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_core::{GroupId, NodeId, Outbox, Time};
+use meridian_host::api::{Refusal, Reply, ReplyBody, RequestBody};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long one node may take before the same is sent to another: a healthy one answers in
@@ -62,50 +63,16 @@ struct Inquiry {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Inquiries {
-    topology: Arc<Topology>,
-    routes: Routes,
-    patience: Duration,
     all: BTreeMap<InquiryId, Inquiry>,
     /// By number: for which inquiry, and which node was asked.
     requests: BTreeMap<u64, (InquiryId, NodeId)>,
     due: BTreeSet<(Time, InquiryId)>,
     last: u64,
-    last_request: u64,
 }
 
 impl Inquiries {
-    /// None yet, of a client in `region`.
-    pub fn new(topology: Arc<Topology>, region: RegionId) -> Inquiries {
-        Inquiries {
-            patience: patience(&topology),
-            topology,
-            routes: Routes::new(region),
-            all: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            due: BTreeSet::new(),
-            last: 0,
-            last_request: 0,
-        }
-    }
-
-    /// The nodes of `topology` are asked from the next round on.
-    pub fn configured(&mut self, topology: Arc<Topology>) {
-        self.patience = patience(&topology);
-        self.topology = topology;
-    }
-
-    /// Which nodes failed lately.
-    pub fn routes(&self) -> &Routes {
-        &self.routes
-    }
-
-    /// Notes that `node` failed at something that is not asked here.
-    pub fn avoid(&mut self, service: Service, node: NodeId, now: Time) {
-        self.routes.failed(service, node, now);
-    }
-
     /// When the first inquiry is due.
     pub fn next_due(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
@@ -118,6 +85,7 @@ impl Inquiries {
         call: CallId,
         group: GroupId,
         body: RequestBody,
+        nodes: &mut Nodes,
         out: &mut Outbox<Session>,
     ) -> InquiryId {
         self.last += 1;
@@ -126,16 +94,16 @@ impl Inquiries {
             call,
             group,
             body,
-            round: self.routes.candidates(&self.topology, group, now).into(),
+            round: nodes.routes.candidates(&nodes.topology, group, now).into(),
             current: None,
             open: Vec::new(),
             due: now,
-            patience: self.patience,
+            patience: patience(&nodes.topology),
             sent: 0,
             anyone_there: false,
         };
         self.all.insert(id, inquiry);
-        self.ask_next(now, id, out);
+        self.ask_next(now, id, nodes, out);
         id
     }
 
@@ -169,6 +137,7 @@ impl Inquiries {
         now: Time,
         from: NodeId,
         reply: Reply,
+        nodes: &mut Nodes,
         out: &mut Outbox<Session>,
     ) -> Option<(CallId, InquiryId, Verdict)> {
         let (id, node) = *self.requests.get(&reply.id)?;
@@ -186,11 +155,11 @@ impl Inquiries {
             }
             ReplyBody::Refused(_) => {
                 inquiry.anyone_there = true;
-                self.on_failed(now, reply.id, out);
+                self.on_failed(now, reply.id, nodes, out);
                 return None;
             }
             body => {
-                self.routes.answered(group, node);
+                nodes.routes.answered(group, node);
                 Verdict::Answered(body)
             }
         };
@@ -199,40 +168,46 @@ impl Inquiries {
     }
 
     /// The connection to `node` is lost, or cannot be opened, and with it what was asked there.
-    pub fn on_lost(&mut self, now: Time, node: NodeId, out: &mut Outbox<Session>) {
+    pub fn on_lost(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        nodes: &mut Nodes,
+        out: &mut Outbox<Session>,
+    ) {
         let asked = self.requests.iter().filter(|(_, (_, of))| *of == node);
         let lost: Vec<_> = asked.map(|(request, _)| *request).collect();
-        lost.into_iter().for_each(|request| self.on_failed(now, request, out));
+        lost.into_iter().for_each(|request| self.on_failed(now, request, nodes, out));
     }
 
     /// Inquiries go on whose time has come: another node is asked.
-    pub fn on_due(&mut self, now: Time, out: &mut Outbox<Session>) {
+    pub fn on_due(&mut self, now: Time, nodes: &mut Nodes, out: &mut Outbox<Session>) {
         while let Some((_, id)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
             let inquiry = self.all.get_mut(&id).expect("I2: who is due goes on");
             match inquiry.current.take() {
                 Some(request) => {
                     inquiry.anyone_there = true;
                     let longer = inquiry.patience * 3 / 2;
-                    inquiry.patience = longer.min(PATIENCE_MAX.max(self.patience));
+                    inquiry.patience = longer.min(PATIENCE_MAX.max(patience(&nodes.topology)));
                     let node = self.requests.get(&request).expect("I1: it is open").1;
-                    self.routes.failed(Service::Group(inquiry.group), node, now);
+                    nodes.routes.failed(Service::Group(inquiry.group), node, now);
                 }
                 None => {
-                    let nodes = self.routes.candidates(&self.topology, inquiry.group, now);
-                    inquiry.round = nodes.into();
+                    let group = inquiry.group;
+                    inquiry.round = nodes.routes.candidates(&nodes.topology, group, now).into();
                 }
             }
-            self.ask_next(now, id, out);
+            self.ask_next(now, id, nodes, out);
         }
     }
 
     /// A request has failed; another node is asked if this one was waited for.
-    fn on_failed(&mut self, now: Time, request: u64, out: &mut Outbox<Session>) {
+    fn on_failed(&mut self, now: Time, request: u64, nodes: &mut Nodes, out: &mut Outbox<Session>) {
         let Some((id, node)) = self.close(request) else { return };
         let inquiry = self.all.get_mut(&id).expect("I1: requests belong to inquiries");
-        self.routes.failed(Service::Group(inquiry.group), node, now);
+        nodes.routes.failed(Service::Group(inquiry.group), node, now);
         if inquiry.current == Some(request) {
-            self.ask_next(now, id, out);
+            self.ask_next(now, id, nodes, out);
         }
     }
 
@@ -245,20 +220,17 @@ impl Inquiries {
     }
 
     /// Asks the next node of the round; after the last there is a pause.
-    fn ask_next(&mut self, now: Time, id: InquiryId, out: &mut Outbox<Session>) {
+    fn ask_next(&mut self, now: Time, id: InquiryId, nodes: &mut Nodes, out: &mut Outbox<Session>) {
         let inquiry = self.all.get_mut(&id).expect("the caller has it");
         self.due.remove(&(inquiry.due, id));
         match inquiry.round.pop_front() {
             Some(node) => {
-                self.last_request += 1;
-                let number = self.last_request;
+                let number = nodes.ask(node, inquiry.body.clone(), out);
                 inquiry.current = Some(number);
                 inquiry.open.push(number);
                 inquiry.sent += 1;
                 inquiry.due = now + inquiry.patience;
                 self.requests.insert(number, (id, node));
-                let request = Request { id: number, body: inquiry.body.clone() };
-                out.send(node, Message::Request(request));
             }
             None => {
                 inquiry.current = None;

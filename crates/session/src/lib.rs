@@ -4,10 +4,12 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`session`] | the process: updates and reads, deadlines, the client's vector |
+//! | [`calls`] | what its owner asks it for, and is told |
 //! | `update` | one update: its name, and what must be answered before it is sent |
 //! | `inquiries` | one question to one group: which node is asked, and when another one |
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
-//! | [`placing`] | on which nodes of a region a block is stored |
+//! | [`blocks`] | blocks on their way: which nodes are asked, when one is stored or lost |
+//! | `nodes` | the nodes: the configuration, the order in which they come for a block |
 //! | [`routes`] | which node of a group to ask, and which to avoid for a while |
 //!
 //! Invariants:
@@ -19,16 +21,20 @@
 //!   was acknowledged.
 #![forbid(unsafe_code)]
 
+pub mod blocks;
+pub mod calls;
 mod inquiries;
 pub mod mutation;
 pub mod names;
-pub mod placing;
+mod nodes;
 pub mod routes;
 pub mod session;
 mod update;
 
+pub use blocks::placing::{Placing, Progress};
+pub use blocks::{Block, Part};
+pub use calls::{CallId, Command, Due, Failure, Message, Output};
 pub use mutation::Mutation;
 pub use names::{Name, Names};
-pub use placing::{Placing, Progress};
 pub use routes::Routes;
-pub use session::{CallId, Command, Due, Failure, Message, Output, Session};
+pub use session::Session;

@@ -19,6 +19,16 @@ pub enum Mutation {
     KeepsVector,
     /// Sends an update again under another name.
     NamesRepeatsAnew,
+    /// Takes a block for stored once one node of the nearest region has it.
+    CountsOneNode,
+    /// Places both copies of a block on one node.
+    PlacesTwice,
+    /// Places blocks on nodes that are drained.
+    PlacesOnDraining,
+    /// Takes a damaged answer for the block.
+    TakesDamaged,
+    /// Asks only one of the nodes that may hold a block.
+    AsksOneHolder,
 }
 
 impl Mutation {

@@ -6,16 +6,17 @@
 //! ([`Command::Release`]). It has no peers of its own kind, nothing on disk, and no randomness but
 //! the seed that it starts with.
 
+use crate::blocks::Blocks;
+use crate::calls::{CallId, Command, Due, Failure, Message, Output};
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
 use crate::mutation::Mutation;
 use crate::names::Names;
-use crate::routes::Service;
+use crate::nodes::Nodes;
 use crate::update::{Stage, Update};
 use meridian_cluster::Topology;
-use meridian_core::{Event, GroupId, NodeId, Outbox, Process, RegionId, Stamp, Time, mix};
-use meridian_fs::{Answer, Done, FsError, Query, Vector};
-use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
-use meridian_host::update::Change;
+use meridian_core::{Event, NodeId, Outbox, Process, RegionId, Stamp, Time, mix};
+use meridian_fs::{Done, FsError, Query, Vector};
+use meridian_host::api::{Reply, ReplyBody, RequestBody};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,128 +24,6 @@ use std::sync::Arc;
 /// How often an update is named anew because the groups had forgotten its session: after the first
 /// time its name is younger than what they have forgotten.
 const RENAMED_MAX: u32 = 4;
-
-/// The owner's name of a call: no two calls of a session have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CallId(pub u64);
-
-/// What a session and a node say to each other.
-#[derive(Clone, Debug)]
-pub enum Message {
-    /// The session asks.
-    Request(Request),
-    /// The node answers.
-    Reply(Reply),
-}
-
-/// What the owner asks for.
-#[derive(Clone, Debug)]
-pub enum Command {
-    /// Do this, and tell what comes of it.
-    Update {
-        /// The call.
-        call: CallId,
-        /// What to do.
-        change: Change,
-        /// When to give up.
-        deadline: Time,
-    },
-    /// Ask this.
-    Read {
-        /// The call.
-        call: CallId,
-        /// The question.
-        query: Query,
-        /// When to give up.
-        deadline: Time,
-    },
-    /// Send an update again that has no answer yet, or go on with it until later.
-    Again {
-        /// The call.
-        call: CallId,
-        /// When to give up.
-        deadline: Time,
-    },
-    /// Nobody waits for the call any more. An update may still happen, but not after a later one
-    /// that touches the same and was acknowledged.
-    Release(CallId),
-    /// The cluster is configured so now.
-    Configured(Arc<Topology>),
-    /// The node has failed to store or to give a block.
-    AvoidBlocks(NodeId),
-}
-
-/// What the owner is told: each call has one output, and one more each time that it is asked for
-/// again after [`Output::GaveUp`].
-#[derive(Clone, Debug)]
-pub enum Output {
-    /// An update has been decided. The call is over.
-    Updated {
-        /// The call.
-        call: CallId,
-        /// Its timestamp.
-        ts: Stamp,
-        /// What came of it.
-        result: Result<Done, FsError>,
-    },
-    /// A question has been answered. The call is over.
-    Answered {
-        /// The call.
-        call: CallId,
-        /// What the client had seen of the partition when it asked: the answer contains at least
-        /// that.
-        seen: Stamp,
-        /// The answer.
-        result: Result<Answer, FsError>,
-    },
-    /// There is no answer. A question is over; an update waits for [`Command::Again`] or
-    /// [`Command::Release`].
-    GaveUp {
-        /// The call.
-        call: CallId,
-        /// Why.
-        failure: Failure,
-    },
-}
-
-impl Output {
-    /// The call.
-    pub fn call(&self) -> CallId {
-        match self {
-            Output::Updated { call, .. }
-            | Output::Answered { call, .. }
-            | Output::GaveUp { call, .. } => *call,
-        }
-    }
-}
-
-/// Why a call has no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// No answer in time.
-    Timeout {
-        /// From this group.
-        group: GroupId,
-    },
-    /// No node could be reached.
-    Unreachable {
-        /// Of this group.
-        group: GroupId,
-    },
-    /// A node told that a group which the update is for cannot be reached.
-    OutOfReach {
-        /// That group.
-        group: GroupId,
-    },
-    /// A node told that the request makes no sense.
-    Refused(Refusal),
-    /// A node answered something else than what was asked.
-    Strange(ReplyBody),
-}
-
-/// What a session's timer is for: something is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Due;
 
 /// Something that the owner waits for.
 #[derive(Clone, Debug)]
@@ -164,7 +43,9 @@ enum Work {
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Session {
+    nodes: Nodes,
     inquiries: Inquiries,
+    blocks: Blocks,
     names: Names,
     vector: Vector,
     random: Random,
@@ -181,7 +62,9 @@ impl Session {
     /// have the same.
     pub fn new(topology: Arc<Topology>, region: RegionId, seed: u64) -> Session {
         Session {
-            inquiries: Inquiries::new(topology, region),
+            nodes: Nodes::new(topology, region),
+            inquiries: Inquiries::default(),
+            blocks: Blocks::default(),
             names: Names::default(),
             vector: Vector::default(),
             random: Random { seed, drawn: 0 },
@@ -195,7 +78,7 @@ impl Session {
     /// With a planted bug.
     #[doc(hidden)]
     pub fn with_mutation(mut self, mutation: Mutation) -> Session {
-        self.mutation = mutation;
+        (self.mutation, self.nodes.mutation) = (mutation, mutation);
         self
     }
 
@@ -209,11 +92,6 @@ impl Session {
         self.names.given_up()
     }
 
-    /// Whether `node` failed lately to store or to give a block.
-    pub fn avoids_blocks(&self, node: NodeId, now: Time) -> bool {
-        self.inquiries.routes().is_avoided(Service::Blocks, node, now)
-    }
-
     fn on_command(&mut self, now: Time, command: Command, out: &mut Outbox<Session>) {
         match command {
             Command::Update { call, change, deadline } => {
@@ -225,10 +103,17 @@ impl Session {
             Command::Read { call, query, deadline } => {
                 self.on_read(now, call, query, deadline, out);
             }
+            Command::Store { call, partition, block, deadline } => {
+                let what = (partition, block, deadline);
+                self.blocks.store(now, call, what, &mut self.nodes, out);
+            }
+            Command::Fetch { call, partition, part, deadline } => {
+                let what = (partition, part, deadline);
+                self.blocks.fetch(now, call, what, &mut self.nodes, out);
+            }
             Command::Again { call, deadline } => self.on_again(now, call, deadline, out),
             Command::Release(call) => self.on_release(call),
-            Command::Configured(topology) => self.inquiries.configured(topology),
-            Command::AvoidBlocks(node) => self.inquiries.avoid(Service::Blocks, node, now),
+            Command::Configured(topology) => self.nodes.configured(topology),
         }
     }
 
@@ -243,7 +128,7 @@ impl Session {
         let group = query.partition();
         let seen = self.vector.get(group);
         let body = RequestBody::Read { vector: self.vector.clone(), query };
-        let inquiries = vec![self.inquiries.begin(now, id, group, body, out)];
+        let inquiries = vec![self.inquiries.begin(now, id, group, body, &mut self.nodes, out)];
         self.deadlines.insert((deadline, id));
         self.calls.insert(id, Call { deadline, inquiries, work: Work::Read { seen } });
     }
@@ -268,6 +153,7 @@ impl Session {
     }
 
     fn on_release(&mut self, id: CallId) {
+        self.blocks.end(id);
         let Some(mut call) = self.calls.remove(&id) else { return };
         self.stop_asking(id, &mut call);
         let Work::Update(update) = call.work else { return };
@@ -298,16 +184,19 @@ impl Session {
         };
         for group in dest {
             let body = RequestBody::Update { group, start: start.clone() };
-            call.inquiries.push(self.inquiries.begin(now, id, group, body, out));
+            call.inquiries.push(self.inquiries.begin(now, id, group, body, &mut self.nodes, out));
         }
         self.deadlines.insert((call.deadline, id));
         self.calls.insert(id, call);
     }
 
     fn on_reply(&mut self, now: Time, from: NodeId, reply: Reply, out: &mut Outbox<Session>) {
-        let Some((id, inquiry, verdict)) = self.inquiries.on_reply(now, from, reply, out) else {
-            return;
-        };
+        let nodes = &mut self.nodes;
+        if self.blocks.knows(reply.id) {
+            return self.blocks.on_reply(now, from, reply, nodes, out);
+        }
+        let verdict = self.inquiries.on_reply(now, from, reply, nodes, out);
+        let Some((id, inquiry, verdict)) = verdict else { return };
         let mut call = self.calls.remove(&id).expect("an inquiry belongs to a call");
         let failure = match (verdict, &mut call.work) {
             (Verdict::Answered(ReplyBody::Answer { vector, result }), Work::Read { seen }) => {
@@ -394,7 +283,8 @@ impl Session {
             let failure = self.inquiries.out_of_time(&call.inquiries);
             self.give_up(id, call, failure.expect("something is being asked"), out);
         }
-        self.inquiries.on_due(now, out);
+        self.inquiries.on_due(now, &mut self.nodes, out);
+        self.blocks.on_due(now, &mut self.nodes, out);
     }
 
     /// The call has no answer: a question is over, an update is held.
@@ -423,7 +313,8 @@ impl Session {
     /// Sets the timer for what is due first, unless one comes that early anyhow.
     fn arm(&mut self, out: &mut Outbox<Session>) {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let Some(at) = deadline.into_iter().chain(self.inquiries.next_due()).min() else { return };
+        let others = [self.inquiries.next_due(), self.blocks.next_due()];
+        let Some(at) = others.into_iter().flatten().chain(deadline).min() else { return };
         if self.armed.is_none_or(|armed| at < armed) {
             self.armed = Some(at);
             out.timer(at, Due);
@@ -436,6 +327,7 @@ impl Session {
     /// If it does not.
     pub fn check_invariants(&self) {
         self.inquiries.check_invariants();
+        self.blocks.check_invariants();
         let asking = self.calls.iter().filter(|(_, call)| !call.inquiries.is_empty());
         let deadlines = asking.map(|(id, call)| (call.deadline, *id));
         assert_eq!(deadlines.collect::<BTreeSet<_>>(), self.deadlines, "the deadlines of calls");
@@ -460,7 +352,10 @@ impl Process for Session {
                 self.armed = None;
                 self.on_due(now, out);
             }
-            Event::Restarted(node) => self.inquiries.on_lost(now, node, out),
+            Event::Restarted(node) => {
+                self.inquiries.on_lost(now, node, &mut self.nodes, out);
+                self.blocks.on_lost(now, node, &mut self.nodes, out);
+            }
             // Nodes ask nothing of clients.
             Event::Message { message: Message::Request(_), .. } | Event::Started | Event::Idle => {}
         }
@@ -494,4 +389,4 @@ impl Random {
 
 #[cfg(test)]
 #[path = "session_tests.rs"]
-mod tests;
+pub(crate) mod tests;

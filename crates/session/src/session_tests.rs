@@ -1,21 +1,25 @@
 use super::*;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
-use meridian_core::{Effect, MessageId};
+use meridian_core::{Effect, GroupId, MessageId};
 use meridian_fs::operation::Changes;
 use meridian_fs::{Ino, Place, Timestamp, Update};
+use meridian_host::api::{Refusal, Request};
 use meridian_host::sessions;
-use meridian_host::update::Payload;
+use meridian_host::update::{Change, Payload};
 use meridian_multicast::Start;
 use std::time::Duration;
 
-const MS: Duration = Duration::from_millis(1);
-const US: GroupId = GroupId(1);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const US: GroupId = GroupId(1);
 const EU: GroupId = GroupId(2);
 /// The deadline of all calls, counted from when they are made.
-const LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
-/// Two regions of two nodes: us has the nodes 0 and 1, eu 2 and 3.
-fn topology() -> Arc<Topology> {
+/// Of two regions with two nodes: us has the nodes 0 and 1, eu 2 and 3.
+const TWO: [&str; 4] = ["us-1", "us-2", "eu-1", "eu-2"];
+
+/// Nodes whose names begin with their region's.
+fn topology(names: &[&str]) -> Arc<Topology> {
     let node = |name: &str| NodeEntry {
         name: name.into(),
         region: name[..2].into(),
@@ -27,7 +31,7 @@ fn topology() -> Arc<Topology> {
     let file = ClusterFile {
         format: CLUSTER_FORMAT,
         cluster: 1,
-        nodes: ["us-1", "us-2", "eu-1", "eu-2"].map(node).into(),
+        nodes: names.iter().copied().map(node).collect(),
         rtt_ms: BTreeMap::new(),
         order: Default::default(),
         configuration: Default::default(),
@@ -36,24 +40,28 @@ fn topology() -> Arc<Topology> {
 }
 
 /// A session, and all around it in virtual time.
-struct Client {
-    session: Session,
-    now: Time,
-    calls: u64,
+pub(crate) struct Client {
+    pub session: Session,
+    pub now: Time,
+    pub calls: u64,
     /// What was sent and not yet looked at.
     sent: Vec<(NodeId, Request)>,
-    outputs: Vec<Output>,
+    pub outputs: Vec<Output>,
     timers: BTreeSet<Time>,
 }
 
 impl Client {
-    fn new() -> Client {
-        let session = Session::new(topology(), RegionId(0), 7);
+    pub fn new() -> Client {
+        Client::of(&TWO)
+    }
+
+    pub fn of(names: &[&str]) -> Client {
+        let session = Session::new(topology(names), RegionId(0), 7);
         let (sent, outputs, timers) = (Vec::new(), Vec::new(), BTreeSet::new());
         Client { session, now: Time(1), calls: 0, sent, outputs, timers }
     }
 
-    fn step(&mut self, event: Event<Session>) {
+    pub fn step(&mut self, event: Event<Session>) {
         let mut out = Outbox::new();
         self.session.step(self.now, event, &mut out);
         self.session.check_invariants();
@@ -70,7 +78,7 @@ impl Client {
     }
 
     /// Lets time pass, with the timers that are due.
-    fn pass(&mut self, time: Duration) {
+    pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.timers.first().copied().filter(|at| *at <= end) {
             self.timers.remove(&at);
@@ -97,18 +105,18 @@ impl Client {
     }
 
     /// What was sent since it was last asked for.
-    fn sent(&mut self) -> Vec<(NodeId, Request)> {
+    pub fn sent(&mut self) -> Vec<(NodeId, Request)> {
         std::mem::take(&mut self.sent)
     }
 
     /// The one request that was sent since.
-    fn sent_one(&mut self) -> (NodeId, Request) {
+    pub fn sent_one(&mut self) -> (NodeId, Request) {
         let sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
         sent.into_iter().next().unwrap()
     }
 
-    fn reply(&mut self, (from, request): &(NodeId, Request), body: ReplyBody) {
+    pub fn reply(&mut self, (from, request): &(NodeId, Request), body: ReplyBody) {
         let message = Message::Reply(Reply { id: request.id, body });
         self.step(Event::Message { from: *from, message });
     }
@@ -123,7 +131,7 @@ impl Client {
     }
 
     /// The one output since.
-    fn output(&mut self) -> Output {
+    pub fn output(&mut self) -> Output {
         assert_eq!(self.outputs.len(), 1, "{:?}", self.outputs);
         self.outputs.pop().unwrap()
     }

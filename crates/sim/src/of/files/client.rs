@@ -154,7 +154,7 @@ impl Client {
                 done.reads += 1;
                 self.on_answered(doing, result);
             }
-            (doing, output @ Output::Updated { .. }) => panic!("{doing:?}: {output:?}"),
+            (doing, output) => panic!("{doing:?}: {output:?}"),
         }
         self.ask(now, random)
     }

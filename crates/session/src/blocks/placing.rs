@@ -4,6 +4,7 @@
 //! - B1: a block counts as stored only when as many nodes as should hold it have said so.
 //! - B2: no node is asked again that stores the block or has no room for it.
 
+use crate::mutation::Mutation;
 use meridian_cluster::ring::REPLICAS;
 use meridian_core::NodeId;
 use std::collections::{BTreeSet, VecDeque};
@@ -33,6 +34,7 @@ pub struct Placing {
     nodes: usize,
     /// How many of them should hold it.
     wanted: usize,
+    mutation: Mutation,
 }
 
 impl Placing {
@@ -46,7 +48,15 @@ impl Placing {
             asked: BTreeSet::new(),
             stored: BTreeSet::new(),
             full: BTreeSet::new(),
+            mutation: Mutation::Correct,
         }
+    }
+
+    /// With a planted bug.
+    #[doc(hidden)]
+    pub fn with_mutation(mut self, mutation: Mutation) -> Placing {
+        self.mutation = mutation;
+        self
     }
 
     /// The nodes that are to be asked now.
@@ -60,6 +70,10 @@ impl Placing {
                 now.push(node);
             }
         }
+        if self.mutation.is(Mutation::PlacesTwice) {
+            now.dedup_by_key(|_| ()); // The first gets two copies.
+            now.extend_from_within(..);
+        }
         now
     }
 
@@ -67,6 +81,9 @@ impl Placing {
     pub fn on_stored(&mut self, node: NodeId) {
         self.asked.remove(&node);
         self.stored.insert(node);
+        if self.mutation.is(Mutation::PlacesTwice) {
+            self.wanted = 1;
+        }
     }
 
     /// A node has no room for it.
@@ -90,6 +107,11 @@ impl Placing {
         self.nodes = nodes.len();
         self.wanted = REPLICAS.min(nodes.len());
         self.untried = nodes.into();
+    }
+
+    /// Whether a node stores it.
+    pub(super) fn is_anywhere(&self) -> bool {
+        !self.stored.is_empty()
     }
 
     /// How far it is.

@@ -1,0 +1,181 @@
+//! What the owner of a session asks for, what it is told, and what a session and a node say to each
+//! other.
+
+use crate::blocks::{Block, Part};
+use bytes::Bytes;
+use meridian_cluster::Topology;
+use meridian_core::{BlockId, GroupId, RegionId, Stamp, Time};
+use meridian_fs::{Answer, Done, FsError, Query};
+use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
+use meridian_host::update::Change;
+use std::sync::Arc;
+
+/// The owner's name of a call: no two calls of a session have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId(pub u64);
+
+/// What a session and a node say to each other.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// The session asks.
+    Request(Request),
+    /// The node answers.
+    Reply(Reply),
+}
+
+/// What the owner asks for.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Do this, and tell what comes of it.
+    Update {
+        /// The call.
+        call: CallId,
+        /// What to do.
+        change: Change,
+        /// When to give up.
+        deadline: Time,
+    },
+    /// Ask this.
+    Read {
+        /// The call.
+        call: CallId,
+        /// The question.
+        query: Query,
+        /// When to give up.
+        deadline: Time,
+    },
+    /// Store this.
+    Store {
+        /// The call.
+        call: CallId,
+        /// For a file in this partition.
+        partition: GroupId,
+        /// The block.
+        block: Block,
+        /// When to give up.
+        deadline: Time,
+    },
+    /// Fetch this.
+    Fetch {
+        /// The call.
+        call: CallId,
+        /// For a file in this partition.
+        partition: GroupId,
+        /// The part of a block.
+        part: Part,
+        /// When to give up.
+        deadline: Time,
+    },
+    /// Send an update again that has no answer yet, or go on with it until later.
+    Again {
+        /// The call.
+        call: CallId,
+        /// When to give up.
+        deadline: Time,
+    },
+    /// Nobody waits for the call any more. An update may still happen, but not after a later one
+    /// that touches the same and was acknowledged.
+    Release(CallId),
+    /// The cluster is configured so now.
+    Configured(Arc<Topology>),
+}
+
+/// What the owner is told: each call has one output, and one more each time that it is asked for
+/// again after [`Output::GaveUp`].
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// An update has been decided. The call is over.
+    Updated {
+        /// The call.
+        call: CallId,
+        /// Its timestamp.
+        ts: Stamp,
+        /// What came of it.
+        result: Result<Done, FsError>,
+    },
+    /// A question has been answered. The call is over.
+    Answered {
+        /// The call.
+        call: CallId,
+        /// What the client had seen of the partition when it asked: the answer contains at least
+        /// that.
+        seen: Stamp,
+        /// The answer.
+        result: Result<Answer, FsError>,
+    },
+    /// A block is stored. The call is over.
+    Stored {
+        /// The call.
+        call: CallId,
+        /// The regions in which it is not: most have stored it.
+        missing: Vec<RegionId>,
+    },
+    /// A part of a block has been fetched. The call is over.
+    Fetched {
+        /// The call.
+        call: CallId,
+        /// All that was asked for.
+        data: Bytes,
+    },
+    /// There is no answer. All but an update is over; an update waits for [`Command::Again`] or
+    /// [`Command::Release`].
+    GaveUp {
+        /// The call.
+        call: CallId,
+        /// Why.
+        failure: Failure,
+    },
+}
+
+impl Output {
+    /// The call.
+    pub fn call(&self) -> CallId {
+        match self {
+            Output::Updated { call, .. }
+            | Output::Answered { call, .. }
+            | Output::Stored { call, .. }
+            | Output::Fetched { call, .. }
+            | Output::GaveUp { call, .. } => *call,
+        }
+    }
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No answer in time.
+    Timeout {
+        /// From this group.
+        group: GroupId,
+    },
+    /// No node could be reached.
+    Unreachable {
+        /// Of this group.
+        group: GroupId,
+    },
+    /// A node told that a group which the update is for cannot be reached.
+    OutOfReach {
+        /// That group.
+        group: GroupId,
+    },
+    /// A node told that the request makes no sense.
+    Refused(Refusal),
+    /// Too many nodes have no room for a block.
+    NoSpace,
+    /// Too few nodes stored a block in time.
+    TooFewNodes {
+        /// Of this region.
+        region: RegionId,
+    },
+    /// All nodes that may hold a block have answered that they do not, or damaged.
+    Lost {
+        /// The block.
+        block: BlockId,
+    },
+    /// A node answered something else than what was asked.
+    Strange(ReplyBody),
+}
+
+/// What a session's timer is for: something is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Due;

@@ -1,0 +1,97 @@
+//! What a session knows of the nodes: the configuration, the order in which each region's nodes
+//! come for a block, and which of them failed lately. All requests are numbered here.
+//!
+//! Invariant R1: no two requests of a session have one number.
+
+use crate::calls::Message;
+use crate::mutation::Mutation;
+use crate::routes::{Routes, Service};
+use crate::session::Session;
+use meridian_cluster::{Ring, Topology};
+use meridian_core::{BlockId, GroupId, NodeId, Outbox, RegionId, Time};
+use meridian_host::api::{Request, RequestBody};
+use std::sync::Arc;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Nodes {
+    pub topology: Arc<Topology>,
+    pub routes: Routes,
+    region: RegionId,
+    /// By region: of the nodes that stay.
+    rings: Vec<Ring>,
+    last_request: u64,
+    pub mutation: Mutation,
+}
+
+impl Nodes {
+    /// Those of `topology`, for a client in `region`.
+    pub fn new(topology: Arc<Topology>, region: RegionId) -> Nodes {
+        Nodes {
+            rings: rings(&topology),
+            topology,
+            routes: Routes::new(region),
+            region,
+            last_request: 0,
+            mutation: Mutation::Correct,
+        }
+    }
+
+    /// The cluster is configured so now.
+    pub fn configured(&mut self, topology: Arc<Topology>) {
+        self.rings = rings(&topology);
+        self.topology = topology;
+    }
+
+    /// Asks `to`; the number of the request.
+    pub fn ask(&mut self, to: NodeId, body: RequestBody, out: &mut Outbox<Session>) -> u64 {
+        self.last_request += 1;
+        let id = self.last_request;
+        out.send(to, Message::Request(Request { id, body }));
+        id
+    }
+
+    /// The regions that hold the blocks of files in `partition`: a region's partition keeps them in
+    /// that region, `global` in all. The nearest comes first.
+    pub fn regions_of(&self, partition: GroupId) -> Vec<RegionId> {
+        if let Some(region) = self.topology.group(partition).region {
+            return vec![region];
+        }
+        let mut regions: Vec<_> = region_ids(&self.topology).collect();
+        let distance = |region| self.topology.delay(self.region, region);
+        regions.sort_by_key(|region| (*region != self.region, distance(*region)));
+        regions
+    }
+
+    /// The nodes of `region` in the order in which they come for `block`, those that failed lately
+    /// at the end.
+    pub fn placement(&self, region: RegionId, block: BlockId, now: Time) -> Vec<NodeId> {
+        let mut nodes = self.rings[usize::from(region.0)].placement(block);
+        if self.mutation.is(Mutation::PlacesOnDraining) {
+            let draining = self.topology.draining_in(region).map(|(node, _)| node);
+            nodes.splice(0..0, draining.collect::<Vec<_>>());
+        }
+        nodes.sort_by_key(|node| self.routes.is_avoided(Service::Blocks, *node, now));
+        nodes
+    }
+
+    /// The nodes that may hold `block`, of a file in `partition`, in the order in which they are
+    /// asked: of each region those that will hold it, then those that are drained.
+    pub fn holders(&self, partition: GroupId, block: BlockId, now: Time) -> Vec<NodeId> {
+        let of = |region| {
+            let mut nodes = self.placement(region, block, now);
+            nodes.extend(self.topology.draining_in(region).map(|(node, _)| node));
+            nodes
+        };
+        self.regions_of(partition).into_iter().flat_map(of).collect()
+    }
+}
+
+fn region_ids(topology: &Topology) -> impl Iterator<Item = RegionId> + use<> {
+    (0..u16::try_from(topology.regions.len()).unwrap_or(u16::MAX)).map(RegionId)
+}
+
+fn rings(topology: &Topology) -> Vec<Ring> {
+    let nodes_in = |region| topology.nodes_in(region).collect::<Vec<_>>();
+    region_ids(topology).map(|region| Ring::new(&nodes_in(region))).collect()
+}
