@@ -1,0 +1,104 @@
+//! What a replica has of a key that is not Valid: the updates that it coordinates, and who waits.
+//!
+//! A key that is not here is Valid. The paper's other states are read from what is here.
+
+use crate::members::NodeSet;
+use crate::message::{Request, Update};
+use crate::store::{Entry, Slot};
+use bytes::Bytes;
+use meridian_core::Time;
+use std::collections::{BTreeMap, VecDeque};
+
+/// The state of a key at a replica (Hermes, section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// It may be read.
+    Valid,
+    /// Another replica coordinates an update that may not be committed yet.
+    Invalid,
+    /// This replica coordinates the update that it holds.
+    Write,
+    /// This replica replays the update that it holds, as the coordinator has gone.
+    Replay,
+    /// This replica coordinates a write that a later update has superseded.
+    Trans,
+}
+
+/// An update that this replica coordinates. It is kept apart from what the replica holds of the
+/// key, so that a later update cannot make it forget who asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Pending<M> {
+    pub update: Update,
+    /// Who has acknowledged it, in this epoch.
+    pub acks: NodeSet,
+    /// An RMW that has met a later update: it is not committed any more (M3).
+    pub losing: bool,
+    pub request: Request<M>,
+    pub attempt: u32,
+    /// What an RMW answers once it is committed.
+    pub answer: Bytes,
+}
+
+/// Who waits for a key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Parked<M> {
+    Read {
+        token: u64,
+    },
+    /// So often it was tried before.
+    Update(Request<M>, u32),
+}
+
+/// A key that is not Valid.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Busy<M> {
+    pub own: Option<Pending<M>>,
+    /// Who has acknowledged the replay of what is held.
+    pub replay: Option<NodeSet>,
+    /// Who holds it, as far as is known here: for ACKs that go to all.
+    pub heard: NodeSet,
+    pub parked: VecDeque<Parked<M>>,
+    /// When something is to be said again.
+    pub due: Time,
+}
+
+impl<M> Busy<M> {
+    pub fn new(due: Time) -> Self {
+        let (replay, heard) = (None, NodeSet::default());
+        Busy { own: None, replay, heard, parked: VecDeque::new(), due }
+    }
+
+    pub fn state(&self, entry: &Entry) -> State {
+        match &self.own {
+            _ if self.replay.is_some() => State::Replay,
+            Some(own) if own.update.ts == entry.update.ts => State::Write,
+            Some(own) if !own.losing => State::Trans,
+            Some(_) | None => State::Invalid,
+        }
+    }
+}
+
+/// All keys that are not Valid.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Unsettled<M> {
+    pub keys: BTreeMap<Slot, Busy<M>>,
+    /// How many wait, for all keys.
+    pub parked: usize,
+}
+
+impl<M> Default for Unsettled<M> {
+    fn default() -> Self {
+        Unsettled { keys: BTreeMap::new(), parked: 0 }
+    }
+}
+
+impl<M> Unsettled<M> {
+    /// What is known of a key; it is not Valid from now on.
+    pub fn at(&mut self, slot: Slot, due: Time) -> &mut Busy<M> {
+        self.keys.entry(slot).or_insert_with(|| Busy::new(due))
+    }
+
+    pub fn own(&self, slot: Slot) -> Option<&Pending<M>> {
+        self.keys.get(&slot)?.own.as_ref()
+    }
+}

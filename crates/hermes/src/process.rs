@@ -1,0 +1,322 @@
+//! The process: all parts of a replica, and who handles what.
+
+use crate::busy::{Parked, State, Unsettled};
+use crate::completions::Completions;
+use crate::follower::EarlyAcks;
+use crate::join::Joining;
+use crate::members::{Members, Membership};
+use crate::message::{
+    Answer, Body, Command, Message, Modify, Output, Record, Refusal, Request, Timer,
+};
+use crate::mutation::Mutation;
+use crate::options::{Options, Reads};
+use crate::reads::Checks;
+use crate::replay::Installed;
+use crate::store::{Slot, Store};
+use crate::timestamp::{Timestamp, Writer};
+use bytes::Bytes;
+use meridian_core::{Event, NodeId, Outbox, PLANTED_BUGS, Process, Time, mix};
+
+/// A replica of keys, on which RMWs are `M`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hermes<M> {
+    pub(crate) me: NodeId,
+    pub(crate) options: Options,
+    pub(crate) mutation: Mutation,
+    pub(crate) members: Members,
+    pub(crate) installed: Installed,
+    /// It serves until then; in no epoch, if it is not live.
+    pub(crate) lease: Time,
+    pub(crate) store: Store,
+    pub(crate) unsettled: Unsettled<M>,
+    pub(crate) completions: Completions,
+    pub(crate) checks: Checks<M>,
+    pub(crate) joining: Option<Joining>,
+    pub(crate) early: EarlyAcks,
+    /// Where virtual ids are drawn from.
+    draws: u64,
+    /// Whether the timer is set.
+    ticking: bool,
+}
+
+impl<M: Modify> Hermes<M> {
+    /// A replica that holds nothing, and is no member before [`Command::Install`] says so. `seed`
+    /// must differ between replicas.
+    pub fn new(me: NodeId, options: Options, seed: u64) -> Self {
+        Hermes {
+            me,
+            options,
+            mutation: Mutation::Correct,
+            members: Members::default(),
+            installed: Installed::default(),
+            lease: Time(0),
+            store: Store::default(),
+            unsettled: Unsettled::default(),
+            completions: Completions::default(),
+            checks: Checks::default(),
+            joining: None,
+            early: EarlyAcks::default(),
+            draws: seed,
+            ticking: false,
+        }
+    }
+
+    /// The same with a planted bug.
+    ///
+    /// # Panics
+    /// In a release build, which contains none ([`meridian_core::PLANTED_BUGS`]).
+    #[doc(hidden)]
+    pub fn with_mutation(mut self, mutation: Mutation) -> Self {
+        assert!(
+            PLANTED_BUGS || mutation == Mutation::Correct,
+            "a release build has no bug planted"
+        );
+        self.mutation = mutation;
+        self
+    }
+
+    /// Reads from local memory, if the key is Valid and the replica has a lease at `now`; the
+    /// value is `None` if there is no such key.
+    ///
+    /// The value must be read before the clock, or the clock be read again afterwards: who was
+    /// stopped between the two would else answer with what was replaced meanwhile. So the owner
+    /// asks its clock once more before an answer goes out, and asks anew after [`Hermes::lease`].
+    pub fn read(&self, now: Time, key: &Bytes) -> Option<Option<&Bytes>> {
+        if self.options.reads == Reads::Check || !self.serves(now) {
+            return None;
+        }
+        let Some(slot) = self.store.find(key) else { return Some(None) };
+        let entry = self.store.get(slot);
+        let readable = entry.valid || self.mutation.is(Mutation::ReadsInvalid);
+        readable.then_some(entry.update.value.as_ref())
+    }
+
+    /// When its lease ends, by its own clock.
+    pub fn lease(&self) -> Time {
+        self.lease
+    }
+
+    /// The membership that it has installed.
+    pub fn membership(&self) -> &Membership {
+        &self.members.now
+    }
+
+    /// Whether it takes requests.
+    pub fn serves(&self, now: Time) -> bool {
+        let leased = now < self.lease || self.options.reads == Reads::Check;
+        self.is_live() && (leased || self.mutation.is(Mutation::ReadsWithoutLease))
+    }
+
+    /// Whether no update of a replica that was removed is left to be replayed here or at any live
+    /// replica: all have installed the epoch and said so, and what they hold is Valid or has a live
+    /// coordinator. See [`crate::completions`].
+    pub fn is_settled(&self) -> bool {
+        self.is_live() && self.installed.are_all_settled(&self.members, self.me)
+    }
+
+    /// The state of a key, and the place of what is held.
+    pub fn state(&self, key: &Bytes) -> (State, Timestamp) {
+        let Some(slot) = self.store.find(key) else { return (State::Valid, Timestamp::NONE) };
+        let entry = self.store.get(slot);
+        let busy = self.unsettled.keys.get(&slot);
+        (busy.map_or(State::Valid, |busy| busy.state(entry)), entry.update.ts)
+    }
+
+    /// What is held, in no particular order: key, place, value, and whether it is Valid.
+    pub fn entries(&self) -> impl Iterator<Item = (&Bytes, Timestamp, Option<&Bytes>, bool)> {
+        self.store.since(Slot(0)).map(|(_, entry)| {
+            let update = &entry.update;
+            (&update.key, update.ts, update.value.as_ref(), entry.valid)
+        })
+    }
+
+    /// Looks for what can never be.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        for (slot, entry) in self.store.since(Slot(0)) {
+            let busy = self.unsettled.keys.get(&slot);
+            if entry.valid != busy.is_none() {
+                return Err(format!("states: {:?} is valid: {}", entry.update.key, entry.valid));
+            }
+            let own = busy.and_then(|busy| busy.own.as_ref());
+            if own.is_some_and(|own| own.update.ts > entry.update.ts) {
+                return Err(format!("order: {:?} is behind its own update", entry.update.key));
+            }
+        }
+        let parked: usize = self.unsettled.keys.values().map(|busy| busy.parked.len()).sum();
+        if parked != self.unsettled.parked {
+            return Err(format!("parked: {parked}, not {}", self.unsettled.parked));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.members.is_live(self.me)
+    }
+
+    pub(crate) fn send(&self, to: NodeId, body: Body, out: &mut Outbox<Self>) {
+        out.send(to, Message { epoch: self.members.epoch(), body });
+    }
+
+    pub(crate) fn broadcast(&self, body: &Body, out: &mut Outbox<Self>) {
+        let others = self.members.followers().iter().filter(|node| **node != self.me);
+        others.for_each(|node| self.send(*node, body.clone(), out));
+    }
+
+    pub(crate) fn answer(&self, token: u64, answer: Answer, out: &mut Outbox<Self>) {
+        out.output(Output::Answer { token, answer });
+    }
+
+    pub(crate) fn refuse(&self, token: u64, refusal: Refusal, out: &mut Outbox<Self>) {
+        self.answer(token, Answer::Refused(refusal), out);
+    }
+
+    /// Under which id the next write goes (O2).
+    pub(crate) fn writer(&mut self) -> Writer {
+        let node = self.me;
+        if self.options.virtual_ids < 2 {
+            return Writer { draw: 0, node };
+        }
+        self.draws = self.draws.wrapping_add(1);
+        let draw = mix(self.draws) % u64::from(self.options.virtual_ids);
+        Writer { draw: draw as u16, node }
+    }
+
+    /// When what is said now is to be said again.
+    pub(crate) fn due(&self, now: Time) -> Time {
+        now + self.options.message_loss_timeout
+    }
+
+    fn on_read(&mut self, now: Time, token: u64, key: &Bytes, out: &mut Outbox<Self>) {
+        if !self.serves(now) {
+            return self.refuse(token, Refusal::NotServing, out);
+        }
+        let Some(slot) = self.store.find(key) else {
+            return self.answer_read(now, token, key.clone(), None, out);
+        };
+        let entry = self.store.get(slot);
+        if entry.valid || self.mutation.is(Mutation::ReadsInvalid) {
+            let (key, value) = (key.clone(), entry.update.value.clone());
+            return self.answer_read(now, token, key, value, out);
+        }
+        self.park(now, slot, Parked::Read { token }, out);
+    }
+
+    fn on_update(&mut self, now: Time, request: Request<M>, out: &mut Outbox<Self>) {
+        if !self.serves(now) {
+            return self.refuse(request.token, Refusal::NotServing, out);
+        }
+        let slot = self.store.find(&request.key);
+        match slot.filter(|slot| !self.store.get(*slot).valid) {
+            Some(slot) if self.attach(slot, &request) => {}
+            Some(slot) => self.park(now, slot, Parked::Update(request, 0), out),
+            None => self.start(now, request, 0, out),
+        }
+    }
+
+    /// A request that is asked again while it waits or is under way is the one that is answered.
+    fn attach(&mut self, slot: Slot, asked: &Request<M>) -> bool {
+        let Some(busy) = self.unsettled.keys.get_mut(&slot).filter(|_| asked.id.is_some()) else {
+            return false;
+        };
+        let own = busy.own.iter_mut().map(|own| &mut own.request);
+        let parked = busy.parked.iter_mut().filter_map(|parked| match parked {
+            Parked::Update(request, _) => Some(request),
+            Parked::Read { .. } => None,
+        });
+        let same = own.chain(parked).find(|request| request.id == asked.id);
+        same.map(|request| request.token = asked.token).is_some()
+    }
+
+    fn park(&mut self, now: Time, slot: Slot, parked: Parked<M>, out: &mut Outbox<Self>) {
+        if self.unsettled.parked >= self.options.parked_max {
+            let token = match &parked {
+                Parked::Read { token } => *token,
+                Parked::Update(request, _) => request.token,
+            };
+            return self.refuse(token, Refusal::Full, out);
+        }
+        self.unsettled.parked += 1;
+        let due = self.due(now);
+        self.unsettled.at(slot, due).parked.push_back(parked);
+    }
+
+    fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
+        let Message { epoch, body } = message;
+        let current = epoch == self.members.epoch() && self.members.contains(from);
+        match body {
+            Body::Val { key, ts } => self.on_val(now, &key, ts, out),
+            Body::Installed { asks, settled } => {
+                self.on_installed(now, (from, epoch), asks, settled, out);
+            }
+            Body::Ack { key, ts } => {
+                if current || self.mutation.is(Mutation::CountsOldEpochs) {
+                    self.on_ack(now, from, &key, ts, out);
+                }
+            }
+            _ if !current => {} // Said again in the epoch of both.
+            Body::Inv(update) => self.on_inv(now, from, update, out),
+            Body::Probe { key, ts } => self.on_probe(from, &key, ts, out),
+            Body::Check { round } => self.send(from, Body::CheckOk { round }, out),
+            Body::CheckOk { round } => self.on_check_ok(from, round, out),
+            Body::Fetch(cursor) => self.on_fetch(from, cursor, out),
+            Body::Chunk(chunk) => self.on_chunk(now, from, chunk, out),
+        }
+    }
+
+    pub(crate) fn on_command(&mut self, now: Time, command: Command<M>, out: &mut Outbox<Self>) {
+        match command {
+            Command::Read { token, key } => self.on_read(now, token, &key, out),
+            Command::Update(request) => self.on_update(now, request, out),
+            Command::Install(membership) => self.on_install(now, membership, out),
+            Command::Lease { until } => self.lease = self.lease.max(until),
+            Command::Forget(client) => self.completions.forget(client),
+        }
+    }
+
+    /// Whether anything may have to be said again.
+    fn waits(&self) -> bool {
+        let waits = self.joining.as_ref().is_some_and(|joining| !joining.is_complete());
+        !self.unsettled.keys.is_empty()
+            || self.checks.is_under_way()
+            || waits
+            || !self.installed.are_all_settled(&self.members, self.me)
+    }
+}
+
+impl<M: Modify> Process for Hermes<M> {
+    type Peer = NodeId;
+    type Message = Message;
+    type Record = Record;
+    type Command = Command<M>;
+    type Output = Output;
+    type Timer = Timer;
+
+    fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        match event {
+            Event::Started => {}
+            Event::Message { from, message } => self.on_message(now, from, message, out),
+            Event::Command(command) => self.on_command(now, command, out),
+            Event::Timer(Timer::Tick) => {
+                self.ticking = false;
+                self.on_tick(now, out);
+            }
+            Event::Restarted(peer) => self.resync(now, peer, out),
+            Event::Idle => self.begin_check(out),
+        }
+        if !self.ticking && self.waits() {
+            self.ticking = true;
+            out.timer(now + self.options.message_loss_timeout / 2, Timer::Tick);
+        }
+    }
+
+    fn replay(&mut self, record: Record) {
+        match record {}
+    }
+
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        Box::new(std::iter::empty())
+    }
+}

@@ -1,0 +1,250 @@
+//! What is said again: after a loss (mlt), after a link broke, and in a new epoch, where also the
+//! updates of coordinators that have gone are replayed (Hermes, section 3.4).
+
+use crate::busy::{Parked, State};
+use crate::completions::Completions;
+use crate::members::{Epoch, Members, Membership};
+use crate::message::{Answer, Body, Command, Modify};
+use crate::mutation::Mutation;
+use crate::process::Hermes;
+use crate::store::{Slot, Store};
+use crate::timestamp::Timestamp;
+use bytes::Bytes;
+use meridian_core::{NodeId, Outbox, Time};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What each replica has said of its epoch, and what is left to replay here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Installed {
+    /// The last epoch, and whether all was replayed in it.
+    said: BTreeMap<NodeId, (Epoch, bool)>,
+    /// Replays that this epoch began with and that have not ended.
+    replays: BTreeSet<Slot>,
+}
+
+impl Installed {
+    /// Whether a replica is in the epoch, and perhaps settled in it.
+    fn is_in(&self, node: NodeId, epoch: Epoch, settled: bool) -> bool {
+        let said = self.said.get(&node);
+        said.is_some_and(|(theirs, done)| *theirs == epoch && (*done || !settled))
+    }
+
+    /// Whether nothing that the epoch began with is left to be replayed here.
+    pub fn is_settled(&self) -> bool {
+        self.replays.is_empty()
+    }
+
+    /// Whether nothing is left to be replayed anywhere.
+    pub fn are_all_settled(&self, members: &Members, me: NodeId) -> bool {
+        let others = members.followers().iter().filter(|node| **node != me);
+        let mut settled = others.map(|node| self.is_in(*node, members.epoch(), true));
+        self.is_settled() && settled.all(|settled| settled)
+    }
+
+    /// Whether all live replicas are in the epoch.
+    pub fn is_everywhere(&self, members: &Members, me: NodeId) -> bool {
+        let mut others = members.now.live.iter().filter(|node| **node != me);
+        others.all(|node| self.is_in(*node, members.epoch(), false))
+    }
+}
+
+impl<M: Modify> Hermes<M> {
+    /// An m-update: the members of a later epoch.
+    ///
+    /// # Panics
+    /// If a replica without all that there is becomes live.
+    pub(crate) fn on_install(&mut self, now: Time, next: Membership, out: &mut Outbox<Self>) {
+        if next.epoch <= self.members.epoch() {
+            return;
+        }
+        let (is_first, me) = (next.epoch == Epoch::FIRST, self.me);
+        let has_all = is_first || self.is_live() || self.has_joined();
+        assert!(has_all || !next.live.contains(&me), "{me} is live in {next:?} and has not all");
+        let goes_on = next.live.contains(&me)
+            || next.shadows.get(&me).is_some_and(|since| *since <= self.members.epoch());
+        self.members = Members::new(next);
+        self.early.clear();
+        self.installed.replays.clear();
+        let mut again = self.drop_checks();
+        if !goes_on {
+            self.leave(again.iter().filter_map(Command::token), out);
+            again.clear();
+        }
+        if !self.members.contains(me) {
+            return;
+        }
+        self.follow_or_serve(now, out);
+        self.begin_epoch(now, out);
+        self.announce(true, out);
+        for command in again {
+            self.on_command(now, command, out);
+        }
+    }
+
+    /// All that is under way begins anew: no ACK of an earlier epoch counts (M7).
+    fn begin_epoch(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let (due, me) = (self.due(now), self.me);
+        let slots: Vec<_> = self.unsettled.keys.keys().copied().collect();
+        for slot in slots {
+            let entry = self.store.get(slot);
+            let orphan = !self.members.is_live(entry.last_writer);
+            let only_me = self.members.of(&[me]);
+            let Some(busy) = self.unsettled.keys.get_mut(&slot) else { continue };
+            (busy.heard, busy.due) = (only_me, due);
+            if let Some(own) =
+                busy.own.as_mut().filter(|_| !self.mutation.is(Mutation::CountsOldEpochs))
+            {
+                own.acks = only_me;
+            }
+            if (orphan || busy.replay.is_some()) && !self.mutation.is(Mutation::NeverReplays) {
+                busy.replay = Some(only_me);
+                self.installed.replays.insert(slot);
+            }
+            self.repeat(slot, None, out);
+            self.look_at_own(now, slot, out);
+            self.look_at_held(now, slot, out);
+        }
+    }
+
+    /// A replica that was removed holds nothing, and knows of nothing what became of it (M9). So
+    /// does one that has missed its removal and is a shadow replica again.
+    fn leave(&mut self, held: impl Iterator<Item = u64>, out: &mut Outbox<Self>) {
+        let unsettled = std::mem::take(&mut self.unsettled);
+        let mut tokens: Vec<u64> = held.collect();
+        for busy in unsettled.keys.into_values() {
+            tokens.extend(busy.own.map(|own| own.request.token));
+            tokens.extend(busy.parked.into_iter().map(|parked| match parked {
+                Parked::Read { token } => token,
+                Parked::Update(request, _) => request.token,
+            }));
+        }
+        tokens.into_iter().for_each(|token| self.answer(token, Answer::Unknown, out));
+        self.store = Store::default();
+        self.completions = Completions::default();
+        self.joining = None;
+        self.installed = Installed::default();
+    }
+
+    /// Tells all in which epoch it is.
+    fn announce(&self, asks: bool, out: &mut Outbox<Self>) {
+        self.broadcast(&Body::Installed { asks, settled: self.installed.is_settled() }, out);
+    }
+
+    pub(crate) fn on_installed(
+        &mut self,
+        now: Time,
+        (from, epoch): (NodeId, Epoch),
+        asks: bool,
+        settled: bool,
+        out: &mut Outbox<Self>,
+    ) {
+        let said = self.installed.said.entry(from).or_default();
+        let comes = said.0 < epoch;
+        if comes || said.0 == epoch {
+            *said = (epoch, settled);
+        }
+        if epoch != self.members.epoch() || !self.members.contains(from) {
+            return;
+        }
+        if asks {
+            let settled = self.installed.is_settled();
+            self.send(from, Body::Installed { asks: false, settled }, out);
+        }
+        if comes {
+            // What it was told before it was in the epoch it has dropped.
+            self.resync(now, from, out);
+        }
+    }
+
+    /// A replay has ended here: it is committed, or another coordinates something later.
+    pub(crate) fn replays_end(&mut self, slot: Slot, out: &mut Outbox<Self>) {
+        if self.installed.replays.remove(&slot) && self.installed.is_settled() {
+            self.announce(false, out);
+        }
+    }
+
+    /// Says again what waits for an answer, and asks about what stays invalid.
+    pub(crate) fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let due = self.due(now);
+        let late = self.unsettled.keys.iter().filter(|(_, busy)| busy.due <= now);
+        let late: Vec<_> = late.map(|(slot, _)| *slot).collect();
+        for slot in late {
+            self.unsettled.at(slot, due).due = due;
+            if self.mutation.is(Mutation::ReplaysLive) {
+                self.replay_live(slot);
+            }
+            self.repeat(slot, None, out);
+        }
+        if self.members.contains(self.me) {
+            self.check_again(out);
+            self.fetch_again(now, out);
+            if !self.installed.are_all_settled(&self.members, self.me) {
+                self.announce(true, out);
+            }
+        }
+    }
+
+    fn replay_live(&mut self, slot: Slot) {
+        let (entry, me) = (self.store.get(slot), self.me);
+        let Some(busy) = self.unsettled.keys.get_mut(&slot) else { return };
+        if busy.state(entry) == State::Invalid {
+            busy.replay = Some(self.members.of(&[me]));
+        }
+    }
+
+    /// The link to a peer has lost something, or the peer something that was said.
+    pub(crate) fn resync(&mut self, _now: Time, peer: NodeId, out: &mut Outbox<Self>) {
+        if self.members.contains(peer) {
+            self.unsettled.keys.keys().for_each(|slot| self.repeat(*slot, Some(peer), out));
+        }
+    }
+
+    /// Says again what is under way for a key, to all who have not answered or to one of them.
+    fn repeat(&self, slot: Slot, only: Option<NodeId>, out: &mut Outbox<Self>) {
+        let Some(busy) = self.unsettled.keys.get(&slot) else { return };
+        let entry = self.store.get(slot);
+        let wanted = |node: &NodeId| only.is_none_or(|only| only == *node);
+        if let Some(own) = busy.own.as_ref().filter(|own| !own.losing) {
+            for node in self.members.missing(own.acks).filter(wanted) {
+                self.send(node, Body::Inv(own.update.clone()), out);
+            }
+        }
+        if let Some(acks) = busy.replay {
+            for node in self.members.missing(acks).filter(wanted) {
+                self.send(node, Body::Inv(entry.update.clone()), out);
+            }
+        }
+        if matches!(busy.state(entry), State::Invalid | State::Trans) {
+            let (key, ts) = (entry.update.key.clone(), entry.update.ts);
+            let writer = entry.last_writer;
+            if wanted(&writer) && writer != self.me && self.members.contains(writer) {
+                self.send(writer, Body::Probe { key, ts }, out);
+            }
+        }
+    }
+
+    /// Says its own update again to one who has been told of it by another.
+    pub(crate) fn repeat_own(&self, slot: Slot, to: NodeId, out: &mut Outbox<Self>) {
+        let own = self.unsettled.own(slot);
+        own.into_iter().for_each(|own| self.send(to, Body::Inv(own.update.clone()), out));
+    }
+
+    pub(crate) fn on_probe(
+        &self,
+        from: NodeId,
+        key: &Bytes,
+        ts: Timestamp,
+        out: &mut Outbox<Self>,
+    ) {
+        let Some(slot) = self.store.find(key) else { return };
+        let entry = self.store.get(slot);
+        let (valid, held) = (entry.valid, entry.update.ts);
+        let state = self.unsettled.keys.get(&slot).map(|busy| busy.state(entry));
+        let coordinates = matches!(state, Some(State::Write | State::Replay));
+        if held == ts && valid {
+            self.send(from, Body::Val { key: key.clone(), ts }, out);
+        } else if held > ts || coordinates {
+            self.tell_held(from, slot, out);
+        }
+    }
+}

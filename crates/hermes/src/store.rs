@@ -1,0 +1,63 @@
+//! What a replica holds: entries at places that do not change, and a table of keys.
+//!
+//! A walk by place is in an order that is the same in each run, so a donor can go through all that
+//! it holds while updates go on.
+
+use crate::message::{Kind, Update};
+use crate::timestamp::Timestamp;
+use bytes::Bytes;
+use meridian_core::{NodeId, Table};
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Slot(pub u32);
+
+/// What is held of a key (Hermes, section 3.1): the last update, and the state as far as readers
+/// ask.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Entry {
+    pub update: Update,
+    /// Whether it is Valid: the update is committed, and no later one is known.
+    pub valid: bool,
+    /// Who sent the INV.
+    pub last_writer: NodeId,
+}
+
+/// All entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Store {
+    places: Table<Bytes, Slot>,
+    entries: Vec<Entry>,
+}
+
+impl Store {
+    pub fn find(&self, key: &Bytes) -> Option<Slot> {
+        self.places.get(key).copied()
+    }
+
+    /// The place of a key; a new one is Valid, and nothing was written to it.
+    pub fn slot(&mut self, key: &Bytes, me: NodeId) -> Slot {
+        let Store { places, entries } = self;
+        *places.or_insert_with(key.clone(), || {
+            let (ts, base) = (Timestamp::NONE, Timestamp::NONE);
+            let (kind, value, request) = (Kind::Write, None, None);
+            let update = Update { key: key.clone(), ts, base, kind, value, request };
+            entries.push(Entry { update, valid: true, last_writer: me });
+            Slot(u32::try_from(entries.len() - 1).expect("fewer keys than the memory holds"))
+        })
+    }
+
+    pub fn get(&self, slot: Slot) -> &Entry {
+        &self.entries[slot.0 as usize]
+    }
+
+    pub fn get_mut(&mut self, slot: Slot) -> &mut Entry {
+        &mut self.entries[slot.0 as usize]
+    }
+
+    /// The entries from a place on.
+    pub fn since(&self, slot: Slot) -> impl Iterator<Item = (Slot, &Entry)> {
+        let entries = self.entries.get(slot.0 as usize..).unwrap_or_default();
+        entries.iter().zip(slot.0..).map(|(entry, place)| (Slot(place), entry))
+    }
+}

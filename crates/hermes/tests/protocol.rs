@@ -1,0 +1,501 @@
+//! One claim of the protocol each, on replicas whose messages the test carries.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+use bytes::Bytes;
+use meridian_core::{ClientId, Effect, Event, MessageId, NodeId, Outbox, Process, Time};
+use meridian_hermes::{
+    Acks, Action, Answer, Body, Command, Epoch, Hermes, Membership, Message, Modified, Modify,
+    Mutation, Options, Output, Reads, Refusal, Request, State,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Appends a letter, and answers what there is then.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Append(&'static str);
+
+impl Modify for Append {
+    fn modify(&self, found: Option<&Bytes>) -> Modified {
+        let found = found.map_or(&[][..], |found| found);
+        let value = Bytes::from([found, self.0.as_bytes()].concat());
+        Modified::Change { value: Some(value.clone()), answer: value }
+    }
+}
+
+type Replica = Hermes<Append>;
+
+const LEASE: Time = Time(1_000_000_000_000);
+
+/// Replicas, what is under way between them, and what they answered.
+struct Net {
+    replicas: BTreeMap<u16, Replica>,
+    links: BTreeMap<(u16, u16), Vec<Message>>,
+    answers: BTreeMap<u64, Answer>,
+    complete: Vec<u16>,
+    sent: usize,
+    now: Time,
+    epoch: u64,
+}
+
+fn key() -> Bytes {
+    Bytes::from("k")
+}
+
+fn bytes(text: &'static str) -> Option<Bytes> {
+    Some(Bytes::from(text))
+}
+
+impl Net {
+    fn of(count: u16, options: &Options, mutation: Mutation) -> Net {
+        let replica = |at: u16| {
+            let hermes = Hermes::new(NodeId(at), options.clone(), u64::from(at));
+            (at, hermes.with_mutation(mutation))
+        };
+        let mut net = Net {
+            replicas: (0..count).map(replica).collect(),
+            links: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            complete: Vec::new(),
+            sent: 0,
+            now: Time(0),
+            epoch: 0,
+        };
+        let all: Vec<_> = (0..count).collect();
+        net.install(&all, &[], &all);
+        net.run();
+        net.sent = 0;
+        net
+    }
+
+    fn new(count: u16) -> Net {
+        Net::of(count, &Options::default(), Mutation::Correct)
+    }
+
+    /// The next epoch, as far as these have heard of it.
+    fn install(&mut self, live: &[u16], shadows: &[(u16, u64)], at: &[u16]) {
+        self.epoch += 1;
+        let shadows = shadows.iter().map(|(node, since)| (NodeId(*node), Epoch(*since)));
+        let live: BTreeSet<_> = live.iter().copied().map(NodeId).collect();
+        let membership = Membership { epoch: Epoch(self.epoch), live, shadows: shadows.collect() };
+        for at in at {
+            self.command(*at, Command::Install(membership.clone()));
+            self.command(*at, Command::Lease { until: LEASE });
+        }
+    }
+
+    fn step(&mut self, at: u16, event: Event<Replica>) {
+        let Some(replica) = self.replicas.get_mut(&at) else { return };
+        let mut out = Outbox::new();
+        replica.step(self.now, event, &mut out);
+        replica.step(self.now, Event::Idle, &mut out);
+        replica.check_invariants().unwrap();
+        for effect in out.drain() {
+            match effect {
+                Effect::Send { to, message } => {
+                    self.sent += 1;
+                    self.links.entry((at, to.0)).or_default().push(message);
+                }
+                Effect::Output(Output::Answer { token, answer }) => {
+                    assert_eq!(self.answers.insert(token, answer), None, "one answer for {token}");
+                }
+                Effect::Output(Output::Complete { .. }) => self.complete.push(at),
+                Effect::Persist(_) | Effect::Note(_) | Effect::Timer { .. } => {}
+            }
+        }
+    }
+
+    fn command(&mut self, at: u16, command: Command<Append>) {
+        self.step(at, Event::Command(command));
+    }
+
+    fn write(&mut self, at: u16, token: u64, value: &'static str) {
+        self.update(at, token, None, Action::Write(bytes(value)));
+    }
+
+    fn append(&mut self, at: u16, token: u64, letter: &'static str) {
+        self.update(at, token, None, Action::Modify(Append(letter)));
+    }
+
+    fn update(&mut self, at: u16, token: u64, id: Option<MessageId>, action: Action<Append>) {
+        self.command(at, Command::Update(Request { token, key: key(), id, action }));
+    }
+
+    fn read(&mut self, at: u16, token: u64) {
+        self.command(at, Command::Read { token, key: key() });
+    }
+
+    /// All that is under way on one link arrives, and what it leads to stays under way.
+    fn carry(&mut self, from: u16, to: u16) {
+        for message in self.links.remove(&(from, to)).unwrap_or_default() {
+            self.step(to, Event::Message { from: NodeId(from), message });
+        }
+    }
+
+    fn lose(&mut self, from: u16, to: u16) {
+        self.links.remove(&(from, to));
+    }
+
+    fn run(&mut self) {
+        while let Some(link) = self.links.keys().next().copied() {
+            self.carry(link.0, link.1);
+        }
+    }
+
+    /// Time passes, timers fire, and all arrives.
+    fn tick(&mut self) {
+        self.now = self.now + Duration::from_secs(1);
+        let all: Vec<_> = self.replicas.keys().copied().collect();
+        for at in all {
+            self.step(at, Event::Timer(meridian_hermes::Timer::Tick));
+        }
+        self.run();
+    }
+
+    fn crash(&mut self, at: u16) {
+        self.replicas.remove(&at);
+        self.links.retain(|(from, to), _| *from != at && *to != at);
+    }
+
+    fn state(&self, at: u16) -> State {
+        self.replicas[&at].state(&key()).0
+    }
+
+    fn held(&self, at: u16) -> Option<Bytes> {
+        let found = self.replicas[&at].entries().find(|(k, ..)| **k == key());
+        found.and_then(|(_, _, value, _)| value.cloned())
+    }
+
+    /// What all hold, Valid and alike.
+    fn agreed(&self) -> Option<Bytes> {
+        let all: BTreeSet<_> =
+            self.replicas.keys().map(|at| (self.state(*at), self.held(*at))).collect();
+        assert_eq!(all.len(), 1, "{all:?}");
+        let (state, held) = all.into_iter().next().unwrap();
+        assert_eq!(state, State::Valid);
+        held
+    }
+}
+
+fn value(value: Option<Bytes>) -> Option<Answer> {
+    Some(Answer::Value { value, until: LEASE })
+}
+
+/// Hermes, section 3.2: one round trip, then VALs: 3 (n - 1) messages.
+#[test]
+fn a_write_is_answered_after_one_round_trip_and_read_everywhere() {
+    let mut net = Net::new(3);
+    net.write(1, 1, "a");
+    assert_eq!((net.state(1), net.answers.get(&1)), (State::Write, None));
+    net.carry(1, 0);
+    assert_eq!(net.state(0), State::Invalid);
+    net.read(0, 2);
+    assert_eq!(net.answers.get(&2), None, "what is Invalid is not read");
+    net.run();
+    assert_eq!((net.answers.get(&1), net.sent), (Some(&Answer::Written), 6));
+    assert_eq!(net.answers.get(&2).cloned(), value(bytes("a")));
+    assert_eq!(net.replicas[&2].read(Time(0), &key()), Some(Some(&Bytes::from("a"))));
+    assert_eq!(net.replicas[&2].read(LEASE, &key()), None, "the lease has ended");
+}
+
+/// Hermes, section 3.5: both complete, the one with the greater place is last; O1: the other sends
+/// no VAL.
+#[test]
+fn of_two_writes_at_once_the_later_place_wins_at_all() {
+    let mut net = Net::new(3);
+    net.write(0, 1, "low");
+    net.write(2, 2, "high");
+    net.carry(2, 0);
+    assert_eq!(net.state(0), State::Trans);
+    net.run();
+    assert_eq!(net.answers.len(), 2);
+    assert_eq!((net.agreed(), net.sent), (bytes("high"), 4 + 4 + 2));
+}
+
+#[test]
+fn a_delete_is_a_write_and_what_follows_is_later() {
+    let mut net = Net::new(3);
+    net.write(0, 1, "a");
+    net.run();
+    net.update(1, 2, None, Action::Write(None));
+    net.run();
+    assert_eq!(net.agreed(), None);
+    net.append(2, 3, "b");
+    net.run();
+    assert_eq!(net.agreed(), bytes("b"));
+}
+
+/// Decision 30: the case in which the paper's rule loses a write that was read.
+#[test]
+fn an_unseen_write_of_the_same_version_defeats_an_rmw() {
+    let mut net = Net::new(3);
+    net.write(0, 1, "a");
+    net.write(1, 2, "b");
+    net.carry(0, 1);
+    net.carry(0, 2);
+    net.carry(1, 0);
+    // Node 0 has met b, which is later: the RMW on a begins only where a is Valid.
+    net.append(0, 3, "!");
+    net.run();
+    assert_eq!(net.agreed(), bytes("b!"));
+    assert_eq!(net.answers[&3], Answer::Modified(Bytes::from("b!")));
+}
+
+#[test]
+fn racing_rmws_all_happen_one_after_the_other() {
+    let mut net = Net::new(3);
+    for (at, letter) in [(0, "x"), (1, "y"), (2, "z")] {
+        net.append(at, u64::from(at), letter);
+    }
+    net.run();
+    net.tick();
+    let mut agreed = net.agreed().unwrap().to_vec();
+    agreed.sort_unstable();
+    assert_eq!(agreed, b"xyz");
+    assert!(net.answers.values().all(|answer| matches!(answer, Answer::Modified(_))));
+}
+
+/// Section 3.4: what is lost is said again after the message-loss timeout, or asked for.
+#[test]
+fn any_single_message_may_be_lost() {
+    for lost in [(0, 1), (1, 0)] {
+        for rounds in 0..2 {
+            let mut net = Net::new(3);
+            net.write(0, 1, "a");
+            for _ in 0..rounds {
+                net.carry(0, 1);
+                net.carry(0, 2);
+                net.carry(1, 0);
+                net.carry(2, 0);
+            }
+            net.lose(lost.0, lost.1);
+            net.run();
+            net.tick();
+            assert_eq!(net.agreed(), bytes("a"), "without {lost:?} in round {rounds}");
+        }
+    }
+}
+
+#[test]
+fn what_a_dead_coordinator_has_begun_is_replayed_in_the_next_epoch() {
+    let mut net = Net::new(3);
+    net.append(0, 1, "a");
+    net.carry(0, 1);
+    net.crash(0);
+    net.read(1, 2);
+    net.run();
+    net.tick();
+    assert_eq!(net.state(1), State::Invalid, "nobody replays in an epoch with the coordinator");
+    net.install(&[1, 2], &[], &[1, 2]);
+    net.run();
+    assert_eq!(net.agreed(), bytes("a"));
+    assert_eq!(net.answers.get(&2).cloned(), value(bytes("a")));
+    assert!(net.replicas[&1].is_settled() && net.replicas[&2].is_settled());
+}
+
+#[test]
+fn a_write_waits_for_all_who_are_live_until_they_are_removed() {
+    let mut net = Net::new(3);
+    net.crash(2);
+    net.write(0, 1, "a");
+    net.run();
+    net.tick();
+    assert_eq!(net.answers.get(&1), None);
+    net.install(&[0, 1], &[], &[0, 1]);
+    net.run();
+    assert_eq!((net.answers.get(&1), net.agreed()), (Some(&Answer::Written), bytes("a")));
+}
+
+/// M9: who is removed does not know what becomes of what it has begun.
+#[test]
+fn who_is_removed_answers_unknown_and_holds_nothing() {
+    let mut net = Net::new(3);
+    net.append(0, 1, "a");
+    net.carry(0, 1);
+    net.install(&[1, 2], &[], &[0, 1, 2]);
+    net.run();
+    assert_eq!(net.answers.get(&1), Some(&Answer::Unknown));
+    assert_eq!((net.held(0), net.held(1), net.held(2)), (None, bytes("a"), bytes("a")));
+    net.read(0, 2);
+    assert_eq!(net.answers[&2], Answer::Refused(Refusal::NotServing));
+}
+
+/// A message of another epoch counts for nothing, an ACK above all (M7).
+#[test]
+fn an_ack_of_an_earlier_epoch_does_not_count() {
+    let mut net = Net::new(3);
+    net.append(0, 1, "a");
+    net.carry(0, 1);
+    net.carry(0, 2);
+    net.install(&[0, 1, 2], &[], &[0]);
+    net.carry(1, 0);
+    net.carry(2, 0);
+    assert_eq!(net.answers.get(&1), None);
+    net.epoch -= 1;
+    net.install(&[0, 1, 2], &[], &[1, 2]);
+    net.run();
+    assert_eq!(net.answers.get(&1), Some(&Answer::Modified(Bytes::from("a"))));
+    assert_eq!(net.agreed(), bytes("a"));
+}
+
+/// M5: the coordinator of an RMW does not acknowledge it to another, who could commit it.
+#[test]
+fn a_live_coordinator_acknowledges_no_replay_of_its_rmw() {
+    for bug in [Mutation::Correct, Mutation::AcksOwnRmw] {
+        let mut net = Net::of(3, &Options::default(), bug);
+        net.append(0, 1, "a");
+        let replayed = net.links.remove(&(0, 1)).unwrap();
+        for message in replayed {
+            net.step(0, Event::Message { from: NodeId(1), message });
+        }
+        let said = net.links.remove(&(0, 1)).unwrap();
+        let acks = said.iter().any(|message| matches!(message.body, Body::Ack { .. }));
+        assert_eq!(acks, bug == Mutation::AcksOwnRmw, "{said:?}");
+    }
+}
+
+#[test]
+fn a_request_that_is_asked_again_happens_once() {
+    let id = |sequence| Some(MessageId { client: ClientId(7), sequence });
+    let mut net = Net::new(3);
+    net.update(0, 1, id(1), Action::Modify(Append("a")));
+    net.update(0, 2, id(1), Action::Modify(Append("a")));
+    net.run();
+    assert_eq!(net.answers.get(&1), None, "the later question is the one that is answered");
+    assert_eq!(net.answers[&2], Answer::Modified(Bytes::from("a")));
+    // Another update follows; the coordinator dies; the client asks another replica.
+    net.append(1, 3, "b");
+    net.run();
+    net.crash(0);
+    net.install(&[1, 2], &[], &[1, 2]);
+    net.run();
+    net.update(2, 4, id(1), Action::Modify(Append("a")));
+    net.run();
+    assert_eq!(net.answers[&4], Answer::Modified(Bytes::from("a")));
+    assert_eq!(net.agreed(), bytes("ab"));
+    net.update(1, 5, id(2), Action::Modify(Append("c")));
+    net.run();
+    net.update(2, 6, id(1), Action::Modify(Append("a")));
+    assert_eq!(net.answers[&6], Answer::Refused(Refusal::Old));
+    assert_eq!(net.agreed(), bytes("abc"));
+}
+
+/// A request whose RMW was defeated is executed when it is asked again elsewhere: what replicas
+/// remember of it does not count.
+#[test]
+fn a_defeated_rmw_is_not_taken_for_one_that_happened() {
+    let id = Some(MessageId { client: ClientId(7), sequence: 1 });
+    let mut net = Net::new(3);
+    net.update(0, 1, id, Action::Modify(Append("a")));
+    net.carry(0, 1);
+    net.write(2, 2, "w");
+    net.carry(2, 1);
+    net.crash(0);
+    net.install(&[1, 2], &[], &[1, 2]);
+    net.run();
+    assert_eq!(net.agreed(), bytes("w"));
+    net.update(1, 3, id, Action::Modify(Append("a")));
+    net.run();
+    assert_eq!((net.agreed(), &net.answers[&3]), (bytes("wa"), &Answer::Modified("wa".into())));
+}
+
+#[test]
+fn a_shadow_replica_serves_only_with_everything() {
+    let mut net = Net::new(2);
+    net.write(0, 1, "a");
+    net.run();
+    net.replicas.insert(5, Hermes::new(NodeId(5), Options::default(), 5));
+    net.install(&[0, 1], &[(5, 2)], &[0, 5]);
+    net.run();
+    net.tick();
+    assert!(net.complete.is_empty(), "node 1 is not in the epoch");
+    net.read(5, 2);
+    assert_eq!(net.answers[&2], Answer::Refused(Refusal::NotServing));
+    net.epoch -= 1;
+    net.install(&[0, 1], &[(5, 2)], &[1]);
+    net.write(1, 3, "b");
+    net.run();
+    net.tick();
+    assert_eq!(net.complete, [5]);
+    net.install(&[0, 1, 5], &[], &[0, 1, 5]);
+    net.run();
+    assert_eq!(net.agreed(), bytes("b"));
+    net.append(5, 4, "!");
+    net.run();
+    assert_eq!(net.agreed(), bytes("b!"));
+}
+
+#[test]
+#[should_panic(expected = "has not all")]
+fn who_has_not_everything_does_not_become_live() {
+    let mut net = Net::new(2);
+    net.replicas.insert(5, Hermes::new(NodeId(5), Options::default(), 5));
+    net.install(&[0, 1, 5], &[], &[5]);
+}
+
+/// O3: n (n - 1) messages, no VAL; and a follower reads when it has heard all ACKs.
+#[test]
+fn with_acks_to_all_nobody_waits_for_a_val() {
+    let options = Options { acks: Acks::All, ..Options::default() };
+    let mut net = Net::of(3, &options, Mutation::Correct);
+    net.write(0, 1, "a");
+    net.carry(0, 1);
+    net.carry(1, 2); // Overtakes the INV.
+    net.carry(0, 2);
+    assert_eq!(net.state(2), State::Valid);
+    net.run();
+    assert_eq!((net.agreed(), net.sent), (bytes("a"), 6));
+    net.append(1, 2, "b");
+    net.run();
+    assert_eq!((net.agreed(), net.sent), (bytes("ab"), 12));
+}
+
+/// Section 8: without a lease, all are asked whether they are in the epoch.
+#[test]
+fn without_clocks_a_read_waits_for_a_membership_check() {
+    let options = Options { reads: Reads::Check, ..Options::default() };
+    let mut net = Net::of(3, &options, Mutation::Correct);
+    net.write(0, 1, "a");
+    net.run();
+    net.read(1, 2);
+    net.read(1, 3);
+    assert_eq!(net.answers.get(&2), None);
+    assert_eq!(net.replicas[&1].read(Time(0), &key()), None);
+    net.run();
+    let until = Time(u64::MAX);
+    let checked = Answer::Value { value: bytes("a"), until };
+    assert_eq!((&net.answers[&2], &net.answers[&3]), (&checked, &checked));
+    // Who is not in the epoch of the others reads nothing.
+    net.install(&[0, 2], &[], &[0, 2]);
+    net.write(0, 4, "b");
+    net.read(1, 5);
+    net.run();
+    net.tick();
+    assert_eq!((net.answers.get(&5), net.held(1)), (None, bytes("a")));
+}
+
+/// O2: with virtual ids the last of two writes at once is not always the same node's.
+#[test]
+fn virtual_ids_share_the_last_word() {
+    let options = Options { virtual_ids: 16, ..Options::default() };
+    let mut net = Net::of(2, &options, Mutation::Correct);
+    let mut last = BTreeSet::new();
+    for round in 0..20 {
+        net.write(0, 2 * round, "zero");
+        net.write(1, 2 * round + 1, "one");
+        net.run();
+        last.insert(net.agreed());
+    }
+    assert_eq!(last.len(), 2);
+}
+
+#[test]
+fn what_waits_is_bounded() {
+    let options = Options { parked_max: 2, ..Options::default() };
+    let mut net = Net::of(2, &options, Mutation::Correct);
+    net.write(0, 1, "a");
+    (2..5).for_each(|token| net.read(0, token));
+    assert_eq!(net.answers[&4], Answer::Refused(Refusal::Full));
+    net.run();
+    assert_eq!(net.answers.len(), 4);
+}
