@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::words::name_of;
 use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
-use meridian_core::{BlockId, ClientId, NodeId, Stamp};
+use meridian_core::{BlockId, ClientId, NodeId, Stamp, Time};
 use meridian_fs::types::Timestamp;
 use meridian_fs::{Answer, Done, FsError, Query, Update, Vector};
 use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
@@ -139,6 +139,11 @@ impl Client {
     /// What it has seen.
     pub fn vector(&self) -> Vector {
         self.inner.driver.vector()
+    }
+
+    /// The time of its session.
+    pub(crate) fn time(&self) -> Time {
+        self.inner.driver.time()
     }
 
     /// A new name for a block.

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 const IN_FLIGHT: usize = 16;
 
 impl Client {
-    /// Stores `blocks` for a file in `partition`, some at a time; their names in the same order.
+    /// Stores `blocks` for a file in `partition`, some at a time.
     ///
     /// # Errors
     /// If too few nodes take one of them in time.
@@ -24,21 +24,19 @@ impl Client {
     pub async fn put_blocks(
         &self,
         partition: GroupId,
-        blocks: Vec<Bytes>,
-    ) -> Result<Vec<BlockId>, ClientError> {
-        let (mut names, mut under_way) = (Vec::new(), VecDeque::new());
-        for data in blocks {
+        blocks: Vec<Block>,
+    ) -> Result<(), ClientError> {
+        let mut under_way = VecDeque::new();
+        for block in blocks {
             if under_way.len() >= IN_FLIGHT {
                 self.stored(under_way.pop_front()).await?;
             }
-            let block = Block { name: self.new_block(), data };
-            names.push(block.name);
             under_way.push_back(self.put_block(partition, block));
         }
         while !under_way.is_empty() {
             self.stored(under_way.pop_front()).await?;
         }
-        Ok(names)
+        Ok(())
     }
 
     /// Begins to store a block.

@@ -198,7 +198,8 @@ impl Driver {
         Some(Event::Message { from: to, message: Message::Reply(reply) })
     }
 
-    fn time(&self) -> Time {
+    /// The time of the session.
+    pub fn time(&self) -> Time {
         let nanos = self.begun.elapsed().as_nanos();
         Time(u64::try_from(nanos).unwrap_or(u64::MAX))
     }

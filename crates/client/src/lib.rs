@@ -4,20 +4,18 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`client`] | updates and reads of the tree, as futures |
-//! | `driver` | drives the session, which decides all that is not about bytes of files |
+//! | `driver` | drives the session, which decides |
 //! | [`connection`] | one connection to one node, opened when needed |
-//! | [`data`] | blocks: stored on the ring of each region that holds the file |
+//! | [`data`] | blocks: stored and read, as futures |
 //! | [`cache`] | blocks read or written a moment ago |
-//! | [`dirty`] | bytes written and not yet sent: a plain value |
 //! | `words` | what is said of updates |
-//! | [`files`] | open files, write-back, names: what POSIX needs, without a word of FUSE |
+//! | [`files`] | open files and names: what POSIX needs, without a word of FUSE |
 #![forbid(unsafe_code)]
 
 pub mod cache;
 pub mod client;
 pub mod connection;
 pub mod data;
-pub mod dirty;
 mod driver;
 pub mod error;
 pub mod files;

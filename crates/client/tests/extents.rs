@@ -11,6 +11,7 @@ use meridian_client::files::{Handle, OpenMode};
 use meridian_fs::operation::{NewNode, Piece, WriteAt};
 use meridian_fs::types::{Data, Extent, INLINE_MAX, Ino, Kind, Place};
 use meridian_fs::{Answer, Query, Update};
+use meridian_session::Block;
 use std::sync::Arc;
 
 const PLAIN: OpenMode = OpenMode { append: false, sync: false };
@@ -41,8 +42,9 @@ async fn two_hundred_thousand_extents_are_read() {
     let files = Files::new(client.clone());
     let (inode, handle) = create(&files).await;
     let data: Vec<u8> = (0..3 * COUNT).map(|at| (at / 5) as u8).collect();
-    let stored = client.put_blocks(inode.partition, vec![Bytes::from(data.clone())]).await;
-    let block = stored.unwrap()[0];
+    let block = client.new_block();
+    let stored = Block { name: block, data: Bytes::from(data.clone()) };
+    client.put_blocks(inode.partition, vec![stored]).await.unwrap();
     let numbers: Vec<u64> = (0..COUNT).collect();
     for part in numbers.chunks(20_000) {
         let piece = |number: &u64| {

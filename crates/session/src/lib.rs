@@ -10,6 +10,7 @@
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
 //! | [`blocks`] | blocks on their way: which nodes are asked, when one is stored or lost |
 //! | `nodes` | the nodes: the configuration, the order in which they come for a block |
+//! | [`writeback`] | what is written to a file and not yet stored, and in which order it goes out |
 //! | [`routes`] | which node of a group to ask, and which to avoid for a while |
 //!
 //! Invariants:
@@ -30,6 +31,7 @@ mod nodes;
 pub mod routes;
 pub mod session;
 mod update;
+pub mod writeback;
 
 pub use blocks::placing::{Placing, Progress};
 pub use blocks::{Block, Part};
@@ -38,3 +40,4 @@ pub use mutation::Mutation;
 pub use names::{Name, Names};
 pub use routes::Routes;
 pub use session::Session;
+pub use writeback::WriteBack;

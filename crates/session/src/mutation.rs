@@ -29,6 +29,12 @@ pub enum Mutation {
     TakesDamaged,
     /// Asks only one of the nodes that may hold a block.
     AsksOneHolder,
+    /// Sends an update before the blocks that it names are stored.
+    SendsBeforeStored,
+    /// Lets a write at an offset overtake appended bytes.
+    OvertakesAppended,
+    /// Names written bytes anew though they may have been written already.
+    NamesFlightAnew,
 }
 
 impl Mutation {

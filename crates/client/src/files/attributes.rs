@@ -1,7 +1,6 @@
 //! `stat` and what changes it, extended attributes, `statfs`.
 
 use crate::error::ClientError;
-use crate::files::buffer::Buffer;
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode};
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp};
@@ -67,8 +66,8 @@ impl Files {
             return None; // Perhaps from before what landed: see [`Files::last_change`].
         }
         let attributes = self.newest(attributes, known_to);
-        buffer.size = Some(attributes.size);
-        buffer.overlay(attributes)
+        buffer.writes.learn_size(attributes.size);
+        buffer.writes.overlay(attributes)
     }
 
     /// Waits for a flush that is under way. If one failed and nobody knows whether a replica has
@@ -76,7 +75,7 @@ impl Files {
     async fn settle(&self, ino: Ino) -> Result<(), ClientError> {
         let Some(inode) = self.open_inode(ino) else { return Ok(()) };
         let _guard = inode.flushing.lock().await;
-        let unknown = crate::client::lock(&inode.buffer).append_flies();
+        let unknown = crate::client::lock(&inode.buffer).writes.append_flies();
         if unknown { self.flush_locked(&inode, None).await } else { Ok(()) }
     }
 
@@ -99,7 +98,7 @@ impl Files {
             }
         };
         Ok(match &open {
-            Some(inode) => crate::client::lock(&inode.buffer).overlay(attributes),
+            Some(inode) => crate::client::lock(&inode.buffer).writes.overlay(attributes),
             None => Some(attributes),
         }
         .unwrap_or(attributes))
@@ -144,11 +143,11 @@ impl Files {
             return self.ordered(Some(inode), inode.place.ino, update).await;
         };
         // What may have been sent must end first, or it could come after the cut.
-        let aside = self.change_buffer(inode, Buffer::set_aside).ok_or(error)?;
+        let aside = self.change_buffer(inode, |buffer| buffer.writes.set_aside()).ok_or(error)?;
         let result = self.ordered(Some(inode), inode.place.ino, update).await;
         self.change_buffer(inode, |buffer| match result {
-            Ok(_) => buffer.handles.values_mut().for_each(|untold| *untold = None), // Of bytes cut.
-            Err(_) => buffer.put_back(aside),
+            Ok(_) => buffer.writes.forget_failures(), // Of bytes that are cut.
+            Err(_) => buffer.writes.put_back(aside, self.client.time()),
         });
         result
     }
@@ -177,7 +176,7 @@ impl Files {
                 Ok((Done::Attributes(attributes), ts)) => {
                     if let Some(inode) = open {
                         self.change_buffer(inode, |buffer| {
-                            buffer.size = Some(attributes.size);
+                            buffer.writes.learn_size(attributes.size);
                             buffer.landed = self.next_change();
                             self.note(attributes, ts);
                         });

@@ -12,6 +12,7 @@ use crate::files::write::zeros;
 use bytes::Bytes;
 use meridian_fs::Update;
 use meridian_fs::types::{Ino, Place};
+use meridian_session::Block;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -44,7 +45,8 @@ async fn merge(client: &Client, inode: Place, range: Range<u64>) -> Result<(), C
     let run = extents.iter().map(|(_, extent)| extent.clone()).collect();
     let mut bytes = zeros(usize::try_from(len).expect("at most a block"));
     fill(client, inode.partition, range.start, &mut bytes, extents).await?;
-    let block = client.put_blocks(inode.partition, vec![Bytes::from(bytes)]).await?[0];
-    client.update(&Update::Merge { inode, offset: range.start, run, block }).await?;
+    let (name, data) = (client.new_block(), Bytes::from(bytes));
+    client.put_blocks(inode.partition, vec![Block { name, data }]).await?;
+    client.update(&Update::Merge { inode, offset: range.start, run, block: name }).await?;
     Ok(())
 }

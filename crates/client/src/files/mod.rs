@@ -6,7 +6,7 @@
 //! | [`names`] | lookup, create, unlink, rename and the like; placement |
 //! | [`attributes`] | stat, setattr, extended attributes |
 //! | [`directory`] | listings |
-//! | [`buffer`] | what is buffered of one file |
+//! | [`buffer`] | what is kept of one open file |
 //! | [`write`] | write, flush, fsync |
 //! | [`read`] | read, seek |
 //! | [`locks`] | locks |
@@ -42,9 +42,7 @@ use tokio::sync::Notify;
 
 /// How often a call looks again when the tree has changed under it.
 pub(crate) const LOOK_AGAIN: usize = 16;
-/// How long written bytes wait at most to be sent when nobody asks for it.
-const FLUSH_AGE: Duration = Duration::from_secs(5);
-/// How often those are looked for.
+/// How often it is looked for written bytes that have waited for long.
 const TICK: Duration = Duration::from_secs(1);
 /// How often the partitions in which this client holds something hear that it lives.
 const RENEW: Duration = Duration::from_secs(10);
@@ -179,7 +177,7 @@ impl Files {
             let (buffer, flushing, locking) = Default::default();
             Arc::new(OpenInode { place, buffer, flushing, locking })
         });
-        lock(&inode.buffer).handles.insert(handle, None);
+        lock(&inode.buffer).writes.open(handle);
         lock(&self.open).insert(handle, OpenFile { inode: inode.clone(), mode });
         handle
     }
@@ -206,9 +204,9 @@ impl Files {
         let inode = file.inode;
         let kept = {
             let mut buffer = lock(&inode.buffer);
-            buffer.handles.remove(&handle);
+            buffer.writes.close(handle);
             buffer.holders.close(handle);
-            buffer.kept && buffer.handles.is_empty()
+            buffer.kept && buffer.writes.open_count() == 0
         };
         self.give_back_left(&inode).await;
         if kept {
@@ -222,11 +220,11 @@ impl Files {
         let Ok(OpenFile { inode, .. }) = self.file(handle) else { return true };
         {
             let mut buffer = lock(&inode.buffer);
-            let last = buffer.handles.len() == 1;
+            let last = buffer.writes.open_count() == 1;
             if (last && buffer.kept) || buffer.holders.leaves(handle) {
                 return false;
             }
-            buffer.handles.remove(&handle);
+            buffer.writes.close(handle);
             buffer.holders.close(handle);
         }
         lock(&self.open).remove(&handle);
@@ -282,9 +280,9 @@ impl Files {
         change: impl FnOnce(&mut Buffer) -> R,
     ) -> R {
         let mut buffer = lock(&inode.buffer);
-        let before = buffer.held();
+        let before = buffer.writes.held();
         let result = change(&mut buffer);
-        let after = buffer.held();
+        let after = buffer.writes.held();
         self.buffered.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
         result
     }
@@ -399,8 +397,7 @@ impl Files {
     fn flush_old(self: &Arc<Self>) {
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
         for inode in inodes {
-            let since = lock(&inode.buffer).dirty_since;
-            let old = since.is_some_and(|since| since.elapsed() >= FLUSH_AGE);
+            let old = lock(&inode.buffer).writes.is_old(self.client.time());
             if !old || inode.flushing.try_lock().is_err() {
                 continue; // Or it is under way.
             }
@@ -408,9 +405,7 @@ impl Files {
             tokio::spawn(async move {
                 if let Err(error) = files.flush_inode(&inode, None).await {
                     tracing::warn!("written data wait to be sent: {error}");
-                    // Not again at once.
-                    let mut buffer = lock(&inode.buffer);
-                    buffer.dirty_since = buffer.dirty_since.and(Some(Instant::now()));
+                    lock(&inode.buffer).writes.postpone(files.client.time());
                 }
                 files.forget_if_unused(&inode);
             });

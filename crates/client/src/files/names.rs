@@ -183,7 +183,7 @@ impl Files {
 
     fn with_size(&self, handle: Handle, size: u64) {
         if let Ok(file) = self.file(handle) {
-            lock(&file.inode.buffer).size = Some(size);
+            lock(&file.inode.buffer).writes.learn_size(size);
         }
     }
 
@@ -249,7 +249,7 @@ impl Files {
 
     /// The inode if it is open here: then it is kept when it loses its last name.
     fn kept(&self, ino: Ino) -> Option<Arc<OpenInode>> {
-        self.open_inode(ino).filter(|open| !lock(&open.buffer).handles.is_empty())
+        self.open_inode(ino).filter(|open| lock(&open.buffer).writes.open_count() > 0)
     }
 
     /// After a name of a file went that was kept: notes whether it was the last.
@@ -282,7 +282,7 @@ impl Files {
             let mut buffer = lock(&open.buffer);
             buffer.kept = true;
             buffer.nameless |= nameless;
-            buffer.handles.is_empty()
+            buffer.writes.open_count() == 0
         };
         if closed {
             // Closed while its name went: nobody else will say so.

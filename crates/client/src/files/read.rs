@@ -43,7 +43,7 @@ impl Files {
         let inode = self.file(handle)?.inode;
         let end = offset.saturating_add(len as u64);
         for attempt in 0..LOOK_AGAIN {
-            if lock(&inode.buffer).appends() {
+            if lock(&inode.buffer).writes.appends() {
                 self.flush_inode(&inode, Some(handle)).await?;
             }
             // After some flushes that came between, none more may.
@@ -51,7 +51,7 @@ impl Files {
                 0..4 => None,
                 _ => Some(inode.flushing.lock().await),
             };
-            if let Some(bytes) = lock(&inode.buffer).whole(offset..end) {
+            if let Some(bytes) = lock(&inode.buffer).writes.whole(offset..end) {
                 return Ok(bytes);
             }
             let begun = self.last_change();
@@ -60,11 +60,12 @@ impl Files {
             let (attributes, extents) = contents(&self.client, inode.place, from..to).await?;
             let (size, over) = {
                 let mut buffer = lock(&inode.buffer);
-                if buffer.landed > begun || buffer.append_flies() {
+                if buffer.landed > begun || buffer.writes.append_flies() {
                     continue; // F3: the answer may be from before a flush that ended meanwhile.
                 }
-                buffer.size = Some(attributes.size);
-                (attributes.size.max(buffer.positional_end()), buffer.within(offset..end))
+                let writes = &mut buffer.writes;
+                writes.learn_size(attributes.size);
+                (attributes.size.max(writes.positional_end()), writes.within(offset..end))
             };
             let count = usize::try_from(end.min(size).saturating_sub(offset)).unwrap_or(0);
             let mut bytes = zeros(count);

@@ -3,20 +3,14 @@
 
 use crate::client::{Prepared, lock, now};
 use crate::error::ClientError;
-use crate::files::buffer::{Accepted, Batch, FLUSH_AT, Flight};
 use crate::files::{Files, Handle, OpenInode, OpenMode};
 use bytes::Bytes;
-use meridian_fs::operation::{Piece, WriteAt};
-use meridian_fs::types::{BLOCK_MAX, Data, Extent, FILE_MAX, INLINE_MAX};
-use meridian_fs::{Done, FsError, Update};
+use meridian_fs::types::FILE_MAX;
+use meridian_fs::{Done, FsError};
+use meridian_session::writeback::flush::{Landed, Sent, Step};
+use meridian_session::writeback::{ALL_MAX, Accepted};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Buffered bytes of all files of a mount at which writers wait.
-const MOUNT_MAX: usize = 256 << 20;
-/// Batches that one flush sends: what was in flight, what was written at offsets, what was
-/// appended. What comes after waits for the next flush, or a busy writer would hold up the caller.
-const BATCHES: usize = 3;
 
 /// What a caller of [`Files::write_now`] has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +50,11 @@ impl Files {
     ) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
         let at = self.begin_write(&inode, handle, mode, offset, data)?;
-        if mode.sync || self.buffered.load(Ordering::Relaxed) > MOUNT_MAX {
+        if mode.sync || self.buffered.load(Ordering::Relaxed) > ALL_MAX {
             return Ok(Wrote::MustWait);
         }
         Ok(match self.accept(&inode, at, data) {
-            Accepted::Buffered(_) => Wrote::Done,
+            Accepted::Buffered | Accepted::Much => Wrote::Done,
             Accepted::FlushFirst => Wrote::MustWait,
         })
     }
@@ -93,7 +87,7 @@ impl Files {
     ) -> Result<(), ClientError> {
         let inode = self.file(handle)?.inode;
         let at = self.begin_write(&inode, handle, mode, offset, data)?;
-        if self.buffered.load(Ordering::Relaxed) > MOUNT_MAX {
+        if self.buffered.load(Ordering::Relaxed) > ALL_MAX {
             self.flush_inode(&inode, Some(handle)).await?;
         }
         while self.accept(&inode, at, data) == Accepted::FlushFirst {
@@ -132,11 +126,12 @@ impl Files {
         data: &[u8],
     ) -> Accepted {
         if data.is_empty() {
-            return Accepted::Buffered(0);
+            return Accepted::Buffered;
         }
-        let accepted = self.change_buffer(inode, |buffer| buffer.accept(offset, data, now()));
-        let much = matches!(accepted, Accepted::Buffered(held) if held >= FLUSH_AT);
-        if much && inode.flushing.try_lock().is_ok() {
+        let accepted = self.change_buffer(inode, |buffer| {
+            buffer.writes.accept(offset, data, now(), self.client.time())
+        });
+        if accepted == Accepted::Much && inode.flushing.try_lock().is_ok() {
             let (files, inode) = (self.clone(), inode.clone());
             tokio::spawn(async move {
                 // Whoever has the file open is told of a failure.
@@ -167,7 +162,7 @@ impl Files {
         let file = self.file(handle)?;
         let (nameless, empty) = {
             let buffer = lock(&file.inode.buffer);
-            (buffer.nameless, buffer.held() == 0)
+            (buffer.nameless, buffer.writes.held() == 0)
         };
         if nameless || empty {
             return self.take_error(&file.inode, handle).map_or(Ok(()), Err);
@@ -182,15 +177,14 @@ impl Files {
     pub fn close_now(&self, handle: Handle, owner: u64) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
         let mut buffer = lock(&inode.buffer);
-        if (buffer.held() > 0 && !buffer.nameless) || buffer.holders.contains(owner) {
+        if (buffer.writes.held() > 0 && !buffer.nameless) || buffer.holders.contains(owner) {
             return Ok(Wrote::MustWait);
         }
-        let untold = buffer.handles.get_mut(&handle).and_then(Option::take);
-        untold.map_or(Ok(Wrote::Done), Err)
+        buffer.writes.take_failure(handle).map_or(Ok(Wrote::Done), Err)
     }
 
     fn take_error(&self, inode: &OpenInode, handle: Handle) -> Option<ClientError> {
-        lock(&inode.buffer).handles.get_mut(&handle).and_then(Option::take)
+        lock(&inode.buffer).writes.take_failure(handle)
     }
 
     /// Sends what is buffered now. A failure is told to `teller` by the result, and to all other
@@ -210,110 +204,70 @@ impl Files {
         inode: &Arc<OpenInode>,
         teller: Option<Handle>,
     ) -> Result<(), ClientError> {
-        for _ in 0..BATCHES {
-            let Some(flight) = lock(&inode.buffer).take_off() else { break };
-            if let Err(error) = self.send_flight(inode, flight).await {
-                tracing::debug!("flush of inode {:#x}: {error}", inode.place.ino.0);
-                for (handle, untold) in &mut lock(&inode.buffer).handles {
-                    if teller != Some(*handle) {
-                        *untold = Some(error.clone());
-                    }
+        lock(&inode.buffer).writes.begin_flush(teller);
+        loop {
+            let step = lock(&inode.buffer).writes.next_step();
+            let ended = match step {
+                Step::Done => return Ok(()),
+                Step::Pack(packing) => {
+                    let packed = packing.pack(inode.place, || self.client.new_block());
+                    lock(&inode.buffer).writes.on_packed(packed);
+                    continue;
                 }
+                Step::Store(blocks) => {
+                    let stored = self.client.put_blocks(inode.place.partition, blocks).await;
+                    lock(&inode.buffer).writes.on_stored(stored)
+                }
+                Step::Send { update, time } => {
+                    let message = Arc::new(self.client.prepare(&update, time));
+                    lock(&inode.buffer).message = Some(message.clone());
+                    self.send_batch(inode, &message).await
+                }
+                Step::Again => {
+                    let message = lock(&inode.buffer).message.clone();
+                    let message = message.expect("W3: what was sent keeps its name");
+                    self.send_batch(inode, &message).await
+                }
+            };
+            if let Err(error) = ended {
+                tracing::debug!("flush of inode {:#x}: {error}", inode.place.ino.0);
                 return Err(error);
             }
         }
-        Ok(())
     }
 
-    async fn send_flight(
+    /// Sends the message of the batch in flight, and waits for its end.
+    async fn send_batch(
         &self,
         inode: &Arc<OpenInode>,
-        mut flight: Flight,
+        message: &Prepared,
     ) -> Result<(), ClientError> {
-        loop {
-            let message = match flight.message.take() {
-                Some(message) => message,
-                None => {
-                    let message = Arc::new(self.prepare_write(inode, &flight).await?);
-                    lock(&inode.buffer).set_message(Some(message.clone()));
-                    message
-                }
-            };
-            match self.client.send(&message).await {
-                Ok((Done::Written { offset, attributes, merge_from }, ts)) => {
-                    self.change_buffer(inode, |buffer| {
-                        buffer.land(&attributes, self.next_change());
-                        self.note(attributes, ts);
-                    });
-                    if let Some(from) = merge_from {
-                        self.merge(inode.place, from..offset + flight.batch.span());
-                    }
-                    return Ok(());
-                }
-                Ok((done, _)) => {
-                    return Err(ClientError::Protocol(format!("a write answered by {done:?}")));
-                }
-                Err(ClientError::Fs(FsError::InlineFull)) => {
-                    let mut buffer = lock(&inode.buffer);
-                    buffer.set_message(None);
-                    buffer.use_blocks = true;
-                }
-                Err(ClientError::Fs(error @ (FsError::Gone | FsError::Stale))) => {
-                    self.change_buffer(inode, |buffer| buffer.clear());
-                    return Err(error.into());
-                }
-                Err(ClientError::Fs(error)) => {
-                    lock(&inode.buffer).set_message(None); // Refused for good; the bytes stay.
-                    return Err(error.into());
-                }
-                Err(error) => return Err(error), // It may have happened: its name stays.
+        let mut written = None;
+        let sent = match self.client.send(message).await {
+            Ok((Done::Written { offset, attributes, merge_from }, ts)) => {
+                written = Some((offset, merge_from, attributes, ts));
+                Sent::Written { size: attributes.size }
             }
+            Ok((done, _)) => {
+                Sent::Unknown(ClientError::Protocol(format!("a write answered by {done:?}")))
+            }
+            Err(ClientError::Fs(error)) => Sent::Refused(error),
+            Err(error) => Sent::Unknown(error),
+        };
+        let landed = self.change_buffer(inode, |buffer| {
+            if !matches!(sent, Sent::Unknown(_)) {
+                buffer.message = None; // It has ended.
+            }
+            if let Some((_, _, attributes, ts)) = written {
+                buffer.landed = self.next_change();
+                self.note(attributes, ts);
+            }
+            buffer.writes.on_answer(sent)
+        })?;
+        if let (Some((offset, Some(from), ..)), Landed::Written { span }) = (written, landed) {
+            self.merge(inode.place, from..offset + span);
         }
-    }
-
-    /// Names the message for a batch; its blocks are stored before.
-    async fn prepare_write(
-        &self,
-        inode: &OpenInode,
-        flight: &Flight,
-    ) -> Result<Prepared, ClientError> {
-        let (size, use_blocks) = {
-            let buffer = lock(&inode.buffer);
-            (buffer.size.unwrap_or(0), buffer.use_blocks)
-        };
-        let (at, start, end) = match &*flight.batch {
-            Batch::Positional(dirty) => {
-                (WriteAt::Offset(dirty.start()), dirty.start(), size.max(dirty.end()))
-            }
-            Batch::Append(bytes) => (WriteAt::End, 0, size + bytes.len() as u64),
-        };
-        let inline = end <= INLINE_MAX as u64 && !use_blocks;
-        let limit = if inline { INLINE_MAX } else { BLOCK_MAX };
-        let (buffers, parts) = match &*flight.batch {
-            Batch::Positional(dirty) => dirty.pack(limit),
-            Batch::Append(bytes) => {
-                let mut dirty = crate::dirty::Dirty::default();
-                dirty.write(0, bytes);
-                dirty.pack(limit)
-            }
-        };
-        let blocks = match inline {
-            true => Vec::new(),
-            false => self.client.put_blocks(inode.place.partition, buffers.clone()).await?,
-        };
-        let pieces = parts.into_iter().map(|part| {
-            let data = match inline {
-                true => Data::Inline(buffers[part.buffer].slice(part.start..part.start + part.len)),
-                false => Data::Block {
-                    block: blocks[part.buffer],
-                    start: u32::try_from(part.start).expect("within a block"),
-                },
-            };
-            let len = u32::try_from(part.len).expect("within a block");
-            Piece { offset: part.offset - start, extent: Extent { len, data } }
-        });
-        let update = Update::Write { inode: inode.place, at, pieces: pieces.collect() };
-        Ok(self.client.prepare(&update, flight.time))
+        Ok(())
     }
 }
 

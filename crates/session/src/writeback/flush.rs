@@ -1,0 +1,320 @@
+//! A flush: its owner asks for one [`Step`] after the other, and tells what came of each.
+//!
+//! A flush sends what was written before it began, in at most [`BATCHES`] batches. One that its
+//! owner left in the middle is taken up again by the next: what was sent keeps its name, and all
+//! else begins anew.
+
+use super::WriteBack;
+use super::dirty::Dirty;
+use crate::blocks::Block;
+use crate::mutation::Mutation;
+use bytes::Bytes;
+use meridian_core::BlockId;
+use meridian_fs::operation::{Piece, WriteAt};
+use meridian_fs::types::{BLOCK_MAX, Data, Extent, INLINE_MAX, Place, Timestamp};
+use meridian_fs::{FsError, Update};
+use std::sync::Arc;
+
+/// Batches that one flush sends: what was in flight, what was written at offsets, what was
+/// appended. What comes after waits for the next flush, or a busy writer would hold up the caller.
+pub(super) const BATCHES: usize = 3;
+
+/// Bytes that go in one message.
+#[derive(Debug)]
+pub(super) enum Batch {
+    /// At their offsets.
+    Positional(Dirty),
+    /// At the end.
+    Append(Vec<u8>),
+}
+
+impl Batch {
+    /// How far it reaches from its first byte.
+    fn span(&self) -> u64 {
+        match self {
+            Batch::Positional(dirty) => dirty.end() - dirty.start(),
+            Batch::Append(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+/// How far a batch is.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// It is to be packed.
+    Begun,
+    /// Its blocks are to be stored, then its update is to be sent.
+    Packed(Packed),
+    /// All that its update names is stored.
+    Stored(Update),
+    /// Its update may have been sent, under a name that its owner keeps.
+    Sent,
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) batch: Arc<Batch>,
+    time: Timestamp,
+    pub(super) stage: Stage,
+}
+
+impl Flight {
+    pub(super) fn bytes(&self) -> usize {
+        match &*self.batch {
+            Batch::Positional(dirty) => dirty.bytes(),
+            Batch::Append(bytes) => bytes.len(),
+        }
+    }
+
+    pub(super) fn was_sent(&self) -> bool {
+        matches!(self.stage, Stage::Sent)
+    }
+}
+
+/// What is to be done next for a flush.
+#[derive(Debug)]
+pub enum Step {
+    /// Pack this, then [`WriteBack::on_packed`]. It copies all bytes: not under a lock.
+    Pack(Packing),
+    /// Store these blocks, then [`WriteBack::on_stored`].
+    Store(Vec<Block>),
+    /// Send this, and keep its name until [`WriteBack::on_answer`].
+    Send {
+        /// What to send.
+        update: Update,
+        /// When the program wrote it.
+        time: Timestamp,
+    },
+    /// Send what was sent before again, under its name, then [`WriteBack::on_answer`].
+    Again,
+    /// Nothing: all that was written before the flush is stored.
+    Done,
+}
+
+/// A batch that is to be packed.
+#[derive(Debug)]
+pub struct Packing {
+    batch: Arc<Batch>,
+    inline: bool,
+}
+
+/// The blocks of a batch and the update that names them.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    blocks: Vec<Block>,
+    update: Update,
+}
+
+/// What came of an update that was sent.
+#[derive(Clone, Debug)]
+pub enum Sent<E> {
+    /// It happened.
+    Written {
+        /// So long is the file now.
+        size: u64,
+    },
+    /// The tree refuses it.
+    Refused(FsError),
+    /// Nobody knows whether it happened, or will.
+    Unknown(E),
+}
+
+/// What is known after an update was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Landed {
+    /// It is written, and reaches so far from its first byte.
+    Written {
+        /// In bytes.
+        span: u64,
+    },
+    /// It goes another way.
+    Elsewhere,
+}
+
+impl Packing {
+    /// Packs the batch, for the file `inode`; `name` draws names of blocks.
+    pub fn pack(self, inode: Place, name: impl FnMut() -> BlockId) -> Packed {
+        let (at, start) = match &*self.batch {
+            Batch::Positional(dirty) => (WriteAt::Offset(dirty.start()), dirty.start()),
+            Batch::Append(_) => (WriteAt::End, 0),
+        };
+        let limit = if self.inline { INLINE_MAX } else { BLOCK_MAX };
+        let (buffers, parts) = match &*self.batch {
+            Batch::Positional(dirty) => dirty.pack(limit),
+            Batch::Append(bytes) => {
+                let mut dirty = Dirty::default();
+                dirty.write(0, bytes);
+                dirty.pack(limit)
+            }
+        };
+        let blocks: Vec<Block> = match self.inline {
+            true => Vec::new(),
+            false => std::iter::repeat_with(name)
+                .zip(&buffers)
+                .map(|(name, data)| Block { name, data: data.clone() })
+                .collect(),
+        };
+        let pieces = parts.into_iter().map(|part| {
+            let data = match blocks.get(part.buffer) {
+                None => Data::Inline(cut(&buffers[part.buffer], part.start, part.len)),
+                Some(block) => {
+                    let start = u32::try_from(part.start).expect("within a block");
+                    Data::Block { block: block.name, start }
+                }
+            };
+            let len = u32::try_from(part.len).expect("within a block");
+            Piece { offset: part.offset - start, extent: Extent { len, data } }
+        });
+        let update = Update::Write { inode, at, pieces: pieces.collect() };
+        Packed { blocks, update }
+    }
+}
+
+fn cut(buffer: &Bytes, start: usize, len: usize) -> Bytes {
+    buffer.slice(start..start + len)
+}
+
+impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
+    /// A flush begins. If it fails the result tells that to `teller`; all others who have the file
+    /// open are told at their next call.
+    pub fn begin_flush(&mut self, teller: Option<H>) {
+        (self.left, self.teller) = (BATCHES, teller);
+        self.begin_anew();
+    }
+
+    /// What is to be done next for the flush that has begun.
+    pub fn next_step(&mut self) -> Step {
+        if self.left == 0 || !self.take_off() {
+            return Step::Done;
+        }
+        let inline = self.fits_inline();
+        let flight = self.flight.as_mut().expect("taken off");
+        let early = self.mutation.is(Mutation::SendsBeforeStored);
+        match &mut flight.stage {
+            Stage::Begun => Step::Pack(Packing { batch: flight.batch.clone(), inline }),
+            Stage::Packed(packed) if !packed.blocks.is_empty() && !early => {
+                Step::Store(packed.blocks.clone())
+            }
+            Stage::Packed(Packed { update, .. }) | Stage::Stored(update) => {
+                let (update, time) = (update.clone(), flight.time);
+                flight.stage = Stage::Sent;
+                Step::Send { update, time }
+            }
+            Stage::Sent => Step::Again,
+        }
+    }
+
+    /// Puts the next batch in flight, unless one is; whether there is one.
+    fn take_off(&mut self) -> bool {
+        if self.flight.is_none() {
+            let batch = if !self.dirty.is_empty() {
+                Batch::Positional(std::mem::take(&mut self.dirty))
+            } else if !self.appended.is_empty() {
+                Batch::Append(std::mem::take(&mut self.appended))
+            } else {
+                return false;
+            };
+            let (batch, time) = (Arc::new(batch), self.changed);
+            self.flight = Some(Flight { batch, time, stage: Stage::Begun });
+        }
+        true
+    }
+
+    /// Whether the file is small with what is in flight.
+    fn fits_inline(&self) -> bool {
+        let size = self.size.unwrap_or(0);
+        let end = match self.flight.as_ref().map(|flight| &*flight.batch) {
+            Some(Batch::Positional(dirty)) => size.max(dirty.end()),
+            Some(Batch::Append(bytes)) => size + bytes.len() as u64,
+            None => size,
+        };
+        end <= INLINE_MAX as u64 && !self.use_blocks
+    }
+
+    /// The batch in flight is packed.
+    pub fn on_packed(&mut self, packed: Packed) {
+        if let Some(flight) = &mut self.flight {
+            flight.stage = Stage::Packed(packed);
+        }
+    }
+
+    /// The blocks of the batch in flight are stored, or not.
+    ///
+    /// # Errors
+    /// The failure, with which the flush ends. The bytes stay and are sent again.
+    pub fn on_stored(&mut self, result: Result<(), E>) -> Result<(), E> {
+        if let Err(error) = result {
+            return Err(self.fail(error));
+        }
+        if let Some(flight) = &mut self.flight
+            && let Stage::Packed(Packed { update, .. }) = &flight.stage
+        {
+            flight.stage = Stage::Stored(update.clone());
+        }
+        Ok(())
+    }
+
+    /// The update of the batch in flight was answered, or not.
+    ///
+    /// # Errors
+    /// The failure, with which the flush ends.
+    pub fn on_answer(&mut self, sent: Sent<E>) -> Result<Landed, E> {
+        match sent {
+            Sent::Written { size } => {
+                let flight = self.flight.take();
+                self.left = self.left.saturating_sub(1);
+                self.size = Some(size);
+                if self.held() == 0 {
+                    self.since = None;
+                }
+                Ok(Landed::Written { span: flight.map_or(0, |flight| flight.batch.span()) })
+            }
+            Sent::Refused(FsError::InlineFull) => {
+                self.use_blocks = true;
+                self.unname();
+                Ok(Landed::Elsewhere)
+            }
+            Sent::Refused(error @ (FsError::Gone | FsError::Stale)) => {
+                self.clear();
+                Err(self.fail(error.into()))
+            }
+            Sent::Refused(error) => {
+                self.unname(); // Refused for good; the bytes stay.
+                Err(self.fail(error.into()))
+            }
+            Sent::Unknown(error) => {
+                if self.mutation.is(Mutation::NamesFlightAnew) {
+                    self.unname();
+                }
+                Err(self.fail(error)) // It may have happened: its name stays.
+            }
+        }
+    }
+
+    /// The message of the batch in flight has ended without effect.
+    fn unname(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.stage = Stage::Begun;
+        }
+    }
+
+    /// The flush ends with a failure: all who have the file open are told, sooner or later.
+    fn fail(&mut self, error: E) -> E {
+        self.left = 0;
+        self.begin_anew();
+        for (handle, untold) in &mut self.untold {
+            if self.teller != Some(*handle) {
+                *untold = Some(error.clone());
+            }
+        }
+        error
+    }
+
+    /// What was not sent is packed anew: some of its blocks may be stored and some not.
+    fn begin_anew(&mut self) {
+        if let Some(flight) = self.flight.as_mut().filter(|flight| !flight.was_sent()) {
+            flight.stage = Stage::Begun;
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Write-back of one file: what a program has written and is not yet stored, and in which order it
+//! goes out. A plain value, changed under one lock and never across a wait.
+//!
+//! Bytes leave in this order: what is in flight, what was written at an offset, what was appended.
+//! So a write at an offset waits while appended bytes wait: see [`WriteBack::accept`]. What is in
+//! flight stays here, and is sent again, until its update was answered.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`dirty`] | bytes by offset |
+//! | [`flush`] | one batch after the other on its way: packed, its blocks stored, sent, landed |
+//!
+//! Invariants:
+//! - W1: of one file one batch is in flight at a time, and no later one leaves before it has landed
+//!   or was refused for good.
+//! - W2: an update that names blocks is sent only after each of them counts as stored.
+//! - W3: a batch that may have been sent keeps its name: appended bytes are appended once.
+//! - W4: each open file is told of each failure once, by a result or at its next call.
+
+pub mod dirty;
+pub mod flush;
+
+use crate::mutation::Mutation;
+use dirty::Dirty;
+use flush::{Batch, Flight};
+use meridian_core::Time;
+use meridian_fs::types::{Attributes, Timestamp};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Buffered bytes of one file from which on they are sent while the program goes on writing.
+pub const FLUSH_AT: usize = 4 << 20;
+/// Buffered bytes of one file at which the program waits.
+pub const FILE_MAX: usize = 3 * FLUSH_AT;
+/// Runs of one file at which the program waits: one message names them all.
+pub const RUNS_MAX: usize = 4096;
+/// Buffered bytes of all files of a client at which writers wait.
+pub const ALL_MAX: usize = 256 << 20;
+/// How long written bytes wait at most to be sent when nobody asks for it.
+pub const FLUSH_AGE: Duration = Duration::from_secs(5);
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is buffered.
+    Buffered,
+    /// It is buffered, and so much is that a flush is to begin beside.
+    Much,
+    /// It is not: the file must be flushed first.
+    FlushFirst,
+}
+
+/// Bytes taken out: see [`WriteBack::set_aside`].
+#[derive(Debug)]
+pub struct Aside {
+    dirty: Dirty,
+    appended: Vec<u8>,
+    flight: Option<Flight>,
+}
+
+/// See the module. `H` names open files, `E` is why a flush failed.
+#[derive(Debug)]
+pub struct WriteBack<H, E> {
+    dirty: Dirty,
+    appended: Vec<u8>,
+    flight: Option<Flight>,
+    /// When the program wrote last.
+    changed: Timestamp,
+    /// Since when there is something to be sent.
+    since: Option<Time>,
+    /// How many batches the flush under way may still send.
+    left: usize,
+    /// Whom the result of the flush under way is told to.
+    teller: Option<H>,
+    /// Of each open file, the failure that it was not yet told of.
+    untold: BTreeMap<H, Option<E>>,
+    /// The length that a replica last told.
+    size: Option<u64>,
+    /// The inode is full: bytes go to blocks.
+    use_blocks: bool,
+    mutation: Mutation,
+}
+
+impl<H, E> Default for WriteBack<H, E> {
+    fn default() -> Self {
+        WriteBack {
+            dirty: Dirty::default(),
+            appended: Vec::new(),
+            flight: None,
+            changed: Timestamp::default(),
+            since: None,
+            left: 0,
+            teller: None,
+            untold: BTreeMap::new(),
+            size: None,
+            use_blocks: false,
+            mutation: Mutation::Correct,
+        }
+    }
+}
+
+impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
+    /// With a planted bug.
+    #[doc(hidden)]
+    pub fn with_mutation(mut self, mutation: Mutation) -> Self {
+        self.mutation = mutation;
+        self
+    }
+
+    /// The file is open under that name, too.
+    pub fn open(&mut self, handle: H) {
+        self.untold.insert(handle, None);
+    }
+
+    /// It is not any more.
+    pub fn close(&mut self, handle: H) {
+        self.untold.remove(&handle);
+    }
+
+    /// How often the file is open.
+    pub fn open_count(&self) -> usize {
+        self.untold.len()
+    }
+
+    /// The failure that this open file was not yet told of.
+    pub fn take_failure(&mut self, handle: H) -> Option<E> {
+        self.untold.get_mut(&handle).and_then(Option::take)
+    }
+
+    /// What failed concerned bytes that the file does not have any more.
+    pub fn forget_failures(&mut self) {
+        self.untold.values_mut().for_each(|untold| *untold = None);
+    }
+
+    /// Takes written bytes, at `offset` or at the end; `time` is what `stat` will show of it.
+    pub fn accept(
+        &mut self,
+        offset: Option<u64>,
+        data: &[u8],
+        time: Timestamp,
+        now: Time,
+    ) -> Accepted {
+        let full = self.held() + data.len() > FILE_MAX || self.dirty.runs() >= RUNS_MAX;
+        let overtakes = offset.is_some() && !self.appended.is_empty();
+        if (full && self.held() > 0)
+            || (overtakes && !self.mutation.is(Mutation::OvertakesAppended))
+        {
+            return Accepted::FlushFirst;
+        }
+        match offset {
+            Some(offset) => self.dirty.write(offset, data),
+            None => self.appended.extend_from_slice(data),
+        }
+        self.changed = time;
+        self.since.get_or_insert(now);
+        if self.held() >= FLUSH_AT { Accepted::Much } else { Accepted::Buffered }
+    }
+
+    /// How many bytes are held, those in flight too.
+    pub fn held(&self) -> usize {
+        self.dirty.bytes() + self.appended.len() + self.flight.as_ref().map_or(0, Flight::bytes)
+    }
+
+    /// Whether something has waited for so long that it is to be sent.
+    pub fn is_old(&self, now: Time) -> bool {
+        self.since.is_some_and(|since| now.since(since) >= FLUSH_AGE)
+    }
+
+    /// What is old could not be sent: not again at once.
+    pub fn postpone(&mut self, now: Time) {
+        self.since = self.since.and(Some(now));
+    }
+
+    /// A replica has told how long the file is.
+    pub fn learn_size(&mut self, size: u64) {
+        self.size = Some(size);
+    }
+
+    /// Drops all bytes: nobody can ever see them.
+    pub fn clear(&mut self) {
+        self.dirty = Dirty::default();
+        self.appended = Vec::new();
+        self.flight = None;
+        self.since = None;
+    }
+
+    /// Takes all bytes out, unless some of them may have been sent.
+    pub fn set_aside(&mut self) -> Option<Aside> {
+        if self.flight.as_ref().is_some_and(Flight::was_sent) {
+            return None;
+        }
+        let dirty = std::mem::take(&mut self.dirty);
+        let appended = std::mem::take(&mut self.appended);
+        let aside = Aside { dirty, appended, flight: self.flight.take() };
+        self.clear();
+        Some(aside)
+    }
+
+    /// Puts bytes back under those that were written since.
+    ///
+    /// # Panics
+    /// If something is in flight.
+    pub fn put_back(&mut self, mut aside: Aside, now: Time) {
+        assert!(self.flight.is_none(), "W1: who set bytes aside keeps flushes back");
+        aside.dirty.absorb(&self.dirty);
+        aside.appended.append(&mut self.appended);
+        (self.dirty, self.appended, self.flight) = (aside.dirty, aside.appended, aside.flight);
+        if self.held() > 0 {
+            self.since.get_or_insert(now);
+        }
+    }
+
+    /// Whether appended bytes wait or fly: their place is known when they are stored.
+    pub fn appends(&self) -> bool {
+        !self.appended.is_empty() || self.append_flies() || self.append_next() > 0
+    }
+
+    /// Whether appended bytes fly: a replica may have them or not yet.
+    pub fn append_flies(&self) -> bool {
+        let sent = self.flight.as_ref().filter(|flight| flight.was_sent());
+        matches!(sent.map(|flight| &*flight.batch), Some(Batch::Append(_)))
+    }
+
+    /// How many appended bytes come next, of which no replica can have heard.
+    fn append_next(&self) -> u64 {
+        let unsent = self.flight.as_ref().filter(|flight| !flight.was_sent());
+        match unsent.map(|flight| &*flight.batch) {
+            Some(Batch::Append(bytes)) => bytes.len() as u64,
+            Some(Batch::Positional(_)) | None => 0,
+        }
+    }
+
+    /// `attributes` as a program shall see them; `None` if that is known only after the flush.
+    pub fn overlay(&self, mut attributes: Attributes) -> Option<Attributes> {
+        if self.held() == 0 {
+            return Some(attributes);
+        }
+        if self.append_flies() {
+            return None;
+        }
+        let end = self.positional_end().max(attributes.size + self.append_next());
+        attributes.size = end + self.appended.len() as u64;
+        attributes.mtime = self.changed;
+        attributes.ctime = attributes.ctime.max(self.changed);
+        Some(attributes)
+    }
+
+    /// Where the bytes with an offset end.
+    pub fn positional_end(&self) -> u64 {
+        let flying = match self.flight.as_ref().map(|flight| &*flight.batch) {
+            Some(Batch::Positional(dirty)) => dirty.end(),
+            Some(Batch::Append(_)) | None => 0,
+        };
+        self.dirty.end().max(flying)
+    }
+
+    /// What is buffered of a range: each over those before.
+    pub fn within(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
+        let mut parts = match self.flight.as_ref().map(|flight| &*flight.batch) {
+            Some(Batch::Positional(dirty)) => dirty.within(range.clone()),
+            Some(Batch::Append(_)) | None => Vec::new(),
+        };
+        parts.extend(self.dirty.within(range));
+        parts
+    }
+
+    /// All bytes of a range, if the newest writes alone cover it.
+    pub fn whole(&self, range: Range<u64>) -> Option<Vec<u8>> {
+        self.dirty.whole(range).map(<[u8]>::to_vec)
+    }
+
+    /// Whether nobody needs it any more.
+    pub fn is_unused(&self) -> bool {
+        self.untold.is_empty() && self.held() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+use super::flush::{BATCHES, Landed, Sent, Step};
+use super::*;
+use crate::blocks::Block;
+use meridian_core::BlockId;
+use meridian_fs::operation::WriteAt;
+use meridian_fs::types::{Data, INLINE_MAX, Ino, Place};
+use meridian_fs::{FsError, Update};
+
+const NOW: Time = Time(7);
+const TIME: Timestamp = Timestamp { seconds: 3, nanos: 0 };
+const FILE: Place = Place { ino: Ino::ROOT, partition: meridian_core::GroupId(1) };
+
+type File = WriteBack<u8, FsError>;
+
+fn long() -> Vec<u8> {
+    vec![b'l'; INLINE_MAX + 1]
+}
+
+fn put(file: &mut File, offset: Option<u64>, data: &[u8]) -> Accepted {
+    file.accept(offset, data, TIME, NOW)
+}
+
+/// The next step that is seen outside: a batch is packed on the way.
+fn step(file: &mut File) -> Step {
+    match file.next_step() {
+        Step::Pack(packing) => {
+            let mut last = 0;
+            let packed = packing.pack(FILE, || {
+                last += 1;
+                BlockId(last)
+            });
+            file.on_packed(packed);
+            file.next_step()
+        }
+        step => step,
+    }
+}
+
+/// What the next step is, in words.
+fn doing(file: &mut File) -> String {
+    match step(file) {
+        Step::Pack(_) => "packs again".into(),
+        Step::Store(blocks) => format!("stores {}", blocks.len()),
+        Step::Send { update: Update::Write { at, pieces, .. }, .. } => {
+            let bytes: u32 = pieces.iter().map(|piece| piece.extent.len).sum();
+            match at {
+                WriteAt::Offset(offset) => format!("sends {bytes} at {offset}"),
+                WriteAt::End => format!("appends {bytes}"),
+            }
+        }
+        Step::Send { update, .. } => panic!("{update:?}"),
+        Step::Again => "again".into(),
+        Step::Done => "done".into(),
+    }
+}
+
+fn land(file: &mut File, size: u64) -> u64 {
+    match file.on_answer(Sent::Written { size }) {
+        Ok(Landed::Written { span }) => span,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn bytes_leave_in_the_order_in_which_they_came() {
+    let mut file = File::default();
+    assert_eq!(put(&mut file, Some(5), b"a"), Accepted::Buffered);
+    assert_eq!(put(&mut file, None, b"bb"), Accepted::Buffered);
+    assert_eq!(put(&mut file, Some(0), b"c"), Accepted::FlushFirst);
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "sends 1 at 5");
+    assert_eq!(put(&mut file, Some(0), b"c"), Accepted::FlushFirst);
+    assert_eq!(land(&mut file, 6), 1);
+    assert_eq!(doing(&mut file), "appends 2");
+    assert_eq!(put(&mut file, Some(0), b"ccc"), Accepted::Buffered);
+    assert_eq!(land(&mut file, 8), 2);
+    assert_eq!(doing(&mut file), "sends 3 at 0");
+    land(&mut file, 8);
+    assert_eq!((doing(&mut file), file.held()), ("done".into(), 0));
+}
+
+#[test]
+fn an_update_is_sent_only_after_its_blocks_are_stored() {
+    let mut file = File::default();
+    put(&mut file, Some(0), &long());
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "stores 1");
+    assert_eq!(doing(&mut file), "stores 1", "W2");
+    assert_eq!(file.on_stored(Ok(())), Ok(()));
+    let Step::Send { update: Update::Write { pieces, .. }, time } = step(&mut file) else {
+        panic!("it is stored");
+    };
+    assert_eq!(
+        (&pieces[0].extent.data, time),
+        (&Data::Block { block: BlockId(1), start: 0 }, TIME)
+    );
+}
+
+#[test]
+fn a_batch_whose_blocks_are_not_stored_begins_anew() {
+    let mut file = File::default();
+    file.open(1);
+    put(&mut file, None, &long());
+    file.begin_flush(Some(1));
+    assert_eq!(doing(&mut file), "stores 1");
+    assert_eq!(file.on_stored(Err(FsError::NoSpace)), Err(FsError::NoSpace));
+    assert!(!file.append_flies() && file.appends(), "no replica can have heard of it");
+    file.begin_flush(Some(1));
+    assert_eq!(doing(&mut file), "stores 1");
+    // The owner goes away, and another takes it up.
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "stores 1");
+}
+
+/// What may have happened keeps its name, and what was written later waits for it.
+#[test]
+fn a_batch_without_an_answer_is_sent_again_before_any_other() {
+    let mut file = File::default();
+    put(&mut file, None, b"a");
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "appends 1");
+    assert_eq!(file.on_answer(Sent::Unknown(FsError::Invalid)), Err(FsError::Invalid));
+    put(&mut file, None, b"bb");
+    assert!(file.append_flies() && file.set_aside().is_none());
+    assert_eq!(doing(&mut file), "done", "the flush has ended");
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "again", "W3");
+    land(&mut file, 1);
+    assert_eq!(doing(&mut file), "appends 2", "W1");
+}
+
+#[test]
+fn what_is_refused_stays_and_what_has_no_file_goes() {
+    let mut file = File::default();
+    put(&mut file, Some(0), b"a");
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "sends 1 at 0");
+    assert_eq!(file.on_answer(Sent::Refused(FsError::NoSpace)), Err(FsError::NoSpace));
+    assert_eq!(file.held(), 1);
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "sends 1 at 0", "under another name");
+    assert_eq!(file.on_answer(Sent::Refused(FsError::Gone)), Err(FsError::Gone));
+    assert_eq!(file.held(), 0);
+}
+
+#[test]
+fn a_full_inode_sends_the_same_bytes_to_blocks() {
+    let mut file = File::default();
+    put(&mut file, Some(0), b"a");
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "sends 1 at 0");
+    assert_eq!(file.on_answer(Sent::Refused(FsError::InlineFull)), Ok(Landed::Elsewhere));
+    assert_eq!(doing(&mut file), "stores 1");
+}
+
+#[test]
+fn each_open_file_is_told_of_a_failure_once() {
+    let mut file = File::default();
+    (1..=3).for_each(|handle| file.open(handle));
+    put(&mut file, Some(0), b"a");
+    file.begin_flush(Some(2));
+    assert_eq!(doing(&mut file), "sends 1 at 0");
+    assert!(file.on_answer(Sent::Unknown(FsError::Invalid)).is_err());
+    assert_eq!(file.take_failure(2), None, "W4: the result told it");
+    assert_eq!(file.take_failure(1), Some(FsError::Invalid));
+    assert_eq!(file.take_failure(1), None);
+    file.forget_failures();
+    assert_eq!(file.take_failure(3), None);
+}
+
+/// A flush ends though a program goes on writing.
+#[test]
+fn a_flush_sends_no_more_than_was_there() {
+    let mut file = File::default();
+    file.begin_flush(None);
+    for number in 0..BATCHES as u64 {
+        put(&mut file, Some(number), b"a");
+        assert_eq!(doing(&mut file), format!("sends 1 at {number}"));
+        land(&mut file, number + 1);
+    }
+    put(&mut file, Some(0), b"a");
+    assert_eq!(doing(&mut file), "done");
+    assert!(!file.is_old(NOW) && file.is_old(NOW + FLUSH_AGE));
+    file.postpone(NOW + FLUSH_AGE);
+    assert!(!file.is_old(NOW + FLUSH_AGE));
+}
+
+#[test]
+fn a_full_buffer_waits_and_an_empty_one_takes_anything() {
+    let mut file = File::default();
+    assert_eq!(put(&mut file, Some(0), &vec![0; FILE_MAX + 1]), Accepted::Much);
+    assert_eq!(put(&mut file, Some(0), b"a"), Accepted::FlushFirst);
+}
+
+#[test]
+fn a_write_meanwhile_lies_over_the_batch_in_flight() {
+    let mut file = File::default();
+    put(&mut file, Some(0), b"old");
+    file.begin_flush(None);
+    let _sent = step(&mut file);
+    put(&mut file, Some(1), b"N");
+    let mut bytes = *b"___";
+    for (offset, part) in file.within(0..3) {
+        bytes[offset as usize..][..part.len()].copy_from_slice(&part);
+    }
+    assert_eq!(&bytes, b"oNd");
+}
+
+#[test]
+fn what_was_set_aside_comes_back_under_what_was_written_since() {
+    let mut file = File::default();
+    put(&mut file, Some(0), b"old");
+    let aside = file.set_aside().unwrap();
+    assert_eq!(file.held(), 0);
+    put(&mut file, Some(1), b"N");
+    file.put_back(aside, NOW);
+    assert_eq!(file.whole(0..3), Some(b"oNd".to_vec()));
+}
+
+#[test]
+fn blocks_hold_all_bytes_in_order() {
+    let mut file = File::default();
+    put(&mut file, Some(9), &long());
+    file.begin_flush(None);
+    let Step::Store(blocks) = step(&mut file) else { panic!("it is long") };
+    let all: Vec<u8> = blocks.iter().flat_map(|Block { data, .. }| data.to_vec()).collect();
+    assert_eq!(all, long());
+}
