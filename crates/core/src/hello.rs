@@ -11,7 +11,7 @@ use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
 /// The version of what is said on connections, beside that of frames.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// How the ends of connections between servers are named: a server that runs one process by the
 /// process, one that runs all processes of a node by the node.
@@ -45,6 +45,16 @@ impl ServiceId {
     pub const CONFIGURATION: ServiceId = ServiceId(1);
 }
 
+/// One of the threads of a server that speak with those of other servers. Each has connections of
+/// its own with the threads of the same number; all are called at the server's one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Lane(pub u16);
+
+impl Lane {
+    /// The thread that has the port.
+    pub const MAIN: Lane = Lane(0);
+}
+
 /// Why a caller or its answer is turned away.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
@@ -63,6 +73,8 @@ pub struct Hello<I> {
     pub version: u16,
     /// The name of the cluster: members and clients of another are turned away.
     pub cluster: String,
+    /// Which thread of the server is meant.
+    pub lane: Lane,
     /// Who calls.
     pub caller: Caller<I>,
 }
@@ -106,9 +118,14 @@ pub enum Answer<I> {
 }
 
 impl<I: Endpoint> Hello<I> {
-    /// What `caller` says to a server of `cluster`.
+    /// What `caller` says to the main thread of a server of `cluster`.
     pub fn new(cluster: &str, caller: Caller<I>) -> Hello<I> {
-        Hello { version: VERSION, cluster: cluster.into(), caller }
+        Hello { version: VERSION, cluster: cluster.into(), lane: Lane::MAIN, caller }
+    }
+
+    /// The same to another thread.
+    pub fn to_lane(self, lane: Lane) -> Hello<I> {
+        Hello { lane, ..self }
     }
 
     /// Reads what a caller says.
@@ -202,8 +219,8 @@ mod tests {
     #[test]
     fn only_callers_of_the_same_cluster_and_version_are_read() {
         let read = |version, cluster: &str| {
-            let hello =
-                Hello { version, cluster: cluster.into(), caller: Caller::Client(ServiceId::MAIN) };
+            let (lane, caller) = (Lane::MAIN, Caller::Client(ServiceId::MAIN));
+            let hello = Hello { version, cluster: cluster.into(), lane, caller };
             Hello::<ProcessId>::read(&to_bytes(&hello), "a").map_err(|error| error.to_string())
         };
         assert_eq!(read(VERSION, "a").unwrap(), Hello::new("a", Caller::Client(ServiceId::MAIN)));

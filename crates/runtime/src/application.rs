@@ -84,6 +84,20 @@ pub trait Application<P: Networked>: 'static {
         Err(WireError::Refused("nothing can be asked here".into()))
     }
 
+    /// Bytes have come on a connection of a client that speaks a protocol of its own
+    /// ([`crate::Options::plain`]). They are to be kept; [`Application::on_next`] follows.
+    fn on_bytes(&mut self, _at: &mut At<'_, P>, _client: ConnectionId, _bytes: &[u8]) {}
+
+    /// Does the next thing that the bytes of such a connection ask for; whether there was one. It
+    /// is called again until there is none, or too much waits for the client.
+    ///
+    /// # Errors
+    /// If the bytes ask for nothing that there is: the connection ends, after
+    /// [`Application::on_bad`].
+    fn on_next(&mut self, _at: &mut At<'_, P>, _client: ConnectionId) -> Result<bool, WireError> {
+        Ok(false)
+    }
+
     /// A client's connection ends for what came on it: the last chance to answer why.
     fn on_bad(&mut self, _at: &mut At<'_, P>, _client: ConnectionId, _why: &WireError) {}
 
@@ -168,6 +182,16 @@ impl<P: Networked> At<'_, P> {
         answer: &T,
     ) -> Result<bool, usize> {
         self.clients.answer_if_short(client, answer)
+    }
+
+    /// Writes to a client that speaks a protocol of its own; whether it is still connected.
+    pub fn write(&mut self, client: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        self.clients.write(client, write)
+    }
+
+    /// Ends a client's connection once what it was answered has been sent.
+    pub fn end(&mut self, client: ConnectionId) {
+        self.clients.end(client);
     }
 
     /// Whether so much waits for a client to take it that it should be told to ask again.

@@ -23,6 +23,8 @@ const EXPECTED_LEN: usize = 32 << 20;
 const STUFFED_LEN: usize = 8 << 20;
 /// When more bytes of answers wait for a client, its connection is closed.
 const UNTAKEN_MAX: usize = (16 << 20) + EXPECTED_LEN;
+/// The same for a client that speaks a protocol of its own, where one answer may be longer.
+const PLAIN_UNTAKEN_MAX: usize = 256 << 20;
 /// Buffers that are longer are given back when they are empty.
 const KEPT_LEN: usize = 64 << 10;
 
@@ -57,9 +59,19 @@ impl From<u64> for ConnectionId {
     }
 }
 
+/// How answers are put on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// All of a batch in one frame.
+    Framed,
+    /// As the application writes them.
+    Plain,
+}
+
 #[derive(Debug)]
 struct Connection {
     socket: Rc<OwnedWriteHalf>,
+    form: Form,
     signals: Rc<Signals>,
     /// Answers of this batch, one after the other.
     answers: Vec<u8>,
@@ -69,6 +81,8 @@ struct Connection {
     expected: usize,
     /// Whether it is to be looked at when the batch ends.
     touched: bool,
+    /// It ends when all is written; nothing more is read from it.
+    ends: bool,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +106,11 @@ impl Clients {
     }
 
     /// One more.
-    pub(crate) fn add(&mut self, socket: Rc<OwnedWriteHalf>) -> (ConnectionId, Rc<Signals>) {
+    pub(crate) fn add(
+        &mut self,
+        socket: Rc<OwnedWriteHalf>,
+        form: Form,
+    ) -> (ConnectionId, Rc<Signals>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             u32::try_from(self.slots.len() - 1).expect("sockets are fewer")
@@ -103,11 +121,13 @@ impl Clients {
         let signalled = signals.clone();
         place.connection = Some(Connection {
             socket,
+            form,
             signals: signalled,
             answers,
             out,
             expected: 0,
             touched: false,
+            ends: false,
         });
         (ConnectionId { slot, turn: place.turn }, signals)
     }
@@ -158,10 +178,39 @@ impl Clients {
             }
             connection.answers = last;
         }
-        if !std::mem::replace(&mut connection.touched, true) {
+        self.touch(id);
+        Ok(true)
+    }
+
+    /// Queues bytes for a client that speaks a protocol of its own; whether there still is such a
+    /// connection.
+    pub(crate) fn write(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Some(connection) = self.get(id) else { return false };
+        assert_eq!(connection.form, Form::Plain, "only such a client is written to");
+        write(&mut connection.answers);
+        self.touch(id);
+        true
+    }
+
+    /// The connection is to end; what was answered is still written.
+    pub(crate) fn end(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.get(id) {
+            connection.ends = true;
+            connection.signals.close.notify_one();
+        }
+    }
+
+    /// Whether a client is still to take something.
+    pub(crate) fn waits(&mut self, id: ConnectionId) -> bool {
+        self.get(id).is_some_and(|one| !one.out.is_empty() || !one.answers.is_empty())
+    }
+
+    fn touch(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.get(id)
+            && !std::mem::replace(&mut connection.touched, true)
+        {
             self.touched.push(id);
         }
-        Ok(true)
     }
 
     /// Whether so much waits for a client that it should be told to ask again.
@@ -173,7 +222,7 @@ impl Clients {
     pub(crate) fn is_full(&mut self, id: ConnectionId) -> bool {
         self.get(id).is_some_and(|one| {
             let waiting = one.out.len() + one.answers.len();
-            waiting > UNREAD_LEN || waiting + one.expected > EXPECTED_LEN
+            one.ends || waiting > UNREAD_LEN || waiting + one.expected > EXPECTED_LEN
         })
     }
 
@@ -209,15 +258,15 @@ impl Clients {
             connection.enframe();
             counters.frames.fetch_add(1, Ordering::Relaxed);
         }
+        if connection.out.len() > connection.untaken_max() {
+            // Whatever the socket would take now: how fast a client is decides nothing.
+            tracing::info!("a client does not take its answers: closed");
+            return connection.signals.close.notify_one();
+        }
         match connection.write(counters) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if connection.out.len() > UNTAKEN_MAX {
-                    tracing::info!("a client does not take its answers: closed");
-                    connection.signals.close.notify_one();
-                } else {
-                    connection.signals.blocked.notify_one();
-                }
+                connection.signals.blocked.notify_one();
             }
             Err(_) => connection.signals.close.notify_one(), // It has gone, no more.
         }
@@ -228,9 +277,24 @@ impl Clients {
 }
 
 impl Connection {
+    fn untaken_max(&self) -> usize {
+        match self.form {
+            Form::Framed => UNTAKEN_MAX,
+            Form::Plain => PLAIN_UNTAKEN_MAX,
+        }
+    }
+
     /// Puts the answers into a frame, or drops one that is too long: who gives it checks that.
     fn enframe(&mut self) {
-        let framed = frame::encode(&mut self.out, |into| into.extend_from_slice(&self.answers));
+        let framed = match self.form {
+            Form::Framed => {
+                frame::encode(&mut self.out, |into| into.extend_from_slice(&self.answers))
+            }
+            Form::Plain => {
+                self.out.extend_from_slice(&self.answers);
+                Ok(())
+            }
+        };
         if let Err(error) = framed {
             tracing::error!(%error, "an answer cannot be sent");
             self.signals.close.notify_one();

@@ -4,12 +4,13 @@
 //! A newer connection with the same peer replaces the older, so a link is fed by one at a time.
 
 use crate::application::{Application, Networked};
+use crate::lanes::{Arrived, Door};
 use crate::local::Local;
 use crate::serve::serve;
 use crate::wire::{FrameReader, WireError, encode};
 use bytes::{Bytes, BytesMut};
 use meridian_core::Endpoint;
-use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, ServiceId};
+use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, Lane, ServiceId};
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -76,10 +77,18 @@ async fn call_once<P: Networked, A: Application<P>>(
 }
 
 /// Takes connections for as long as the member runs.
-pub(crate) async fn accept<P: Networked, A: Application<P>>(
-    local: Rc<Local<P, A>>,
-    listener: TcpListener,
-) {
+pub(crate) async fn accept<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, door: Door) {
+    match door {
+        Door::Port(listener) => accept_at(local, listener).await,
+        Door::Lane(mut arrivals) => {
+            while let Some(arrived) = arrivals.next().await {
+                local.spawn(take_over(local.clone(), arrived));
+            }
+        }
+    }
+}
+
+async fn accept_at<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, listener: TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, from)) if local.strangers.get() < STRANGERS_MAX => {
@@ -104,6 +113,8 @@ enum Met<I> {
     /// Of one that has lost its memory, and is told what is known of it.
     Refused(Answer<I>, String),
     Client(ServiceId),
+    /// Of another thread of this server, to which it says this.
+    Elsewhere(Lane, Bytes),
 }
 
 async fn greet<P: Networked, A: Application<P>>(
@@ -115,23 +126,40 @@ async fn greet<P: Networked, A: Application<P>>(
     let (reader, writer) = stream.into_split();
     let mut reader = FrameReader::new(reader);
     let met = match nodelay {
-        Ok(()) => meet(&local, &mut reader).await,
+        Ok(()) => hear(&local, &mut reader).await,
         Err(error) => Err(error.into()),
     };
-    match &met {
-        Ok(_) | Err(WireError::Link(_) | WireError::Io(_) | WireError::Closed) => {}
-        Err(error) => {
-            local.blame(from, error);
-            let answer = Answer::<P::Peer>::Refused(error.to_string());
-            refuse(reader.into_parts().0, writer, Some(answer)).await;
-            return local.strangers.set(local.strangers.get() - 1);
-        }
+    if matches!(&met, Err(error) if error.is_bad()) {
+        stay(&local, met, (reader, writer, from)).await;
+        return local.strangers.set(local.strangers.get() - 1);
     }
     local.strangers.set(local.strangers.get() - 1);
+    stay(&local, met, (reader, writer, from)).await;
+}
+
+/// Goes on with a connection that was made to another thread.
+async fn take_over<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, arrived: Arrived) {
+    let Arrived { stream, hello, pending, from } = arrived;
+    let stream = match TcpStream::from_std(stream) {
+        Ok(stream) => stream,
+        Err(error) => return tracing::warn!(%from, %error, "cannot take a connection over"),
+    };
+    let (reader, writer) = stream.into_split();
+    let met = meet(&local, hello).await;
+    stay(&local, met, (FrameReader::resume(reader, pending), writer, from)).await;
+}
+
+/// Uses a connection as whoever it is of wants, or says why not.
+async fn stay<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    met: Result<Met<P::Peer>, WireError>,
+    stream: (FrameReader, OwnedWriteHalf, IpAddr),
+) {
+    let (reader, writer, from) = stream;
     match met {
         Ok(Met::Member(peer, answer)) => {
             let stream = (reader, writer, from);
-            if let Err(error) = run(&local, peer, stream, Some(answer)).await {
+            if let Err(error) = run(local, peer, stream, Some(answer)).await {
                 tracing::debug!(%from, why = %error, "connection ended");
             }
         }
@@ -140,20 +168,43 @@ async fn greet<P: Networked, A: Application<P>>(
             refuse(reader.into_parts().0, writer, Some(answer)).await;
         }
         Ok(Met::Told(answer)) => refuse(reader.into_parts().0, writer, Some(answer)).await,
-        Ok(Met::Client(service)) => serve(&local, service, (reader, writer, from)).await,
+        Ok(Met::Client(service)) => serve(local, service, (reader, writer, from)).await,
+        Ok(Met::Elsewhere(lane, hello)) => {
+            if let Err((reader, writer)) = local.lanes.pass(lane, hello, (reader, writer, from)) {
+                let answer = Answer::<P::Peer>::Refused(format!("{lane:?} is not served here"));
+                refuse(reader, writer, Some(answer)).await;
+            }
+        }
+        Err(error) if error.is_bad() => {
+            local.blame(from, &error);
+            let answer = Answer::<P::Peer>::Refused(error.to_string());
+            refuse(reader.into_parts().0, writer, Some(answer)).await;
+        }
         Err(error) => tracing::debug!(%from, why = %error, "nobody"),
+    }
+}
+
+/// Waits until the caller has said who it is.
+async fn hear<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    reader: &mut FrameReader,
+) -> Result<Met<P::Peer>, WireError> {
+    match timeout(HELLO_TIMEOUT, reader.next_body()).await {
+        Ok(body) => meet(local, body?).await,
+        Err(_) => Err(WireError::Refused("no hello".into())),
     }
 }
 
 /// Learns who calls; tells what to answer.
 async fn meet<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
-    reader: &mut FrameReader,
+    body: Bytes,
 ) -> Result<Met<P::Peer>, WireError> {
     let refused = |why: String| Err(WireError::Refused(why));
-    let body = timeout(HELLO_TIMEOUT, reader.next_body()).await;
-    let Ok(body) = body else { return refused("no hello".into()) };
-    let caller = Hello::<P::Peer>::read(&body?, &local.cluster)?.caller;
+    let Hello { lane, caller, .. } = Hello::<P::Peer>::read(&body, &local.cluster)?;
+    if lane != local.lane {
+        return Ok(Met::Elsewhere(lane, body));
+    }
     if !matches!(caller, Caller::Starting(_)) {
         local.until_begun().await;
     }

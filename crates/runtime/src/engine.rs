@@ -212,15 +212,29 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         self.with_application(now, |application, at| application.on_asked(at, client, body))
     }
 
-    /// A client's connection ends; `why` if that is for what came on it.
-    pub(crate) fn on_disconnected(&mut self, client: ConnectionId, why: Option<&WireError>) {
+    /// Takes what has come from a client that speaks a protocol of its own.
+    pub(crate) fn on_bytes(&mut self, client: ConnectionId, bytes: &[u8]) {
+        self.asked_len += bytes.len();
         let now = self.clock.now();
-        self.with_application(now, |application, at| {
-            if let Some(why) = why {
-                application.on_bad(at, client, why);
-            }
-            application.on_disconnected(at, client);
-        });
+        self.with_application(now, |application, at| application.on_bytes(at, client, bytes));
+    }
+
+    /// Does the next thing that such a client asks for; whether there was one.
+    pub(crate) fn on_next(&mut self, client: ConnectionId) -> Result<bool, WireError> {
+        let now = self.clock.now();
+        self.with_application(now, |application, at| application.on_next(at, client))
+    }
+
+    /// A client's connection will end for what came on it.
+    pub(crate) fn on_bad(&mut self, client: ConnectionId, why: &WireError) {
+        let now = self.clock.now();
+        self.with_application(now, |application, at| application.on_bad(at, client, why));
+    }
+
+    /// A client's connection ends.
+    pub(crate) fn on_disconnected(&mut self, client: ConnectionId) {
+        let now = self.clock.now();
+        self.with_application(now, |application, at| application.on_disconnected(at, client));
     }
 
     /// The application learns how to wake the member.

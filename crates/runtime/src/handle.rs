@@ -5,10 +5,12 @@ use crate::clock::Clock;
 use crate::delay::Delay;
 use crate::engine::Engine;
 use crate::error::MemberError;
+use crate::lanes::{Arrivals, Door, Lanes};
 use crate::local::{Local, Terms};
 use crate::peer::Counters;
 use crate::peers::Peers;
 use crate::storage::{self, Owner, Storage};
+use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::standing::Standing;
 use meridian_core::{Endpoint, GroupId, ProcessId};
 use meridian_storage::{Disk, RealDisk};
@@ -35,6 +37,8 @@ pub enum Listen {
     Address(String),
     /// On a socket that listens already: so members can know each other's ports before any starts.
     Socket(TcpListener),
+    /// At the port of the server's main thread, which hands over whoever wants this one.
+    Lane(Arrivals),
 }
 
 /// How a member takes part.
@@ -62,6 +66,10 @@ pub struct Options<I = ProcessId> {
     pub forgetful: bool,
     /// So many clients are served at most; more are turned away.
     pub clients_max: usize,
+    /// The other threads of this server that are called at this one's port.
+    pub lanes: Lanes,
+    /// Where clients call that speak a protocol of their own, and which service they want.
+    pub plain: Vec<(ServiceId, TcpListener)>,
 }
 
 impl<I: Endpoint> Options<I> {
@@ -84,6 +92,8 @@ impl<I: Endpoint> Options<I> {
             kind: String::new(),
             forgetful: false,
             clients_max: CLIENTS_MAX,
+            lanes: Lanes::default(),
+            plain: Vec::new(),
         }
     }
 }
@@ -140,14 +150,14 @@ impl Worker {
         let job: Job = Box::new(move || {
             Box::pin(async move {
                 let made = make(options, process, application, counted).await;
-                let (local, listener, address) = match made {
+                let (local, doors, address) = match made {
                     Ok(made) => made,
                     Err(error) => return drop(started.send(Err(error))),
                 };
                 if started.send(Ok(address)).is_err() {
                     return;
                 }
-                let how = local.run(listener, requests).await;
+                let how = local.run(doors, requests).await;
                 if let Err(error) = &how {
                     tracing::error!(%me, %error, "stopped");
                 }
@@ -161,16 +171,20 @@ impl Worker {
     }
 }
 
+/// Where others call, and where clients do that speak a protocol of their own.
+type Doors = (Door, Vec<(ServiceId, tokio::net::TcpListener)>);
+
 /// Opens what a member needs, on its thread.
 async fn make<P: Networked, A: Application<P>>(
     options: Options<P::Peer>,
     mut process: P,
     mut application: A,
     counters: Arc<Counters>,
-) -> Result<(std::rc::Rc<Local<P, A>>, tokio::net::TcpListener, SocketAddr), MemberError> {
+) -> Result<(std::rc::Rc<Local<P, A>>, Doors, SocketAddr), MemberError> {
     let Options { cluster, me, listen, peers, delays, storage, clock, .. } = options;
-    let Options { kind, forgetful, clients_max, disk, .. } = options;
-    let (listener, address) = open_listener(listen)?;
+    let Options { kind, forgetful, clients_max, disk, lanes, plain, .. } = options;
+    let (door, lane, address) = open_door(listen)?;
+    let plain = plain.into_iter().map(open_plain).collect::<Result<_, _>>()?;
     let wake = Arc::new(Notify::new());
     let owner = Owner { cluster: &cluster, me, kind: &kind };
     let opened = storage::open((storage, disk), &owner, &wake, &mut process, &mut application)?;
@@ -184,12 +198,17 @@ async fn make<P: Networked, A: Application<P>>(
     others.set(clock.now(), me, &peers);
     let mut engine = Engine::new(me, (process, application, opened.store), clock, others, counters);
     engine.restore(standing, opened.acquaintances);
-    let terms = Terms { cluster, standing, starts: opened.starts, durable, clients_max };
-    Ok((Local::new(engine, wake, terms), listener, address))
+    let starts = opened.starts;
+    let terms = Terms { cluster, lane, lanes, standing, starts, durable, clients_max };
+    Ok((Local::new(engine, wake, terms), (door, plain), address))
 }
 
-fn open_listener(listen: Listen) -> Result<(tokio::net::TcpListener, SocketAddr), MemberError> {
+fn open_door(listen: Listen) -> Result<(Door, Lane, SocketAddr), MemberError> {
     let (name, listener) = match listen {
+        Listen::Lane(arrivals) => {
+            let (lane, address) = (arrivals.lane, arrivals.address);
+            return Ok((Door::Lane(arrivals), lane, address));
+        }
         Listen::Address(address) => {
             let bound = TcpListener::bind(&address);
             (address.clone(), bound.map_err(|error| MemberError::address(&address, &error))?)
@@ -197,11 +216,22 @@ fn open_listener(listen: Listen) -> Result<(tokio::net::TcpListener, SocketAddr)
         Listen::Socket(socket) => ("the socket given".to_string(), socket),
     };
     let open = || {
-        listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        Ok((tokio::net::TcpListener::from_std(listener)?, address))
+        Ok((Door::Port(listening(listener)?), Lane::MAIN, address))
     };
     open().map_err(|error| MemberError::address(&name, &error))
+}
+
+fn open_plain(
+    (service, listener): (ServiceId, TcpListener),
+) -> Result<(ServiceId, tokio::net::TcpListener), MemberError> {
+    let listener = listening(listener);
+    Ok((service, listener.map_err(|error| MemberError::address("a socket given", &error))?))
+}
+
+fn listening(listener: TcpListener) -> std::io::Result<tokio::net::TcpListener> {
+    listener.set_nonblocking(true)?;
+    tokio::net::TcpListener::from_std(listener)
 }
 
 /// What a member is asked.

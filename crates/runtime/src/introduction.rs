@@ -56,7 +56,7 @@ async fn ask_once<P: Networked, A: Application<P>>(
     let (reader, mut writer) = TcpStream::connect(&local.address(peer)).await?.into_split();
     let mut out = BytesMut::new();
     let caller = Caller::Starting(local.identity(local.peer(peer)));
-    encode(&mut out, &Hello::new(&local.cluster, caller))?;
+    encode(&mut out, &Hello::new(&local.cluster, caller).to_lane(local.lane))?;
     writer.write_all(&out).await?;
     match FrameReader::new(reader).next().await? {
         Answer::<P::Peer>::Member(identity) => Ok(local.meet(peer, &identity)?),

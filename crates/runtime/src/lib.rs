@@ -13,6 +13,8 @@
 //! | `engine` | events into the process, effects out of it: batches |
 //! | `peers`, `peer`, [`delay`] | the other members, and what is on its way to each |
 //! | `clients`, `serve` | connections of clients, on the same port |
+//! | `plain` | connections of clients that speak a protocol of their own, on another port |
+//! | [`lanes`] | threads of one server that are called at one port |
 //! | `introduction` | what a member asks the others before it does anything |
 //! | `local`, `connection`, [`wire`] | tasks and sockets |
 //! | [`clock`] | the time that steps are given |
@@ -34,11 +36,13 @@ pub mod handle;
 pub mod hosted;
 mod introduction;
 pub mod journal;
+pub mod lanes;
 mod local;
 pub mod logged;
 pub mod member;
 mod peer;
 mod peers;
+mod plain;
 mod replica;
 mod serve;
 pub mod smr;
@@ -53,6 +57,7 @@ pub use delay::Delay;
 pub use error::{MemberError, MulticastError};
 pub use handle::{Handle, Listen, Options, Worker};
 pub use hosted::Hosted;
+pub use lanes::{Arrivals, Lanes};
 pub use member::{Delivered, Deliveries, Member, Outgoing, Patience};
 pub use peer::Counters;
 pub use storage::Storage;

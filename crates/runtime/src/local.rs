@@ -1,16 +1,18 @@
 //! What the tasks of one member share. All run on one thread: cells, no locks.
 
 use crate::application::{Application, Networked};
-use crate::clients::{ConnectionId, Signals as ClientSignals};
+use crate::clients::{ConnectionId, Form, Signals as ClientSignals};
 use crate::connection;
 use crate::engine::Engine;
 use crate::error::MemberError;
 use crate::handle::Input;
 use crate::introduction;
+use crate::lanes::{Door, Lanes};
 use crate::peer::Signals;
+use crate::plain;
 use crate::wire::WireError;
 use meridian_core::GroupId;
-use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, ServiceId};
+use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, Lane, ServiceId};
 use meridian_core::hello::{check, check_own};
 use meridian_core::standing::{Standing, Start};
 use std::cell::{Cell, RefCell};
@@ -54,6 +56,9 @@ pub(crate) struct Local<P: Networked, A> {
     /// A cut was mended, or a peer has come.
     mended: Notify,
     pub(crate) cluster: String,
+    pub(crate) lane: Lane,
+    /// The other threads of this server that are called at the same port.
+    pub(crate) lanes: Lanes,
     pub(crate) durable: bool,
     /// How far the log went at the start.
     standing: Standing,
@@ -73,6 +78,8 @@ pub(crate) struct Local<P: Networked, A> {
 /// How a member takes part, as far as its connections must know.
 pub(crate) struct Terms {
     pub(crate) cluster: String,
+    pub(crate) lane: Lane,
+    pub(crate) lanes: Lanes,
     pub(crate) durable: bool,
     pub(crate) standing: Standing,
     pub(crate) starts: Vec<Start>,
@@ -94,7 +101,7 @@ impl<P: Networked, A: Application<P>> Drop for Fuse<P, A> {
 
 impl<P: Networked, A: Application<P>> Local<P, A> {
     pub(crate) fn new(engine: Engine<P, A>, wake: Arc<Notify>, terms: Terms) -> Rc<Local<P, A>> {
-        let Terms { cluster, durable, standing, starts, clients_max } = terms;
+        let Terms { cluster, lane, lanes, durable, standing, starts, clients_max } = terms;
         let (room, client_room) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let local = Local {
             me: engine.me,
@@ -109,6 +116,8 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             strangers: Cell::new(0),
             mended: Notify::new(),
             cluster,
+            lane,
+            lanes,
             durable,
             standing,
             starts,
@@ -220,7 +229,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     }
 
     pub(crate) fn hello(&self, to: P::Peer) -> Hello<P::Peer> {
-        Hello::new(&self.cluster, Caller::Member(self.identity(to)))
+        Hello::new(&self.cluster, Caller::Member(self.identity(to))).to_lane(self.lane)
     }
 
     /// The peer has said who it is, and what it remembers of this member: if that is more than the
@@ -254,20 +263,23 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         &self,
         socket: Rc<OwnedWriteHalf>,
         service: ServiceId,
+        form: Form,
     ) -> (ConnectionId, Rc<ClientSignals>) {
         let engine = &mut *self.engine.borrow_mut();
-        let (client, signals) = engine.clients.add(socket);
-        engine.clients.answer(client, &Answer::<P::Peer>::Client);
+        let (client, signals) = engine.clients.add(socket, form);
+        if form == Form::Framed {
+            engine.clients.answer(client, &Answer::<P::Peer>::Client);
+        }
         engine.clients.transmit_to(client, &engine.counters);
         engine.on_connected(client, service);
         self.wake.notify_one();
         (client, signals)
     }
 
-    /// A client's connection ends; `why` if that is for what came on it.
-    pub(crate) fn remove_client(&self, client: ConnectionId, why: Option<&WireError>) {
+    /// A client's connection ends.
+    pub(crate) fn remove_client(&self, client: ConnectionId) {
         let engine = &mut *self.engine.borrow_mut();
-        engine.on_disconnected(client, why);
+        engine.on_disconnected(client);
         engine.clients.transmit_to(client, &engine.counters);
         engine.clients.remove(client);
         self.wake.notify_one();
@@ -275,6 +287,16 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
 
     pub(crate) fn is_client_full(&self, client: ConnectionId) -> bool {
         self.engine.borrow_mut().clients.is_full(client)
+    }
+
+    /// A client's connection is to end because of what came on it: it is told why.
+    pub(crate) fn blame_client(&self, client: ConnectionId, why: &WireError) {
+        self.engine.borrow_mut().on_bad(client, why);
+    }
+
+    /// Whether a client is still to take something.
+    pub(crate) fn waits(&self, client: ConnectionId) -> bool {
+        self.engine.borrow_mut().clients.waits(client)
     }
 
     /// Writes to a client whose connection takes more.
@@ -333,10 +355,14 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     /// Runs the member until its handle closes it or is gone.
     pub(crate) async fn run(
         self: Rc<Self>,
-        listener: TcpListener,
+        doors: (Door, Vec<(ServiceId, TcpListener)>),
         mut inputs: mpsc::Receiver<Input<A::Request>>,
     ) -> Result<(), MemberError> {
-        self.spawn(connection::accept(self.clone(), listener));
+        let (door, plain) = doors;
+        self.spawn(connection::accept(self.clone(), door));
+        for (service, listener) in plain {
+            self.spawn(plain::accept(self.clone(), service, listener));
+        }
         let _fuse = Fuse(self.clone());
         introduction::introduce(&self).await;
         if !self.has_forgotten() {

@@ -2,7 +2,7 @@
 //! them.
 
 use crate::application::{Application, Networked};
-use crate::clients::{ConnectionId, Signals};
+use crate::clients::{ConnectionId, Form, Signals};
 use crate::connection::{never, refuse};
 use crate::local::Local;
 use crate::wire::{FrameReader, WireError};
@@ -22,7 +22,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// A client that takes nothing of what it asked for during so long is left.
-const STALLED_AFTER: Duration = Duration::from_secs(30);
+pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
 
 /// Serves a client that has said who it is, until its connection ends.
 pub(crate) async fn serve<P: Networked, A: Application<P>>(
@@ -33,7 +33,7 @@ pub(crate) async fn serve<P: Networked, A: Application<P>>(
     let (reader, writer, from) = stream;
     let writer = Rc::new(writer);
     let (mut socket, mut pending) = reader.into_parts();
-    let (client, signals) = local.add_client(writer.clone(), service);
+    let (client, signals) = local.add_client(writer.clone(), service, Form::Framed);
     let ended = tokio::select! {
         biased;
         () = signals.close.notified() => WireError::Closed,
@@ -42,7 +42,10 @@ pub(crate) async fn serve<P: Networked, A: Application<P>>(
     };
     tracing::debug!(me = %local.me, %from, why = %ended, "a client's connection ended");
     local.blame(from, &ended);
-    local.remove_client(client, Some(&ended).filter(|why| why.is_bad()));
+    if ended.is_bad() {
+        local.blame_client(client, &ended);
+    }
+    local.remove_client(client);
     if ended.is_bad()
         && let Some(writer) = Rc::into_inner(writer)
     {
@@ -104,7 +107,7 @@ fn poll_fill<P: Networked, A: Application<P>>(
 }
 
 /// Goes on writing when a socket that was full takes more.
-async fn unblock<P: Networked, A: Application<P>>(
+pub(crate) async fn unblock<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     client: ConnectionId,
     signals: &Signals,

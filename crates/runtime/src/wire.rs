@@ -53,6 +53,11 @@ impl FrameReader {
         FrameReader { socket, buffer: BytesMut::new() }
     }
 
+    /// Of this socket, of which this was read and not taken.
+    pub(crate) fn resume(socket: OwnedReadHalf, buffer: BytesMut) -> FrameReader {
+        FrameReader { socket, buffer }
+    }
+
     /// The body of the next frame that has arrived whole.
     ///
     /// # Errors

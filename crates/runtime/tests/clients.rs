@@ -3,14 +3,15 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use bytes::{Bytes, BytesMut};
-use meridian_core::hello::{Caller, Hello, ServiceId, VERSION};
+use meridian_core::hello::{Caller, Hello, Lane, ServiceId, VERSION};
 use meridian_core::{Event, GroupId, NodeId, Outbox, Process, ProcessId, Time, frame};
 use meridian_runtime::wire::{FrameReader, WireError, decode};
-use meridian_runtime::{Application, At, ConnectionId, Handle, Options, Storage, Worker};
+use meridian_runtime::{Application, At, ConnectionId, Handle, Lanes, Listen, Options};
+use meridian_runtime::{Storage, Worker};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
@@ -59,6 +60,14 @@ struct Bytewise {
     heard: mpsc::UnboundedSender<<Gossip as Process>::Output>,
     /// What is read as an answer beside numbers: why a connection ends.
     said: String,
+    /// What came on connections without frames, where each line is a number.
+    lines: BTreeMap<ConnectionId, Vec<u8>>,
+}
+
+impl Bytewise {
+    fn new(heard: mpsc::UnboundedSender<<Gossip as Process>::Output>) -> Bytewise {
+        Bytewise { heard, said: "because: ".into(), lines: BTreeMap::new() }
+    }
 }
 
 impl Application<Gossip> for Bytewise {
@@ -95,8 +104,36 @@ impl Application<Gossip> for Bytewise {
         Ok(())
     }
 
+    fn on_bytes(&mut self, _: &mut At<'_, Gossip>, client: ConnectionId, bytes: &[u8]) {
+        self.lines.entry(client).or_default().extend_from_slice(bytes);
+    }
+
+    fn on_next(
+        &mut self,
+        at: &mut At<'_, Gossip>,
+        client: ConnectionId,
+    ) -> Result<bool, WireError> {
+        let kept = self.lines.entry(client).or_default();
+        let Some(end) = kept.iter().position(|byte| *byte == b'\n') else { return Ok(false) };
+        let line = String::from_utf8(kept.drain(..=end).collect()).unwrap();
+        match line.trim() {
+            "end" => at.end(client),
+            "0" => {
+                at.write(client, |out| out.extend_from_slice(b"nothing"));
+                return Err(WireError::Refused("nothing was asked for".into()));
+            }
+            number => {
+                let len: usize = number.parse().unwrap();
+                at.write(client, |out| out.resize(out.len() + len, 7));
+            }
+        }
+        Ok(true)
+    }
+
     fn on_bad(&mut self, at: &mut At<'_, Gossip>, client: ConnectionId, why: &WireError) {
-        at.answer(client, &format!("{}{why}", self.said));
+        if !self.lines.contains_key(&client) {
+            at.answer(client, &format!("{}{why}", self.said));
+        }
     }
 }
 
@@ -110,8 +147,8 @@ impl Member {
         let mut options = Options::new("test", id(node), "127.0.0.1:0", BTreeMap::new());
         change(&mut options);
         let (tell, heard) = mpsc::unbounded_channel();
-        let application = Bytewise { heard: tell, said: "because: ".into() };
-        Member { handle: worker.host(options, Gossip, application).await.unwrap(), heard }
+        let hosted = worker.host(options, Gossip, Bytewise::new(tell));
+        Member { handle: hosted.await.unwrap(), heard }
     }
 
     async fn ask(&self, ask: Ask) {
@@ -140,7 +177,7 @@ fn framed(body: &[u8]) -> BytesMut {
 
 fn hello(version: u16, cluster: &str) -> BytesMut {
     let caller = Caller::<ProcessId>::Client(ServiceId::MAIN);
-    framed(&postcard::to_stdvec(&Hello { version, cluster: cluster.into(), caller }).unwrap())
+    framed(&postcard::to_stdvec(&Hello { version, ..Hello::new(cluster, caller) }).unwrap())
 }
 
 async fn call(address: SocketAddr, first: &[u8]) -> (FrameReader, OwnedWriteHalf) {
@@ -308,8 +345,7 @@ async fn a_directory_of_another_is_refused() {
         let storage = Storage::directory(dir.path());
         let options = Options { storage, kind: kind.into(), ..options };
         let (heard, _) = mpsc::unbounded_channel();
-        let application = Bytewise { heard, said: String::new() };
-        let handle = worker.host(options, Gossip, application).await;
+        let handle = worker.host(options, Gossip, Bytewise::new(heard)).await;
         handle.map_err(|error| error.to_string())
     };
     let first = join("a", 1, "recovery FullSS").await.unwrap();
@@ -322,4 +358,100 @@ async fn a_directory_of_another_is_refused() {
         assert!(why.contains("is the directory of g0/n1 of cluster \"a\" with recovery"), "{why}");
     }
     join("a", 1, "recovery FullSS").await.unwrap().close().await.unwrap();
+}
+
+/// A server of two threads, each with a member; the second is called at the port of the first.
+async fn server_of_two(node: u16) -> (Member, Member) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut lanes = Lanes::default();
+    let arrivals = lanes.open(Lane(1), listener.local_addr().unwrap());
+    let (main, second) = (Worker::start("main").unwrap(), Worker::start("second").unwrap());
+    let first = Member::join(&main, node, |options| {
+        (options.listen, options.lanes) = (Listen::Socket(listener), lanes);
+    });
+    let first = first.await;
+    let second = Member::join(&second, node, |options| options.listen = Listen::Lane(arrivals));
+    (first, second.await)
+}
+
+#[tokio::test]
+async fn threads_of_one_server_are_called_at_one_port() {
+    let (mut a, mut a1) = server_of_two(1).await;
+    let (mut b, mut b1) = server_of_two(2).await;
+    let at = |member: &Member| member.handle.address().to_string();
+    assert_eq!((at(&a), at(&b)), (at(&a1), at(&b1)));
+    let peers = BTreeMap::from([(id(1), at(&a)), (id(2), at(&b))]);
+    for member in [&a, &a1, &b, &b1] {
+        member.ask(Ask::Peers(peers.clone())).await;
+    }
+    a.say(2, "main").await;
+    a1.say(2, "second").await;
+    b1.hears(1, "second").await;
+    b.hears(1, "main").await;
+    b1.say(1, "second").await;
+    b.say(1, "main").await;
+    a.hears(2, "main").await;
+    a1.hears(2, "second").await;
+    // Clients find them by number, too.
+    let hello = |lane| {
+        let caller = Caller::<ProcessId>::Client(ServiceId::MAIN);
+        framed(&postcard::to_stdvec(&Hello::new("test", caller).to_lane(Lane(lane))).unwrap())
+    };
+    let (mut reader, mut writer) = call(a.handle.address(), &hello(1)).await;
+    assert_eq!(reader.next::<u8>().await.unwrap(), 2);
+    writer.write_all(&framed(&postcard::to_stdvec(&vec![3u32]).unwrap())).await.unwrap();
+    assert_eq!(reader.next::<Bytes>().await.unwrap().len(), 3);
+    assert!(refusal(a.handle.address(), &hello(2)).await.contains("is not served here"));
+    // One ends, and the other goes on.
+    a1.handle.close().await.unwrap();
+    assert!(refusal(a.handle.address(), &hello(1)).await.contains("is not served here"));
+    a.say(2, "still here").await;
+    b.hears(1, "still here").await;
+}
+
+#[tokio::test]
+async fn clients_with_a_protocol_of_their_own_have_a_port_of_their_own() {
+    let worker = Worker::start("plain").unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let member = Member::join(&worker, 0, |options| {
+        options.plain = vec![(ServiceId::MAIN, listener)];
+    });
+    let member = member.await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"3\n4\n5").await.unwrap();
+    let mut seven = [0; 7];
+    client.read_exact(&mut seven).await.unwrap();
+    client.write_all(b"000000\nend\n9\n").await.unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).await.unwrap();
+    assert_eq!((seven, rest.len()), ([7; 7], 5_000_000));
+    // What is no request ends the connection, after what was answered before.
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(b"1\n0\n1\n").await.unwrap();
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, b"\x07nothing");
+    assert_eq!(member.bad(), 1);
+}
+
+#[tokio::test]
+async fn a_pipeline_is_answered_as_its_client_takes_answers() {
+    let worker = Worker::start("plain").unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let member = Member::join(&worker, 0, |options| {
+        options.plain = vec![(ServiceId::MAIN, listener)];
+    });
+    let member = member.await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(&b"1000000\n".repeat(200)).await.unwrap();
+    // Others are served meanwhile.
+    let mut other = TcpStream::connect(address).await.unwrap();
+    other.write_all(b"1\n").await.unwrap();
+    assert_eq!(other.read_u8().await.unwrap(), 7);
+    assert!(member.handle.counters().bytes.load(Ordering::Relaxed) < 60 << 20);
+    let mut all = vec![0; 200_000_000];
+    client.read_exact(&mut all).await.unwrap();
+    assert!(all.iter().all(|byte| *byte == 7));
 }

@@ -176,7 +176,7 @@ async fn a_group_that_is_cut_off_is_named() {
 fn hello(version: u16, cluster: &str, from: ProcessId, to: ProcessId) -> BytesMut {
     let standing = Standing { incarnation: u64::MAX, ..Standing::default() };
     let identity = Identity { from, to, durable: true, standing, known: None };
-    let hello = Hello { version, cluster: cluster.into(), caller: Caller::Member(identity) };
+    let hello = Hello { version, ..Hello::new(cluster, Caller::Member(identity)) };
     let body = postcard::to_stdvec(&hello).unwrap();
     let mut out = BytesMut::new();
     frame::encode(&mut out, |into| into.extend_from_slice(&body)).unwrap();

@@ -349,7 +349,7 @@ fn asked(asked: &Asked) -> BytesMut {
 async fn connect(address: &str, version: u16, cluster: &str) -> (FrameReader, impl AsyncWriteExt) {
     let (reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
     let caller = Caller::<NodeId>::Client(ServiceId::MAIN);
-    let hello = Hello { version, cluster: cluster.into(), caller };
+    let hello = Hello { version, ..Hello::new(cluster, caller) };
     writer.write_all(&framed(&postcard::to_stdvec(&hello).unwrap())).await.unwrap();
     (FrameReader::new(reader), writer)
 }
@@ -369,9 +369,9 @@ async fn what_does_not_belong_on_the_port_is_refused_with_the_reason() {
     // Another cluster, another version.
     let other = Client::connect("other", cluster.members.values()).await.unwrap_err();
     assert!(matches!(&other, ClientError::Refused(why) if why.contains("\"test\"")), "{other}");
-    let (mut reader, _writer) = connect(address, 7, "test").await;
+    let (mut reader, _writer) = connect(address, 9, "test").await;
     let (refused, why): (u8, String) = reader.next().await.unwrap();
-    assert!(refused == 0 && why.contains("version 7"), "{why}");
+    assert!(refused == 0 && why.contains("version 9"), "{why}");
     let before = replica.counters().bad.load(Ordering::Relaxed);
     // What is no request.
     let (mut reader, mut writer) = connect(address, VERSION, "test").await;

@@ -1,0 +1,143 @@
+//! Clients that speak a protocol of their own, on a port of their own: no hello and no frames. The
+//! application makes requests of their bytes, one after the other, and writes the answers.
+
+use crate::application::{Application, Networked};
+use crate::clients::{ConnectionId, Form, Signals};
+use crate::connection::{never, refuse};
+use crate::local::Local;
+use crate::serve::{STALLED_AFTER, unblock};
+use crate::wire::WireError;
+use meridian_core::hello::ServiceId;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+
+/// Takes connections for as long as the member runs.
+pub(crate) async fn accept<P: Networked, A: Application<P>>(
+    local: Rc<Local<P, A>>,
+    service: ServiceId,
+    listener: TcpListener,
+) {
+    local.until_begun().await;
+    loop {
+        match listener.accept().await {
+            Ok((stream, from)) if local.clients() < local.clients_max => {
+                local.spawn(serve(local.clone(), service, stream, from.ip()));
+            }
+            Ok((_, from)) => tracing::warn!(%from, "too many clients: closed"),
+            Err(error) => {
+                // For example too many open files: that passes, and must not spin meanwhile.
+                tracing::warn!(%error, "cannot take connections");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve<P: Networked, A: Application<P>>(
+    local: Rc<Local<P, A>>,
+    service: ServiceId,
+    stream: TcpStream,
+    from: IpAddr,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        return tracing::debug!(%from, %error, "a client's connection ended");
+    }
+    let (mut socket, writer) = stream.into_split();
+    let writer = Rc::new(writer);
+    let (client, signals) = local.add_client(writer.clone(), service, Form::Plain);
+    let ended = tokio::select! {
+        biased;
+        () = signals.close.notified() => WireError::Closed,
+        ended = read(&local, client, &signals, &mut socket) => never(ended),
+        ended = unblock(&local, client, &signals, &writer) => never(ended),
+    };
+    tracing::debug!(%from, why = %ended, "a client's connection ended");
+    local.blame(from, &ended);
+    if ended.is_bad() {
+        local.blame_client(client, &ended);
+    }
+    if !matches!(ended, WireError::Io(_)) {
+        // What it was answered before is still its own.
+        tokio::select! {
+            () = signals.close.notified() => (),
+            () = drain(&local, client, &writer) => (),
+        }
+    }
+    local.remove_client(client);
+    if let Some(writer) = Rc::into_inner(writer) {
+        refuse::<P::Peer>(socket, writer, None).await;
+    }
+}
+
+/// Writes until the client has taken all, or takes nothing any more.
+async fn drain<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    client: ConnectionId,
+    socket: &OwnedWriteHalf,
+) {
+    local.answer_client(client);
+    while local.waits(client)
+        && timeout(STALLED_AFTER, socket.writable()).await.is_ok_and(|ready| ready.is_ok())
+    {
+        local.answer_client(client);
+    }
+}
+
+async fn read<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    client: ConnectionId,
+    signals: &Signals,
+    socket: &mut OwnedReadHalf,
+) -> Result<Infallible, WireError> {
+    loop {
+        local.client_room().await;
+        while local.is_client_full(client) {
+            signals.room.notified().await;
+        }
+        if take_all(local, client)? {
+            poll_fn(|cx| poll_fill(local, client, socket, cx)).await?;
+        }
+    }
+}
+
+/// Takes the requests that have arrived, as long as the answers find room; whether these were all.
+fn take_all<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    client: ConnectionId,
+) -> Result<bool, WireError> {
+    let mut engine = local.engine.borrow_mut();
+    while !engine.clients.is_full(client) && !engine.holds_clients() {
+        if !engine.on_next(client)? {
+            return Ok(true);
+        }
+        local.wake.notify_one();
+    }
+    Ok(false)
+}
+
+/// Reads what has arrived, by way of a buffer that all connections share.
+fn poll_fill<P: Networked, A: Application<P>>(
+    local: &Local<P, A>,
+    client: ConnectionId,
+    socket: &mut OwnedReadHalf,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), WireError>> {
+    let mut shared = local.read_buffer.borrow_mut();
+    let mut buffer = ReadBuf::new(&mut shared);
+    ready!(Pin::new(socket).poll_read(cx, &mut buffer))?;
+    if buffer.filled().is_empty() {
+        return Poll::Ready(Err(WireError::Closed));
+    }
+    local.engine.borrow_mut().on_bytes(client, buffer.filled());
+    local.wake.notify_one(); // The end of the batch makes room for more.
+    Poll::Ready(Ok(()))
+}
