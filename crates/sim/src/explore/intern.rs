@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 /// Values by number.
 pub(super) struct Pool<T> {
-    values: Vec<Arc<T>>,
+    /// And their hashes.
+    values: Vec<(T, u64)>,
     numbers: Table<u64, Vec<u32>>,
 }
 
@@ -21,18 +22,24 @@ impl<T: Hash + PartialEq> Pool<T> {
     pub fn number(&mut self, value: T) -> u32 {
         let mut hasher = DefaultHasher::new();
         value.hash(&mut hasher);
-        let numbers = self.numbers.or_insert_with(hasher.finish(), Vec::new);
-        let known = numbers.iter().find(|number| *self.values[**number as usize] == value);
+        let hash = hasher.finish();
+        let numbers = self.numbers.or_insert_with(hash, Vec::new);
+        let known = numbers.iter().find(|number| self.values[**number as usize].0 == value);
         known.copied().unwrap_or_else(|| {
             let number = u32::try_from(self.values.len()).expect("fewer than the memory holds");
             numbers.push(number);
-            self.values.push(Arc::new(value));
+            self.values.push((value, hash));
             number
         })
     }
 
-    pub fn value(&self, number: u32) -> Arc<T> {
-        self.values[number as usize].clone()
+    pub fn value(&self, number: u32) -> &T {
+        &self.values[number as usize].0
+    }
+
+    /// Equal for equal values, also of another pool.
+    pub fn hash(&self, number: u32) -> u64 {
+        self.values[number as usize].1
     }
 
     pub fn len(&self) -> usize {
@@ -84,6 +91,8 @@ type Key = (u32, u32, Input, Time);
 pub(super) struct Interned<M: Model> {
     ids: Vec<<M::Process as Process>::Peer>,
     together: Frames,
+    /// Nobody starts again, so what is persisted makes no difference.
+    pub forgets_disks: bool,
     pub processes: Pool<M::Process>,
     pub disks: Pool<Vec<<M::Process as Process>::Record>>,
     pub observed: Pool<M::Observed>,
@@ -112,7 +121,8 @@ impl<M: Model> Interned<M> {
     pub fn new(ids: Vec<<M::Process as Process>::Peer>, together: Frames) -> Self {
         let (processes, disks, frames) = (Pool::new(), Pool::new(), Pool::new());
         let (observed, events, steps) = (Pool::new(), Vec::new(), Table::default());
-        Interned { ids, together, processes, disks, observed, frames, events, steps }
+        let forgets_disks = false;
+        Interned { ids, together, forgets_disks, processes, disks, observed, frames, events, steps }
     }
 
     /// How many states of processes there are, and steps from one to another.
@@ -162,7 +172,7 @@ impl<M: Model> Interned<M> {
     }
 
     fn take(&mut self, place: Place, input: Input, timer: &Event<M::Process>) -> Step<M::Process> {
-        let mut process = (*self.processes.value(place.process)).clone();
+        let mut process = self.processes.value(place.process).clone();
         let events: Vec<Event<M::Process>> = match input {
             Input::Timer => vec![timer.clone()],
             Input::Start => vec![Event::Started],
@@ -209,7 +219,7 @@ impl<M: Model> Interned<M> {
         let from = self.ids[place.at];
         let send = |((_, to), messages)| (to, self.frames.number(ByPeer((from, messages))));
         let sends = Arc::new(frames.into_iter().map(send).collect());
-        let disk = if records.is_empty() {
+        let disk = if records.is_empty() || self.forgets_disks {
             place.disk
         } else {
             let before = self.disks.value(place.disk);

@@ -21,6 +21,13 @@
 //! events. Runs are finite, so nothing is put off for ever. While a crash may still lose what was
 //! sent, all events are explored: it does not commute.
 //!
+//! **Who may send to whom** nobody needs to say. A search begins with the belief that nobody sends
+//! anything. Once a process sends to one that it was not expected to send to, that link is
+//! expected, and the search begins anew; so the last one has met nothing unexpected. It has missed
+//! nothing by that: take the shortest run with an unexpected message, and the step that sends it.
+//! Up to there the run keeps to what was expected, so the persistent sets were right, and some run
+//! of the search has the same step.
+//!
 //! **Delay bound** (Emmi et al. 2011). Where all orders are too many, runs follow a
 //! scheduler that has no choice: the links take turns. [`Options::delays`] bounds how often a run
 //! may differ from it: the link whose turn it is waits for one round, or until all else is quiet.
@@ -137,10 +144,15 @@ pub struct Explorer<'a, M: Model> {
     options: Options<M::Process>,
     inputs: Vec<Input<M::Process>>,
     interned: Interned<M>,
+    /// To whom each process may send, as far as searches have met it.
+    links: Vec<Set>,
+    /// Whether the search has met more than it assumed.
+    surprised: bool,
     /// How much later it is for all than when the case began.
     elapsed: Duration,
 }
 
+/// The numbers of those in a set.
 pub(crate) fn bits(set: Set) -> impl Iterator<Item = usize> {
     (0..Set::BITS as usize).filter(move |bit| set & (1 << bit) != 0)
 }
@@ -151,8 +163,11 @@ impl<'a, M: Model> Explorer<'a, M> {
         let inputs = model.inputs();
         assert!(inputs.len() <= u32::BITS as usize, "too many inputs");
         let ids = model.processes().into_iter().map(|begun| begun.peer).collect();
-        let interned = Interned::new(ids, options.frames);
-        Explorer { model, options, inputs, interned, elapsed: Duration::ZERO }
+        let mut interned = Interned::new(ids, options.frames);
+        interned.forgets_disks = !options.crash.is_some_and(|crash| crash.restarts);
+        let links = vec![0; model.processes().len()];
+        let elapsed = Duration::ZERO;
+        Explorer { model, options, inputs, interned, links, surprised: false, elapsed }
     }
 
     pub(crate) fn first(&mut self) -> State {
@@ -181,6 +196,11 @@ impl<'a, M: Model> Explorer<'a, M> {
         state
     }
 
+    /// Whether not all events are explored of which each may come next.
+    fn reduces(&self) -> bool {
+        self.options.reduced && self.options.delays.is_none()
+    }
+
     fn up(&self, state: &State) -> Set {
         let up = state.locals.iter().enumerate().filter(|(_, local)| local.up);
         up.map(|(at, _)| 1 << at).sum()
@@ -194,13 +214,11 @@ impl<'a, M: Model> Explorer<'a, M> {
     fn is_due(&self, state: &State, input: usize) -> bool {
         let Input { at, after_crash, after, .. } = &self.inputs[input];
         let local = &state.locals[*at];
-        let process = self.interned.processes.value(local.process);
-        let observed = self.interned.observed.value(state.observed);
         local.up
             && state.given & (1 << input) == 0
             && (!after_crash || state.crashed.is_some())
             && after.is_none_or(|after| state.given & (1 << after) != 0)
-            && self.model.is_due(input, &process, &observed)
+            && self.model.is_due(input, self.process(local), self.observed(state))
     }
 
     fn due_inputs(&self, state: &State) -> impl Iterator<Item = usize> {
@@ -227,13 +245,10 @@ impl<'a, M: Model> Explorer<'a, M> {
         if state.failed {
             return Some(ASSERTIONS);
         }
-        let up: Vec<_> = self.processes_up(state);
-        let up: Vec<_> = up.iter().map(|process| &**process).collect();
-        let observed = self.interned.observed.value(state.observed);
-        let violated = self.model.violated(&observed, &up);
+        let violated = self.model.violated(self.observed(state), &self.processes_up(state));
         let ended = state.ticks >= self.options.ticks && self.is_quiet(state);
         let due = self.may_suspect(state).is_none() && !self.awaits_crash(state);
-        let stuck = ended && due && !self.model.is_done(&observed, self.up(state));
+        let stuck = ended && due && !self.is_done(state);
         violated.or(stuck.then_some(DONE))
     }
 
@@ -243,15 +258,25 @@ impl<'a, M: Model> Explorer<'a, M> {
         waits && !state.suspected
     }
 
-    fn processes_up(&self, state: &State) -> Vec<std::sync::Arc<M::Process>> {
+    fn process(&self, local: &Local) -> &M::Process {
+        self.interned.processes.value(local.process)
+    }
+
+    fn observed(&self, state: &State) -> &M::Observed {
+        self.interned.observed.value(state.observed)
+    }
+
+    fn processes_up(&self, state: &State) -> Vec<&M::Process> {
         let up = state.locals.iter().filter(|local| local.up);
-        up.map(|local| self.interned.processes.value(local.process)).collect()
+        up.map(|local| self.process(local)).collect()
+    }
+
+    fn is_done(&self, state: &State) -> bool {
+        self.model.is_done(self.observed(state), self.up(state))
     }
 
     pub(crate) fn is_goal(&self, state: &State) -> bool {
-        let up: Vec<_> = self.processes_up(state);
-        let up: Vec<_> = up.iter().map(|process| &**process).collect();
-        self.model.is_goal(&self.interned.observed.value(state.observed), &up)
+        self.model.is_goal(self.observed(state), &self.processes_up(state))
     }
 
     pub(crate) fn actions(&self, state: &State) -> Vec<Action> {
@@ -267,9 +292,8 @@ impl<'a, M: Model> Explorer<'a, M> {
         } else {
             self.all_actions(state, &mut actions);
         }
-        let observed = self.interned.observed.value(state.observed);
         let may_tick = state.ticks < self.options.ticks && !self.awaits_crash(state);
-        if self.is_quiet(state) && may_tick && !self.model.is_done(&observed, self.up(state)) {
+        if may_tick && self.is_quiet(state) && !self.is_done(state) {
             actions.push(Action::Tick);
         }
         actions
@@ -318,7 +342,7 @@ impl<'a, M: Model> Explorer<'a, M> {
             let over = state.crashed.is_some() && (state.restarted || !crash.restarts);
             over || !(crash.loses || crash.restarts)
         });
-        if self.options.reduced && settled && actions.len() > 1 {
+        if self.reduces() && settled && actions.len() > 1 {
             let set = self.persistent(state, actions);
             actions.retain(|action| self.is_at(state, *action, set));
         }
@@ -341,6 +365,9 @@ impl<'a, M: Model> Explorer<'a, M> {
                 if !self.options.crash.is_some_and(|crash| crash.restarts) {
                     // Whatever it was, it is no more.
                     state.locals[at] = Local { process: 0, disk: 0, ..state.locals[at] };
+                    let mut observed = self.observed(state).clone();
+                    self.model.forget(&mut observed, at);
+                    self.has_observed(state, observed);
                 }
             }
             Action::Restart => self.restart(state),
@@ -376,7 +403,7 @@ impl<'a, M: Model> Explorer<'a, M> {
         state.suspected = true;
         // Whoever was told of the crash has heard of all that the one had heard of.
         let known = state.crashed.filter(|_| suspicion.after_crash);
-        let known = known.map_or(0, |crashed| state.locals[crashed].past);
+        let known = known.map_or(0, |crashed| std::mem::take(&mut state.locals[crashed].past));
         let local = &mut state.locals[suspicion.at];
         local.past |= known;
         if suspicion.because.is_empty() {
@@ -424,12 +451,12 @@ impl<'a, M: Model> Explorer<'a, M> {
     fn restart(&mut self, state: &mut State) {
         let at = state.crashed.expect("it was offered");
         let mut process = self.model.restarted(at);
-        let records = self.interned.disks.value(state.locals[at].disk);
+        let records = self.interned.disks.value(state.locals[at].disk).clone();
         state.restarted = true;
         state.locals[at].up = true;
         state.locals[at].past |= SILENT;
         let replayed = harness::caught(|| {
-            records.iter().cloned().for_each(|record| process.replay(record));
+            records.into_iter().for_each(|record| process.replay(record));
             Ok(process)
         });
         match replayed {
@@ -438,6 +465,12 @@ impl<'a, M: Model> Explorer<'a, M> {
                 self.step(state, at, intern::Input::Start);
             }
             Err(_) => state.failed = true,
+        }
+    }
+
+    fn has_observed(&mut self, state: &mut State, observed: M::Observed) {
+        if observed != *self.observed(state) {
+            state.observed = self.interned.observed.number(observed);
         }
     }
 
@@ -450,13 +483,17 @@ impl<'a, M: Model> Explorer<'a, M> {
         state.failed |= failed;
         let local = Local { process: next, disk, ..local };
         state.locals[at] = local;
-        let sends = sends.clone();
-        let outputs = outputs.clone();
-        let process = self.interned.processes.value(next);
-        let mut observed = (*self.interned.observed.value(state.observed)).clone();
-        self.model.observe(&mut observed, at, local.past, &process, &outputs);
-        state.observed = self.interned.observed.number(observed);
+        let (sends, outputs) = (sends.clone(), outputs.clone());
+        let mut observed = self.observed(state).clone();
+        let process = self.process(&local);
+        self.model.observe(&mut observed, at, local.past, process, &outputs);
+        self.has_observed(state, observed);
         for (to, frame) in sends.iter() {
+            // What is sent to one that has crashed might have come before the crash.
+            if state.ticks == 0 && self.reduces() && self.links[at] & (1 << to) == 0 {
+                self.links[at] |= 1 << to;
+                self.surprised = true;
+            }
             if !state.locals[*to].up {
                 continue;
             }

@@ -37,13 +37,9 @@ pub trait Model {
     /// What comes from outside.
     fn inputs(&self) -> Vec<Input<Self::Process>>;
 
-    /// Whether an input may arrive now.
+    /// Whether an input may arrive now. What was observed may decide that in runs with a delay
+    /// bound only: events at different processes commute no more if it does.
     fn is_due(&self, _input: usize, _at: &Self::Process, _observed: &Self::Observed) -> bool {
-        true
-    }
-
-    /// Whether a process may ever send to another.
-    fn may_send(&self, _from: usize, _to: usize) -> bool {
         true
     }
 
@@ -62,6 +58,10 @@ pub trait Model {
         process: &Self::Process,
         outputs: &[<Self::Process as Process>::Output],
     );
+
+    /// Forgets what was observed of a process that is gone for good, as far as nothing depends on
+    /// it.
+    fn forget(&self, _observed: &mut Self::Observed, _at: usize) {}
 
     /// The property that is violated, if one is. What compares processes belongs into what was
     /// observed: not all of their states that a run has are seen at one moment.
@@ -99,7 +99,7 @@ pub struct Input<P: Process> {
     pub event: Event<P>,
     /// The cause that it is, as a bit; 0 if nobody needs to know.
     pub cause: Set,
-    /// The number of the input that must have arrived before.
+    /// The number of the input to the same process that must have arrived before.
     pub after: Option<usize>,
     /// Whether it comes only after a crash.
     pub after_crash: bool,

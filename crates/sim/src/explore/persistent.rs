@@ -20,32 +20,45 @@ impl<M: Model> Explorer<'_, M> {
     }
 
     fn closed(&self, state: &State, mut set: Set, acts: Set, waiting: &[Set]) -> Set {
-        let count = state.locals.len();
-        let sends = |from: usize, to: usize| from != to && self.model.may_send(from, to);
+        let sends = |from: usize, to: usize| from != to && self.links[from] & (1 << to) != 0;
+        let (crashes, awaits) = (self.may_crash(state), self.await_crash(state));
         loop {
-            let mut active = acts & !set;
-            loop {
-                let hears = |to: &usize| bits(active).any(|from| sends(from, *to));
-                let more = (0..count).filter(|at| (active | set) & (1 << at) == 0).filter(hears);
-                let more: Set = more.map(|at| 1 << at).sum();
-                if more == 0 {
-                    break;
-                }
-                active |= more;
-            }
+            let active = self.active(acts & !set, set, (crashes, awaits));
             let new = |from: &usize| {
                 bits(set).any(|to| sends(*from, to) && waiting[to] & (1 << from) == 0)
             };
             let mut others: Set = bits(active).filter(new).map(|at| 1 << at).sum();
-            // What comes only after a crash depends on it.
-            let suspicion = self.options.suspicion.as_ref();
-            if suspicion.is_some_and(|s| s.after_crash && set & (1 << s.at) != 0) {
-                others |= self.may_crash(state) & !set;
+            if set & awaits != 0 {
+                others |= crashes & !set;
             }
             if others == 0 {
                 return set;
             }
             set |= others;
         }
+    }
+
+    /// Who may act before `set` does anything, if those do who are `active` already.
+    fn active(&self, mut active: Set, set: Set, (crashes, awaits): (Set, Set)) -> Set {
+        loop {
+            let told = bits(active).fold(0, |told, from| told | self.links[from]);
+            let crash = if active & crashes == 0 { 0 } else { awaits };
+            let more = (told | crash) & !set & !active;
+            if more == 0 {
+                return active;
+            }
+            active |= more;
+        }
+    }
+
+    /// To whom something happens only after a crash, which has not come yet.
+    fn await_crash(&self, state: &State) -> Set {
+        if state.crashed.is_some() {
+            return 0;
+        }
+        let inputs = self.inputs.iter().filter(|input| input.after_crash).map(|input| input.at);
+        let suspicion = self.options.suspicion.iter().filter(|suspicion| suspicion.after_crash);
+        let all = inputs.chain(suspicion.map(|suspicion| suspicion.at));
+        all.fold(0, |all, at| all | 1 << at)
     }
 }

@@ -17,6 +17,7 @@ impl<'a, M: Model> Regular<'a, M> {
         let options =
             Options { delays: Some(0), crash: None, suspicion: None, ticks: 0, ..options };
         let mut explorer = Explorer::new(model, options);
+        explorer.interned.forgets_disks = false;
         let state = explorer.first();
         Regular { explorer, state }
     }
@@ -56,8 +57,7 @@ impl<'a, M: Model> Regular<'a, M> {
 
     /// Whether all is done.
     pub fn is_done(&self) -> bool {
-        let observed = self.explorer.interned.observed.value(self.state.observed);
-        self.explorer.model.is_done(&observed, Set::MAX)
+        self.explorer.is_done(&self.state)
     }
 
     /// The processes now, and the time.
@@ -65,8 +65,8 @@ impl<'a, M: Model> Regular<'a, M> {
         let interned = &self.explorer.interned;
         let begun = self.explorer.model.processes().into_iter().zip(&self.state.locals);
         let begun = begun.map(|(begun, local)| Begun {
-            process: (*interned.processes.value(local.process)).clone(),
-            disk: (*interned.disks.value(local.disk)).clone(),
+            process: interned.processes.value(local.process).clone(),
+            disk: interned.disks.value(local.disk).clone(),
             ..begun
         });
         (begun.collect(), self.explorer.model.now() + self.explorer.elapsed)

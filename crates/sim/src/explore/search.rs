@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 const STATES_MAX: usize = 50_000_000;
 
 /// What a search found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The property that is violated, and the way there.
     pub violated: Option<(&'static str, Vec<String>)>,
@@ -37,23 +37,18 @@ impl Display for Found {
 /// If there are too many states.
 pub fn search<M: Model>(model: &M, options: Options<M::Process>) -> Found {
     let mut explorer = Explorer::new(model, options);
-    let mut search = Search {
-        seen: Table::default(),
-        way: Vec::new(),
-        found: Found {
-            violated: None,
-            reached: false,
-            states: 0,
-            processes: (0, 0),
-            ends: Default::default(),
-        },
-    };
-    let mut first = explorer.first();
-    search.run(&mut explorer, &mut first);
-    search.found.processes = explorer.interned.counts();
-    search.found
+    loop {
+        let mut search = Search::default();
+        let mut first = explorer.first();
+        explorer.surprised = false;
+        search.run(&mut explorer, &mut first);
+        if !explorer.surprised || search.found.violated.is_some() {
+            return Found { processes: explorer.interned.counts(), ..search.found };
+        }
+    }
 }
 
+#[derive(Default)]
 struct Search {
     seen: Table<u64, ()>,
     /// What was done to get to the state that is looked at, and what else could be done at each
@@ -77,7 +72,7 @@ impl Search {
             if let Some(left) = self.follow(explorer, &mut state, &mut taken) {
                 self.way.push(Choice { state, left, taken: std::mem::take(&mut taken) });
             }
-            if self.found.violated.is_some() {
+            if self.found.violated.is_some() || explorer.surprised {
                 return;
             }
             let (next, action) = loop {
@@ -136,9 +131,9 @@ impl<M: Model> Explorer<'_, M> {
     fn fingerprint(&self, state: &State) -> u64 {
         let mut hasher = DefaultHasher::new();
         for local in &state.locals {
-            (local.up, &*self.interned.processes.value(local.process)).hash(&mut hasher);
+            (local.up, self.interned.processes.hash(local.process)).hash(&mut hasher);
         }
-        self.interned.observed.value(state.observed).hash(&mut hasher);
+        self.interned.observed.hash(state.observed).hash(&mut hasher);
         hasher.finish()
     }
 }

@@ -8,16 +8,19 @@
 //! | [`workload`], [`profile`] | clients, and how they behave |
 //! | [`changes`] | trials in which members change, or keep nothing on disk |
 //! | [`plain`] | the plainest workload, for any protocol of the multicast |
+//! | [`explored`] | small cases in all orders of arrival |
 //! | [`short`] | many short runs of any multicast protocol, without faults |
 //! | [`history`], [`checkers`] | what happened in a run, and whether it may |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod changes;
 pub mod checkers;
+pub mod explored;
 pub mod history;
 pub mod plain;
 pub mod planted;
 mod profile;
+mod relation;
 pub mod replica;
 pub mod short;
 pub mod trial;

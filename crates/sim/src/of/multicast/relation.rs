@@ -1,10 +1,21 @@
 //! What a run has said about the order of messages, and whether that is an order.
 //!
 //! What is to hold is "atomic global order": delivered before, somewhere, or multicast after a
-//! delivery, has no cycle. How the edges came about is forgotten; and one edge of real time is
-//! enough for a cycle. Why both may be is told in [`crate::model`].
+//! delivery, has no cycle. The relation forgets how its edges came about: it holds which messages
+//! are before which, over any number of steps, and whether later edges close a cycle depends on
+//! nothing else.
+//!
+//! **When a message is multicast** is not a choice of the search. A message may have been multicast
+//! after a delivery of `x` if its START is not among the causes of that delivery. One such pair is
+//! enough to look for. Let `a` end before `b` is multicast and `c` before `d`, in one cycle. Then
+//! `a` ends before `d` is multicast, or `c` before `b`; either way there is a cycle with one such
+//! pair less. So there is none if nothing that may have been multicast after a delivery of `x`
+//! precedes `x`.
 
-use crate::model::{MESSAGES_MAX, Set, bits};
+use crate::explore::{Set, bits};
+
+/// So many messages at most.
+pub const MESSAGES_MAX: usize = 7;
 
 /// What the order of deliveries and real time say so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Hash)]
@@ -30,11 +41,6 @@ impl Relation {
                 *set |= gained;
             }
         }
-    }
-
-    /// For each message those that are delivered after it; of real time, nothing.
-    pub fn after(&self) -> [Set; MESSAGES_MAX] {
-        self.after
     }
 
     /// Whether it is no order.
