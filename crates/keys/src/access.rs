@@ -63,7 +63,7 @@ impl Unit {
 }
 
 /// Changes a key, depending on what it has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Modify {
     /// Replaces the value on a condition.
     Set {
@@ -95,7 +95,7 @@ pub enum Modify {
 }
 
 /// When a value expires that replaces another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Expiry {
     /// Never.
     Never,
@@ -106,7 +106,7 @@ pub enum Expiry {
 }
 
 /// On which condition a value is set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// None.
     Always,
@@ -119,7 +119,7 @@ pub enum Condition {
 }
 
 /// With what a conditional set is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// OK if it was set, nothing if not.
     Done,
@@ -130,7 +130,7 @@ pub enum Answer {
 }
 
 /// On which condition the time of expiry is changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExpireCondition {
     /// None.
     Always,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// A time of day: milliseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(pub u64);
 
 impl Moment {

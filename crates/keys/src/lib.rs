@@ -6,13 +6,17 @@
 //! | [`command`] | all commands, and what a request asks for |
 //! | [`access`] | what a command makes of one key |
 //! | [`item`] | what a key has, as replicas keep it |
+//! | [`change`] | such a command as replicas of Hermes understand it |
+//! | [`desk`] | the clients of a replica: requests in, replies out in their order |
 //! | [`connection`] | what a connection remembers |
 //! | [`glob`] | patterns over keys |
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod change;
 pub mod command;
 pub mod connection;
+pub mod desk;
 pub mod glob;
 pub mod item;
 pub mod resp;
