@@ -12,7 +12,7 @@
 
 use crate::record::{self, HEADER_LEN, Header, MAX_BLOCK};
 use bytes::{Bytes, BytesMut};
-use meridian_core::BlockId;
+use meridian_core::{BlockId, PLANTED_BUGS};
 use meridian_storage::format::{self, FormatError};
 use meridian_storage::{Disk, DiskFile};
 use std::collections::BTreeMap;
@@ -78,6 +78,27 @@ pub struct Options {
     pub salt: u64,
 }
 
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// A block is said to be stored without a sync.
+    NeverSyncs,
+    /// Nobody looks at the checksum of what is read.
+    ChecksNothing,
+    /// A block counts as held as long as it is in the index.
+    TrustsIndex,
+}
+
+impl Mutation {
+    fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
+}
+
 /// How much a store holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -100,6 +121,7 @@ pub struct Findings {
 #[derive(Clone)]
 pub struct Blocks {
     index: Arc<RwLock<Index>>,
+    mutation: Mutation,
 }
 
 #[derive(Default)]
@@ -194,13 +216,17 @@ impl Blocks {
         };
         let data = bytes.slice(HEADER_LEN..);
         match Header::decode(&bytes, segment.name) {
-            Some(header) if header.block == block && header.matches(&data) => {
+            Some(header) if header.block == block && self.matches(&header, &data) => {
                 let start = (offset as usize).min(data.len());
                 let end = start.saturating_add(len as usize).min(data.len());
                 Ok(data.slice(start..end))
             }
             _ => Err(BlockError::Damaged(block)),
         }
+    }
+
+    fn matches(&self, header: &Header, data: &[u8]) -> bool {
+        header.matches(data) || self.mutation.is(Mutation::ChecksNothing)
     }
 
     /// The names of the blocks after `after`, in order, `limit` at most.
@@ -213,6 +239,14 @@ impl Blocks {
     /// Whether it is here, durable or not yet.
     pub fn holds(&self, block: BlockId) -> bool {
         self.read_index().blocks.contains_key(&block)
+    }
+
+    /// Whether it is here and can be read: its data is checked.
+    pub fn is_sound(&self, block: BlockId) -> bool {
+        match self.mutation.is(Mutation::TrustsIndex) {
+            true => self.holds(block),
+            false => self.get(block, 0, 0).is_ok(),
+        }
     }
 
     fn insert(&self, block: BlockId, at: Location) {
@@ -238,6 +272,20 @@ impl Store {
         dir: &Path,
         options: Options,
     ) -> Result<(Store, Findings), OpenError> {
+        Self::open_mutated(disk, dir, options, Mutation::Correct)
+    }
+
+    /// The same with a bug.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    #[doc(hidden)]
+    pub fn open_mutated(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: Options,
+        mutation: Mutation,
+    ) -> Result<(Store, Findings), OpenError> {
         let salt = format::open(&*disk, dir, "blocks", VERSION, options.salt)?;
         let names = disk.list(dir).map_err(failed("list", dir))?;
         let numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
@@ -246,7 +294,7 @@ impl Store {
             dir: dir.to_owned(),
             salt,
             segment_bytes: options.segment_bytes,
-            blocks: Blocks { index: Arc::default() },
+            blocks: Blocks { index: Arc::default(), mutation },
             newest: 0,
             end: 0,
             durable: 0,
@@ -295,7 +343,7 @@ impl Store {
         for (offset, header) in found.iter().filter(|(offset, _)| *offset >= durable) {
             let whole = header.end(*offset) <= len && {
                 let data = segment.read(offset + HEADER_LEN as u64, header.len as usize)?;
-                header.matches(&data)
+                self.blocks.matches(header, &data)
             };
             if whole {
                 end = header.end(*offset);
@@ -396,7 +444,7 @@ impl Store {
         if self.closed {
             return Err(BlockError::Closed);
         }
-        if self.durable == self.end {
+        if self.durable == self.end || self.blocks.mutation.is(Mutation::NeverSyncs) {
             return Ok(());
         }
         let segment = self.blocks.read_index().segments[&self.newest].clone();

@@ -1,19 +1,20 @@
 //! Between a node's process and its clients, on the node's thread: requests become commands,
 //! outputs become replies, blocks are put and got.
 //!
-//! Replies come from the process, and from the threads of the disk, which leave them in
-//! [`Replies`]. What a client has asked and has no answer to is bounded: beyond a number of
-//! requests it is refused, beyond a number of bytes its socket is not read.
+//! What is answered with blocks [`meridian_blocks::desk`] says. Replies come from the process, and
+//! from the threads of the disk, which leave them in [`Replies`]. What a client has asked and has
+//! no answer to is bounded: beyond a number of requests it is refused, beyond a number of bytes its
+//! socket is not read.
 
-use crate::journal::Blocks;
+use crate::blocks::BlockEngine;
 use crate::service::Service;
 use bytes::Bytes;
-use meridian_blocks::record::MAX_BLOCK;
+use meridian_blocks::desk::{self, Answer, Asker, Next};
 use meridian_cluster::Topology;
 use meridian_core::hello::ServiceId;
 use meridian_core::{GroupId, NodeId, Time};
 use meridian_host::api::{
-    KeeperStatus, NAMES_MAX, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody,
+    KeeperStatus, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody,
 };
 use meridian_host::{Output, drain};
 use meridian_runtime::wire::{WireError, take};
@@ -118,28 +119,17 @@ pub(crate) fn delays_of(topology: &Topology, me: NodeId) -> BTreeMap<NodeId, Del
     topology.present().filter(|node| *node != me).map(delay).collect()
 }
 
-/// What another thread has left.
-enum Left {
-    /// To be answered.
-    Reply(ConnectionId, Reply),
-    /// For the node.
-    Blocks(drain::Command),
-}
-
-/// What other threads have left, and how to wake the node's.
+/// What the threads of the disk have left, and how to wake the node's.
 #[derive(Default)]
 pub(crate) struct Replies {
-    left: Mutex<Vec<Left>>,
+    left: Mutex<Vec<Answer>>,
     wake: OnceLock<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Replies {
-    fn leave(&self, left: Left) {
-        lock(&self.left).push(left);
-        self.wake();
-    }
-
-    pub(crate) fn wake(&self) {
+    /// What one of them has to say; nothing if its disk has failed.
+    pub(crate) fn leave(&self, answer: Option<Answer>) {
+        lock(&self.left).extend(answer);
         if let Some(wake) = self.wake.get() {
             wake();
         }
@@ -155,14 +145,14 @@ type InFlight = BTreeMap<u64, (Time, usize)>;
 /// See the module's documentation.
 pub(crate) struct Requests {
     shared: Arc<Shared>,
-    blocks: Blocks,
+    blocks: BlockEngine,
     replies: Arc<Replies>,
     clients: BTreeMap<ConnectionId, InFlight>,
     started: Option<Time>,
 }
 
 impl Requests {
-    pub(crate) fn new(shared: Arc<Shared>, blocks: Blocks, replies: Arc<Replies>) -> Requests {
+    pub(crate) fn new(shared: Arc<Shared>, blocks: BlockEngine, replies: Arc<Replies>) -> Requests {
         Requests { shared, blocks, replies, clients: BTreeMap::new(), started: None }
     }
 
@@ -233,87 +223,59 @@ impl Requests {
             at.answer(client, &Reply { id, body });
             return;
         }
-        let replies = self.replies.clone();
-        let done = move |body| replies.leave(Left::Reply(client, Reply { id, body }));
-        match request.body {
-            RequestBody::Update { .. } | RequestBody::Read { .. } => {
-                at.command(P::request(host_id(client), request));
-            }
-            RequestBody::Status => {
+        let by = Asker { connection: host_id(client), id };
+        let takes = at.process.drain().takes_blocks();
+        match desk::on_client(self.blocks.blocks(), takes, by, request.body) {
+            Ok(next) => self.go_on(at, next),
+            Err(body) if *body == RequestBody::Status => {
                 let body = ReplyBody::Status(self.status(at));
                 self.reply(at, client, &Reply { id, body });
             }
-            RequestBody::ListBlocks { after } => {
-                let body = ReplyBody::Blocks(self.blocks.names(after, NAMES_MAX));
-                self.reply(at, client, &Reply { id, body });
-            }
-            RequestBody::PutBlock { .. } if !at.process.drain().takes_blocks() => {
-                let body = ReplyBody::Refused(Refusal::Draining);
-                self.reply(at, client, &Reply { id, body });
-            }
-            RequestBody::PutBlock { block, data } => self.blocks.put(block, data, Box::new(done)),
-            RequestBody::GetBlock { block, offset, len } => {
-                self.blocks.get(block, offset, len, Box::new(done));
-            }
+            Err(body) => at.command(P::request(host_id(client), Request { id, body: *body })),
         }
     }
 
     /// The process wants something of the blocks that are here.
-    fn on_blocks<P: Service>(&mut self, at: &mut At<'_, P>, output: drain::Output) {
-        let replies = self.replies.clone();
-        let tell = move |command| replies.leave(Left::Blocks(command));
-        match output {
-            drain::Output::List { number, after } => {
-                let blocks = self.blocks.names(after, drain::PAGE);
-                at.command(P::blocks(drain::Command::Names { number, blocks }));
-            }
-            drain::Output::Which { by, number, mut blocks } => {
-                blocks.retain(|block| self.blocks.holds(*block));
-                let held = drain::Command::Held { by, number, blocks };
-                self.blocks.settled(Box::new(move || tell(held)));
-            }
-            drain::Output::Read { block } => {
-                let len = u32::try_from(MAX_BLOCK).expect("a block has less than 4 GiB");
-                let read = move |body| {
-                    let data = match body {
-                        ReplyBody::Block(data) => Some(data),
-                        body => {
-                            tracing::error!(%block, ?body, "cannot be copied to another node");
-                            None
-                        }
-                    };
-                    tell(drain::Command::Data { block, data });
-                };
-                self.blocks.get(block, 0, len, Box::new(read));
-            }
-            drain::Output::Store { from, block, data } => {
-                let put = move |body| {
-                    let stored = body == ReplyBody::Stored;
-                    tell(drain::Command::Stored { from, block, stored });
-                };
-                self.blocks.put(block, data, Box::new(put));
-            }
-            drain::Output::Seal => {
-                self.blocks.settled(Box::new(move || tell(drain::Command::Sealed)));
-            }
-            drain::Output::Drained { since } => {
-                *lock(&self.shared.drained) = Some(since);
-                self.shared.told.notify_one();
+    fn on_drain<P: Service>(&mut self, at: &mut At<'_, P>, output: drain::Output) {
+        if let drain::Output::Drained { since } = output {
+            *lock(&self.shared.drained) = Some(since);
+            self.shared.told.notify_one();
+        } else if let Some(next) = desk::on_drain(self.blocks.blocks(), output) {
+            self.go_on(at, next);
+        }
+    }
+
+    fn go_on<P: Service>(&mut self, at: &mut At<'_, P>, next: Next) {
+        match next {
+            Next::Answer(answer) => self.tell(at, answer),
+            next @ (Next::Write(_) | Next::Read(_)) => self.blocks.go_on(next),
+        }
+    }
+
+    fn tell<P: Service>(&mut self, at: &mut At<'_, P>, answer: Answer) {
+        match answer {
+            Answer::Client(connection, reply) => self.reply(at, connection.0.into(), &reply),
+            Answer::Node(command) => {
+                if let drain::Command::Data { block, data: None, .. } = &command {
+                    tracing::error!(%block, "cannot be read, to be copied to another node");
+                }
+                at.command(P::blocks(command));
             }
         }
     }
 
     fn status<P: Service>(&self, at: &At<'_, P>) -> NodeStatus {
+        let held = self.blocks.blocks().counters();
         let uptime = at.now.since(self.started.unwrap_or(at.now));
         NodeStatus {
             node: self.shared.me,
             pid: std::process::id(),
             uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
             replicas: at.process.status(at.now),
-            blocks: self.blocks.held(),
+            blocks: (held.blocks, held.bytes),
             to_drain: at.process.drain().progress().map(|progress| {
                 let all_safe = progress.done;
-                self.blocks.held().0.saturating_sub(progress.safe) * u64::from(!all_safe)
+                held.blocks.saturating_sub(progress.safe) * u64::from(!all_safe)
             }),
             bad_frames: at.bad_connections(),
             connected: at.connected().collect(),
@@ -343,21 +305,16 @@ impl<P: Service> Application<P> for Requests {
                 lock(&self.shared.in_force).insert(group, number);
                 self.shared.told.notify_one();
             }
-            Output::Drain(output) => self.on_blocks(at, output),
+            Output::Drain(output) => self.on_drain(at, output),
         }
     }
 
     fn on_batch(&mut self, at: &mut At<'_, P>) {
         self.started.get_or_insert(at.now);
         let left = std::mem::take(&mut *lock(&self.replies.left));
-        for left in left {
-            match left {
-                Left::Reply(client, reply) => self.reply(at, client, &reply),
-                Left::Blocks(command) => at.command(P::blocks(command)),
-            }
-        }
+        left.into_iter().for_each(|answer| self.tell(at, answer));
         if let Some(error) = self.blocks.failed() {
-            at.stop(error);
+            at.stop(error.into());
         }
     }
 

@@ -1,80 +1,62 @@
-//! The blocks of a node, without waiting for the disk: threads around [`meridian_blocks::Store`].
+//! The blocks of a node, without waiting for the disk: threads around [`meridian_blocks::desk`].
 //!
-//! One thread writes: it takes all puts that wait, appends them, syncs once and answers them all.
-//! [`READERS`] threads read. Answers are given by callbacks, on these threads.
+//! One thread writes: it takes all writes that wait, appends them, syncs once and answers them all.
+//! [`READERS`] threads read. Answers are given on these threads.
 
-use bytes::Bytes;
+use meridian_blocks::desk::{Answer, Next, Read, Write, Writer};
 use meridian_blocks::store::{Blocks, OpenError, Options};
-use meridian_blocks::{BlockError, Counters, Store};
-use meridian_core::BlockId;
+use meridian_blocks::{BlockError, Store};
+use meridian_runtime::journal::describe;
 use meridian_storage::Disk;
 use meridian_storage::real_disk::random_salt;
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 /// How long a segment becomes, in bytes.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 /// How much may wait to be written, in bytes, before a put is answered [`BlockError::Busy`]: some
 /// hundred milliseconds of what a disk takes.
-pub const PUT_QUEUE_BYTES: usize = 64 << 20;
+pub const WRITE_QUEUE_BYTES: usize = 64 << 20;
 /// How many reads may wait before one is answered [`BlockError::Busy`].
-pub const GET_QUEUE: usize = 4096;
+pub const READ_QUEUE: usize = 4096;
 /// How many threads read: reads come mostly from the page cache, and a slow one should not hold up
 /// all others.
 pub const READERS: usize = 2;
 
-/// Called once with what came of a put: `Ok` if the block is durable.
-pub type PutDone = Box<dyn FnOnce(Result<(), BlockError>) + Send>;
-/// Called when all that was put before is durable, or was refused.
-pub type SettledDone = Box<dyn FnOnce() + Send>;
-/// Called once with what was read.
-pub type GetDone = Box<dyn FnOnce(Result<Bytes, BlockError>) + Send>;
+/// Called with each answer, on any thread; and with nothing when a write has failed.
+pub type Tell = Arc<dyn Fn(Option<Answer>) + Send + Sync>;
 
 /// The blocks of a node. Dropping it answers all that waits.
 ///
-/// After a write or a sync has failed, that put is answered with [`BlockError::Io`] and all later
-/// ones with [`BlockError::Closed`], while reads go on: the owner should stop the node.
+/// After a write or a sync has failed, that put is refused and so are all later ones, while reads
+/// go on: the owner should stop the node.
 pub struct BlockEngine {
     shared: Arc<Shared>,
     blocks: Blocks,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Put {
-    block: BlockId,
-    data: Bytes,
-    done: PutDone,
-}
-
-struct Get {
-    block: BlockId,
-    offset: u32,
-    len: u32,
-    done: GetDone,
-}
-
-#[derive(Default)]
 struct Shared {
-    puts: Mutex<Puts>,
-    put_came: Condvar,
-    gets: Mutex<Gets>,
-    get_came: Condvar,
+    writes: Mutex<Writes>,
+    write_came: Condvar,
+    reads: Mutex<Reads>,
+    read_came: Condvar,
+    failed: OnceLock<String>,
+    tell: Tell,
 }
 
 #[derive(Default)]
-struct Puts {
-    waiting: Vec<Put>,
-    /// To be called when those are durable.
-    settled: Vec<SettledDone>,
+struct Writes {
+    waiting: Vec<Write>,
     bytes: usize,
     closing: bool,
 }
 
 #[derive(Default)]
-struct Gets {
-    waiting: VecDeque<Get>,
+struct Reads {
+    waiting: VecDeque<Read>,
     closing: bool,
 }
 
@@ -87,15 +69,21 @@ impl BlockEngine {
     ///
     /// # Errors
     /// If the disk refuses, or the directory is of another version.
-    pub fn open(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self, OpenError> {
-        Self::open_with(disk, dir, Options { segment_bytes: SEGMENT_BYTES, salt: random_salt() })
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, tell: Tell) -> Result<Self, OpenError> {
+        let options = Options { segment_bytes: SEGMENT_BYTES, salt: random_salt() };
+        Self::open_with(disk, dir, options, tell)
     }
 
     /// As [`BlockEngine::open`], set up as told.
     ///
     /// # Errors
     /// If the disk refuses, or the directory is of another version.
-    pub fn open_with(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<Self, OpenError> {
+    pub fn open_with(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: Options,
+        tell: Tell,
+    ) -> Result<Self, OpenError> {
         let (store, findings) = Store::open(disk, dir, options)?;
         if let Some((file, offset)) = &findings.cut {
             tracing::warn!(file = %file.display(), offset, "blocks have a torn tail, which is cut");
@@ -103,10 +91,10 @@ impl BlockEngine {
         for (file, offset) in &findings.damaged {
             tracing::warn!(file = %file.display(), offset, "a block here cannot be read");
         }
-        let (shared, blocks) = (Arc::new(Shared::default()), store.blocks());
+        let (shared, blocks) = (Arc::new(Shared::new(tell)), store.blocks());
         let mut engine = BlockEngine { shared, blocks, threads: Vec::new() };
         let shared = engine.shared.clone();
-        engine.spawn("blocks-write", dir, move || shared.write(store))?;
+        engine.spawn("blocks-write", dir, move || shared.write(Writer::new(store)))?;
         for _ in 0..READERS {
             let (shared, blocks) = (engine.shared.clone(), engine.blocks.clone());
             engine.spawn("blocks-read", dir, move || shared.read(&blocks))?;
@@ -128,60 +116,28 @@ impl BlockEngine {
         Ok(())
     }
 
-    /// Stores a block; `done` is called when it is durable, or cannot be.
-    pub fn put(&self, block: BlockId, data: Bytes, done: PutDone) {
-        let mut puts = lock(&self.shared.puts);
-        if puts.bytes + data.len() > PUT_QUEUE_BYTES {
-            drop(puts);
-            return done(Err(BlockError::Busy));
-        }
-        puts.bytes += data.len();
-        puts.waiting.push(Put { block, data, done });
-        drop(puts);
-        self.shared.put_came.notify_one();
+    /// Does what is needed. The answer is told, now or later.
+    pub fn go_on(&self, next: Next) {
+        self.shared.go_on(next);
     }
 
-    /// Calls `done` when all that was put before is durable or was refused; never if the disk
-    /// fails.
-    pub fn settled(&self, done: SettledDone) {
-        lock(&self.shared.puts).settled.push(done);
-        self.shared.put_came.notify_one();
+    /// The blocks, to be looked at without waiting.
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
-    /// Whether a block is here, durable or not yet.
-    pub fn holds(&self, block: BlockId) -> bool {
-        self.blocks.holds(block)
-    }
-
-    /// Reads `len` bytes of a block from `offset` on, or fewer where it ends.
-    pub fn get(&self, block: BlockId, offset: u32, len: u32, done: GetDone) {
-        let mut gets = lock(&self.shared.gets);
-        if gets.waiting.len() >= GET_QUEUE {
-            drop(gets);
-            return done(Err(BlockError::Busy));
-        }
-        gets.waiting.push_back(Get { block, offset, len, done });
-        drop(gets);
-        self.shared.get_came.notify_one();
-    }
-
-    /// The names of the blocks after `after`, in order, `limit` at most.
-    pub fn names(&self, after: Option<BlockId>, limit: usize) -> Vec<BlockId> {
-        self.blocks.names(after, limit)
-    }
-
-    /// How much is held.
-    pub fn counters(&self) -> Counters {
-        self.blocks.counters()
+    /// Why nothing can be stored any more, if a write has failed: the server has to stop.
+    pub fn failed(&self) -> Option<&str> {
+        self.shared.failed.get().map(String::as_str)
     }
 }
 
 impl Drop for BlockEngine {
     fn drop(&mut self) {
-        lock(&self.shared.puts).closing = true;
-        lock(&self.shared.gets).closing = true;
-        self.shared.put_came.notify_all();
-        self.shared.get_came.notify_all();
+        lock(&self.shared.writes).closing = true;
+        lock(&self.shared.reads).closing = true;
+        self.shared.write_came.notify_all();
+        self.shared.read_came.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join(); // Why it panicked it has said itself.
         }
@@ -189,51 +145,93 @@ impl Drop for BlockEngine {
 }
 
 impl Shared {
-    /// All puts that wait, and who waits for them; `None` when there will be no more.
-    fn take_puts(&self) -> Option<(Vec<Put>, Vec<SettledDone>)> {
-        let mut puts = lock(&self.puts);
-        while puts.waiting.is_empty() && puts.settled.is_empty() {
-            if puts.closing {
-                return None;
-            }
-            puts = self.put_came.wait(puts).unwrap_or_else(PoisonError::into_inner);
+    fn new(tell: Tell) -> Shared {
+        Shared {
+            writes: Mutex::default(),
+            write_came: Condvar::new(),
+            reads: Mutex::default(),
+            read_came: Condvar::new(),
+            failed: OnceLock::new(),
+            tell,
         }
-        puts.bytes = 0;
-        Some((std::mem::take(&mut puts.waiting), std::mem::take(&mut puts.settled)))
     }
 
-    fn take_get(&self) -> Option<Get> {
-        let mut gets = lock(&self.gets);
+    fn go_on(&self, next: Next) {
+        match next {
+            Next::Answer(answer) => (self.tell)(Some(answer)),
+            Next::Write(write) => self.queue_write(write),
+            Next::Read(read) => self.queue_read(read),
+        }
+    }
+
+    fn queue_write(&self, write: Write) {
+        let mut writes = lock(&self.writes);
+        let len = write.len_bytes();
+        if len > 0 && writes.bytes + len > WRITE_QUEUE_BYTES {
+            drop(writes);
+            if let Some(next) = write.end(Err(BlockError::Busy)) {
+                self.go_on(next);
+            }
+            return;
+        }
+        writes.bytes += len;
+        writes.waiting.push(write);
+        drop(writes);
+        self.write_came.notify_one();
+    }
+
+    fn queue_read(&self, read: Read) {
+        let mut reads = lock(&self.reads);
+        if reads.waiting.len() >= READ_QUEUE {
+            drop(reads);
+            return (self.tell)(read.refuse());
+        }
+        reads.waiting.push_back(read);
+        drop(reads);
+        self.read_came.notify_one();
+    }
+
+    /// All writes that wait; `None` when there will be no more.
+    fn take_writes(&self) -> Option<Vec<Write>> {
+        let mut writes = lock(&self.writes);
+        while writes.waiting.is_empty() {
+            if writes.closing {
+                return None;
+            }
+            writes = self.write_came.wait(writes).unwrap_or_else(PoisonError::into_inner);
+        }
+        writes.bytes = 0;
+        Some(std::mem::take(&mut writes.waiting))
+    }
+
+    fn take_read(&self) -> Option<Read> {
+        let mut reads = lock(&self.reads);
         loop {
-            if let Some(get) = gets.waiting.pop_front() {
-                return Some(get);
+            if let Some(read) = reads.waiting.pop_front() {
+                return Some(read);
             }
-            if gets.closing {
+            if reads.closing {
                 return None;
             }
-            gets = self.get_came.wait(gets).unwrap_or_else(PoisonError::into_inner);
+            reads = self.read_came.wait(reads).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn write(&self, mut store: Store) {
-        while let Some((puts, settled)) = self.take_puts() {
-            let appended: Vec<_> = puts
-                .into_iter()
-                .map(|Put { block, data, done }| (store.put(block, &data), done))
-                .collect();
-            let synced = store.sync();
-            for (result, done) in appended {
-                done(result.and_then(|()| synced.clone()));
+    fn write(&self, mut writer: Writer) {
+        while let Some(writes) = self.take_writes() {
+            writer.append(writes);
+            let ended = writer.sync();
+            if let Some(error) = writer.failed() {
+                self.failed.get_or_init(|| describe(error));
+                (self.tell)(None);
             }
-            if synced.is_ok() {
-                settled.into_iter().for_each(|done| done());
-            }
+            ended.into_iter().for_each(|next| self.go_on(next));
         }
     }
 
     fn read(&self, blocks: &Blocks) {
-        while let Some(Get { block, offset, len, done }) = self.take_get() {
-            done(blocks.get(block, offset, len));
+        while let Some(read) = self.take_read() {
+            (self.tell)(Some(read.run(blocks)));
         }
     }
 }
@@ -241,26 +239,63 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use meridian_blocks::Counters;
+    use meridian_blocks::desk::{Asker, Sender};
+    use meridian_core::BlockId;
+    use meridian_host::ConnectionId;
+    use meridian_host::api::{Refusal, ReplyBody};
+    use meridian_host::drain;
     use meridian_storage::RealDisk;
     use meridian_storage::SimDisk;
-    use std::sync::mpsc::channel;
+    use std::collections::BTreeMap;
+    use std::sync::mpsc::{Sender as Channel, channel};
 
-    fn open(disk: Arc<dyn Disk>, dir: &Path) -> BlockEngine {
-        BlockEngine::open_with(disk, dir, Options { segment_bytes: 1 << 16, salt: 5 }).unwrap()
+    /// An engine, and who waits for the answers: by the number of the request, or (0) for those of
+    /// the node.
+    struct Engine {
+        engine: BlockEngine,
+        waiting: Arc<Mutex<BTreeMap<u64, Channel<Answer>>>>,
+        asked: std::sync::atomic::AtomicU64,
     }
 
-    fn put(engine: &BlockEngine, block: u128, data: Vec<u8>) -> Result<(), BlockError> {
-        let (sender, answer) = channel();
-        let done = Box::new(move |result| sender.send(result).unwrap());
-        engine.put(BlockId(block), data.into(), done);
-        answer.recv().unwrap()
+    fn open(disk: Arc<dyn Disk>, dir: &Path) -> Engine {
+        let waiting: Arc<Mutex<BTreeMap<u64, Channel<Answer>>>> = Arc::default();
+        let told = waiting.clone();
+        let tell = move |answer: Option<Answer>| {
+            let Some(answer) = answer else { return };
+            let id = if let Answer::Client(_, reply) = &answer { reply.id } else { 0 };
+            let _ = lock(&told)[&id].send(answer);
+        };
+        let options = Options { segment_bytes: 1 << 16, salt: 5 };
+        let engine = BlockEngine::open_with(disk, dir, options, Arc::new(tell)).unwrap();
+        Engine { engine, waiting, asked: Default::default() }
     }
 
-    fn get(engine: &BlockEngine, block: u128, offset: u32, len: u32) -> Result<Bytes, BlockError> {
-        let (sender, answer) = channel();
-        let done = Box::new(move |result| sender.send(result).unwrap());
-        engine.get(BlockId(block), offset, len, done);
-        answer.recv().unwrap()
+    impl Engine {
+        fn ask(&self, next: impl FnOnce(Asker) -> Next) -> ReplyBody {
+            let id = 1 + self.asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let (sender, answer) = channel();
+            lock(&self.waiting).insert(id, sender);
+            self.engine.go_on(next(Asker { connection: ConnectionId(1), id }));
+            let Answer::Client(_, reply) = answer.recv().unwrap() else { panic!("to the node") };
+            lock(&self.waiting).remove(&id);
+            reply.body
+        }
+
+        fn put(&self, block: u128, data: Vec<u8>) -> ReplyBody {
+            let (block, data) = (BlockId(block), data.into());
+            self.ask(|by| Next::Write(Write::Put { from: Sender::Client(by), block, data }))
+        }
+
+        fn get(&self, block: u128, offset: u32, len: u32) -> ReplyBody {
+            let block = BlockId(block);
+            self.ask(|by| Next::Read(Read::Part { by, block, offset, len }))
+        }
+    }
+
+    fn block(bytes: &[u8]) -> ReplyBody {
+        ReplyBody::Block(Bytes::copy_from_slice(bytes))
     }
 
     #[test]
@@ -271,23 +306,24 @@ mod tests {
             for writer in 0..4u8 {
                 let engine = &engine;
                 scope.spawn(move || {
-                    for block in 0..25 {
-                        let name = u128::from(writer) * 100 + block;
-                        put(engine, name, vec![writer; 5_000]).unwrap();
-                        assert_eq!(get(engine, name, 4_990, 100).unwrap(), vec![writer; 10]);
+                    for at in 0..25 {
+                        let name = u128::from(writer) * 100 + at;
+                        assert_eq!(engine.put(name, vec![writer; 5_000]), ReplyBody::Stored);
+                        assert_eq!(engine.get(name, 4_990, 100), block(&[writer; 10]));
                     }
                 });
             }
         });
         drop(engine);
         let engine = open(Arc::new(RealDisk), temp.path());
-        assert_eq!(engine.counters(), Counters { blocks: 100, bytes: 500_000 });
-        let (first, rest) = (engine.names(None, 30), engine.names(Some(BlockId(104)), 100));
+        let blocks = engine.engine.blocks();
+        assert_eq!(blocks.counters(), Counters { blocks: 100, bytes: 500_000 });
+        let (first, rest) = (blocks.names(None, 30), blocks.names(Some(BlockId(104)), 100));
         assert_eq!((first.len(), first[29], rest.len()), (30, BlockId(104), 70));
         for writer in 0..4u8 {
-            assert_eq!(get(&engine, u128::from(writer) * 100 + 7, 0, 3).unwrap(), vec![writer; 3]);
+            assert_eq!(engine.get(u128::from(writer) * 100 + 7, 0, 3), block(&[writer; 3]));
         }
-        assert!(matches!(get(&engine, 99, 0, 1), Err(BlockError::NoBlock(BlockId(99)))));
+        assert_eq!(engine.get(99, 0, 1), ReplyBody::Refused(Refusal::NoBlock(BlockId(99))));
     }
 
     /// Who is told that all is settled is told so after the puts before, which are durable.
@@ -296,21 +332,25 @@ mod tests {
         let disk = SimDisk::new();
         let engine = open(Arc::new(disk.clone()), Path::new("/blocks"));
         let (sender, answers) = channel();
-        for block in 0..20 {
-            let sender = sender.clone();
-            let done = Box::new(move |result: Result<(), _>| sender.send(result.is_ok()).unwrap());
-            engine.put(BlockId(block), vec![1; 100].into(), done);
+        lock(&engine.waiting).insert(0, sender);
+        for at in 0..20 {
+            let (block, data) = (BlockId(at), vec![1; 100].into());
+            let from = Sender::Node(meridian_core::NodeId(2));
+            engine.engine.go_on(Next::Write(Write::Put { from, block, data }));
         }
-        let (settle, settled) = channel();
-        engine.settled(Box::new(move || settle.send(()).unwrap()));
-        settled.recv().unwrap();
-        assert_eq!(answers.try_iter().filter(|stored| *stored).count(), 20);
-        assert!(engine.holds(BlockId(19)) && !engine.holds(BlockId(20)));
+        let sealed = || Box::new(Next::Answer(Answer::Node(drain::Command::Sealed)));
+        engine.engine.go_on(Next::Write(Write::Settle(sealed())));
+        let stored = |answer: &Answer| {
+            matches!(answer, Answer::Node(drain::Command::Stored { stored: true, .. }))
+        };
+        assert!(answers.iter().take(20).all(|answer| stored(&answer)));
+        assert_eq!(answers.recv().unwrap(), Answer::Node(drain::Command::Sealed));
+        assert!(engine.engine.blocks().holds(BlockId(19)));
         disk.fail_sync_at(disk.syncs() + 1);
-        assert!(put(&engine, 20, vec![1; 10]).is_err());
-        let (settle, settled) = channel::<()>();
-        engine.settled(Box::new(move || settle.send(()).unwrap()));
-        assert!(settled.recv().is_err(), "nothing is known to be durable any more");
+        assert!(matches!(engine.put(20, vec![1; 10]), ReplyBody::Refused(Refusal::Disk(_))));
+        engine.engine.go_on(Next::Write(Write::Settle(sealed())));
+        assert!(matches!(engine.put(21, vec![1; 10]), ReplyBody::Refused(Refusal::Disk(_))));
+        assert!(answers.try_recv().is_err(), "nothing is known to be durable any more");
     }
 
     #[test]
@@ -318,22 +358,24 @@ mod tests {
         let disk = SimDisk::new();
         let engine = open(Arc::new(disk.clone()), Path::new("/blocks"));
         disk.set_capacity(Some(100_000));
-        let stored = (0..).take_while(|block| put(&engine, *block, vec![1; 5_000]).is_ok()).count();
-        assert!(stored > 5);
-        assert!(matches!(put(&engine, 1_000, vec![1; 5_000]), Err(BlockError::Full)));
-        assert_eq!(get(&engine, 3, 0, 9).unwrap(), vec![1; 9]);
+        let put = |at: &u128| engine.put(*at, vec![1; 5_000]) == ReplyBody::Stored;
+        assert!((0..).take_while(put).count() > 5);
+        assert!(matches!(engine.put(1_000, vec![1; 5_000]), ReplyBody::Refused(Refusal::Disk(_))));
+        assert_eq!(engine.get(3, 0, 9), block(&[1; 9]));
+        assert_eq!(engine.engine.failed(), None);
         disk.set_capacity(None);
-        put(&engine, 1_000, vec![1; 5_000]).unwrap();
+        assert_eq!(engine.put(1_000, vec![1; 5_000]), ReplyBody::Stored);
     }
 
     #[test]
     fn after_a_failed_sync_nothing_is_stored_any_more() {
         let disk = SimDisk::new();
         let engine = open(Arc::new(disk.clone()), Path::new("/blocks"));
-        put(&engine, 1, vec![1; 10]).unwrap();
+        assert_eq!(engine.put(1, vec![1; 10]), ReplyBody::Stored);
         disk.fail_sync_at(disk.syncs() + 1);
-        assert!(matches!(put(&engine, 2, vec![1; 10]), Err(BlockError::Io { .. })));
-        assert!(matches!(put(&engine, 3, vec![1; 10]), Err(BlockError::Closed)));
-        assert_eq!(get(&engine, 1, 0, 10).unwrap(), vec![1; 10]);
+        assert!(matches!(engine.put(2, vec![1; 10]), ReplyBody::Refused(Refusal::Disk(_))));
+        assert!(matches!(engine.put(3, vec![1; 10]), ReplyBody::Refused(Refusal::Disk(_))));
+        assert!(engine.engine.failed().is_some_and(|why| why.contains("sync")));
+        assert_eq!(engine.get(1, 0, 10), block(&[1; 10]));
     }
 }

@@ -8,7 +8,7 @@
 //! | [`service`] | what a process must be for a server to run it |
 //! | [`server`] | start, run until told to stop, stop |
 //! | `application` | requests of clients into commands, outputs into replies |
-//! | [`journal`], [`storage`], [`blocks`] | the blocks of a node |
+//! | [`blocks`] | the threads of a node's blocks |
 #![forbid(unsafe_code)]
 
 mod application;
@@ -17,10 +17,8 @@ pub mod config;
 pub mod configuration;
 pub mod error;
 mod identity;
-pub mod journal;
 pub mod server;
 pub mod service;
-pub mod storage;
 
 pub use config::{NodeFile, prepare};
 pub use configuration::{Keepers, KeepersError};

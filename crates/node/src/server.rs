@@ -1,15 +1,16 @@
 //! Start, run until told to stop, stop.
 
 use crate::application::{Configured, Replies, Requests, Shared, delays_of, peers_of};
+use crate::blocks::BlockEngine;
 use crate::config::NodeDir;
 use crate::configuration;
 use crate::error::ServerError;
 use crate::identity;
 use crate::service::Service;
-use crate::storage::open_blocks;
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
 use meridian_host::Node;
+use meridian_runtime::journal::describe;
 use meridian_runtime::{Clock, Handle, Listen, MemberError, Options, Storage, Worker};
 use meridian_storage::{Disk, RealDisk};
 use std::future::Future;
@@ -125,8 +126,10 @@ async fn host<P: Service>(
     identity::check(&*disk, dir)?;
     let incarnation = dir.next_incarnation()?;
     let replies = Arc::new(Replies::default());
-    let waker = replies.clone();
-    let blocks = open_blocks(disk.clone(), &dir.dir, Arc::new(move || waker.wake()))?;
+    let left = replies.clone();
+    let tell = Arc::new(move |answer| left.leave(answer));
+    let blocks = BlockEngine::open(disk.clone(), &dir.dir.join("blocks"), tell)
+        .map_err(|error| ServerError::Blocks(describe(&error)))?;
     let path = dir.dir.join("wal");
     let options = Options {
         peers: peers_of(&topology, me),

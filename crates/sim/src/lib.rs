@@ -12,6 +12,7 @@
 //! | [`trial`] | [`Subject`], [`run`]: a workload and faults for a while, then healing and a judgement |
 //! | [`checkers`] | linearizability over any sequential specification; causal consistency; recorded histories |
 //! | [`explore`] | a model checker: all orders of arrival in small cases |
+//! | [`stores`] | the blocks of simulated nodes: real stores on their disks |
 //! | `harness` | seeds of tests, traces, panics: all that meets the outside |
 //! | [`of`] | the subjects: the multicast, replicated state machines, whole nodes with files |
 //!
@@ -26,10 +27,11 @@ mod faults;
 mod harness;
 pub mod lossy;
 pub mod of;
+pub mod stores;
 pub mod trial;
 mod world;
 
 pub use faults::{CutId, Faults, Unflushed};
 pub use harness::{each_is_caught, each_seed, how_to_repeat, one_seed};
 pub use trial::{Detail, Failure, Report, Subject, run, run_with};
-pub use world::{Delay, DiskBug, Logs, Owner, Random, Setup, Stimulus, World};
+pub use world::{Delay, DiskBug, DiskFailure, Logs, Owner, Random, Setup, Stimulus, World};

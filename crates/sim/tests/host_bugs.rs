@@ -101,6 +101,7 @@ fn stimuli(stimuli: Vec<Stimulus<Node>>) -> Vec<Stimulus<Bugged>> {
     let map = |stimulus| match stimulus {
         Stimulus::Command { to, command, after } => Stimulus::Command { to, command, after },
         Stimulus::Wake { token, after } => Stimulus::Wake { token, after },
+        Stimulus::Stop(peer) => Stimulus::Stop(peer),
     };
     stimuli.into_iter().map(map).collect()
 }

@@ -37,6 +37,13 @@ pub enum Message {
         /// Whether it is durable here.
         stored: bool,
     },
+    /// I cannot read this any more, and you hold it: copy it to that node.
+    Pass {
+        /// Its name.
+        block: BlockId,
+        /// Who is to hold it, too.
+        to: NodeId,
+    },
 }
 
 /// What the owner, who has the blocks, asks or answers.
@@ -57,13 +64,15 @@ pub enum Command {
         by: NodeId,
         /// That of the question.
         number: u64,
-        /// Those that are here, durably.
+        /// Those that are here, durably, and can be read.
         blocks: Vec<BlockId>,
     },
     /// To [`Output::Read`].
     Data {
         /// Its name.
         block: BlockId,
+        /// That of the question.
+        to: Option<NodeId>,
         /// All of it; `None` if it cannot be read.
         data: Option<Bytes>,
     },
@@ -90,7 +99,7 @@ pub enum Output {
         /// Those after this one.
         after: Option<BlockId>,
     },
-    /// Tell which of these are here, once they are durable.
+    /// Tell which of these are here and can be read, once they are durable.
     Which {
         /// Who asks.
         by: NodeId,
@@ -103,6 +112,8 @@ pub enum Output {
     Read {
         /// Its name.
         block: BlockId,
+        /// To be given back: who is to get it, if another node asked for that.
+        to: Option<NodeId>,
     },
     /// Store a block.
     Store {

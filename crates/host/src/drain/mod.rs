@@ -8,7 +8,8 @@
 //! yet has its block copied, or is refused and stores it elsewhere.
 //!
 //! Invariants:
-//! - D1: who is said to hold a block has said so itself, when the block was durable there.
+//! - D1: who is said to hold a block has said so itself, when the block was durable there and could
+//!   be read.
 //! - D2: a node reports that it is drained after its seal is durable, and after all blocks that it
 //!   took before are on enough nodes that stay.
 //! - D3: blocks are never deleted, so what was said of them stays true as long as the same nodes
@@ -26,8 +27,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many blocks are asked for at a time.
-pub const PAGE: usize = 1024;
+/// So many blocks are asked for at a time: who is asked reads them all in some ticks.
+pub const PAGE: usize = 128;
 /// So many blocks are copied at a time: some megabytes, between which other messages pass.
 const COPIES: usize = 4;
 /// How often a node looks again, reports again, and notices that another does not answer.
@@ -109,6 +110,8 @@ struct Copying {
     candidates: VecDeque<NodeId>,
     /// Who was sent it.
     waiting: BTreeSet<NodeId>,
+    /// One of those that hold it already.
+    holder: Option<NodeId>,
 }
 
 impl Drain {
@@ -211,20 +214,21 @@ impl Drain {
             return;
         }
         let Some(end) = blocks.last().copied() else { return self.end_pass(out) };
-        let mut own = BTreeSet::new();
-        if work.task.staying.contains(&me) {
-            own.insert(me);
-        }
         let rest = blocks.into_iter().filter(|block| !work.safe.contains(block));
-        let holders: BTreeMap<_, _> = rest.map(|block| (block, own.clone())).collect();
+        let holders: Holders = rest.map(|block| (block, BTreeSet::new())).collect();
         if holders.is_empty() {
             return self.list(Some(end), out);
         }
         let blocks: Vec<_> = holders.keys().copied().collect();
-        let asked = |node: &NodeId| *node != me && !work.absent.contains(node);
+        let asked = |node: &NodeId| !work.absent.contains(node);
         let waiting: BTreeSet<_> = work.task.staying.iter().copied().filter(asked).collect();
         for node in &waiting {
-            out.send(*node, Message::Which { number, blocks: blocks.clone() });
+            let blocks = blocks.clone();
+            if *node == me {
+                out.output(Output::Which { by: me, number, blocks });
+            } else {
+                out.send(*node, Message::Which { number, blocks });
+            }
         }
         (work.stage, work.idle) = (Stage::Asking { end, holders, waiting }, 0);
         self.end_asking(out);
@@ -274,8 +278,8 @@ impl Drain {
             let others = ring.placement(block).into_iter();
             let candidates = others.filter(|node| !on.contains(node) && !absent.contains(node));
             let (missing, candidates) = (wanted - on.len(), candidates.collect());
-            let waiting = BTreeSet::new();
-            todo.push_back((block, Copying { data: None, missing, candidates, waiting }));
+            let (data, waiting, holder) = (None, BTreeSet::new(), on.first().copied());
+            todo.push_back((block, Copying { data, missing, candidates, waiting, holder }));
         }
         let under_way = BTreeMap::new();
         (work.stage, work.idle) = (Stage::Copying { end, todo, under_way }, 0);
@@ -294,7 +298,7 @@ impl Drain {
                 continue;
             }
             under_way.insert(block, copying);
-            out.output(Output::Read { block });
+            out.output(Output::Read { block, to: None });
         }
         if under_way.is_empty() {
             let end = *end;
@@ -310,7 +314,11 @@ impl Drain {
             return;
         };
         if data.is_none() {
-            copying.candidates.clear();
+            // The next pass finds what comes of that.
+            let to = copying.candidates.drain(..).take(copying.missing);
+            if let Some(holder) = copying.holder {
+                to.for_each(|to| out.send(holder, Message::Pass { block, to }));
+            }
         }
         copying.data = data;
         self.send_copies(block, out);
@@ -452,6 +460,7 @@ impl Drain {
             }
             Message::Copy { block, data } => out.output(Output::Store { from, block, data }),
             Message::Copied { block, stored } => self.on_copied(from, block, stored, out),
+            Message::Pass { block, to } => out.output(Output::Read { block, to: Some(to) }),
         }
     }
 
@@ -464,10 +473,18 @@ impl Drain {
                 }
             }
             Command::Names { number, blocks } => self.on_names(number, blocks, out),
+            Command::Held { by, number, blocks } if by == self.me => {
+                self.on_held(by, (number, blocks), out);
+            }
             Command::Held { by, number, blocks } => {
                 out.send(by, Message::Held { number, blocks });
             }
-            Command::Data { block, data } => self.on_data(block, data, out),
+            Command::Data { block, to: None, data } => self.on_data(block, data, out),
+            Command::Data { block, to: Some(to), data } => {
+                if let Some(data) = data {
+                    out.send(to, Message::Copy { block, data });
+                }
+            }
             Command::Stored { from, block, stored } => {
                 out.send(from, Message::Copied { block, stored });
             }

@@ -1,10 +1,10 @@
 //! Disks that fail, and processes that find less on theirs than they had.
 
-use crate::world::log::{Found, Log, LogFailure};
+use crate::world::log::{DiskFailure, Found, Log};
 use crate::world::owner::Owner;
 use crate::world::{Item, Plan, World};
 use meridian_core::standing::Standing;
-use meridian_core::{Process, mix};
+use meridian_core::{Process, Time, mix};
 use meridian_storage::SimDisk;
 use rand::RngExt;
 use std::time::Duration;
@@ -28,15 +28,24 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     pub(crate) fn on_disk<T>(
         &mut self,
         slot: usize,
-        what: impl FnOnce(&mut dyn Log<P::Record>) -> Result<T, LogFailure>,
+        what: impl FnOnce(&mut dyn Log<P::Record>) -> Result<T, DiskFailure>,
     ) -> Option<T> {
         match what(&mut *self.slots[slot].log) {
             Ok(done) => Some(done),
-            Err(LogFailure::Disk(why) | LogFailure::Damaged(why)) => {
+            Err(DiskFailure::Disk(why) | DiskFailure::Damaged(why)) => {
                 self.log_event("disk", slot, slot, || why);
-                self.crash_slot(slot);
+                self.stop(slot);
                 None
             }
+        }
+    }
+
+    /// A process stops as its disk has refused. It is started again, also where no other fault is
+    /// to come any more.
+    pub(crate) fn stop(&mut self, slot: usize) {
+        self.crash_slot(slot);
+        if !self.faults.any() {
+            self.plan(TRY_AGAIN, Plan::Start(slot));
         }
     }
 
@@ -47,8 +56,15 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             self.plan(TRY_AGAIN, Plan::Start(slot));
             return None;
         }
-        match self.slots[slot].log.open() {
-            Err(LogFailure::Disk(why)) => {
+        let found = self.slots[slot].log.open().and_then(|found| {
+            let objection = self.objection(slot);
+            if objection.is_none() {
+                self.mount(slot)?;
+            }
+            Ok((found, objection))
+        });
+        match found {
+            Err(DiskFailure::Disk(why)) => {
                 self.log_event("disk", slot, slot, || why);
                 let seed = self.random.random();
                 self.slots[slot].log.crash(0, seed);
@@ -56,21 +72,28 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 self.plan(after.max(TRY_AGAIN), Plan::Start(slot));
                 None
             }
-            Err(LogFailure::Damaged(why)) => {
+            Err(DiskFailure::Damaged(why)) => {
                 assert!(self.slots[slot].tampered, "a crash has damaged a log: {why}");
                 self.refuse(slot, why);
                 None
             }
-            Ok(found) => match self.objection(slot) {
-                Some(why) => {
-                    self.refuse(slot, why);
-                    None
-                }
-                None => {
-                    self.slots[slot].tampered = false;
-                    Some(found)
-                }
-            },
+            Ok((_, Some(why))) => {
+                self.refuse(slot, why);
+                None
+            }
+            Ok((found, None)) => {
+                self.slots[slot].tampered = false;
+                Some(found)
+            }
+        }
+    }
+
+    /// The owner looks at what it has on the disk.
+    fn mount(&mut self, slot: usize) -> Result<(), DiskFailure> {
+        let place = &self.slots[slot];
+        match place.log.disk() {
+            Some(disk) => self.owner.mount(place.peer, disk, place.tampered),
+            None => Ok(()),
         }
     }
 
@@ -130,7 +153,10 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     fn refuse(&mut self, slot: usize, why: String) {
         self.log_event("refused", slot, slot, || why.clone());
         self.slots[slot].absent = true;
-        self.refused.push((self.slots[slot].peer, why));
+        let peer = self.slots[slot].peer;
+        self.refused.push((peer, why));
+        let stimuli = self.owner.refused(peer, Time(self.now));
+        self.inject_all(stimuli);
     }
 
     /// The disk has room again, and does as it is told.
@@ -172,7 +198,9 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             let copy = self.slots[at].copy.take().expect("it has one");
             return self.tamper(at, |_| copy);
         }
-        let spent = self.slots.iter().any(|slot| slot.tampered) || !self.refused.is_empty();
+        let spent = self.slots.iter().any(|slot| slot.tampered)
+            || !self.refused.is_empty()
+            || !self.owner.may_lose_disk();
         if spent || !self.slots[slot].up || !self.may_crash(slot) {
             return;
         }

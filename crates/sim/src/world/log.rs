@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 /// What is known of other slots.
 pub(crate) type Known = Vec<(usize, Standing)>;
 
-/// Why a log does not go on.
+/// Why a log, or what else is on a disk, does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LogFailure {
+pub enum DiskFailure {
     /// The disk refuses: the process stops, and may start again.
     Disk(String),
     /// What lies on the disk is damaged: the process must not start.
@@ -38,23 +38,23 @@ pub(crate) trait Log<R> {
     fn append(&mut self, record: R);
 
     /// Begins to flush all that was appended, and what is known; up to which record that is.
-    fn begin_flush(&mut self, known: Known) -> Result<u64, LogFailure>;
+    fn begin_flush(&mut self, known: Known) -> Result<u64, DiskFailure>;
 
     /// The flush up to that record ends.
-    fn end_flush(&mut self, upto: u64) -> Result<(), LogFailure>;
+    fn end_flush(&mut self, upto: u64) -> Result<(), DiskFailure>;
 
     /// A checkpoint is to stand for all that was appended until now.
-    fn begin_checkpoint(&mut self) -> Result<(), LogFailure>;
+    fn begin_checkpoint(&mut self) -> Result<(), DiskFailure>;
 
     /// The checkpoint that was begun is these records.
-    fn end_checkpoint(&mut self, records: Vec<R>, known: Known) -> Result<(), LogFailure>;
+    fn end_checkpoint(&mut self, records: Vec<R>, known: Known) -> Result<(), DiskFailure>;
 
     /// Loses what is not durable, but perhaps a part: a list the records after the first `keep`, a
     /// disk what it draws from the seed.
     fn crash(&mut self, keep: u64, seed: u64);
 
     /// Reads what is there after a crash, or at first.
-    fn open(&mut self) -> Result<Found<R>, LogFailure>;
+    fn open(&mut self) -> Result<Found<R>, DiskFailure>;
 
     /// How far it goes, if a server could tell by it what it lost.
     fn standing(&self) -> Option<Standing> {

@@ -10,7 +10,7 @@ mod slot;
 mod tests;
 
 pub use disks::DiskBug;
-pub use log::Logs;
+pub use log::{DiskFailure, Logs};
 pub use owner::{Owner, Stimulus};
 
 use crate::faults::{Cut, Fault, Faults, Unflushed};
@@ -126,6 +126,7 @@ pub(crate) enum Plan<P: Process> {
     CrashPoint { slot: usize, incarnation: u64 },
     Remember { slot: usize, incarnation: u64 },
     DiskFreed(usize),
+    Stop { slot: usize, incarnation: u64 },
     Command { slot: usize, command: P::Command },
     Wake(u64),
     Fault { fault: Fault, generation: u64 },
@@ -276,6 +277,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 let slot = self.place(to);
                 self.plan(after, Plan::Command { slot, command });
             }
+            Stimulus::Stop(peer) => {
+                let slot = self.place(peer);
+                let incarnation = self.slots[slot].incarnation;
+                self.plan(Duration::ZERO, Plan::Stop { slot, incarnation });
+            }
             Stimulus::Wake { token, after } => self.plan(after, Plan::Wake(token)),
         }
     }
@@ -355,6 +361,9 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 self.on_remember(slot);
             }
             Plan::DiskFreed(slot) => self.free_disk(slot),
+            Plan::Stop { slot, incarnation } if self.lives(slot, incarnation) => {
+                self.stop(slot);
+            }
             Plan::CrashPoint { slot, incarnation } if self.lives(slot, incarnation) => {
                 // Unless the world was healed meanwhile.
                 if self.slots[slot].crash_point.is_some() && self.may_crash(slot) {
@@ -377,6 +386,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             | Plan::Checkpointed { .. }
             | Plan::CrashPoint { .. }
             | Plan::Remember { .. }
+            | Plan::Stop { .. }
             | Plan::Fault { .. } => {} // Void: planned for a process that crashed meanwhile.
         }
     }

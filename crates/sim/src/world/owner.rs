@@ -1,6 +1,8 @@
 //! What sits on top of the processes: a workload, the application, and who watches them.
 
+use super::log::DiskFailure;
 use meridian_core::{Process, Time};
+use meridian_storage::SimDisk;
 use std::time::Duration;
 
 /// What an owner wants to happen.
@@ -15,6 +17,8 @@ pub enum Stimulus<P: Process> {
         /// How long the command travels.
         after: Duration,
     },
+    /// The disk of a process has failed its owner: it stops, and starts again.
+    Stop(P::Peer),
     /// Call [`Owner::wake`].
     Wake {
         /// To be given back.
@@ -48,6 +52,22 @@ pub trait Owner<P: Process> {
     /// A process runs, for the first time or again, its records replayed.
     fn started(&mut self, _at: P::Peer, _process: &P, _now: Time) {}
 
+    /// A process is about to start on this disk, on which its log was read: what the owner has on
+    /// it is to be opened. `altered` says whether the disk was damaged, or exchanged for another,
+    /// since the process ran last. Called where logs are on disks, before [`Owner::started`]; if it
+    /// fails, or the disk does right after, again.
+    ///
+    /// # Errors
+    /// If the disk refuses, or is damaged.
+    fn mount(&mut self, _at: P::Peer, _disk: &SimDisk, _altered: bool) -> Result<(), DiskFailure> {
+        Ok(())
+    }
+
+    /// A process must not come back: its disk has lost something, as others know, or is damaged.
+    fn refused(&mut self, _at: P::Peer, _now: Time) -> Vec<Stimulus<P>> {
+        Vec::new()
+    }
+
     /// A process has sent this to a peer, or received it from one; not called for what it sends
     /// to itself.
     fn traffic(&mut self, _at: P::Peer, _message: &P::Message) {}
@@ -66,6 +86,11 @@ pub trait Owner<P: Process> {
     /// Whether `at` may crash now, with these processes up: not if more would then be lost than
     /// what is promised to survive.
     fn may_crash(&self, _at: P::Peer, _processes: &[(P::Peer, &P)]) -> bool {
+        true
+    }
+
+    /// Whether the disk of a process may be lost, now that all is as it is.
+    fn may_lose_disk(&self) -> bool {
         true
     }
 

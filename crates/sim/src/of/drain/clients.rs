@@ -1,13 +1,15 @@
 //! Clients that store blocks as the library's own do: where they lie is decided by the same value.
 
-use super::{Blocks, MS, Plan};
+use super::{Blocks, MS, Plan, data_of};
 use crate::world::{Random, Stimulus};
 use meridian_cluster::Topology;
 use meridian_cluster::ring::placement;
 use meridian_core::{BlockId, NodeId, RegionId, Time};
+use meridian_host::api::RequestBody;
 use meridian_host::drain::Drain;
 use meridian_session::{Placing, Progress};
 use rand::RngExt;
+use rand::seq::IteratorRandom;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,6 +105,7 @@ impl Blocks {
             of.begin(now);
             stimuli.extend(self.ask(client, now));
         }
+        stimuli.extend(self.read(client));
         stimuli.push(self.plan(after, Plan::Act(client)));
         stimuli
     }
@@ -111,9 +114,21 @@ impl Blocks {
         let mut stimuli = Vec::new();
         for (block, to) in self.clients[client].next(now) {
             let after = self.a_while();
-            stimuli.push(self.plan(after, Plan::Arrive { client, block, to }));
+            let body = RequestBody::PutBlock { block, data: data_of(block) };
+            stimuli.push(self.plan(after, Plan::Arrive { client, id: number(block), body, to }));
         }
         stimuli
+    }
+
+    /// A client reads a part of a block that is stored, at any node.
+    fn read(&mut self, client: usize) -> Option<Stimulus<Drain>> {
+        let stored = self.stored.iter().copied();
+        let block = stored.choose(&mut self.random)?;
+        let to = self.servers.keys().copied().choose(&mut self.random)?;
+        let (offset, len) = (self.random.random_range(0..1000), self.random.random_range(1..2000));
+        let body = RequestBody::GetBlock { block, offset, len };
+        let after = self.a_while();
+        Some(self.plan(after, Plan::Arrive { client, id: number(block), body, to }))
     }
 
     pub(super) fn on_answer(
@@ -138,4 +153,9 @@ impl Blocks {
         }
         self.ask(client, now)
     }
+}
+
+/// The number of all requests for a block: their answers say no other name.
+fn number(block: BlockId) -> u64 {
+    u64::try_from(block.0).expect("names are small")
 }

@@ -1,23 +1,27 @@
 //! Nodes of one region that hold blocks are removed while clients store more: what was stored is
 //! never lost, and is on enough nodes at the end.
 //!
-//! The nodes run the real [`Drain`], and the real configuration decides. Simulated are the disks
-//! with the blocks, the groups whose members change, and clients that learn late of a change.
+//! The nodes run the real [`Drain`] with the real log and the real store of blocks on a simulated
+//! disk ([`Stores`]), and the real configuration decides. Simulated are the groups whose members
+//! change, and clients that learn late of a change.
 
 mod clients;
-mod machine;
 pub mod trial;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
-use crate::world::{Owner, Random, Stimulus};
+use crate::stores::{Due, Effect, Stores};
+use crate::world::{DiskFailure, Owner, Random, Stimulus};
 use bytes::Bytes;
 use clients::Client;
-use machine::{Machine, Queued};
+use meridian_blocks::desk::{Answer, Asker};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Configuration, Reply, Request};
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
-use meridian_core::{BlockId, NodeId, Time};
-use meridian_host::drain::{Command, Drain, Output, PAGE};
+use meridian_core::{BlockId, NodeId, Time, mix};
+use meridian_host::ConnectionId;
+use meridian_host::api::{ReplyBody, RequestBody};
+use meridian_host::drain::{Command, Drain, Output};
+use meridian_storage::SimDisk;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,28 +67,40 @@ const REGION: &str = "us";
 enum Plan {
     /// A client does something.
     Act(usize),
-    /// A client's block arrives at a node.
-    Arrive { client: usize, block: BlockId, to: NodeId },
+    /// A client's request arrives at a node.
+    Arrive { client: usize, id: u64, body: RequestBody, to: NodeId },
     /// A node's answer arrives at a client.
     Answer { client: usize, block: BlockId, from: NodeId, stored: bool },
-    /// What a node has in its queue is durable.
-    Flushed { at: NodeId, incarnation: u64 },
-    /// A node hears what its blocks say.
-    Say { to: NodeId, incarnation: u64, command: Command },
+    /// A node goes on with its blocks.
+    Blocks(Due),
     /// A node looks for a newer configuration.
     Follow(NodeId),
+    /// Somebody asks that a node is removed, or asks again.
+    Remove(String),
     /// Somebody asks for a change.
     Change(Request),
 }
 
-/// Disks, clients and the configuration: the owner of a world of [`Drain`]s.
+/// How a node is.
+#[derive(Default)]
+struct Server {
+    /// Its process runs.
+    up: bool,
+    /// It takes no blocks.
+    sealed: bool,
+    /// It was removed, and its server has ended.
+    gone: bool,
+}
+
+/// Stores, clients and the configuration: the owner of a world of [`Drain`]s.
 pub struct Blocks {
     random: Random,
     configuration: Configuration,
     topology: Arc<Topology>,
     /// Since when it is so.
     since: Time,
-    machines: BTreeMap<NodeId, Machine>,
+    servers: BTreeMap<NodeId, Server>,
+    stores: Stores,
     clients: Vec<Client>,
     plans: BTreeMap<u64, Plan>,
     planned: u64,
@@ -92,10 +108,10 @@ pub struct Blocks {
     stored: BTreeSet<BlockId>,
     /// Changes of groups that are under way.
     changing: BTreeSet<(String, u64)>,
-    /// Who is removed.
+    /// Who is removed, and when.
     remove: Vec<(String, Duration)>,
-    /// Who does not answer.
-    dead: Option<String>,
+    /// Who does not answer, and never will.
+    dead: BTreeSet<String>,
 }
 
 /// The nodes at first.
@@ -122,9 +138,11 @@ fn file(nodes: u16) -> ClusterFile {
     }
 }
 
-/// What a block contains.
+/// What a block contains: up to some sectors of a disk.
 fn data_of(block: BlockId) -> Bytes {
-    block.0.to_be_bytes().to_vec().into()
+    let name = mix(block.0 as u64);
+    let len = 1 + (name % 2500) as usize;
+    (0..len).map(|at| mix(name ^ at as u64) as u8).collect::<Vec<_>>().into()
 }
 
 impl Blocks {
@@ -134,7 +152,7 @@ impl Blocks {
         configuration.change(Request::Initialise(json));
         let topology = Arc::new(Topology::new(configuration.file().expect("there")).expect("S1"));
         let mut random = Random::seed_from_u64(seed ^ 0xb10c);
-        let machines = topology.node_ids().map(|node| (node, Machine::default())).collect();
+        let servers = topology.node_ids().map(|node| (node, Server::default())).collect();
         let client = |number| Client::new(number, topology.clone(), &mut random);
         let clients = (0..drawn.clients).map(client).collect();
         let name = |node: usize| topology.nodes[node].name.clone();
@@ -142,14 +160,15 @@ impl Blocks {
         Blocks {
             configuration,
             since: Time(0),
-            machines,
+            servers,
+            stores: Stores::new(seed, drawn.in_store),
             clients,
             plans: BTreeMap::new(),
             planned: 0,
             stored: BTreeSet::new(),
             changing: BTreeSet::new(),
             remove,
-            dead: drawn.dead.map(|_| name(drawn.remove[0].0)),
+            dead: drawn.dead.map(|_| name(drawn.remove[0].0)).into_iter().collect(),
             random,
             topology,
         }
@@ -157,19 +176,21 @@ impl Blocks {
 
     /// Whether all is stored and all who were to go are gone.
     fn is_done(&self) -> bool {
-        let gone = |name: &str| {
+        let gone = |name: &String| {
             let node = self.topology.node_named(name);
             node.is_some_and(|node| self.topology.is_gone(node))
         };
-        self.clients.iter().all(Client::is_done) && self.remove.iter().all(|(name, _)| gone(name))
+        let mut names = self.remove.iter().map(|(name, _)| name).chain(&self.dead);
+        self.clients.iter().all(Client::is_done) && names.all(gone)
     }
 
     /// On how many nodes that were not removed a block is, durably.
     fn copies(&self, block: BlockId) -> usize {
-        let dead = self.dead.as_ref().and_then(|name| self.topology.node_named(name));
-        let there = |node: &NodeId| !self.topology.is_gone(*node) && dead != Some(*node);
-        let nodes = self.topology.node_ids().filter(there);
-        nodes.filter(|node| self.machines[node].durable.contains(&block)).count()
+        let left = |node: &NodeId| {
+            !self.topology.is_gone(*node) && !self.dead.contains(&self.topology.node(*node).name)
+        };
+        let nodes = self.topology.node_ids().filter(left);
+        nodes.filter(|node| self.stores.holds(*node, block)).count()
     }
 
     fn plan(&mut self, after: Duration, plan: Plan) -> Stimulus<Drain> {
@@ -184,73 +205,70 @@ impl Blocks {
         Duration::from_micros(self.random.random_range(50..most))
     }
 
-    /// The node of `at` is told something by its blocks, unless it crashes before.
-    fn say(&mut self, to: NodeId, after: Duration, command: Command) -> Stimulus<Drain> {
-        let incarnation = self.machines[&to].incarnation;
-        self.plan(after, Plan::Say { to, incarnation, command })
+    /// Carries out what comes of blocks.
+    fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Stimulus<Drain>> {
+        let mut stimuli = Vec::new();
+        for effect in effects {
+            stimuli.push(match effect {
+                Effect::Later(after, due) => self.plan(after, Plan::Blocks(due)),
+                Effect::Stop(node) => Stimulus::Stop(node),
+                Effect::Tell(to, Answer::Node(command)) => {
+                    Stimulus::Command { to, command, after: Duration::ZERO }
+                }
+                Effect::Tell(from, Answer::Client(connection, reply)) => {
+                    let stored = match reply.body {
+                        ReplyBody::Stored => true,
+                        ReplyBody::Refused(_) => false,
+                        _ => continue, // Of a read, which was checked.
+                    };
+                    let (client, block) = (connection.0 as usize, BlockId(reply.id.into()));
+                    let after = self.a_while();
+                    self.plan(after, Plan::Answer { client, block, from, stored })
+                }
+            });
+        }
+        stimuli
     }
 
-    /// Something waits to be durable.
-    fn queue(&mut self, at: NodeId, queued: Queued) -> Vec<Stimulus<Drain>> {
-        let listed = self.random.random_bool(0.5);
-        let machine = self.machines.get_mut(&at).expect("there from the start");
-        if let (Queued::Put { block, .. }, true) = (&queued, listed) {
-            machine.listed.insert(*block);
+    /// A client's request arrives.
+    fn on_arrived(
+        &mut self,
+        (client, id): (usize, u64),
+        body: RequestBody,
+        to: NodeId,
+    ) -> Vec<Stimulus<Drain>> {
+        let server = &self.servers[&to];
+        if !server.up || server.gone {
+            let (block, after) = (BlockId(id.into()), self.a_while());
+            return vec![self.plan(after, Plan::Answer { client, block, from: to, stored: false })];
         }
-        machine.queue.push(queued);
-        if std::mem::replace(&mut machine.flushing, true) {
-            return Vec::new();
-        }
-        let incarnation = machine.incarnation;
-        let after = self.a_while();
-        vec![self.plan(after, Plan::Flushed { at, incarnation })]
-    }
-
-    fn on_flushed(&mut self, at: NodeId) -> Vec<Stimulus<Drain>> {
-        let machine = self.machines.get_mut(&at).expect("there from the start");
-        machine.flushing = false;
-        let mut told = Vec::new();
-        for queued in std::mem::take(&mut machine.queue) {
-            if let Queued::Put { block, .. } = queued {
-                machine.durable.insert(block);
-                machine.listed.insert(block);
-            }
-            told.push(queued);
-        }
-        let tell = |queued| match queued {
-            Queued::Put { client: Some(client), block, .. } => {
-                let after = self.a_while();
-                self.plan(after, Plan::Answer { client, block, from: at, stored: true })
-            }
-            Queued::Put { from, block, client: None } => {
-                let stored = Command::Stored { from, block, stored: true };
-                self.say(at, Duration::ZERO, stored)
-            }
-            Queued::Settled(command) => self.say(at, Duration::ZERO, command),
-        };
-        told.into_iter().map(tell).collect()
-    }
-
-    /// A client's block arrives: it is taken as a server does.
-    fn on_arrived(&mut self, client: usize, block: BlockId, to: NodeId) -> Vec<Stimulus<Drain>> {
-        if self.machines[&to].takes() {
-            return self.queue(to, Queued::Put { client: Some(client), from: to, block });
-        }
-        let after = self.a_while();
-        vec![self.plan(after, Plan::Answer { client, block, from: to, stored: false })]
+        let by = Asker { connection: ConnectionId(client as u64), id };
+        let effects = self.stores.on_client(to, !server.sealed, by, body);
+        self.carry_out(effects.expect("all are of blocks"))
     }
 
     /// Who is up looks for a newer configuration about once a second; who is gone ends.
     fn on_follow(&mut self, node: NodeId) -> Vec<Stimulus<Drain>> {
-        let machine = self.machines.get_mut(&node).expect("there from the start");
-        machine.gone |= self.topology.is_gone(node);
-        if machine.gone {
+        let server = self.servers.get_mut(&node).expect("there from the start");
+        server.gone |= self.topology.is_gone(node);
+        if server.gone {
             return Vec::new();
         }
         let command = Command::Configured(self.topology.clone());
         let after = MS * self.random.random_range(300..1500);
-        let told = self.say(node, MS, command);
+        let told = Stimulus::Command { to: node, command, after: MS };
         vec![told, self.plan(after, Plan::Follow(node))]
+    }
+
+    /// A node is to be removed: whoever asks says who answers. Asked again until it goes.
+    fn on_remove(&mut self, name: String, now: Time) -> Vec<Stimulus<Drain>> {
+        let node = self.topology.node_named(&name).expect("it was there");
+        if self.topology.node(node).leaves {
+            return Vec::new();
+        }
+        let names = self.topology.nodes.iter().map(|node| &node.name);
+        let up = names.filter(|name| !self.dead.contains(*name)).cloned().collect();
+        self.on_change(Request::RemoveNode { name, up, keeper: None }, now)
     }
 
     /// The configuration is asked for a change. Groups follow after a while.
@@ -260,8 +278,9 @@ impl Blocks {
         let mut stimuli = Vec::new();
         match (reply, &request) {
             (Reply::Done { .. }, _) => {}
-            (Reply::Refused(_), Request::RemoveNode { .. }) => {
-                return vec![self.plan(MS * 200, Plan::Change(request))]; // Groups are changing.
+            (Reply::Refused(_), Request::RemoveNode { name, .. }) => {
+                let again = Plan::Remove(name.clone());
+                return vec![self.plan(MS * 200, again)]; // Groups are changing.
             }
             (Reply::Refused(why), _) => panic!("{request:?}: {why}"),
         }
@@ -301,86 +320,76 @@ impl Owner<Drain> for Blocks {
         for client in 0..self.clients.len() {
             stimuli.push(self.plan(MS, Plan::Act(client)));
         }
-        let nodes: Vec<_> = self.machines.keys().copied().collect();
+        let nodes: Vec<_> = self.servers.keys().copied().collect();
         for node in nodes {
             let after = MS * self.random.random_range(1..1000);
             stimuli.push(self.plan(after, Plan::Follow(node)));
         }
-        let all: BTreeSet<_> = self.topology.nodes.iter().map(|node| node.name.clone()).collect();
         for (name, after) in self.remove.clone() {
-            let answers = |name: &&String| Some(*name) != self.dead.as_ref();
-            let up = all.iter().filter(answers).cloned().collect();
-            let request = Request::RemoveNode { name, up, keeper: None };
-            stimuli.push(self.plan(after, Plan::Change(request)));
+            stimuli.push(self.plan(after, Plan::Remove(name)));
         }
         stimuli
     }
 
     fn output(&mut self, at: NodeId, output: Output, _now: Time) -> Vec<Stimulus<Drain>> {
-        if self.machines[&at].gone {
+        if self.servers[&at].gone {
             return Vec::new();
         }
-        let soon = MS * self.random.random_range(0..3);
-        let machine = &self.machines[&at];
-        match output {
-            Output::List { number, after } => {
-                let later = |block: &&BlockId| after.is_none_or(|after| **block > after);
-                let blocks = machine.listed.iter().filter(later).take(PAGE / 64);
-                let names = Command::Names { number, blocks: blocks.copied().collect() };
-                vec![self.say(at, soon, names)]
-            }
-            Output::Which { by, number, mut blocks } => {
-                blocks.retain(|block| machine.listed.contains(block));
-                self.queue(at, Queued::Settled(Command::Held { by, number, blocks }))
-            }
-            Output::Read { block } => {
-                let data = machine.listed.contains(&block).then(|| data_of(block));
-                vec![self.say(at, soon, Command::Data { block, data })]
-            }
-            Output::Store { from, block, data } => {
-                assert_eq!(data, data_of(block), "another block's data");
-                self.queue(at, Queued::Put { client: None, from, block })
-            }
-            Output::Seal => self.queue(at, Queued::Settled(Command::Sealed)),
-            Output::Drained { since } => {
-                let name = self.topology.node(at).name.clone();
-                let after = self.a_while();
-                vec![self.plan(after, Plan::Change(Request::Drained { name, since }))]
-            }
+        if let Output::Drained { since } = output {
+            let name = self.topology.node(at).name.clone();
+            let after = self.a_while();
+            return vec![self.plan(after, Plan::Change(Request::Drained { name, since }))];
         }
+        let effects = self.stores.on_drain(at, output).expect("of blocks");
+        self.carry_out(effects)
     }
 
     fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Drain>> {
         match self.plans.remove(&token).expect("planned once") {
             Plan::Act(client) => self.act(client, now),
-            Plan::Arrive { client, block, to } => self.on_arrived(client, block, to),
+            Plan::Arrive { client, id, body, to } => self.on_arrived((client, id), body, to),
             Plan::Answer { client, block, from, stored } => {
                 self.on_answer(client, block, (from, stored), now)
             }
-            Plan::Flushed { at, incarnation } if self.machines[&at].lives(incarnation) => {
-                self.on_flushed(at)
+            Plan::Blocks(due) => {
+                let effects = self.stores.on_due(due);
+                self.carry_out(effects)
             }
-            Plan::Say { to, incarnation, command } if self.machines[&to].lives(incarnation) => {
-                vec![Stimulus::Command { to, command, after: Duration::ZERO }]
-            }
-            Plan::Flushed { .. } | Plan::Say { .. } => Vec::new(),
             Plan::Follow(node) => self.on_follow(node),
+            Plan::Remove(name) => self.on_remove(name, now),
             Plan::Change(request) => self.on_change(request, now),
         }
     }
 
+    fn mount(&mut self, at: NodeId, disk: &SimDisk, altered: bool) -> Result<(), DiskFailure> {
+        self.stores.mount(at, disk, altered)
+    }
+
+    /// What is on two disks outlives one of them.
+    fn may_lose_disk(&self) -> bool {
+        self.dead.is_empty() && self.stores.altered().is_empty()
+    }
+
+    /// The way out, as the server says: the node is removed.
+    fn refused(&mut self, at: NodeId, _now: Time) -> Vec<Stimulus<Drain>> {
+        let name = self.topology.node(at).name.clone();
+        self.dead.insert(name.clone());
+        vec![self.plan(MS * 300, Plan::Remove(name))]
+    }
+
     fn crashed(&mut self, at: NodeId, _now: Time) {
-        self.machines.get_mut(&at).expect("there from the start").crash();
+        self.stores.crash(at);
+        self.servers.get_mut(&at).expect("there from the start").up = false;
     }
 
     fn started(&mut self, at: NodeId, process: &Drain, _now: Time) {
-        let machine = self.machines.get_mut(&at).expect("there from the start");
-        (machine.up, machine.sealed) = (true, !process.takes_blocks());
+        let server = self.servers.get_mut(&at).expect("there from the start");
+        (server.up, server.sealed) = (true, !process.takes_blocks());
     }
 
     fn check(&mut self, at: NodeId, process: &Drain, _durable: bool) -> Result<(), String> {
-        let machine = self.machines.get_mut(&at).expect("there from the start");
-        machine.sealed = !process.takes_blocks();
+        let server = self.servers.get_mut(&at).expect("there from the start");
+        server.sealed = !process.takes_blocks();
         Ok(())
     }
 }

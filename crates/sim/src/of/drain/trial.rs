@@ -3,7 +3,8 @@
 use super::{Blocks, MS, topology};
 use crate::faults::Faults;
 use crate::trial::{Counts, Made, Stage, Subject, Violation, WorldOf};
-use crate::world::{Random, Setup};
+use crate::world::{Logs, Random, Setup};
+use meridian_blocks::store;
 use meridian_cluster::ring::REPLICAS;
 use meridian_core::{NodeId, PLANTED_BUGS};
 use meridian_host::drain::{Drain, Mutation};
@@ -23,6 +24,9 @@ pub struct Trial {
     /// A planted bug.
     #[doc(hidden)]
     pub mutation: Mutation,
+    /// A bug planted in the stores of blocks.
+    #[doc(hidden)]
+    pub in_store: store::Mutation,
 }
 
 /// What a trial was, once all is drawn.
@@ -38,6 +42,9 @@ pub struct Drawn {
     pub dead: Option<Duration>,
     /// What may go wrong.
     pub faults: Faults,
+    /// A bug planted in the stores of blocks.
+    #[doc(hidden)]
+    pub in_store: store::Mutation,
 }
 
 impl fmt::Display for Drawn {
@@ -47,9 +54,10 @@ impl fmt::Display for Drawn {
     }
 }
 
-/// All kinds of faults.
-fn faults() -> Faults {
-    Faults { outage: 300 * MS, split: 900 * MS, ..Faults::all(700 * MS) }
+/// All kinds of faults. A disk is lost only where the others can do without it.
+fn faults(lost_disk: bool) -> Faults {
+    let (disk, lost_disk) = (Some(1400 * MS), lost_disk.then_some(3000 * MS));
+    Faults { outage: 300 * MS, split: 900 * MS, disk, lost_disk, ..Faults::all(700 * MS) }
 }
 
 impl Subject for Trial {
@@ -73,12 +81,15 @@ impl Subject for Trial {
         let dies = first.mul_f64(random.random_range(0.2..0.9));
         let dead = random.random_ratio(1, 4);
         let calm = random.random_ratio(1, 4);
+        let dead = self.dead.unwrap_or(dead).then_some(dies);
+        let drawn = if calm { Faults::none() } else { faults(nodes == 5 && dead.is_none()) };
         Drawn {
             nodes,
             clients,
             remove: vec![(order[0], first), (order[1], second)],
-            dead: self.dead.unwrap_or(dead).then_some(dies),
-            faults: self.faults.clone().unwrap_or(if calm { Faults::none() } else { faults() }),
+            dead,
+            faults: self.faults.clone().unwrap_or(drawn),
+            in_store: self.in_store,
         }
     }
 
@@ -88,7 +99,8 @@ impl Subject for Trial {
         // A node that starts again has the configuration of its first start, and learns of later
         // ones.
         let make = move |me| Drain::new(topology.clone(), me).with_mutation(mutation);
-        let setup = Setup { faults: drawn.faults.clone(), ..Setup::lan(peers, make) };
+        let (faults, logs) = (drawn.faults.clone(), Logs::on_disks());
+        let setup = Setup { faults, logs, ..Setup::lan(peers, make) };
         let node = NodeId(u16::try_from(drawn.remove[0].0).expect("a few"));
         let operator = drawn.dead.map(|at| (node, at));
         Made { setup, owner: Blocks::new(seed, drawn), operator }
@@ -111,8 +123,9 @@ impl Subject for Trial {
 
     fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
         let blocks = &stage.world.owner;
-        // A block that a node took which then was lost may be on one other.
-        let wanted = if stage.operator.is_some() { 1 } else { REPLICAS };
+        // A block of a node that was lost, or damaged, may be on one other.
+        let whole = blocks.dead.is_empty() && blocks.stores.altered().is_empty();
+        let wanted = if whole { REPLICAS } else { 1 };
         for block in &blocks.stored {
             let copies = blocks.copies(*block);
             if copies < wanted {
@@ -127,7 +140,14 @@ impl Subject for Trial {
     }
 
     fn counts(world: &WorldOf<Self>) -> Counts {
-        Counts(BTreeMap::from([("stored", world.owner.stored.len() as u64)]))
+        let blocks = &world.owner;
+        let counts = [
+            ("stored", blocks.stored.len() as u64),
+            ("read", blocks.stores.reads()),
+            ("altered", blocks.stores.altered().len() as u64),
+            ("refused", world.refused().len() as u64),
+        ];
+        Counts(BTreeMap::from(counts))
     }
 
     fn planted() -> Vec<(String, Self)> {
@@ -141,7 +161,15 @@ impl Subject for Trial {
             Mutation::ForgetsSeal,
             Mutation::CountsSent,
         ];
-        let trial = |mutation| Trial { mutation, dead: Some(false), ..Trial::default() };
-        all.map(|mutation| (format!("{mutation:?}"), trial(mutation))).into()
+        let of = |mutation| Trial { mutation, dead: Some(false), ..Trial::default() };
+        let of_store = [
+            store::Mutation::NeverSyncs,
+            store::Mutation::ChecksNothing,
+            store::Mutation::TrustsIndex,
+        ];
+        let in_store = |in_store| Trial { in_store, dead: Some(false), ..Trial::default() };
+        let drains = all.map(|mutation| (format!("{mutation:?}"), of(mutation)));
+        let stores = of_store.map(|mutation| (format!("{mutation:?}"), in_store(mutation)));
+        drains.into_iter().chain(stores).collect()
     }
 }

@@ -1,6 +1,6 @@
 //! A log that is a list.
 
-use super::{Found, Known, Log, LogFailure};
+use super::{DiskFailure, Found, Known, Log};
 use std::collections::VecDeque;
 
 /// A checkpoint and the records after it, of which the first are durable. Records are numbered over
@@ -37,21 +37,21 @@ impl<R: Clone> Log<R> for List<R> {
         self.records.push_back(record);
     }
 
-    fn begin_flush(&mut self, _known: Known) -> Result<u64, LogFailure> {
+    fn begin_flush(&mut self, _known: Known) -> Result<u64, DiskFailure> {
         Ok(self.end())
     }
 
-    fn end_flush(&mut self, upto: u64) -> Result<(), LogFailure> {
+    fn end_flush(&mut self, upto: u64) -> Result<(), DiskFailure> {
         self.durable = self.durable.max(upto);
         Ok(())
     }
 
-    fn begin_checkpoint(&mut self) -> Result<(), LogFailure> {
+    fn begin_checkpoint(&mut self) -> Result<(), DiskFailure> {
         self.begun = self.end();
         Ok(())
     }
 
-    fn end_checkpoint(&mut self, records: Vec<R>, _known: Known) -> Result<(), LogFailure> {
+    fn end_checkpoint(&mut self, records: Vec<R>, _known: Known) -> Result<(), DiskFailure> {
         let stands_for = usize::try_from(self.begun - self.before).expect("fits in memory");
         self.records.drain(..stands_for);
         self.checkpoint = records;
@@ -65,7 +65,7 @@ impl<R: Clone> Log<R> for List<R> {
         self.durable = self.end();
     }
 
-    fn open(&mut self) -> Result<Found<R>, LogFailure> {
+    fn open(&mut self) -> Result<Found<R>, DiskFailure> {
         let records = self.checkpoint.iter().chain(&self.records).cloned().collect();
         Ok(Found { records, known: Vec::new() })
     }

@@ -1,6 +1,6 @@
 //! The write-ahead log of servers on a simulated disk.
 
-use super::{Found, Known, Log, LogFailure};
+use super::{DiskFailure, Found, Known, Log};
 use bytes::Bytes;
 use meridian_core::mix;
 use meridian_core::standing::Standing;
@@ -56,7 +56,7 @@ impl OnDisk {
         self.log.as_mut().expect("it is open")
     }
 
-    fn write(&mut self) -> Result<(), LogFailure> {
+    fn write(&mut self) -> Result<(), DiskFailure> {
         let queue = std::mem::take(&mut self.queue);
         let log = self.log();
         let written = queue.iter().try_for_each(|record| log.append(record));
@@ -93,7 +93,7 @@ impl<R: Serialize + DeserializeOwned> Log<R> for OnDisk {
         self.queue.push(encode(&Written::Process(record)));
     }
 
-    fn begin_flush(&mut self, known: Known) -> Result<u64, LogFailure> {
+    fn begin_flush(&mut self, known: Known) -> Result<u64, DiskFailure> {
         if !known.is_empty() {
             self.queue.push(encode(&Written::<R>::Known(known)));
         }
@@ -101,20 +101,20 @@ impl<R: Serialize + DeserializeOwned> Log<R> for OnDisk {
         Ok(self.appended)
     }
 
-    fn end_flush(&mut self, upto: u64) -> Result<(), LogFailure> {
+    fn end_flush(&mut self, upto: u64) -> Result<(), DiskFailure> {
         self.log().sync().map_err(failed)?;
         self.durable = self.durable.max(upto);
         Ok(())
     }
 
-    fn begin_checkpoint(&mut self) -> Result<(), LogFailure> {
+    fn begin_checkpoint(&mut self) -> Result<(), DiskFailure> {
         self.write()?;
         self.begun = Some(self.log().begin_checkpoint().map_err(failed)?);
         self.durable = self.appended;
         Ok(())
     }
 
-    fn end_checkpoint(&mut self, records: Vec<R>, known: Known) -> Result<(), LogFailure> {
+    fn end_checkpoint(&mut self, records: Vec<R>, known: Known) -> Result<(), DiskFailure> {
         let checkpoint = self.begun.take().expect("it was begun");
         let records = records.into_iter().map(Written::Process);
         let all = records.chain([Written::Known(known)]);
@@ -128,10 +128,10 @@ impl<R: Serialize + DeserializeOwned> Log<R> for OnDisk {
         self.disk.restart(seed);
     }
 
-    fn open(&mut self) -> Result<Found<R>, LogFailure> {
+    fn open(&mut self) -> Result<Found<R>, DiskFailure> {
         let refused = |error: io::Error| match error.kind() {
-            io::ErrorKind::InvalidData => LogFailure::Damaged("no count of starts".into()),
-            _ => LogFailure::Disk(error.to_string()),
+            io::ErrorKind::InvalidData => DiskFailure::Damaged("no count of starts".into()),
+            _ => DiskFailure::Disk(error.to_string()),
         };
         let incarnation = self.next_incarnation().map_err(refused)?;
         let options = Options { segment_bytes: SEGMENT_BYTES, salt: mix(self.seed) };
@@ -142,7 +142,7 @@ impl<R: Serialize + DeserializeOwned> Log<R> for OnDisk {
             match postcard::from_bytes(bytes) {
                 Ok(Written::Process(record)) => records.push(record),
                 Ok(Written::Known(some)) => known.extend(some),
-                Err(error) => return Err(LogFailure::Damaged(error.to_string())),
+                Err(error) => return Err(DiskFailure::Damaged(error.to_string())),
             }
         }
         self.log = Some(log);
@@ -170,15 +170,17 @@ fn encode<R: Serialize>(written: &Written<R>) -> Bytes {
     postcard::to_stdvec(written).expect("writing to memory").into()
 }
 
-fn failed(error: WalError) -> LogFailure {
+fn failed(error: WalError) -> DiskFailure {
     match error {
-        WalError::Io { .. } => LogFailure::Disk(error.to_string()),
+        WalError::Io { .. } => DiskFailure::Disk(error.to_string()),
         WalError::Corrupt { .. } | WalError::CorruptCheckpoint { .. } => {
-            LogFailure::Damaged(error.to_string())
+            DiskFailure::Damaged(error.to_string())
         }
         WalError::Format(error) => match error {
-            meridian_storage::format::FormatError::Io { .. } => LogFailure::Disk(error.to_string()),
-            error => LogFailure::Damaged(error.to_string()),
+            meridian_storage::format::FormatError::Io { .. } => {
+                DiskFailure::Disk(error.to_string())
+            }
+            error => DiskFailure::Damaged(error.to_string()),
         },
     }
 }
