@@ -15,6 +15,7 @@
 //! - N1: no name is given twice.
 //! - N2: an update given up is remembered until a message that cancels it was acknowledged.
 
+use crate::mutation::Mutation;
 use meridian_core::{ClientId, GroupId, MessageId, Time};
 use meridian_host::sessions::{self, CANCELS_MAX, WINDOW};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,6 +50,7 @@ pub struct Names {
     /// By destinations.
     sessions: BTreeMap<Vec<GroupId>, Session>,
     given_up: BTreeMap<Shard, BTreeMap<MessageId, BTreeSet<u64>>>,
+    pub(crate) mutation: Mutation,
 }
 
 /// Messages to the same groups, which all deliver them in one order.
@@ -99,8 +101,9 @@ impl Names {
         random: u64,
         keys: impl FnOnce(MessageId) -> BTreeSet<u64>,
     ) -> Name {
+        let detours = !self.mutation.is(Mutation::NeverDetours);
         let session = self.session(dest, random);
-        if session.is_delayed(now) {
+        if session.is_delayed(now) && detours {
             *session = Session::new(sessions::detour(random, session.name));
         } else if session.last + 1 - session.low() >= WINDOW {
             *session = Session::new(sessions::successor(random, session.name));
@@ -175,10 +178,12 @@ impl Names {
         keys: &BTreeSet<u64>,
     ) -> Option<Shard> {
         let own = Shard::of(dest, id);
+        let forgets = self.mutation.is(Mutation::DetoursUncancelled);
         let mut all = self.given_up.iter().filter(|(shard, given_up)| {
             let same = || given_up.values().filter(|of| !of.is_disjoint(keys));
             match **shard == own {
                 true => given_up.len() >= GIVEN_UP_MAX || same().count() > CANCELS_MAX,
+                false if forgets && shard.dest == dest => false,
                 false => {
                     shard.dest.iter().any(|group| dest.contains(group)) && same().next().is_some()
                 }

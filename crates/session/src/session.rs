@@ -79,6 +79,7 @@ impl Session {
     #[doc(hidden)]
     pub fn with_mutation(mut self, mutation: Mutation) -> Session {
         (self.mutation, self.nodes.mutation) = (mutation, mutation);
+        self.names.mutation = mutation;
         self
     }
 

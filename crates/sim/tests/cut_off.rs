@@ -6,19 +6,25 @@ mod cluster;
 
 use bytes::Bytes;
 use cluster::{Cluster, installs, is_quiet, judge, process, setup_of};
-use meridian_core::{ClientId, GroupId, MessageId, NodeId, ProcessId, Stamp, Time};
+use meridian_core::{
+    ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, RegionId,
+    Stamp, Time,
+};
 use meridian_fs::operation::{NewNode, RenameMode};
 use meridian_fs::{Answer, Done, FsError, Ino, Kind, Place, Query, Timestamp, Update, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
-use meridian_host::update::Payload;
-use meridian_host::{Command, ConnectionId, Node, Output, sessions};
+use meridian_host::update::Change;
+use meridian_host::{Command, ConnectionId, Node, Output};
 use meridian_multicast::{Dissemination, Limits, Mutation, Options, Order, Role, Touches};
+use meridian_session::{self as session, CallId, Due, Failure, Message};
+use meridian_session::{Mutation as InSession, Session};
 use meridian_sim::of::files::regions::{setup, topology};
 use meridian_sim::of::multicast::replica::groups_of;
 use meridian_sim::of::multicast::trial::{forgotten, with_limits};
 use meridian_sim::of::multicast::workload::{Profile, Workload};
 use meridian_sim::{Owner, Stimulus, World, each_seed};
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 const US: GroupId = GroupId(1);
@@ -27,84 +33,134 @@ const NODES: usize = 3;
 const MS: Duration = Duration::from_millis(1);
 /// Longer than a round trip between regions and the flushes on the way.
 const SOON: Duration = Duration::from_millis(200);
+/// Longer than any story.
+const EVER: Duration = Duration::from_secs(3600);
 
-/// Notes all answers, by the number of the request, and when they came.
-#[derive(Default)]
-struct Notes(BTreeMap<u64, (Time, ReplyBody)>);
+/// The connection of the session, and that of questions to nodes of a story's choice.
+const OF_SESSION: ConnectionId = ConnectionId(1);
+const OF_STORY: ConnectionId = ConnectionId(2);
 
-impl Owner<Node> for Notes {
-    fn output(&mut self, _at: NodeId, output: Output, now: Time) -> Vec<Stimulus<Node>> {
-        let Output::Reply { reply: Reply { id, body }, .. } = output else { return Vec::new() };
-        self.0.entry(id).or_insert((now, body));
-        Vec::new()
+/// A client's session, which sends its updates; and all answers to other questions, by the number
+/// of the request.
+struct Notes {
+    session: Session,
+    outputs: BTreeMap<CallId, session::Output>,
+    answers: BTreeMap<u64, ReplyBody>,
+}
+
+impl Notes {
+    fn step(&mut self, now: Time, event: Event<Session>) -> Vec<Stimulus<Node>> {
+        let (mut out, mut stimuli) = (Outbox::new(), Vec::new());
+        self.session.step(now, event, &mut out);
+        for effect in out.drain() {
+            match effect {
+                Effect::Send { to, message: Message::Request(request) } => {
+                    let command = Command::Request { connection: OF_SESSION, request };
+                    stimuli.push(Stimulus::Command { to, command, after: MS });
+                }
+                Effect::Output(output) => drop(self.outputs.insert(output.call(), output)),
+                Effect::Timer { at, timer: Due } => {
+                    stimuli.push(Stimulus::Wake { token: 0, after: at.since(now) });
+                }
+                other => panic!("a session does not {other:?}"),
+            }
+        }
+        stimuli
     }
 }
 
-/// One client of a cluster, which asks nodes of its choice.
+impl Owner<Node> for Notes {
+    fn output(&mut self, from: NodeId, output: Output, now: Time) -> Vec<Stimulus<Node>> {
+        let Output::Reply { connection, reply } = output else { return Vec::new() };
+        if connection == OF_SESSION {
+            return self.step(now, Event::Message { from, message: Message::Reply(reply) });
+        }
+        let Reply { id, body } = reply;
+        self.answers.entry(id).or_insert(body);
+        Vec::new()
+    }
+
+    fn wake(&mut self, _token: u64, now: Time) -> Vec<Stimulus<Node>> {
+        self.step(now, Event::Timer(Due))
+    }
+}
+
+/// One client of a cluster in `us`: its session sends updates, and it asks nodes of its choice.
 struct Story {
     world: World<Node, Notes>,
     vector: Vector,
     requests: u64,
-    /// Drawn anew for a client's sessions: another shard.
-    random: u64,
 }
 
 impl Story {
     fn new(seed: u64) -> Story {
-        Story::with_limits(seed, Limits::default())
+        Story::with(seed, Limits::default(), InSession::Correct)
     }
 
-    fn with_limits(seed: u64, limits: Limits) -> Story {
+    fn with(seed: u64, limits: Limits, bug: InSession) -> Story {
         let topology = topology(NODES);
         let of = topology.clone();
         let setup = setup(&topology, move |me| Node::new(of.clone(), me).with_limits(limits));
-        let mut world = World::new(seed, setup, Notes::default());
+        let session = Session::new(topology, RegionId(0), seed).with_mutation(bug);
+        let (outputs, answers) = (BTreeMap::new(), BTreeMap::new());
+        let mut world = World::new(seed, setup, Notes { session, outputs, answers });
         world.run_for(3000 * MS); // Each group has a primary.
-        Story { world, vector: Vector::default(), requests: 0, random: 0 }
+        Story { world, vector: Vector::default(), requests: 0 }
     }
 
     fn ask(&mut self, to: NodeId, body: RequestBody) -> u64 {
         self.requests += 1;
         let request = Request { id: self.requests, body };
-        let command = Command::Request { connection: ConnectionId(1), request };
+        let command = Command::Request { connection: OF_STORY, request };
         self.world.inject(Stimulus::Command { to, command, after: MS });
         self.requests
     }
 
-    /// Multicasts `update`, and asks the first node of each group for what comes of it. The client
-    /// waits for all that it ever sent.
-    fn send(&mut self, update: Update) -> u64 {
-        let dest: Vec<_> = update.partitions().into_iter().collect();
-        let (client, sequence) = (sessions::name(self.random, &dest), self.requests + 1);
-        let payload = Payload::new(self.vector.clone(), Timestamp::default(), update);
-        let start = payload.into_start(MessageId { client, sequence }, 1, &dest);
-        let body = |group| RequestBody::Update { group, start: start.clone() };
-        let number = self.requests + 1;
-        for group in dest {
-            self.requests = number - 1; // One request: whoever answers first.
-            self.ask(node(group, 0), body(group));
-        }
-        number
+    /// Asks the session for something.
+    fn command(&mut self, command: session::Command) {
+        let now = self.world.now();
+        let stimuli = self.world.owner.step(now, Event::Command(command));
+        stimuli.into_iter().for_each(|stimulus| self.world.inject(stimulus));
     }
 
-    /// What came of it, within `limit`.
+    /// Begins an update, which is never given up.
+    fn send(&mut self, update: Update) -> CallId {
+        self.requests += 1;
+        let (call, deadline) = (CallId(self.requests), self.world.now() + EVER);
+        let change = Change { time: Timestamp::default(), update };
+        self.command(session::Command::Update { call, change, deadline });
+        call
+    }
+
+    /// What a node answers, within `limit`.
     fn wait(&mut self, number: u64, limit: Duration) -> Option<ReplyBody> {
-        self.world.run_until(|world| world.owner.0.contains_key(&number), limit);
-        let body = self.world.owner.0.get(&number).map(|(_, body)| body.clone())?;
-        if let ReplyBody::Updated { vector, .. } | ReplyBody::Answer { vector, .. } = &body {
+        self.world.run_until(|world| world.owner.answers.contains_key(&number), limit);
+        let body = self.world.owner.answers.get(&number).cloned()?;
+        if let ReplyBody::Answer { vector, .. } = &body {
             self.vector.merge(vector);
         }
         Some(body)
     }
 
-    fn done(&mut self, number: u64, limit: Duration) -> Option<Result<Done, FsError>> {
-        match self.wait(number, limit) {
-            Some(ReplyBody::Updated { result, .. }) => Some(result),
-            Some(other) => panic!("{other:?}"),
-            None => {
-                // What comes after does not wait with it, in another shard: decision 18.
-                self.random += 1 << 12;
-                None
+    /// What the session tells of an update, within `limit`.
+    fn told(&mut self, call: CallId, limit: Duration) -> Option<session::Output> {
+        self.world.run_until(|world| world.owner.outputs.contains_key(&call), limit);
+        self.vector.merge(self.world.owner.session.vector());
+        self.world.owner.outputs.remove(&call)
+    }
+
+    /// What came of an update, within `limit`. One whose region is out of reach is sent again.
+    fn done(&mut self, call: CallId, limit: Duration) -> Option<Result<Done, FsError>> {
+        let end = self.world.now() + limit;
+        loop {
+            match self.told(call, end.since(self.world.now())) {
+                Some(session::Output::Updated { result, .. }) => return Some(result),
+                Some(session::Output::GaveUp { failure: Failure::OutOfReach { .. }, .. }) => {
+                    let deadline = self.world.now() + EVER;
+                    self.command(session::Command::Again { call, deadline });
+                }
+                Some(other) => panic!("{other:?}"),
+                None => return None,
             }
         }
     }
@@ -137,7 +193,7 @@ impl Story {
     /// A rename of a file to `ap`, which is cut off: before anything of it is heard there, or when
     /// only `ap`'s vote is missing. The directory that the file is in, another one, and the
     /// request.
-    fn rename_across_a_cut(&mut self, lacks_its_vote: bool) -> (Place, Place, u64) {
+    fn rename_across_a_cut(&mut self, lacks_its_vote: bool) -> (Place, Place, CallId) {
         let away = self.make(top(US), "away", Kind::Directory);
         let here = self.make(top(US), "here", Kind::Directory);
         let file = self.make(away, "f", Kind::File);
@@ -206,44 +262,56 @@ fn take_away(from: Place, moved: Place) -> Update {
 /// at all nodes and as fast as ever; who asks for that directory waits.
 #[test]
 fn an_undecided_rename_holds_up_only_what_it_touches() {
-    each_seed(0..10, |seed| {
-        let mut story = Story::new(seed);
-        let away = story.make(top(US), "away", Kind::Directory);
-        let here = story.make(top(US), "here", Kind::Directory);
-        let file = story.make(away, "f", Kind::File);
-        story.cut_ap_off();
-        let rename = story.send(take_away(away, file));
-        assert_eq!(story.done(rename, SOON), None);
-        for name in ["a", "b", "c"] {
-            story.make(here, name, Kind::File);
-            for n in 0..NODES {
-                let seen = story.sees(node(US, n), here, name, SOON);
-                assert_eq!(seen, Some(true), "{name} at node {n}");
-            }
+    each_seed(0..10, |seed| undecided_rename(seed, InSession::Correct));
+}
+
+/// What waits for the rename holds up its shard.
+#[test]
+fn a_client_that_never_takes_another_shard_is_caught() {
+    let run = AssertUnwindSafe(|| undecided_rename(0, InSession::NeverDetours));
+    assert!(std::panic::catch_unwind(run).is_err());
+}
+
+fn undecided_rename(seed: u64, bug: InSession) {
+    let mut story = Story::with(seed, Limits::default(), bug);
+    let away = story.make(top(US), "away", Kind::Directory);
+    let here = story.make(top(US), "here", Kind::Directory);
+    let file = story.make(away, "f", Kind::File);
+    story.cut_ap_off();
+    let rename = story.send(take_away(away, file));
+    assert_eq!(story.done(rename, SOON), None);
+    for name in ["a", "b", "c"] {
+        story.make(here, name, Kind::File);
+        for n in 0..NODES {
+            let seen = story.sees(node(US, n), here, name, SOON);
+            assert_eq!(seen, Some(true), "{name} at node {n}");
         }
-        let beside = story.send(create(away, "g", Kind::File));
-        assert_eq!(story.done(beside, SOON), None, "it may come after the rename");
-        assert_eq!(story.sees(node(US, 1), away, "g", SOON), Some(false), "not yet");
-        let looks = (0..NODES).map(|n| story.look(node(US, n), away, "f")).collect::<Vec<_>>();
-        assert_eq!(story.wait(looks[1], SOON), None, "nobody knows yet");
-        // Later, all that goes to the region is refused, so that it holds up nothing.
-        story.world.run_for(5000 * MS);
-        let other = story.send(take_away(here, file));
-        let refused = story.wait(other, SOON);
-        assert_eq!(refused, Some(ReplyBody::Refused(Refusal::OutOfReach(AP))));
-        story.make(here, "f", Kind::File);
-        story.world.heal();
-        assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
-        assert!(matches!(story.done(beside, SOON), Some(Ok(_))));
-        for look in looks {
-            // Asked before it was there.
-            let told = story.wait(look, SOON);
-            assert!(matches!(told, Some(ReplyBody::Answer { .. })), "{told:?}");
-        }
-        assert_eq!(story.sees(node(US, 2), away, "f", SOON), Some(false));
-        assert_eq!(story.sees(node(AP, 0), top(AP), "f", SOON), Some(true));
-        assert!(story.world.run_until(us_is_equal, 5000 * MS));
-    });
+    }
+    let beside = story.send(create(away, "g", Kind::File));
+    assert_eq!(story.done(beside, SOON), None, "it may come after the rename");
+    assert_eq!(story.sees(node(US, 1), away, "g", SOON), Some(false), "not yet");
+    let looks = (0..NODES).map(|n| story.look(node(US, n), away, "f")).collect::<Vec<_>>();
+    assert_eq!(story.wait(looks[1], SOON), None, "nobody knows yet");
+    // Later, all that goes to the region is refused, so that it holds up nothing.
+    story.world.run_for(5000 * MS);
+    let other = story.send(take_away(here, file));
+    let refused = story.told(other, SOON);
+    let Some(session::Output::GaveUp { failure, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(failure, Failure::OutOfReach { group: AP });
+    story.make(here, "f", Kind::File);
+    story.world.heal();
+    assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+    assert!(matches!(story.done(beside, SOON), Some(Ok(_))));
+    for look in looks {
+        // Asked before it was there.
+        let told = story.wait(look, SOON);
+        assert!(matches!(told, Some(ReplyBody::Answer { .. })), "{told:?}");
+    }
+    assert_eq!(story.sees(node(US, 2), away, "f", SOON), Some(false));
+    assert_eq!(story.sees(node(AP, 0), top(AP), "f", SOON), Some(true));
+    assert!(story.world.run_until(us_is_equal, 5000 * MS));
 }
 
 /// What is moved away is a name of the region's top directory, which all paths lead through: other
@@ -399,7 +467,7 @@ fn the_log_stays_short_while_a_region_is_cut_off() {
     let limits = Limits { entries: 10, ..Limits::default() };
     for lacks_its_vote in [false, true] {
         each_seed(0..3, |seed| {
-            let mut story = Story::with_limits(seed, limits);
+            let mut story = Story::with(seed, limits, InSession::Correct);
             let (_, here, rename) = story.rename_across_a_cut(lacks_its_vote);
             let mut most = (0, 0);
             for n in 0..100 {

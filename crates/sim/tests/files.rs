@@ -17,8 +17,9 @@ fn all_hold(seeds: Range<u64>, trial: &Trial) {
         }
         Err(failure) => panic!("{failure}"),
     });
-    let gave_up = ["given up", "again"].iter().all(|name| counts.of(name) > 0);
-    assert!(gave_up || one_seed(), "nobody gave up: {counts:?}");
+    let all_happened =
+        ["given up", "again", "blocks", "files"].iter().all(|name| counts.of(name) > 0);
+    assert!(all_happened || one_seed(), "something never happened: {counts:?}");
 }
 
 fn sequential(nodes: usize) -> Trial {
@@ -72,6 +73,6 @@ fn a_disk_that_is_not_what_it_was_does_no_harm() {
 #[test]
 fn planted_bugs_are_noticed() {
     for (bug, trial) in Trial::planted() {
-        assert!(first_failure(0..100, &trial).is_some(), "nobody noticed {bug}");
+        assert!(first_failure(0..200, &trial).is_some(), "nobody noticed {bug}");
     }
 }

@@ -5,12 +5,15 @@ use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Configuration, Reply, Request};
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{NodeId, Time};
+use meridian_fs::Query;
 use meridian_host::{Command, Node, Output, drain};
+use meridian_session::Mutation;
 use meridian_sim::of::files::regions::{faults, file, setup};
 use meridian_sim::of::files::trial::describe_nodes;
 use meridian_sim::of::files::{FilesWorkload, Tally};
 use meridian_sim::{Faults, Owner, Stimulus, World, each_seed};
 use std::cell::RefCell;
+use std::panic::AssertUnwindSafe;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,19 +46,13 @@ impl Changing {
         self.tell()
     }
 
-    /// Nobody stores blocks here.
+    /// A node asks something of its blocks, or is drained.
     fn on_blocks(&mut self, to: NodeId, output: drain::Output) -> Vec<Stimulus<Node>> {
-        let command = match output {
-            drain::Output::List { number, .. } => {
-                drain::Command::Names { number, blocks: Vec::new() }
-            }
-            drain::Output::Seal => drain::Command::Sealed,
-            drain::Output::Drained { since } => {
-                let name = self.topology.borrow().node(to).name.clone();
-                return self.change(Request::Drained { name, since });
-            }
-            output => panic!("{output:?}, and there are no blocks"),
-        };
+        if let drain::Output::Drained { since } = output {
+            let name = self.topology.borrow().node(to).name.clone();
+            return self.change(Request::Drained { name, since });
+        }
+        let Some(command) = self.files.on_drain(to, output) else { return Vec::new() };
         vec![Stimulus::Command { to, command: Command::Drain(command), after: MS }]
     }
 
@@ -89,6 +86,10 @@ impl Owner<Node> for Changing {
         self.files.wake(token, now)
     }
 
+    fn started(&mut self, at: NodeId, node: &Node, now: Time) {
+        self.files.started(at, node, now);
+    }
+
     fn crashed(&mut self, at: NodeId, now: Time) {
         self.files.crashed(at, now);
     }
@@ -100,7 +101,7 @@ impl Owner<Node> for Changing {
 
 type Cluster = World<Node, Changing>;
 
-fn cluster(seed: u64, faults: Option<Faults>) -> Cluster {
+fn cluster(seed: u64, faults: Option<Faults>, mutation: Mutation) -> Cluster {
     let mut configuration = Configuration::default();
     let json = serde_json::to_string(&file(3, DeliveryOrder::Sequential)).expect("JSON");
     configuration.change(Request::Initialise(json));
@@ -118,7 +119,7 @@ fn cluster(seed: u64, faults: Option<Faults>) -> Cluster {
     setup.peers.push(COMES);
     setup.later.push(COMES);
     setup.faults = faults.unwrap_or(setup.faults);
-    let files = FilesWorkload::new(seed, topology, 6, 120);
+    let files = FilesWorkload::with_mutation(seed, topology, 6, 120, mutation);
     World::new(seed, setup, Changing { files, configuration, topology: now })
 }
 
@@ -181,8 +182,8 @@ fn is_quiet(world: &Cluster) -> bool {
         })
 }
 
-fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>) {
-    let mut world = cluster(seed, faults);
+fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>, mutation: Mutation) {
+    let mut world = cluster(seed, faults, mutation);
     world.run_for(MS * 2000);
     let names = up(&world.owner.topology.borrow());
     let (region, address) = ("us".to_string(), "us-4:1".to_string());
@@ -206,18 +207,34 @@ fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>) {
         let waiting = world.owner.files.waiting();
         world.fail(&format!("not quiet; clients wait for:\n{waiting}\n{}", describe(&world)));
     }
-    let Tally { updates, reads, .. } = world.owner.files.tally;
-    assert!(updates > 100 && reads > 50, "{updates} updates and {reads} reads");
+    let topology = world.owner.topology.borrow().clone();
+    let read = |query: &Query| {
+        let member = topology.group(query.partition()).members[0];
+        let replica = world.process(member).and_then(|node| node.replica(query.partition()));
+        replica.expect("it is up").partition().read(query)
+    };
+    if let Err(what) = world.owner.files.check_contents(read) {
+        world.fail(&what);
+    }
+    let Tally { updates, reads, blocks, .. } = world.owner.files.tally;
+    assert!(updates > 100 && reads > 50 && blocks > 0, "{updates}, {reads}, {blocks}");
 }
 
 #[test]
 fn a_node_comes_and_another_goes_while_files_are_used() {
-    each_seed(0..4, |seed| one_comes_and_one_goes(seed, None));
+    each_seed(0..4, |seed| one_comes_and_one_goes(seed, None, Mutation::Correct));
 }
 
 /// Seed 1008 of its day: who came got messages that all before it had applied, and asked for votes
 /// that others had forgotten.
 #[test]
 fn a_node_comes_and_another_goes_under_faults() {
-    each_seed(0..40, |seed| one_comes_and_one_goes(seed, Some(faults())));
+    each_seed(0..40, |seed| one_comes_and_one_goes(seed, Some(faults()), Mutation::Correct));
+}
+
+#[test]
+fn a_session_that_places_blocks_on_nodes_that_go_is_caught() {
+    let run = |seed| one_comes_and_one_goes(seed, Some(faults()), Mutation::PlacesOnDraining);
+    let fails = |seed: &u64| std::panic::catch_unwind(AssertUnwindSafe(|| run(*seed))).is_err();
+    assert!((0..40).any(|seed| fails(&seed)));
 }

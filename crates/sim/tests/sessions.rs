@@ -5,7 +5,7 @@ use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, RegionId, Time,
 };
 use meridian_fs::operation::Changes;
-use meridian_fs::{Ino, Place, Timestamp, Update, Vector};
+use meridian_fs::{Answer, Ino, Place, Query, Timestamp, Update, Vector};
 use meridian_host::api::{Request, RequestBody};
 use meridian_host::update::{Change, Payload};
 use meridian_host::{Command, ConnectionId, Node, Output as NodeOutput, sessions};
@@ -46,7 +46,8 @@ fn forgotten(seed: u64, mutation: Mutation) -> usize {
     let of = topology.clone();
     let mut setup = setup(&topology, move |me| Node::new(of.clone(), me));
     setup.faults = Faults::none();
-    let workload = FilesWorkload::with_mutation(seed, topology, 3, 30, mutation);
+    // A repeat may be refused, and nobody knows then what came of the first.
+    let workload = FilesWorkload::with_mutation(seed, topology, 3, 30, mutation).calmly();
     let mut world = World::new(seed, setup, workload);
     world.say_nothing();
     assert!(world.run_until(|world| world.owner.is_done(), MS * 60_000));
@@ -79,9 +80,30 @@ struct Scene {
     session: Session,
     cut_off: BTreeSet<NodeId>,
     outputs: Vec<Output>,
+    /// Requests for updates that set this mode are held back.
+    late_mode: Option<u16>,
+    late: Vec<(NodeId, Request)>,
+    /// The names of all updates that were sent.
+    sent: Vec<MessageId>,
 }
 
 impl Scene {
+    fn new(session: Session, cut_off: BTreeSet<NodeId>) -> Scene {
+        let (outputs, late, sent) = (Vec::new(), Vec::new(), Vec::new());
+        Scene { session, cut_off, outputs, late_mode: None, late, sent }
+    }
+
+    /// Whether the request is for an update that is held back.
+    fn is_late(&mut self, request: &Request) -> bool {
+        let RequestBody::Update { start, .. } = &request.body else { return false };
+        self.sent.push(start.id);
+        let change = Payload::read(start).expect("a session writes it").change;
+        let Some(Update::SetAttributes { changes, .. }) = change.map(|change| change.update) else {
+            return false;
+        };
+        self.late_mode.is_some() && changes.mode == self.late_mode
+    }
+
     fn step(&mut self, now: Time, event: Event<Session>) -> Vec<Stimulus<Node>> {
         let mut out = Outbox::new();
         self.session.step(now, event, &mut out);
@@ -89,10 +111,10 @@ impl Scene {
         for effect in out.drain() {
             match effect {
                 Effect::Send { to, message: Message::Request(request) } => {
-                    let connection = ConnectionId(0);
-                    let command = Command::Request { connection, request };
-                    if !self.cut_off.contains(&to) {
-                        stimuli.push(Stimulus::Command { to, command, after: MS });
+                    if self.is_late(&request) {
+                        self.late.push((to, request));
+                    } else if !self.cut_off.contains(&to) {
+                        stimuli.push(arrival(to, request));
                     }
                 }
                 Effect::Output(output) => self.outputs.push(output),
@@ -104,6 +126,11 @@ impl Scene {
         }
         stimuli
     }
+}
+
+fn arrival(to: NodeId, request: Request) -> Stimulus<Node> {
+    let command = Command::Request { connection: ConnectionId(0), request };
+    Stimulus::Command { to, command, after: MS }
 }
 
 impl Owner<Node> for Scene {
@@ -134,6 +161,16 @@ fn try_to(world: &mut World<Node, Scene>, call: u64, update: Update, limit: Dura
     matches!(output, Some(Output::Updated { .. }))
 }
 
+fn top(partition: GroupId) -> Place {
+    Place { ino: Ino::top(partition), partition }
+}
+
+/// Touches the top of `us`.
+fn set_mode(mode: u16) -> Update {
+    let changes = Changes { mode: Some(mode), ..Changes::default() };
+    Update::SetAttributes { inode: top(US), changes }
+}
+
 /// A message that cancels reaches one of two groups only, and is given up itself; the next such
 /// message reaches the other group before the first group has told it of the former. Seed 0 of
 /// trials found that its session's `low` passed it: each such message has a session of its own now.
@@ -144,14 +181,9 @@ fn a_cancelling_message_that_is_given_up_stops_no_other() {
     let mut setup = setup(&topology, move |me| Node::new(of.clone(), me));
     setup.faults = Faults::none();
     let session = Session::new(topology, RegionId(0), 1);
-    let scene = Scene { session, cut_off: [US_1, EU_1].into(), outputs: Vec::new() };
-    let mut world = World::new(1, setup, scene);
+    let mut world = World::new(1, setup, Scene::new(session, [US_1, EU_1].into()));
     world.run_for(MS * 3000); // Each group has a primary.
-    let top = |partition| Place { ino: Ino::top(partition), partition };
-    let touch = || {
-        let changes = Changes { mode: Some(0o755), ..Changes::default() };
-        Update::SetAttributes { inode: top(US), changes }
-    };
+    let touch = || set_mode(0o755);
     let both = || Update::Link { target: top(US), parent: top(EU), name: "name".into() };
     assert!(!try_to(&mut world, 1, both(), MS * 100));
     world.owner.cut_off.remove(&US_1);
@@ -159,4 +191,55 @@ fn a_cancelling_message_that_is_given_up_stops_no_other() {
     world.owner.cut_off.clear();
     assert!(try_to(&mut world, 3, touch(), MS * 20_000));
     assert!(try_to(&mut world, 4, both(), MS * 1000));
+}
+
+/// An update is late on its way for more than a second, so its client goes on in another shard, and
+/// gives the late one up. A later update of the same inode is answered; then the late one arrives.
+/// The mode that the later one has set is what is left.
+fn late_and_given_up(mutation: Mutation) {
+    const LATE: u16 = 0o700;
+    let topology = topology(1);
+    let of = topology.clone();
+    let mut setup = setup(&topology, move |me| Node::new(of.clone(), me));
+    setup.faults = Faults::none();
+    let session = Session::new(topology, RegionId(0), 1).with_mutation(mutation);
+    let mut world = World::new(1, setup, Scene::new(session, BTreeSet::new()));
+    world.say_nothing();
+    world.run_for(MS * 3000); // The group has a primary.
+    world.owner.late_mode = Some(LATE);
+    let deadline = world.now() + MS * 60_000;
+    let change = Change { time: Timestamp::default(), update: set_mode(LATE) };
+    command(&mut world, Ask::Update { call: CallId(1), change, deadline });
+    world.run_for(MS * 1500);
+    let late = world.owner.sent[0].client;
+    assert!(try_to(&mut world, 2, set_mode(0o711), MS * 20_000), "it waits for nothing");
+    let beside = world.owner.sent.last().expect("it was sent").client;
+    assert_ne!(sessions::shard(late), sessions::shard(beside), "the client takes no detour");
+    command(&mut world, Ask::Release(CallId(1)));
+    assert!(try_to(&mut world, 3, set_mode(0o755), MS * 20_000));
+    for (to, request) in std::mem::take(&mut world.owner.late) {
+        world.inject(arrival(to, request));
+    }
+    world.run_for(MS * 2000);
+    let (query, deadline) = (Query::Attributes { inode: top(US) }, world.now() + MS * 5000);
+    command(&mut world, Ask::Read { call: CallId(4), query, deadline });
+    world.run_until(|world| !world.owner.outputs.is_empty(), MS * 5000);
+    let told = world.owner.outputs.pop();
+    let Some(Output::Answered { result: Ok(Answer::Attributes(now)), .. }) = told else {
+        panic!("{told:?}");
+    };
+    assert_eq!(now.mode, 0o755, "V3: what was given up took effect after a later update");
+}
+
+#[test]
+fn a_client_that_goes_on_in_another_shard_keeps_the_order_of_its_updates() {
+    late_and_given_up(Mutation::Correct);
+}
+
+#[test]
+fn a_session_that_takes_no_detour_or_a_wrong_one_is_caught() {
+    for bug in [Mutation::NeverDetours, Mutation::DetoursUncancelled] {
+        let run = AssertUnwindSafe(|| late_and_given_up(bug));
+        assert!(std::panic::catch_unwind(run).is_err(), "nobody noticed {bug:?}");
+    }
 }

@@ -6,12 +6,14 @@
 //! program touches the same inode, looks what came of it, and holds the tree to that.
 
 use super::model::{Action, File, Model};
+use super::reading::Reading;
+use super::saving::{self, Saving};
 use crate::world::Random;
 use meridian_cluster::Topology;
 use meridian_core::{RegionId, Time};
-use meridian_fs::{Answer, Done, FsError, Place, Query, Timestamp, Update};
+use meridian_fs::{Answer, Done, FsError, Place, Query, Update};
 use meridian_host::update::Change;
-use meridian_session::{CallId, Command, Failure, Mutation, Output, Session};
+use meridian_session::{CallId, Command, Mutation, Output, Session};
 use rand::RngExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +24,7 @@ const PATIENT: Duration = Duration::from_secs(30);
 const IMPATIENT_MS: u64 = 700;
 
 /// What the program waits for.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Doing {
     Act(Action),
     /// That the inode of an action that was given up is touched.
@@ -37,6 +39,12 @@ enum Doing {
         query: Query,
         file: File,
     },
+    /// A file is written, and stored.
+    Save(Box<Saving>),
+    /// All bytes of a file are read: first where they lie.
+    Contents(File),
+    /// Then those that lie in blocks.
+    Fetch(File, Reading),
 }
 
 /// What the clients have done.
@@ -50,6 +58,10 @@ pub struct Tally {
     pub given_up: u64,
     /// Updates that were sent again after that, under their name.
     pub again: u64,
+    /// Blocks that were stored.
+    pub blocks: u64,
+    /// Files of which all bytes were read.
+    pub files: u64,
 }
 
 /// See the module.
@@ -57,6 +69,7 @@ pub(super) struct Client {
     pub session: Session,
     pub model: Model,
     doing: Option<Doing>,
+    mutation: Mutation,
     call: CallId,
     /// How many things are left to be done.
     pub left: u64,
@@ -71,6 +84,7 @@ impl Client {
             session: Session::new(topology.clone(), region, seed).with_mutation(mutation),
             model: Model::new(number, topology.group_ids().collect()),
             doing: None,
+            mutation,
             call: CallId(0),
             left: 0,
         }
@@ -90,9 +104,14 @@ impl Client {
     /// Begins to do something, unless the program has nothing to do just now.
     pub fn start(&mut self, now: Time, random: &mut Random) -> Vec<Command> {
         self.left -= 1;
-        self.doing = match random.random_range(0..10) {
+        self.doing = match random.random_range(0..14) {
             0..6 => self.model.choose(random).map(Doing::Act),
             6..8 => self.model.any_file(random).map(|file| {
+                let contents = self.model.contents(file.place.ino).to_vec();
+                Doing::Save(Box::new(Saving::new(file.place, contents, self.mutation, random)))
+            }),
+            8..10 => self.model.any_file(random).map(Doing::Contents),
+            10..12 => self.model.any_file(random).map(|file| {
                 let query = Query::Attributes { inode: file.place };
                 Doing::Attributes { query, file }
             }),
@@ -106,23 +125,28 @@ impl Client {
 
     /// Asks for what is to be done, as a new call.
     fn ask(&mut self, now: Time, random: &mut Random) -> Vec<Command> {
-        let Some(doing) = &self.doing else { return Vec::new() };
+        let Some(doing) = &mut self.doing else { return Vec::new() };
+        if let Doing::Save(saving) = doing {
+            return saving.go_on(now, &mut self.call, random);
+        }
         self.call.0 += 1;
         let (call, deadline) = (self.call, deadline(now, random));
         let update = |update: Update| {
-            let seconds = i64::try_from(now.0 / 1_000_000_000).expect("no world lasts so long");
-            let change = Change { time: Timestamp { seconds, nanos: 0 }, update };
+            let change = Change { time: saving::time(now), update };
             vec![Command::Update { call, change, deadline }]
         };
+        let read = |query: Query| vec![Command::Read { call, query, deadline }];
         match doing {
+            Doing::Save(_) => unreachable!("asked above"),
+            Doing::Contents(File { place, .. }) => read(contents_of(*place)),
+            Doing::Fetch(File { place, .. }, reading) => {
+                let part = reading.next().expect("something is wanted");
+                vec![Command::Fetch { call, partition: place.partition, part, deadline }]
+            }
             Doing::Act(action) => update(self.model.update(action)),
             Doing::Touch(action) => update(self.model.touch(action)),
-            Doing::Look(action) => {
-                vec![Command::Read { call, query: self.model.look(action), deadline }]
-            }
-            Doing::Name { query, .. } | Doing::Attributes { query, .. } => {
-                vec![Command::Read { call, query: query.clone(), deadline }]
-            }
+            Doing::Look(action) => read(self.model.look(action)),
+            Doing::Name { query, .. } | Doing::Attributes { query, .. } => read(query.clone()),
         }
     }
 
@@ -134,12 +158,14 @@ impl Client {
         random: &mut Random,
         done: &mut Tally,
     ) -> Vec<Command> {
+        if matches!(self.doing, Some(Doing::Save(_))) {
+            return self.on_saving(output, now, random, done);
+        }
         assert_eq!(output.call(), self.call, "an output of a call that is over: {output:?}");
         let doing = self.doing.take().expect("a call has one output");
         match (doing, output) {
             (doing, Output::GaveUp { failure, .. }) => {
-                let expected = !matches!(failure, Failure::Refused(_) | Failure::Strange(_));
-                assert!(expected, "{doing:?}: {failure:?}");
+                saving::expect(&failure);
                 return self.on_gave_up(doing, now, random, done);
             }
             (Doing::Act(action), Output::Updated { result, .. }) => {
@@ -150,6 +176,15 @@ impl Client {
                 assert!(result.is_ok(), "touched after {action:?}: {result:?}");
                 self.doing = Some(Doing::Look(action));
             }
+            (Doing::Contents(file), Output::Answered { result, .. }) => {
+                done.reads += 1;
+                let answer = result.unwrap_or_else(|error| panic!("{file:?}: {error:?}"));
+                self.on_reading(file, Reading::of(answer), done);
+            }
+            (Doing::Fetch(file, mut reading), Output::Fetched { data, .. }) => {
+                reading.on_part(&data);
+                self.on_reading(file, reading, done);
+            }
             (doing, Output::Answered { result, .. }) => {
                 done.reads += 1;
                 self.on_answered(doing, result);
@@ -157,6 +192,37 @@ impl Client {
             (doing, output) => panic!("{doing:?}: {output:?}"),
         }
         self.ask(now, random)
+    }
+
+    /// The file that is being saved goes on, or is saved.
+    fn on_saving(
+        &mut self,
+        output: Output,
+        now: Time,
+        random: &mut Random,
+        done: &mut Tally,
+    ) -> Vec<Command> {
+        let Some(Doing::Save(mut saving)) = self.doing.take() else { return Vec::new() };
+        let mut commands = saving.on_output(output, done);
+        if !saving.waits() {
+            commands.extend(saving.go_on(now, &mut self.call, random));
+        }
+        match saving.is_done() {
+            true => self.model.saved(saving.file.ino, saving.contents),
+            false => self.doing = Some(Doing::Save(saving)),
+        }
+        commands
+    }
+
+    /// What is still to be read of a file, or that all is what it should be.
+    fn on_reading(&mut self, file: File, reading: Reading, done: &mut Tally) {
+        if reading.next().is_some() {
+            self.doing = Some(Doing::Fetch(file, reading));
+            return;
+        }
+        done.files += 1;
+        let should = self.model.contents(file.place.ino);
+        reading.compare(should).unwrap_or_else(|what| panic!("{file:?}: {what}"));
     }
 
     fn on_updated(&mut self, action: Action, result: Result<Done, FsError>) {
@@ -212,7 +278,12 @@ impl Client {
     }
 }
 
-fn deadline(now: Time, random: &mut Random) -> Time {
+/// Asks for all bytes of a file.
+pub(super) fn contents_of(inode: Place) -> Query {
+    Query::Contents { inode, offset: 0, len: u64::MAX }
+}
+
+pub(super) fn deadline(now: Time, random: &mut Random) -> Time {
     let impatient = Duration::from_millis(random.random_range(20..IMPATIENT_MS));
     now + if random.random_ratio(1, 4) { impatient } else { PATIENT }
 }

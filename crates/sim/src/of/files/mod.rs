@@ -2,31 +2,39 @@
 //! [`Node`]s.
 //!
 //! Each client does one thing at a time through a session, the same that the embeddable client
-//! drives. On the way to nodes and back requests are late, repeated and lost, and connections
-//! break. Checked is that each update has the outcome that it must have, whichever node answers and
-//! how often; that one which was given up takes no effect after a later one; that a client reads
-//! what it wrote, at any replica; that replicas which applied the same are equal.
+//! drives; it writes files through the same write-back. On the way to nodes and back requests are
+//! late, repeated and lost, and connections break. Checked is that each update has the outcome that
+//! it must have, whichever node answers and how often; that one which was given up takes no effect
+//! after a later one; that a client reads what it wrote, at any replica; that no update names a
+//! block which is not stored as it should be; that replicas which applied the same are equal.
 
 mod client;
+mod holders;
 mod model;
+mod reading;
 pub mod regions;
+mod saving;
 pub mod trial;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
 use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
-use client::Client;
 pub use client::Tally;
+use client::{Client, contents_of};
+use holders::{Holders, Plan};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{
-    ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, Time, mix,
+    BlockId, ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, Time, mix,
 };
-use meridian_fs::{Done, FsError, Place};
-use meridian_host::api::{Reply, ReplyBody, Request};
-use meridian_host::{Command, ConnectionId, Node, Output};
+use meridian_fs::types::Data;
+use meridian_fs::{Answer, Done, FsError, Place, Query, Update};
+use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
+use meridian_host::update::Payload;
+use meridian_host::{Command, ConnectionId, Node, Output, drain};
 use meridian_session::{Due, Message, Mutation, Session};
 use rand::{RngExt, SeedableRng};
+use reading::Reading;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +46,11 @@ pub const NAMED: Named = Named {
     help: "\
 Each seed is a run of nodes in three regions in simulated time: clients create, write, link, rename
 and remove files, read them at any replica, and give up at times; links are slow, cut and reset,
-nodes crash and start again from what their disks kept. Then all is mended. Checked are that each
-update has one outcome, the right one, that none which was given up happens after a later one, that
-clients read what they wrote, that replicas which applied the same are equal at all times; at the
-end, that the tree is whole and all that was answered is there.
+nodes crash and start again from what their disks kept, and a disk may damage blocks. Then all is
+mended. Checked are that each update has one outcome, the right one, that none which was given up
+happens after a later one, that clients read what they wrote, that no update names a block which is
+not stored, that replicas which applied the same are equal at all times; at the end, that the tree
+is whole and all that was answered is there.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
@@ -76,12 +85,15 @@ fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
     Ok(Box::new(trial::Trial { nodes: nodes.or(trial.nodes), order, ..trial }))
 }
 
-/// What a wake-up is for: the lowest bits of its token.
+/// What a wake-up is for: the lowest bits of its token. Those above are the number of a client, or
+/// of something planned.
 const GO_ON: u64 = 0;
 const DUE: u64 = 1;
+const PLANNED: u64 = 2;
+const KINDS: u32 = 2;
 
-fn token(client: usize, kind: u64) -> u64 {
-    (client as u64) << 1 | kind
+fn token(number: u64, kind: u64) -> u64 {
+    number << KINDS | kind
 }
 
 /// What the sessions are to hear of as soon as something happens.
@@ -100,6 +112,12 @@ pub struct FilesWorkload {
     random: Random,
     clients: Vec<Client>,
     news: Vec<News>,
+    holders: Holders,
+    calm: bool,
+    /// Since when clients know that a node is to go.
+    going: BTreeMap<NodeId, Time>,
+    /// Since when a block is being stored.
+    stored_since: BTreeMap<BlockId, Time>,
     outcomes: BTreeMap<MessageId, Result<Done, FsError>>,
     /// By group and set of messages applied.
     hashes: BTreeMap<(GroupId, u64), u64>,
@@ -132,10 +150,25 @@ impl FilesWorkload {
             clients: (0..clients).map(client).collect(),
             topology,
             news: Vec::new(),
+            holders: Holders::default(),
+            calm: false,
+            going: BTreeMap::new(),
+            stored_since: BTreeMap::new(),
             outcomes: BTreeMap::new(),
             hashes: BTreeMap::new(),
             checks: 0,
         }
+    }
+
+    /// Nothing is lost or repeated on the way between clients and nodes.
+    pub fn calmly(mut self) -> Self {
+        self.calm = true;
+        self
+    }
+
+    /// The disk of one node rots.
+    pub fn rots(&mut self, node: NodeId) {
+        self.holders.rotten = Some(node);
     }
 
     /// The nodes that the clients ask.
@@ -183,10 +216,47 @@ impl FilesWorkload {
         self.outcomes.values().filter(refused).count()
     }
 
+    /// A node that is drained, or helps to, asks something of its blocks.
+    pub fn on_drain(&mut self, at: NodeId, output: drain::Output) -> Option<drain::Command> {
+        self.holders.on_drain(at, output)
+    }
+
+    /// What was written and acknowledged is there, once clients are done: `read` asks a replica.
+    ///
+    /// # Errors
+    /// What is not there.
+    pub fn check_contents(
+        &self,
+        read: impl Fn(&Query) -> Result<Answer, FsError>,
+    ) -> Result<(), String> {
+        for (place, should) in self.clients.iter().flat_map(|client| client.model.saved_files()) {
+            let answer =
+                read(&contents_of(place)).map_err(|error| format!("{place:?}: {error}"))?;
+            let mut reading = Reading::of(answer);
+            while let Some(part) = reading.next() {
+                let (from, len) = (part.start as usize, part.len as usize);
+                let Some(block) = self.holders.surviving(part.block) else {
+                    return Err(format!("durability: {part:?} of {place:?} is on no node"));
+                };
+                reading.on_part(&block.slice(from..from + len));
+            }
+            reading.compare(should).map_err(|what| format!("{what}, of {place:?}"))?;
+        }
+        Ok(())
+    }
+
     /// All sessions hear the news.
     fn hear(&mut self, now: Time) -> Vec<Stimulus<Node>> {
         let mut stimuli = Vec::new();
         for news in std::mem::take(&mut self.news) {
+            if let News::Configured(topology) = &news {
+                let stays = |node: &NodeId| {
+                    topology.nodes_in(topology.node(*node).region).any(|other| other == *node)
+                };
+                for node in topology.node_ids().filter(|node| !stays(node)) {
+                    self.going.entry(node).or_insert(now);
+                }
+            }
             for at in 0..self.clients.len() {
                 let event = match &news {
                     News::Lost(node) => Event::Restarted(*node),
@@ -213,7 +283,7 @@ impl FilesWorkload {
             for effect in out.drain() {
                 match effect {
                     Effect::Send { to, message: Message::Request(request) } => {
-                        match self.send(at, to, request) {
+                        match self.send(at, to, request, now) {
                             Some(sent) => stimuli.extend(sent),
                             None => events.push_back(Event::Restarted(to)),
                         }
@@ -229,7 +299,7 @@ impl FilesWorkload {
                     }
                     Effect::Timer { at: due, timer: Due } => {
                         let after = due.since(now);
-                        stimuli.push(Stimulus::Wake { token: token(at, DUE), after });
+                        stimuli.push(Stimulus::Wake { token: token(at as u64, DUE), after });
                     }
                     other => panic!("a session does not {other:?}"),
                 }
@@ -240,21 +310,95 @@ impl FilesWorkload {
     }
 
     /// What a request becomes on its way; nothing if the connection breaks.
-    fn send(&mut self, at: usize, to: NodeId, request: Request) -> Option<Vec<Stimulus<Node>>> {
-        let random = &mut self.random;
-        if random.random_ratio(1, 12) {
+    fn send(
+        &mut self,
+        at: usize,
+        to: NodeId,
+        request: Request,
+        now: Time,
+    ) -> Option<Vec<Stimulus<Node>>> {
+        self.check_request(to, &request.body, now);
+        let (random, rough) = (&mut self.random, !self.calm);
+        if random.random_ratio(1, 12) && rough {
             return None;
+        }
+        if let RequestBody::PutBlock { .. } | RequestBody::GetBlock { .. } = request.body {
+            let after = Duration::from_micros(random.random_range(50..3000));
+            return Some(vec![self.plan(Plan::Arrive { client: at, to, request }, after)]);
         }
         let connection = ConnectionId((at as u64) << 16 | u64::from(to.0));
         let command = Command::Request { connection, request };
         let after = Duration::from_micros(random.random_range(50..3000));
         let mut stimuli = Vec::new();
-        if random.random_ratio(1, 10) {
+        if random.random_ratio(1, 10) && rough {
             let after = after + Duration::from_millis(random.random_range(0..1500));
             stimuli.push(Stimulus::Command { to, command: command.clone(), after });
         }
         stimuli.push(Stimulus::Command { to, command, after });
         Some(stimuli)
+    }
+
+    /// A client asks a node for what it may ask: no update names a block that is not stored as it
+    /// should be, and no block is given to a node that its client knew to go.
+    fn check_request(&mut self, to: NodeId, body: &RequestBody, now: Time) {
+        match body {
+            RequestBody::Update { start, .. } => {
+                let payload = Payload::read(start).expect("a session writes it");
+                let update = payload.change.map(|change| change.update);
+                let Some(Update::Write { inode, pieces, .. }) = update else { return };
+                for piece in pieces {
+                    let Data::Block { block, .. } = piece.extent.data else { continue };
+                    let stored = self.holders.is_stored(&self.topology, inode.partition, block);
+                    assert!(stored, "placement: an update names {block}, which is not stored");
+                }
+            }
+            RequestBody::PutBlock { block, .. } => {
+                let since = *self.stored_since.entry(*block).or_insert(now);
+                let knew = self.going.get(&to).is_some_and(|going| *going < since);
+                assert!(!knew, "placement: {block} is given to {to:?}, which is to go");
+            }
+            _ => {}
+        }
+    }
+
+    fn plan(&mut self, plan: Plan, after: Duration) -> Stimulus<Node> {
+        Stimulus::Wake { token: token(self.holders.plan(plan), PLANNED), after }
+    }
+
+    /// What was planned with a request for a block happens.
+    fn on_planned(&mut self, plan: Plan, now: Time) -> Vec<Stimulus<Node>> {
+        match plan {
+            Plan::Arrive { client, to, request } => {
+                let random = &mut self.random;
+                let (next, after) = self.holders.on_arrived(client, to, request, random);
+                vec![self.plan(next, after)]
+            }
+            Plan::Durable { client, at, request, incarnation } => {
+                if !self.holders.on_durable(at, (client, request), incarnation) {
+                    return Vec::new();
+                }
+                let body = Some(ReplyBody::Stored);
+                let after = Duration::from_micros(self.random.random_range(50..3000));
+                vec![self.plan(Plan::Answer { client, from: at, request, body }, after)]
+            }
+            Plan::Answer { client, from, request, body } => {
+                let event = match body {
+                    Some(body) => self.on_way_back(from, Reply { id: request, body }),
+                    None => Some(Event::Restarted(from)),
+                };
+                let Some(event) = event else { return Vec::new() };
+                self.step(client, now, [event].into())
+            }
+        }
+    }
+
+    /// What becomes of a reply: it may be lost, and its connection with it.
+    fn on_way_back(&mut self, from: NodeId, reply: Reply) -> Option<Event<Session>> {
+        match self.random.random_range(0..40) {
+            0 if !self.calm => None,
+            1 if !self.calm => Some(Event::Restarted(from)),
+            _ => Some(Event::Message { from, message: Message::Reply(reply) }),
+        }
     }
 
     /// Each message has one outcome, whoever tells it.
@@ -281,7 +425,7 @@ impl FilesWorkload {
 impl Owner<Node> for FilesWorkload {
     fn begin(&mut self) -> Vec<Stimulus<Node>> {
         let wake = |client| Stimulus::Wake { token: token(client, GO_ON), after: Duration::ZERO };
-        (0..self.clients.len()).map(wake).collect()
+        (0..self.clients.len() as u64).map(wake).collect()
     }
 
     fn output(&mut self, from: NodeId, output: Output, now: Time) -> Vec<Stimulus<Node>> {
@@ -292,20 +436,21 @@ impl Owner<Node> for FilesWorkload {
             return stimuli; // To somebody else.
         }
         self.watch(&reply.body);
-        let message = Message::Reply(Reply { id: reply.id, body: reply.body });
-        let event = match self.random.random_range(0..40) {
-            0 => return stimuli, // It is lost.
-            1 => Event::Restarted(from),
-            _ => Event::Message { from, message },
-        };
+        let Some(event) = self.on_way_back(from, reply) else { return stimuli };
         stimuli.extend(self.step(at, now, [event].into()));
         stimuli
     }
 
     fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Node>> {
         let mut stimuli = self.hear(now);
-        let at = usize::try_from(token >> 1).expect("an index");
-        if token & 1 == DUE {
+        let (number, kind) = (token >> KINDS, token & ((1 << KINDS) - 1));
+        if kind == PLANNED {
+            let plan = self.holders.planned(number);
+            stimuli.extend(self.on_planned(plan, now));
+            return stimuli;
+        }
+        let at = usize::try_from(number).expect("an index");
+        if kind == DUE {
             stimuli.extend(self.step(at, now, [Event::Timer(Due)].into()));
             return stimuli;
         }
@@ -322,11 +467,18 @@ impl Owner<Node> for FilesWorkload {
         stimuli
     }
 
+    fn started(&mut self, at: NodeId, node: &Node, _now: Time) {
+        self.holders.started(at);
+        self.holders.takes_blocks(at, node.drain().takes_blocks());
+    }
+
     fn crashed(&mut self, at: NodeId, _now: Time) {
+        self.holders.crashed(at);
         self.news.push(News::Lost(at));
     }
 
     fn check(&mut self, at: NodeId, node: &Node, durable: bool) -> Result<(), String> {
+        self.holders.takes_blocks(at, node.drain().takes_blocks());
         self.checks += 1;
         if self.checks.is_multiple_of(64) {
             node.check_invariants();

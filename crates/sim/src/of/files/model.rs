@@ -5,11 +5,14 @@ use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::GroupId;
 use meridian_fs::operation::{Changes, NewNode, Piece, RenameMode, WriteAt};
-use meridian_fs::types::Data;
+use meridian_fs::types::{Data, INLINE_MAX};
 use meridian_fs::{Answer, Done, Extent, FsError, Ino, Kind, Place, Query, Update};
 use rand::RngExt;
 use rand::seq::IteratorRandom;
 use std::collections::BTreeMap;
+
+/// The byte that an action appends.
+const APPENDED: u8 = b'x';
 
 /// A directory: where it lives, and the one above.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +76,8 @@ pub(super) struct Model {
     groups: Vec<GroupId>,
     directories: BTreeMap<Ino, Directory>,
     files: BTreeMap<Ino, File>,
+    /// What was written to each file.
+    contents: BTreeMap<Ino, Vec<u8>>,
     /// What each name leads to, and whether that is a directory.
     entries: BTreeMap<Path, (Ino, bool)>,
     /// Names that are gone.
@@ -93,6 +98,7 @@ impl Model {
             directories: groups.iter().map(top).collect(),
             groups,
             files: BTreeMap::new(),
+            contents: BTreeMap::new(),
             entries: BTreeMap::new(),
             removed: Vec::new(),
             shared: Vec::new(),
@@ -116,6 +122,22 @@ impl Model {
 
     pub fn any_file(&self, random: &mut Random) -> Option<File> {
         self.files.values().choose(random).copied()
+    }
+
+    /// What was written to a file.
+    pub fn contents(&self, file: Ino) -> &[u8] {
+        &self.contents[&file]
+    }
+
+    /// All files, and what was written to each.
+    pub fn saved_files(&self) -> impl Iterator<Item = (Place, &[u8])> + '_ {
+        self.files.values().map(|file| (file.place, self.contents(file.place.ino)))
+    }
+
+    /// A file has been written, and all of it is stored.
+    pub fn saved(&mut self, file: Ino, contents: Vec<u8>) {
+        self.files.get_mut(&file).expect("it was written").size = contents.len() as u64;
+        self.contents.insert(file, contents);
     }
 
     fn place(&self, ino: Ino) -> Place {
@@ -143,8 +165,11 @@ impl Model {
             4..7 => Action::Create { path: self.fresh(random), kind: Kind::Directory },
             7 => Action::Create { path: self.any(true, random)?, kind: Kind::File },
             8..11 => {
-                let file = self.any_file(random)?.place.ino;
-                Action::Write { file, len: random.random_range(1..40) }
+                let File { place, size, .. } = self.any_file(random)?;
+                if size > INLINE_MAX as u64 / 2 {
+                    return None; // It might not fit.
+                }
+                Action::Write { file: place.ino, len: random.random_range(1..40) }
             }
             11..13 => {
                 let file = self.any_file(random)?.place.ino;
@@ -235,7 +260,7 @@ impl Model {
                 Update::Create { parent: parent(path), name: path.1.clone(), node }
             }
             Action::Write { file, len } => {
-                let data = Data::Inline(vec![b'x'; *len as usize].into());
+                let data = Data::Inline(vec![APPENDED; *len as usize].into());
                 let pieces = vec![Piece { offset: 0, extent: Extent { len: *len, data } }];
                 Update::Write { inode: self.place(*file), at: WriteAt::End, pieces }
             }
@@ -404,10 +429,13 @@ impl Model {
                     self.directories.insert(place.ino, Directory { place, parent: path.0 });
                 } else {
                     self.files.insert(place.ino, File { place, size: 0, nlink: 1 });
+                    self.contents.insert(place.ino, Vec::new());
                 }
                 self.entries.insert(path, (place.ino, directory));
             }
             Action::Write { file, len } => {
+                let contents = self.contents.get_mut(&file).expect("it was written to");
+                contents.extend(std::iter::repeat_n(APPENDED, len as usize));
                 let file = self.files.get_mut(&file).expect("it was written to");
                 file.size += u64::from(len);
             }
@@ -447,6 +475,7 @@ impl Model {
             file.nlink -= 1;
             if file.nlink == 0 {
                 self.files.remove(&ino);
+                self.contents.remove(&ino);
             }
         }
     }

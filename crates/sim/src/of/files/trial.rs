@@ -20,11 +20,18 @@ use std::time::Duration;
 
 /// The bugs of sessions that trials show. A session forgets the horizon where a shard has
 /// forgotten sessions, which takes thousands: that is a scenario.
-const IN_SESSION: [session::Mutation; 4] = [
+const IN_SESSION: [session::Mutation; 11] = [
     session::Mutation::ForgetsGivenUp,
     session::Mutation::SkipsCancelling,
     session::Mutation::KeepsVector,
     session::Mutation::NamesRepeatsAnew,
+    session::Mutation::CountsOneNode,
+    session::Mutation::PlacesTwice,
+    session::Mutation::TakesDamaged,
+    session::Mutation::AsksOneHolder,
+    session::Mutation::SendsBeforeStored,
+    session::Mutation::OvertakesAppended,
+    session::Mutation::NamesFlightAnew,
 ];
 
 /// The world of a trial.
@@ -32,7 +39,7 @@ pub type Cluster = World<Node, FilesWorkload>;
 
 const CLIENTS: u64 = 6;
 /// How many things each client does.
-const THINGS: u64 = 60;
+const THINGS: u64 = 90;
 /// How long it may take after all is applied until nobody keeps votes for others.
 const FORGET: Duration = Duration::from_secs(60);
 
@@ -78,6 +85,8 @@ pub struct Drawn {
     pub order: DeliveryOrder,
     /// What may go wrong.
     pub faults: Faults,
+    /// The node whose disk damages blocks.
+    pub rots: Option<NodeId>,
 }
 
 impl fmt::Display for Drawn {
@@ -109,11 +118,14 @@ impl Subject for Trial {
         let order =
             if linearizable { DeliveryOrder::Linearizable } else { DeliveryOrder::Sequential };
         let nodes = self.nodes.unwrap_or(nodes);
-        Drawn {
-            nodes,
-            order: self.order.unwrap_or(order),
-            faults: self.faults.clone().unwrap_or_else(|| all_faults(nodes)),
-        }
+        let loses_disk = random.random_bool(0.5);
+        let faults = self.faults.clone().unwrap_or_else(|| all_faults(nodes, loses_disk));
+        // A block is on two nodes: one may lose it.
+        let may_rot = nodes > 1 && faults.lost_disk.is_none();
+        let rots = random.random_range(0..3 * nodes);
+        let rots = NodeId(u16::try_from(rots).expect("a few"));
+        let rots = may_rot.then_some(rots);
+        Drawn { nodes, order: self.order.unwrap_or(order), faults, rots }
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
@@ -127,7 +139,8 @@ impl Subject for Trial {
             setup.flush = (Duration::from_millis(1), Duration::from_millis(50)); // Slow disks.
         }
         let bug = self.in_session;
-        let owner = FilesWorkload::with_mutation(seed, topology, CLIENTS, THINGS, bug);
+        let mut owner = FilesWorkload::with_mutation(seed, topology, CLIENTS, THINGS, bug);
+        drawn.rots.into_iter().for_each(|node| owner.rots(node));
         Made { setup, owner, operator: () }
     }
 
@@ -149,6 +162,7 @@ impl Subject for Trial {
             return Err("equal states: replicas of a group differ".into());
         }
         check_tree(world.owner.topology().group_ids().map(|group| partitions(world, group)[0]));
+        world.owner.check_contents(|query| partitions(world, query.partition())[0].read(query))?;
         for (parent, name, child) in world.owner.entries() {
             let query = Query::Lookup { parent, name };
             match partitions(world, parent.partition)[0].read(&query) {
@@ -167,12 +181,14 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Cluster) -> Counts {
-        let Tally { updates, reads, given_up, again } = world.owner.tally;
+        let Tally { updates, reads, given_up, again, blocks, files } = world.owner.tally;
         let counts = [
             ("updates", updates),
             ("reads", reads),
             ("given up", given_up),
             ("again", again),
+            ("blocks", blocks),
+            ("files", files),
             ("refused", world.refused().len() as u64),
         ];
         Counts(BTreeMap::from(counts))
@@ -201,10 +217,10 @@ impl Subject for Trial {
 }
 
 /// All kinds of faults. A disk is lost only where the others of its region can do without it.
-fn all_faults(nodes: usize) -> Faults {
+fn all_faults(nodes: usize, loses_disk: bool) -> Faults {
     let faults = faults();
     let mean = faults.crash.expect("all kinds");
-    let lost_disk = (nodes >= 3).then_some(mean * 4);
+    let lost_disk = (loses_disk && nodes >= 3).then_some(mean * 4);
     Faults { disk: Some(mean * 2), lost_disk, ..faults }
 }
 

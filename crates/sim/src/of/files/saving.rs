@@ -1,0 +1,204 @@
+//! A program that writes a file and waits until all of it is stored: what it has written goes
+//! through the write-back that the embeddable client drives.
+//!
+//! A flush that fails is tried again, as a program does that asks for `fsync` once more.
+
+use super::client::{Tally, deadline};
+use crate::world::Random;
+use meridian_core::{BlockId, Time};
+use meridian_fs::types::INLINE_MAX;
+use meridian_fs::{Done, FsError, Place, Timestamp};
+use meridian_host::update::Change;
+use meridian_session::writeback::Accepted;
+use meridian_session::writeback::flush::{Sent, Step};
+use meridian_session::{CallId, Command, Failure, Mutation, Output, WriteBack};
+use rand::RngExt;
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+
+/// The only open file.
+const HANDLE: u8 = 0;
+
+/// Why a flush failed: it is tried again.
+#[derive(Clone, Debug)]
+struct Unsaved;
+
+impl From<FsError> for Unsaved {
+    fn from(error: FsError) -> Unsaved {
+        panic!("a write is refused: {error:?}")
+    }
+}
+
+/// See the module.
+pub(super) struct Saving {
+    pub file: Place,
+    /// What the file is once all that was written is stored.
+    pub contents: Vec<u8>,
+    writes: WriteBack<u8, Unsaved>,
+    /// What the program has yet to write: where, and what.
+    todo: VecDeque<(Option<u64>, Vec<u8>)>,
+    flushing: bool,
+    /// The update that was sent; it keeps its name.
+    update: Option<CallId>,
+    /// The blocks that are being stored.
+    blocks: BTreeSet<CallId>,
+}
+
+impl Saving {
+    /// Some writes to `file`, which is `contents` now.
+    pub fn new(file: Place, contents: Vec<u8>, mutation: Mutation, random: &mut Random) -> Saving {
+        let mut writes = WriteBack::default().with_mutation(mutation);
+        writes.open(HANDLE);
+        writes.learn_size(contents.len() as u64);
+        let count = random.random_range(1..6);
+        let long = random.random_bool(0.5);
+        let write = |_| {
+            let most = if long { 2 * INLINE_MAX } else { 64 };
+            let data = vec![random.random(); random.random_range(1..most)];
+            let end = contents.len() as u64 + 100;
+            let offset = random.random_bool(0.6).then(|| random.random_range(0..end));
+            (offset, data)
+        };
+        let todo = (0..count).map(write).collect();
+        let (update, blocks) = (None, BTreeSet::new());
+        Saving { file, contents, writes, todo, flushing: false, update, blocks }
+    }
+
+    /// Whether all is written and stored.
+    pub fn is_done(&self) -> bool {
+        self.todo.is_empty() && self.writes.held() == 0 && !self.flushing
+    }
+
+    /// The program writes, until it must wait for a flush.
+    fn write(&mut self, now: Time) -> Accepted {
+        while let Some((offset, data)) = self.todo.front() {
+            if self.writes.accept(*offset, data, time(now), now) == Accepted::FlushFirst {
+                return Accepted::FlushFirst;
+            }
+            let at = offset.map_or(self.contents.len(), |at| usize::try_from(at).expect("short"));
+            let end = self.contents.len().max(at + data.len());
+            self.contents.resize(end, 0);
+            self.contents[at..at + data.len()].copy_from_slice(data);
+            self.todo.pop_front();
+        }
+        Accepted::Buffered
+    }
+
+    /// What the session is asked for next; `last` is the last call of the client.
+    pub fn go_on(&mut self, now: Time, last: &mut CallId, random: &mut Random) -> Vec<Command> {
+        let mut commands = Vec::new();
+        while !self.is_done() {
+            if !self.flushing || random.random_bool(0.3) {
+                self.write(now);
+            }
+            if !std::mem::replace(&mut self.flushing, true) {
+                self.writes.begin_flush(Some(HANDLE));
+            }
+            match self.writes.next_step() {
+                Step::Done => self.flushing = false,
+                Step::Pack(packing) => {
+                    let packed = packing.pack(self.file, || BlockId(random.random()));
+                    self.writes.on_packed(packed);
+                }
+                Step::Store(blocks) => {
+                    for block in blocks {
+                        let (call, deadline) = (next(last), deadline(now, random));
+                        let partition = self.file.partition;
+                        self.blocks.insert(call);
+                        commands.push(Command::Store { call, partition, block, deadline });
+                    }
+                    break;
+                }
+                Step::Send { update, time } => {
+                    commands.extend(self.update.take().map(Command::Release));
+                    let (call, deadline) = (next(last), deadline(now, random));
+                    self.update = Some(call);
+                    let change = Change { time, update };
+                    commands.push(Command::Update { call, change, deadline });
+                    break;
+                }
+                Step::Again => {
+                    let call = self.update.expect("W3: what was sent keeps its name");
+                    commands.push(Command::Again { call, deadline: deadline(now, random) });
+                    break;
+                }
+            }
+        }
+        commands
+    }
+
+    /// The session has told what came of a call.
+    pub fn on_output(&mut self, output: Output, done: &mut Tally) -> Vec<Command> {
+        match output {
+            Output::Stored { call, .. } => {
+                assert!(self.blocks.remove(&call), "nobody stores a block as {call:?}");
+                done.blocks += 1;
+                if self.blocks.is_empty() {
+                    self.flushing = self.writes.on_stored(Ok(())).is_ok();
+                    return Vec::new();
+                }
+            }
+            Output::GaveUp { call, failure } if self.blocks.remove(&call) => {
+                expect(&failure);
+                self.flushing = self.writes.on_stored(Err(Unsaved)).is_ok();
+                let rest = std::mem::take(&mut self.blocks);
+                return rest.into_iter().map(Command::Release).collect();
+            }
+            Output::GaveUp { failure, .. } => {
+                expect(&failure);
+                done.again += 1;
+                self.flushing = self.writes.on_answer(Sent::Unknown(Unsaved)).is_ok();
+            }
+            Output::Updated { result: Ok(Done::Written { attributes, .. }), .. } => {
+                done.updates += 1;
+                self.update = None;
+                let size = attributes.size;
+                self.flushing = self.writes.on_answer(Sent::Written { size }).is_ok();
+            }
+            Output::Updated { result: Err(error), .. } => {
+                self.update = None;
+                self.flushing = self.writes.on_answer(Sent::Refused(error)).is_ok();
+            }
+            other => panic!("{other:?} while a file is saved"),
+        }
+        Vec::new()
+    }
+
+    /// Whether it waits for the session.
+    pub fn waits(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+}
+
+impl fmt::Debug for Saving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (held, todo) = (self.writes.held(), self.todo.len());
+        write!(f, "{:?} with {held} bytes held and {todo} writes to come", self.file)?;
+        write!(f, ", waits for the update {:?} or the blocks {:?}", self.update, self.blocks)
+    }
+}
+
+fn next(last: &mut CallId) -> CallId {
+    last.0 += 1;
+    *last
+}
+
+/// What a program sees as time goes.
+pub(super) fn time(now: Time) -> Timestamp {
+    let seconds = i64::try_from(now.0 / 1_000_000_000).expect("no world lasts so long");
+    Timestamp { seconds, nanos: 0 }
+}
+
+/// That there is no answer may be; that a block has no place, or that nodes do not understand, not.
+pub(super) fn expect(failure: &Failure) {
+    let expected = match failure {
+        Failure::Timeout { .. }
+        | Failure::Unreachable { .. }
+        | Failure::OutOfReach { .. }
+        | Failure::TooFewNodes { .. } => true,
+        Failure::NoSpace | Failure::Lost { .. } | Failure::Refused(_) | Failure::Strange(_) => {
+            false
+        }
+    };
+    assert!(expected, "{failure:?}");
+}
