@@ -92,7 +92,9 @@ impl Fetching {
                 return;
             }
             // It does not have it, or damaged.
-            Some(ReplyBody::Refused(refusal)) if refusal != Refusal::Overloaded => {}
+            Some(ReplyBody::Refused(
+                Refusal::NoBlock(_) | Refusal::Damaged(_) | Refusal::Bad(_),
+            )) => {}
             _ => {
                 nodes.routes.failed(Service::Blocks, from, now);
                 self.anyone_may = true;

@@ -149,6 +149,20 @@ fn a_block_is_lost_only_when_all_say_so() {
     assert_eq!(client.failure(), Some(Failure::Lost { block: BLOCK }));
 }
 
+/// What a disk cannot read now it may read later, or the node that comes back.
+#[test]
+fn a_disk_that_refuses_loses_no_block() {
+    let mut client = Client::new();
+    client.fetch(US);
+    for _ in 0..2 {
+        let asked = client.sent_one();
+        client.reply(&asked, FULL);
+    }
+    assert_eq!(client.failure(), None, "B6");
+    client.pass(LIMIT);
+    assert_eq!(client.failure(), Some(Failure::Timeout { group: US }));
+}
+
 #[test]
 fn who_is_slow_to_give_a_block_may_still_do_so() {
     let mut client = Client::new();

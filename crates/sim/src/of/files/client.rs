@@ -1,5 +1,5 @@
 //! One client: a session, the same that the embeddable client drives, and a program that asks it
-//! for one thing after the other.
+//! for one thing after the other, while at times a file is written and stored beside.
 //!
 //! The program gives up at times. Then nobody can say whether the update happens, until a later one
 //! that touches the same has been acknowledged: from then on it has happened or never will. So the
@@ -39,8 +39,6 @@ enum Doing {
         query: Query,
         file: File,
     },
-    /// A file is written, and stored.
-    Save(Box<Saving>),
     /// All bytes of a file are read: first where they lie.
     Contents(File),
     /// Then those that lie in blocks.
@@ -69,8 +67,13 @@ pub(super) struct Client {
     pub session: Session,
     pub model: Model,
     doing: Option<Doing>,
+    /// The file that is being written and stored.
+    saving: Option<Saving>,
     mutation: Mutation,
+    /// What the program waits for.
     call: CallId,
+    /// The last call.
+    last: CallId,
     /// How many things are left to be done.
     pub left: u64,
 }
@@ -84,21 +87,31 @@ impl Client {
             session: Session::new(topology.clone(), region, seed).with_mutation(mutation),
             model: Model::new(number, topology.group_ids().collect()),
             doing: None,
+            saving: None,
             mutation,
             call: CallId(0),
+            last: CallId(0),
             left: 0,
         }
     }
 
-    /// Whether it waits for nothing.
+    /// Whether the program may do the next thing.
     pub fn is_idle(&self) -> bool {
         self.doing.is_none()
     }
 
+    /// Whether it has done all it had to.
+    pub fn is_done(&self) -> bool {
+        self.left == 0 && self.doing.is_none() && self.saving.is_none()
+    }
+
     /// What it waits for, in words.
     pub fn waiting(&self) -> Option<String> {
-        let doing = self.doing.as_ref()?;
-        Some(format!("{:?}: {doing:?}, {:?}", self.call, self.session.vector()))
+        let (doing, saving) = (&self.doing, &self.saving);
+        (doing.is_some() || saving.is_some()).then(|| {
+            let vector = self.session.vector();
+            format!("{:?}: {doing:?}, {saving:?}, {vector:?}", self.call)
+        })
     }
 
     /// Begins to do something, unless the program has nothing to do just now.
@@ -106,10 +119,7 @@ impl Client {
         self.left -= 1;
         self.doing = match random.random_range(0..14) {
             0..6 => self.model.choose(random).map(Doing::Act),
-            6..8 => self.model.any_file(random).map(|file| {
-                let contents = self.model.contents(file.place.ino).to_vec();
-                Doing::Save(Box::new(Saving::new(file.place, contents, self.mutation, random)))
-            }),
+            6..8 => return self.save(now, random),
             8..10 => self.model.any_file(random).map(Doing::Contents),
             10..12 => self.model.any_file(random).map(|file| {
                 let query = Query::Attributes { inode: file.place };
@@ -123,13 +133,22 @@ impl Client {
         self.ask(now, random)
     }
 
+    /// Begins to write a file, unless one is being written.
+    fn save(&mut self, now: Time, random: &mut Random) -> Vec<Command> {
+        if self.saving.is_some() {
+            return Vec::new();
+        }
+        let Some(file) = self.model.any_file(random) else { return Vec::new() };
+        let contents = self.model.begin_saving(file.place.ino).to_vec();
+        let saving = self.saving.insert(Saving::new(file.place, contents, self.mutation, random));
+        saving.go_on(now, &mut self.last, random)
+    }
+
     /// Asks for what is to be done, as a new call.
     fn ask(&mut self, now: Time, random: &mut Random) -> Vec<Command> {
         let Some(doing) = &mut self.doing else { return Vec::new() };
-        if let Doing::Save(saving) = doing {
-            return saving.go_on(now, &mut self.call, random);
-        }
-        self.call.0 += 1;
+        self.last.0 += 1;
+        self.call = self.last;
         let (call, deadline) = (self.call, deadline(now, random));
         let update = |update: Update| {
             let change = Change { time: saving::time(now), update };
@@ -137,7 +156,6 @@ impl Client {
         };
         let read = |query: Query| vec![Command::Read { call, query, deadline }];
         match doing {
-            Doing::Save(_) => unreachable!("asked above"),
             Doing::Contents(File { place, .. }) => read(contents_of(*place)),
             Doing::Fetch(File { place, .. }, reading) => {
                 let part = reading.next().expect("something is wanted");
@@ -158,7 +176,7 @@ impl Client {
         random: &mut Random,
         done: &mut Tally,
     ) -> Vec<Command> {
-        if matches!(self.doing, Some(Doing::Save(_))) {
+        if self.saving.as_ref().is_some_and(|saving| saving.waits_for(output.call())) {
             return self.on_saving(output, now, random, done);
         }
         assert_eq!(output.call(), self.call, "an output of a call that is over: {output:?}");
@@ -202,14 +220,14 @@ impl Client {
         random: &mut Random,
         done: &mut Tally,
     ) -> Vec<Command> {
-        let Some(Doing::Save(mut saving)) = self.doing.take() else { return Vec::new() };
+        let Some(mut saving) = self.saving.take() else { return Vec::new() };
         let mut commands = saving.on_output(output, done);
         if !saving.waits() {
-            commands.extend(saving.go_on(now, &mut self.call, random));
+            commands.extend(saving.go_on(now, &mut self.last, random));
         }
         match saving.is_done() {
             true => self.model.saved(saving.file.ino, saving.contents),
-            false => self.doing = Some(Doing::Save(saving)),
+            false => self.saving = Some(saving),
         }
         commands
     }

@@ -190,7 +190,7 @@ impl FilesWorkload {
 
     /// Whether all clients have done all they had to do.
     pub fn is_done(&self) -> bool {
-        self.clients.iter().all(|client| client.left == 0 && client.is_idle())
+        self.clients.iter().all(Client::is_done)
     }
 
     /// What the clients wait for, in words.

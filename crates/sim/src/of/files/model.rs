@@ -78,6 +78,8 @@ pub(super) struct Model {
     files: BTreeMap<Ino, File>,
     /// What was written to each file.
     contents: BTreeMap<Ino, Vec<u8>>,
+    /// The file that is being written: nobody looks at it, or takes it away.
+    saving: Option<Ino>,
     /// What each name leads to, and whether that is a directory.
     entries: BTreeMap<Path, (Ino, bool)>,
     /// Names that are gone.
@@ -99,6 +101,7 @@ impl Model {
             groups,
             files: BTreeMap::new(),
             contents: BTreeMap::new(),
+            saving: None,
             entries: BTreeMap::new(),
             removed: Vec::new(),
             shared: Vec::new(),
@@ -121,7 +124,8 @@ impl Model {
     }
 
     pub fn any_file(&self, random: &mut Random) -> Option<File> {
-        self.files.values().choose(random).copied()
+        let other = |file: &&File| self.saving != Some(file.place.ino);
+        self.files.values().filter(other).choose(random).copied()
     }
 
     /// What was written to a file.
@@ -134,8 +138,15 @@ impl Model {
         self.files.values().map(|file| (file.place, self.contents(file.place.ino)))
     }
 
-    /// A file has been written, and all of it is stored.
+    /// A file is going to be written: what it is now.
+    pub fn begin_saving(&mut self, file: Ino) -> &[u8] {
+        self.saving = Some(file);
+        self.contents(file)
+    }
+
+    /// It has been written, and all of it is stored.
     pub fn saved(&mut self, file: Ino, contents: Vec<u8>) {
+        self.saving = None;
         self.files.get_mut(&file).expect("it was written").size = contents.len() as u64;
         self.contents.insert(file, contents);
     }
@@ -154,7 +165,9 @@ impl Model {
     }
 
     fn any(&self, directory: bool, random: &mut Random) -> Option<Path> {
-        let all = self.entries.iter().filter(|(_, (_, is_directory))| *is_directory == directory);
+        let all = self.entries.iter().filter(|(_, (ino, is_directory))| {
+            *is_directory == directory && self.saving != Some(*ino)
+        });
         all.map(|(path, _)| path.clone()).choose(random)
     }
 

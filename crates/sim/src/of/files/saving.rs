@@ -164,9 +164,14 @@ impl Saving {
         Vec::new()
     }
 
-    /// Whether it waits for the session.
+    /// Whether blocks are still being stored.
     pub fn waits(&self) -> bool {
         !self.blocks.is_empty()
+    }
+
+    /// Whether that is its call.
+    pub fn waits_for(&self, call: CallId) -> bool {
+        self.update == Some(call) || self.blocks.contains(&call)
     }
 }
 
