@@ -119,6 +119,10 @@ impl Owner<Bugged> for Watched {
         stimuli(self.0.wake(token, now))
     }
 
+    fn started(&mut self, at: NodeId, process: &Bugged, now: Time) {
+        self.0.started(at, &process.node, now);
+    }
+
     fn crashed(&mut self, at: NodeId, now: Time) {
         self.0.crashed(at, now);
     }
