@@ -93,6 +93,26 @@ async fn a_close_gives_back_what_was_locked_through_it_and_no_more() {
     assert!(world.is_free().await);
 }
 
+/// The close could not give back what its owner held, and the next open file has the owner's name:
+/// it must not come by a range that it never asked for.
+#[tokio::test]
+async fn what_a_close_left_behind_is_given_back_before_its_owner_locks_again() {
+    let world = world().await;
+    let ino = world.here.inode_of(world.first).unwrap();
+    let impatient = Files::new(world.cluster.impatient("ap", 200));
+    let handle = impatient.open(ino, PLAIN).await.unwrap();
+    impatient.lock(handle, Wanted { end: 9, ..whole(7) }).await.unwrap();
+    world.cluster.shared.gated.store(true, Ordering::Relaxed);
+    impatient.release(handle).await;
+    world.cluster.shared.gated.store(false, Ordering::Relaxed); // What waits there waits for ever.
+    let again = impatient.open(ino, PLAIN).await.unwrap();
+    impatient.lock(again, Wanted { start: 100, ..whole(7) }).await.unwrap();
+    world.there.lock(world.other, Wanted { end: 99, ..whole(1) }).await.unwrap();
+    let beyond = Wanted { start: 100, ..whole(1) };
+    let error = world.there.lock(world.other, beyond).await.unwrap_err();
+    assert!(matches!(error, ClientError::Fs(FsError::WouldBlock)), "{error}");
+}
+
 /// The node that should give it back is away when the file is closed.
 #[tokio::test]
 async fn a_lock_that_could_not_be_given_back_is_given_back_later() {
