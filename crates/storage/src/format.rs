@@ -25,7 +25,11 @@ pub enum FormatError {
         source: io::Error,
     },
     /// Written by another version of the program, or not by this program.
-    #[error("{} says {found:?}, this program reads {expected:?}", path.display())]
+    #[error(
+        "{} says {found:?}, this program reads {expected:?}: go on with the version that wrote \
+         it, or begin anew in another directory and copy the files there, from mount to mount",
+        path.display()
+    )]
     Other {
         /// The file `FORMAT`.
         path: PathBuf,
@@ -111,7 +115,9 @@ mod tests {
         let refused = open_as(&disk, 2, 8).unwrap_err().to_string();
         assert_eq!(
             refused,
-            r#"/data/FORMAT says "meridian test 1", this program reads "meridian test 2""#
+            "/data/FORMAT says \"meridian test 1\", this program reads \"meridian test 2\": go on \
+             with the version that wrote it, or begin anew in another directory and copy the \
+             files there, from mount to mount"
         );
     }
 
