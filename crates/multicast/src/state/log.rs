@@ -455,6 +455,19 @@ mod tests {
         assert!(log.iter_from(0).all(|(index, slot)| log.find(slot.entry.start.id) == Some(index)));
     }
 
+    /// A PROMISE tells all epochs that are remembered.
+    #[test]
+    fn the_epochs_of_what_has_gone_are_forgotten() {
+        let epoch = |number| Epoch { number, ..E1 };
+        let mut log = log(&(0..100).map(epoch).collect::<Vec<_>>());
+        assert_eq!(log.runs().count(), 100);
+        (0..99).for_each(|index| log.deliver(index));
+        (0..49).for_each(|_| drop(log.truncate_first()));
+        assert_eq!(log.runs().count(), 52, "the last that has gone is known");
+        (49..98).for_each(|_| log.retain_first());
+        assert_eq!((log.runs().count(), log.runs().len()), (3, 100));
+    }
+
     /// Index 0 waits; all after it may go all the same.
     #[test]
     fn what_was_retain_first_is_found_and_nothing_else_waits_for_it() {
