@@ -76,8 +76,8 @@ impl<S: Service> Paxos<S> {
             return leader;
         }
         let rating = |node: &NodeId| self.catch_up.ratings.get(node).copied().unwrap_or(1);
-        let followers = self.peers.iter().filter(|peer| Some(**peer) != leader);
-        let best = followers.copied().max_by_key(rating).filter(|node| rating(node) > 0);
+        let followers = self.sources().into_iter().filter(|peer| Some(*peer) != leader);
+        let best = followers.max_by_key(rating).filter(|node| rating(node) > 0);
         // A leader who never answers is none; where all are bad, each has his turn.
         let leader = leader.filter(|leader| rating(leader) > RATINGS.0);
         best.or(leader).or_else(|| self.next_in_turn())
@@ -86,7 +86,18 @@ impl<S: Service> Paxos<S> {
     /// Whoever is well rated may know no more than this one.
     fn next_in_turn(&mut self) -> Option<NodeId> {
         self.catch_up.turn += 1;
-        self.peers.get(self.catch_up.turn % self.peers.len().max(1)).copied()
+        let sources = self.sources();
+        sources.get(self.catch_up.turn % sources.len().max(1)).copied()
+    }
+
+    /// Whom it may ask.
+    fn sources(&self) -> Vec<NodeId> {
+        let mut all = self.peers.clone();
+        if !self.is_member() {
+            let guides = self.catch_up.guides.iter().filter(|guide| !self.peers.contains(guide));
+            all.extend(guides);
+        }
+        all
     }
 
     fn query(&mut self, now: Time, periodic: bool, out: &mut Outbox<Self>) {

@@ -71,6 +71,7 @@ impl<S: Service> Paxos<S> {
     ) -> Paxos<S> {
         options.validate().unwrap_or_else(|error| panic!("{error}"));
         let comes_later = !configuration.contains(me.node);
+        let guides = configuration.members.keys().filter(|_| comes_later).copied().collect();
         Paxos {
             me: me.node,
             group: me.group,
@@ -87,7 +88,7 @@ impl<S: Service> Paxos<S> {
             detector: Detector::default(),
             requests: Requests::default(),
             reads: Reads::default(),
-            catch_up: CatchUp::default(),
+            catch_up: CatchUp { guides, ..CatchUp::default() },
             peers: Vec::new(),
             found: None,
             noted: Instance(0),

@@ -45,6 +45,9 @@ pub(crate) struct CatchUp {
     pub checked: Time,
     pub turn: usize,
     pub download: Option<Download>,
+    /// Those that a replica which comes later began with: the members that it learns of first may
+    /// be of long ago, and gone.
+    pub guides: Vec<NodeId>,
 }
 
 impl CatchUp {
