@@ -84,7 +84,7 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
         "{count} nodes are more than one machine carries: at most {NODES_MAX}"
     );
     let rtt_ms = shape.rtt.as_deref().map(|text| parse_rtt(text, &regions)).transpose()?;
-    let mut ports = free_ports(count + REPLICAS_MAX, shape.port)?.into_iter();
+    let mut ports = free_ports(count, shape.port)?.into_iter();
     let mut nodes = Vec::new();
     for region in &regions {
         for number in 1..=per_region {
@@ -103,10 +103,8 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
     let (rtt_ms, order) = (rtt_ms.unwrap_or_default(), shape.order.unwrap_or_default());
     let mut file =
         ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration };
-    for (at, port) in keepers(&Topology::new(&file)?).into_iter().zip(ports) {
-        let address = format!("127.0.0.1:{port}");
-        file.configuration.replicas.insert(file.nodes[at].name.clone(), address);
-    }
+    let keepers = keepers(&Topology::new(&file)?).into_iter();
+    file.configuration.replicas = keepers.map(|at| file.nodes[at].name.clone()).collect();
     Ok(file)
 }
 
@@ -156,37 +154,21 @@ pub fn adapt(file: &mut ClusterFile, shape: &Shape, data: &Path) -> anyhow::Resu
     }
     let mut moved = Vec::new();
     let present: Vec<_> = topology.present().map(|id| usize::from(id.0)).collect();
-    let nodes =
-        present.iter().map(|at| (file.nodes[*at].name.clone(), file.nodes[*at].address.clone()));
-    if file.configuration.replicas.is_empty() {
-        file.configuration.version = file.configuration.version.max(1);
-        for at in keepers(&topology) {
-            file.configuration.replicas.insert(file.nodes[at].name.clone(), String::new());
-        }
-    }
-    let replicas = file.configuration.replicas.clone();
-    let all: Vec<(String, String)> = nodes.chain(replicas).collect();
-    let taken: Vec<bool> = all.iter().map(|(_, old)| old.is_empty() || !is_free(old)).collect();
+    let old = |at: &usize| file.nodes[*at].address.clone();
+    let taken: Vec<bool> = present.iter().map(|at| !is_free(&old(at))).collect();
     let wanted: Vec<Option<u16>> = match shape.port {
-        Some(_) => free_ports(all.len(), shape.port)?.into_iter().map(Some).collect(),
+        Some(_) => free_ports(present.len(), shape.port)?.into_iter().map(Some).collect(),
         None => {
             let mut fresh = free_ports(taken.iter().filter(|taken| **taken).count(), None)?;
             taken.iter().map(|taken| if *taken { fresh.pop() } else { None }).collect()
         }
     };
-    for (place, ((name, old), port)) in all.into_iter().zip(wanted).enumerate() {
-        let address = port.map_or_else(|| old.clone(), |port| format!("127.0.0.1:{port}"));
-        if !old.is_empty() && old != address {
-            moved.push(format!("{name} moves from {old} to {address}"));
-        }
-        if let Some(at) = present.get(place) {
-            file.nodes[*at].address = address;
-        } else {
-            file.configuration
-                .first
-                .entry(name.clone())
-                .and_modify(|first| first.clone_from(&address));
-            file.configuration.replicas.insert(name, address);
+    for (at, port) in present.into_iter().zip(wanted) {
+        let Some(port) = port else { continue };
+        let (node, address) = (&mut file.nodes[at], format!("127.0.0.1:{port}"));
+        if node.address != address {
+            moved.push(format!("{} moves from {} to {address}", node.name, node.address));
+            node.address = address;
         }
     }
     file.nodes.iter_mut().for_each(|node| node.pid = None);
@@ -272,20 +254,6 @@ fn parse_rtt(text: &str, regions: &[String]) -> anyhow::Result<BTreeMap<String, 
 pub fn free_address() -> anyhow::Result<String> {
     let port = free_ports(1, None)?;
     Ok(format!("127.0.0.1:{}", port[0]))
-}
-
-/// An address on the machine of a node that listens at `address`: on this machine a free port; on
-/// another nobody knows from here, and the port ten thousand above is taken.
-///
-/// # Errors
-/// If there is none.
-pub fn free_address_beside(address: &str) -> anyhow::Result<String> {
-    let (host, port) = address.rsplit_once(':').context("an address is a host and a port")?;
-    if host == "127.0.0.1" {
-        return free_address();
-    }
-    let port: u16 = port.parse().with_context(|| format!("{address} has no port"))?;
-    Ok(format!("{host}:{}", if port > 50_000 { port - 10_000 } else { port + 10_000 }))
 }
 
 fn is_free(address: &str) -> bool {
@@ -388,10 +356,6 @@ mod tests {
         let mut file = new_cluster(&shape).unwrap();
         // Any port, so that tests beside this one cannot take it.
         file.nodes.iter_mut().for_each(|node| node.address = "127.0.0.1:0".into());
-        file.configuration
-            .replicas
-            .values_mut()
-            .for_each(|address| *address = "127.0.0.1:0".into());
         let before = file.clone();
         let data = Path::new("data");
         assert_eq!(adapt(&mut file, &Shape::default(), data).unwrap(), Vec::<String>::new());
@@ -414,7 +378,7 @@ mod tests {
         let who = |regions: &[&str], per_region: u16| {
             let regions = regions.iter().map(|name| name.to_string()).collect();
             let shape = Shape { regions, nodes_per_region: Some(per_region), ..Shape::default() };
-            new_cluster(&shape).unwrap().configuration.replicas.into_keys().collect::<Vec<_>>()
+            new_cluster(&shape).unwrap().configuration.replicas.into_iter().collect::<Vec<_>>()
         };
         assert_eq!(who(&["us", "eu", "ap"], 3), ["ap-1", "eu-1", "eu-2", "us-1", "us-2"]);
         assert_eq!(who(&["us", "eu"], 2), ["eu-1", "us-1", "us-2"]);
@@ -422,15 +386,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_from_before_gets_nodes_that_keep_the_configuration_and_removed_nodes_stay_away() {
+    fn a_node_that_was_removed_stays_away() {
         let mut file = new_cluster(&Shape::default()).unwrap();
-        file.configuration = Kept::default();
         file.nodes[1].groups.clear();
         let gone = file.nodes[1].address.clone();
         adapt(&mut file, &Shape::default(), Path::new("data")).unwrap();
-        let replicas = &file.configuration.replicas;
-        assert_eq!(replicas.len(), 5);
-        assert!(!replicas.contains_key("us-2") && replicas.values().all(|at| !at.is_empty()));
         assert_eq!(file.nodes[1].address, gone);
         let three = Shape { nodes_per_region: Some(3), ..Shape::default() };
         let error = adapt(&mut file, &three, Path::new("data")).unwrap_err().to_string();

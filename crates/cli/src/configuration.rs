@@ -78,14 +78,6 @@ pub async fn publish(file: &ClusterFile) -> Result<(), KeepersError> {
             changes.push(Request::SetAddress { name, address });
         }
     }
-    let mut replicas = kept.configuration.replicas.clone();
-    for (name, address) in &mut replicas {
-        let started = file.configuration.replicas.get(name);
-        address.clone_from(started.unwrap_or(&address.clone()));
-    }
-    if replicas != kept.configuration.replicas {
-        changes.push(Request::SetReplicas(replicas));
-    }
     if file.rtt_ms != kept.rtt_ms {
         changes.push(Request::SetRtt(file.rtt_ms.clone()));
     }

@@ -174,15 +174,15 @@ impl Cluster {
         up.map(|(id, _)| self.newest.topology.node(*id).name.clone()).collect()
     }
 
-    /// If `old` keeps the configuration: who shall do so in its place, and where it listens then.
-    fn keeper_after(&self, old: NodeId) -> anyhow::Result<Option<(String, String)>> {
+    /// If `old` keeps the configuration: who shall do so in its place.
+    fn keeper_after(&self, old: NodeId) -> anyhow::Result<Option<String>> {
         let topology = &self.newest.topology;
         let (name, region) = (&topology.node(old).name, topology.node(old).region);
         let replicas = &self.newest.file.configuration.replicas;
-        if !replicas.contains_key(name) {
+        if !replicas.contains(name) {
             return Ok(None);
         }
-        let named = |id: &NodeId| replicas.contains_key(&topology.node(*id).name);
+        let named = |id: &NodeId| replicas.contains(&topology.node(*id).name);
         let up = |id: &NodeId| self.answers.get(id).is_some_and(Result::is_ok);
         let fits = |id: &NodeId| up(id) && !named(id) && state(topology, *id) == "member";
         let mut others: Vec<_> = topology.present().filter(fits).collect();
@@ -192,8 +192,7 @@ impl Cluster {
                 "{name} keeps the configuration, and there is no other node to do that: add one first"
             )
         })?;
-        let address = cluster::free_address_beside(&topology.node(*new).address)?;
-        Ok(Some((topology.node(*new).name.clone(), address)))
+        Ok(Some(topology.node(*new).name.clone()))
     }
 
     /// Watches how a node is drained, until it is. That goes on without this, too.
@@ -322,7 +321,7 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
     let name = args.name.as_str();
     if !cluster.newest.topology.node(id).leaves {
         let keeper = cluster.keeper_after(id)?;
-        if let Some((keeper, _)) = &keeper {
+        if let Some(keeper) = &keeper {
             note!("{keeper} is to keep the configuration in the place of {name}");
         }
         let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up(), keeper };

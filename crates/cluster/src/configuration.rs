@@ -60,8 +60,8 @@ pub enum Request {
         name: String,
         /// The nodes that answer now.
         up: BTreeSet<String>,
-        /// If it keeps the configuration: who does in its place, and where that one listens then.
-        keeper: Option<(String, String)>,
+        /// If it keeps the configuration: who does in its place.
+        keeper: Option<String>,
     },
     /// A node that is to keep the configuration takes part in that.
     Keeps {
@@ -84,8 +84,6 @@ pub enum Request {
     },
     /// Regions are so far apart now; see [`ClusterFile::rtt_ms`].
     SetRtt(BTreeMap<String, u32>),
-    /// Others keep the configuration now; see [`crate::topology::Kept::replicas`].
-    SetReplicas(BTreeMap<String, String>),
     /// The configuration of that number counts in the group.
     InForce {
         /// The group's name.
@@ -121,7 +119,7 @@ pub struct Show {
 pub struct Shown(pub Option<String>);
 
 /// The service: see the module's documentation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Configuration {
     file: Option<ClusterFile>,
 }
@@ -165,7 +163,6 @@ impl Configuration {
                 file.rtt_ms = rtt_ms;
                 Ok(None)
             }
-            (Some(file), Request::SetReplicas(replicas)) => set_replicas(file, replicas),
             (Some(file), Request::InForce { group, number }) => in_force(file, &group, number),
         };
         let added = match changed {
@@ -288,7 +285,7 @@ fn remove(
     file: &mut ClusterFile,
     name: &str,
     up: &BTreeSet<String>,
-    keeper: Option<(String, String)>,
+    keeper: Option<String>,
 ) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
     let Some(node) = topology.node_named(name) else {
@@ -300,7 +297,7 @@ fn remove(
     if topology.node(node).draining.is_some() {
         return drain_again(file, usize::from(node.0), up);
     }
-    let keeps = file.configuration.replicas.contains_key(name);
+    let keeps = file.configuration.replicas.contains(name);
     let keeper = keeper.filter(|_| keeps);
     if keeps && keeper.is_none() {
         return Err(format!("node {name} keeps the configuration: another must do that"));
@@ -325,22 +322,31 @@ fn remove(
     let region = entry.region.clone();
     begin_anew(file, &region);
     match keeper {
-        Some((keeper, address)) => replace_keeper(file, name, keeper, address),
+        Some(keeper) => replace_keeper(file, name, keeper),
         None => Ok(None),
     }
 }
 
 /// Another node keeps the configuration in the place of `name`. The nodes bring that about.
-fn replace_keeper(file: &mut ClusterFile, name: &str, keeper: String, address: String) -> Changed {
+fn replace_keeper(file: &mut ClusterFile, name: &str, keeper: String) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    let id = topology.node_named(&keeper);
+    let node = id.filter(|id| topology.node(*id).draining.is_none() && !topology.node(*id).leaves);
     let kept = &mut file.configuration;
-    if kept.replicas.contains_key(&keeper) {
+    if node.is_none() {
+        return Err(format!("no node {keeper}"));
+    }
+    if kept.replicas.contains(&keeper) {
         return Err(format!("node {keeper} keeps the configuration already"));
     }
+    if kept.first.is_empty() {
+        kept.first.clone_from(&kept.replicas);
+    }
+    kept.replaced.extend(kept.replicas.take(name));
+    kept.joining.remove(name);
     kept.joining.insert(keeper.clone());
-    let mut replicas = kept.replicas.clone();
-    kept.replaced.extend(replicas.remove_entry(name));
-    replicas.insert(keeper, address);
-    set_replicas(file, replicas)
+    kept.replicas.insert(keeper);
+    Ok(None)
 }
 
 /// It was asked for before; what is new is that the node does not answer, maybe.
@@ -463,35 +469,6 @@ fn set_address(file: &mut ClusterFile, name: &str, address: String) -> Changed {
         file.nodes[usize::from(node.0)].address = address;
     }
     Ok(None)
-}
-
-fn set_replicas(file: &mut ClusterFile, replicas: BTreeMap<String, String>) -> Changed {
-    let topology = Topology::new(file).map_err(|error| error.to_string())?;
-    if replicas.is_empty() || replicas.len() > REPLICAS_MAX {
-        return Err(format!("{} nodes cannot keep the configuration", replicas.len()));
-    }
-    let stays = |name: &str| {
-        let node = topology.node_named(name).map(|id| topology.node(id));
-        node.is_some_and(|node| !node.leaves && node.draining.is_none())
-    };
-    match replicas.keys().find(|name| !stays(name)) {
-        Some(name) => Err(format!("no node {name}")),
-        None => {
-            let kept = &mut file.configuration;
-            let others = !kept.replicas.is_empty() && !replicas.keys().eq(kept.replicas.keys());
-            if others && kept.first.is_empty() {
-                kept.first.clone_from(&kept.replicas);
-            }
-            for (name, address) in &mut kept.first {
-                if let Some(moved) = replicas.get(name) {
-                    address.clone_from(moved);
-                }
-            }
-            kept.joining.retain(|name| replicas.contains_key(name));
-            kept.replicas = replicas;
-            Ok(None)
-        }
-    }
 }
 
 fn in_force(file: &mut ClusterFile, group: &str, number: u64) -> Changed {

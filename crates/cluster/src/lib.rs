@@ -3,11 +3,13 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`topology`] | which nodes, regions and groups there are, and `cluster.json` |
+//! | [`keeping`] | which nodes keep the configuration |
 //! | [`ring`] | which nodes hold a block |
 //! | [`configuration`] | the configuration of a cluster as a service that paxos replicates |
 #![forbid(unsafe_code)]
 
 pub mod configuration;
+pub mod keeping;
 pub mod ring;
 pub mod topology;
 

@@ -1,10 +1,11 @@
 //! Which nodes, regions and groups there are, and the file that says so.
 //!
-//! `cluster.json` is written by `meridian demo` and read by every node and client: where the
-//! replicas of the configuration are, and the last one seen. Identifiers ([`NodeId`], [`RegionId`],
+//! `cluster.json` is written by `meridian demo` and read by every node and client: which nodes keep
+//! the configuration, and the last one seen. Identifiers ([`NodeId`], [`RegionId`],
 //! [`GroupId`]) are places in its lists, so the lists only ever grow: a node that was removed stays
 //! as one of no group.
 
+use crate::keeping::Keeping;
 use meridian_core::ids::GROUPS_MAX;
 use meridian_core::{GroupId, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The version of `cluster.json` that this program writes and reads.
-pub const CLUSTER_FORMAT: u32 = 1;
+pub const CLUSTER_FORMAT: u32 = 2;
 
 /// Which order the messages of a cluster have; the same at all nodes, and never changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -40,7 +41,7 @@ impl DeliveryOrder {
 }
 
 /// The contents of `cluster.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterFile {
     /// [`CLUSTER_FORMAT`].
@@ -60,35 +61,46 @@ pub struct ClusterFile {
     pub configuration: Kept,
 }
 
+/// Only what tells the version, so that another one is named and not called broken.
+#[derive(Deserialize)]
+struct FormatOnly {
+    format: u32,
+}
+
+impl ClusterFile {
+    /// Where those listen that keep the configuration, or may still do so.
+    pub fn keepers(&self) -> impl Iterator<Item = &String> {
+        let kept = &self.configuration;
+        let keeps = |name: &String| kept.replicas.contains(name) || kept.replaced.contains(name);
+        self.nodes.iter().filter(move |node| keeps(&node.name)).map(|node| &node.address)
+    }
+}
+
 /// What `cluster.json` says of itself: the part that the replicas of the configuration add.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
     /// Grows with each change.
     pub version: u64,
-    /// The nodes that keep the configuration, by name, and where they listen for that.
-    pub replicas: BTreeMap<String, String>,
-    /// Those that kept it first, if others do now: each replica begins with these, and learns of
+    /// The names of the nodes that keep the configuration.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub replicas: BTreeSet<String>,
+    /// Those that kept it first, if others do now: each of these begins with them, and learns of
     /// the others from them.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub first: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub first: BTreeSet<String>,
     /// Those that are to keep it and do not take part yet.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub joining: BTreeSet<String>,
-    /// In whose place they come, and where these listen: they go on until others take part.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub replaced: BTreeMap<String, String>,
+    /// In whose place they come: these go on until the others take part.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub replaced: BTreeSet<String>,
     /// The groups whose members have changed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Membership>,
 }
 
 impl Kept {
-    /// Where those listen that keep the configuration, or may still do so.
-    pub fn addresses(&self) -> impl Iterator<Item = &String> {
-        self.replicas.values().chain(self.replaced.values())
-    }
-
     fn is_default(&self) -> bool {
         *self == Kept::default()
     }
@@ -114,7 +126,7 @@ pub struct Membership {
 }
 
 /// One node in `cluster.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeEntry {
     /// For example `us-1`; also the name of its folder.
@@ -155,7 +167,10 @@ pub enum TopologyError {
     #[error("not a cluster file: {0}")]
     Syntax(String),
     /// Written by another version.
-    #[error("cluster file of format {found}, this program reads {CLUSTER_FORMAT}")]
+    #[error(
+        "cluster file of format {found}, this program reads {CLUSTER_FORMAT}: go on with the version that wrote it, or \
+         begin a new cluster (meridian demo with another --data)"
+    )]
     Format {
         /// What it says.
         found: u32,
@@ -237,6 +252,8 @@ pub struct Topology {
     pub one_way: BTreeMap<(RegionId, RegionId), Duration>,
     /// The order of messages.
     pub order: DeliveryOrder,
+    /// Who keeps the configuration.
+    pub keeping: Keeping,
 }
 
 impl Topology {
@@ -245,8 +262,12 @@ impl Topology {
     /// # Errors
     /// If it is not one, is of another version, or contradicts itself.
     pub fn parse(json: &str) -> Result<(Topology, ClusterFile), TopologyError> {
-        let file: ClusterFile =
-            serde_json::from_str(json).map_err(|e| TopologyError::Syntax(e.to_string()))?;
+        let syntax = |error: serde_json::Error| TopologyError::Syntax(error.to_string());
+        let FormatOnly { format: found } = serde_json::from_str(json).map_err(syntax)?;
+        if found != CLUSTER_FORMAT {
+            return Err(TopologyError::Format { found });
+        }
+        let file: ClusterFile = serde_json::from_str(json).map_err(syntax)?;
         Ok((Topology::new(&file)?, file))
     }
 
@@ -267,6 +288,7 @@ impl Topology {
             groups: vec![Group::new("global", None)],
             one_way: BTreeMap::new(),
             order: file.order,
+            keeping: Keeping::default(),
         };
         for entry in &file.nodes {
             if topology.node_named(&entry.name).is_some() {
@@ -300,6 +322,7 @@ impl Topology {
         for (name, membership) in &file.configuration.groups {
             topology.apply(name, membership)?;
         }
+        topology.keeping = Keeping::new(&topology, &file.configuration)?;
         if topology.groups.len() > GROUPS_MAX {
             return invalid(format!("{} groups, at most {GROUPS_MAX}", topology.groups.len()));
         }

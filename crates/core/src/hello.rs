@@ -11,7 +11,7 @@ use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
 /// The version of what is said on connections, beside that of frames.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// How the ends of connections between servers are named: a server that runs one process by the
 /// process, one that runs all processes of a node by the node.
@@ -224,13 +224,13 @@ mod tests {
             Hello::<ProcessId>::read(&to_bytes(&hello), "a").map_err(|error| error.to_string())
         };
         assert_eq!(read(VERSION, "a").unwrap(), Hello::new("a", Caller::Client(ServiceId::MAIN)));
-        assert!(read(9, "a").unwrap_err().contains("version 9"));
+        assert!(read(VERSION + 1, "a").unwrap_err().contains("speaks version"));
         assert!(read(VERSION, "b").unwrap_err().contains("\"b\""));
         assert!(
-            Hello::<ProcessId>::read(&[9, 0xff, 0xff], "a")
+            Hello::<ProcessId>::read(&[99, 0xff, 0xff], "a")
                 .unwrap_err()
                 .to_string()
-                .contains("version 9")
+                .contains("version 99")
         );
     }
 

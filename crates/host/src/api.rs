@@ -9,7 +9,7 @@ use meridian_core::{BlockId, GroupId, MessageId, NodeId, Position, Stamp};
 use meridian_fs::{Answer, Done, FsError, Query, Vector};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// A client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,8 +178,8 @@ pub struct KeeperStatus {
     pub takes_part: bool,
     /// So many changes it has executed.
     pub executed: Position,
-    /// The nodes that keep the configuration as far as it knows, and where they listen for that.
-    pub members: BTreeMap<NodeId, String>,
+    /// The nodes that keep the configuration as far as it knows.
+    pub members: BTreeSet<NodeId>,
     /// Why it has stopped.
     pub stopped: Option<String>,
 }

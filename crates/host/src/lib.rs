@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | [`api`] | what clients and nodes say to each other |
 //! | [`node`] | the node as a `Process`: routing of messages, votes, requests, records |
+//! | [`configuration`] | the node's replica of the configuration, if it keeps that |
 //! | [`drain`] | what a node holds is given to others before it goes |
 //! | [`replica`] | one group's replica: deliveries applied, clients answered, leases watched |
 //! | `reads` | reads that wait |
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod configuration;
 pub mod drain;
 pub mod node;
 mod reads;

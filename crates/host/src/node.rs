@@ -4,9 +4,14 @@
 //! Two replicas of one node give each other votes at once, without the network: a node that has
 //! replicas of both groups of an operation needs nobody else's vote.
 
+mod configuration;
 mod drained;
+mod messages;
+
+pub use messages::{Command, Message, Output, Record, Timer};
 
 use crate::api::{Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody};
+use crate::configuration::{self as configuring, ConfigurationReplica};
 use crate::drain::{self, Drain};
 use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
 use meridian_cluster::Topology;
@@ -15,7 +20,6 @@ use meridian_core::{
 };
 use meridian_fs::vote::Vote;
 use meridian_multicast::{self as multicast, PrimCast};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,126 +27,6 @@ use std::time::Duration;
 /// How often a replica is asked whether votes are missing or leases ran out. What it looks for is
 /// due after some hundreds of milliseconds.
 const REPLICA_TICK: Duration = Duration::from_millis(125);
-
-/// What nodes say to each other.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Message {
-    /// From one process of the multicast to another.
-    Multicast {
-        /// The group of the sender.
-        from: GroupId,
-        /// The group of the receiver.
-        to: GroupId,
-        /// What it says.
-        message: multicast::Message,
-    },
-    /// A partition's vote.
-    Vote {
-        /// Whose.
-        from: GroupId,
-        /// For a replica of which group.
-        to: GroupId,
-        /// For which message.
-        id: MessageId,
-        /// The vote.
-        vote: Vote,
-    },
-    /// A partition keeps its vote no more: a quorum of each destination has applied the message.
-    VoteSettled {
-        /// Whose vote.
-        from: GroupId,
-        /// For a replica of which group.
-        to: GroupId,
-        /// For which message.
-        id: MessageId,
-    },
-    /// A replica lacks a vote.
-    VoteWanted {
-        /// Of which group the replica is.
-        by: GroupId,
-        /// Whose vote.
-        of: GroupId,
-        /// For which message.
-        id: MessageId,
-    },
-    /// What a node holds is given to others.
-    Drain(drain::Message),
-}
-
-/// What the server's shell passes on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// A client's request: an update or a read.
-    Request {
-        /// Where it came.
-        connection: ConnectionId,
-        /// What.
-        request: Request,
-    },
-    /// A client's connection is gone.
-    Closed(ConnectionId),
-    /// The cluster is configured so now.
-    Configured(Arc<Topology>),
-    /// Of the blocks that this node holds.
-    Drain(drain::Command),
-}
-
-/// What the server's shell is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// Answer a client.
-    Reply {
-        /// Where.
-        connection: ConnectionId,
-        /// What.
-        reply: Reply,
-    },
-    /// In a group whose members change, the next ones count now.
-    InForce {
-        /// The group.
-        group: GroupId,
-        /// The number of that configuration.
-        number: u64,
-    },
-    /// Do something with the blocks that this node holds, or report.
-    Drain(drain::Output),
-}
-
-/// Whose timer it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Timer {
-    /// Of the multicast's process of a group.
-    Multicast(GroupId, multicast::Timer),
-    /// Of the replica of a group: see [`Replica::on_tick`].
-    Replica(GroupId),
-    /// Of what gives this node's blocks to others.
-    Drain(drain::Tick),
-}
-
-/// What is made durable.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Record {
-    /// Of the multicast's process of a group.
-    Multicast {
-        /// Which group.
-        group: GroupId,
-        /// What.
-        record: multicast::Record,
-    },
-    /// A vote came from another node. Noted before the message counts as stable.
-    Vote {
-        /// Of which group.
-        from: GroupId,
-        /// For our replica of which group.
-        to: GroupId,
-        /// For which message.
-        id: MessageId,
-        /// The vote.
-        vote: Vote,
-    },
-    /// This node gives its blocks to others.
-    Drain(drain::Record),
-}
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -153,6 +37,7 @@ pub struct Node {
     /// Which configuration of a group the owner was told to be in force.
     told: BTreeMap<GroupId, u64>,
     drain: Drain,
+    configuration: ConfigurationReplica,
 }
 
 impl Node {
@@ -161,7 +46,8 @@ impl Node {
         let replica = |group| (group, Replica::new(&topology, group, me));
         let replicas = topology.groups_of(me).map(replica).collect();
         let drain = Drain::new(topology.clone(), me);
-        Node { topology, me, replicas, told: BTreeMap::new(), drain }
+        let configuration = ConfigurationReplica::new(topology.clone(), me);
+        Node { topology, me, replicas, told: BTreeMap::new(), drain, configuration }
     }
 
     /// Which node it is.
@@ -172,6 +58,11 @@ impl Node {
     /// What gives its blocks to others.
     pub fn drain(&self) -> &Drain {
         &self.drain
+    }
+
+    /// Its replica of the configuration, if it keeps that.
+    pub fn configuration(&self) -> &ConfigurationReplica {
+        &self.configuration
     }
 
     /// Its replica of `group`.
@@ -234,6 +125,9 @@ impl Node {
                 }
             }
             Message::Drain(message) => self.step_drain(now, Event::Message { from, message }, out),
+            Message::Configuration(message) => {
+                self.step_configuration(now, Event::Message { from, message }, out);
+            }
             Message::VoteWanted { by, of, id } => {
                 let Some(replica) = self.replicas.get(&of) else { return };
                 if let Some(vote) = replica.own_vote(id).cloned() {
@@ -522,6 +416,7 @@ impl Process for Node {
             Event::Started => {
                 self.all_step(now, &Event::Started, out);
                 self.step_drain(now, Event::Started, out);
+                self.step_configuration(now, Event::Started, out);
                 for group in self.replicas.keys() {
                     out.timer(now + REPLICA_TICK, Timer::Replica(*group));
                 }
@@ -537,11 +432,20 @@ impl Process for Node {
                 if topology.version > self.topology.version {
                     self.topology = topology.clone();
                 }
-                let command = drain::Command::Configured(topology);
+                let command = drain::Command::Configured(topology.clone());
                 self.step_drain(now, Event::Command(command), out);
+                let command = configuring::Command::Configured(topology);
+                self.step_configuration(now, Event::Command(command), out);
             }
             Event::Command(Command::Drain(command)) => {
                 self.step_drain(now, Event::Command(command), out);
+            }
+            Event::Command(Command::Configuration(command)) => {
+                let command = configuring::Command::Service(command);
+                self.step_configuration(now, Event::Command(command), out);
+            }
+            Event::Timer(Timer::Configuration(timer)) => {
+                self.step_configuration(now, Event::Timer(timer), out);
             }
             Event::Timer(Timer::Drain(tick)) => self.step_drain(now, Event::Timer(tick), out),
             Event::Timer(Timer::Multicast(group, timer)) => {
@@ -555,9 +459,11 @@ impl Process for Node {
                     self.all_step(now, &Event::Restarted(peer), out);
                 }
                 self.step_drain(now, Event::Restarted(node), out);
+                self.step_configuration(now, Event::Restarted(node), out);
             }
             Event::Idle => {
                 self.all_step(now, &Event::Idle, out);
+                self.step_configuration(now, Event::Idle, out);
                 self.answer_reads(now, out);
             }
         }
@@ -567,6 +473,7 @@ impl Process for Node {
         match record {
             Record::Multicast { group, record } => self.recover(group, record),
             Record::Drain(record) => self.drain.replay(record),
+            Record::Configuration(record) => self.configuration.replay(record),
             Record::Vote { from, to, id, vote } => {
                 let Some(replica) = self.replicas.get_mut(&to) else { return };
                 let mut wishes = Vec::new();
@@ -586,6 +493,8 @@ impl Process for Node {
             let state = multicast.state().with_application(encode(&partition, &sessions));
             Record::Multicast { group, record: multicast::Record::State(Box::new(state)) }
         });
-        Box::new(self.drain.checkpoint().map(Record::Drain).chain(groups))
+        let drain = self.drain.checkpoint().map(Record::Drain);
+        let configuration = self.configuration.checkpoint().map(Record::Configuration);
+        Box::new(drain.chain(configuration).chain(groups))
     }
 }

@@ -2,9 +2,10 @@
 //! outputs become replies, blocks are put and got.
 //!
 //! What is answered with blocks [`meridian_blocks::desk`] says. Replies come from the process, and
-//! from the threads of the disk, which leave them in [`Replies`]. What a client has asked and has
-//! no answer to is bounded: beyond a number of requests it is refused, beyond a number of bytes its
-//! socket is not read.
+//! from the threads of the disk, which leave them in [`Replies`]. Clients of the configuration
+//! share the port: a [`Desk`] serves those. What a client of the files has asked and has no answer
+//! to is bounded: beyond a number of requests it is refused, beyond a number of bytes its socket is
+//! not read.
 
 use crate::blocks::BlockEngine;
 use crate::service::Service;
@@ -13,14 +14,13 @@ use meridian_blocks::desk::{self, Answer, Asker, Next};
 use meridian_cluster::Topology;
 use meridian_core::hello::ServiceId;
 use meridian_core::{GroupId, NodeId, Time};
-use meridian_host::api::{
-    KeeperStatus, NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody,
-};
+use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::{Output, drain};
+use meridian_paxos as paxos;
+use meridian_runtime::smr::Desk;
 use meridian_runtime::wire::{WireError, take};
 use meridian_runtime::{Application, At, ConnectionId, Delay};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -37,15 +37,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the node's thread and those who follow the configuration know of each other.
 pub(crate) struct Shared {
     pub(crate) me: NodeId,
-    /// The node's directory.
-    pub(crate) dir: PathBuf,
     topology: Mutex<Arc<Topology>>,
     /// Which configurations of groups count now, that the configuration was not told.
     in_force: Mutex<BTreeMap<GroupId, u64>>,
     /// There is something to tell it.
     pub(crate) told: Notify,
-    /// How the replica of the configuration is, if there is one.
-    keeper: Mutex<Option<KeeperStatus>>,
     /// What is here is on enough nodes that stay, which the configuration was not told.
     drained: Mutex<Option<u64>>,
     /// The node was removed from its cluster.
@@ -53,14 +49,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(me: NodeId, dir: PathBuf, topology: Arc<Topology>) -> Shared {
+    pub(crate) fn new(me: NodeId, topology: Arc<Topology>) -> Shared {
         Shared {
             me,
-            dir,
             topology: Mutex::new(topology),
             in_force: Mutex::default(),
             told: Notify::new(),
-            keeper: Mutex::default(),
             drained: Mutex::default(),
             removed: Notify::new(),
         }
@@ -97,16 +91,19 @@ impl Shared {
     pub(crate) fn take_drained(&self) -> Option<u64> {
         lock(&self.drained).take()
     }
-
-    pub(crate) fn set_keeper(&self, status: Option<KeeperStatus>) {
-        *lock(&self.keeper) = status;
-    }
 }
 
 /// The addresses of the other nodes.
 pub(crate) fn peers_of(topology: &Topology, me: NodeId) -> BTreeMap<NodeId, String> {
     let others = topology.present().filter(|node| *node != me);
     others.map(|node| (node, topology.node(node).address.clone())).collect()
+}
+
+/// Where the replicas of the configuration listen.
+fn keepers_of(topology: &Topology) -> BTreeMap<NodeId, String> {
+    let keeps = |node: &NodeId| topology.keeping.goes_on(*node);
+    let nodes = topology.node_ids().filter(keeps);
+    nodes.map(|node| (node, topology.node(node).address.clone())).collect()
 }
 
 /// How far away they are made, beside the real way.
@@ -143,27 +140,28 @@ pub(crate) struct Configured(pub(crate) Arc<Topology>);
 type InFlight = BTreeMap<u64, (Time, usize)>;
 
 /// See the module's documentation.
-pub(crate) struct Requests {
+pub(crate) struct Requests<P: Service> {
     shared: Arc<Shared>,
     blocks: BlockEngine,
     replies: Arc<Replies>,
     clients: BTreeMap<ConnectionId, InFlight>,
+    /// For clients of the configuration.
+    desk: Desk<P::Command>,
     started: Option<Time>,
 }
 
-impl Requests {
-    pub(crate) fn new(shared: Arc<Shared>, blocks: BlockEngine, replies: Arc<Replies>) -> Requests {
-        Requests { shared, blocks, replies, clients: BTreeMap::new(), started: None }
+impl<P: Service> Requests<P> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        blocks: BlockEngine,
+        replies: Arc<Replies>,
+    ) -> Requests<P> {
+        let desk = Desk::new(shared.me, P::configuration);
+        Requests { shared, blocks, replies, clients: BTreeMap::new(), desk, started: None }
     }
 
     /// Notes a request; tells whether there is room for it.
-    fn begin<P: Service>(
-        &mut self,
-        at: &mut At<'_, P>,
-        client: ConnectionId,
-        id: u64,
-        len: usize,
-    ) -> bool {
+    fn begin(&mut self, at: &mut At<'_, P>, client: ConnectionId, id: u64, len: usize) -> bool {
         let now = at.now;
         let in_flight = self.clients.entry(client).or_default();
         if in_flight.len() >= IN_FLIGHT_MAX {
@@ -187,7 +185,7 @@ impl Requests {
         true
     }
 
-    fn reply<P: Service>(&mut self, at: &mut At<'_, P>, client: ConnectionId, reply: &Reply) {
+    fn reply(&mut self, at: &mut At<'_, P>, client: ConnectionId, reply: &Reply) {
         let in_flight = self.clients.get_mut(&client);
         let ended = in_flight.and_then(|in_flight| in_flight.remove(&reply.id));
         if let Some((_, len @ 1..)) = ended {
@@ -200,12 +198,7 @@ impl Requests {
         }
     }
 
-    fn on_request<P: Service>(
-        &mut self,
-        at: &mut At<'_, P>,
-        client: ConnectionId,
-        request: Request,
-    ) {
+    fn on_request(&mut self, at: &mut At<'_, P>, client: ConnectionId, request: Request) {
         let id = request.id;
         let len = match &request.body {
             RequestBody::PutBlock { data, .. } => data.len(),
@@ -236,7 +229,7 @@ impl Requests {
     }
 
     /// The process wants something of the blocks that are here.
-    fn on_drain<P: Service>(&mut self, at: &mut At<'_, P>, output: drain::Output) {
+    fn on_drain(&mut self, at: &mut At<'_, P>, output: drain::Output) {
         if let drain::Output::Drained { since } = output {
             *lock(&self.shared.drained) = Some(since);
             self.shared.told.notify_one();
@@ -245,14 +238,14 @@ impl Requests {
         }
     }
 
-    fn go_on<P: Service>(&mut self, at: &mut At<'_, P>, next: Next) {
+    fn go_on(&mut self, at: &mut At<'_, P>, next: Next) {
         match next {
             Next::Answer(answer) => self.tell(at, answer),
             next @ (Next::Write(_) | Next::Read(_)) => self.blocks.go_on(next),
         }
     }
 
-    fn tell<P: Service>(&mut self, at: &mut At<'_, P>, answer: Answer) {
+    fn tell(&mut self, at: &mut At<'_, P>, answer: Answer) {
         match answer {
             Answer::Client(connection, reply) => self.reply(at, connection.0.into(), &reply),
             Answer::Node(command) => {
@@ -264,7 +257,7 @@ impl Requests {
         }
     }
 
-    fn status<P: Service>(&self, at: &At<'_, P>) -> NodeStatus {
+    fn status(&self, at: &At<'_, P>) -> NodeStatus {
         let held = self.blocks.blocks().counters();
         let uptime = at.now.since(self.started.unwrap_or(at.now));
         NodeStatus {
@@ -280,7 +273,7 @@ impl Requests {
             bad_frames: at.bad_connections(),
             connected: at.connected().collect(),
             configured: self.shared.topology().version,
-            keeper: lock(&self.shared.keeper).clone(),
+            keeper: at.process.keeper(),
         }
     }
 }
@@ -289,12 +282,13 @@ fn host_id(client: ConnectionId) -> meridian_host::ConnectionId {
     meridian_host::ConnectionId(client.into())
 }
 
-impl<P: Service> Application<P> for Requests {
+impl<P: Service> Application<P> for Requests<P> {
     type Request = Configured;
 
     fn on_request(&mut self, at: &mut At<'_, P>, Configured(topology): Configured) {
         at.set_delays(delays_of(&topology, self.shared.me));
         at.set_peers(peers_of(&topology, self.shared.me));
+        self.desk.set_members(at, keepers_of(&topology));
         at.command(P::configured(topology));
     }
 
@@ -306,11 +300,20 @@ impl<P: Service> Application<P> for Requests {
                 self.shared.told.notify_one();
             }
             Output::Drain(output) => self.on_drain(at, output),
+            Output::Configuration(output) => {
+                if let paxos::Output::Stopped(why) = &output {
+                    tracing::info!(%why, "keeps the configuration no more");
+                }
+                self.desk.on_output(at, output);
+            }
         }
     }
 
     fn on_batch(&mut self, at: &mut At<'_, P>) {
-        self.started.get_or_insert(at.now);
+        if self.started.is_none() {
+            self.started = Some(at.now);
+            self.desk.set_members(at, keepers_of(&self.shared.topology()));
+        }
         let left = std::mem::take(&mut *lock(&self.replies.left));
         left.into_iter().for_each(|answer| self.tell(at, answer));
         if let Some(error) = self.blocks.failed() {
@@ -323,7 +326,13 @@ impl<P: Service> Application<P> for Requests {
     }
 
     fn serves_clients(&self, service: ServiceId) -> bool {
-        service == ServiceId::MAIN
+        service == ServiceId::MAIN || service == ServiceId::CONFIGURATION
+    }
+
+    fn on_connected(&mut self, at: &mut At<'_, P>, client: ConnectionId, service: ServiceId) {
+        if service == ServiceId::CONFIGURATION {
+            self.desk.on_connected(at, client);
+        }
     }
 
     fn on_asked(
@@ -332,6 +341,9 @@ impl<P: Service> Application<P> for Requests {
         client: ConnectionId,
         body: Bytes,
     ) -> Result<(), WireError> {
+        if self.desk.serves(client) {
+            return self.desk.on_asked(at, client, &body);
+        }
         let (mut request, mut rest) = take(&body)?;
         loop {
             self.on_request(at, client, request);
@@ -343,6 +355,9 @@ impl<P: Service> Application<P> for Requests {
     }
 
     fn on_disconnected(&mut self, at: &mut At<'_, P>, client: ConnectionId) {
+        if self.desk.serves(client) {
+            return self.desk.on_disconnected(at, client);
+        }
         self.clients.remove(&client);
         at.command(P::closed(host_id(client)));
     }

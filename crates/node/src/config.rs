@@ -4,15 +4,15 @@ use crate::error::ServerError;
 use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
 use meridian_core::NodeId;
-use rustix::fs::{FlockOperation, flock};
+use meridian_runtime::directory::{Directory, write_durably};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The version of a node's directory that this program writes and reads.
-pub const NODE_FORMAT: u32 = 4;
+pub const NODE_FORMAT: u32 = 5;
 
 /// The contents of `node.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,9 +53,8 @@ pub fn prepare(dir: &Path, cluster: u64, name: &str) -> Result<(), ServerError> 
     // For nobody but its owner: the log and the blocks hold all data of the cluster.
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|e| file_error("make", dir, e))?;
-    write_durably(&dir.join("incarnation"), b"0\n")?;
     let json = serde_json::to_vec(&wanted).map_err(|e| file_error("write", &path, e.into()))?;
-    write_durably(&path, &json)
+    Ok(write_durably(&path, &json)?)
 }
 
 /// A node's directory, held by this process alone.
@@ -65,8 +64,7 @@ pub struct NodeDir {
     pub dir: PathBuf,
     /// Its `node.json`.
     pub file: NodeFile,
-    /// Held as long as this lives: the system drops it however the process ends.
-    _lock: File,
+    held: Directory,
 }
 
 impl NodeDir {
@@ -76,14 +74,7 @@ impl NodeDir {
     /// If it is not a node's directory of this version, or another process holds it.
     pub fn open(dir: &Path) -> Result<NodeDir, ServerError> {
         let file = read_node_file(&dir.join("node.json"))?;
-        let path = dir.join("lock");
-        let open = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = open.map_err(|e| file_error("open", &path, e))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(NodeDir { dir: dir.into(), file, _lock: lock }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(ServerError::Locked(dir.into())),
-            Err(e) => Err(file_error("lock", &path, e.into())),
-        }
+        Ok(NodeDir { dir: dir.into(), file, held: Directory::lock(dir)? })
     }
 
     /// Counts up the number of starts, durably: greater than ever before.
@@ -91,15 +82,7 @@ impl NodeDir {
     /// # Errors
     /// If the file is damaged, or the disk refuses.
     pub fn next_incarnation(&self) -> Result<u64, ServerError> {
-        let path = self.dir.join("incarnation");
-        let text = fs::read_to_string(&path).map_err(|e| file_error("read", &path, e))?;
-        let Some(next) = text.trim().parse::<u64>().ok().and_then(|last| last.checked_add(1))
-        else {
-            let why = format!("{:?} is not a count of starts", text.trim());
-            return Err(ServerError::Directory { path, why });
-        };
-        write_durably(&path, format!("{next}\n").as_bytes())?;
-        Ok(next)
+        Ok(self.held.next_incarnation()?)
     }
 
     /// Reads the cluster file (by default the one beside the directory) and finds the node in it.
@@ -151,7 +134,10 @@ fn read_node_file(path: &Path) -> Result<NodeFile, ServerError> {
         serde_json::from_slice(&bytes).map_err(|e| wrong(format!("is not a node file: {e}")))?;
     if format.format != NODE_FORMAT {
         let found = format.format;
-        return Err(wrong(format!("is of format {found}, this program reads {NODE_FORMAT}")));
+        return Err(wrong(format!(
+            "is of format {found}, this program reads {NODE_FORMAT}: go on with the version that wrote it, or \
+             begin a new cluster (meridian demo with another --data)"
+        )));
     }
     serde_json::from_slice(&bytes).map_err(|e| wrong(format!("is not a node file: {e}")))
 }
@@ -162,21 +148,7 @@ fn read_node_file(path: &Path) -> Result<NodeFile, ServerError> {
 /// If the disk refuses.
 pub fn write_cluster(path: &Path, cluster: &ClusterFile) -> Result<(), ServerError> {
     let json = serde_json::to_vec_pretty(cluster).map_err(|e| file_error("write", path, e.into()));
-    write_durably(path, &json?)
-}
-
-/// Replaces the file's content, at once and durably.
-pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), ServerError> {
-    let beside = path.with_extension("tmp");
-    let write = || {
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
-    };
-    write().map_err(|e| file_error("write", path, e))
+    Ok(write_durably(path, &json?)?)
 }
 
 fn file_error(action: &'static str, path: &Path, source: io::Error) -> ServerError {
@@ -186,6 +158,8 @@ fn file_error(action: &'static str, path: &Path, source: io::Error) -> ServerErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meridian_cluster::topology::CLUSTER_FORMAT;
+    use meridian_runtime::directory::DirectoryError;
 
     #[test]
     fn a_directory_belongs_to_one_node_and_one_process() {
@@ -198,12 +172,10 @@ mod tests {
         let other = prepare(&dir, 8, "us-1").unwrap_err().to_string();
         assert!(other.contains("is node us-1 of cluster 7"), "{other}");
         let held = NodeDir::open(&dir).unwrap();
-        assert!(matches!(NodeDir::open(&dir), Err(ServerError::Locked(_))));
+        let locked = NodeDir::open(&dir).unwrap_err();
+        assert!(matches!(locked, ServerError::Held(DirectoryError::Locked(_))), "{locked}");
         drop(held);
-        let again = NodeDir::open(&dir).unwrap();
-        assert_eq!((again.next_incarnation().unwrap(), again.next_incarnation().unwrap()), (1, 2));
-        fs::write(dir.join("incarnation"), "two").unwrap();
-        assert!(again.next_incarnation().unwrap_err().to_string().contains("\"two\""));
+        NodeDir::open(&dir).unwrap();
     }
 
     #[test]
@@ -213,7 +185,7 @@ mod tests {
         prepare(&dir, 7, "us-1").unwrap();
         let node = NodeDir::open(&dir).unwrap();
         let mut cluster = ClusterFile {
-            format: 1,
+            format: CLUSTER_FORMAT,
             cluster: 8,
             nodes: Vec::new(),
             rtt_ms: Default::default(),
@@ -241,9 +213,7 @@ mod tests {
         fs::write(dir.join("node.json"), r#"{"format":9,"more":1}"#).unwrap();
         drop(node);
         let version = NodeDir::open(&dir).unwrap_err().to_string();
-        assert!(
-            version.ends_with(&format!("is of format 9, this program reads {NODE_FORMAT}")),
-            "{version}"
-        );
+        let wanted = format!("is of format 9, this program reads {NODE_FORMAT}: go on with");
+        assert!(version.contains(&wanted), "{version}");
     }
 }

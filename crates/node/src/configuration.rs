@@ -1,48 +1,33 @@
 //! Who keeps the configuration of a cluster, and how it is followed.
 //!
-//! A few nodes each run a replica of [`Configuration`] beside what else they do, on an address of
-//! its own. All others are its clients, as are mounts and commands ([`Keepers`]). The cluster file
-//! names the replicas: with it one finds the newest configuration, and goes on with the one in the
-//! file while none answers.
+//! A few nodes each keep a replica of [`meridian_cluster::configuration`] in their process. All
+//! nodes, mounts and commands are its clients ([`Keepers`]), at the ports of these nodes. The
+//! cluster file names them: with it one finds the newest configuration, and goes on with the one in
+//! the file while none answers.
 
 use crate::application::{Configured, Shared};
-use crate::error::ServerError;
 use meridian_cluster::Topology;
-use meridian_cluster::configuration::{Configuration, Reply, Request, Show, Shown, encode};
+use meridian_cluster::configuration::{Reply, Request, Show, Shown, encode};
 use meridian_cluster::topology::ClusterFile;
 use meridian_core::NodeId;
-use meridian_host::api::KeeperStatus;
-use meridian_paxos::{Change, Consistency};
-use meridian_runtime::delay::Delay;
-use meridian_runtime::smr::{Client, ClientError, ClientOptions, Options, Replica};
-use meridian_runtime::{Handle, Listen, Storage};
-use std::collections::BTreeMap;
-use std::path::Path;
+use meridian_core::hello::ServiceId;
+use meridian_paxos::Consistency;
+use meridian_runtime::Handle;
+use meridian_runtime::smr::{Client, ClientError, ClientOptions};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 /// How often it is asked whether there is a newer configuration.
 pub const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// So long a configuration is known before who kept it is replaced: all who ask for newer ones have
-/// learned by then where the next one listens.
-const LEARNED: Duration = Duration::from_secs(3);
 /// How long to wait for an answer before going on with the configuration that is known: some
 /// elections.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The configuration changes seldom: its replicas need not be as quick to suspect a leader as
-/// others, and must not keep an idle machine busy.
-const HEARTBEAT: Duration = Duration::from_millis(500);
-/// Where a node keeps it, in its directory.
-const DIRECTORY: &str = "configuration";
-
 /// Why the configuration cannot be had, or not be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeepersError {
-    /// The cluster file is from before there was that.
-    #[error(
-        "the cluster file names no node that keeps the configuration: start the cluster again with `meridian demo`, which chooses some"
-    )]
+    /// The cluster file names none: the cluster cannot be changed.
+    #[error("the cluster file names no node that keeps the configuration")]
     Nobody,
     /// No majority, or nobody, answers.
     #[error("the nodes that keep the configuration do not answer: {0}")]
@@ -60,6 +45,10 @@ pub enum KeepersError {
 pub struct Keepers {
     cluster: u64,
     addresses: Vec<String>,
+    /// Where all other nodes listen.
+    others: Vec<String>,
+    /// Those who kept the configuration did not answer: others know who does now, maybe.
+    asks_all: bool,
     patience: Duration,
     client: Option<Client>,
 }
@@ -67,28 +56,32 @@ pub struct Keepers {
 impl Keepers {
     /// Those that `file` names. Connects when it is asked something, and gives up after `patience`.
     pub fn new(file: &ClusterFile, patience: Duration) -> Keepers {
-        let addresses = file.configuration.addresses().cloned().collect();
-        Keepers { cluster: file.cluster, addresses, patience, client: None }
+        let (addresses, others) = addresses(file);
+        let (cluster, asks_all, client) = (file.cluster, false, None);
+        Keepers { cluster, addresses, others, asks_all, patience, client }
     }
 
     /// Others keep it now, maybe.
     pub fn moved(&mut self, file: &ClusterFile) {
-        let addresses: Vec<_> = file.configuration.addresses().cloned().collect();
+        let (addresses, others) = addresses(file);
         if self.addresses != addresses {
             (self.addresses, self.client) = (addresses, None);
         }
+        self.others = others;
     }
 
-    async fn client(&mut self) -> Result<&mut Client, KeepersError> {
+    fn client(&mut self) -> Result<&mut Client, KeepersError> {
         if self.addresses.is_empty() {
             return Err(KeepersError::Nobody);
         }
         let client = match self.client.take() {
             Some(client) => client,
             None => {
-                let options = ClientOptions::new(name_of(self.cluster), self.addresses.clone());
-                let give_up_after = self.patience;
-                Client::connect_with(ClientOptions { give_up_after, ..options }).await?
+                let others = self.others.iter().filter(|_| self.asks_all);
+                let addresses = self.addresses.iter().chain(others);
+                let options = ClientOptions::new(self.cluster.to_string(), addresses);
+                let (service, give_up_after) = (ServiceId::CONFIGURATION, self.patience);
+                Client::open(ClientOptions { service, give_up_after, ..options })?
             }
         };
         Ok(self.client.insert(client))
@@ -96,6 +89,7 @@ impl Keepers {
 
     /// After a failure the next call connects anew: who keeps the configuration may have changed.
     fn note<T>(&mut self, result: Result<T, ClientError>) -> Result<T, KeepersError> {
+        self.asks_all = result.is_err();
         result.map_err(|error| {
             self.client = None;
             KeepersError::Unavailable(error)
@@ -111,7 +105,7 @@ impl Keepers {
         since: u64,
         consistency: Consistency,
     ) -> Result<Option<ClusterFile>, KeepersError> {
-        let bytes = self.client().await?.read(encode(&Show { since }), consistency).await;
+        let bytes = self.client()?.read(encode(&Show { since }), consistency).await;
         let bytes = self.note(bytes)?;
         let version = |why: String| KeepersError::Version(why);
         let Shown(text) =
@@ -128,73 +122,22 @@ impl Keepers {
         &mut self,
         request: &Request,
     ) -> Result<(u64, Option<String>), KeepersError> {
-        let bytes = self.client().await?.execute(encode(request)).await;
+        let bytes = self.client()?.execute(encode(request)).await;
         match postcard::from_bytes(&self.note(bytes)?) {
             Ok(Reply::Done { version, added }) => Ok((version, added)),
             Ok(Reply::Refused(why)) => Err(KeepersError::Refused(why)),
             Err(error) => Err(KeepersError::Version(error.to_string())),
         }
     }
-
-    /// Another node keeps the configuration in the place of `old`. Done again it changes nothing.
-    ///
-    /// # Errors
-    /// If no majority answers, or it is not possible.
-    pub async fn replace(
-        &mut self,
-        old: NodeId,
-        new: NodeId,
-        address: String,
-    ) -> Result<(), KeepersError> {
-        let changed = self.client().await?.reconfigure(Change::Replace { old, new, address }).await;
-        match self.note(changed) {
-            Ok(_) => Ok(()),
-            Err(KeepersError::Unavailable(ClientError::Unchanged(why))) => {
-                Err(KeepersError::Refused(why))
-            }
-            Err(error) => Err(error),
-        }
-    }
 }
 
-/// What the replicas call the cluster: clients of another are turned away.
-fn name_of(cluster: u64) -> String {
-    format!("configuration of {cluster}")
-}
-
-/// Starts the replica of node `me`, if `file` says that it is to keep the configuration, or to do
-/// so until another does.
-pub(crate) async fn keep(
-    dir: &Path,
-    file: &ClusterFile,
-    topology: &Topology,
-    me: NodeId,
-) -> Result<Option<Replica<Configuration>>, ServerError> {
-    let kept = &file.configuration;
-    let name = &topology.node(me).name;
-    let address = kept.replicas.get(name).or_else(|| kept.replaced.get(name));
-    let Some(address) = address else { return Ok(None) };
-    let of =
-        |(name, address): (&String, &String)| Some((topology.node_named(name)?, address.clone()));
-    let first = if kept.first.is_empty() { &kept.replicas } else { &kept.first };
-    let members: BTreeMap<_, _> = first.iter().filter_map(of).collect();
-    let delay = |node: &NodeId| {
-        let one_way = topology.delay(topology.node(me).region, topology.node(*node).region);
-        (*node, Delay { one_way, jitter_percent: 0.0 })
-    };
-    let delays = topology.present().filter(|node| *node != me).map(|node| delay(&node)).collect();
-    let storage = Storage::directory(dir.join(DIRECTORY));
-    let options = Options::new(name_of(file.cluster), me, members, storage);
-    let farthest = topology.one_way.values().max().copied().unwrap_or_default();
-    let paxos = meridian_paxos::Options {
-        heartbeat: HEARTBEAT,
-        suspect_after: HEARTBEAT * 4 + farthest * 4,
-        retransmit: HEARTBEAT + farthest * 4,
-        ..options.paxos
-    };
-    let options = Options { delays, paxos, listen: Listen::Address(address.clone()), ..options };
-    let replica = Replica::start(options, Configuration::default()).await;
-    replica.map(Some).map_err(|error| ServerError::Configuration(error.to_string()))
+/// Where those listen that keep the configuration, and where the other nodes do.
+fn addresses(file: &ClusterFile) -> (Vec<String>, Vec<String>) {
+    let keepers: Vec<_> = file.keepers().cloned().collect();
+    let all = file.nodes.iter().filter(|node| !node.groups.is_empty());
+    let others = all.map(|node| &node.address).filter(|address| !keepers.contains(address));
+    let others = others.cloned().collect();
+    (keepers, others)
 }
 
 /// Follows the configuration for as long as the server runs, and tells what happens here.
@@ -202,18 +145,12 @@ pub(crate) async fn follow(
     shared: Arc<Shared>,
     node: Handle<Configured, NodeId>,
     mut file: ClusterFile,
-    mut keeper: Option<Replica<Configuration>>,
 ) {
     let mut keepers = Keepers::new(&file, PATIENCE);
-    let mut initialised = keeper.is_none();
-    let (mut well, mut known) = (true, Instant::now());
+    let mut initialised = !file.configuration.replicas.contains(&shared.name_of(shared.me));
+    let mut well = true;
     loop {
-        let status = keeper_status(keeper.as_ref()).await;
-        shared.set_keeper(status.clone());
-        close_keeper(&shared, &file, &mut keeper).await;
-        let state = State { status, learned: known.elapsed() > LEARNED };
-        let turn = turn(&shared, &mut keepers, &file, (&mut initialised, state));
-        match turn.await {
+        match turn(&shared, &mut keepers, &file, &mut initialised).await {
             Ok(newer) => {
                 if !well {
                     tracing::info!("the nodes that keep the configuration answer again");
@@ -221,8 +158,8 @@ pub(crate) async fn follow(
                 well = true;
                 if let Some(newer) = newer {
                     keepers.moved(&newer);
-                    (file, known) = (newer, Instant::now());
-                    on_newer((&shared, &node), &file, &mut keeper).await;
+                    file = newer;
+                    on_newer(&shared, &node, &file).await;
                 }
             }
             Err(error) => {
@@ -240,20 +177,12 @@ pub(crate) async fn follow(
     }
 }
 
-/// What a turn goes by.
-struct State {
-    /// How the replica here is, if there is one.
-    status: Option<KeeperStatus>,
-    /// Whether all have learned of the configuration, as far as they ask.
-    learned: bool,
-}
-
 /// Tells what is to be told, and asks for what is newer.
 async fn turn(
     shared: &Shared,
     keepers: &mut Keepers,
     file: &ClusterFile,
-    (initialised, State { status, learned }): (&mut bool, State),
+    initialised: &mut bool,
 ) -> Result<Option<ClusterFile>, KeepersError> {
     if !*initialised {
         let text = serde_json::to_string(file).expect("names and numbers are JSON");
@@ -274,18 +203,6 @@ async fn turn(
         }
         shared.in_force_told(group, number);
     }
-    if let Some(status) = status {
-        let name = shared.name_of(shared.me);
-        if status.takes_part
-            && status.members.contains_key(&shared.me)
-            && file.configuration.joining.contains(&name)
-        {
-            keepers.change(&Request::Keeps { name }).await?;
-        }
-        if learned && let Some(newer) = replace_keeper(keepers, file, &topology, &status).await? {
-            return Ok(Some(newer));
-        }
-    }
     if let Some(since) = shared.take_drained() {
         let name = shared.name_of(shared.me);
         keepers.change(&Request::Drained { name, since }).await?; // The node says it again.
@@ -293,88 +210,16 @@ async fn turn(
     keepers.newer(topology.version, Consistency::Stale).await
 }
 
-/// Who leads those that keep the configuration sees to it that they are those that it names: one is
-/// replaced at a time. If there is a newer configuration that one counts.
-async fn replace_keeper(
-    keepers: &mut Keepers,
-    file: &ClusterFile,
-    topology: &Topology,
-    status: &KeeperStatus,
-) -> Result<Option<ClusterFile>, KeepersError> {
-    let wanted: BTreeMap<_, _> = file
-        .configuration
-        .replicas
-        .iter()
-        .filter_map(|(name, address)| Some((topology.node_named(name)?, address)))
-        .collect();
-    let old = status.members.keys().find(|node| !wanted.contains_key(*node));
-    let new = wanted.iter().find(|(node, _)| !status.members.contains_key(*node));
-    let (Some(old), Some((new, address)), true) = (old, new, status.leads) else {
-        return Ok(None);
-    };
-    let newer = keepers.newer(file.configuration.version, Consistency::Linearizable).await?;
-    if newer.is_none() {
-        tracing::info!("{new} keeps the configuration in the place of {old}");
-        match keepers.replace(*old, *new, (*address).clone()).await {
-            Err(KeepersError::Refused(why)) => {
-                tracing::warn!("{old} keeps the configuration: {why}");
-            }
-            replaced => replaced?,
-        }
-    }
-    Ok(newer)
-}
-
-/// Who is to keep the configuration no more stops, once others do in its place: they may need what
-/// only it knows.
-async fn close_keeper(
-    shared: &Shared,
-    file: &ClusterFile,
-    keeper: &mut Option<Replica<Configuration>>,
-) {
-    let (kept, name) = (&file.configuration, shared.name_of(shared.me));
-    let goes_on = kept.replicas.contains_key(&name) || kept.replaced.contains_key(&name);
-    if !goes_on && let Some(before) = keeper.take() {
-        shared.set_keeper(None);
-        drop(before.close().await); // Another keeps it, so it has stopped already.
-    }
-}
-
-async fn on_newer(
-    (shared, node): (&Shared, &Handle<Configured, NodeId>),
-    file: &ClusterFile,
-    keeper: &mut Option<Replica<Configuration>>,
-) {
+async fn on_newer(shared: &Shared, node: &Handle<Configured, NodeId>, file: &ClusterFile) {
     let topology = match Topology::new(file) {
         Ok(topology) => topology,
         Err(error) => return tracing::error!(%error, "the configuration makes no sense"),
     };
-    if topology.is_gone(shared.me) {
-        shared.set_topology(Arc::new(topology));
+    let (topology, me) = (Arc::new(topology), shared.me);
+    shared.set_topology(topology.clone());
+    if topology.is_gone(me) {
         return shared.removed.notify_one();
     }
-    if keeper.is_none() {
-        match keep(&shared.dir, file, &topology, shared.me).await {
-            Ok(begun) => *keeper = begun,
-            Err(error) => tracing::error!(%error, "cannot keep the configuration"),
-        }
-    }
     tracing::info!(version = topology.version, "configured");
-    let topology = Arc::new(topology);
-    shared.set_topology(topology.clone());
     drop(node.request(Configured(topology)).await); // If it has stopped, the server ends.
-}
-
-/// How the replica here is, if there is one.
-async fn keeper_status(keeper: Option<&Replica<Configuration>>) -> Option<KeeperStatus> {
-    Some(match keeper?.status().await {
-        Ok(status) => KeeperStatus {
-            leads: status.leading,
-            takes_part: status.active,
-            executed: status.position,
-            members: status.members.members,
-            stopped: None,
-        },
-        Err(error) => KeeperStatus { stopped: Some(error.to_string()), ..KeeperStatus::default() },
-    })
 }

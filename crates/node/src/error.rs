@@ -1,6 +1,7 @@
 //! Why a server does not start, or stops.
 
 use meridian_cluster::topology::TopologyError;
+use meridian_runtime::directory::DirectoryError;
 use std::io;
 use std::path::PathBuf;
 
@@ -46,9 +47,9 @@ pub enum ServerError {
         /// What is wrong with it.
         source: TopologyError,
     },
-    /// Two servers must not share a directory.
-    #[error("{} is in use by another server: stop that one first", .0.display())]
-    Locked(PathBuf),
+    /// The directory cannot be held by this server.
+    #[error(transparent)]
+    Held(#[from] DirectoryError),
     /// The address cannot be listened on.
     #[error(
         "cannot listen on {address}: {source} (is another program using it? stop that, or give {node} another address in the cluster file)"
@@ -71,9 +72,6 @@ pub enum ServerError {
         /// What is wrong with it.
         why: String,
     },
-    /// The replica of the configuration does not start.
-    #[error("the configuration: {0}")]
-    Configuration(String),
     /// The node was removed from its cluster.
     #[error("node {0} was removed from the cluster: its directory is of no more use")]
     Removed(String),
@@ -108,8 +106,7 @@ impl ServerError {
             ServerError::File { .. }
             | ServerError::Directory { .. }
             | ServerError::Cluster { .. }
-            | ServerError::Locked(_)
-            | ServerError::Configuration(_)
+            | ServerError::Held(_)
             | ServerError::Address { .. } => 2,
             ServerError::Removed(_) => REMOVED_CODE,
             ServerError::Forgot { .. } => FORGOT_CODE,

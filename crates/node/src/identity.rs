@@ -6,8 +6,9 @@
 //! whole directory that is lost or older than it was the other nodes notice
 //! ([`meridian_core::standing`]).
 
-use crate::config::{NodeDir, write_durably};
+use crate::config::NodeDir;
 use crate::error::ServerError;
+use meridian_runtime::directory::write_durably;
 use meridian_storage::{Disk, disk, format};
 use std::fs;
 use std::io;
@@ -65,7 +66,7 @@ pub(crate) fn note(disk: &dyn Disk, node: &NodeDir) -> Result<(), ServerError> {
         lines.push_str(&line);
         lines.push('\n');
     }
-    write_durably(&path, lines.as_bytes())
+    Ok(write_durably(&path, lines.as_bytes())?)
 }
 
 /// What names a part, in one line; `None` if it is gone, or if it is a log without its files.

@@ -82,17 +82,16 @@ pub fn serve<P: Service>(
     // Before the log is read: who cannot listen should say so at once.
     let listener = listen(&topology, me)?;
     let topology = Arc::new(topology);
-    let shared = Arc::new(Shared::new(me, dir.dir.clone(), topology.clone()));
+    let shared = Arc::new(Shared::new(me, topology.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|source| ServerError::System { action: "start the runtime", source })?;
     let stopped = |error| stopped(&dir, error);
     let ended = LocalSet::new().block_on(&runtime, async {
-        let keeper = configuration::keep(&dir.dir, &file, &topology, me).await?;
         let handle = host::<P>(&dir, on, listener, &shared).await?;
         if !file.configuration.replicas.is_empty() {
-            let follow = configuration::follow(shared.clone(), handle.clone(), file, keeper);
+            let follow = configuration::follow(shared.clone(), handle.clone(), file);
             tokio::task::spawn_local(follow);
         }
         tokio::select! {

@@ -2,9 +2,10 @@
 
 use meridian_cluster::Topology;
 use meridian_core::{NodeId, Process, Time};
-use meridian_host::api::{ReplicaStatus, Request};
+use meridian_host::api::{KeeperStatus, ReplicaStatus, Request};
 use meridian_host::drain::{self, Drain};
 use meridian_host::{Command, ConnectionId, Node, Output};
+use meridian_paxos as paxos;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -43,6 +44,12 @@ pub trait Service:
 
     /// What gives the blocks that are here to others.
     fn drain(&self) -> &Drain;
+
+    /// The command that hands it what a client asks of the configuration.
+    fn configuration(command: paxos::Command) -> Self::Command;
+
+    /// How its replica of the configuration is, if it keeps that.
+    fn keeper(&self) -> Option<KeeperStatus>;
 }
 
 impl Service for Node {
@@ -76,5 +83,13 @@ impl Service for Node {
 
     fn drain(&self) -> &Drain {
         Node::drain(self)
+    }
+
+    fn configuration(command: paxos::Command) -> Command {
+        Command::Configuration(command)
+    }
+
+    fn keeper(&self) -> Option<KeeperStatus> {
+        Node::configuration(self).status()
     }
 }

@@ -11,6 +11,7 @@ use meridian_core::standing::Standing;
 use meridian_core::{BlockId, Position};
 use meridian_host::api::{Refusal, Reply, ReplyBody, RequestBody};
 use meridian_node::{ServerDisk, ServerError};
+use meridian_runtime::directory::DirectoryError;
 use meridian_runtime::journal;
 use meridian_storage::{Disk, DiskFile, SimDisk};
 use std::io::{self, Read, Write};
@@ -170,7 +171,7 @@ fn what_cannot_be_shared_is_refused() {
         let on = ServerDisk { disk: Arc::new(SimDisk::new()), checkpoint_bytes: 1 << 20 };
         meridian_node::serve::<toy::Toy>(&options(dir), on, async { Ok(()) }).unwrap_err()
     };
-    assert!(matches!(serve(&first), ServerError::Locked(_)));
+    assert!(matches!(serve(&first), ServerError::Held(DirectoryError::Locked(_))));
     let copy = first.with_file_name("copy");
     meridian_node::prepare(&copy, CLUSTER, "n0").unwrap();
     let error = serve(&copy);

@@ -21,6 +21,7 @@
 //! | [`gate`] | the durability rule |
 //! | [`journal`] | what a driver asks of the write-ahead log |
 //! | [`logged`] | records of any length in a log of short ones |
+//! | [`directory`] | the directory of one server: locked, and its starts counted |
 //! | [`storage`] | where a member keeps its records |
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ mod clients;
 pub mod clock;
 mod connection;
 pub mod delay;
+pub mod directory;
 mod engine;
 pub mod error;
 pub mod gate;

@@ -4,6 +4,7 @@
 //! text) and the log in `wal`.
 
 use crate::application::{Application, Networked};
+use crate::directory::{Directory, DirectoryError, write_durably};
 use crate::error::MemberError;
 use crate::journal;
 use crate::logged::{Logged, Pieces};
@@ -11,10 +12,9 @@ use crate::store::Store;
 use meridian_core::Endpoint;
 use meridian_core::standing::{Acquaintances, Standing, Start};
 use meridian_storage::Disk;
-use rustix::fs::{FlockOperation, flock};
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -95,8 +95,7 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
             return Ok(Opened { store: None, standing, acquaintances, starts });
         }
         Storage::Directory { path, checkpoint_bytes } => {
-            let (lock, incarnation) = begin(&path, owner)
-                .map_err(|error| MemberError::Log(format!("{}: {error}", path.display())))?;
+            let (lock, incarnation) = begin(&path, owner)?;
             (path.join("wal"), Some(lock), incarnation, checkpoint_bytes)
         }
         Storage::Log { path, incarnation, checkpoint_bytes } => {
@@ -131,44 +130,33 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
 }
 
 /// Locks the directory, says or checks whose it is, and counts the start.
-fn begin<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> io::Result<(File, u64)> {
-    fs::create_dir_all(dir)?;
-    let lock = File::options().create(true).truncate(false).write(true).open(dir.join("lock"))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| io::Error::other("is in use by another member"))?;
-    let path = dir.join("incarnation");
-    let last = match fs::read_to_string(&path) {
-        Ok(text) => text.trim().parse::<u64>().map_err(io::Error::other)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-        Err(error) => return Err(error),
-    };
-    let incarnation = last + 1;
+fn begin<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> Result<(Directory, u64), MemberError> {
+    let io = |error: io::Error| MemberError::Log(format!("{}: {error}", dir.display()));
+    let used = |error: DirectoryError| MemberError::Log(error.to_string());
+    fs::create_dir_all(dir).map_err(io)?;
+    let held = Directory::lock(dir).map_err(used)?;
     claim(dir, owner)?;
-    write(&path, &incarnation.to_string())?;
-    File::open(dir)?.sync_all()?;
-    Ok((lock, incarnation))
+    let incarnation = held.next_incarnation().map_err(used)?;
+    Ok((held, incarnation))
 }
 
 /// Refuses a directory of another owner.
-fn claim<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> io::Result<()> {
+fn claim<I: Endpoint>(dir: &Path, owner: &Owner<'_, I>) -> Result<(), MemberError> {
     let (path, owner) = (dir.join("owner"), owner.to_string());
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return write(&path, &owner),
-        Err(error) => return Err(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let written = write_durably(&path, format!("{owner}\n").as_bytes());
+            return written.map_err(|error| MemberError::Log(error.to_string()));
+        }
+        Err(error) => return Err(MemberError::Log(format!("{}: {error}", path.display()))),
     };
     let found = text.lines().next().unwrap_or_default();
     if found != owner {
-        return Err(io::Error::other(format!("is the directory of {found}, not of {owner}")));
+        let dir = dir.display();
+        return Err(MemberError::Log(format!(
+            "{dir}: is the directory of {found}, not of {owner}"
+        )));
     }
     Ok(())
-}
-
-/// Writes a file as a whole or not at all, once its directory is synced.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let beside = path.with_extension("tmp");
-    let mut file = File::create(&beside)?;
-    file.write_all(format!("{text}\n").as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, path)
 }

@@ -1,13 +1,13 @@
 //! What is kept on disk, and what waits for it.
 
 use crate::application::Networked;
+use crate::directory::Directory;
 use crate::error::MemberError;
 use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::logged::{Logged, pieces};
 use bytes::Bytes;
 use meridian_core::standing::{Standing, Start};
-use std::fs::File;
 
 /// What passes the gate.
 pub(crate) enum Passing<P: Networked> {
@@ -27,14 +27,14 @@ pub(crate) struct Store<P: Networked> {
     checkpoint_bytes: u64,
     /// All starts until now.
     starts: Vec<Start>,
-    /// Held as long as this lives: the system drops it however the process ends.
-    _lock: Option<File>,
+    /// Held as long as this lives.
+    _lock: Option<Directory>,
 }
 
 impl<P: Networked> Store<P> {
     pub(crate) fn new(
         journal: Box<dyn Journal>,
-        lock: Option<File>,
+        lock: Option<Directory>,
         checkpoint_bytes: u64,
     ) -> Result<Store<P>, MemberError> {
         let durable = journal.durable().map_err(MemberError::Log)?;

@@ -228,7 +228,7 @@ async fn who_is_turned_away_is_told_why() {
     let worker = Worker::start("clients").unwrap();
     let member = Member::join(&worker, 0, |options| options.clients_max = 1).await;
     let address = member.handle.address();
-    assert!(refusal(address, &hello(9, "test")).await.contains("version 9"));
+    assert!(refusal(address, &hello(VERSION + 1, "test")).await.contains("speaks version"));
     assert!(refusal(address, &hello(VERSION, "other")).await.contains("\"other\""));
     assert!(refusal(address, &framed(&[])).await.contains("no hello"));
     let mut flipped = hello(VERSION, "test");

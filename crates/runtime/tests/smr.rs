@@ -369,9 +369,9 @@ async fn what_does_not_belong_on_the_port_is_refused_with_the_reason() {
     // Another cluster, another version.
     let other = Client::connect("other", cluster.members.values()).await.unwrap_err();
     assert!(matches!(&other, ClientError::Refused(why) if why.contains("\"test\"")), "{other}");
-    let (mut reader, _writer) = connect(address, 9, "test").await;
+    let (mut reader, _writer) = connect(address, VERSION + 1, "test").await;
     let (refused, why): (u8, String) = reader.next().await.unwrap();
-    assert!(refused == 0 && why.contains("version 9"), "{why}");
+    assert!(refused == 0 && why.contains(&format!("version {}", VERSION + 1)), "{why}");
     let before = replica.counters().bad.load(Ordering::Relaxed);
     // What is no request.
     let (mut reader, mut writer) = connect(address, VERSION, "test").await;

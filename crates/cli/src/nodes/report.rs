@@ -55,7 +55,6 @@ struct GroupReport {
 #[derive(Debug, Serialize)]
 struct KeeperReport {
     node: String,
-    address: String,
     up: bool,
     leads: bool,
     /// So many changes it has executed.
@@ -131,10 +130,10 @@ impl Report {
                 waits_for: group.waits_for.as_ref().map(name),
             }
         });
-        let keepers = newest.file.configuration.replicas.iter().map(|(node, address)| {
+        let keepers = newest.file.configuration.replicas.iter().map(|node| {
             let id = topology.node_named(node);
             let answer = id.and_then(|id| answers.get(&id)).map(|answer| answer.as_ref());
-            KeeperReport::new(node, address, answer)
+            KeeperReport::new(node, answer)
         });
         Report {
             cluster: topology.cluster,
@@ -188,13 +187,12 @@ impl Report {
         let keepers = self.keepers.iter().map(|keeper| {
             vec![
                 keeper.node.clone(),
-                keeper.address.clone(),
                 keeper.error.as_ref().map_or("yes".into(), |error| format!("NO: {error}")),
                 if keeper.leads { "leads" } else { "" }.into(),
                 or_dash(keeper.executed),
             ]
         });
-        let head = ["keeps the configuration", "address", "up", "", "executed"];
+        let head = ["keeps the configuration", "up", "", "executed"];
         let keepers = output::table(&head, keepers);
         let source = if self.from_file { " of the cluster file, which may be old" } else { "" };
         let (version, order) = (self.version, self.order);
@@ -203,11 +201,7 @@ impl Report {
 }
 
 impl KeeperReport {
-    fn new(
-        node: &str,
-        address: &str,
-        answer: Option<Result<&NodeStatus, &String>>,
-    ) -> KeeperReport {
+    fn new(node: &str, answer: Option<Result<&NodeStatus, &String>>) -> KeeperReport {
         let keeper = match answer {
             None => Err("no such node".to_string()),
             Some(Err(error)) => Err(error.clone()),
@@ -222,7 +216,6 @@ impl KeeperReport {
         let keeper = keeper.ok();
         KeeperReport {
             node: node.into(),
-            address: address.into(),
             up: error.is_none(),
             leads: error.is_none() && keeper.as_ref().is_some_and(|keeper| keeper.leads),
             executed: keeper.map(|keeper| keeper.executed.0),

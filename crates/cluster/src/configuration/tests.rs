@@ -80,7 +80,6 @@ fn history() -> Vec<Request> {
         add("eu", None, "here:5"),
         Request::SetRtt(BTreeMap::from([("us-eu".into(), 80)])),
         remove("nobody"),
-        Request::SetReplicas(BTreeMap::from([("us-1".into(), "here:6".into())])),
     ]
 }
 
@@ -145,7 +144,6 @@ fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     let few = Request::RemoveNode { name: "us-1".into(), up: few, keeper: None };
     assert!(refused(few).contains("2 of the 4 members that group global has now"));
     assert!(refused(in_force("us", 1)).contains("never changed"));
-    assert!(refused(Request::SetReplicas(BTreeMap::new())).contains("0 nodes"));
     let other = ClusterFile { cluster: 8, ..file() };
     assert!(refused(Request::Initialise(text(&other))).contains("this is cluster 7, not 8"));
     cluster.change(remove("us-2"));
@@ -156,21 +154,6 @@ fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     assert!(why.contains("no configuration 2"), "{why}");
     let Reply::Refused(why) = Configuration::default().change(remove("us-1")) else { panic!() };
     assert!(why.contains("no configuration yet"));
-}
-
-#[test]
-fn who_keeps_the_configuration_stays() {
-    let mut cluster = initialised();
-    let replicas = BTreeMap::from([("us-1".to_string(), "here:6".to_string())]);
-    cluster.change(Request::SetReplicas(replicas));
-    let Reply::Refused(why) = cluster.change(remove("us-1")) else { panic!("{cluster:?}") };
-    assert!(why.contains("keeps the configuration"), "{why}");
-    let of = |name: &str, address: &str| BTreeMap::from([(name.to_string(), address.to_string())]);
-    cluster.change(Request::SetReplicas(of("us-1", "here:7")));
-    assert!(cluster.file().unwrap().configuration.first.is_empty(), "it has moved, no more");
-    cluster.change(Request::SetReplicas(of("us-2", "here:8")));
-    assert_eq!(cluster.file().unwrap().configuration.first, of("us-1", "here:7"));
-    assert_eq!(cluster.change(remove("us-1")), done(5, None));
 }
 
 fn drains(cluster: &Configuration, name: &str) -> Option<Draining> {
@@ -238,37 +221,58 @@ fn a_report_that_counts_on_a_node_that_goes_is_made_anew() {
     assert!(drains(&cluster, "us-2").is_none());
 }
 
+/// The cluster with us-1 alone to keep its configuration.
+fn kept_by_one() -> Configuration {
+    let mut file = file();
+    file.configuration.replicas = up(&["us-1"]);
+    let mut cluster = Configuration::default();
+    assert_eq!(cluster.change(Request::Initialise(text(&file))), done(1, None));
+    cluster
+}
+
 #[test]
 fn another_keeps_the_configuration_before_a_node_leaves() {
-    let mut cluster = initialised();
-    let replicas = BTreeMap::from([("us-1".to_string(), "here:6".to_string())]);
-    cluster.change(Request::SetReplicas(replicas));
+    let mut cluster = kept_by_one();
+    let Reply::Refused(why) = cluster.change(remove("us-1")) else { panic!("{cluster:?}") };
+    assert!(why.contains("keeps the configuration"), "{why}");
     let remove = |name: &str, keeper: &str| Request::RemoveNode {
         name: name.into(),
         up: all(),
-        keeper: Some((keeper.into(), "here:7".into())),
+        keeper: Some(keeper.into()),
     };
     for unfit in ["us-1", "us-9"] {
         assert!(matches!(cluster.change(remove("us-1", unfit)), Reply::Refused(_)), "{unfit}");
     }
-    assert_eq!(cluster.change(remove("us-1", "us-2")), done(3, None));
+    assert_eq!(cluster.change(remove("us-1", "us-2")), done(2, None));
     let kept = cluster.file().unwrap().configuration.clone();
-    assert_eq!(kept.replicas, BTreeMap::from([("us-2".into(), "here:7".into())]));
-    assert_eq!(
-        kept.addresses().collect::<Vec<_>>(),
-        ["here:7", "here:6"],
-        "both, until it is done"
-    );
-    assert_eq!((kept.first.len(), kept.joining), (1, up(&["us-2"])));
-    cluster.change(drained("us-1", 3));
+    assert_eq!((kept.replicas, kept.first), (up(&["us-2"]), up(&["us-1"])));
+    assert_eq!((kept.joining, kept.replaced), (up(&["us-2"]), up(&["us-1"])));
+    let keeping = topology(&cluster).keeping;
+    assert!([0, 1].map(NodeId).iter().all(|node| keeping.goes_on(*node)), "until it is done");
+    assert_eq!(cluster.file().unwrap().keepers().count(), 2, "both may be asked");
+    cluster.change(drained("us-1", 2));
     assert!(drains(&cluster, "us-1").is_some(), "nobody else keeps the configuration yet");
-    assert_eq!(cluster.change(remove("us-1", "us-3")), done(4, None), "asked again");
-    let unfit = Request::SetReplicas(BTreeMap::from([("us-1".into(), "here:6".into())]));
-    assert!(matches!(cluster.change(unfit), Reply::Refused(_)), "it goes");
+    assert_eq!(cluster.change(remove("us-1", "us-3")), done(3, None), "asked again");
     cluster.change(Request::Keeps { name: "us-2".into() });
-    assert_eq!(cluster.file().unwrap().configuration.addresses().count(), 1);
-    cluster.change(drained("us-1", 3));
+    assert!(cluster.file().unwrap().keepers().eq(["us-2:1"]));
+    cluster.change(drained("us-1", 2));
     assert!(drains(&cluster, "us-1").is_none());
+}
+
+#[test]
+fn who_is_to_keep_the_configuration_and_goes_is_replaced_too() {
+    let mut cluster = kept_by_one();
+    let remove = |name: &str, keeper: &str| Request::RemoveNode {
+        name: name.into(),
+        up: all(),
+        keeper: Some(keeper.into()),
+    };
+    cluster.change(remove("us-1", "us-2"));
+    assert!(matches!(cluster.change(remove("us-2", "us-1")), Reply::Refused(_)), "it goes");
+    assert_eq!(cluster.change(remove("us-2", "eu-1")), done(3, None));
+    let kept = cluster.file().unwrap().configuration.clone();
+    assert_eq!((kept.replicas, kept.joining), (up(&["eu-1"]), up(&["eu-1"])));
+    assert_eq!((kept.first, kept.replaced), (up(&["us-1"]), up(&["us-1", "us-2"])));
 }
 
 #[test]

@@ -9,12 +9,13 @@ use meridian_core::{
     ClientId, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Time, frame,
 };
 use meridian_host::api::{
-    NodeStatus, Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody,
+    KeeperStatus, NodeStatus, Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody,
 };
 use meridian_host::drain::{self, Drain};
 use meridian_host::{ConnectionId, Output};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use meridian_node::{ServerDisk, ServerError, ServerOptions, Service, prepare, serve};
+use meridian_paxos as paxos;
 use meridian_storage::{Disk, SimDisk};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,6 +202,14 @@ impl Service for Toy {
 
     fn drain(&self) -> &Drain {
         &self.drain
+    }
+
+    fn configuration(_: paxos::Command) -> Command {
+        Command::Configured
+    }
+
+    fn keeper(&self) -> Option<KeeperStatus> {
+        None
     }
 
     fn status(&self, now: Time) -> Vec<ReplicaStatus> {

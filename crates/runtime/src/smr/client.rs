@@ -5,6 +5,7 @@ use crate::smr::pending::{Ask, Done};
 use crate::smr::wire::PAYLOAD_MAX;
 use bytes::Bytes;
 use meridian_core::ClientId;
+use meridian_core::hello::ServiceId;
 use meridian_paxos::{Change, Changed, Configuration, Consistency, Kind, Request, change_payload};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -60,19 +61,21 @@ pub struct ClientOptions {
     pub cluster: String,
     /// Where replicas listen; one that can be reached is enough to learn of the others.
     pub addresses: Vec<String>,
+    /// Which service of the servers there.
+    pub service: ServiceId,
     /// After so long without an answer the client gives up.
     pub give_up_after: Duration,
 }
 
 impl ClientOptions {
-    /// Waits for answers for a minute.
+    /// Of servers that have only that service; waits for answers for a minute.
     pub fn new(
         cluster: impl Into<String>,
         addresses: impl IntoIterator<Item = impl Into<String>>,
     ) -> ClientOptions {
         let addresses = addresses.into_iter().map(Into::into).collect();
         let (cluster, give_up_after) = (cluster.into(), Duration::from_secs(60));
-        ClientOptions { cluster, addresses, give_up_after }
+        ClientOptions { cluster, addresses, service: ServiceId::MAIN, give_up_after }
     }
 }
 
@@ -121,14 +124,22 @@ impl Client {
     /// # Errors
     /// If no replica gives it an identity.
     pub async fn connect_with(options: ClientOptions) -> Result<Client, ClientError> {
+        let mut client = Client::open(options)?;
+        client.identity().await?;
+        Ok(client)
+    }
+
+    /// A client that connects when it is asked something, in the present runtime.
+    ///
+    /// # Errors
+    /// If there is no address.
+    pub fn open(options: ClientOptions) -> Result<Client, ClientError> {
         if options.addresses.is_empty() {
             return Err(ClientError::Refused("no address of a replica is given".into()));
         }
         let (asks, asked) = mpsc::unbounded_channel();
         tokio::spawn(Driver::new(options).run(asked));
-        let mut client = Client { asks, id: None, sequence: 0 };
-        client.identity().await?;
-        Ok(client)
+        Ok(Client { asks, id: None, sequence: 0 })
     }
 
     async fn ask<T>(&self, ask: impl FnOnce(Done<T>) -> Ask) -> Result<T, ClientError> {

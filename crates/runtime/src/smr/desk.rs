@@ -1,69 +1,162 @@
-//! Between a replica's process and its clients, on the replica's thread.
+//! Between a replica's process and its clients, on the thread of whoever runs it: on its own
+//! ([`super::Replica`]), or as a part of a node.
 
-use crate::application::{Application, At};
+use crate::application::{At, Networked};
 use crate::clients::ConnectionId;
 use crate::smr::wire::{Asked, PAYLOAD_MAX, Told};
 use crate::wire::{WireError, take};
 use bytes::Bytes;
-use meridian_core::hello::ServiceId;
-use meridian_core::{ClientId, GroupId, NodeId, ProcessId, Table};
-use meridian_paxos::{Answer, Command, Output, Paxos, Service, Stopped, View};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use tokio::sync::{oneshot, watch};
+use meridian_core::{ClientId, NodeId, Process, Table};
+use meridian_paxos::{Answer, Command, Output, View};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// So many who were members are spoken with.
-const FORMER_MAX: usize = 8;
 /// So many clients may share a connection.
 const SHARED_MAX: usize = 100_000;
 
-type Look<S> = Box<dyn FnOnce(&Paxos<S>) + Send>;
-
-/// What its handle asks a replica.
-pub(crate) enum Ask<S> {
-    /// A look at the process.
-    Look(Look<S>),
-    /// Whether it serves: told once it has its memory, or never will.
-    Serving(oneshot::Sender<()>),
-}
-
-/// See the module's documentation.
-pub(crate) struct Desk<S> {
-    group: GroupId,
+/// See the module's documentation. `C` are the commands of the process that the replica is, or is
+/// a part of.
+pub struct Desk<C> {
+    me: NodeId,
+    /// How such a process is commanded.
+    command: fn(Command) -> C,
     /// Where the answer to each client goes that has asked something.
     owners: Table<ClientId, ConnectionId>,
     /// The connections, and the clients that asked on each.
     connections: BTreeMap<ConnectionId, BTreeSet<ClientId>>,
     /// What is to be answered on a connection under a name of its own: identities and reads.
+    /// Counted from 1.
     tokens: BTreeMap<u64, (ConnectionId, u64)>,
     next_token: u64,
     members: BTreeMap<NodeId, String>,
-    /// The last that were members and are none any more: they may have to be told, and may be asked
-    /// what was decided.
-    former: VecDeque<(NodeId, String)>,
     view: View,
-    /// Whether it has its memory.
+    /// Whether the replica has its memory.
     active: bool,
-    waiting: Vec<oneshot::Sender<()>>,
-    /// Why it has stopped.
-    stopped: watch::Sender<Option<String>>,
-    service: std::marker::PhantomData<fn(S)>,
 }
 
-impl<S: Service> Desk<S> {
-    pub(crate) fn new(group: GroupId, stopped: watch::Sender<Option<String>>) -> Desk<S> {
+impl<C> Desk<C> {
+    /// That of replica `me`, without clients.
+    pub fn new(me: NodeId, command: fn(Command) -> C) -> Desk<C> {
         Desk {
-            group,
+            me,
+            command,
             owners: Table::default(),
             connections: BTreeMap::new(),
             tokens: BTreeMap::new(),
             next_token: 0,
             members: BTreeMap::new(),
-            former: VecDeque::new(),
             view: View::NONE,
             active: false,
-            waiting: Vec::new(),
-            stopped,
-            service: std::marker::PhantomData,
+        }
+    }
+
+    /// Whether the replica has its memory, and takes part.
+    pub fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// Where the replicas listen, as far as clients were told.
+    pub fn members(&self) -> &BTreeMap<NodeId, String> {
+        &self.members
+    }
+
+    /// Whether the client of this connection is served here.
+    pub fn serves(&self, connection: ConnectionId) -> bool {
+        self.connections.contains_key(&connection)
+    }
+
+    /// The replicas listen there from now on: clients are told.
+    pub fn set_members<P: Networked + Process<Command = C>>(
+        &mut self,
+        at: &mut At<'_, P>,
+        members: BTreeMap<NodeId, String>,
+    ) {
+        if members == self.members {
+            return;
+        }
+        let told = Told::Members(members);
+        for connection in self.connections.keys() {
+            at.answer(*connection, &told);
+        }
+        if let Told::Members(members) = told {
+            self.members = members;
+        }
+    }
+
+    /// A client has connected.
+    pub fn on_connected<P: Networked + Process<Command = C>>(
+        &mut self,
+        at: &mut At<'_, P>,
+        connection: ConnectionId,
+    ) {
+        self.connections.insert(connection, BTreeSet::new());
+        let (me, leader, members) = (self.me, self.view.leader(), self.members.clone());
+        at.answer(connection, &Told::Welcome { me, leader, members });
+    }
+
+    /// A client's connection is gone.
+    pub fn on_disconnected<P: Networked + Process<Command = C>>(
+        &mut self,
+        at: &mut At<'_, P>,
+        connection: ConnectionId,
+    ) {
+        self.tokens.retain(|_, (of, _)| *of != connection);
+        for client in self.connections.remove(&connection).unwrap_or_default() {
+            self.owners.remove(&client);
+            at.command((self.command)(Command::Disconnected(client)));
+        }
+    }
+
+    /// A client asks.
+    ///
+    /// # Errors
+    /// If it must not ask that.
+    pub fn on_asked<P: Networked + Process<Command = C>>(
+        &mut self,
+        at: &mut At<'_, P>,
+        connection: ConnectionId,
+        body: &Bytes,
+    ) -> Result<(), WireError> {
+        let mut rest = &body[..];
+        while !rest.is_empty() {
+            let asked;
+            (asked, rest) = take(rest)?;
+            self.take(at, connection, asked)?;
+        }
+        Ok(())
+    }
+
+    /// The replica has told something. Who its members are and where they listen its owner says:
+    /// [`Desk::set_members`].
+    pub fn on_output<P: Networked + Process<Command = C>>(
+        &mut self,
+        at: &mut At<'_, P>,
+        output: Output,
+    ) {
+        match output {
+            Output::Reply { client, sequence, answer } => {
+                self.reply(at, (client, sequence), answer);
+            }
+            Output::Connected { token, client } => {
+                if let Some((connection, token)) = self.tokens.remove(&token) {
+                    at.answer(connection, &Told::Connected { token, client });
+                }
+            }
+            Output::Read { token, answer } => {
+                let Some((connection, token)) = self.tokens.remove(&token) else { return };
+                if is_long(&answer) {
+                    at.answer(connection, &Told::LongAnswer { token });
+                } else {
+                    let answer = if at.is_stuffed(connection) { Answer::Busy } else { answer };
+                    at.answer(connection, &Told::Read { token, answer });
+                }
+            }
+            Output::View { view, leading } => {
+                tracing::info!(me = %self.me, %view, leading, "view");
+                self.view = view;
+            }
+            Output::Recovered => self.active = true,
+            Output::Stopped(_) => self.active = false,
+            Output::Members(_) => {}
         }
     }
 
@@ -73,16 +166,16 @@ impl<S: Service> Desk<S> {
         self.next_token
     }
 
-    fn take(
+    fn take<P: Networked + Process<Command = C>>(
         &mut self,
-        at: &mut At<'_, Paxos<S>>,
+        at: &mut At<'_, P>,
         connection: ConnectionId,
         asked: Asked,
     ) -> Result<(), WireError> {
         match asked {
             Asked::Identity { token } if self.active => {
                 let token = self.token(connection, token);
-                at.command(Command::Connect { token });
+                at.command((self.command)(Command::Connect { token }));
             }
             Asked::Identity { token } => {
                 at.answer(connection, &Told::Refused { token });
@@ -92,7 +185,7 @@ impl<S: Service> Desk<S> {
                 for request in batch.requests() {
                     len += request.len();
                     self.own(connection, request.client)?;
-                    at.command(Command::Request(request));
+                    at.command((self.command)(Command::Request(request)));
                 }
                 if len != batch.len() {
                     return Err(WireError::Refused("requests that cannot be read".into()));
@@ -100,13 +193,13 @@ impl<S: Service> Desk<S> {
             }
             Asked::Read { token, question, consistency } => {
                 let token = self.token(connection, token);
-                at.command(Command::Read { token, question, consistency });
+                at.command((self.command)(Command::Read { token, question, consistency }));
             }
             Asked::Gone(client) => {
                 if self.owners.get(&client) == Some(&connection) {
                     self.owners.remove(&client);
                     self.connections.entry(connection).or_default().remove(&client);
-                    at.command(Command::Disconnected(client));
+                    at.command((self.command)(Command::Disconnected(client)));
                 }
             }
         }
@@ -131,9 +224,9 @@ impl<S: Service> Desk<S> {
         Ok(())
     }
 
-    fn reply(
+    fn reply<P: Networked + Process<Command = C>>(
         &mut self,
-        at: &mut At<'_, Paxos<S>>,
+        at: &mut At<'_, P>,
         (client, sequence): (ClientId, u64),
         answer: Answer,
     ) {
@@ -145,131 +238,8 @@ impl<S: Service> Desk<S> {
             at.answer(connection, &Told::Reply { client, sequence, answer });
         }
     }
-
-    fn meet(&mut self, at: &mut At<'_, Paxos<S>>, members: BTreeMap<NodeId, String>) {
-        let gone = self.members.iter().filter(|(node, _)| !members.contains_key(node));
-        self.former.extend(gone.map(|(node, address)| (*node, address.clone())));
-        self.former.retain(|(_, address)| members.values().all(|other| other != address));
-        while self.former.len() > FORMER_MAX {
-            self.former.pop_front();
-        }
-        let process = |node| ProcessId { group: self.group, node };
-        let former = self.former.iter().map(|(node, address)| (node, address));
-        let peers = members.iter().chain(former);
-        at.set_peers(peers.map(|(k, v)| (process(*k), v.clone())).collect());
-        let told = Told::Members(members);
-        for connection in self.connections.keys() {
-            at.answer(*connection, &told);
-        }
-        if let Told::Members(members) = told {
-            self.members = members;
-        }
-    }
 }
 
 fn is_long(answer: &Answer) -> bool {
     matches!(answer, Answer::Done(reply) if reply.len() > PAYLOAD_MAX)
-}
-
-impl<S: Service> Application<Paxos<S>> for Desk<S> {
-    type Request = Ask<S>;
-
-    fn on_request(&mut self, at: &mut At<'_, Paxos<S>>, ask: Ask<S>) {
-        match ask {
-            Ask::Look(look) => look(at.process),
-            Ask::Serving(tell) if !self.active => self.waiting.push(tell),
-            Ask::Serving(tell) => {
-                let _ = tell.send(()); // Who asked has given up.
-            }
-        }
-    }
-
-    fn on_output(&mut self, at: &mut At<'_, Paxos<S>>, output: Output) {
-        match output {
-            Output::Reply { client, sequence, answer } => {
-                self.reply(at, (client, sequence), answer);
-            }
-            Output::Connected { token, client } => {
-                if let Some((connection, token)) = self.tokens.remove(&token) {
-                    at.answer(connection, &Told::Connected { token, client });
-                }
-            }
-            Output::Read { token, answer } => {
-                let Some((connection, token)) = self.tokens.remove(&token) else { return };
-                if is_long(&answer) {
-                    at.answer(connection, &Told::LongAnswer { token });
-                } else {
-                    let answer = if at.is_stuffed(connection) { Answer::Busy } else { answer };
-                    at.answer(connection, &Told::Read { token, answer });
-                }
-            }
-            Output::Members(members) => self.meet(at, members),
-            Output::View { view, leading } => {
-                tracing::info!(me = %at.me(), %view, leading, "view");
-                self.view = view;
-            }
-            Output::Recovered => {
-                self.active = true;
-                for tell in self.waiting.drain(..) {
-                    let _ = tell.send(()); // Who asked has given up.
-                }
-            }
-            Output::Stopped(why) => {
-                self.active = false;
-                self.stopped.send_replace(Some(why.to_string()));
-                // Who was removed still tells others what was decided, until its owner closes it.
-                if why != Stopped::Removed {
-                    at.stop(why.to_string());
-                }
-            }
-        }
-    }
-
-    fn serves_clients(&self, _service: ServiceId) -> bool {
-        true
-    }
-
-    fn on_connected(
-        &mut self,
-        at: &mut At<'_, Paxos<S>>,
-        connection: ConnectionId,
-        _service: ServiceId,
-    ) {
-        self.connections.insert(connection, BTreeSet::new());
-        let (leader, members) = (self.view.leader(), self.members.clone());
-        at.answer(connection, &Told::Welcome { me: at.me().node, leader, members });
-    }
-
-    fn on_asked(
-        &mut self,
-        at: &mut At<'_, Paxos<S>>,
-        connection: ConnectionId,
-        body: Bytes,
-    ) -> Result<(), WireError> {
-        if let Some(why) = &*self.stopped.borrow() {
-            return Err(WireError::Refused(why.clone()));
-        }
-        let mut rest = &body[..];
-        while !rest.is_empty() {
-            let asked;
-            (asked, rest) = take(rest)?;
-            self.take(at, connection, asked)?;
-        }
-        Ok(())
-    }
-
-    fn on_bad(&mut self, at: &mut At<'_, Paxos<S>>, connection: ConnectionId, why: &WireError) {
-        at.answer(connection, &Told::Closing(why.to_string()));
-    }
-
-    fn on_disconnected(&mut self, at: &mut At<'_, Paxos<S>>, connection: ConnectionId) {
-        for client in self.connections.remove(&connection).unwrap_or_default() {
-            self.owners.remove(&client);
-            at.command(Command::Disconnected(client));
-        }
-    }
-
-    fn holds_clients(&self, process: &Paxos<S>) -> bool {
-        process.is_full()
-    }
 }

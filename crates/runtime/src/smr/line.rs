@@ -42,13 +42,16 @@ pub(crate) enum News {
 
 impl Line {
     /// Calls a replica.
-    pub(crate) async fn call(cluster: &str, address: &str) -> Result<Line, WireError> {
+    pub(crate) async fn call(
+        (cluster, service): (&str, ServiceId),
+        address: &str,
+    ) -> Result<Line, WireError> {
         let greeting = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
             let (reader, mut writer) = stream.into_split();
             let (mut reader, mut out) = (FrameReader::new(reader), BytesMut::new());
-            encode(&mut out, &Hello::<ProcessId>::new(cluster, Caller::Client(ServiceId::MAIN)))?;
+            encode(&mut out, &Hello::<ProcessId>::new(cluster, Caller::Client(service)))?;
             writer.write_all(&out).await?;
             match reader.next::<Answer<ProcessId>>().await? {
                 Answer::Client => {}

@@ -7,13 +7,15 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`replica`] | starts, watches and ends a replica |
-//! | `desk` | between a replica's process and its clients, on the replica's thread |
+//! | [`desk`] | between a replica's process and its clients |
+//! | `alone` | a replica that is a member of its own |
 //! | [`client`] | a client, for programs |
 //! | `driver`, `pending`, `line` | what is behind clients: one connection, and what waits for answers on it |
 //! | [`wire`] | what clients and replicas say to each other |
 
+mod alone;
 pub mod client;
-mod desk;
+pub mod desk;
 mod driver;
 mod line;
 mod pending;
@@ -21,4 +23,5 @@ pub mod replica;
 pub mod wire;
 
 pub use client::{Client, ClientError, ClientOptions};
+pub use desk::Desk;
 pub use replica::{Options, Replica, UNDER_WAY_MAX};

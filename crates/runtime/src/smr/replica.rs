@@ -5,7 +5,7 @@ use crate::delay::Delay;
 use crate::error::MemberError;
 use crate::handle::{self, Handle, Listen, Worker};
 use crate::peer::Counters;
-use crate::smr::desk::{Ask, Desk};
+use crate::smr::alone::{Alone, Ask};
 use crate::smr::wire::PAYLOAD_MAX;
 use crate::storage::Storage;
 use meridian_core::{GroupId, NodeId, ProcessId};
@@ -139,7 +139,7 @@ impl<S: Service> Replica<S> {
         let seed = RandomState::new().hash_one(me);
         let paxos = Paxos::new(me, Configuration { members }, paxos, service, seed);
         let (stopping, stopped) = watch::channel(None);
-        let handle = worker.host(host, paxos, Desk::new(group, stopping)).await?;
+        let handle = worker.host(host, paxos, Alone::new(me, stopping)).await?;
         let replica = Replica { handle, stopped };
         replica.status().await?; // It has begun, or has found that it must not.
         Ok(replica)
