@@ -1,6 +1,7 @@
 //! What is simulated: one module for each protocol, each with a [`crate::Subject`]; and the table
 //! from which `meridian sim NAME` is made.
 
+pub mod configuration;
 pub mod drain;
 pub mod files;
 pub mod multicast;
@@ -12,7 +13,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 4] = [&multicast::NAMED, &paxos::NAMED, &files::NAMED, &drain::NAMED];
+pub const TABLE: [&Named; 5] =
+    [&multicast::NAMED, &paxos::NAMED, &files::NAMED, &drain::NAMED, &configuration::NAMED];
 
 /// A subject with a name, for a command.
 #[derive(Debug)]
