@@ -10,8 +10,9 @@
 //! **What the owner must do.** A client has one update outstanding, and numbers them upward; who
 //! wants several at once takes several [`ClientId`]s. A request is asked again of the replica that
 //! had it first while that one is live. After it was removed, it is asked of another that has
-//! [settled](crate::Hermes::is_settled): until then an INV of the removed one may still be replayed
-//! somewhere. [`crate::Command::Forget`] ends a client.
+//! [settled](crate::Hermes::is_settled) in a later epoch, in which the first one is not live:
+//! until then an INV of the removed one may still be replayed somewhere.
+//! [`crate::Command::Forget`] ends a client.
 
 use crate::message::{Completion, Kind, Update};
 use crate::timestamp::Timestamp;

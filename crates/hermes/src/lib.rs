@@ -5,6 +5,7 @@
 //! new value (INV), is committed when all have acknowledged it (ACK), and then validated (VAL). Its
 //! place among the updates of its key is its [`Timestamp`]. Who takes part is decided elsewhere,
 //! by a reliable membership with epochs and leases: [`Command::Install`] and [`Command::Lease`].
+//! [`reliable`] is one, for all shards of a node.
 //!
 //! Where this differs from the paper:
 //! - RMWs have other timestamps, and rules of their own: the paper's are not linearizable, and say
@@ -35,6 +36,7 @@
 //! | `replay` | losses, new epochs | 3.4 |
 //! | `reads` | who vouches for a read | 8 |
 //! | `join` | shadow replicas | 3.4 |
+//! | [`reliable`], [`registry`] | who is a member, and who has a lease (decision 31) | 2.4 |
 #![forbid(unsafe_code)]
 
 mod busy;
@@ -48,6 +50,8 @@ mod mutation;
 pub mod options;
 pub mod process;
 mod reads;
+pub mod registry;
+pub mod reliable;
 mod replay;
 mod store;
 pub mod timestamp;

@@ -27,8 +27,6 @@ pub enum Mutation {
     AbortsEarly,
     /// Acknowledges the replay of an RMW that it coordinates itself (against M5).
     AcksOwnRmw,
-    /// Replays updates of live coordinators (against M6).
-    ReplaysLive,
     /// Does not know requests again that it has executed.
     ForgetsRequests,
     /// Does not replay what a dead coordinator has left.

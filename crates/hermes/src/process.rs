@@ -249,7 +249,7 @@ impl<M: Modify> Hermes<M> {
         match body {
             Body::Val { key, ts } => self.on_val(now, &key, ts, out),
             Body::Installed { asks, settled } => {
-                self.on_installed(now, (from, epoch), asks, settled, out);
+                self.on_installed((from, epoch), asks, settled, out);
             }
             Body::Ack { key, ts } => {
                 if current || self.mutation.is(Mutation::CountsOldEpochs) {
@@ -303,7 +303,7 @@ impl<M: Modify> Process for Hermes<M> {
                 self.ticking = false;
                 self.on_tick(now, out);
             }
-            Event::Restarted(peer) => self.resync(now, peer, out),
+            Event::Restarted(peer) => self.resync(peer, out),
             Event::Idle => self.begin_check(out),
         }
         if !self.ticking && self.waits() {

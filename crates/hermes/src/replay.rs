@@ -75,7 +75,7 @@ impl<M: Modify> Hermes<M> {
         }
         self.follow_or_serve(now, out);
         self.begin_epoch(now, out);
-        self.announce(true, out);
+        self.announce(false, out);
         for command in again {
             self.on_command(now, command, out);
         }
@@ -132,7 +132,6 @@ impl<M: Modify> Hermes<M> {
 
     pub(crate) fn on_installed(
         &mut self,
-        now: Time,
         (from, epoch): (NodeId, Epoch),
         asks: bool,
         settled: bool,
@@ -152,7 +151,7 @@ impl<M: Modify> Hermes<M> {
         }
         if comes {
             // What it was told before it was in the epoch it has dropped.
-            self.resync(now, from, out);
+            self.resync(from, out);
         }
     }
 
@@ -170,9 +169,6 @@ impl<M: Modify> Hermes<M> {
         let late: Vec<_> = late.map(|(slot, _)| *slot).collect();
         for slot in late {
             self.unsettled.at(slot, due).due = due;
-            if self.mutation.is(Mutation::ReplaysLive) {
-                self.replay_live(slot);
-            }
             self.repeat(slot, None, out);
         }
         if self.members.contains(self.me) {
@@ -184,16 +180,8 @@ impl<M: Modify> Hermes<M> {
         }
     }
 
-    fn replay_live(&mut self, slot: Slot) {
-        let (entry, me) = (self.store.get(slot), self.me);
-        let Some(busy) = self.unsettled.keys.get_mut(&slot) else { return };
-        if busy.state(entry) == State::Invalid {
-            busy.replay = Some(self.members.of(&[me]));
-        }
-    }
-
     /// The link to a peer has lost something, or the peer something that was said.
-    pub(crate) fn resync(&mut self, _now: Time, peer: NodeId, out: &mut Outbox<Self>) {
+    pub(crate) fn resync(&self, peer: NodeId, out: &mut Outbox<Self>) {
         if self.members.contains(peer) {
             self.unsettled.keys.keys().for_each(|slot| self.repeat(*slot, Some(peer), out));
         }

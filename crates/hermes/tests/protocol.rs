@@ -323,19 +323,40 @@ fn who_is_removed_answers_unknown_and_holds_nothing() {
 /// A message of another epoch counts for nothing, an ACK above all (M7).
 #[test]
 fn an_ack_of_an_earlier_epoch_does_not_count() {
-    let mut net = Net::new(3);
-    net.append(0, 1, "a");
-    net.carry(0, 1);
-    net.carry(0, 2);
-    net.install(&[0, 1, 2], &[], &[0]);
-    net.carry(1, 0);
-    net.carry(2, 0);
-    assert_eq!(net.answers.get(&1), None);
-    net.epoch -= 1;
-    net.install(&[0, 1, 2], &[], &[1, 2]);
-    net.run();
-    assert_eq!(net.answers.get(&1), Some(&Answer::Modified(Bytes::from("a"))));
-    assert_eq!(net.agreed(), bytes("a"));
+    for bug in [Mutation::Correct, Mutation::CountsOldEpochs] {
+        let mut net = Net::of(3, &Options::default(), bug);
+        net.append(0, 1, "a");
+        net.carry(0, 1);
+        net.carry(0, 2);
+        net.install(&[0, 1, 2], &[], &[0]);
+        net.carry(1, 0);
+        net.carry(2, 0);
+        assert_eq!(net.answers.contains_key(&1), bug == Mutation::CountsOldEpochs);
+        net.epoch -= 1;
+        net.install(&[0, 1, 2], &[], &[1, 2]);
+        net.run();
+        assert_eq!(net.answers.get(&1), Some(&Answer::Modified(Bytes::from("a"))));
+        assert_eq!(net.agreed(), bytes("a"));
+    }
+}
+
+/// M4: the coordinator and that of a later update die before anyone else has heard of the later
+/// one; then the RMW is replayed. So "aborted" would have been a lie.
+#[test]
+fn an_rmw_that_has_met_a_later_update_is_not_said_to_be_aborted() {
+    for bug in [Mutation::Correct, Mutation::AbortsEarly] {
+        let mut net = Net::of(3, &Options::default(), bug);
+        net.append(0, 1, "a");
+        net.carry(0, 1);
+        net.write(2, 2, "w");
+        net.carry(2, 0);
+        let aborted = net.answers.get(&1) == Some(&Answer::Aborted);
+        net.crash(0);
+        net.crash(2);
+        net.install(&[1], &[], &[1]);
+        net.run();
+        assert_eq!((net.agreed(), aborted), (bytes("a"), bug == Mutation::AbortsEarly));
+    }
 }
 
 /// M5: the coordinator of an RMW does not acknowledge it to another, who could commit it.
