@@ -1,11 +1,11 @@
 //! A model checker over the real code of any [`Process`]: all orders in which messages can arrive
 //! in a small case, or those that differ from a regular run in few places.
 //!
-//! Links are FIFO; each input from outside ([`Input`]) travels on its own and arrives at any time.
-//! Time stands still but for the options: one process may *suspect* another (so much later it is
-//! for it, and for who hears from it), one may *crash*, and when all is quiet *ticks* of timers
-//! follow. What is persisted is durable at once. A process is given `Event::Idle` after each
-//! message, or after what came together.
+//! Links are FIFO, unless [`Options::disorder`] says otherwise; each input from outside ([`Input`])
+//! travels on its own and arrives at any time. Time stands still but for the options: one process
+//! may *suspect* another (so much later it is for it, and for who hears from it), one may *crash*,
+//! and when all is quiet *ticks* of timers follow. What is persisted is durable at once. A process
+//! is given `Event::Idle` after each message, or after what came together.
 //!
 //! Each state of a process is stepped once with each input, and looked up from then on
 //! (`intern`); a state of the whole is a few numbers. In each state met the [`Model`] is asked
@@ -33,6 +33,7 @@
 //! may differ from it: the link whose turn it is waits for one round, or until all else is quiet.
 //! What needs more delays is not found.
 
+mod disorder;
 mod intern;
 mod model;
 mod persistent;
@@ -79,6 +80,11 @@ pub(crate) enum Source {
 pub(crate) enum Action {
     /// What is first there arrives.
     Arrive(Source),
+    /// Of links without an order, this arrives; maybe it does so again.
+    Overtake {
+        at: u8,
+        stays: bool,
+    },
     Suspect,
     /// With all that it had sent, or nothing of it that has not arrived.
     Crash {
@@ -125,8 +131,10 @@ impl Flight {
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub(crate) struct State {
     locals: Vec<Local>,
-    /// By link, and on each the first one first.
+    /// By link, and on each the first one first, if it has an order.
     flights: Vec<Flight>,
+    /// How many messages have come twice.
+    repeated: u8,
     /// A bit for each input that has arrived.
     given: u32,
     observed: u32,
@@ -183,6 +191,7 @@ impl<'a, M: Model> Explorer<'a, M> {
         let mut state = State {
             locals,
             flights: Vec::new(),
+            repeated: 0,
             given: 0,
             observed,
             suspected: false,
@@ -198,7 +207,8 @@ impl<'a, M: Model> Explorer<'a, M> {
 
     /// Whether not all events are explored of which each may come next.
     fn reduces(&self) -> bool {
-        self.options.reduced && self.options.delays.is_none()
+        let ordered = self.options.delays.is_none() && self.options.disorder.is_none();
+        self.options.reduced && ordered
     }
 
     fn up(&self, state: &State) -> Set {
@@ -319,6 +329,7 @@ impl<'a, M: Model> Explorer<'a, M> {
         let at = match action {
             Action::Arrive(Source::Input(input)) => self.inputs[usize::from(input)].at,
             Action::Arrive(Source::Link(_, to)) => usize::from(to),
+            Action::Overtake { at, .. } => usize::from(state.flights[usize::from(at)].to),
             Action::Suspect => self.may_suspect(state).unwrap_or_default(),
             Action::Crash { at, .. } => at,
             Action::Restart => state.crashed.unwrap_or_default(),
@@ -332,10 +343,13 @@ impl<'a, M: Model> Explorer<'a, M> {
         let inputs = inputs.map(|input| Action::Arrive(Source::Input(input as u8)));
         actions.extend(inputs);
         let mut last = None;
-        for flight in &state.flights {
+        for flight in state.flights.iter().filter(|_| self.options.disorder.is_none()) {
             if last.replace(flight.link()) != Some(flight.link()) {
                 actions.push(Action::Arrive(Source::Link(flight.from, flight.to)));
             }
+        }
+        if self.options.disorder.is_some() {
+            self.disordered_actions(state, actions);
         }
         actions.extend(self.outside_actions(state));
         let settled = self.options.crash.is_none_or(|crash| {
@@ -354,6 +368,7 @@ impl<'a, M: Model> Explorer<'a, M> {
                 state.turns.take();
                 self.arrive(state, source);
             }
+            Action::Overtake { at, stays } => self.overtake(state, at, stays),
             Action::Suspect => self.suspect(state),
             Action::Crash { at, loses } => {
                 let to_or_from = |flight: &Flight| {
@@ -426,12 +441,17 @@ impl<'a, M: Model> Explorer<'a, M> {
             }
             Source::Link(from, to) => {
                 // What was under way may be lost in a crash.
-                let Some(flight) = self.next_on(state, (from, to)) else { return };
-                let to = usize::from(to);
-                state.locals[to].past |= flight.past;
-                self.step(state, to, intern::Input::Frame(flight.frame));
+                if let Some(flight) = self.next_on(state, (from, to)) {
+                    self.deliver(state, flight);
+                }
             }
         }
+    }
+
+    fn deliver(&mut self, state: &mut State, flight: Flight) {
+        let to = usize::from(flight.to);
+        state.locals[to].past |= flight.past;
+        self.step(state, to, intern::Input::Frame(flight.frame));
     }
 
     /// Takes what is first on a link.
@@ -500,7 +520,9 @@ impl<'a, M: Model> Explorer<'a, M> {
             let shared = self.model.shares_silence(at, *to);
             let past = if shared { local.past } else { local.past & !SILENT };
             let flight = Flight { from: at as u8, to: *to as u8, past, frame: *frame };
-            let place = state.flights.partition_point(|other| other.link() <= flight.link());
+            let ordered = self.options.disorder.is_none();
+            let after = |other: &Flight| other.place(ordered) <= flight.place(ordered);
+            let place = state.flights.partition_point(after);
             state.flights.insert(place, flight);
             let is_first = place == 0 || state.flights[place - 1].link() != flight.link();
             if self.options.delays.is_some() && is_first {

@@ -151,13 +151,16 @@ pub struct Options<P: Process> {
     pub ticks: u8,
     /// The delay bound; all orders if there is none.
     pub delays: Option<u8>,
-    /// Whether only persistent sets are explored.
+    /// Whether only persistent sets are explored; not where links have no order.
     pub reduced: bool,
+    /// Links have no order, and so many messages in a run come twice. Not with a delay bound.
+    pub disorder: Option<u8>,
 }
 
 impl<P: Process> Default for Options<P> {
     fn default() -> Self {
         let (suspicion, crash, delays) = (None, None, None);
-        Options { frames: Frames::Single, suspicion, crash, ticks: 0, delays, reduced: true }
+        let (frames, disorder) = (Frames::Single, None);
+        Options { frames, suspicion, crash, ticks: 0, delays, reduced: true, disorder }
     }
 }

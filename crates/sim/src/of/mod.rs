@@ -4,6 +4,7 @@
 pub mod configuration;
 pub mod drain;
 pub mod files;
+pub mod hermes;
 pub mod multicast;
 pub mod paxos;
 
@@ -13,8 +14,14 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 5] =
-    [&multicast::NAMED, &paxos::NAMED, &files::NAMED, &drain::NAMED, &configuration::NAMED];
+pub const TABLE: [&Named; 6] = [
+    &multicast::NAMED,
+    &paxos::NAMED,
+    &hermes::NAMED,
+    &files::NAMED,
+    &drain::NAMED,
+    &configuration::NAMED,
+];
 
 /// A subject with a name, for a command.
 #[derive(Debug)]

@@ -133,7 +133,7 @@ impl Case {
         let frames = if self.framed { Frames::Step } else { Frames::Single };
         let ticks = if self.suspect.is_some() { self.ticks } else { 0 };
         let (delays, reduced) = (self.delays, self.reduced);
-        search(&model, How { frames, suspicion, crash, ticks, delays, reduced })
+        search(&model, How { frames, suspicion, crash, ticks, delays, reduced, ..How::default() })
     }
 
     /// Whether others than its primary can make a quorum with this one, so that it must lead in

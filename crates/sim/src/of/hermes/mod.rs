@@ -1,0 +1,81 @@
+//! Trials of Hermes ([`meridian_hermes`]) with its reliable membership: clients and faults for a
+//! while, then healing, and a judgement.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`node`] | a node: membership and keys |
+//! | [`register`] | what a key is to a client |
+//! | [`clients`] | clients, and what they see |
+//! | [`trial`] | what is drawn, the run, the end |
+//! | [`planted`] | planted bugs, and a trial for each that shows it soon |
+//! | [`explored`] | small cases, in all orders of arrival |
+
+pub mod clients;
+pub mod explored;
+pub mod node;
+pub mod planted;
+pub mod register;
+pub mod trial;
+
+pub use trial::Trial;
+
+use super::{Named, Pins, Setting, Trials, names_of_planted};
+use meridian_hermes::{Acks, Reads};
+
+/// A node behind a network that loses, repeats and reorders.
+pub type Replica = crate::lossy::Lossy<node::Node>;
+
+/// `meridian sim hermes`.
+pub const NAMED: Named = Named {
+    name: "hermes",
+    about: "Replicated keys, with all kinds of faults",
+    help: "\
+Each seed is a run of three to five nodes in simulated time, that replicate a few keys by Hermes,
+and decide by Paxos who is a member. Clients read, write, delete, append and swap, and ask again
+what was not answered. The network loses, repeats and delays messages, links are cut and reset,
+nodes stop for longer than their leases, clocks run at different speed, nodes crash, lose all keys,
+and come back as shadow replicas. Then all is mended. Checked are that what clients saw of each key
+is linearizable, that all is answered in the end, that all nodes are members again and hold the
+same, and that no key stays invalid.
+
+What is not given is drawn from the seed. A failure says how to see it again.
+
+Examples:
+  meridian sim hermes --seeds 100000
+  meridian sim hermes --seeds 1000 --reads check --acks all
+  meridian sim hermes --seed 137 --trace",
+    settings: &[
+        Setting { name: "nodes", values: &["N"], help: "How many nodes there are" },
+        Setting {
+            name: "reads",
+            values: &["lease", "check"],
+            help: "Who vouches for reads: a lease, or a membership check",
+        },
+        Setting {
+            name: "acks",
+            values: &["coordinator", "all"],
+            help: "To whom a write is acknowledged",
+        },
+    ],
+    pin,
+    planted: names_of_planted::<Trial>,
+};
+
+/// More nodes say nothing new.
+const NODES_MAX: u16 = 7;
+
+fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
+    let trial = pins.planted::<Trial>()?.unwrap_or_default();
+    let nodes = pins.get::<u16>("nodes")?;
+    if nodes.is_some_and(|nodes| !(1..=NODES_MAX).contains(&nodes)) {
+        return Err(format!("there are 1 to {NODES_MAX} nodes"));
+    }
+    let reads = pins.one_of("reads", &[("lease", Reads::Lease), ("check", Reads::Check)])?;
+    let acks = [("coordinator", Acks::Coordinator), ("all", Acks::All)];
+    Ok(Box::new(Trial {
+        nodes: nodes.or(trial.nodes),
+        reads: reads.or(trial.reads),
+        acks: pins.one_of("acks", &acks)?.or(trial.acks),
+        ..trial
+    }))
+}

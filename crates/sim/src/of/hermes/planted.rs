@@ -1,0 +1,72 @@
+//! Planted bugs, and for each a trial that shows it soon.
+
+use super::clients::Profile;
+use super::trial::Trial;
+use crate::faults::Faults;
+use crate::lossy::Loss;
+use meridian_hermes::reliable::Fault;
+use meridian_hermes::{Mutation, Reads};
+use std::time::Duration;
+
+/// Those that trials find; the others have scenarios in the tests of their crate.
+pub const ALL: &[Mutation] = &[
+    Mutation::PaperTimestamps,
+    Mutation::ValidatesAnything,
+    Mutation::ReadsInvalid,
+    Mutation::ReadsWithoutLease,
+    Mutation::MissesAnAck,
+    Mutation::AcksLowerRmw,
+    Mutation::ForgetsRequests,
+    Mutation::NeverReplays,
+    Mutation::DonatesEarly,
+];
+
+/// Those of the membership that trials find.
+pub const FAULTS: &[Fault] = &[Fault::BreaksGrants, Fault::StretchesLease];
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Many update one key at once.
+const CROWD: Profile =
+    Profile { clients: 6, keys: 1, think: Duration::from_millis(3), reads: 30, rmws: 50 };
+
+/// Nodes are cut off, and read.
+fn split() -> Trial {
+    let netsplit = Some(200 * MS);
+    let faults = Faults { netsplit, split: 400 * MS, ..Faults::none() };
+    let profile = Some(Profile { reads: 60, rmws: 20, ..CROWD });
+    Trial { faults: Some(faults), profile, reads: Some(Reads::Lease), ..Trial::default() }
+}
+
+/// The trial with this bug.
+pub fn trial(mutation: Mutation) -> Trial {
+    let bad = Loss { lost: 60, repeated: 100, delayed: 200, delay: 40 * MS };
+    let crowd =
+        || Trial { profile: Some(CROWD), loss: Some(bad), nodes: Some(3), ..Trial::default() };
+    let crashes = Faults { crash: Some(150 * MS), outage: 80 * MS, ..Faults::none() };
+    let trial = match mutation {
+        Mutation::ReadsWithoutLease => split(),
+        Mutation::PaperTimestamps | Mutation::AcksLowerRmw => {
+            Trial { faults: Some(Faults::none()), ..crowd() }
+        }
+        Mutation::NeverReplays | Mutation::DonatesEarly | Mutation::ForgetsRequests => {
+            Trial { faults: Some(crashes), ..crowd() }
+        }
+        Mutation::Correct
+        | Mutation::ValidatesAnything
+        | Mutation::ReadsInvalid
+        | Mutation::MissesAnAck
+        | Mutation::AbortsEarly
+        | Mutation::AcksOwnRmw
+        | Mutation::CountsOldEpochs => crowd(),
+    };
+    Trial { mutation, ..trial }
+}
+
+/// All trials, by the names of their bugs.
+pub fn trials() -> Vec<(String, Trial)> {
+    let keys = ALL.iter().map(|mutation| (format!("{mutation:?}"), trial(*mutation)));
+    let members =
+        FAULTS.iter().map(|fault| (format!("{fault:?}"), Trial { fault: *fault, ..split() }));
+    keys.chain(members).collect()
+}

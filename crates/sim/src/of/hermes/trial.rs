@@ -1,0 +1,242 @@
+//! A trial: clients and faults for a while; then all heals, and a judgement.
+
+use super::Replica;
+use super::clients::{Clients, Profile, agreed};
+use super::node::Node;
+use super::planted;
+use crate::faults::Faults;
+use crate::lossy::{Loss, Lossy};
+use crate::trial::{Counts, Made, Subject, Violation};
+use crate::world::{Random, Setup, World};
+use meridian_core::NodeId;
+use meridian_hermes::reliable::{self, Fault, ReliableMembership};
+use meridian_hermes::{Acks, Hermes, Mutation, Options, Reads};
+use rand::{RngExt, SeedableRng};
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The world of a trial.
+pub type Cluster = World<Replica, Clients>;
+
+/// What a trial is made of. What is `None` is drawn from the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Trial {
+    /// How many nodes there are.
+    pub nodes: Option<u16>,
+    /// Who vouches for reads.
+    pub reads: Option<Reads>,
+    /// To whom writes are acknowledged.
+    pub acks: Option<Acks>,
+    /// What may go wrong.
+    pub faults: Option<Faults>,
+    /// How bad the network is.
+    pub loss: Option<Loss>,
+    /// How clients behave.
+    pub profile: Option<Profile>,
+    /// A bug planted in the keys.
+    #[doc(hidden)]
+    pub mutation: Mutation,
+    /// A bug planted in the membership.
+    #[doc(hidden)]
+    pub fault: Fault,
+}
+
+/// What a trial was, once all is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    nodes: u16,
+    options: Options,
+    membership: reliable::Options,
+    profile: Profile,
+    faults: Faults,
+    loss: Loss,
+    slow: bool,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Clocks are what the leases allow; nobody forgets what all hold.
+fn drawn_faults(random: &mut Random) -> Faults {
+    let all = Faults {
+        crash_all: None,
+        clock_jump: None,
+        region: None,
+        skew_ppm: None,
+        outage: 150 * MS,
+        split: 400 * MS,
+        stop: 300 * MS,
+        ..Faults::all(500 * MS)
+    };
+    match random.random_range(0..6) {
+        0..3 => all,
+        3 => Faults { crash: Some(400 * MS), outage: 100 * MS, ..Faults::none() },
+        4 => Faults {
+            netsplit: Some(250 * MS),
+            split: 400 * MS,
+            pause: Some(300 * MS),
+            stop: 300 * MS,
+            ..Faults::none()
+        },
+        _ => Faults::none(),
+    }
+}
+
+fn drawn_loss(random: &mut Random) -> Loss {
+    match random.random_range(0..3) {
+        0 => Loss::default(),
+        1 => Loss { lost: 10, repeated: 50, delayed: 50, delay: 30 * MS },
+        _ => Loss {
+            lost: random.random_range(0..150),
+            repeated: random.random_range(0..200),
+            delayed: random.random_range(0..200),
+            delay: 80 * MS,
+        },
+    }
+}
+
+fn drawn_options(random: &mut Random) -> Options {
+    Options {
+        reads: if random.random_ratio(1, 4) { Reads::Check } else { Reads::Lease },
+        acks: if random.random_ratio(1, 3) { Acks::All } else { Acks::Coordinator },
+        virtual_ids: if random.random() { 1 } else { 4 },
+        message_loss_timeout: MS * random.random_range(5..60),
+        attempts_max: random.random_range(1..12),
+        chunk_bytes: random.random_range(1..64),
+        ..Options::default()
+    }
+}
+
+/// As slow as the network may be: most answers come in time.
+fn membership_options(drift_ppm: u32) -> reliable::Options {
+    let options = reliable::Options::default();
+    let paxos = meridian_paxos::Options {
+        heartbeat: 30 * MS,
+        suspect_after: 200 * MS,
+        retransmit: 60 * MS,
+        ..options.paxos
+    };
+    let (lease, beat, suspect_after) = (200 * MS, 15 * MS, 150 * MS);
+    reliable::Options { lease, beat, suspect_after, drift_ppm, paxos }
+}
+
+fn drawn_profile(random: &mut Random) -> Profile {
+    Profile {
+        clients: random.random_range(2..6),
+        keys: random.random_range(1..4),
+        think: MS * random.random_range(2..40),
+        reads: random.random_range(10..60),
+        rmws: random.random_range(0..80),
+    }
+}
+
+impl Subject for Trial {
+    type Process = Replica;
+    type Owner = Clients;
+    type Drawn = Drawn;
+    /// How bad the network is now.
+    type Operator = Rc<Cell<Loss>>;
+
+    const FAULTS: Duration = Duration::from_millis(2500);
+    /// Until all are members again and all is answered.
+    const HEALING: Duration = Duration::from_secs(30);
+
+    fn draw(&self, seed: u64) -> Drawn {
+        let random = &mut Random::seed_from_u64(seed ^ 0x4e25);
+        let nodes = [3, 3, 3, 4, 5][random.random_range(0..5)];
+        let (options, profile) = (drawn_options(random), drawn_profile(random));
+        let (faults, loss) = (drawn_faults(random), drawn_loss(random));
+        let mut faults = self.faults.clone().unwrap_or(faults);
+        let drift_ppm = [0, 2_000, 100_000][random.random_range(0..3)];
+        faults.skew_ppm = (drift_ppm > 0).then_some(u64::from(drift_ppm));
+        Drawn {
+            nodes: self.nodes.unwrap_or(nodes),
+            options: Options {
+                reads: self.reads.unwrap_or(options.reads),
+                acks: self.acks.unwrap_or(options.acks),
+                ..options
+            },
+            membership: membership_options(drift_ppm),
+            profile: self.profile.unwrap_or(profile),
+            faults,
+            loss: self.loss.unwrap_or(loss),
+            slow: random.random_ratio(1, 4),
+        }
+    }
+
+    fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
+        let nodes: Vec<_> = (0..drawn.nodes).map(NodeId).collect();
+        let voters: BTreeSet<_> = nodes.iter().copied().collect();
+        let loss = Rc::new(Cell::new(drawn.loss));
+        let (now, mutation, fault) = (loss.clone(), self.mutation, self.fault);
+        let (options, membership) = (drawn.options.clone(), drawn.membership.clone());
+        let mut starts = 0;
+        let make = move |me: NodeId| {
+            starts += 1;
+            let seed = (seed << 20) + starts;
+            let membership = ReliableMembership::new(me, &voters, membership.clone(), seed);
+            let membership = membership.with_fault(fault);
+            let keys = Hermes::new(me, options.clone(), seed).with_mutation(mutation);
+            Lossy::new(Node { membership, keys }, now.clone(), seed)
+        };
+        let mut setup = Setup { faults: drawn.faults.clone(), ..Setup::lan(nodes.clone(), make) };
+        if drawn.slow {
+            setup.delay = Box::new(|_, _, random| {
+                let most = if random.random_bool(0.1) { 40_000 } else { 5_000 };
+                Duration::from_micros(random.random_range(100..=most))
+            });
+        }
+        let random = Random::seed_from_u64(seed ^ 0xc11e);
+        let owner = Clients::new(random, drawn.profile, nodes);
+        Made { setup, owner, operator: loss }
+    }
+
+    fn heal(stage: &mut crate::trial::Stage<Self>) {
+        stage.world.heal();
+        stage.operator.set(Loss::default());
+        stage.world.owner.ends = true;
+    }
+
+    /// All are live, all is answered, and all hold the same.
+    fn is_quiet(world: &Cluster) -> bool {
+        let replicas: Vec<_> = world.processes().map(|(_, replica)| replica).collect();
+        let live = |replica: &&Replica| {
+            let keys = &replica.inner.keys;
+            keys.membership().live.len() == replica.inner.membership.registry().voters().len()
+                && keys.is_settled()
+        };
+        world.owner.is_done() && replicas.iter().all(live) && agreed(&replicas).is_some()
+    }
+
+    fn judge(stage: &mut crate::trial::Stage<Self>) -> Result<(), Violation> {
+        stage.world.owner.judge()
+    }
+
+    fn describe(world: &Cluster) -> String {
+        let mut text = format!("clients are done: {}", world.owner.is_done());
+        for (node, replica) in world.processes() {
+            let keys = &replica.inner.keys;
+            let members = keys.membership();
+            let held: Vec<_> =
+                keys.entries().map(|(key, ts, ..)| (ts, keys.state(key).0)).collect();
+            text += &format!("\n{node}: {members:?}, settled {}, {held:?}", keys.is_settled());
+        }
+        text
+    }
+
+    fn counts(world: &Cluster) -> Counts {
+        world.owner.counts.clone()
+    }
+
+    fn planted() -> Vec<(String, Self)> {
+        planted::trials()
+    }
+}
