@@ -59,7 +59,7 @@ impl Children {
     ///
     /// # Errors
     /// If it cannot be started, or its log not be written.
-    pub fn start(&mut self, name: &str, dir: &Path) -> anyhow::Result<u32> {
+    pub fn start(&mut self, name: &str, dir: &Path, keys: Option<&str>) -> anyhow::Result<u32> {
         let log_path = dir.join(SERVER_LOG);
         let log = OpenOptions::new()
             .create(true)
@@ -71,6 +71,7 @@ impl Children {
             .arg("server")
             .arg("--dir")
             .arg(dir)
+            .args(keys.into_iter().flat_map(|address| ["--keys", address]))
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

@@ -12,11 +12,12 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
-use meridian_cluster::topology::ClusterFile;
+use meridian_cluster::topology::{ClusterFile, NodeEntry};
 use meridian_core::NodeId;
 use meridian_terminal::{die_with_parent, note};
 use rustix::process::{Pid, Signal};
 use std::io::IsTerminal;
+use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -62,6 +63,10 @@ pub struct DemoArgs {
     /// MERIDIAN_CLUSTER names the cluster file, for `meridian status` and the like
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
+    /// Keys, too: their clients call the nodes at PORT, PORT+1, ... in the order of the table; 7400
+    /// is what `meridian kv` asks [default: no keys]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    keys_port: Option<u16>,
     #[command(flatten)]
     shape: Shape,
 }
@@ -95,6 +100,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
         "no region {region}: there are {}",
         regions.join(", ")
     );
+    check_keys_ports(args.keys_port, topology.nodes.len())?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // Children die with the thread that starts them, so that must be the main one: `block_on` runs
     // what it is given here.
@@ -109,6 +115,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             children: Children::new(program),
             signals: Signals::listen()?,
             following: mpsc::channel(1).1, // Nobody sends yet.
+            keys_port: args.keys_port,
         };
         let result = demo.run(args, point).await;
         demo.children.stop().await;
@@ -128,6 +135,8 @@ struct Demo<'a> {
     signals: Signals,
     /// Newer configurations.
     following: mpsc::Receiver<ClusterFile>,
+    /// Where clients of keys call the first node; none if there are no keys.
+    keys_port: Option<u16>,
 }
 
 impl Demo<'_> {
@@ -180,7 +189,8 @@ impl Demo<'_> {
         let node = &mut self.file.nodes[usize::from(id.0)];
         let dir = self.data.node(&node.name);
         meridian_node::prepare(&dir, cluster, &node.name)?;
-        let pid = self.children.start(&node.name, &dir)?;
+        let keys = self.keys_port.map(|first| keys_address(first, id));
+        let pid = self.children.start(&node.name, &dir, keys.as_deref())?;
         node.pid = Some(pid);
         Ok(pid)
     }
@@ -258,16 +268,21 @@ impl Demo<'_> {
     /// What runs where, and what to do with it. With `--exec`, standard output belongs to CMD.
     fn introduce(&self, mount: &Path, long: bool) -> anyhow::Result<()> {
         let nodes = self.topology.present().map(|id| &self.file.nodes[usize::from(id.0)]);
+        let keys = |node: &NodeEntry| {
+            let id = self.topology.node_named(&node.name).expect("it is of this topology");
+            self.keys_port.map_or("-".into(), |first| keys_address(first, id))
+        };
         let rows = nodes.map(|node| {
             vec![
                 node.name.clone(),
                 node.region.clone(),
                 node.pid.map_or("-".into(), |pid| pid.to_string()),
                 node.address.clone(),
+                keys(node),
                 node.groups.join(", "),
             ]
         });
-        let table = output::table(&["node", "region", "pid", "address", "groups"], rows);
+        let table = output::table(&["node", "region", "pid", "address", "keys", "groups"], rows);
         if !long {
             note!("{table}");
             return Ok(());
@@ -282,9 +297,12 @@ mounted at {mount}, in region {region}; data in {data} ({kept})
 try in another terminal:
   cp -a /usr/include {mount}/{region}
   {program} status
-  {program} fs where {mount}/{region}
+  {program} fs where {mount}/{region}{keys}
 Ctrl-C stops everything.",
             region = self.region,
+            keys = self.keys_port.map_or(String::new(), |first| {
+                format!("\n  {program} kv --help          keys: redis-cli -p {first} works, too")
+            }),
             data = shown(&self.data.path),
         ))
     }
@@ -355,15 +373,35 @@ Ctrl-C stops everything.",
         } else {
             String::new()
         };
+        let node = self.topology.node_named(&ended.name).zip(self.keys_port);
+        let keys = node.map(|(id, first)| format!(" --keys {}", keys_address(first, id)));
         note!(
-            "{} (process {}) {}{words}; start it again with: {} server --dir {}",
+            "{} (process {}) {}{words}; start it again with: {} server --dir {}{}",
             ended.name,
             ended.pid,
             ended.how,
             shown(&self.program),
-            shown(&dir)
+            shown(&dir),
+            keys.unwrap_or_default()
         );
     }
+}
+
+/// Where clients of keys call a node, if the first one is called at port `first`.
+fn keys_address(first: u16, node: NodeId) -> String {
+    format!("127.0.0.1:{}", first.saturating_add(node.0))
+}
+
+/// Whether the ports for clients of keys are free.
+fn check_keys_ports(first: Option<u16>, nodes: usize) -> anyhow::Result<()> {
+    let Some(first) = first else { return Ok(()) };
+    for node in 0..u16::try_from(nodes).unwrap_or(u16::MAX) {
+        let address = keys_address(first, NodeId(node));
+        TcpListener::bind(&address).with_context(|| {
+            format!("{address} cannot be used: name other ports by --keys-port")
+        })?;
+    }
+    Ok(())
 }
 
 /// A path as one would type it here.

@@ -9,6 +9,7 @@ mod configuration;
 mod data;
 mod demo;
 mod fs;
+mod kv;
 mod last;
 mod lock;
 mod mount;
@@ -66,6 +67,9 @@ enum Command {
     /// Tell or change where paths of a mount are placed
     #[command(subcommand)]
     Fs(fs::FsCommand),
+    /// Read and change keys
+    #[command(subcommand)]
+    Kv(kv::KvCommand),
     /// Measure a directory, in a mount or not, or a multicast protocol
     #[cfg(feature = "lab")]
     #[command(subcommand)]
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(args),
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),
+        Command::Kv(command) => kv::run(command),
         #[cfg(feature = "lab")]
         Command::Bench(command) => meridian_bench::run(command),
         #[cfg(feature = "lab")]

@@ -31,6 +31,10 @@ pub struct ServerArgs {
     /// The cluster [default: cluster.json beside the node's folder]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
+    /// Listen on HOST:PORT for clients of keys, which speak as those of Redis do [default: the node
+    /// has no part in the keys of its region]
+    #[arg(long, value_name = "HOST:PORT")]
+    keys: Option<String>,
 }
 
 /// Runs `meridian server` until it is told to stop.
@@ -50,7 +54,11 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
             bail!("{} runs already, as process {pid}", dir.display());
         }
     };
-    let options = meridian_node::ServerOptions { dir, cluster: args.cluster.clone() };
+    let options = meridian_node::ServerOptions {
+        dir,
+        cluster: args.cluster.clone(),
+        keys: args.keys.clone(),
+    };
     match meridian_node::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {

@@ -44,6 +44,8 @@ impl ServiceId {
     pub const MAIN: ServiceId = ServiceId(0);
     /// The configuration of the cluster.
     pub const CONFIGURATION: ServiceId = ServiceId(1);
+    /// Keys. Their clients speak RESP, and say no hello.
+    pub const KEYS: ServiceId = ServiceId(2);
 }
 
 /// One of the threads of a server that speak with those of other servers. Each has connections of

@@ -121,7 +121,7 @@ impl<M: Modify> Hermes<M> {
         assert!(entry.valid && ts > base, "an update of {:?} begins on {base:?}", update.key);
         self.completions.record(&update);
         (entry.valid, entry.last_writer) = (false, self.me);
-        entry.update = update.clone();
+        self.store.hold(slot, update.clone());
         let acks = self.members.of(&[self.me]);
         let due = self.due(now);
         let busy = self.unsettled.at(slot, due);

@@ -69,7 +69,7 @@ impl<M: Modify> Hermes<M> {
         self.completions.record(&update);
         (entry.valid, entry.last_writer) = (false, from);
         let (key, ts) = (update.key.clone(), update.ts);
-        entry.update = update;
+        self.store.hold(slot, update);
         let due = self.due(now);
         let mut heard = self.members.of(&[self.me, from]);
         self.take_early(&key, ts, &mut heard);

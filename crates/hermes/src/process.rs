@@ -130,6 +130,30 @@ impl<M: Modify> Hermes<M> {
         })
     }
 
+    /// What is held from a place on, with the place after each: keys keep their places, so a walk
+    /// that goes on where it stopped meets each key that is there all the time. Values that are
+    /// not committed are shown, too.
+    pub fn walk(&self, from: u32) -> impl Iterator<Item = (u32, &Bytes, Option<&Bytes>)> {
+        self.store
+            .since(Slot(from))
+            .map(|(place, entry)| (place.0 + 1, &entry.update.key, entry.update.value.as_ref()))
+    }
+
+    /// How many keys have a value, those among them that are being written.
+    pub fn len(&self) -> usize {
+        self.store.live()
+    }
+
+    /// Whether no key has a value.
+    pub fn is_empty(&self) -> bool {
+        self.store.live() == 0
+    }
+
+    /// How many bytes keys and values have; keys that were deleted still count.
+    pub fn bytes(&self) -> usize {
+        self.store.bytes()
+    }
+
     /// Looks for what can never be.
     ///
     /// # Errors
@@ -144,6 +168,10 @@ impl<M: Modify> Hermes<M> {
             if own.is_some_and(|own| own.update.ts > entry.update.ts) {
                 return Err(format!("order: {:?} is behind its own update", entry.update.key));
             }
+        }
+        let live = self.store.since(Slot(0)).filter(|(_, entry)| entry.update.value.is_some());
+        if live.count() != self.store.live() {
+            return Err(format!("live: not {}", self.store.live()));
         }
         let parked: usize = self.unsettled.keys.values().map(|busy| busy.parked.len()).sum();
         if parked != self.unsettled.parked {

@@ -28,6 +28,10 @@ pub(crate) struct Entry {
 pub(crate) struct Store {
     places: Table<Bytes, Slot>,
     entries: Vec<Entry>,
+    /// How many keys have a value.
+    live: usize,
+    /// How much all keys and values take, in bytes.
+    bytes: usize,
 }
 
 impl Store {
@@ -37,11 +41,12 @@ impl Store {
 
     /// The place of a key; a new one is Valid, and nothing was written to it.
     pub fn slot(&mut self, key: &Bytes, me: NodeId) -> Slot {
-        let Store { places, entries } = self;
+        let Store { places, entries, bytes, .. } = self;
         *places.or_insert_with(key.clone(), || {
             let (ts, base) = (Timestamp::NONE, Timestamp::NONE);
             let (kind, value, request) = (Kind::Write, None, None);
             let update = Update { key: key.clone(), ts, base, kind, value, request };
+            *bytes += key.len();
             entries.push(Entry { update, valid: true, last_writer: me });
             Slot(u32::try_from(entries.len() - 1).expect("fewer keys than the memory holds"))
         })
@@ -53,6 +58,27 @@ impl Store {
 
     pub fn get_mut(&mut self, slot: Slot) -> &mut Entry {
         &mut self.entries[slot.0 as usize]
+    }
+
+    /// From now on this is held.
+    pub fn hold(&mut self, slot: Slot, update: Update) {
+        let held = &mut self.entries[slot.0 as usize].update;
+        let len = |update: &Update| update.value.as_ref().map_or(0, Bytes::len);
+        self.live += usize::from(update.value.is_some());
+        self.live -= usize::from(held.value.is_some());
+        self.bytes += len(&update);
+        self.bytes -= len(held);
+        *held = update;
+    }
+
+    /// How many keys have a value.
+    pub fn live(&self) -> usize {
+        self.live
+    }
+
+    /// How much all keys and values take, in bytes; those of deleted keys, too.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The entries from a place on.

@@ -13,19 +13,26 @@
 
 use crate::access::{Access, Modify, Read};
 use crate::change::{Rmw, unpack};
-use crate::command::{Combined, Command, describe};
+use crate::command::{Combined, Command, Scan, describe};
 use crate::connection::Peer;
+use crate::glob::matches;
 use crate::item::{Item, Moment};
-use crate::resp::{ProtocolError, Reply, Requests, Version};
+use crate::resp::{Reply, Requests, Version};
 use bytes::Bytes;
 use meridian_core::Time;
 use meridian_hermes::{Action, Answer, Command as Asked, Hermes, Options, Refusal, Request};
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// The answer to one request is no longer than this, in bytes: the longest value, and as much again
 /// for several.
 const REPLY_MAX: usize = 128 << 20;
 
+/// How long a request waits for a replica that has no lease, as after a pause or a start, before
+/// it is refused: many round trips within a region.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// So many keys are looked at for one SCAN at most.
+const SCAN_MAX: usize = 10_000;
 /// So often an RMW is tried that others defeat: clients of Redis do not know that INCR can fail.
 const ATTEMPTS_MAX: u32 = 10_000;
 
@@ -113,15 +120,30 @@ struct Client {
 }
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Desk {
+    bytes_max: usize,
     clients: BTreeMap<ClientNumber, Client>,
     waiting: BTreeMap<u64, Waiting>,
+    /// Tokens of what the replica did not take for want of a lease, and since when, in order.
+    unserved: VecDeque<(Time, u64)>,
     tokens: u64,
     connections: i64,
 }
 
 impl Desk {
+    /// Nobody is connected yet. When keys take `bytes_max` bytes, what could take more is refused.
+    pub fn new(bytes_max: usize) -> Desk {
+        Desk {
+            bytes_max,
+            clients: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            unserved: VecDeque::new(),
+            tokens: 0,
+            connections: 0,
+        }
+    }
+
     /// A client has connected.
     pub fn connect(&mut self, client: ClientNumber) {
         self.connections += 1;
@@ -152,53 +174,60 @@ impl Desk {
 
     /// Bytes have come from a client.
     pub fn feed(&mut self, client: ClientNumber, bytes: &[u8]) {
-        if let Some(client) = self.clients.get_mut(&client) {
+        if let Some(client) = self.clients.get_mut(&client).filter(|client| !client.peer.ends) {
             client.requests.feed(bytes);
         }
     }
 
-    /// Takes the next request of a client; whether there was a whole one.
-    ///
-    /// # Errors
-    /// If what came is no request. The client has been told; its connection must end.
+    /// Takes the next request of a client; whether there was a whole one. What is no request is
+    /// answered so, and the connection ends after the answers to what came before.
     pub fn take(
         &mut self,
         now: Now,
         number: ClientNumber,
         replica: &Replica,
         counter: &mut impl Counter,
-    ) -> Result<bool, ProtocolError> {
-        let Some(client) = self.clients.get_mut(&number) else { return Ok(false) };
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(&number) else { return false };
         if client.peer.ends {
-            return Ok(false);
+            return false;
         }
         let place = (number, client.first + client.slots.len() as u64);
         let Desk { waiting, tokens, .. } = self;
+        let bytes_max = self.bytes_max;
         let is_first = client.slots.is_empty();
-        let mut work = Work { now, place, is_first, replica, waiting, tokens };
-        let before = client.peer.version;
+        let mut work = Work { now, place, is_first, bytes_max, replica, waiting, tokens };
         let reply = match client.requests.take() {
-            Ok(None) => return Ok(false),
+            Ok(None) => return false,
             Ok(Some(request)) => match Command::parse(&request, now.moment) {
                 Ok(command) => work.execute(command, &mut client.peer, counter),
                 Err(error) => Progress::Done(error),
             },
             Err(error) => {
-                let reply = Reply::error(format!("Protocol error: {error}"));
-                client.slots.push_back(Slot { version: before, reply: Progress::Done(reply) });
-                client.write(number, counter);
-                return Err(error);
+                client.peer.ends = true;
+                Progress::Done(Reply::error(format!("Protocol error: {error}")))
             }
         };
         // A version that was just asked for is that of the answer, too.
         client.slots.push_back(Slot { version: client.peer.version, reply });
         client.write(number, counter);
-        Ok(true)
+        true
     }
 
-    /// The replica has answered.
-    pub fn on_answer(&mut self, now: Now, token: u64, answer: Answer, counter: &mut impl Counter) {
-        let Some(waiting) = self.waiting.remove(&token) else { return };
+    /// The replica has answered; whose question it was.
+    pub fn on_answer(
+        &mut self,
+        now: Now,
+        token: u64,
+        answer: Answer,
+        counter: &mut impl Counter,
+    ) -> Option<ClientNumber> {
+        if answer == Answer::Refused(Refusal::NotServing) {
+            self.unserved.push_back((now.time, token));
+            return None;
+        }
+        let waiting = self.waiting.remove(&token)?;
+        let client = waiting.client;
         match reply_to(now, &waiting.step, answer, counter) {
             Ok(reply) => self.settle(&waiting, reply, counter),
             Err(step) if self.clients.contains_key(&waiting.client) => {
@@ -207,6 +236,36 @@ impl Desk {
             }
             Err(_) => {} // Nobody wants to know.
         }
+        Some(client)
+    }
+
+    /// When [`Desk::look_again`] must be called.
+    pub fn due(&self) -> Option<Time> {
+        self.unserved.front().map(|(since, _)| *since + PATIENCE)
+    }
+
+    /// Asks once more for what the replica did not take, if it serves now, and refuses what has
+    /// waited for too long. To be called after each batch; whose requests were refused.
+    pub fn look_again(
+        &mut self,
+        now: Now,
+        replica: &Replica,
+        counter: &mut impl Counter,
+    ) -> Vec<ClientNumber> {
+        let mut refused = Vec::new();
+        let serves = !self.unserved.is_empty() && replica.serves(now.time);
+        while let Some((_, token)) =
+            self.unserved.pop_front_if(|(since, _)| serves || now.time >= *since + PATIENCE)
+        {
+            let Some(waiting) = self.waiting.get(&token) else { continue };
+            if serves {
+                counter.ask(waiting.step.ask(token, waiting.key.clone(), now.moment));
+            } else if let Some(waiting) = self.waiting.remove(&token) {
+                self.settle(&waiting, not_serving(), counter);
+                refused.push(waiting.client);
+            }
+        }
+        refused
     }
 
     fn settle(&mut self, waiting: &Waiting, reply: Reply, counter: &mut impl Counter) {
@@ -263,6 +322,8 @@ struct Work<'a> {
     place: (ClientNumber, u64),
     /// Whether all before it are answered.
     is_first: bool,
+    /// When keys take so many bytes, nothing more is taken.
+    bytes_max: usize,
     replica: &'a Replica,
     waiting: &'a mut BTreeMap<u64, Waiting>,
     tokens: &'a mut u64,
@@ -276,18 +337,51 @@ impl Work<'_> {
         counter: &mut impl Counter,
     ) -> Progress {
         let reply = match command {
+            command if command.grows() && self.replica.bytes() >= self.bytes_max => Reply::Error(
+                format!(
+                    "OOM keys take {} bytes already: nothing more is taken until some are removed",
+                    self.replica.bytes()
+                )
+                .into(),
+            ),
             Command::One { key, access } => {
                 let found = self.begin(0, key, access, counter);
                 return found.map_or(Progress::One, Progress::Done);
             }
             Command::Many { each, combined } => return self.begin_all(each, combined, counter),
-            Command::Scan(_) | Command::Size => Reply::error("not served yet"),
+            Command::Scan(scan) => self.scan(scan),
+            Command::Size => count(self.replica.len()),
             Command::Connection(asked) => peer.handle(&asked),
             Command::Info(sections) => Reply::Text(counter.info(&sections).into()),
             Command::Describe(what) => describe(&what),
             Command::Settings(_) => Reply::Map(Vec::new()),
         };
         Progress::Done(reply)
+    }
+
+    /// Some keys of this replica, and where to go on. A key that is there all the time is shown by a
+    /// walk from cursor 0 to cursor 0; one that comes or goes meanwhile may be.
+    fn scan(&self, scan: Scan<'_>) -> Reply {
+        if !self.replica.serves(self.now.time) {
+            return not_serving();
+        }
+        let from = u32::try_from(scan.cursor).unwrap_or(u32::MAX);
+        let (mut next, mut keys) = (0, Vec::new());
+        let seen = scan.count.min(SCAN_MAX);
+        for (place, (after, key, value)) in self.replica.walk(from).enumerate() {
+            if place == seen {
+                next = after - 1;
+                break;
+            }
+            let live =
+                |value| Item::decode(value).is_ok_and(|item| !item.is_expired(self.now.moment));
+            let wanted = scan.pattern.is_none_or(|pattern| matches(pattern, key));
+            if !scan.none && wanted && value.is_some_and(live) {
+                keys.push(Reply::Bulk(key.clone()));
+            }
+        }
+        let cursor = Bytes::from(next.to_string());
+        Reply::Array(vec![Reply::Bulk(cursor), Reply::Array(keys)])
     }
 
     fn begin_all(
@@ -372,15 +466,21 @@ fn reply_to(now: Now, step: &Step, answer: Answer, counter: &impl Counter) -> Re
         (Answer::Aborted, _) => {
             Ok(Reply::Error("TRYAGAIN others changed the key each time; nothing was done".into()))
         }
-        (Answer::Refused(Refusal::NotServing), _) => Ok(Reply::Error(
-            "CLUSTERDOWN this node is not sure of its membership now; ask another one".into(),
-        )),
         (Answer::Refused(why), _) => Ok(Reply::Error(format!("BUSY {why}").into())),
         (Answer::Unknown, _) => Ok(Reply::Error(
             "UNKNOWN this node was removed; the change may have been made or not".into(),
         )),
         (answer, step) => panic!("D1: {answer:?} in answer to {step:?}"),
     }
+}
+
+fn not_serving() -> Reply {
+    let why = "CLUSTERDOWN this node is not sure of its membership now; ask another one";
+    Reply::Error(why.into())
+}
+
+fn count(count: usize) -> Reply {
+    Reply::Integer(i64::try_from(count).expect("a number of things in memory"))
 }
 
 fn together(combined: Combined, parts: Vec<Option<Reply>>) -> Reply {

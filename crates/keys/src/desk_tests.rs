@@ -6,6 +6,7 @@ use meridian_hermes::{Epoch, Membership, Output};
 use std::cell::Cell;
 
 const LEASE: Time = Time(1_000_000);
+const BYTES_MAX: usize = 10_000;
 
 /// What a desk wants done.
 #[derive(Default)]
@@ -56,7 +57,7 @@ impl Net {
         let make = |node: NodeId| Replica::new(node, options(), node.0.into());
         let mut net = Net {
             replicas: nodes.map(make).into(),
-            desks: nodes.map(|_| Desk::default()).into(),
+            desks: nodes.map(|_| Desk::new(BYTES_MAX)).into(),
             papers: nodes.map(|_| Paper::default()).into(),
             events: VecDeque::new(),
             moments: [Moment(1_000); 3],
@@ -78,13 +79,8 @@ impl Net {
         loop {
             let now = Now { time: Time(0), moment: self.moments[node] };
             let (replica, paper) = (&self.replicas[node], &mut self.papers[node]);
-            match self.desks[node].take(now, 7, replica, paper) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(_) => {
-                    self.desks[node].disconnect(7);
-                    break;
-                }
+            if !self.desks[node].take(now, 7, replica, paper) {
+                break;
             }
         }
         self.answered(node)
@@ -120,6 +116,15 @@ impl Net {
                 }
             }
         }
+    }
+
+    /// A batch of a node ends; what its client is answered then.
+    fn look_again(&mut self, node: usize, time: Time) -> String {
+        let now = Now { time, moment: self.moments[node] };
+        let (replica, paper) = (&self.replicas[node], &mut self.papers[node]);
+        self.desks[node].look_again(now, replica, paper);
+        self.run();
+        self.answered(node)
     }
 
     /// What a client of a node is answered in the end.
@@ -242,21 +247,30 @@ fn nobody_is_answered_by_a_lease_that_has_run_out() {
 }
 
 #[test]
-fn a_replica_without_a_lease_says_so() {
+fn a_request_waits_for_a_lease_and_is_refused_after_a_while() {
     let mut net = Net::new();
-    net.replicas[0] = Replica::new(NodeId(0), options(), 0);
+    let (serving, idle) = (net.replicas[0].clone(), Replica::new(NodeId(0), options(), 0));
+    net.replicas[0] = idle;
     for asked in ["get k\n", "set k v\n", "incr k\n"] {
-        assert!(net.ask(0, asked).starts_with("-CLUSTERDOWN"), "{asked}");
+        assert_eq!(net.ask(0, asked), "", "{asked}");
     }
-    assert_eq!(net.ask(0, "ping\n"), "+PONG\r\n");
+    assert_eq!(net.look_again(0, Time(0)), "", "not yet");
+    let due = net.desks[0].due().expect("something waits");
+    let refused = net.look_again(0, due);
+    assert_eq!(refused.matches("-CLUSTERDOWN").count(), 3, "{refused}");
+    assert!(net.desks[0].waiting.is_empty() && net.desks[0].due().is_none());
+    assert_eq!(net.ask(0, "ping\nset k v\n"), "+PONG\r\n");
+    net.replicas[0] = serving;
+    assert_eq!(net.look_again(0, Time(1)), "+OK\r\n");
 }
 
 #[test]
 fn what_is_no_request_ends_the_connection_after_what_was_asked_before() {
     let mut net = Net::new();
-    let answered = net.ask(0, "ping\n*1\r\n:1\r\nping\n");
-    assert_eq!(answered, "+PONG\r\n-ERR Protocol error: expected '$', got ':'\r\n");
-    assert!(net.desks[0].is_empty());
+    let answered = net.ask(0, "set k v\n*1\r\n:1\r\nping\n");
+    assert_eq!(answered, "+OK\r\n-ERR Protocol error: expected '$', got ':'\r\n");
+    assert_eq!(net.papers[0].ended, [7]);
+    assert_eq!(net.ask(0, "ping\n"), "");
 }
 
 #[test]
@@ -285,4 +299,36 @@ fn values_that_are_too_long_together_are_refused() {
     let reply = || Some(Reply::Bulk(value.clone()));
     assert!(together(Combined::List, vec![reply(), reply()]).is_error());
     assert!(!together(Combined::List, vec![reply(), Some(Reply::Null)]).is_error());
+}
+
+#[test]
+fn a_walk_shows_each_key_that_is_there() {
+    let mut net = Net::new();
+    for number in 0..25 {
+        net.ask(0, &format!("set user:{number} v\n"));
+    }
+    net.ask(0, "del user:3\nset other v\nset short v px 1\n");
+    net.moments = [Moment(2_000); 3];
+    assert_eq!(net.say(1, "scan 0 match user:* count 20 type list\n"), "*2\r\n$2\r\n20\r\n*0\r\n");
+    let first = net.say(1, "scan 0 match user:* count 20\n");
+    assert!(first.starts_with("*2\r\n$2\r\n20\r\n*19\r\n"), "{first}");
+    let second = net.say(1, "scan 20 match user:* count 20\n");
+    assert!(second.starts_with("*2\r\n$1\r\n0\r\n*5\r\n"), "{second}");
+    assert!(second.contains("user:24") && !second.contains("user:3\r"));
+    assert_eq!(net.say(1, "scan 99999999999 count 20\n"), "*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(net.say(1, "scan 0 match s*\n").matches("short").count(), 0, "it has expired");
+    assert_eq!(net.say(1, "dbsize\n"), ":26\r\n");
+}
+
+#[test]
+fn when_memory_is_used_up_nothing_more_is_taken_and_removing_makes_room() {
+    let mut net = Net::new();
+    let value = "x".repeat(BYTES_MAX);
+    assert_eq!(net.ask(0, &format!("set k {value}\n")), "+OK\r\n");
+    for asked in ["set k v\n", "incr n\n", "mset a 1\n"] {
+        assert!(net.ask(1, asked).starts_with("-OOM"), "{asked}");
+    }
+    assert!(net.say(1, "get k\n").len() > BYTES_MAX);
+    assert_eq!(net.ask(1, "del k\n"), ":1\r\n");
+    assert_eq!(net.ask(1, "set k v\n"), "+OK\r\n");
 }

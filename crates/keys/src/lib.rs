@@ -8,6 +8,7 @@
 //! | [`item`] | what a key has, as replicas keep it |
 //! | [`change`] | such a command as replicas of Hermes understand it |
 //! | [`desk`] | the clients of a replica: requests in, replies out in their order |
+//! | [`node`] | membership and replica, as one process |
 //! | [`connection`] | what a connection remembers |
 //! | [`glob`] | patterns over keys |
 #![forbid(unsafe_code)]
@@ -19,9 +20,12 @@ pub mod connection;
 pub mod desk;
 pub mod glob;
 pub mod item;
+pub mod node;
 pub mod resp;
 
 pub use access::{Access, Change, Modify, Read};
 pub use command::Command;
 pub use connection::Peer;
+pub use desk::Desk;
 pub use item::{Item, Moment};
+pub use node::Keys;

@@ -17,6 +17,7 @@ pub mod config;
 pub mod configuration;
 pub mod error;
 mod identity;
+pub mod keys;
 pub mod server;
 pub mod service;
 

@@ -6,12 +6,13 @@ use crate::config::NodeDir;
 use crate::configuration;
 use crate::error::ServerError;
 use crate::identity;
+use crate::keys::{self, KeysHandle};
 use crate::service::Service;
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
 use meridian_host::Node;
 use meridian_runtime::journal::describe;
-use meridian_runtime::{Clock, Handle, Listen, MemberError, Options, Storage, Worker};
+use meridian_runtime::{Clock, Handle, Lanes, Listen, MemberError, Options, Storage, Worker};
 use meridian_storage::{Disk, RealDisk};
 use std::future::Future;
 use std::net::TcpListener;
@@ -31,6 +32,8 @@ pub struct ServerOptions {
     pub dir: PathBuf,
     /// The cluster file; by default `cluster.json` beside `dir`.
     pub cluster: Option<PathBuf>,
+    /// Where clients of keys call: without it the node has no part in the keys of its region.
+    pub keys: Option<String>,
 }
 
 /// Runs a node's server until SIGTERM or SIGINT.
@@ -81,6 +84,7 @@ pub fn serve<P: Service>(
     let (topology, file, me) = dir.cluster(options.cluster.as_deref())?;
     // Before the log is read: who cannot listen should say so at once.
     let listener = listen(&topology, me)?;
+    let (lanes, keys) = keys::open(options.keys.as_deref(), &dir, &topology, me, &listener)?;
     let topology = Arc::new(topology);
     let shared = Arc::new(Shared::new(me, topology.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -89,7 +93,12 @@ pub fn serve<P: Service>(
         .map_err(|source| ServerError::System { action: "start the runtime", source })?;
     let stopped = |error| stopped(&dir, error);
     let ended = LocalSet::new().block_on(&runtime, async {
-        let handle = host::<P>(&dir, on, listener, &shared).await?;
+        let disk = on.disk.clone();
+        let handle = host::<P>(&dir, on, (listener, lanes), &shared).await?;
+        let keys = match keys {
+            Some(keys) => Some(keys.start(disk).await.map_err(stopped)?),
+            None => None,
+        };
         if !file.configuration.replicas.is_empty() {
             let follow = configuration::follow(shared.clone(), handle.clone(), file);
             tokio::task::spawn_local(follow);
@@ -97,7 +106,11 @@ pub fn serve<P: Service>(
         tokio::select! {
             biased;
             ended = handle.ended() => ended.map_err(stopped),
+            ended = ended(keys.as_ref()) => ended.map_err(stopped),
             asked = stop => {
+                if let Some(keys) = &keys {
+                    let _ = keys.close().await; // Nothing of it is to be kept.
+                }
                 let _ = handle.close().await; // How it ended is told below.
                 asked.and(handle.ended().await.map_err(stopped))
             }
@@ -113,14 +126,23 @@ pub fn serve<P: Service>(
     ended
 }
 
+/// Waits until the thread of keys has ended; for ever if there is none.
+async fn ended(keys: Option<&KeysHandle>) -> Result<(), MemberError> {
+    match keys {
+        Some(keys) => keys.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Starts the node's process, with its sockets and its log, on a thread of its own.
 async fn host<P: Service>(
     dir: &NodeDir,
     on: ServerDisk,
-    listener: TcpListener,
+    door: (TcpListener, Lanes),
     shared: &Arc<Shared>,
 ) -> Result<Handle<Configured, NodeId>, ServerError> {
     let (topology, me) = (shared.topology(), shared.me);
+    let (listener, lanes) = door;
     let ServerDisk { disk, checkpoint_bytes } = on;
     identity::check(&*disk, dir)?;
     let incarnation = dir.next_incarnation()?;
@@ -134,6 +156,7 @@ async fn host<P: Service>(
         peers: peers_of(&topology, me),
         delays: delays_of(&topology, me),
         listen: Listen::Socket(listener),
+        lanes,
         storage: Storage::Log { path, incarnation, checkpoint_bytes },
         disk: disk.clone(),
         clock: Clock::start(),

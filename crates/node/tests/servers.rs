@@ -166,6 +166,7 @@ fn what_cannot_be_shared_is_refused() {
     let (first, options) = (cluster.dir(0), |dir: &Path| meridian_node::ServerOptions {
         dir: dir.into(),
         cluster: Some(dir.parent().unwrap().join("cluster.json")),
+        keys: None,
     });
     let serve = |dir: &Path| {
         let on = ServerDisk { disk: Arc::new(SimDisk::new()), checkpoint_bytes: 1 << 20 };

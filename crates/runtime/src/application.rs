@@ -1,6 +1,7 @@
 //! What runs on top of a member, on its thread.
 
 use crate::clients::{Clients, ConnectionId};
+use crate::clock::Clock;
 use crate::delay::Delay;
 use crate::peer::Counters;
 use crate::peers::Peers;
@@ -144,6 +145,7 @@ pub struct At<'a, P: Networked> {
     pub now: Time,
     /// The process.
     pub process: &'a P,
+    pub(crate) clock: Clock,
     pub(crate) me: P::Peer,
     pub(crate) peers: &'a Peers<P::Peer>,
     pub(crate) counters: &'a Counters,
@@ -166,6 +168,11 @@ impl<P: Networked> Default for Wishes<P> {
 }
 
 impl<P: Networked> At<'_, P> {
+    /// The member's time by now: [`At::now`] is that of the beginning of the call.
+    pub fn time(&self) -> Time {
+        self.clock.now()
+    }
+
     /// Asks the process for something; it is stepped when the application has returned.
     pub fn command(&mut self, command: P::Command) {
         self.wishes.commands.push(command);

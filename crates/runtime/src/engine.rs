@@ -365,10 +365,10 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         now: Time,
         run: impl FnOnce(&mut A, &mut At<'_, P>) -> R,
     ) -> R {
-        let Engine { application, process, peers, clients, counters, wishes, me, .. } = self;
-        let me = *me;
+        let Engine { application, process, peers, clients, counters, wishes, me, clock, .. } = self;
+        let (me, clock) = (*me, *clock);
         let result =
-            run(application, &mut At { now, process, me, peers, counters, clients, wishes });
+            run(application, &mut At { now, process, clock, me, peers, counters, clients, wishes });
         if !self.wishes.delays.is_empty() {
             self.peers.set_delays(std::mem::take(&mut self.wishes.delays));
         }

@@ -1,6 +1,7 @@
 //! RESP, the protocol of Redis clients, versions 2 and 3: requests are read incrementally within
 //! stated limits, replies are written for the version that a connection speaks.
 
+pub mod answer;
 mod inline;
 mod reply;
 mod request;

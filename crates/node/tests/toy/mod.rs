@@ -299,7 +299,7 @@ impl Cluster {
 
     /// Starts a server of `P` that makes a checkpoint after so many bytes of log.
     pub fn start_with<P: Service>(&mut self, node: usize, checkpoint_bytes: u64) {
-        let options = ServerOptions { dir: self.dir(node), cluster: None };
+        let options = ServerOptions { dir: self.dir(node), cluster: None, keys: None };
         let on = ServerDisk { disk: self.disks[node].clone(), checkpoint_bytes };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {

@@ -1,0 +1,48 @@
+//! Keys of a demo: the command, and a node that is killed.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+
+use harness::{Ended, Room, Running, kill};
+use std::net::TcpListener;
+
+/// The first of so many ports in a row that nobody uses now.
+fn ports_in_a_row(count: u16) -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut firsts = (20_000..30_000).step_by(usize::from(count));
+    firsts.find(|first| (*first..*first + count).all(free)).unwrap()
+}
+
+#[test]
+fn keys_are_written_and_read_at_any_node_and_outlive_one() {
+    let room = Room::new();
+    let first = ports_in_a_row(3);
+    let port = first.to_string();
+    let args =
+        ["demo", "--mount", "mnt", "--data", "data", "--regions", "us", "--keys-port", &port];
+    let demo = Running::start(room.meridian(&args), room.mount());
+    let kv = |node: u16, words: &[&str]| -> Ended {
+        let at = format!("127.0.0.1:{}", first + node);
+        room.run(&[&["kv"], words, &["--at", &at]].concat())
+    };
+    // A node that starts may not be sure of its membership at once.
+    let ready = || kv(0, &["set", "color", "blue"]).status.success();
+    harness::eventually("keys are served", || (0..3).all(|_| ready()));
+    harness::eventually("another node serves", || kv(1, &["get", "color"]).status.success());
+    assert_eq!(kv(1, &["get", "color"]).stdout, "blue\n");
+    assert_eq!(kv(2, &["get", "nothing"]).status.code(), Some(1));
+    assert!(kv(0, &["cas", "color", "blue", "green"]).status.success());
+    assert_eq!(kv(0, &["cas", "color", "blue", "red"]).status.code(), Some(1));
+    kill(room.pid_of("us-3"), libc::SIGKILL);
+    assert!(kv(0, &["set", "shape", "round"]).status.success());
+    assert_eq!(kv(1, &["scan"]).stdout, "color\nshape\n");
+    assert_eq!(kv(1, &["del", "color", "nothing"]).stdout, "1\n");
+    let nobody = kv(2, &["get", "shape"]);
+    assert!(nobody.stderr.contains("no node answers at"), "{nobody:?}");
+    let again = room.run(&["demo", "--mount", "other", "--keys-port", &port]);
+    assert!(again.stderr.contains("name other ports by --keys-port"), "{again:?}");
+    demo.stop();
+    room.assert_clean();
+}
