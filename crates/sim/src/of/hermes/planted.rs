@@ -10,7 +10,6 @@ use std::time::Duration;
 
 /// Those that trials find; the others have scenarios in the tests of their crate.
 pub const ALL: &[Mutation] = &[
-    Mutation::PaperTimestamps,
     Mutation::ValidatesAnything,
     Mutation::ReadsInvalid,
     Mutation::ReadsWithoutLease,
@@ -18,7 +17,6 @@ pub const ALL: &[Mutation] = &[
     Mutation::AcksLowerRmw,
     Mutation::ForgetsRequests,
     Mutation::NeverReplays,
-    Mutation::DonatesEarly,
 ];
 
 /// Those of the membership that trials find.
