@@ -43,9 +43,6 @@ pub enum Lost {
         /// Its start then.
         started: u64,
     },
-    /// It has no disk, and was started again.
-    #[error("it keeps nothing and was started again")]
-    Memory,
 }
 
 impl Standing {
