@@ -10,7 +10,7 @@ use meridian_multicast::{Groups, Protocol, Start};
 use meridian_sim::of::multicast::checkers::{check_agreement, check_safety, check_validity};
 use meridian_sim::of::multicast::plain::Plain;
 use meridian_sim::of::multicast::replica::groups_of;
-use meridian_sim::of::multicast::short::{Links, Profile, Short};
+use meridian_sim::of::multicast::short::{Cluster, Links, Profile};
 use meridian_sim::{Random, World, each_seed};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -87,17 +87,13 @@ fn many_runs<P: Protocol + 'static>(contender: &Contender<P>) {
 }
 
 /// Runs of few messages, whose parts overtake each other on different ways by far.
-fn short_runs<P>(contender: &Contender<P>)
-where
-    P: Protocol<Record: 'static> + Clone + 'static,
-{
+fn short_runs<P: Protocol + Clone>(contender: &Contender<P>) {
     for sizes in [&[3, 3, 3][..], &[5, 1, 3, 1]] {
-        let profile =
-            Profile { messages: 8, dest_max: 3, links: Links::Fifo, keys: 0, chain: false };
-        let make = contender.make;
-        let runs = Short::new(sizes, profile, move |me, groups| make(me, groups.clone()));
+        let cluster = Cluster::new(sizes, 2, |me, groups| (contender.make)(me, groups.clone()));
         for seed in 0..2000 {
-            let history = runs.history(seed);
+            let profile =
+                Profile { messages: 8, dest_max: 3, links: Links::Fifo, keys: 0, chain: false };
+            let history = cluster.run(seed, profile);
             let judged = check_safety(&history).and_then(|()| check_agreement(&history));
             let arrived = judged.and_then(|()| {
                 check_validity(&history, &(1..=8).map(ClientId).collect::<BTreeSet<_>>())

@@ -5,50 +5,42 @@ use meridian_baselines::skeen::{Skeen, Variant};
 use meridian_core::{ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, ProcessId, Time};
 use meridian_multicast::Groups;
 use meridian_multicast::{
-    ClockSource, Dissemination, Mutation, Options, Order, PrimCast, Protocol, Start, Timer,
-    Timestamp, Touches,
+    Dissemination, Mutation, Options, Order, PrimCast, Protocol, Start, Timestamp, Touches,
 };
 use meridian_sim::each_seed;
 use meridian_sim::of::multicast::checkers::{End, check_agreement, check_prefix, check_real_time};
-use meridian_sim::of::multicast::explored::Cluster;
 use meridian_sim::of::multicast::history::{Entry, History};
-use meridian_sim::of::multicast::short::{Links, Profile, Short, judge, judge_real_time};
+use meridian_sim::of::multicast::short::{Cluster, Links, Profile, judge, judge_real_time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-const LINEARIZABLE: Options = options(Order::Linearizable);
-const SEQUENTIAL: Options = options(Order::Sequential);
-
-const fn options(order: Order) -> Options {
-    let (clock, dissemination) = (ClockSource::Logical, Dissemination::AllToAll);
-    Options { order, clock, dissemination }
-}
-
-/// Groups of one process each.
+/// Groups of one process each, and some processes that only send.
 fn skeen(groups: usize, variant: Variant) -> Cluster<Skeen> {
     let make = |me: ProcessId, groups: &Groups| Skeen::new(me, groups.clone(), variant);
-    Cluster::new(&[1].repeat(groups), make, Event::Idle)
+    Cluster::new(&[1].repeat(groups), 2, make)
 }
 
 /// Each group has its primary.
 fn primcast(sizes: &[u16], order: Order) -> Cluster<PrimCast> {
-    settled(sizes, Options { order, ..Options::default() }, Mutation::Correct)
+    primcast_with(sizes, Options { order, ..Options::default() })
+}
+
+fn primcast_with(sizes: &[u16], options: Options) -> Cluster<PrimCast> {
+    mutated(sizes, options, Mutation::Correct)
 }
 
 /// The linearizable order with a planted bug.
 fn planted(sizes: &[u16], mutation: Mutation) -> Cluster<PrimCast> {
-    settled(sizes, LINEARIZABLE, mutation)
+    mutated(sizes, Options { order: Order::Linearizable, ..Options::default() }, mutation)
 }
 
-fn settled(sizes: &[u16], options: Options, mutation: Mutation) -> Cluster<PrimCast> {
+fn mutated(sizes: &[u16], options: Options, mutation: Mutation) -> Cluster<PrimCast> {
     let make = |me, groups: &Groups| {
         let process = PrimCast::new(me, groups.clone()).with_options(options);
         process.with_mutation(mutation)
     };
-    let mut cluster = Cluster::new(sizes, make, Event::Timer(Timer::Tick));
-    cluster.settle();
-    cluster
+    Cluster::new(sizes, 2, make).settle(Duration::from_secs(3))
 }
 
 /// A run by hand: messages arrive at once, unless their way is held.
@@ -336,7 +328,7 @@ fn what_passes_others_does_not_wait_for_them() {
         ([3; 4], Dissemination::ViaLeader),
     ] {
         let options = Options { order: Order::Linearizable, dissemination, ..Options::default() };
-        let mut script = Script::new(&settled(&sizes, options, Mutation::Correct));
+        let mut script = Script::new(&primcast_with(&sizes, options));
         let (client, all) = (first(4), script.processes.keys().copied());
         let (of_l, others): (Vec<_>, Vec<_>) = all.partition(|process| process.group.0 == 3);
         let ways = of_l.iter().flat_map(|a| others.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
@@ -365,13 +357,14 @@ struct Broken {
     first: Option<String>,
 }
 
-fn search<P>(runs: &Short<P>, seeds: Range<u64>) -> Broken
-where
-    P: Protocol<Record: 'static> + Clone + 'static,
-{
+fn search<P: Protocol + Clone>(
+    cluster: &Cluster<P>,
+    profile: Profile,
+    seeds: Range<u64>,
+) -> Broken {
     let mut broken = Broken::default();
     each_seed(seeds, |seed| {
-        let history = runs.history(seed);
+        let history = cluster.run(seed, profile);
         assert_eq!(judge(&history), Ok(()), "seed {seed}");
         if let Err(why) = judge_real_time(&history) {
             broken.global += 1;
@@ -383,29 +376,6 @@ where
     broken
 }
 
-fn nothing_breaks<P>(runs: &Short<P>, seeds: Range<u64>)
-where
-    P: Protocol<Record: 'static> + Clone + 'static,
-{
-    assert_eq!(search(runs, seeds).first, None);
-}
-
-/// Short runs of Skeen's algorithm.
-fn skeens(groups: usize, variant: Variant, profile: Profile) -> Short<Skeen> {
-    let make = move |me: ProcessId, groups: &Groups| Skeen::new(me, groups.clone(), variant);
-    Short::new(&[1].repeat(groups), profile, make)
-}
-
-/// Short runs of PrimCast.
-fn primcasts(sizes: &[u16], options: Options, profile: Profile) -> Short<PrimCast> {
-    Short::of_primcast(Some(sizes.to_vec()), options, Mutation::Correct).with_profile(profile)
-}
-
-/// The same with a planted bug.
-fn mutated(sizes: &[u16], mutation: Mutation, profile: Profile) -> Short<PrimCast> {
-    Short::of_primcast(Some(sizes.to_vec()), LINEARIZABLE, mutation).with_profile(profile)
-}
-
 const FEW: Profile =
     Profile { messages: 7, dest_max: 2, links: Links::FifoOrNot, keys: 0, chain: false };
 const FIFO: Profile = Profile { links: Links::Fifo, ..FEW };
@@ -413,72 +383,81 @@ const CHAIN: Profile = Profile { chain: true, ..FIFO };
 
 #[test]
 fn random_runs_break_skeen() {
-    let broken = search(&skeens(4, Variant::Plain, FEW), 0..2_000);
+    let broken = search(&skeen(4, Variant::Plain), FEW, 0..2_000);
     assert!(broken.global > 0 && broken.linear > 0);
 }
 
 #[test]
 fn random_runs_break_acks() {
-    let broken = search(&skeens(4, Variant::Ack, FEW), 0..15_000);
+    let broken = search(&skeen(4, Variant::Ack), FEW, 0..15_000);
     assert!(broken.global > 0 && broken.linear > 0);
+}
+
+fn nothing_breaks<P: Protocol + Clone>(cluster: &Cluster<P>, profile: Profile, seeds: Range<u64>) {
+    let broken = search(cluster, profile, seeds);
+    assert_eq!(broken.first, None);
 }
 
 #[test]
 fn no_random_run_breaks_readiness_with_three_groups() {
-    nothing_breaks(&skeens(3, Variant::Ready, FEW), 0..40_000);
+    nothing_breaks(&skeen(3, Variant::Ready), FEW, 0..40_000);
 }
 
 #[test]
 fn no_random_run_breaks_readiness_with_four_groups() {
-    let profile = Profile { dest_max: 3, ..FEW };
-    nothing_breaks(&skeens(4, Variant::Ready, profile), 100_000..140_000);
+    nothing_breaks(&skeen(4, Variant::Ready), Profile { dest_max: 3, ..FEW }, 100_000..140_000);
 }
 
 #[test]
 fn no_random_run_breaks_readiness_with_five_groups() {
-    nothing_breaks(&skeens(5, Variant::Ready, FEW), 200_000..240_000);
+    nothing_breaks(&skeen(5, Variant::Ready), FEW, 200_000..240_000);
 }
 
 #[test]
 fn random_runs_break_sequential_order() {
-    let broken = search(&primcasts(&[1; 3], SEQUENTIAL, FIFO), 0..200);
+    let broken = search(&primcast(&[1; 3], Order::Sequential), FIFO, 0..200);
     assert!(broken.global > 0);
-    let broken = search(&primcasts(&[3; 3], SEQUENTIAL, FIFO), 0..2000);
+    let broken = search(&primcast(&[3; 3], Order::Sequential), FIFO, 0..2000);
     assert!(broken.global > 0);
 }
 
 #[test]
 fn no_random_run_breaks_linearizable_order_of_single_processes() {
-    nothing_breaks(&primcasts(&[1; 3], LINEARIZABLE, FIFO), 300_000..306_000);
-    let profile = Profile { dest_max: 3, ..FIFO };
-    nothing_breaks(&primcasts(&[1; 5], LINEARIZABLE, profile), 310_000..316_000);
+    let cluster = primcast(&[1; 3], Order::Linearizable);
+    nothing_breaks(&cluster, FIFO, 300_000..306_000);
+    let cluster = primcast(&[1; 5], Order::Linearizable);
+    nothing_breaks(&cluster, Profile { dest_max: 3, ..FIFO }, 310_000..316_000);
 }
 
 #[test]
 fn no_random_run_breaks_linearizable_order_of_groups() {
-    nothing_breaks(&primcasts(&[3; 3], LINEARIZABLE, FIFO), 320_000..321_500);
-    nothing_breaks(&primcasts(&[3, 1, 2, 3, 1], LINEARIZABLE, FIFO), 330_000..331_500);
+    let cluster = primcast(&[3; 3], Order::Linearizable);
+    nothing_breaks(&cluster, FIFO, 320_000..321_500);
+    let cluster = primcast(&[3, 1, 2, 3, 1], Order::Linearizable);
+    nothing_breaks(&cluster, FIFO, 330_000..331_500);
 }
 
 #[test]
 fn no_random_run_breaks_linearizable_order_of_groups_whose_primaries_speak() {
     let order = Order::Linearizable;
     let options = Options { order, dissemination: Dissemination::ViaLeader, ..Options::default() };
-    nothing_breaks(&primcasts(&[3; 3], options, FIFO), 340_000..341_500);
-    nothing_breaks(&primcasts(&[3, 1, 2, 3, 1], options, FIFO), 350_000..351_500);
+    nothing_breaks(&primcast_with(&[3; 3], options), FIFO, 340_000..341_500);
+    nothing_breaks(&primcast_with(&[3, 1, 2, 3, 1], options), FIFO, 350_000..351_500);
 }
 
 /// A planted bug: pairs of messages are in order, chains are not.
 #[test]
 fn random_runs_break_an_order_that_ignores_links() {
-    let broken = search(&mutated(&[1; 4], Mutation::IgnoresLinks, FIFO), 300_000..320_000);
+    let cluster = planted(&[1; 4], Mutation::IgnoresLinks);
+    let broken = search(&cluster, FIFO, 300_000..320_000);
     assert!(broken.global > 0);
 }
 
 /// A planted bug that needs five messages over four groups.
 #[test]
 fn random_chains_break_an_order_that_lets_pass_what_leads_back() {
-    let broken = search(&mutated(&[1; 4], Mutation::PassesUnclosed, CHAIN), 360_000..363_000);
+    let cluster = planted(&[1; 4], Mutation::PassesUnclosed);
+    let broken = search(&cluster, CHAIN, 360_000..363_000);
     assert!(broken.global > 0);
 }
 
@@ -486,16 +465,17 @@ fn random_chains_break_an_order_that_lets_pass_what_leads_back() {
 fn no_random_chain_breaks_linearizable_order() {
     for dissemination in [Dissemination::AllToAll, Dissemination::ViaLeader] {
         let options = Options { order: Order::Linearizable, dissemination, ..Options::default() };
-        nothing_breaks(&primcasts(&[1; 4], options, CHAIN), 370_000..374_000);
-        nothing_breaks(&primcasts(&[3, 1, 2, 3], options, CHAIN), 374_000..375_000);
+        nothing_breaks(&primcast_with(&[1; 4], options), CHAIN, 370_000..374_000);
+        nothing_breaks(&primcast_with(&[3, 1, 2, 3], options), CHAIN, 374_000..375_000);
     }
 }
 
 /// Messages that do not conflict pass each other.
 #[test]
 fn no_random_run_breaks_linearizable_order_of_keys() {
-    let profile = Profile { keys: 4, ..FIFO };
-    nothing_breaks(&primcasts(&[1; 4], LINEARIZABLE, profile), 340_000..346_000);
-    let broken = search(&primcasts(&[1; 4], SEQUENTIAL, profile), 0..2000);
+    let cluster = primcast(&[1; 4], Order::Linearizable);
+    nothing_breaks(&cluster, Profile { keys: 4, ..FIFO }, 340_000..346_000);
+    let broken =
+        search(&primcast(&[1; 4], Order::Sequential), Profile { keys: 4, ..FIFO }, 0..2000);
     assert!(broken.global > 0);
 }

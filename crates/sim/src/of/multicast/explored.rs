@@ -177,8 +177,8 @@ pub fn search_single<P: Protocol + Comparable>(
     search(&cluster.multicasts(messages(dest), false), How::default())
 }
 
-/// A cluster before a search, or before a written scenario.
-pub struct Cluster<P: Protocol> {
+/// A cluster while it is prepared.
+struct Cluster<P: Protocol> {
     begun: Vec<Begun<P>>,
     /// Of a group of its own, that nothing is sent to.
     client: P,
@@ -187,27 +187,8 @@ pub struct Cluster<P: Protocol> {
     timer: Event<P>,
 }
 
-impl<P: Protocol> Cluster<P> {
-    /// The processes by name, the client among them.
-    pub fn processes(&self) -> impl Iterator<Item = (ProcessId, &P)> {
-        let of_groups = self.begun.iter().map(|begun| (begun.peer, &begun.process));
-        of_groups.chain([(self.client_id, &self.client)])
-    }
-
-    /// What time it is there.
-    pub fn now(&self) -> Time {
-        self.now
-    }
-}
-
 impl<P: Protocol + Comparable> Cluster<P> {
-    /// Groups of these sizes, in which nobody has started, and a client: the process of the group
-    /// after them. `timer` is the event of a timer.
-    pub fn new(
-        sizes: &[u16],
-        make: impl Fn(ProcessId, &Groups) -> P,
-        timer: Event<P>,
-    ) -> Cluster<P> {
+    fn new(sizes: &[u16], make: impl Fn(ProcessId, &Groups) -> P, timer: Event<P>) -> Cluster<P> {
         let sizes: Vec<_> = sizes.iter().copied().chain([1]).collect();
         let groups: Groups = Arc::new(groups_of(&sizes));
         let ids = groups.iter().flat_map(|(group, nodes)| {
@@ -221,7 +202,7 @@ impl<P: Protocol + Comparable> Cluster<P> {
     }
 
     /// All start, and each group gets its first primary.
-    pub fn settle(&mut self) {
+    fn settle(&mut self) {
         let start = |at| input(at, Event::Started, 0);
         let inputs = (0..self.begun.len()).map(start).collect();
         let model = self.model(Vec::new(), inputs);

@@ -107,7 +107,7 @@ fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
         let (clock, dissemination) = (clock.unwrap_or_default(), dissemination.unwrap_or_default());
         let mutation = planted.map_or(Mutation::Correct, |trial| trial.mutation);
         let options = Options { order, clock, dissemination };
-        return Ok(Box::new(Short::of_primcast(sizes, options, mutation)));
+        return Ok(Box::new(Short::new(sizes, options, mutation)));
     }
     let trial = planted.unwrap_or_default();
     Ok(Box::new(Trial {
