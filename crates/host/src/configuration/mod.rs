@@ -198,9 +198,10 @@ impl ConfigurationReplica {
         let answer = Answer::Redirect(None);
         match (command, paxos) {
             // Who was removed may be the only one that knows who comes in its place.
-            (paxos::Command::Read { token, question, consistency }, Some(paxos))
-                if consistency == Consistency::Stale =>
-            {
+            (
+                paxos::Command::Read { token, question, consistency: Consistency::Stale },
+                Some(paxos),
+            ) => {
                 let answer = Answer::Done(paxos.service().query(&question));
                 out.output(Told::Read { token, answer });
             }
