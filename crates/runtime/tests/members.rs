@@ -192,7 +192,12 @@ async fn garbage_and_strangers_are_turned_away_and_counted() {
     let hello = |version, cluster: &str| hello(version, cluster, members[0].0.me(), member.me());
     let mut flipped = hello(VERSION, "test");
     *flipped.last_mut().unwrap() ^= 1;
-    let bad = [BytesMut::from(&[7u8; 100][..]), flipped, hello(VERSION, "other"), hello(9, "test")];
+    let bad = [
+        BytesMut::from(&[7u8; 100][..]),
+        flipped,
+        hello(VERSION, "other"),
+        hello(VERSION + 1, "test"),
+    ];
     for (count, bytes) in bad.iter().enumerate() {
         let mut stream = TcpStream::connect(member.address()).await.unwrap();
         stream.write_all(bytes).await.unwrap();
