@@ -18,7 +18,8 @@ const SCANNED: &str = "1000";
 #[command(after_help = "\
 Keys are linearizable within a region; each region has its own. They are kept in memory, by all
 nodes of the region. Any of these answers: those of `meridian demo --keys-port 7400` at port 7400
-and the next ones, in the order of its table. Clients of Redis can be used as well: redis-cli -p 7400.
+and the next ones, in the order of its table. Clients of Redis can be used as well:
+redis-cli -p 7400.
 
 Examples:
   meridian kv set color blue

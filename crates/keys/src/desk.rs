@@ -359,8 +359,8 @@ impl Work<'_> {
         Progress::Done(reply)
     }
 
-    /// Some keys of this replica, and where to go on. A key that is there all the time is shown by a
-    /// walk from cursor 0 to cursor 0; one that comes or goes meanwhile may be.
+    /// Some keys of this replica, and where to go on. A key that is there all the time is shown by
+    /// a walk from cursor 0 to cursor 0; one that comes or goes meanwhile may be.
     fn scan(&self, scan: Scan<'_>) -> Reply {
         if !self.replica.serves(self.now.time) {
             return not_serving();

@@ -151,7 +151,9 @@ mod tests {
         }
 
         #[test]
-        fn a_request_is_read_as_it_was_written(words in prop::collection::vec(any::<Vec<u8>>(), 1..5)) {
+        fn a_request_is_read_as_it_was_written(
+            words in prop::collection::vec(any::<Vec<u8>>(), 1..5),
+        ) {
             let mut bytes = Vec::new();
             write_request(words.iter().map(Vec::as_slice), &mut bytes);
             let mut requests = Requests::default();
