@@ -64,7 +64,10 @@ pub fn trial(mutation: Mutation) -> Trial {
 /// All trials, by the names of their bugs.
 pub fn trials() -> Vec<(String, Trial)> {
     let keys = ALL.iter().map(|mutation| (format!("{mutation:?}"), trial(*mutation)));
-    let members =
-        FAULTS.iter().map(|fault| (format!("{fault:?}"), Trial { fault: *fault, ..split() }));
+    // Who is removed too early has a long time to show what is old.
+    let lease = Some(600 * MS);
+    let members = FAULTS
+        .iter()
+        .map(|fault| (format!("{fault:?}"), Trial { fault: *fault, lease, ..split() }));
     keys.chain(members).collect()
 }

@@ -36,6 +36,8 @@ pub struct Trial {
     pub loss: Option<Loss>,
     /// How clients behave.
     pub profile: Option<Profile>,
+    /// How long a lease lasts.
+    pub lease: Option<Duration>,
     /// A bug planted in the keys.
     #[doc(hidden)]
     pub mutation: Mutation,
@@ -157,6 +159,8 @@ impl Subject for Trial {
         let mut faults = self.faults.clone().unwrap_or(faults);
         let drift_ppm = [0, 2_000, 100_000][random.random_range(0..3)];
         faults.skew_ppm = (drift_ppm > 0).then_some(u64::from(drift_ppm));
+        let membership = membership_options(drift_ppm);
+        let lease = self.lease.unwrap_or(membership.lease);
         Drawn {
             nodes: self.nodes.unwrap_or(nodes),
             options: Options {
@@ -164,7 +168,7 @@ impl Subject for Trial {
                 acks: self.acks.unwrap_or(options.acks),
                 ..options
             },
-            membership: membership_options(drift_ppm),
+            membership: reliable::Options { lease, ..membership },
             profile: self.profile.unwrap_or(profile),
             faults,
             loss: self.loss.unwrap_or(loss),
