@@ -173,6 +173,9 @@ impl Demo<'_> {
         let ran = present.iter().any(|id| meridian_node::has_run(&dir(*id)));
         let (lost, kept): (Vec<_>, Vec<_>) =
             present.into_iter().partition(|id| ran && !dir(*id).exists());
+        for id in &kept {
+            meridian_node::keys::forget(&dir(*id))?;
+        }
         for id in lost {
             let (name, path) = (&self.topology.node(id).name, dir(id));
             note!(

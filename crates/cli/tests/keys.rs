@@ -45,4 +45,10 @@ fn keys_are_written_and_read_at_any_node_and_outlive_one() {
     assert!(again.stderr.contains("name other ports by --keys-port"), "{again:?}");
     demo.stop();
     room.assert_clean();
+    // The keys have gone with the servers that had them in memory.
+    let demo = Running::start(room.meridian(&args), room.mount());
+    harness::eventually("keys are served again", || kv(2, &["get", "shape"]).stderr.is_empty());
+    assert!(kv(0, &["set", "shape", "square"]).status.success());
+    demo.stop();
+    room.assert_clean();
 }

@@ -21,6 +21,7 @@ use meridian_runtime::{Options, Storage, Worker};
 use meridian_storage::Disk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -147,6 +148,24 @@ fn first_replicas(
         Err(source) => return Err(ServerError::File { action: "read", path, source }),
     };
     Ok(names.iter().filter_map(|name| topology.node_named(name)).collect())
+}
+
+/// Forgets who had part in a region's keys, before any node of the region is started: they were in
+/// memory, and have gone with the last of their servers.
+///
+/// # Errors
+/// If the disk refuses.
+pub fn forget(dir: &Path) -> Result<(), ServerError> {
+    let missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    let (log, names) = (dir.join("keys"), dir.join("keys.json"));
+    let ended = |path: &Path, ended: std::io::Result<()>| match ended {
+        Err(source) if !missing(&source) => {
+            Err(ServerError::File { action: "remove", path: path.into(), source })
+        }
+        _ => Ok(()),
+    };
+    ended(&names, std::fs::remove_file(&names))?;
+    ended(&log, std::fs::remove_dir_all(&log))
 }
 
 impl Opened {
