@@ -16,7 +16,7 @@ use meridian_sim::{each_is_caught, run};
 use std::time::Duration;
 
 /// How many seeds it may take.
-const SEEDS_MAX: u64 = 300;
+const SEEDS_MAX: u64 = 1_500;
 const START: Time = Time(1_000_000_000_000);
 
 type Replica = Paxos<Registers>;
