@@ -79,7 +79,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The name of the command and its arguments.
+    /// How many words it has, the command's name among them.
     #[allow(clippy::len_without_is_empty)] // It never is.
     pub fn len(&self) -> usize {
         self.arguments.len()
