@@ -2,17 +2,18 @@
 //!
 //! The membership is told by the replica when it has everything, and tells it of epochs and leases.
 //! All that a start must remember is the membership's: values are kept in memory, at all replicas.
+//!
+//! RMWs are those of commands; the simulator has its own.
 
 use crate::change::Rmw;
-use crate::desk::Replica;
 use meridian_core::{Embedding, Event, NodeId, Outbox, Process, Time};
 use meridian_hermes::reliable::{self, ReliableMembership};
-use meridian_hermes::{self as hermes, Answer, Command};
+use meridian_hermes::{self as hermes, Answer, Command, Hermes, Modify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// What nodes say to each other.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// Of the membership.
     Membership(reliable::Message),
@@ -40,12 +41,12 @@ pub enum Timer {
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub struct Keys<M = Rmw> {
     membership: ReliableMembership,
-    replica: Replica,
+    replica: Hermes<M>,
 }
 
-impl Keys {
+impl<M: Modify> Keys<M> {
     /// The one of `me`, beside those of the other `replicas`. `seed` must differ between any two
     /// starts of any of them.
     pub fn new(
@@ -53,14 +54,19 @@ impl Keys {
         replicas: &BTreeSet<NodeId>,
         options: (hermes::Options, reliable::Options),
         seed: u64,
-    ) -> Keys {
+    ) -> Self {
         let (keys, leases) = options;
         let membership = ReliableMembership::new(me, replicas, leases, seed);
-        Keys { membership, replica: Replica::new(me, keys, seed) }
+        Keys::of(membership, Hermes::new(me, keys, seed))
+    }
+
+    /// Of these two.
+    pub fn of(membership: ReliableMembership, replica: Hermes<M>) -> Self {
+        Keys { membership, replica }
     }
 
     /// What its clients read from.
-    pub fn replica(&self) -> &Replica {
+    pub fn replica(&self) -> &Hermes<M> {
         &self.replica
     }
 
@@ -75,7 +81,7 @@ impl Keys {
         event: Event<ReliableMembership>,
         out: &mut Outbox<Self>,
     ) {
-        let (mut inner, mut told) = (Outbox::new(), Told::default());
+        let (mut inner, mut told) = (Outbox::new(), Told { commands: Vec::new() });
         self.membership.step(now, event, &mut inner);
         out.absorb(&mut inner, &mut told);
         for command in told.commands {
@@ -83,7 +89,7 @@ impl Keys {
         }
     }
 
-    fn step_replica(&mut self, now: Time, event: Event<Replica>, out: &mut Outbox<Self>) {
+    fn step_replica(&mut self, now: Time, event: Event<Hermes<M>>, out: &mut Outbox<Self>) {
         let (mut inner, mut complete) = (Outbox::new(), Complete::default());
         self.replica.step(now, event, &mut inner);
         out.absorb(&mut inner, &mut complete);
@@ -94,11 +100,11 @@ impl Keys {
     }
 }
 
-impl Process for Keys {
+impl<M: Modify> Process for Keys<M> {
     type Peer = NodeId;
     type Message = Message;
     type Record = reliable::Record;
-    type Command = Command<Rmw>;
+    type Command = Command<M>;
     type Output = Answered;
     type Timer = Timer;
 
@@ -142,12 +148,11 @@ impl Process for Keys {
 }
 
 /// What the membership tells the replica.
-#[derive(Default)]
-struct Told {
-    commands: Vec<Command<Rmw>>,
+struct Told<M> {
+    commands: Vec<Command<M>>,
 }
 
-impl Embedding<ReliableMembership, Keys> for Told {
+impl<M: Modify> Embedding<ReliableMembership, Keys<M>> for Told<M> {
     fn message(&mut self, to: NodeId, message: reliable::Message) -> (NodeId, Message) {
         (to, Message::Membership(message))
     }
@@ -160,7 +165,7 @@ impl Embedding<ReliableMembership, Keys> for Told {
         Timer::Membership(timer)
     }
 
-    fn output(&mut self, output: reliable::Output, _: &mut Outbox<Keys>) {
+    fn output(&mut self, output: reliable::Output, _: &mut Outbox<Keys<M>>) {
         self.commands.push(match output {
             reliable::Output::Install(membership) => Command::Install(membership),
             reliable::Output::Lease { until } => Command::Lease { until },
@@ -174,7 +179,7 @@ struct Complete {
     epoch: Option<hermes::Epoch>,
 }
 
-impl Embedding<Replica, Keys> for Complete {
+impl<M: Modify> Embedding<Hermes<M>, Keys<M>> for Complete {
     fn message(&mut self, to: NodeId, message: hermes::Message) -> (NodeId, Message) {
         (to, Message::Replica(message))
     }
@@ -187,7 +192,7 @@ impl Embedding<Replica, Keys> for Complete {
         Timer::Replica(timer)
     }
 
-    fn output(&mut self, output: hermes::Output, out: &mut Outbox<Keys>) {
+    fn output(&mut self, output: hermes::Output, out: &mut Outbox<Keys<M>>) {
         match output {
             hermes::Output::Answer { token, answer } => out.output(Answered { token, answer }),
             hermes::Output::Complete { epoch } => self.epoch = Some(epoch),

@@ -8,7 +8,8 @@ use crate::trial::Counts;
 use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
 use meridian_core::{ClientId, MessageId, NodeId, Time};
-use meridian_hermes::{Action, Answer, Command, Epoch, Membership, Output, Request};
+use meridian_hermes::{Action, Answer, Command, Epoch, Membership, Request};
+use meridian_keys::node::Answered;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, BTreeSet};
@@ -294,11 +295,8 @@ impl Owner<Replica> for Clients {
         (0..self.clients.len()).map(|client| self.alarm(client, self.profile.think)).collect()
     }
 
-    fn output(&mut self, _at: NodeId, output: Output, now: Time) -> Vec<Stimulus<Replica>> {
-        match output {
-            Output::Answer { token, answer } => self.on_answer(token, &answer, now),
-            Output::Complete { .. } => Vec::new(),
-        }
+    fn output(&mut self, _at: NodeId, output: Answered, now: Time) -> Vec<Stimulus<Replica>> {
+        self.on_answer(output.token, &output.answer, now)
     }
 
     fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Replica>> {
@@ -321,24 +319,24 @@ impl Owner<Replica> for Clients {
     }
 
     fn leads(&self, process: &Replica) -> bool {
-        process.inner.membership.is_leading()
+        process.inner.membership().is_leading()
     }
 
     /// Two others must hold everything: one of them may be removed just then.
     fn may_crash(&self, at: NodeId, processes: &[(NodeId, &Replica)]) -> bool {
-        let registries = processes.iter().map(|(_, replica)| replica.inner.membership.registry());
+        let registries = processes.iter().map(|(_, replica)| replica.inner.membership().registry());
         let Some(last) = registries.max_by_key(|registry| registry.members().epoch) else {
             return true;
         };
         let holds = |(node, replica): &&(NodeId, &Replica)| {
-            let live = replica.inner.keys.membership().live.contains(node);
+            let live = replica.inner.replica().membership().live.contains(node);
             *node != at && last.may_serve(*node) && live
         };
         processes.iter().filter(holds).count() > 1
     }
 
     fn check(&mut self, at: NodeId, process: &Replica, _durable: bool) -> Result<(), String> {
-        let keys = &process.inner.keys;
+        let keys = process.inner.replica();
         let (members, settled) = (keys.membership(), keys.is_settled());
         let known = self.looks.entry(at).or_default();
         known.settled = settled;
@@ -354,7 +352,7 @@ impl Owner<Replica> for Clients {
 /// What all replicas hold: by key, the value; `None` while they differ or something is not Valid.
 pub fn agreed(replicas: &[&Replica]) -> Option<BTreeMap<Bytes, Option<Bytes>>> {
     let held = |replica: &&Replica| {
-        let entries = replica.inner.keys.entries();
+        let entries = replica.inner.replica().entries();
         let valid = |(key, ts, value, valid): (&Bytes, _, Option<&Bytes>, bool)| {
             valid.then(|| (key.clone(), (ts, value.cloned())))
         };

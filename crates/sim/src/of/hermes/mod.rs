@@ -3,7 +3,6 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`node`] | a node: membership and keys |
 //! | [`register`] | what a key is to a client |
 //! | [`clients`] | clients, and what they see |
 //! | [`trial`] | what is drawn, the run, the end |
@@ -12,7 +11,6 @@
 
 pub mod clients;
 pub mod explored;
-pub mod node;
 pub mod planted;
 pub mod register;
 pub mod trial;
@@ -22,8 +20,9 @@ pub use trial::Trial;
 use super::{Named, Pins, Setting, Trials, names_of_planted};
 use meridian_hermes::{Acks, Reads};
 
-/// A node behind a network that loses, repeats and reorders.
-pub type Replica = crate::lossy::Lossy<node::Node>;
+/// What a server runs, with the keys of this test, behind a network that loses, repeats and
+/// reorders.
+pub type Replica = crate::lossy::Lossy<meridian_keys::Keys<register::Change>>;
 
 /// `meridian sim hermes`.
 pub const NAMED: Named = Named {

@@ -2,7 +2,6 @@
 
 use super::Replica;
 use super::clients::{Clients, Profile, agreed};
-use super::node::Node;
 use super::planted;
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
@@ -11,6 +10,7 @@ use crate::world::{Random, Setup, World};
 use meridian_core::NodeId;
 use meridian_hermes::reliable::{self, Fault, ReliableMembership};
 use meridian_hermes::{Acks, Hermes, Mutation, Options, Reads};
+use meridian_keys::Keys;
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -189,7 +189,7 @@ impl Subject for Trial {
             let membership = ReliableMembership::new(me, &voters, membership.clone(), seed);
             let membership = membership.with_fault(fault);
             let keys = Hermes::new(me, options.clone(), seed).with_mutation(mutation);
-            Lossy::new(Node { membership, keys }, now.clone(), seed)
+            Lossy::new(Keys::of(membership, keys), now.clone(), seed)
         };
         let mut setup = Setup { faults: drawn.faults.clone(), ..Setup::lan(nodes.clone(), make) };
         if drawn.slow {
@@ -213,8 +213,8 @@ impl Subject for Trial {
     fn is_quiet(world: &Cluster) -> bool {
         let replicas: Vec<_> = world.processes().map(|(_, replica)| replica).collect();
         let live = |replica: &&Replica| {
-            let keys = &replica.inner.keys;
-            keys.membership().live.len() == replica.inner.membership.registry().voters().len()
+            let (keys, membership) = (replica.inner.replica(), replica.inner.membership());
+            keys.membership().live.len() == membership.registry().voters().len()
                 && keys.is_settled()
         };
         world.owner.is_done() && replicas.iter().all(live) && agreed(&replicas).is_some()
@@ -227,7 +227,7 @@ impl Subject for Trial {
     fn describe(world: &Cluster) -> String {
         let mut text = format!("clients are done: {}", world.owner.is_done());
         for (node, replica) in world.processes() {
-            let keys = &replica.inner.keys;
+            let keys = replica.inner.replica();
             let members = keys.membership();
             let held: Vec<_> =
                 keys.entries().map(|(key, ts, ..)| (ts, keys.state(key).0)).collect();
