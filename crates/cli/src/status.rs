@@ -7,7 +7,7 @@ use meridian_cluster::Topology;
 use meridian_core::{GroupId, NodeId};
 use meridian_host::api::NodeStatus;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,6 +22,9 @@ lag is how many messages the replica has delivered less than the foremost of its
 how long the oldest message there waits for its delivery. Messages that have nothing to do with each
 other do not wait for each other: with one region cut off, what waits for it grows old, and the rest
 goes on.
+
+Of keys each node's shards are shown: who is live in its epoch (what follows a + is still fetching
+what there is), and for how long the node serves unless its lease is renewed.
 
 Exit status 0 if all nodes answer and all groups have a primary, else 1.
 
@@ -45,6 +48,8 @@ pub struct Report {
     order: &'static str,
     nodes: Vec<NodeReport>,
     groups: Vec<GroupReport>,
+    /// Shards of keys at the nodes that are reachable.
+    keys: Vec<KeysReport>,
 }
 
 /// A node.
@@ -89,6 +94,22 @@ struct ReplicaReport {
     pending: u64,
     head_age_ms: u64,
     state_hash: String,
+}
+
+/// A shard of a region's keys at a node.
+#[derive(Debug, Serialize)]
+struct KeysReport {
+    region: String,
+    shard: usize,
+    node: String,
+    epoch: u64,
+    live: Vec<String>,
+    shadows: Vec<String>,
+    /// How long its lease lasts, unless it is renewed; 0: it does not serve now.
+    serves_ms: u64,
+    clients: u64,
+    keys: u64,
+    bytes: u64,
 }
 
 /// Runs `meridian status`.
@@ -158,6 +179,7 @@ impl Report {
             order: topology.order.name(),
             nodes: nodes.collect(),
             groups: groups.collect(),
+            keys: keys_reports(topology, answers),
         }
     }
 
@@ -225,8 +247,64 @@ impl Report {
             "pending",
             "head age",
         ];
-        format!("{nodes}\n\n{}\n\norder: {}", output::table(&head, rows), self.order)
+        let groups = output::table(&head, rows);
+        let keys = self.keys.iter().map(KeysReport::row).collect::<Vec<_>>();
+        let keys = match keys.is_empty() {
+            true => String::new(),
+            false => format!("{}\n\n", output::table(&KeysReport::HEAD, keys)),
+        };
+        format!("{nodes}\n\n{groups}\n\n{keys}order: {}", self.order)
     }
+}
+
+impl KeysReport {
+    const HEAD: [&str; 9] =
+        ["keys of", "shard", "node", "epoch", "live", "serves", "clients", "keys", "bytes"];
+
+    fn row(&self) -> Vec<String> {
+        let mut live = self.live.join(", ");
+        if !self.shadows.is_empty() {
+            live = format!("{live} + {}", self.shadows.join(", "));
+        }
+        let serves = match self.serves_ms {
+            0 => "no lease".into(),
+            left => format!("{left} ms"),
+        };
+        let numbers = [self.clients, self.keys, self.bytes].map(|number| number.to_string());
+        let epoch = self.epoch.to_string();
+        let shard = self.shard.to_string();
+        let mut row = vec![self.region.clone(), shard, self.node.clone(), epoch, live, serves];
+        row.extend(numbers);
+        row
+    }
+}
+
+fn keys_reports(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Vec<KeysReport> {
+    let name = |id: &NodeId| {
+        topology.nodes.get(usize::from(id.0)).map_or_else(|| id.to_string(), |n| n.name.clone())
+    };
+    let names = |ids: &BTreeSet<NodeId>| ids.iter().map(name).collect::<Vec<_>>();
+    let mut reports = Vec::new();
+    for (id, answer) in answers {
+        let node = topology.node(*id);
+        let region = &topology.regions[usize::from(node.region.0)].name;
+        let shards = answer.iter().flat_map(|status| status.keys.iter().enumerate());
+        reports.extend(shards.map(|(shard, status)| KeysReport {
+            region: region.clone(),
+            shard,
+            node: node.name.clone(),
+            epoch: status.epoch,
+            live: names(&status.live),
+            shadows: names(&status.shadows),
+            serves_ms: status.serves_ms,
+            clients: status.clients,
+            keys: status.keys,
+            bytes: status.bytes,
+        }));
+    }
+    // All replicas of a shard stand together.
+    reports.sort_by(|a, b| (&a.region, a.shard).cmp(&(&b.region, b.shard)));
+    reports
 }
 
 fn group_report(
@@ -281,7 +359,8 @@ mod tests {
         let replicas: Vec<_> = replicas.collect();
         serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
             "replicas": replicas, "blocks": [1, 2], "bad_frames": 0, "connected": [], "configured": 0,
-            "keeper": null}))
+            "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2],
+            "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60}]}))
         .unwrap()
     }
 
@@ -303,5 +382,7 @@ mod tests {
         let text = report.for_people();
         assert!(text.contains("NO: connection refused") && text.contains("NONE"), "{text}");
         assert!(text.ends_with("order: sequential"), "{text}");
+        assert_eq!(text.matches("us-1, us-2 + us-3").count(), 2, "{text}");
+        assert!(text.contains("90 ms") && text.contains("no lease"), "{text}");
     }
 }

@@ -269,7 +269,7 @@ impl Client {
     /// If it does not answer within `limit`.
     pub async fn status(&self, node: NodeId, limit: Duration) -> Result<NodeStatus, ClientError> {
         match self.call(node, RequestBody::Status, limit).await? {
-            ReplyBody::Status(status) => Ok(status),
+            ReplyBody::Status(status) => Ok(*status),
             other => Err(strange(&other)),
         }
     }

@@ -108,7 +108,7 @@ pub enum ReplyBody {
     /// To [`RequestBody::ListBlocks`]: none if there are no more.
     Blocks(Vec<BlockId>),
     /// To [`RequestBody::Status`].
-    Status(NodeStatus),
+    Status(Box<NodeStatus>),
     /// The node cannot do it; another may. Nothing was done, or (for an update) it may still
     /// happen.
     Refused(Refusal),
@@ -167,6 +167,28 @@ pub struct NodeStatus {
     pub configured: u64,
     /// Its replica of the configuration, if it keeps that.
     pub keeper: Option<KeeperStatus>,
+    /// Its shards of the keys of its region; none if it serves no keys.
+    pub keys: Vec<KeysStatus>,
+}
+
+/// How a shard of the keys is at one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeysStatus {
+    /// The membership that it has installed; 0 before any.
+    pub epoch: u64,
+    /// Who serves in that.
+    pub live: BTreeSet<NodeId>,
+    /// Who follows, and has not everything yet.
+    pub shadows: BTreeSet<NodeId>,
+    /// For so long it serves, in milliseconds, unless its lease is renewed before; 0 if it does
+    /// not.
+    pub serves_ms: u64,
+    /// Connections of clients.
+    pub clients: u64,
+    /// Keys that have a value.
+    pub keys: u64,
+    /// What all keys and values take, in bytes.
+    pub bytes: u64,
 }
 
 /// How a replica of the configuration is.

@@ -8,6 +8,7 @@
 //! not read.
 
 use crate::blocks::BlockEngine;
+use crate::board::Board;
 use crate::service::Service;
 use bytes::Bytes;
 use meridian_blocks::desk::{self, Answer, Asker, Next};
@@ -46,10 +47,12 @@ pub(crate) struct Shared {
     drained: Mutex<Option<u64>>,
     /// The node was removed from its cluster.
     pub(crate) removed: Notify,
+    /// How its keys are.
+    pub(crate) keys: Arc<Board>,
 }
 
 impl Shared {
-    pub(crate) fn new(me: NodeId, topology: Arc<Topology>) -> Shared {
+    pub(crate) fn new(me: NodeId, topology: Arc<Topology>, keys: Arc<Board>) -> Shared {
         Shared {
             me,
             topology: Mutex::new(topology),
@@ -57,6 +60,7 @@ impl Shared {
             told: Notify::new(),
             drained: Mutex::default(),
             removed: Notify::new(),
+            keys,
         }
     }
 
@@ -221,7 +225,7 @@ impl<P: Service> Requests<P> {
         match desk::on_client(self.blocks.blocks(), takes, by, request.body) {
             Ok(next) => self.go_on(at, next),
             Err(body) if *body == RequestBody::Status => {
-                let body = ReplyBody::Status(self.status(at));
+                let body = ReplyBody::Status(Box::new(self.status(at)));
                 self.reply(at, client, &Reply { id, body });
             }
             Err(body) => at.command(P::request(host_id(client), Request { id, body: *body })),
@@ -274,6 +278,7 @@ impl<P: Service> Requests<P> {
             connected: at.connected().collect(),
             configured: self.shared.topology().version,
             keeper: at.process.keeper(),
+            keys: self.shared.keys.status(at.now, self.shared.me),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! speak with each other at the ports that they have.
 
 use crate::application::peers_of;
+use crate::board::Board;
 use crate::config::NodeDir;
 use crate::error::ServerError;
 use meridian_cluster::Topology;
@@ -20,11 +21,11 @@ use meridian_runtime::{Application, At, ConnectionId, Handle, Lanes, Listen, Mem
 use meridian_runtime::{Options, Storage, Worker};
 use meridian_storage::Disk;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
 
 /// So many bytes of answers are expected of a request that waits for other replicas: what a client
 /// may have under way is bounded by it.
@@ -38,19 +39,8 @@ const LANE: Lane = Lane(1);
 /// A log that grew by so many bytes is replaced by a checkpoint: it has members, and no keys.
 const CHECKPOINT_BYTES: u64 = 1 << 20;
 
-/// What a thread of keys has to say of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeysReport {
-    /// The membership that it has installed.
-    pub membership: hermes::Membership,
-    /// Whether it serves now.
-    pub serves: bool,
-    /// How many clients are connected.
-    pub clients: usize,
-}
-
-/// Asks a thread of keys.
-pub type KeysHandle = Handle<oneshot::Sender<KeysReport>, NodeId>;
+/// Ends a thread of keys; there is nothing to ask, what it says of itself is on its [`Board`].
+pub type KeysHandle = Handle<Infallible, NodeId>;
 
 /// How the replicas of a region know that one of them is gone. All of them together bound how long
 /// writes stand still then: the lease must have run out, and the others must have noticed.
@@ -64,7 +54,7 @@ pub fn leases() -> reliable::Options {
     }
 }
 
-/// Runs one of the `replicas` of a region's keys on `worker`.
+/// Runs one of the `replicas` of a region's keys on `worker`; how it is stands on `board`.
 ///
 /// # Errors
 /// As [`Worker::host`].
@@ -73,9 +63,10 @@ pub async fn host(
     member: Options<NodeId>,
     replicas: &BTreeSet<NodeId>,
     seed: u64,
+    board: Arc<Board>,
 ) -> Result<KeysHandle, MemberError> {
     let process = Keys::new(member.me, replicas, (options(), leases()), seed);
-    let service = Service { desk: Desk::new(BYTES_MAX), expected: BTreeMap::new() };
+    let service = Service { desk: Desk::new(BYTES_MAX), expected: BTreeMap::new(), board };
     worker.host(member, process, service).await
 }
 
@@ -170,11 +161,15 @@ pub fn forget(dir: &Path) -> Result<(), ServerError> {
 
 impl Opened {
     /// Runs it, on a thread of its own.
-    pub(crate) async fn start(self, disk: Arc<dyn Disk>) -> Result<KeysHandle, MemberError> {
+    pub(crate) async fn start(
+        self,
+        disk: Arc<dyn Disk>,
+        board: Arc<Board>,
+    ) -> Result<KeysHandle, MemberError> {
         let Opened { member, replicas } = self;
         let worker = Worker::start("keys")?;
         let seed = mix(member.clock.now().0 ^ u64::from(std::process::id()) << 32);
-        host(&worker, Options { disk, ..member }, &replicas, seed).await
+        host(&worker, Options { disk, ..member }, &replicas, seed, board).await
     }
 }
 
@@ -183,6 +178,7 @@ struct Service {
     desk: Desk,
     /// For how many requests of a client answers are expected.
     expected: BTreeMap<ClientNumber, usize>,
+    board: Arc<Board>,
 }
 
 /// Carries out what the desk wants done, at the member.
@@ -274,16 +270,10 @@ impl Service {
 }
 
 impl Application<Keys> for Service {
-    type Request = oneshot::Sender<KeysReport>;
+    type Request = Infallible;
 
-    fn on_request(&mut self, at: &mut At<'_, Keys>, asked: oneshot::Sender<KeysReport>) {
-        let replica = at.process.replica();
-        let report = KeysReport {
-            membership: replica.membership().clone(),
-            serves: replica.serves(at.now),
-            clients: self.desk.len(),
-        };
-        let _ = asked.send(report); // Who asked may have gone.
+    fn on_request(&mut self, _: &mut At<'_, Keys>, asked: Infallible) {
+        match asked {}
     }
 
     fn on_output(&mut self, at: &mut At<'_, Keys>, Answered { token, answer }: Answered) {
@@ -319,6 +309,7 @@ impl Application<Keys> for Service {
     }
 
     fn on_batch(&mut self, at: &mut At<'_, Keys>) {
+        self.board.note(0, at.process.replica(), self.desk.len());
         if self.desk.due().is_none() {
             return;
         }

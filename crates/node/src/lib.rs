@@ -13,6 +13,7 @@
 
 mod application;
 pub mod blocks;
+pub mod board;
 pub mod config;
 pub mod configuration;
 pub mod error;

@@ -2,6 +2,7 @@
 
 use crate::application::{Configured, Replies, Requests, Shared, delays_of, peers_of};
 use crate::blocks::BlockEngine;
+use crate::board::Board;
 use crate::config::NodeDir;
 use crate::configuration;
 use crate::error::ServerError;
@@ -86,7 +87,8 @@ pub fn serve<P: Service>(
     let listener = listen(&topology, me)?;
     let (lanes, keys) = keys::open(options.keys.as_deref(), &dir, &topology, me, &listener)?;
     let topology = Arc::new(topology);
-    let shared = Arc::new(Shared::new(me, topology.clone()));
+    let board = Arc::new(Board::new(keys.iter().count()));
+    let shared = Arc::new(Shared::new(me, topology.clone(), board.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -96,7 +98,7 @@ pub fn serve<P: Service>(
         let disk = on.disk.clone();
         let handle = host::<P>(&dir, on, (listener, lanes), &shared).await?;
         let keys = match keys {
-            Some(keys) => Some(keys.start(disk).await.map_err(stopped)?),
+            Some(keys) => Some(keys.start(disk, board).await.map_err(stopped)?),
             None => None,
         };
         if !file.configuration.replicas.is_empty() {

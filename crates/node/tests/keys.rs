@@ -4,15 +4,17 @@
 
 use meridian_core::NodeId;
 use meridian_core::hello::ServiceId;
-use meridian_node::keys::{self, KeysHandle, KeysReport};
-use meridian_runtime::{Listen, Options, Storage, Worker};
+use meridian_host::api::KeysStatus;
+use meridian_node::board::Board;
+use meridian_node::keys::{self, KeysHandle};
+use meridian_runtime::{Clock, Listen, Options, Storage, Worker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Longer than anything takes on a slow machine.
@@ -25,6 +27,7 @@ struct Region {
     /// Where clients call each.
     ports: Vec<SocketAddr>,
     running: Vec<Option<KeysHandle>>,
+    boards: Vec<Arc<Board>>,
     starts: u64,
 }
 
@@ -42,6 +45,7 @@ impl Region {
             peers: peers.collect(),
             ports: Vec::new(),
             running: (0..3).map(|_| None).collect(),
+            boards: vec![Arc::default(); 3],
             starts: 0,
         };
         let plain: Vec<_> = (0..3).map(|_| listener()).collect();
@@ -65,8 +69,10 @@ impl Region {
         };
         let worker = Worker::start("keys").unwrap();
         let replicas: BTreeSet<_> = self.peers.keys().copied().collect();
-        let handle = keys::host(&worker, options, &replicas, self.starts).await.unwrap();
-        self.running[node] = Some(handle);
+        let board = Arc::new(Board::new(1));
+        let handle = keys::host(&worker, options, &replicas, self.starts, board.clone()).await;
+        self.boards[node] = board;
+        self.running[node] = Some(handle.unwrap());
     }
 
     async fn stop(&mut self, node: usize) {
@@ -81,10 +87,9 @@ impl Region {
         self.run(node, listener, plain).await;
     }
 
-    async fn report(&self, node: usize) -> KeysReport {
-        let (asked, told) = oneshot::channel();
-        self.running[node].as_ref().unwrap().request(asked).await.unwrap();
-        told.await.unwrap()
+    fn status(&self, node: usize) -> KeysStatus {
+        let me = NodeId(u16::try_from(node).unwrap());
+        self.boards[node].status(Clock::start().now(), me).remove(0)
     }
 
     async fn client(&self, node: usize) -> Client {
@@ -165,7 +170,7 @@ async fn writes_go_on_without_a_replica_and_it_comes_back_with_everything() {
     assert_eq!(client.ask("set k0 changed").await, "+OK\r\n");
     let stood_still = stopped.elapsed();
     assert!(stood_still < Duration::from_secs(5), "writes stood still for {stood_still:?}");
-    assert!(!region.report(0).await.membership.live.contains(&NodeId(2)));
+    assert!(!region.status(0).live.contains(&NodeId(2)));
     region.restart(2).await;
     let mut back = region.served(2).await;
     assert_eq!(back.ask("get k0").await, "$7\r\nchanged\r\n");
@@ -173,7 +178,8 @@ async fn writes_go_on_without_a_replica_and_it_comes_back_with_everything() {
         let length = number.to_string().len();
         assert_eq!(back.ask(&format!("get k{number}")).await, format!("${length}\r\n{number}\r\n"));
     }
-    assert_eq!(region.report(2).await.membership.live.len(), 3);
+    let status = region.status(2);
+    assert_eq!((status.live.len(), status.keys), (3, 100));
     // It counts again: without it, one of three is left of those that began.
     region.stop(1).await;
     assert_eq!(back.ask("set k1 again").await, "+OK\r\n");

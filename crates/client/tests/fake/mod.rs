@@ -344,7 +344,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             let names = world.blocks[node].keys().filter(|name| Some(**name) > after);
             ReplyBody::Blocks(names.take(LISTED).copied().collect())
         }
-        RequestBody::Status => ReplyBody::Status(NodeStatus {
+        RequestBody::Status => ReplyBody::Status(Box::new(NodeStatus {
             node: id,
             pid: 1,
             uptime_ms: 1,
@@ -355,7 +355,8 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             connected: Vec::new(),
             configured: 0,
             keeper: None,
-        }),
+            keys: Vec::new(),
+        })),
     }
 }
 

@@ -419,7 +419,7 @@ impl Client {
 
     pub fn status(&mut self) -> NodeStatus {
         match self.call(RequestBody::Status) {
-            ReplyBody::Status(status) => status,
+            ReplyBody::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }

@@ -1,0 +1,75 @@
+//! What the threads of keys have to say of themselves, for other threads to read: each writes its
+//! own notice at the end of a batch, and waits for nobody.
+
+use meridian_core::{NodeId, Time};
+use meridian_hermes::Membership;
+use meridian_host::api::KeysStatus;
+use meridian_keys::desk::Replica;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// One notice for each shard.
+#[derive(Debug, Default)]
+pub struct Board {
+    notices: Vec<Notice>,
+}
+
+#[derive(Debug, Default)]
+struct Notice {
+    epoch: AtomicU64,
+    /// Changes with the epoch only.
+    membership: Mutex<Membership>,
+    /// When its lease ends, in nanoseconds by the node's clock.
+    lease: AtomicU64,
+    clients: AtomicU64,
+    keys: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Board {
+    /// For so many shards, which have said nothing yet.
+    pub fn new(shards: usize) -> Board {
+        Board { notices: (0..shards).map(|_| Notice::default()).collect() }
+    }
+
+    /// A shard is so now.
+    pub fn note(&self, shard: usize, replica: &Replica, clients: usize) {
+        let notice = &self.notices[shard];
+        let set = |of: &AtomicU64, value: u64| of.store(value, Ordering::Relaxed);
+        let membership = replica.membership();
+        if notice.epoch.load(Ordering::Relaxed) != membership.epoch.0 {
+            let mut noted = notice.membership.lock().unwrap_or_else(PoisonError::into_inner);
+            *noted = membership.clone();
+            set(&notice.epoch, membership.epoch.0);
+        }
+        set(&notice.lease, replica.lease().0);
+        set(&notice.clients, clients as u64);
+        set(&notice.keys, replica.len() as u64);
+        set(&notice.bytes, replica.bytes() as u64);
+    }
+
+    /// How the shards of `me` are.
+    pub fn status(&self, now: Time, me: NodeId) -> Vec<KeysStatus> {
+        self.notices.iter().map(|notice| notice.status(now, me)).collect()
+    }
+}
+
+impl Notice {
+    fn status(&self, now: Time, me: NodeId) -> KeysStatus {
+        let get = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let membership = self.membership.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let left = Time(get(&self.lease)).since(now);
+        let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let shadows: BTreeSet<_> = membership.shadows.keys().copied().collect();
+        KeysStatus {
+            epoch: membership.epoch.0,
+            serves_ms: if membership.live.contains(&me) { left_ms } else { 0 },
+            live: membership.live,
+            shadows,
+            clients: get(&self.clients),
+            keys: get(&self.keys),
+            bytes: get(&self.bytes),
+        }
+    }
+}
