@@ -37,8 +37,10 @@
 //! | `reads` | who vouches for a read | 8 |
 //! | `join` | shadow replicas | 3.4 |
 //! | [`reliable`], [`registry`] | who is a member, and who has a lease (decision 31) | 2.4 |
+//! | `attention` | when that may doze (decision 34) | |
 #![forbid(unsafe_code)]
 
+mod attention;
 mod busy;
 pub mod completions;
 mod coordinator;

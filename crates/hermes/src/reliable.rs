@@ -10,9 +10,14 @@
 //! grant has run out only after the replica has stopped to use it. Clocks must count while the
 //! machine sleeps.
 //!
+//! **Dozing.** While nobody uses the keys, nobody asks for a lease, and the registry rests
+//! ([`Doze`]). The owner says when it has use of the replica ([`Command::Use`]); it has a lease one
+//! round trip later. Only the silence of those who had reason to be awake counts.
+//!
 //! A voter that starts again has forgotten its grants; it first waits as long as any may last.
 //! Nobody waits for a change of the Paxos leader, or to add a replica.
 
+use crate::attention::Attention;
 use crate::members::{Epoch, Membership};
 use crate::registry::{Registry, Request};
 use meridian_core::{
@@ -22,6 +27,8 @@ use meridian_paxos::{self as paxos, ClientIds, Configuration, Paxos, Routing};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+pub use crate::attention::Doze;
 
 /// How long leases last, and how silence is judged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +42,8 @@ pub struct Options {
     pub suspect_after: Duration,
     /// By how much a clock may run fast or slow, in parts of a million.
     pub drift_ppm: u32,
+    /// When a replica that nobody uses dozes; never, if there is nothing here.
+    pub doze: Option<Doze>,
     /// Of the registry's replication.
     pub paxos: paxos::Options,
 }
@@ -50,7 +59,14 @@ impl Default for Options {
             retransmit: ms(40),
             ..paxos::Options::default()
         };
-        Options { lease: ms(60), beat: ms(10), suspect_after: ms(40), drift_ppm: 2_000, paxos }
+        Options {
+            lease: ms(60),
+            beat: ms(10),
+            suspect_after: ms(40),
+            drift_ppm: 2_000,
+            doze: Some(Doze { after: ms(1_000), beat: ms(1_000) }),
+            paxos,
+        }
     }
 }
 
@@ -81,6 +97,8 @@ pub enum Fault {
     BreaksGrants,
     /// Uses a grant from when it has come, and for longer than it was given.
     StretchesLease,
+    /// Takes the silence of those that have dozed for that of dead ones (against W1).
+    SuspectsDozing,
 }
 
 /// What replicas say.
@@ -92,6 +110,8 @@ pub enum Message {
     Ask {
         /// When it asked, by its own clock.
         sent: Time,
+        /// Whether it is active, and the others are to stay awake.
+        active: bool,
     },
     /// It has one.
     Grant {
@@ -117,6 +137,9 @@ pub enum Command {
         /// The epoch in which they followed.
         epoch: Epoch,
     },
+    /// The owner has use of the replica, or waits for others; it need not say so more often than
+    /// [`ReliableMembership::wants_use`].
+    Use,
 }
 
 /// What the owner is told, and tells all shards.
@@ -168,6 +191,11 @@ pub struct ReliableMembership {
     client: Option<ClientId>,
     sequence: u64,
     under_way: Option<UnderWay>,
+    attention: Attention,
+    /// An earlier beat has been replaced.
+    beats_at: Time,
+    /// Whether a timer of the registry's replica is withheld.
+    withheld: bool,
 }
 
 /// The only group of the registry.
@@ -196,6 +224,9 @@ impl ReliableMembership {
             client: None,
             sequence: 0,
             under_way: None,
+            attention: Attention::default(),
+            beats_at: Time(0),
+            withheld: false,
         }
     }
 
@@ -218,6 +249,16 @@ impl ReliableMembership {
     /// Whether it leads the registry.
     pub fn is_leading(&self) -> bool {
         self.paxos.is_leading()
+    }
+
+    /// Whether [`Command::Use`] would make a difference.
+    pub fn wants_use(&self, now: Time) -> bool {
+        self.attention.wants_use(now, &self.options)
+    }
+
+    /// Whether it asks for no leases, because nobody uses it or others.
+    pub fn is_dozing(&self) -> bool {
+        self.attention.dozes
     }
 
     fn is(&self, fault: Fault) -> bool {
@@ -289,8 +330,10 @@ impl ReliableMembership {
         if !self.paxos.is_leading() {
             return None;
         }
+        let dozed = self.is(Fault::SuspectsDozing).then_some(Time(0));
+        let since = dozed.or(self.attention.since(now, &self.options))?;
         let silent = |node: &&NodeId| {
-            let heard = self.heard.get(node).copied().unwrap_or_default();
+            let heard = self.heard.get(node).copied().unwrap_or_default().max(since);
             now.since(heard) > self.options.suspect_after && registry.may_suspect(**node)
         };
         let mut others = members.live.iter().chain(members.shadows.keys());
@@ -305,12 +348,52 @@ impl ReliableMembership {
         over || self.is(Fault::BreaksGrants)
     }
 
+    /// Whether the others are to stay awake.
+    fn is_active(&self, now: Time) -> bool {
+        let registry = self.paxos.service();
+        self.attention.is_used(now, &self.options)
+            || self.under_way.is_some()
+            || !registry.may_serve(self.me)
+            || registry.awaited_of(self.me).next().is_some()
+            || self.wanted(now).is_some()
+    }
+
     fn on_beat(&mut self, now: Time, out: &mut Outbox<Self>) {
-        out.timer(now + self.options.beat, Timer::Beat);
-        for voter in self.paxos.service().voters() {
-            out.send(*voter, Message::Ask { sent: now });
+        if now < self.beats_at {
+            return; // It was awakened since.
         }
-        self.ask_registry(now, out);
+        let active = self.is_active(now);
+        if active {
+            self.attention.stir(now, &self.options);
+        }
+        let doze = self.attention.may_doze(now, &self.options);
+        self.attention.dozes = doze.is_some();
+        self.beats_at = now + doze.unwrap_or(self.options.beat);
+        out.timer(self.beats_at, Timer::Beat);
+        if std::mem::take(&mut self.withheld) {
+            self.paxos.resume(now);
+            self.step_paxos(now, Event::Timer(paxos::Timer::Tick), out);
+        }
+        if doze.is_none() {
+            for voter in self.paxos.service().voters() {
+                out.send(*voter, Message::Ask { sent: now, active });
+            }
+            self.ask_registry(now, out);
+        }
+    }
+
+    /// What is due at the next beat is done now.
+    fn beat_at_once(&mut self, now: Time, out: &mut Outbox<Self>) {
+        self.beats_at = now;
+        self.on_beat(now, out);
+    }
+
+    fn on_use(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let was_used = self.attention.is_used(now, &self.options);
+        self.attention.use_at(now);
+        if self.attention.dozes || !was_used {
+            self.beat_at_once(now, out);
+        }
     }
 
     fn ask_registry(&mut self, now: Time, out: &mut Outbox<Self>) {
@@ -329,8 +412,20 @@ impl ReliableMembership {
         self.step_paxos(now, Event::Command(command), out);
     }
 
-    fn on_ask(&mut self, now: Time, from: NodeId, sent: Time, out: &mut Outbox<Self>) {
+    fn on_ask(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        (sent, active): (Time, bool),
+        out: &mut Outbox<Self>,
+    ) {
         self.heard.insert(from, now);
+        if active {
+            self.attention.stir(now, &self.options);
+            if self.attention.dozes {
+                self.beat_at_once(now, out);
+            }
+        }
         if self.paxos.service().may_serve(from) {
             self.granted.insert(from, now);
             out.send(from, Message::Grant { sent });
@@ -381,13 +476,17 @@ impl Process for ReliableMembership {
                 let from = GROUP.of(from);
                 self.step_paxos(now, Event::Message { from, message }, out);
             }
-            Event::Message { from, message: Message::Ask { sent } } => {
-                self.on_ask(now, from, sent, out);
+            Event::Message { from, message: Message::Ask { sent, active } } => {
+                self.on_ask(now, from, (sent, active), out);
             }
             Event::Message { from, message: Message::Grant { sent } } => {
                 self.on_grant(now, from, sent, out);
             }
             Event::Command(Command::Complete { epoch }) => self.complete = Some(epoch),
+            Event::Command(Command::Use) => self.on_use(now, out),
+            Event::Timer(Timer::Paxos(paxos::Timer::Tick)) if self.attention.dozes => {
+                self.withheld = true;
+            }
             Event::Timer(Timer::Paxos(timer)) => self.step_paxos(now, Event::Timer(timer), out),
             Event::Timer(Timer::Beat) => self.on_beat(now, out),
             Event::Restarted(peer) => {

@@ -93,6 +93,8 @@ enum Step {
     Access(Access),
     /// To remove a key that has expired, since the client wants to read it.
     Expire(Read),
+    /// Nothing yet: a walk over its keys waits for a lease.
+    Scan(Scan),
 }
 
 /// A request and its reply.
@@ -222,7 +224,8 @@ impl Desk {
         answer: Answer,
         counter: &mut impl Counter,
     ) -> Option<ClientNumber> {
-        if answer == Answer::Refused(Refusal::NotServing) {
+        let step = self.waiting.get(&token).map(|waiting| &waiting.step);
+        if answer == Answer::Refused(Refusal::NotServing) || matches!(step, Some(Step::Scan(_))) {
             self.unserved.push_back((now.time, token));
             return None;
         }
@@ -245,27 +248,35 @@ impl Desk {
     }
 
     /// Asks once more for what the replica did not take, if it serves now, and refuses what has
-    /// waited for too long. To be called after each batch; whose requests were refused.
+    /// waited for too long. To be called after each batch; whose requests were answered.
     pub fn look_again(
         &mut self,
         now: Now,
         replica: &Replica,
         counter: &mut impl Counter,
     ) -> Vec<ClientNumber> {
-        let mut refused = Vec::new();
+        let mut answered = Vec::new();
         let serves = !self.unserved.is_empty() && replica.serves(now.time);
         while let Some((_, token)) =
             self.unserved.pop_front_if(|(since, _)| serves || now.time >= *since + PATIENCE)
         {
             let Some(waiting) = self.waiting.get(&token) else { continue };
-            if serves {
+            if let Step::Scan(scan) = &waiting.step
+                && serves
+            {
+                let found = walk(now, scan, replica);
+                if let Some(waiting) = self.waiting.remove(&token) {
+                    self.settle(&waiting, found, counter);
+                    answered.push(waiting.client);
+                }
+            } else if serves {
                 counter.ask(waiting.step.ask(token, waiting.key.clone(), now.moment));
             } else if let Some(waiting) = self.waiting.remove(&token) {
                 self.settle(&waiting, not_serving(), counter);
-                refused.push(waiting.client);
+                answered.push(waiting.client);
             }
         }
-        refused
+        answered
     }
 
     fn settle(&mut self, waiting: &Waiting, reply: Reply, counter: &mut impl Counter) {
@@ -310,6 +321,8 @@ impl Step {
                 Action::Modify(Rmw { modify: modify.clone(), now })
             }
             Step::Expire(_) => Action::Modify(Rmw { modify: Modify::Expire, now }),
+            // It waits for a lease like a read of a key that nobody has.
+            Step::Scan(_) => return Asked::Read { token, key },
         };
         Asked::Update(Request { token, key, id: None, action })
     }
@@ -349,7 +362,13 @@ impl Work<'_> {
                 return found.map_or(Progress::One, Progress::Done);
             }
             Command::Many { each, combined } => return self.begin_all(each, combined, counter),
-            Command::Scan(scan) => self.scan(scan),
+            Command::Scan(scan) if self.replica.serves(self.now.time) => {
+                walk(self.now, &scan, self.replica)
+            }
+            Command::Scan(scan) => {
+                self.ask(0, Bytes::new(), Step::Scan(scan), counter);
+                return Progress::One;
+            }
             Command::Size => count(self.replica.len()),
             Command::Connection(asked) => peer.handle(&asked),
             Command::Info(sections) => Reply::Text(counter.info(&sections).into()),
@@ -357,31 +376,6 @@ impl Work<'_> {
             Command::Settings(_) => Reply::Map(Vec::new()),
         };
         Progress::Done(reply)
-    }
-
-    /// Some keys of this replica, and where to go on. A key that is there all the time is shown by
-    /// a walk from cursor 0 to cursor 0; one that comes or goes meanwhile may be.
-    fn scan(&self, scan: Scan<'_>) -> Reply {
-        if !self.replica.serves(self.now.time) {
-            return not_serving();
-        }
-        let from = u32::try_from(scan.cursor).unwrap_or(u32::MAX);
-        let (mut next, mut keys) = (0, Vec::new());
-        let seen = scan.count.min(SCAN_MAX);
-        for (place, (after, key, value)) in self.replica.walk(from).enumerate() {
-            if place == seen {
-                next = after - 1;
-                break;
-            }
-            let live =
-                |value| Item::decode(value).is_ok_and(|item| !item.is_expired(self.now.moment));
-            let wanted = scan.pattern.is_none_or(|pattern| matches(pattern, key));
-            if !scan.none && wanted && value.is_some_and(live) {
-                keys.push(Reply::Bulk(key.clone()));
-            }
-        }
-        let cursor = Bytes::from(next.to_string());
-        Reply::Array(vec![Reply::Bulk(cursor), Reply::Array(keys)])
     }
 
     fn begin_all(
@@ -418,12 +412,37 @@ impl Work<'_> {
                 Err(first) => step = first,
             }
         }
-        *self.tokens += 1;
-        let (token, (client, request)) = (*self.tokens, self.place);
-        counter.ask(step.ask(token, key.clone(), now.moment));
-        self.waiting.insert(token, Waiting { client, request, part, key, step });
+        self.ask(part, key, step, counter);
         None
     }
+
+    fn ask(&mut self, part: usize, key: Bytes, step: Step, counter: &mut impl Counter) {
+        *self.tokens += 1;
+        let (token, (client, request)) = (*self.tokens, self.place);
+        counter.ask(step.ask(token, key.clone(), self.now.moment));
+        self.waiting.insert(token, Waiting { client, request, part, key, step });
+    }
+}
+
+/// Some keys of a replica, and where to go on. A key that is there all the time is shown by a walk
+/// from cursor 0 to cursor 0; one that comes or goes meanwhile may be.
+fn walk(now: Now, scan: &Scan, replica: &Replica) -> Reply {
+    let from = u32::try_from(scan.cursor).unwrap_or(u32::MAX);
+    let (mut next, mut keys) = (0, Vec::new());
+    let seen = scan.count.min(SCAN_MAX);
+    for (place, (after, key, value)) in replica.walk(from).enumerate() {
+        if place == seen {
+            next = after - 1;
+            break;
+        }
+        let live = |value| Item::decode(value).is_ok_and(|item| !item.is_expired(now.moment));
+        let wanted = scan.pattern.as_ref().is_none_or(|pattern| matches(pattern, key));
+        if !scan.none && wanted && value.is_some_and(live) {
+            keys.push(Reply::Bulk(key.clone()));
+        }
+    }
+    let cursor = Bytes::from(next.to_string());
+    Reply::Array(vec![Reply::Bulk(cursor), Reply::Array(keys)])
 }
 
 /// The reply to a read of `found`, or what must be asked first.

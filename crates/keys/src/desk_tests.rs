@@ -251,17 +251,17 @@ fn a_request_waits_for_a_lease_and_is_refused_after_a_while() {
     let mut net = Net::new();
     let (serving, idle) = (net.replicas[0].clone(), Replica::new(NodeId(0), options(), 0));
     net.replicas[0] = idle;
-    for asked in ["get k\n", "set k v\n", "incr k\n"] {
+    for asked in ["get k\n", "set k v\n", "incr k\n", "scan 0\n"] {
         assert_eq!(net.ask(0, asked), "", "{asked}");
     }
     assert_eq!(net.look_again(0, Time(0)), "", "not yet");
     let due = net.desks[0].due().expect("something waits");
     let refused = net.look_again(0, due);
-    assert_eq!(refused.matches("-CLUSTERDOWN").count(), 3, "{refused}");
+    assert_eq!(refused.matches("-CLUSTERDOWN").count(), 4, "{refused}");
     assert!(net.desks[0].waiting.is_empty() && net.desks[0].due().is_none());
-    assert_eq!(net.ask(0, "ping\nset k v\n"), "+PONG\r\n");
+    assert_eq!(net.ask(0, "ping\nset k v\nscan 0\n"), "+PONG\r\n");
     net.replicas[0] = serving;
-    assert_eq!(net.look_again(0, Time(1)), "+OK\r\n");
+    assert_eq!(net.look_again(0, Time(1)), "+OK\r\n*2\r\n$1\r\n0\r\n*0\r\n");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What one thread of a server runs for keys: the membership of its replicas, and the replica.
 //!
-//! The membership is told by the replica when it has everything, and tells it of epochs and leases.
+//! The membership is told by the replica when it has everything, and when it has use of a lease or
+//! waits for others; it tells the replica of epochs and leases.
 //! All that a start must remember is the membership's: values are kept in memory, at all replicas.
 //!
 //! RMWs are those of commands; the simulator has its own.
@@ -8,7 +9,7 @@
 use crate::change::Rmw;
 use meridian_core::{Embedding, Event, NodeId, Outbox, Process, Time};
 use meridian_hermes::reliable::{self, ReliableMembership};
-use meridian_hermes::{self as hermes, Answer, Command, Hermes, Modify};
+use meridian_hermes::{self as hermes, Answer, Hermes, Modify};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -19,6 +20,15 @@ pub enum Message {
     Membership(reliable::Message),
     /// Of the replica.
     Replica(hermes::Message),
+}
+
+/// What its owner wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command<M> {
+    /// Of the replica.
+    Replica(hermes::Command<M>),
+    /// A client reads from memory, so that a lease is wanted ([`Keys::wants_use`]).
+    Use,
 }
 
 /// An answer of the replica.
@@ -75,6 +85,18 @@ impl<M: Modify> Keys<M> {
         &self.membership
     }
 
+    /// Whether [`Command::Use`] would make a difference.
+    pub fn wants_use(&self, now: Time) -> bool {
+        self.membership.wants_use(now)
+    }
+
+    /// The replica is used, or waits for others.
+    fn use_membership(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if self.wants_use(now) {
+            self.step_membership(now, Event::Command(reliable::Command::Use), out);
+        }
+    }
+
     fn step_membership(
         &mut self,
         now: Time,
@@ -120,11 +142,16 @@ impl<M: Modify> Process for Keys<M> {
             Event::Message { from, message: Message::Replica(message) } => {
                 self.step_replica(now, Event::Message { from, message }, out);
             }
-            Event::Command(command) => self.step_replica(now, Event::Command(command), out),
+            Event::Command(Command::Use) => self.use_membership(now, out),
+            Event::Command(Command::Replica(command)) => {
+                self.use_membership(now, out);
+                self.step_replica(now, Event::Command(command), out);
+            }
             Event::Timer(Timer::Membership(timer)) => {
                 self.step_membership(now, Event::Timer(timer), out);
             }
             Event::Timer(Timer::Replica(timer)) => {
+                self.use_membership(now, out);
                 self.step_replica(now, Event::Timer(timer), out);
             }
             Event::Restarted(peer) => {
@@ -149,7 +176,7 @@ impl<M: Modify> Process for Keys<M> {
 
 /// What the membership tells the replica.
 struct Told<M> {
-    commands: Vec<Command<M>>,
+    commands: Vec<hermes::Command<M>>,
 }
 
 impl<M: Modify> Embedding<ReliableMembership, Keys<M>> for Told<M> {
@@ -167,8 +194,8 @@ impl<M: Modify> Embedding<ReliableMembership, Keys<M>> for Told<M> {
 
     fn output(&mut self, output: reliable::Output, _: &mut Outbox<Keys<M>>) {
         self.commands.push(match output {
-            reliable::Output::Install(membership) => Command::Install(membership),
-            reliable::Output::Lease { until } => Command::Lease { until },
+            reliable::Output::Install(membership) => hermes::Command::Install(membership),
+            reliable::Output::Lease { until } => hermes::Command::Lease { until },
         });
     }
 }

@@ -12,7 +12,7 @@ use meridian_hermes::{self as hermes, reliable};
 use meridian_keys::change::Rmw;
 use meridian_keys::command::KEY_MAX;
 use meridian_keys::desk::{ClientNumber, Counter, Desk, Now, options};
-use meridian_keys::node::Answered;
+use meridian_keys::node::{Answered, Command};
 use meridian_keys::resp::{BULK_MAX, Reply, Version};
 use meridian_keys::{Keys, Moment};
 use meridian_runtime::directory::write_durably;
@@ -193,7 +193,7 @@ impl Counter for Here<'_, '_> {
     }
 
     fn ask(&mut self, asked: hermes::Command<Rmw>) {
-        self.at.command(asked);
+        self.at.command(Command::Replica(asked));
     }
 
     fn write(&mut self, client: ClientNumber, reply: &Reply, version: Version) {
@@ -301,6 +301,9 @@ impl Application<Keys> for Service {
         let taken =
             self.with_desk(at, |desk, now, here| desk.take(now, number, process.replica(), here));
         self.expect(at, number);
+        if taken && at.process.wants_use(at.now) {
+            at.command(Command::Use);
+        }
         Ok(taken)
     }
 

@@ -36,6 +36,14 @@ impl<S: Service> Paxos<S> {
         }
     }
 
+    /// Its owner has withheld its timers for a while: that silence is nobody's fault.
+    pub fn resume(&mut self, now: Time) {
+        self.detector.waits_since(now);
+        if let Some(proposer) = &mut self.proposer {
+            proposer.since = now;
+        }
+    }
+
     fn watch_leader(&mut self, now: Time, out: &mut Outbox<Self>) {
         let asked = self.detector.asked.is_some_and(|at| now.since(at) < self.options.retransmit);
         if !self.is_member() || asked {

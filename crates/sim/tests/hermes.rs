@@ -9,7 +9,7 @@ use meridian_sim::{Detail, Subject, each_is_caught, each_seed, one_seed, run, ru
 const SEEDS_MAX: u64 = 100;
 
 /// What must have happened, or the trials show nothing.
-const HAPPENED: [&str; 11] = [
+const HAPPENED: [&str; 12] = [
     "reads",
     "writes",
     "rmws",
@@ -21,6 +21,7 @@ const HAPPENED: [&str; 11] = [
     "crashes",
     "asked again",
     "asked another",
+    "dozed",
 ];
 
 #[test]

@@ -11,6 +11,7 @@ mod table;
 use crate::access::Access;
 use crate::item::Moment;
 use crate::resp::{Reply, Request};
+use bytes::Bytes;
 pub use describe::describe;
 pub use table::{Description, Flag, Keys, TABLE};
 
@@ -35,7 +36,7 @@ pub enum Command<'a> {
         combined: Combined,
     },
     /// Some of the keys.
-    Scan(Scan<'a>),
+    Scan(Scan),
     /// How many keys there are.
     Size,
     /// Something of the connection itself.
@@ -77,12 +78,12 @@ impl Combined {
 }
 
 /// Asks for some keys, and where to go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scan<'a> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scan {
     /// Where to go on; 0 at the beginning and at the end.
     pub cursor: u64,
     /// Only keys that match it.
-    pub pattern: Option<&'a [u8]>,
+    pub pattern: Option<Bytes>,
     /// About so many are looked at.
     pub count: usize,
     /// Whether only keys of another type than there is are asked for: none has it.

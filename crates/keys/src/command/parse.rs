@@ -306,7 +306,7 @@ pub(super) fn scan<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
     while let Some(option) = options.next() {
         let argument = options.next().ok_or_else(syntax)?;
         match option.to_ascii_uppercase().as_slice() {
-            b"MATCH" => scan.pattern = Some(argument),
+            b"MATCH" => scan.pattern = Some(Bytes::copy_from_slice(argument)),
             b"TYPE" => scan.none = !argument.eq_ignore_ascii_case(b"string"),
             b"COUNT" => {
                 let count = integer(argument).ok_or_else(not_an_integer)?;

@@ -122,7 +122,7 @@ fn answers_of_several_keys_become_one() {
 
 #[test]
 fn a_scan_has_its_options() {
-    let scan = Scan { cursor: 9, pattern: Some(b"a*"), count: 100, none: true };
+    let scan = Scan { cursor: 9, pattern: Some(Bytes::from("a*")), count: 100, none: true };
     let line = "scan 9 MATCH a* COUNT 100 TYPE list";
     assert_eq!(parsed(line), Ok(format!("{:?}", Command::Scan(scan))));
     assert_eq!(parsed("scan -1"), Err("ERR invalid cursor".into()));

@@ -9,7 +9,7 @@ use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
 use meridian_core::{ClientId, MessageId, NodeId, Time};
 use meridian_hermes::{Action, Answer, Command, Epoch, Membership, Request};
-use meridian_keys::node::Answered;
+use meridian_keys::node::{self, Answered};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +28,8 @@ pub struct Profile {
     pub reads: u32,
     /// How many of hundred updates are RMWs.
     pub rmws: u32,
+    /// After so long nobody asks for anything new for as long, again and again.
+    pub rest: Option<Duration>,
 }
 
 /// How long a client waits for an answer at most.
@@ -68,6 +70,7 @@ struct Client {
 struct Look {
     members: Membership,
     settled: bool,
+    dozes: bool,
 }
 
 /// The clients of a [`crate::World`] of nodes with keys, and all checks.
@@ -76,6 +79,8 @@ pub struct Clients {
     pub counts: Counts,
     /// Whether they begin nothing new.
     pub ends: bool,
+    /// Whether nobody has a reason to suspect anyone.
+    pub calm: bool,
     profile: Profile,
     nodes: Vec<NodeId>,
     random: Random,
@@ -93,6 +98,7 @@ impl Clients {
         Clients {
             counts: Counts::default(),
             ends: false,
+            calm: false,
             profile,
             nodes,
             random,
@@ -129,6 +135,15 @@ impl Clients {
         let token = self.tokens << 16 | client as u64;
         self.clients[client].alarm = token;
         Stimulus::Wake { token, after }
+    }
+
+    /// For how long nothing new is asked for.
+    fn rest(&self, now: Time) -> Option<Duration> {
+        let rest = self.profile.rest?;
+        let period = rest * 2;
+        let whole = u64::try_from(period.as_nanos()).expect("short");
+        let gone = Duration::from_nanos(now.0 % whole);
+        (gone >= rest).then(|| period - gone)
     }
 
     fn draw(&mut self, client: usize, key: u8) -> Operation {
@@ -182,7 +197,7 @@ impl Clients {
             }
         };
         let after = Duration::from_micros(self.random.random_range(50..500));
-        let command = Stimulus::Command { to, command, after };
+        let command = Stimulus::Command { to, command: node::Command::Replica(command), after };
         vec![command, self.alarm_after(client, TIMEOUT)]
     }
 
@@ -307,7 +322,13 @@ impl Owner<Replica> for Clients {
         match &self.clients[client].asked {
             Some(_) => self.ask_again(client),
             None if self.ends => Vec::new(),
-            None => self.begin_one(client, now),
+            None => match self.rest(now) {
+                Some(left) => {
+                    let late = Duration::from_millis(self.random.random_range(0..50));
+                    vec![self.alarm_after(client, left + late)]
+                }
+                None => self.begin_one(client, now),
+            },
         }
     }
 
@@ -340,10 +361,18 @@ impl Owner<Replica> for Clients {
         let (members, settled) = (keys.membership(), keys.is_settled());
         let known = self.looks.entry(at).or_default();
         known.settled = settled;
+        let dozes = process.inner.membership().is_dozing();
+        if dozes && !std::mem::replace(&mut known.dozes, dozes) {
+            self.counts.add("dozed", 1);
+        }
+        known.dozes = dozes;
         if known.members.epoch != members.epoch {
             known.members = members.clone();
             let more = members.epoch.0.saturating_sub(self.counts.of("epochs"));
             self.counts.add("epochs", more);
+        }
+        if self.calm && members.epoch > Epoch::FIRST {
+            return Err(format!("calm: nobody was away, and now there are {members:?}"));
         }
         keys.check_invariants()
     }

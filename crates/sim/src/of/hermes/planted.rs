@@ -20,13 +20,19 @@ pub const ALL: &[Mutation] = &[
 ];
 
 /// Those of the membership that trials find.
-pub const FAULTS: &[Fault] = &[Fault::BreaksGrants, Fault::StretchesLease];
+pub const FAULTS: &[Fault] = &[Fault::BreaksGrants, Fault::StretchesLease, Fault::SuspectsDozing];
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Many update one key at once.
-const CROWD: Profile =
-    Profile { clients: 6, keys: 1, think: Duration::from_millis(3), reads: 30, rmws: 50 };
+const CROWD: Profile = Profile {
+    clients: 6,
+    keys: 1,
+    think: Duration::from_millis(3),
+    reads: 30,
+    rmws: 50,
+    rest: None,
+};
 
 /// Nodes are cut off, and read.
 fn split() -> Trial {
@@ -34,6 +40,13 @@ fn split() -> Trial {
     let faults = Faults { netsplit, split: 400 * MS, ..Faults::none() };
     let profile = Some(Profile { reads: 60, rmws: 20, ..CROWD });
     Trial { faults: Some(faults), profile, reads: Some(Reads::Lease), ..Trial::default() }
+}
+
+/// Nothing goes wrong, and clients rest for longer than nodes stay awake.
+fn calm() -> Trial {
+    let profile = Some(Profile { clients: 2, rest: Some(600 * MS), ..CROWD });
+    let (faults, loss) = (Some(Faults::none()), Some(Loss::default()));
+    Trial { faults, loss, profile, dozes: Some(true), ..Trial::default() }
 }
 
 /// The trial with this bug.
@@ -66,8 +79,11 @@ pub fn trials() -> Vec<(String, Trial)> {
     let keys = ALL.iter().map(|mutation| (format!("{mutation:?}"), trial(*mutation)));
     // Who is removed too early has a long time to show what is old.
     let lease = Some(600 * MS);
-    let members = FAULTS
-        .iter()
-        .map(|fault| (format!("{fault:?}"), Trial { fault: *fault, lease, ..split() }));
+    let of = |fault| match fault {
+        Fault::SuspectsDozing => calm(),
+        _ => Trial { lease, ..split() },
+    };
+    let members =
+        FAULTS.iter().map(|fault| (format!("{fault:?}"), Trial { fault: *fault, ..of(*fault) }));
     keys.chain(members).collect()
 }

@@ -8,7 +8,7 @@ use crate::lossy::{Loss, Lossy};
 use crate::trial::{Counts, Made, Subject, Violation};
 use crate::world::{Random, Setup, World};
 use meridian_core::NodeId;
-use meridian_hermes::reliable::{self, Fault, ReliableMembership};
+use meridian_hermes::reliable::{self, Doze, Fault, ReliableMembership};
 use meridian_hermes::{Acks, Hermes, Mutation, Options, Reads};
 use meridian_keys::Keys;
 use rand::{RngExt, SeedableRng};
@@ -38,6 +38,8 @@ pub struct Trial {
     pub profile: Option<Profile>,
     /// How long a lease lasts.
     pub lease: Option<Duration>,
+    /// Whether nodes doze that nobody uses.
+    pub dozes: Option<bool>,
     /// A bug planted in the keys.
     #[doc(hidden)]
     pub mutation: Mutation,
@@ -56,6 +58,14 @@ pub struct Drawn {
     faults: Faults,
     loss: Loss,
     slow: bool,
+}
+
+impl Drawn {
+    /// Whether nobody has a reason to suspect anyone.
+    fn is_calm(&self) -> bool {
+        let harmless = Faults { skew_ppm: self.faults.skew_ppm, ..Faults::none() };
+        self.faults == harmless && self.loss == Loss::default() && !self.slow
+    }
 }
 
 impl fmt::Display for Drawn {
@@ -127,8 +137,11 @@ fn membership_options(drift_ppm: u32) -> reliable::Options {
         ..options.paxos
     };
     let (lease, beat, suspect_after) = (200 * MS, 15 * MS, 150 * MS);
-    reliable::Options { lease, beat, suspect_after, drift_ppm, paxos }
+    reliable::Options { lease, beat, suspect_after, drift_ppm, doze: None, paxos }
 }
+
+/// Shorter than the clients' rest.
+const DOZE: Doze = Doze { after: Duration::from_millis(150), beat: Duration::from_millis(250) };
 
 fn drawn_profile(random: &mut Random) -> Profile {
     Profile {
@@ -137,6 +150,7 @@ fn drawn_profile(random: &mut Random) -> Profile {
         think: MS * random.random_range(2..40),
         reads: random.random_range(10..60),
         rmws: random.random_range(0..80),
+        rest: None,
     }
 }
 
@@ -161,6 +175,11 @@ impl Subject for Trial {
         faults.skew_ppm = (drift_ppm > 0).then_some(u64::from(drift_ppm));
         let membership = membership_options(drift_ppm);
         let lease = self.lease.unwrap_or(membership.lease);
+        let loss = self.loss.unwrap_or(loss);
+        let slow = random.random_ratio(1, 4);
+        let dozes = self.dozes.unwrap_or(random.random_ratio(1, 3)).then_some(DOZE);
+        let rest = random.random_ratio(2, 3).then_some(600 * MS).filter(|_| dozes.is_some());
+        let profile = self.profile.unwrap_or(Profile { rest, ..profile });
         Drawn {
             nodes: self.nodes.unwrap_or(nodes),
             options: Options {
@@ -168,11 +187,11 @@ impl Subject for Trial {
                 acks: self.acks.unwrap_or(options.acks),
                 ..options
             },
-            membership: reliable::Options { lease, ..membership },
-            profile: self.profile.unwrap_or(profile),
+            membership: reliable::Options { lease, doze: dozes, ..membership },
+            profile,
             faults,
-            loss: self.loss.unwrap_or(loss),
-            slow: random.random_ratio(1, 4),
+            loss,
+            slow,
         }
     }
 
@@ -199,7 +218,8 @@ impl Subject for Trial {
             });
         }
         let random = Random::seed_from_u64(seed ^ 0xc11e);
-        let owner = Clients::new(random, drawn.profile, nodes);
+        let mut owner = Clients::new(random, drawn.profile, nodes);
+        owner.calm = drawn.is_calm();
         Made { setup, owner, operator: loss }
     }
 
