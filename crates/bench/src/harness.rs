@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `cost` | what processes use |
+//! | `figures` | a run that draws figures: raw results, how far it is, SVG |
 //! | `flatness` | whether memory and disk stay as they are |
 //! | `latency` | how long operations took, summed up |
 //! | `machine` | where and when something was measured |
@@ -13,6 +14,7 @@
 //! | `soak` | very many operations, with replicas away for a part of them |
 
 pub mod cost;
+pub mod figures;
 pub mod flatness;
 pub mod latency;
 mod machine;

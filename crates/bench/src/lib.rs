@@ -7,10 +7,11 @@
 //! | `paxos` | a replicated service over TCP |
 //! | `fs` | POSIX calls on a directory, or on a demo of its own |
 //!
-//! Another protocol brings its arguments and up to three things that the harness asks for:
+//! Another protocol brings its arguments and up to four things that the harness asks for:
 //! - a `processes::Program`: what its replicas are, are asked and say, each in its own process;
 //! - a `phases::Subject`: what happens when the warm-up, a measured part and the end begin;
-//! - a `soak::Subject`: what is completed, and whether the replica that was away has all again.
+//! - a `soak::Subject`: what is completed, and whether the replica that was away has all again;
+//! - its figures: which points are measured, and which curves they make (`figures::Drawing`).
 //!
 //! Deliberately absent: anything that a server or a mount needs. The command can be built without
 //! this crate, plotters and the baselines: `cargo build --no-default-features`.

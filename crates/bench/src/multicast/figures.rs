@@ -4,14 +4,14 @@ use super::cluster::{self, Outcome, Protocol, Setup};
 use super::layout::Layout;
 use super::{Figures, WARM_UP_MAX, usual_dissemination};
 use crate::harness::Machine;
-use crate::harness::plot::{Curve, Labels, distribution, latency_over_throughput};
+use crate::harness::figures::{Drawing, Figure, Folder, Results, curves, in_turn};
+use crate::harness::plot::{distribution, latency_over_throughput};
 use anyhow::Context;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use meridian_terminal::note;
 use meridian_terminal::output;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,9 +19,6 @@ use std::time::Duration;
 const LEVELS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// The levels of a quick run; those of Figure 4.5 are among them.
 const QUICK_LEVELS: [u64; 3] = [2, 16, 128];
-/// How long each point is measured.
-const LENGTH: Duration = Duration::from_secs(5);
-const QUICK_LENGTH: Duration = Duration::from_millis(1500);
 /// How many replicas each group has.
 const REPLICAS: u16 = 3;
 /// Bytes of each message.
@@ -32,10 +29,8 @@ const CDF_LEVELS: [(char, u64); 2] = [('a', 2), ('b', 128)];
 /// What to draw.
 #[derive(Debug, Args)]
 pub struct FiguresArgs {
-    /// The folder that the figures and raw results are written to, those of each diagram once it is
-    /// measured; made if it is not there
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[command(flatten)]
+    folder: Folder,
     /// Fewer and shorter measurements, and not of all diagrams: some minutes in place of half an
     /// hour
     #[arg(long)]
@@ -96,35 +91,28 @@ struct Point {
 
 /// Runs `meridian bench multicast figures`.
 pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
-    let dir = &args.out;
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let levels: &[u64] = if args.quick { &QUICK_LEVELS } else { &LEVELS };
     let diagrams: Vec<_> = DIAGRAMS.iter().filter(|diagram| args.is_drawn(diagram)).collect();
-    let machine = Machine::look_and_warn();
-    let (mut measured, all) = (0, diagrams.len() * levels.len() * args.protocols.len());
+    let all = diagrams.len() * levels.len() * args.protocols.len();
+    let mut drawing = Drawing::begin(&args.folder, args.quick, all)?;
     for diagram in diagrams {
-        let (mut points, mut results) = (Vec::new(), Vec::new());
-        // The machine's own speed changes within minutes: what is compared is measured one after
-        // the other, and another one first each time.
-        for (nth, outstanding) in levels.iter().enumerate() {
-            for protocol in args.protocols.iter().cycle().skip(nth).take(args.protocols.len()) {
-                let setup = setup(args, diagram, *protocol, *outstanding);
+        let mut results = drawing.results(&format!("figure-{}", diagram.name))?;
+        let mut points = Vec::new();
+        for (round, outstanding) in levels.iter().enumerate() {
+            for protocol in in_turn(&args.protocols, round) {
+                let setup = setup(args, drawing.length(), diagram, (*protocol, *outstanding));
                 let outcome = cluster::run(setup.clone(), |_, _| ())
                     .with_context(|| format!("{protocol:?} with {outstanding} in flight"))?;
-                let point = take(&mut results, (diagram, &machine), &setup, &outcome)?;
-                measured += 1;
-                show(diagram, &point, (measured, all));
+                let machine = drawing.machine();
+                let point = take(&mut results, (diagram, machine), &setup, &outcome)?;
+                drawing.show(diagram.name, &point.to_string());
                 points.push(point);
             }
         }
-        let raw = dir.join(format!("figure-{}.jsonl", diagram.name));
-        std::fs::write(&raw, results).with_context(|| format!("cannot write {}", raw.display()))?;
-        let caption =
-            format!("{machine}; {} messages in flight from each of 24 clients", levels_of(levels));
-        draw(dir, diagram, &args.protocols, &points, &caption)?;
+        let note = format!("{} messages in flight from each of 24 clients", levels_of(levels));
+        draw(&drawing, diagram, &args.protocols, &points, &note)?;
     }
-    output::print(&format!("figures and raw results are in {}", dir.display()))?;
-    Ok(ExitCode::SUCCESS)
+    drawing.end()
 }
 
 impl FiguresArgs {
@@ -137,8 +125,12 @@ impl FiguresArgs {
     }
 }
 
-fn setup(args: &FiguresArgs, diagram: &Diagram, protocol: Protocol, outstanding: u64) -> Setup {
-    let length = if args.quick { QUICK_LENGTH } else { LENGTH };
+fn setup(
+    args: &FiguresArgs,
+    length: Duration,
+    diagram: &Diagram,
+    (protocol, outstanding): (Protocol, u64),
+) -> Setup {
     let distances = diagram.layout.distances();
     let dissemination = usual_dissemination(&distances, REPLICAS);
     Setup {
@@ -159,7 +151,7 @@ fn setup(args: &FiguresArgs, diagram: &Diagram, protocol: Protocol, outstanding:
 
 /// Adds a measurement to the raw results.
 fn take(
-    results: &mut Vec<u8>,
+    results: &mut Results,
     (diagram, machine): (&Diagram, &Machine),
     setup: &Setup,
     outcome: &Outcome,
@@ -169,15 +161,13 @@ fn take(
     let shares = (0..=200).map(|step| f64::from(step) / 200.0);
     let at = |share| part.client_ns.value_at_quantile(share) as f64 / 1000.0;
     let distribution_us: Vec<(f64, f64)> = shares.map(|share| (share, at(share))).collect();
-    let line = Line {
+    results.add(&Line {
         figure: diagram.name,
         machine,
         layout: diagram.layout,
         figures: &figures,
         distribution_us: &distribution_us,
-    };
-    serde_json::to_writer(&mut *results, &line)?;
-    results.push(b'\n');
+    })?;
     let all = &figures.parts[0];
     Ok(Point {
         protocol: setup.protocol,
@@ -188,60 +178,59 @@ fn take(
     })
 }
 
-/// Shows a measurement, and of how many it is which.
-fn show(diagram: &Diagram, point: &Point, (nth, all): (usize, usize)) {
-    note!(
-        "{nth:>3} of {all}  figure {:<4}  {:<12}  {:>3} in flight  {:>8.0} messages/s  p95 {}",
-        diagram.name,
-        point.protocol.title(),
-        point.outstanding,
-        point.throughput,
-        output::micros(point.p95_us)
-    );
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<12}  {:>3} in flight  {:>8.0} messages/s  p95 {}",
+            self.protocol.title(),
+            self.outstanding,
+            self.throughput,
+            output::micros(self.p95_us)
+        )
+    }
 }
 
 fn draw(
-    dir: &Path,
+    drawing: &Drawing<'_>,
     diagram: &Diagram,
     protocols: &[Protocol],
     points: &[Point],
-    caption: &str,
+    note: &str,
 ) -> anyhow::Result<()> {
-    let of = |protocol: Protocol| points.iter().filter(move |point| point.protocol == protocol);
-    let curves = protocols.iter().map(|protocol| Curve {
-        name: protocol.title().into(),
-        points: of(*protocol).map(|point| (point.throughput, point.p95_us / 1000.0)).collect(),
-    });
-    let curves: Vec<Curve> = curves.collect();
-    let (layout, groups) = (diagram.layout.title(), destinations(diagram.dest));
-    let labels = Labels {
-        title: &format!("Figure {}: {layout}, {groups}", diagram.name),
+    let title = format!("{}, {}", diagram.layout.title(), destinations(diagram.dest));
+    let name = |protocol: &Protocol| protocol.title().into();
+    let figure = Figure {
+        name: diagram.name,
+        title: &title,
         x: "throughput (messages/s)",
         y: "95th percentile of latency (ms)",
-        caption,
+        note,
+        plot: latency_over_throughput,
     };
-    let path = dir.join(format!("figure-{}.svg", diagram.name));
-    latency_over_throughput(&path, &labels, &curves)?;
+    let at = |point: &Point| [(point.throughput, point.p95_us / 1000.0)];
+    let of = |protocol: &Protocol, point: &Point| point.protocol == *protocol;
+    drawing.draw(&figure, &curves(protocols, name, points, of, at))?;
     if diagram.name != CDF_OF {
         return Ok(());
     }
     for (part, outstanding) in CDF_LEVELS {
-        let curves = protocols.iter().map(|protocol| Curve {
-            name: protocol.title().into(),
-            points: of(*protocol)
-                .filter(|point| point.outstanding == outstanding)
-                .flat_map(|point| point.distribution_us.iter())
-                .map(|(share, us)| (us / 1000.0, *share))
-                .collect(),
-        });
-        let curves: Vec<Curve> = curves.collect();
-        let labels = Labels {
-            title: &format!("Figure 4.5{part}: {layout}, {groups}, {outstanding} in flight"),
+        let figure = Figure {
+            name: &format!("4.5{part}"),
+            title: &format!("{title}, {outstanding} in flight"),
             x: "latency (ms)",
             y: "share of messages",
-            caption,
+            note,
+            plot: distribution,
         };
-        distribution(&dir.join(format!("figure-4.5{part}.svg")), &labels, &curves)?;
+        let of = |protocol: &Protocol, point: &Point| {
+            point.protocol == *protocol && point.outstanding == outstanding
+        };
+        let at = |point: &Point| {
+            let shares = point.distribution_us.iter();
+            shares.map(|(share, us)| (us / 1000.0, *share)).collect::<Vec<_>>()
+        };
+        drawing.draw(&figure, &curves(protocols, name, points, of, at))?;
     }
     Ok(())
 }

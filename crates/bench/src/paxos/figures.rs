@@ -1,16 +1,11 @@
 //! `meridian bench paxos figures`: what Figures 13 and 14 of the report show, drawn.
 
 use super::{Figures, Setup, load};
-use crate::harness::Machine;
-use crate::harness::plot::{Curve, Labels, linear};
-use anyhow::Context;
+use crate::harness::figures::{Drawing, Figure, Folder, Results, curves};
+use crate::harness::plot::linear;
 use clap::Args;
 use meridian_paxos::Recovery;
-use meridian_terminal::note;
 use meridian_terminal::output;
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,16 +20,12 @@ const NEAR_WINDOWS: [u64; 3] = [1, 2, 5];
 const FAR_WINDOWS: [u64; 4] = [1, 5, 20, 40];
 /// The round trip of Figure 14.
 const FAR: Duration = Duration::from_millis(100);
-/// How long each point is measured.
-const LENGTH: Duration = Duration::from_secs(5);
-const QUICK_LENGTH: Duration = Duration::from_millis(1500);
 
 /// What to draw.
 #[derive(Debug, Args)]
 pub struct FiguresArgs {
-    /// The folder that the figures and raw results are written to; made if it is not there
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[command(flatten)]
+    folder: Folder,
     /// Shorter measurements: two minutes in place of five
     #[arg(long)]
     quick: bool,
@@ -82,31 +73,32 @@ struct Point {
 
 /// Runs `meridian bench paxos figures`.
 pub fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
-    let dir = &args.out;
-    std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let raw = dir.join("results.jsonl");
-    let mut file = File::create(&raw).with_context(|| format!("cannot write {}", raw.display()))?;
-    let machine = Machine::look_and_warn();
+    let all = NEAR_KIB.len() * NEAR_WINDOWS.len() + FAR_KIB.len() * FAR_WINDOWS.len();
+    let mut drawing = Drawing::begin(&args.folder, args.quick, all)?;
+    let mut results = drawing.results("results")?;
     let near = (13, Duration::ZERO, CLIENTS, &NEAR_KIB, &NEAR_WINDOWS[..]);
     let far = (14, FAR, args.far_clients, &FAR_KIB, &FAR_WINDOWS[..]);
     for (figure, rtt, clients, all_kib, windows) in [near, far] {
         let mut points = Vec::new();
         for wnd in windows {
             for kib in all_kib {
-                let setup = setup(args, rtt, clients, (*kib, *wnd));
-                points.push(measure(&mut file, figure, (&machine, &setup), *kib)?);
+                let setup = setup(args, drawing.length(), (rtt, clients), (*kib, *wnd));
+                points.push(measure(&mut drawing, &mut results, figure, &setup)?);
             }
         }
         for diagram in &DIAGRAMS {
-            draw(dir, (figure, rtt, &machine), diagram, windows, &points)?;
+            draw(&drawing, (figure, rtt), diagram, windows, &points)?;
         }
     }
-    output::print(&format!("figures and raw results are in {}", dir.display()))?;
-    Ok(ExitCode::SUCCESS)
+    drawing.end()
 }
 
-fn setup(args: &FiguresArgs, rtt: Duration, clients: u32, (kib, wnd): (u32, u64)) -> Setup {
-    let length = if args.quick { QUICK_LENGTH } else { LENGTH };
+fn setup(
+    args: &FiguresArgs,
+    length: Duration,
+    (rtt, clients): (Duration, u32),
+    (kib, wnd): (u32, u64),
+) -> Setup {
     Setup {
         mode: args.mode,
         clients,
@@ -125,24 +117,23 @@ fn setup(args: &FiguresArgs, rtt: Duration, clients: u32, (kib, wnd): (u32, u64)
 
 /// Takes a measurement, notes it in the raw results and shows it.
 fn measure(
-    file: &mut File,
+    drawing: &mut Drawing<'_>,
+    results: &mut Results,
     figure: u32,
-    (machine, setup): (&Machine, &Setup),
-    kib: u32,
+    setup: &Setup,
 ) -> anyhow::Result<Point> {
     let outcome = load::run(setup, |_, _| ())?;
-    let figures = Figures::of(machine, setup, &outcome);
-    let mut text = serde_json::to_vec(&figures)?;
-    text.push(b'\n');
-    file.write_all(&text).context("cannot write the raw results")?;
-    note!(
-        "figure {figure}  BSZ {kib:>3} KiB  WND {:>2}  {:>8.0} requests/s  mean {}  {:.1} in a batch",
+    let figures = Figures::of(drawing.machine(), setup, &outcome);
+    results.add(&figures)?;
+    let kib = setup.bsz >> 10;
+    let shown = format!(
+        "BSZ {kib:>3} KiB  WND {:>2}  {:>8.0} requests/s  mean {}  {:.1} in a batch",
         setup.wnd,
         figures.requests_per_second,
         output::micros(figures.latency.mean_us),
         figures.batch
     );
-    Ok(Point {
+    let point = Point {
         kib,
         wnd: setup.wnd,
         requests: figures.requests_per_second,
@@ -151,26 +142,34 @@ fn measure(
         instance_ms: figures.instance_us / 1e3,
         batch: figures.batch,
         window: figures.window,
-    })
+    };
+    drawing.show(&figure.to_string(), &shown);
+    Ok(point)
 }
 
 fn draw(
-    dir: &Path,
-    (figure, rtt, machine): (u32, Duration, &Machine),
+    drawing: &Drawing<'_>,
+    (figure, rtt): (u32, Duration),
     diagram: &Diagram,
     windows: &[u64],
     points: &[Point],
 ) -> anyhow::Result<()> {
-    let curves = windows.iter().map(|wnd| {
-        let of_it = points.iter().filter(|point| point.wnd == *wnd);
-        let points = of_it.map(|point| (f64::from(point.kib), (diagram.of)(point))).collect();
-        Curve { name: format!("WND {wnd}"), points }
-    });
-    let curves: Vec<Curve> = curves.collect();
+    let curves = curves(
+        windows,
+        |wnd| format!("WND {wnd}"),
+        points,
+        |wnd, point| point.wnd == *wnd,
+        |point| [(f64::from(point.kib), (diagram.of)(point))],
+    );
     let way = if rtt.is_zero() { "LAN".into() } else { format!("round trip {rtt:?}") };
     let Diagram { letter, title, y, .. } = diagram;
-    let title = format!("Figure {figure}{letter}: {title}, {SIZE} B, {way}");
-    let caption = machine.to_string();
-    let labels = Labels { title: &title, x: "BSZ (KiB)", y, caption: &caption };
-    linear(&dir.join(format!("figure-{figure}{letter}.svg")), &labels, &curves)
+    let figure = Figure {
+        name: &format!("{figure}{letter}"),
+        title: &format!("{title}, {SIZE} B, {way}"),
+        x: "BSZ (KiB)",
+        y,
+        note: "",
+        plot: linear,
+    };
+    drawing.draw(&figure, &curves)
 }
