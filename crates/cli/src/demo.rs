@@ -31,12 +31,21 @@ const READY: Duration = Duration::from_secs(60);
 /// How often the nodes are asked whether they are ready.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
+/// Where clients of keys call the first node, unless somebody else listens there.
+const KEYS_PORT: u16 = 7400;
+/// Further demos have keys so much higher, up to an end below the ports of nodes.
+const KEYS_PORTS_STEP: usize = 100;
+const KEYS_PORTS_END: u16 = 10_000;
+
 /// What the demo shall be.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Every node is a process of its own (`meridian server`) that speaks TCP on 127.0.0.1. In the mount,
 each region has a directory of its name that is placed there: /us, /eu, /ap; everything else is
 global. Ctrl-C stops it all: unmounted, processes gone, a temporary data directory removed.
+
+Each region has keys of its own, linearizable, for clients of Redis: the table says at which port
+each node answers them.
 
 Examples:
   meridian demo
@@ -63,10 +72,13 @@ pub struct DemoArgs {
     /// MERIDIAN_CLUSTER names the cluster file, for `meridian status` and the like
     #[arg(long, value_name = "CMD")]
     exec: Option<String>,
-    /// Keys, too: their clients call the nodes at PORT, PORT+1, ... in the order of the table; 7400
-    /// is what `meridian kv` asks [default: no keys]
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Clients of keys call the nodes at PORT, PORT+1, ... in the order of the table; 0: no keys
+    /// [default: 7400, which `meridian kv` asks, or the next that are free]
+    #[arg(long, value_name = "PORT")]
     keys_port: Option<u16>,
+    /// Do without keys
+    #[arg(long, conflicts_with = "keys_port")]
+    no_keys: bool,
     #[command(flatten)]
     shape: Shape,
 }
@@ -100,7 +112,11 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
         "no region {region}: there are {}",
         regions.join(", ")
     );
-    check_keys_ports(args.keys_port, topology.nodes.len())?;
+    let keys_port = match args.keys_port {
+        Some(0) => None,
+        _ if args.no_keys => None,
+        wanted => Some(keys_ports(wanted, topology.nodes.len())?),
+    };
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // Children die with the thread that starts them, so that must be the main one: `block_on` runs
     // what it is given here.
@@ -115,7 +131,8 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             children: Children::new(program),
             signals: Signals::listen()?,
             following: mpsc::channel(1).1, // Nobody sends yet.
-            keys_port: args.keys_port,
+            keys_port,
+            keys_nodes: 0,
         };
         let result = demo.run(args, point).await;
         demo.children.stop().await;
@@ -137,6 +154,8 @@ struct Demo<'a> {
     following: mpsc::Receiver<ClusterFile>,
     /// Where clients of keys call the first node; none if there are no keys.
     keys_port: Option<u16>,
+    /// Only nodes below this number have keys: who is added later is no member.
+    keys_nodes: u16,
 }
 
 impl Demo<'_> {
@@ -176,6 +195,7 @@ impl Demo<'_> {
         for id in &kept {
             meridian_node::keys::forget(&dir(*id))?;
         }
+        self.keys_nodes = u16::try_from(self.topology.nodes.len()).unwrap_or(u16::MAX);
         for id in lost {
             let (name, path) = (&self.topology.node(id).name, dir(id));
             note!(
@@ -192,7 +212,7 @@ impl Demo<'_> {
         let node = &mut self.file.nodes[usize::from(id.0)];
         let dir = self.data.node(&node.name);
         meridian_node::prepare(&dir, cluster, &node.name)?;
-        let keys = self.keys_port.map(|first| keys_address(first, id));
+        let keys = keys_address(self.keys_port.filter(|_| id.0 < self.keys_nodes), id);
         let pid = self.children.start(&node.name, &dir, keys.as_deref())?;
         node.pid = Some(pid);
         Ok(pid)
@@ -273,7 +293,7 @@ impl Demo<'_> {
         let nodes = self.topology.present().map(|id| &self.file.nodes[usize::from(id.0)]);
         let keys = |node: &NodeEntry| {
             let id = self.topology.node_named(&node.name).expect("it is of this topology");
-            self.keys_port.map_or("-".into(), |first| keys_address(first, id))
+            keys_address(self.keys_port, id).unwrap_or("-".into())
         };
         let rows = nodes.map(|node| {
             vec![
@@ -300,11 +320,11 @@ mounted at {mount}, in region {region}; data in {data} ({kept})
 try in another terminal:
   cp -a /usr/include {mount}/{region}
   {program} status
-  {program} fs where {mount}/{region}{keys}
-Ctrl-C stops everything.",
+  {program} fs where {mount}/{region}
+{keys}Ctrl-C stops everything.",
             region = self.region,
             keys = self.keys_port.map_or(String::new(), |first| {
-                format!("\n  {program} kv --help          keys: redis-cli -p {first} works, too")
+                format!("  {program} kv --at 127.0.0.1:{first} set color blue\n")
             }),
             data = shown(&self.data.path),
         ))
@@ -376,8 +396,9 @@ Ctrl-C stops everything.",
         } else {
             String::new()
         };
-        let node = self.topology.node_named(&ended.name).zip(self.keys_port);
-        let keys = node.map(|(id, first)| format!(" --keys {}", keys_address(first, id)));
+        let node = self.topology.node_named(&ended.name).filter(|id| id.0 < self.keys_nodes);
+        let keys = node.and_then(|id| keys_address(self.keys_port, id));
+        let keys = keys.map(|address| format!(" --keys {address}"));
         note!(
             "{} (process {}) {}{words}; start it again with: {} server --dir {}{}",
             ended.name,
@@ -390,21 +411,32 @@ Ctrl-C stops everything.",
     }
 }
 
-/// Where clients of keys call a node, if the first one is called at port `first`.
-fn keys_address(first: u16, node: NodeId) -> String {
-    format!("127.0.0.1:{}", first.saturating_add(node.0))
+/// Where clients of keys call a node, if they call the first one at port `first`.
+fn keys_address(first: Option<u16>, node: NodeId) -> Option<String> {
+    Some(format!("127.0.0.1:{}", first?.saturating_add(node.0)))
 }
 
-/// Whether the ports for clients of keys are free.
-fn check_keys_ports(first: Option<u16>, nodes: usize) -> anyhow::Result<()> {
-    let Some(first) = first else { return Ok(()) };
-    for node in 0..u16::try_from(nodes).unwrap_or(u16::MAX) {
-        let address = keys_address(first, NodeId(node));
-        TcpListener::bind(&address).with_context(|| {
-            format!("{address} cannot be used: name other ports by --keys-port")
-        })?;
+/// The first port for clients of keys: `wanted`, or one from which on enough are free.
+fn keys_ports(wanted: Option<u16>, nodes: usize) -> anyhow::Result<u16> {
+    let taken = |first: u16| {
+        let mut ports = (first..=u16::MAX).take(nodes);
+        ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_err())
+    };
+    if let Some(first) = wanted {
+        ensure!(usize::from(u16::MAX - first) >= nodes, "--keys-port {first} leaves no room");
+        return match taken(first) {
+            Some(port) => bail!("port {port} cannot be used: name other ports by --keys-port"),
+            None => Ok(first),
+        };
     }
-    Ok(())
+    let step = nodes.max(KEYS_PORTS_STEP);
+    let mut firsts = (KEYS_PORT..KEYS_PORTS_END).step_by(step);
+    let first = firsts.find(|first| taken(*first).is_none());
+    let first = first.context("no free ports for keys: name some by --keys-port, or --no-keys")?;
+    if first != KEYS_PORT {
+        note!("ports from {KEYS_PORT} on are in use: clients of keys call at {first} and above");
+    }
+    Ok(first)
 }
 
 /// A path as one would type it here.

@@ -17,9 +17,8 @@ const SCANNED: &str = "1000";
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Keys are linearizable within a region; each region has its own. They are kept in memory, by all
-nodes of the region. Any of these answers: those of `meridian demo --keys-port 7400` at port 7400
-and the next ones, in the order of its table. Clients of Redis can be used as well:
-redis-cli -p 7400.
+nodes of the region. Any of these answers: those of `meridian demo` at port 7400 and the next ones,
+in the order of its table. Clients of Redis can be used as well: redis-cli -p 7400.
 
 Examples:
   meridian kv set color blue
@@ -170,8 +169,8 @@ impl At {
     fn connect(&self) -> anyhow::Result<Connection> {
         let refused = || {
             format!(
-                "no node answers at {}: is a demo running with --keys-port? Its table shows where \
-                 clients of keys call; name one with --at",
+                "no node answers at {}: is a demo running? Its table shows where clients of \
+                 keys call; name one with --at",
                 self.at
             )
         };

@@ -24,7 +24,8 @@ other do not wait for each other: with one region cut off, what waits for it gro
 goes on.
 
 Of keys each node's shards are shown: who is live in its epoch (what follows a + is still fetching
-what there is), and for how long the node serves unless its lease is renewed.
+what there is), and for how long the node serves unless its lease is renewed. While nobody asks for
+keys, nodes doze, and hold no lease; the first request gets one.
 
 Exit status 0 if all nodes answer and all groups have a primary, else 1.
 

@@ -44,6 +44,8 @@ fn keys_are_written_and_read_at_any_node_and_outlive_one() {
     assert!(nobody.stderr.contains("no node answers at"), "{nobody:?}");
     let again = room.run(&["demo", "--mount", "other", "--keys-port", &port]);
     assert!(again.stderr.contains("name other ports by --keys-port"), "{again:?}");
+    let neither = room.run(&["demo", "--mount", "other", "--keys-port", "1", "--no-keys"]);
+    assert_eq!(neither.status.code(), Some(2), "{neither:?}");
     demo.stop();
     room.assert_clean();
     // The keys have gone with the servers that had them in memory.

@@ -68,11 +68,14 @@ impl Room {
         serde_json::from_str(&fs::read_to_string(self.path("data/cluster.json")).unwrap()).unwrap()
     }
 
-    /// `meridian` with these arguments.
+    /// `meridian` with these arguments. A demo has keys only where a test names a port, so that
+    /// tests do not fight for the usual ones.
     pub fn meridian(&self, args: &[&str]) -> Command {
         let mut command = Command::new(MERIDIAN);
+        let keys = args.first() != Some(&"demo") || args.contains(&"--keys-port");
         command
             .args(args)
+            .args((!keys).then_some("--no-keys"))
             .current_dir(self.dir.path())
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env_remove("MERIDIAN_LOG")
