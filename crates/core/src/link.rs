@@ -26,7 +26,7 @@
 //! - L2: what was sent before a [`LinkEvent::Restarted`] is never given to the peer's owner after
 //!   the one that it gets for the same session.
 //! - L3: what is queued is bounded by [`MAX_QUEUED_BYTES`] and [`MAX_QUEUED`], and without a
-//!   connection by [`MAX_QUEUED_DOWN_BYTES`].
+//!   connection by [`MAX_QUEUED_DOWN_BYTES`]; one message more may be queued, however long.
 
 use crate::time::Time;
 use bytes::{Bytes, BytesMut};
@@ -34,15 +34,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The most bytes that wait for an acknowledgement; more, and the link is reset.
+/// When so many bytes wait for an acknowledgement, the next message resets the link.
 pub const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// The most bytes while there is no connection: who is away for longer than a moment can be brought
-/// up otherwise.
+/// The same while there is no connection: who is away for longer than a moment can be brought up
+/// otherwise.
 pub const MAX_QUEUED_DOWN_BYTES: usize = 8 << 20;
 /// The most pieces of messages that wait for an acknowledgement.
 pub const MAX_QUEUED: usize = 100_000;
-/// The longest message, in bytes: it must fit in the queue with others.
-pub const MAX_MESSAGE: usize = MAX_QUEUED_BYTES / 2;
+/// The longest message, in bytes: the value of a key before and after a change, of 64 MiB each,
+/// with what names them.
+pub const MAX_MESSAGE: usize = 136 << 20;
 /// A message is cut into pieces of so many bytes, each of which fits in a frame.
 pub const PIECE_LEN: usize = 1 << 20;
 /// A packet with so many bytes takes no further message: a longer one saves nothing.
@@ -230,15 +231,14 @@ impl Link {
             return;
         }
         let pieces = message.len().div_ceil(PIECE_LEN).max(1);
-        let bytes = self.queued_bytes + message.len();
         let max = match self.state {
-            Connection::Down => MAX_QUEUED_DOWN_BYTES.max(message.len()),
+            Connection::Down => MAX_QUEUED_DOWN_BYTES,
             _ => MAX_QUEUED_BYTES,
         };
-        if bytes > max || self.queue.len() + pieces > MAX_QUEUED {
+        if self.queued_bytes >= max || self.queue.len() + pieces > MAX_QUEUED {
             return self.give_up();
         }
-        self.queued_bytes = bytes;
+        self.queued_bytes += message.len();
         for piece in 0..pieces {
             let (start, end) = (piece * PIECE_LEN, message.len().min((piece + 1) * PIECE_LEN));
             let more = piece + 1 < pieces;

@@ -3,7 +3,7 @@
 //! A key that is not here is Valid. The paper's other states are read from what is here.
 
 use crate::members::NodeSet;
-use crate::message::{Request, Update};
+use crate::message::{Modify, Request, Update};
 use crate::store::{Entry, Slot};
 use bytes::Bytes;
 use meridian_core::Time;
@@ -39,6 +39,12 @@ pub(crate) struct Pending<M> {
     pub answer: Bytes,
 }
 
+impl<M> Pending<M> {
+    pub fn bytes(&self) -> usize {
+        self.update.value.as_ref().map_or(0, Bytes::len)
+    }
+}
+
 /// Who waits for a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Parked<M> {
@@ -47,6 +53,15 @@ pub(crate) enum Parked<M> {
     },
     /// So often it was tried before.
     Update(Request<M>, u32),
+}
+
+impl<M: Modify> Parked<M> {
+    pub fn bytes(&self) -> usize {
+        match self {
+            Parked::Read { .. } => 0,
+            Parked::Update(request, _) => request.bytes(),
+        }
+    }
 }
 
 /// A key that is not Valid.
@@ -62,10 +77,16 @@ pub(crate) struct Busy<M> {
     pub due: Time,
 }
 
-impl<M> Busy<M> {
+impl<M: Modify> Busy<M> {
     pub fn new(due: Time) -> Self {
         let (replay, heard) = (None, NodeSet::default());
         Busy { own: None, replay, heard, parked: VecDeque::new(), due }
+    }
+
+    /// How many bytes the own update and who waits have, without the key.
+    pub fn bytes(&self) -> usize {
+        let parked: usize = self.parked.iter().map(Parked::bytes).sum();
+        self.own.as_ref().map_or(0, Pending::bytes) + parked
     }
 
     pub fn state(&self, entry: &Entry) -> State {
@@ -84,18 +105,42 @@ pub(crate) struct Unsettled<M> {
     pub keys: BTreeMap<Slot, Busy<M>>,
     /// How many wait, for all keys.
     pub parked: usize,
+    /// How many bytes the own updates and those that wait have, without their keys.
+    pub bytes: usize,
 }
 
 impl<M> Default for Unsettled<M> {
     fn default() -> Self {
-        Unsettled { keys: BTreeMap::new(), parked: 0 }
+        Unsettled { keys: BTreeMap::new(), parked: 0, bytes: 0 }
     }
 }
 
-impl<M> Unsettled<M> {
+impl<M: Modify> Unsettled<M> {
     /// What is known of a key; it is not Valid from now on.
     pub fn at(&mut self, slot: Slot, due: Time) -> &mut Busy<M> {
         self.keys.entry(slot).or_insert_with(|| Busy::new(due))
+    }
+
+    /// These wait for a key, behind who does already.
+    pub fn park(&mut self, slot: Slot, due: Time, parked: VecDeque<Parked<M>>) {
+        self.parked += parked.len();
+        self.bytes += parked.iter().map(Parked::bytes).sum::<usize>();
+        self.at(slot, due).parked.extend(parked);
+    }
+
+    /// The key is Valid: what there was of it.
+    pub fn remove(&mut self, slot: Slot) -> Option<Busy<M>> {
+        let busy = self.keys.remove(&slot)?;
+        self.parked -= busy.parked.len();
+        self.bytes -= busy.bytes();
+        Some(busy)
+    }
+
+    /// The own update of a key is no more under way.
+    pub fn end_own(&mut self, slot: Slot) -> Option<Pending<M>> {
+        let own = self.keys.get_mut(&slot)?.own.take()?;
+        self.bytes -= own.bytes();
+        Some(own)
     }
 
     pub fn own(&self, slot: Slot) -> Option<&Pending<M>> {

@@ -123,11 +123,14 @@ impl<M: Modify> Hermes<M> {
         (entry.valid, entry.last_writer) = (false, self.me);
         self.store.hold(slot, update.clone());
         let acks = self.members.of(&[self.me]);
-        let due = self.due(now);
+        let due = self.due_of(now, &update);
         let busy = self.unsettled.at(slot, due);
         (busy.heard, busy.due) = (acks, due);
         let (losing, own) = (false, update.clone());
-        busy.own = Some(Pending { update: own, acks, losing, request, attempt, answer });
+        let own = Pending { update: own, acks, losing, request, attempt, answer };
+        let bytes = own.bytes();
+        busy.own = Some(own);
+        self.unsettled.bytes += bytes;
         self.broadcast(&Body::Inv(update), out);
         self.look_at_own(now, slot, out);
     }
@@ -177,7 +180,7 @@ impl<M: Modify> Hermes<M> {
         }
         // Trans: it was superseded, and whoever has superseded it sends the VAL (O1).
         let token = own.request.token;
-        self.unsettled.at(slot, now).own = None;
+        self.unsettled.end_own(slot);
         self.answer(token, Answer::Written, out);
     }
 
@@ -207,12 +210,11 @@ impl<M: Modify> Hermes<M> {
 
     /// What is held is committed: the own update is, too, or it is defeated; then who waits.
     pub(crate) fn become_valid(&mut self, now: Time, slot: Slot, out: &mut Outbox<Self>) {
-        let Some(busy) = self.unsettled.keys.remove(&slot) else { return };
+        let Some(busy) = self.unsettled.remove(slot) else { return };
         let entry = self.store.get_mut(slot);
         entry.valid = true;
         self.completions.committed(&entry.update);
         let held = entry.update.ts;
-        self.unsettled.parked -= busy.parked.len();
         let mut parked = busy.parked;
         if let Some(Pending { update, request, attempt, answer, .. }) = busy.own {
             match update.kind {
@@ -267,9 +269,8 @@ impl<M: Modify> Hermes<M> {
             self.start(now, request, attempt, out);
         }
         if !updates.is_empty() {
-            self.unsettled.parked += updates.len();
             let due = self.due(now);
-            self.unsettled.at(slot, due).parked.append(&mut updates);
+            self.unsettled.park(slot, due, updates);
         }
     }
 }

@@ -69,8 +69,8 @@ impl<M: Modify> Hermes<M> {
         self.completions.record(&update);
         (entry.valid, entry.last_writer) = (false, from);
         let (key, ts) = (update.key.clone(), update.ts);
+        let due = self.due_of(now, &update);
         self.store.hold(slot, update);
-        let due = self.due(now);
         let mut heard = self.members.of(&[self.me, from]);
         self.take_early(&key, ts, &mut heard);
         let busy = self.unsettled.at(slot, due);
@@ -79,7 +79,7 @@ impl<M: Modify> Hermes<M> {
             own.losing = true; // It is not committed any more (M3); it is answered later (M4).
             if self.mutation.is(Mutation::AbortsEarly) {
                 let token = own.request.token;
-                busy.own = None;
+                self.unsettled.end_own(slot);
                 self.answer(token, Answer::Aborted, out);
             }
         }

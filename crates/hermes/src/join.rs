@@ -13,6 +13,8 @@ use meridian_core::{NodeId, Outbox, Time};
 
 /// So many clients' last answers go in one message.
 const CLIENTS_CHUNK: usize = 1024;
+/// The longest wait for an answer is `2.pow(ASKED_MAX)` message-loss timeouts.
+const ASKED_MAX: u32 = 6;
 
 /// How far a shadow replica is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +24,9 @@ pub(crate) struct Joining {
     next: Option<Cursor>,
     /// When it asks again.
     due: Time,
+    /// So often it has asked in vain. From the third time on it waits twice as long each time, as
+    /// an entry may be long.
+    asked: u32,
 }
 
 impl Joining {
@@ -46,7 +51,10 @@ impl<M: Modify> Hermes<M> {
         match &mut self.joining {
             Some(joining) if joining.is_complete() => self.say_complete(out),
             Some(joining) if self.members.is_live(joining.donor) => {}
-            joining => *joining = Some(Joining { donor, next: Some(Cursor::Entries(0)), due: now }),
+            joining => {
+                *joining =
+                    Some(Joining { donor, next: Some(Cursor::Entries(0)), due: now, asked: 0 })
+            }
         }
         self.fetch_again(now, out);
     }
@@ -56,12 +64,13 @@ impl<M: Modify> Hermes<M> {
     }
 
     pub(crate) fn fetch_again(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let due = self.due(now);
+        let timeout = self.options.message_loss_timeout;
         let Some(joining) = self.joining.as_mut().filter(|joining| joining.due <= now) else {
             return;
         };
         let Some(cursor) = joining.next else { return };
-        joining.due = due;
+        joining.due = now + timeout * (1 << joining.asked.saturating_sub(2).min(ASKED_MAX));
+        joining.asked += 1;
         let donor = joining.donor;
         self.send(donor, Body::Fetch(cursor), out);
     }
@@ -112,7 +121,7 @@ impl<M: Modify> Hermes<M> {
         let wanted =
             |joining: &&mut Joining| joining.donor == from && joining.next == Some(chunk.cursor);
         let Some(joining) = self.joining.as_mut().filter(wanted) else { return };
-        (joining.next, joining.due) = (chunk.next, now);
+        (joining.next, joining.due, joining.asked) = (chunk.next, now, 0);
         let complete = joining.is_complete();
         for (update, valid) in chunk.entries {
             self.take_entry(now, from, update, valid, out);

@@ -161,6 +161,11 @@ pub enum Modified {
 pub trait Modify: Clone + Debug + Eq + Hash {
     /// What it makes of the value, or of a key that is not there.
     fn modify(&self, found: Option<&Bytes>) -> Modified;
+
+    /// How many bytes it carries; they count towards [`crate::Options::under_way_bytes`].
+    fn bytes(&self) -> usize {
+        0
+    }
 }
 
 /// What is done with a key.
@@ -183,6 +188,16 @@ pub struct Request<M> {
     pub id: Option<MessageId>,
     /// What is asked.
     pub action: Action<M>,
+}
+
+impl<M: Modify> Request<M> {
+    /// How many bytes it carries beside its key.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.action {
+            Action::Write(value) => value.as_ref().map_or(0, Bytes::len),
+            Action::Modify(modify) => modify.bytes(),
+        }
+    }
 }
 
 /// What the owner asks of a replica.

@@ -41,6 +41,9 @@ pub struct Options {
     pub attempts_max: u32,
     /// So many requests wait for keys at most; more are refused.
     pub parked_max: usize,
+    /// When so many bytes of values are under way, what else is asked waits for that, in order. It
+    /// bounds what waits in the links to other replicas, together with the longest value.
+    pub under_way_bytes: usize,
     /// The results of the last requests of so many clients are kept at most.
     pub clients_max: usize,
     /// So many bytes of keys and values go to a shadow replica in one message, or one entry.
@@ -56,6 +59,7 @@ impl Default for Options {
             message_loss_timeout: Duration::from_millis(100),
             attempts_max: 32,
             parked_max: 1 << 20,
+            under_way_bytes: 32 << 20,
             clients_max: 1 << 20,
             chunk_bytes: 256 << 10,
         }

@@ -1,12 +1,12 @@
 //! The process: all parts of a replica, and who handles what.
 
-use crate::busy::{Parked, State, Unsettled};
+use crate::busy::{Busy, Parked, State, Unsettled};
 use crate::completions::Completions;
 use crate::follower::EarlyAcks;
 use crate::join::Joining;
 use crate::members::{Members, Membership};
 use crate::message::{
-    Answer, Body, Command, Message, Modify, Output, Record, Refusal, Request, Timer,
+    Answer, Body, Command, Message, Modify, Output, Record, Refusal, Request, Timer, Update,
 };
 use crate::mutation::Mutation;
 use crate::options::{Options, Reads};
@@ -16,6 +16,7 @@ use crate::store::{Slot, Store};
 use crate::timestamp::{Timestamp, Writer};
 use bytes::Bytes;
 use meridian_core::{Event, NodeId, Outbox, PLANTED_BUGS, Process, Time, mix};
+use std::collections::VecDeque;
 
 /// A replica of keys, on which RMWs are `M`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +34,8 @@ pub struct Hermes<M> {
     pub(crate) checks: Checks<M>,
     pub(crate) joining: Option<Joining>,
     pub(crate) early: EarlyAcks,
+    /// What is asked while too much is under way, in order.
+    held_up: VecDeque<Command<M>>,
     /// Where virtual ids are drawn from.
     draws: u64,
     /// Whether the timer is set.
@@ -56,6 +59,7 @@ impl<M: Modify> Hermes<M> {
             checks: Checks::default(),
             joining: None,
             early: EarlyAcks::default(),
+            held_up: VecDeque::new(),
             draws: seed,
             ticking: false,
         }
@@ -177,6 +181,10 @@ impl<M: Modify> Hermes<M> {
         if parked != self.unsettled.parked {
             return Err(format!("parked: {parked}, not {}", self.unsettled.parked));
         }
+        let bytes: usize = self.unsettled.keys.values().map(Busy::bytes).sum();
+        if bytes != self.unsettled.bytes {
+            return Err(format!("under way: {bytes} bytes, not {}", self.unsettled.bytes));
+        }
         Ok(())
     }
 
@@ -215,6 +223,14 @@ impl<M: Modify> Hermes<M> {
     /// When what is said now is to be said again.
     pub(crate) fn due(&self, now: Time) -> Time {
         now + self.options.message_loss_timeout
+    }
+
+    /// The same of an update: each MiB has as much time to arrive. Said too early, a long one would
+    /// fill the links with itself.
+    pub(crate) fn due_of(&self, now: Time, update: &Update) -> Time {
+        let mib = update.value.as_ref().map_or(0, |value| value.len() >> 20);
+        let mib = u32::try_from(mib).expect("a value that is shorter than memory");
+        now + self.options.message_loss_timeout * (mib + 1)
     }
 
     fn on_read(&mut self, now: Time, token: u64, key: &Bytes, out: &mut Outbox<Self>) {
@@ -266,9 +282,8 @@ impl<M: Modify> Hermes<M> {
             };
             return self.refuse(token, Refusal::Full, out);
         }
-        self.unsettled.parked += 1;
         let due = self.due(now);
-        self.unsettled.at(slot, due).parked.push_back(parked);
+        self.unsettled.park(slot, due, VecDeque::from([parked]));
     }
 
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
@@ -304,6 +319,30 @@ impl<M: Modify> Hermes<M> {
         }
     }
 
+    /// Whether so much is under way that what is asked waits ([`Options::under_way_bytes`]). The
+    /// owner should take nothing more from its clients then.
+    pub fn is_full(&self) -> bool {
+        !self.held_up.is_empty() || self.unsettled.bytes >= self.options.under_way_bytes
+    }
+
+    /// What the owner asks waits while too much is under way.
+    fn on_asked(&mut self, now: Time, command: Command<M>, out: &mut Outbox<Self>) {
+        match command {
+            Command::Read { .. } | Command::Update(_) if self.is_full() => {
+                self.held_up.push_back(command);
+            }
+            command => self.on_command(now, command, out),
+        }
+    }
+
+    /// Goes on with what was asked, as far as there is room.
+    fn go_on(&mut self, now: Time, out: &mut Outbox<Self>) {
+        while self.unsettled.bytes < self.options.under_way_bytes {
+            let Some(command) = self.held_up.pop_front() else { return };
+            self.on_command(now, command, out);
+        }
+    }
+
     /// Whether anything may have to be said again.
     fn waits(&self) -> bool {
         let waits = self.joining.as_ref().is_some_and(|joining| !joining.is_complete());
@@ -326,7 +365,7 @@ impl<M: Modify> Process for Hermes<M> {
         match event {
             Event::Started => {}
             Event::Message { from, message } => self.on_message(now, from, message, out),
-            Event::Command(command) => self.on_command(now, command, out),
+            Event::Command(command) => self.on_asked(now, command, out),
             Event::Timer(Timer::Tick) => {
                 self.ticking = false;
                 self.on_tick(now, out);
@@ -334,6 +373,7 @@ impl<M: Modify> Process for Hermes<M> {
             Event::Restarted(peer) => self.resync(peer, out),
             Event::Idle => self.begin_check(out),
         }
+        self.go_on(now, out);
         if !self.ticking && self.waits() {
             self.ticking = true;
             out.timer(now + self.options.message_loss_timeout / 2, Timer::Tick);

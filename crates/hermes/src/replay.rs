@@ -83,10 +83,11 @@ impl<M: Modify> Hermes<M> {
 
     /// All that is under way begins anew: no ACK of an earlier epoch counts (M7).
     fn begin_epoch(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let (due, me) = (self.due(now), self.me);
+        let me = self.me;
         let slots: Vec<_> = self.unsettled.keys.keys().copied().collect();
         for slot in slots {
             let entry = self.store.get(slot);
+            let due = self.due_of(now, &entry.update);
             let orphan = !self.members.is_live(entry.last_writer);
             let only_me = self.members.of(&[me]);
             let Some(busy) = self.unsettled.keys.get_mut(&slot) else { continue };
@@ -164,10 +165,10 @@ impl<M: Modify> Hermes<M> {
 
     /// Says again what waits for an answer, and asks about what stays invalid.
     pub(crate) fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let due = self.due(now);
         let late = self.unsettled.keys.iter().filter(|(_, busy)| busy.due <= now);
         let late: Vec<_> = late.map(|(slot, _)| *slot).collect();
         for slot in late {
+            let due = self.due_of(now, &self.store.get(slot).update);
             self.unsettled.at(slot, due).due = due;
             self.repeat(slot, None, out);
         }
@@ -227,11 +228,10 @@ impl<M: Modify> Hermes<M> {
         let Some(slot) = self.store.find(key) else { return };
         let entry = self.store.get(slot);
         let (valid, held) = (entry.valid, entry.update.ts);
-        let state = self.unsettled.keys.get(&slot).map(|busy| busy.state(entry));
-        let coordinates = matches!(state, Some(State::Write | State::Replay));
         if held == ts && valid {
             self.send(from, Body::Val { key: key.clone(), ts }, out);
-        } else if held > ts || coordinates {
+        } else if held > ts {
+            // What it holds itself it says again until all have acknowledged it.
             self.tell_held(from, slot, out);
         }
     }

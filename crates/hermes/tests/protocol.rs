@@ -520,3 +520,24 @@ fn what_waits_is_bounded() {
     net.run();
     assert_eq!(net.answers.len(), 4);
 }
+
+#[test]
+fn what_is_asked_while_long_values_are_under_way_waits_in_its_order() {
+    let options = Options { under_way_bytes: 4, ..Options::default() };
+    let mut net = Net::of(2, &options, Mutation::Correct);
+    let write = |net: &mut Net, token, key: &'static str| {
+        let (key, action) = (Bytes::from(key), Action::Write(bytes("long")));
+        net.command(0, Command::Update(Request { token, key, id: None, action }));
+    };
+    (1..4).zip(["a", "b", "c"]).for_each(|(token, key)| write(&mut net, token, key));
+    net.command(0, Command::Read { token: 4, key: Bytes::from("b") });
+    assert_eq!((net.sent, net.replicas[&0].is_full()), (1, true), "one INV");
+    net.carry(0, 1);
+    net.carry(1, 0);
+    let answered: Vec<_> = net.answers.keys().copied().collect();
+    assert_eq!(answered, [1], "the next has begun, no more");
+    net.run();
+    assert_eq!(net.answers.len(), 4);
+    assert_eq!(net.answers.get(&4).cloned(), value(bytes("long")), "asked after it was written");
+    assert!(!net.replicas[&0].is_full());
+}

@@ -33,6 +33,13 @@ impl hermes::Modify for Rmw {
             Change::Remove => hermes::Modified::Change { value: None, answer },
         }
     }
+
+    fn bytes(&self) -> usize {
+        match &self.modify {
+            Modify::Set { data, .. } | Modify::Append(data) => data.len(),
+            _ => 0,
+        }
+    }
 }
 
 const SIMPLE: u8 = 0;

@@ -307,6 +307,10 @@ impl Application<Keys> for Service {
         Ok(taken)
     }
 
+    fn holds_clients(&self, process: &Keys) -> bool {
+        process.replica().is_full()
+    }
+
     fn due(&self) -> Option<Time> {
         self.desk.due()
     }
