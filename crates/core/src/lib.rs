@@ -10,6 +10,7 @@
 //! | [`process`] | the trait of all protocols, their events and effects |
 //! | [`compose`] | processes that consist of others |
 //! | [`table`] | a hash table without an order, for the state of processes |
+//! | [`shelf`] | values at places that do not change, by key |
 //! | [`room`] | how much room a list keeps when what was in it has gone |
 //! | [`mix`](mod@mix) | a hash of a number |
 //! | [`frame`] | how messages travel: length, version, checksum |
@@ -26,6 +27,7 @@ pub mod link;
 pub mod mix;
 pub mod process;
 pub mod room;
+pub mod shelf;
 pub mod standing;
 pub mod table;
 pub mod time;
@@ -37,6 +39,7 @@ pub use ids::{
 };
 pub use mix::mix;
 pub use process::{Effect, Event, Outbox, Process};
+pub use shelf::{Shelf, Slot};
 pub use table::Table;
 pub use time::Time;
 

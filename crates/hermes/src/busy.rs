@@ -4,9 +4,9 @@
 
 use crate::members::NodeSet;
 use crate::message::{Modify, Request, Update};
-use crate::store::{Entry, Slot};
+use crate::store::Entry;
 use bytes::Bytes;
-use meridian_core::Time;
+use meridian_core::{Slot, Time};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The state of a key at a replica (Hermes, section 3.1).

@@ -9,10 +9,9 @@ use crate::message::{
 use crate::mutation::Mutation;
 use crate::options::Acks;
 use crate::process::Hermes;
-use crate::store::Slot;
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
-use meridian_core::{NodeId, Outbox, Time};
+use meridian_core::{NodeId, Outbox, Slot, Time};
 use std::collections::VecDeque;
 
 /// What an update is made of before it has a place.

@@ -5,10 +5,9 @@ use crate::message::{Answer, Body, Kind, Modify, Update};
 use crate::mutation::Mutation;
 use crate::options::Acks;
 use crate::process::Hermes;
-use crate::store::Slot;
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
-use meridian_core::{NodeId, Outbox, Time};
+use meridian_core::{NodeId, Outbox, Slot, Time};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 

@@ -8,8 +8,7 @@
 use crate::message::{Body, Chunk, Cursor, Modify, Output, Update};
 use crate::mutation::Mutation;
 use crate::process::Hermes;
-use crate::store::Slot;
-use meridian_core::{NodeId, Outbox, Time};
+use meridian_core::{NodeId, Outbox, Slot, Time};
 
 /// So many clients' last answers go in one message.
 const CLIENTS_CHUNK: usize = 1024;

@@ -12,10 +12,10 @@ use crate::mutation::Mutation;
 use crate::options::{Options, Reads};
 use crate::reads::Checks;
 use crate::replay::Installed;
-use crate::store::{Slot, Store};
+use crate::store::Store;
 use crate::timestamp::{Timestamp, Writer};
 use bytes::Bytes;
-use meridian_core::{Event, NodeId, Outbox, PLANTED_BUGS, Process, Time, mix};
+use meridian_core::{Event, NodeId, Outbox, PLANTED_BUGS, Process, Slot, Time, mix};
 use std::collections::VecDeque;
 
 /// A replica of keys, on which RMWs are `M`.

@@ -7,10 +7,10 @@ use crate::members::{Epoch, Members, Membership};
 use crate::message::{Answer, Body, Command, Modify};
 use crate::mutation::Mutation;
 use crate::process::Hermes;
-use crate::store::{Slot, Store};
+use crate::store::Store;
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
-use meridian_core::{NodeId, Outbox, Time};
+use meridian_core::{NodeId, Outbox, Slot, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What each replica has said of its epoch, and what is left to replay here.

@@ -6,11 +6,7 @@
 use crate::message::{Kind, Update};
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
-use meridian_core::{NodeId, Table};
-
-/// Where an entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Slot(pub u32);
+use meridian_core::{NodeId, Shelf, Slot};
 
 /// What is held of a key (Hermes, section 3.1): the last update, and the state as far as readers
 /// ask.
@@ -26,8 +22,7 @@ pub(crate) struct Entry {
 /// All entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Store {
-    places: Table<Bytes, Slot>,
-    entries: Vec<Entry>,
+    entries: Shelf<Bytes, Entry>,
     /// How many keys have a value.
     live: usize,
     /// How much all keys and values take, in bytes.
@@ -36,33 +31,32 @@ pub(crate) struct Store {
 
 impl Store {
     pub fn find(&self, key: &Bytes) -> Option<Slot> {
-        self.places.get(key).copied()
+        self.entries.find(key)
     }
 
     /// The place of a key; a new one is Valid, and nothing was written to it.
     pub fn slot(&mut self, key: &Bytes, me: NodeId) -> Slot {
-        let Store { places, entries, bytes, .. } = self;
-        *places.or_insert_with(key.clone(), || {
+        let Store { entries, bytes, .. } = self;
+        entries.slot(key, || {
             let (ts, base) = (Timestamp::NONE, Timestamp::NONE);
             let (kind, value, request) = (Kind::Write, None, None);
             let update = Update { key: key.clone(), ts, base, kind, value, request };
             *bytes += key.len();
-            entries.push(Entry { update, valid: true, last_writer: me });
-            Slot(u32::try_from(entries.len() - 1).expect("fewer keys than the memory holds"))
+            Entry { update, valid: true, last_writer: me }
         })
     }
 
     pub fn get(&self, slot: Slot) -> &Entry {
-        &self.entries[slot.0 as usize]
+        self.entries.get(slot)
     }
 
     pub fn get_mut(&mut self, slot: Slot) -> &mut Entry {
-        &mut self.entries[slot.0 as usize]
+        self.entries.get_mut(slot)
     }
 
     /// From now on this is held.
     pub fn hold(&mut self, slot: Slot, update: Update) {
-        let held = &mut self.entries[slot.0 as usize].update;
+        let held = &mut self.entries.get_mut(slot).update;
         let len = |update: &Update| update.value.as_ref().map_or(0, Bytes::len);
         self.live += usize::from(update.value.is_some());
         self.live -= usize::from(held.value.is_some());
@@ -83,7 +77,6 @@ impl Store {
 
     /// The entries from a place on.
     pub fn since(&self, slot: Slot) -> impl Iterator<Item = (Slot, &Entry)> {
-        let entries = self.entries.get(slot.0 as usize..).unwrap_or_default();
-        entries.iter().zip(slot.0..).map(|(entry, place)| (Slot(place), entry))
+        self.entries.since(slot)
     }
 }
