@@ -1,5 +1,5 @@
-//! The atomic multicast protocols that PrimCast is compared with, on the same [`Process`] trait: so
-//! that the thesis's figures 4.2 to 4.5 can be drawn on one runtime.
+//! The protocols that PrimCast and Hermes are compared with, on the same [`Process`] trait: so that
+//! the thesis's figures 4.2 to 4.5 and the Hermes paper's 5 to 7 can be drawn on one runtime.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -9,40 +9,52 @@
 //! | `consensus` | what FastCast takes as given: Paxos inside a group with a stable leader |
 //! | [`batch`] | what travels together to one peer |
 //! | `place`, `queue` | who is who; the order of deliveries |
+//! | [`craq`] | replicated keys by CRAQ (Hermes, section 5.1.2): a chain; linearizable |
+//! | [`zab`] | the same by ZAB (section 5.1.1): a leader; its reads are sequentially consistent |
+//! | [`keys`] | what both are asked and answer |
 //!
-//! Both order all messages, whatever they touch, and know the lower bound of a timestamp
-//! (`Start::after`).
+//! White-Box and FastCast order all messages, whatever they touch, and know the lower bound of a
+//! timestamp (`Start::after`).
 //!
 //! # Absent: recovery
 //!
-//! These are the failure-free protocols. The leader of a group is its first member, for ever.
-//! Nothing is persisted (the thesis measures all protocols in memory), and [`Event::Restarted`] is
-//! ignored: a message that is lost, or a process that stops, stops those who wait for it. What
-//! recovery would cost without failures is there nevertheless: what a quorum must hold, a quorum
-//! holds before a delivery.
+//! These are the failure-free protocols, and the members are always the same. The leader of a group
+//! is its first member, for ever; so is the head of a chain. Nothing is persisted (the thesis
+//! measures all protocols in memory), and [`Event::Restarted`] is ignored: a message that is lost,
+//! or a process that stops, stops those who wait for it. What recovery would cost without failures
+//! is there nevertheless: what a quorum must hold, a quorum holds before a delivery.
 //!
 //! # Made for a fair comparison
 //!
-//! What a process has to say waits for [`Event::Idle`] and travels in one message to each peer;
-//! payloads go from a message's sender to the leaders and from each leader to its followers, and
-//! never between groups; work per message is at most logarithmic in the number of messages under
-//! way; what is delivered is dropped. Of delivered messages only those names are kept (as in
-//! PrimCast) that their clients could still send again: see `Start::low`.
+//! Keys are kept as Hermes keeps them ([`Shelf`]). What CRAQ says travels in one frame with all
+//! that the same batch of the engine has for that peer, as with Hermes.
+//!
+//! In the multicast, what a process has to say waits for [`Event::Idle`] and travels in one message
+//! to each peer; payloads go from a message's sender to the leaders and from each leader to its
+//! followers, and never between groups; work per message is at most logarithmic in the number of
+//! messages under way; what is delivered is dropped. Of delivered messages only those names are
+//! kept (as in PrimCast) that their clients could still send again: see `Start::low`.
 //!
 //! [`Process`]: meridian_core::Process
+//! [`Shelf`]: meridian_core::Shelf
 //! [`Event::Idle`]: meridian_core::Event::Idle
 //! [`Event::Restarted`]: meridian_core::Event::Restarted
 #![forbid(unsafe_code)]
 
 pub mod batch;
 mod consensus;
+pub mod craq;
 pub mod fast_cast;
+pub mod keys;
 mod place;
 mod queue;
 pub mod skeen;
 pub mod white_box;
+pub mod zab;
 
 pub use batch::{Batch, Nothing};
+pub use craq::Craq;
 pub use fast_cast::FastCast;
 pub use skeen::Skeen;
 pub use white_box::WhiteBox;
+pub use zab::Zab;
