@@ -11,16 +11,15 @@
 //! | `history` | what was done, for checkers |
 
 mod against;
-mod demo;
 mod history;
 mod measure;
 mod outage;
 mod workload;
 
+use crate::harness::demo::{Demo, Watched};
 use crate::harness::{Machine, Scratch, positive_seconds, stop_on_signal};
 use anyhow::{bail, ensure};
 use clap::{Args, Subcommand};
-use demo::{Demo, Watched};
 use history::History;
 use measure::{Load, measure};
 use meridian_terminal::{note, output};
@@ -133,7 +132,7 @@ pub fn run(args: &FsArgs) -> anyhow::Result<ExitCode> {
         Some(dir) => run_in(args, dir.clone(), &Watched::with_children(&args.pids)),
         None => {
             let scratch = Scratch::make(&std::env::temp_dir())?;
-            let demo = Demo::start(&std::env::current_exe()?, &scratch.path)?;
+            let demo = Demo::start(&std::env::current_exe()?, &scratch.path, &[])?;
             let dir = demo.mount.join(demo.status()?.first_region()?);
             let code = run_in(args, dir, &Watched::with_children(&[demo.pid()]))?;
             demo.stop()?;

@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `cost` | what processes use |
+//! | `demo` | a demo of its own to measure |
 //! | `figures` | a run that draws figures: raw results, how far it is, SVG |
 //! | `flatness` | whether memory and disk stay as they are |
 //! | `latency` | how long operations took, summed up |
@@ -14,6 +15,7 @@
 //! | `soak` | very many operations, with replicas away for a part of them |
 
 pub mod cost;
+pub mod demo;
 pub mod figures;
 pub mod flatness;
 pub mod latency;

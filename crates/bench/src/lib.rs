@@ -5,6 +5,7 @@
 //! | `harness` | what all benches share |
 //! | `multicast` | multicast protocols over TCP |
 //! | `paxos` | a replicated service over TCP |
+//! | `kv` | replicated keys: Hermes, CRAQ and ZAB |
 //! | `fs` | POSIX calls on a directory, or on a demo of its own |
 //!
 //! Another protocol brings its arguments and up to four things that the harness asks for:
@@ -20,6 +21,7 @@
 mod dissemination;
 mod fs;
 mod harness;
+mod kv;
 mod multicast;
 mod paxos;
 
@@ -52,6 +54,22 @@ Examples:
   meridian bench fs --only create --threads 1,8 --against /tmp/before/meridian --rounds 5
   meridian bench fs /tmp --json")]
     Fs(fs::FsArgs),
+    /// Replicated keys by Hermes, CRAQ and ZAB, over TCP inside this process; 12 s
+    #[command(after_help = "\
+Each replica has clients of its own, on its thread and without sockets; replicas speak over TCP on
+127.0.0.1. All keys are written first. The latency of a request is the time from the moment when
+its client could ask, whether or not its replica had time then, to the answer. Nothing fails here,
+and no member changes. Reads of ZAB may be old: it promises less than the two others. At the end
+all replicas must hold the same, or the command fails.
+
+Examples:
+  meridian bench kv                                        12 s: 3 protocols with 5 % writes
+  meridian bench kv --writes 0,1,5,20,50,100               70 s
+  meridian bench kv --distribution zipfian --replicas 5
+  meridian bench kv --clients 8 --pipeline 16              clients that ask for 16 at once
+  meridian bench kv --json | jq .writes.p99_us
+  meridian bench kv local                                  reads of one core, without any network")]
+    Kv(kv::KvArgs),
     /// Messages to several groups, over TCP inside this process; 6 s
     #[command(after_help = "\
 All members run in this process and speak over TCP on 127.0.0.1; one client is with each. The
@@ -86,6 +104,7 @@ Examples:
 pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     match command {
         BenchCommand::Fs(args) => fs::run(args),
+        BenchCommand::Kv(args) => kv::run(args),
         BenchCommand::Multicast(args) => multicast::run(args),
         BenchCommand::Paxos(args) => paxos::run(args),
     }

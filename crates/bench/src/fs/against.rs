@@ -1,9 +1,9 @@
 //! Two builds compared: each in a demo of its own, one after the other, again and again, as the
 //! machine's own speed changes within minutes.
 
-use super::demo::{Demo, Watched};
 use super::measure::{Figures, Load, measure};
 use super::workload::Op;
+use crate::harness::demo::{Demo, Watched};
 use crate::harness::{Machine, Scratch};
 use anyhow::ensure;
 use meridian_terminal::note;
@@ -87,7 +87,7 @@ pub fn run(
 /// All loads on a demo of this program.
 fn of_one(loads: &[Load], program: &Path, stop: &AtomicBool) -> anyhow::Result<Vec<Figures>> {
     let scratch = Scratch::make(&std::env::temp_dir())?;
-    let demo = Demo::start(program, &scratch.path)?;
+    let demo = Demo::start(program, &scratch.path, &[])?;
     let region = demo.mount.join(demo.status()?.first_region()?);
     let watched = Watched::with_children(&[demo.pid()]);
     let mut all = Vec::new();

@@ -1,9 +1,9 @@
 //! One operation by many threads: how long it took, and what it cost.
 
-use super::demo::Watched;
 use super::history::History;
 use super::workload::{Op, Outcome, Worker};
 use crate::harness::cost::{Cost, CostPerOperation};
+use crate::harness::demo::Watched;
 use crate::harness::latency::{HEADS, Latency};
 use meridian_terminal::note;
 use meridian_terminal::output::{self, Row};

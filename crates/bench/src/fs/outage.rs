@@ -4,8 +4,8 @@
 //! The load is open: each write has a time at which it is due, whether those before it have ended
 //! or not, and its latency counts from there. So a pause shows in all the writes that fall into it.
 
-use super::demo::{Demo, Status};
 use super::workload::{Op, Worker};
+use crate::harness::demo::{Demo, Status};
 use crate::harness::latency::{HEADS, Latency, histogram};
 use crate::harness::plot::{Curve, Labels, latency_over_time};
 use crate::harness::{Machine, Scratch, positive_seconds, stop_on_signal};
@@ -165,7 +165,7 @@ pub fn failover(args: &FailoverArgs) -> anyhow::Result<ExitCode> {
     let stop = stop_on_signal()?;
     let machine = Machine::look_and_warn();
     let scratch = Scratch::make(&std::env::temp_dir())?;
-    let mut demo = Demo::start(&std::env::current_exe()?, &scratch.path)?;
+    let mut demo = Demo::start(&std::env::current_exe()?, &scratch.path, &[])?;
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
         let failover = kill_primary(args, &mut demo, &stop)?;
@@ -297,7 +297,7 @@ pub fn cut(args: &CutArgs) -> anyhow::Result<ExitCode> {
     let stop = stop_on_signal()?;
     let machine = Machine::look_and_warn();
     let scratch = Scratch::make(&std::env::temp_dir())?;
-    let demo = Demo::start(&std::env::current_exe()?, &scratch.path)?;
+    let demo = Demo::start(&std::env::current_exe()?, &scratch.path, &[])?;
     let status = demo.wait_well()?;
     let near = status.first_region()?;
     let last = status.nodes.last().context("the demo has no nodes")?;

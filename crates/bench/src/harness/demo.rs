@@ -1,6 +1,6 @@
 //! A demo of its own to measure: a child of this process, gone when this process is.
 
-use crate::harness::cost::{Cost, family};
+use super::cost::{Cost, family};
 use anyhow::{Context, bail, ensure};
 use meridian_terminal::die_with_parent;
 use rustix::process::{Pid, Signal, kill_process};
@@ -57,17 +57,18 @@ pub struct Group {
 }
 
 impl Demo {
-    /// Starts a demo of `program` in the folder `dir`, and waits until it is ready.
+    /// Starts a demo of `program` in the folder `dir`, with more arguments, and waits until it is
+    /// ready.
     ///
     /// # Errors
     /// If it does not get ready: with the last line that it said.
-    pub fn start(program: &Path, dir: &Path) -> anyhow::Result<Demo> {
+    pub fn start(program: &Path, dir: &Path, more: &[&str]) -> anyhow::Result<Demo> {
         let [data, mount, run] = ["data", "mount", "run"].map(|name| dir.join(name));
         std::fs::create_dir_all(&run)?;
         let log = dir.join("demo.log");
         let mut command = Command::new(program);
         command.arg("demo").arg("--data").arg(&data).arg("--mount").arg(&mount);
-        command.args(["--exec", IDLE]).env("XDG_RUNTIME_DIR", &run);
+        command.args(["--exec", IDLE]).args(more).env("XDG_RUNTIME_DIR", &run);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&log)?);
         command.process_group(0); // Ctrl-C is for this process alone, which ends the demo in order.
         let mut child =
