@@ -53,8 +53,9 @@ Examples:
     Figures(figures::FiguresArgs),
     /// Reads of one core from a replica of Hermes in its own process, without any network; 3 s
     #[command(after_help = "\
-The replica holds all keys and is its only member. Keys are drawn beforehand. As a server does it,
-the clock is asked after the memory was read, once for some reads, whether the lease still holds.
+The replica holds all keys and is its only member. Requests are drawn beforehand, and lie one after
+the other as they come from a socket. As a server does it, the clock is asked after the memory was
+read, once for some reads, whether the lease still holds. The time is that of the processor.
 
 Examples:
   meridian bench kv local

@@ -2,9 +2,9 @@
 
 use super::contender::{Contender, Replica, hermes};
 use super::draw::{Distribution, Draw};
-use crate::harness::Machine;
+use crate::harness::{Machine, cpu_time};
 use anyhow::ensure;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use clap::Args;
 use meridian_core::{Event, NodeId, Outbox, Process, mix};
 use meridian_hermes::Acks;
@@ -15,10 +15,12 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 use std::hint::black_box;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// So many keys are drawn beforehand, and asked for again and again.
-const DRAWN: usize = 1 << 20;
+/// So many requests are drawn beforehand, and asked again and again.
+const DRAWN: usize = 1 << 18;
+/// The length of a key.
+const KEY_BYTES: usize = 8;
 
 /// How to measure.
 #[derive(Debug, Args)]
@@ -36,7 +38,7 @@ pub struct LocalArgs {
     /// After so many reads the clock is asked whether the lease still holds
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     batch: u32,
-    /// For how many seconds it is measured
+    /// For how many seconds of a core's time it is measured
     #[arg(long, default_value_t = 2.0, value_parser = crate::harness::positive_seconds)]
     seconds: f64,
     /// Print JSON
@@ -80,7 +82,7 @@ pub fn run(args: &LocalArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How many reads there were, and how long they took.
+/// How many reads there were, and how much time of the core they took: others may use it, too.
 fn measure(args: &LocalArgs, length: Duration) -> anyhow::Result<(u64, Duration)> {
     let clock = Clock::start();
     let mut replica = hermes(NodeId(0), Acks::Coordinator);
@@ -93,15 +95,13 @@ fn measure(args: &LocalArgs, length: Duration) -> anyhow::Result<(u64, Duration)
         replica.step(clock.now(), Event::Command(command), &mut out);
         out.drain().for_each(drop);
     }
-    let (draw, mut random) =
-        (Draw::new(args.distribution, args.keys), ChaCha8Rng::seed_from_u64(1));
-    let asked: Vec<u32> = std::iter::repeat_with(|| draw.next(&mut random)).take(DRAWN).collect();
-    let (begin, mut reads, mut found) = (Instant::now(), 0u64, 0u64);
-    let mut now = clock.now();
-    while begin.elapsed() < length {
+    let asked = requests(&Draw::new(args.distribution, args.keys), &keys);
+    let (mut reads, mut found) = (0u64, 0u64);
+    let (begin, mut now) = (cpu_time(), clock.now());
+    while cpu_time().saturating_sub(begin) < length {
         for batch in asked.chunks(args.batch as usize) {
             for key in batch {
-                let value = replica.read(now, &keys[*key as usize]);
+                let value = replica.read(now, key);
                 found += u64::from(black_box(value).flatten().is_some());
             }
             // What was read is answered if the lease holds even now.
@@ -110,8 +110,21 @@ fn measure(args: &LocalArgs, length: Duration) -> anyhow::Result<(u64, Duration)
             reads += batch.len() as u64;
         }
     }
+    let lasted = cpu_time().saturating_sub(begin);
     ensure!(found == reads, "{} reads have found nothing, a bug", reads - found);
-    Ok((reads, begin.elapsed()))
+    Ok((reads, lasted))
+}
+
+/// Keys one after the other in one buffer, as they come from clients.
+fn requests(draw: &Draw, keys: &[Bytes]) -> Vec<Bytes> {
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let mut buffer = BytesMut::with_capacity(DRAWN * KEY_BYTES);
+    for _ in 0..DRAWN {
+        buffer.extend_from_slice(&keys[draw.next(&mut random) as usize]);
+    }
+    let buffer = buffer.freeze();
+    let request = |at: usize| buffer.slice(at * KEY_BYTES..(at + 1) * KEY_BYTES);
+    (0..DRAWN).map(request).collect()
 }
 
 #[cfg(test)]
