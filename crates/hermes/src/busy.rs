@@ -102,7 +102,8 @@ impl<M: Modify> Busy<M> {
 /// All keys that are not Valid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Unsettled<M> {
-    pub keys: BTreeMap<Slot, Busy<M>>,
+    /// In boxes, as a tree moves what it holds.
+    pub keys: BTreeMap<Slot, Box<Busy<M>>>,
     /// How many wait, for all keys.
     pub parked: usize,
     /// How many bytes the own updates and those that wait have, without their keys.
@@ -118,7 +119,7 @@ impl<M> Default for Unsettled<M> {
 impl<M: Modify> Unsettled<M> {
     /// What is known of a key; it is not Valid from now on.
     pub fn at(&mut self, slot: Slot, due: Time) -> &mut Busy<M> {
-        self.keys.entry(slot).or_insert_with(|| Busy::new(due))
+        self.keys.entry(slot).or_insert_with(|| Box::new(Busy::new(due)))
     }
 
     /// These wait for a key, behind who does already.
@@ -129,7 +130,7 @@ impl<M: Modify> Unsettled<M> {
     }
 
     /// The key is Valid: what there was of it.
-    pub fn remove(&mut self, slot: Slot) -> Option<Busy<M>> {
+    pub fn remove(&mut self, slot: Slot) -> Option<Box<Busy<M>>> {
         let busy = self.keys.remove(&slot)?;
         self.parked -= busy.parked.len();
         self.bytes -= busy.bytes();

@@ -1,6 +1,6 @@
 //! The process: all parts of a replica, and who handles what.
 
-use crate::busy::{Busy, Parked, State, Unsettled};
+use crate::busy::{Parked, State, Unsettled};
 use crate::completions::Completions;
 use crate::follower::EarlyAcks;
 use crate::join::Joining;
@@ -181,7 +181,7 @@ impl<M: Modify> Hermes<M> {
         if parked != self.unsettled.parked {
             return Err(format!("parked: {parked}, not {}", self.unsettled.parked));
         }
-        let bytes: usize = self.unsettled.keys.values().map(Busy::bytes).sum();
+        let bytes: usize = self.unsettled.keys.values().map(|busy| busy.bytes()).sum();
         if bytes != self.unsettled.bytes {
             return Err(format!("under way: {bytes} bytes, not {}", self.unsettled.bytes));
         }
