@@ -53,13 +53,14 @@ impl Children {
         Children { program, children: Vec::new(), send, ends }
     }
 
-    /// Starts the server of the node whose folder is `dir`, and tells its process number.
+    /// Starts the server of the node whose folder is `dir`, with these arguments about keys, and
+    /// tells its process number.
     ///
     /// The child dies when the *thread* that calls this ends: call it on the main thread only.
     ///
     /// # Errors
     /// If it cannot be started, or its log not be written.
-    pub fn start(&mut self, name: &str, dir: &Path, keys: Option<&str>) -> anyhow::Result<u32> {
+    pub fn start(&mut self, name: &str, dir: &Path, keys: &[String]) -> anyhow::Result<u32> {
         let log_path = dir.join(SERVER_LOG);
         let log = OpenOptions::new()
             .create(true)
@@ -71,7 +72,7 @@ impl Children {
             .arg("server")
             .arg("--dir")
             .arg(dir)
-            .args(keys.into_iter().flat_map(|address| ["--keys", address]))
+            .args(keys)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)

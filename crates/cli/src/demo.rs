@@ -79,6 +79,9 @@ pub struct DemoArgs {
     /// Do without keys
     #[arg(long, conflicts_with = "keys_port")]
     no_keys: bool,
+    /// In so many shards the keys of each region are, each on a thread of its own at each node
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    keys_shards: usize,
     #[command(flatten)]
     shape: Shape,
 }
@@ -133,6 +136,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             following: mpsc::channel(1).1, // Nobody sends yet.
             keys_port,
             keys_nodes: 0,
+            keys_shards: args.keys_shards,
         };
         let result = demo.run(args, point).await;
         demo.children.stop().await;
@@ -156,6 +160,8 @@ struct Demo<'a> {
     keys_port: Option<u16>,
     /// Only nodes below this number have keys: who is added later is no member.
     keys_nodes: u16,
+    /// In so many shards they are.
+    keys_shards: usize,
 }
 
 impl Demo<'_> {
@@ -212,8 +218,12 @@ impl Demo<'_> {
         let node = &mut self.file.nodes[usize::from(id.0)];
         let dir = self.data.node(&node.name);
         meridian_node::prepare(&dir, cluster, &node.name)?;
-        let keys = keys_address(self.keys_port.filter(|_| id.0 < self.keys_nodes), id);
-        let pid = self.children.start(&node.name, &dir, keys.as_deref())?;
+        let address = keys_address(self.keys_port.filter(|_| id.0 < self.keys_nodes), id);
+        let keys = address.map(|address| {
+            ["--keys".into(), address, "--keys-shards".into(), self.keys_shards.to_string()]
+        });
+        let keys = keys.as_ref().map_or(&[][..], |keys| &keys[..]);
+        let pid = self.children.start(&node.name, &dir, keys)?;
         node.pid = Some(pid);
         Ok(pid)
     }

@@ -1,30 +1,30 @@
-//! `meridian kv`: keys, from the command line. Speaks RESP, as any client of keys does.
+//! `meridian kv`: keys, from the command line.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::Context;
 use clap::{Args, Subcommand};
-use meridian_keys::resp::answer::{self, Answered};
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use meridian_client::keys::{Change, Keys, KeysError, KeysOptions, Watched};
+use meridian_terminal::note;
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long a server may take to answer: a change of its members, with much to spare.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// So many keys are asked for at a time.
-const SCANNED: &str = "1000";
+/// How long a command may take: a change of the members of a region, with much to spare.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Reads and changes keys
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Keys are linearizable within a region; each region has its own. They are kept in memory, by all
-nodes of the region. Any of these answers: those of `meridian demo` at port 7400 and the next ones,
-in the order of its table. Clients of Redis can be used as well: redis-cli -p 7400.
+Keys are linearizable within a region; each region has its own, kept by all nodes of the region. Any
+of these answers: those of `meridian demo` at port 7400 and the next ones, in the order of its
+table. If one does not answer, the next of those that --at names is asked; a change is
+made once all the same. Clients of Redis can be used as well: redis-cli -p 7400.
 
 Examples:
   meridian kv set color blue
   meridian kv get color
   meridian kv cas color blue green     changes it if it is blue
-  meridian kv --at 127.0.0.1:7401 get color
+  meridian kv watch 'co*'              prints what keys have, and each change
+  meridian kv --at 127.0.0.1:7401,127.0.0.1:7402 get color
 
 Each takes about a millisecond. Exit status 1 if there is no such key, a condition does not hold, or
 no node answers.")]
@@ -75,14 +75,42 @@ pub enum KvCommand {
         #[command(flatten)]
         at: At,
     },
+    /// Print what a key has, or keys have, and each change as it is made
+    #[command(after_help = "\
+Each line is \"set KEY VALUE\" or \"del KEY\", with bytes that are no text as in \\x00. Each value
+is printed when the node that is asked has it, in the key's order; one that was replaced before it
+could be printed may be left out. If the node goes, the next is asked, and begins with what there is
+then. It ends with Ctrl-C.
+
+Examples:
+  meridian kv watch color
+  meridian kv watch 'user:*'           all keys that begin so")]
+    Watch {
+        /// The key, or what keys begin with and a *
+        subject: String,
+        #[command(flatten)]
+        at: At,
+    },
 }
 
 /// Whom to ask.
 #[derive(Debug, Args)]
 pub struct At {
-    /// A node's address for clients of keys
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7400")]
-    at: String,
+    /// Addresses of nodes of a region for clients of keys; the next one is asked if one does not
+    /// answer
+    #[arg(
+        long,
+        value_name = "HOST:PORT,...",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:7400"
+    )]
+    at: Vec<String>,
+}
+
+impl At {
+    fn keys(&self) -> Result<Keys, KeysError> {
+        Keys::new(KeysOptions { timeout: PATIENCE, ..KeysOptions::new(self.at.clone()) })
+    }
 }
 
 /// Runs `meridian kv`.
@@ -90,61 +118,93 @@ pub struct At {
 /// # Errors
 /// If no node answers, or it refuses.
 pub fn run(command: &KvCommand) -> anyhow::Result<ExitCode> {
-    match command {
-        KvCommand::Get { key, at } => match at.ask(&[b"GET", key.as_bytes()])? {
-            Answered::Bulk(value) => {
-                print(&[&value])?;
-                Ok(ExitCode::SUCCESS)
-            }
-            Answered::Null => Ok(ExitCode::FAILURE),
-            other => bail!("{} answers {other:?} to GET", at.at),
-        },
-        KvCommand::Set { key, value, expire, at } => {
-            let value = given(value)?;
-            let mut words = vec![&b"SET"[..], key.as_bytes(), &value];
-            let seconds = expire.map(|seconds| seconds.to_string());
-            if let Some(seconds) = &seconds {
-                words.extend([&b"EX"[..], seconds.as_bytes()]);
-            }
-            at.ask(&words)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        KvCommand::Cas { key, expected, new, at } => {
-            let words = [b"MERIDIAN.CAS", key.as_bytes(), expected.as_bytes(), new.as_bytes()];
-            let is_set = at.ask(&words)? == Answered::Integer(1);
-            Ok(if is_set { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-        KvCommand::Del { keys, at } => {
-            let words = [&b"DEL"[..]].into_iter().chain(keys.iter().map(|key| key.as_bytes()));
-            match at.ask(&words.collect::<Vec<_>>())? {
-                Answered::Integer(removed) => print(&[removed.to_string().as_bytes()])?,
-                other => bail!("{} answers {other:?} to DEL", at.at),
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        KvCommand::Scan { pattern, at } => scan(pattern, at),
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(carry_out(command)).map_err(explained)
+}
+
+/// Says what to do if nobody answers.
+fn explained(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<KeysError>() {
+        Some(KeysError::Unreachable { .. }) => anyhow::anyhow!(
+            "{error}; is a demo running? Its table shows where clients of keys call; name \
+             one with --at"
+        ),
+        _ => error,
     }
 }
 
-fn scan(pattern: &str, at: &At) -> anyhow::Result<ExitCode> {
-    let (mut connection, mut cursor) = (at.connect()?, b"0".to_vec());
+async fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
+    let done = |done: bool| if done { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    match command {
+        KvCommand::Get { key, at } => {
+            let value = at.keys()?.get(key).await?;
+            if let Some(value) = &value {
+                print(&[value])?;
+            }
+            Ok(done(value.is_some()))
+        }
+        KvCommand::Set { key, value, expire, at } => {
+            let (keys, value) = (at.keys()?, given(value)?);
+            match expire {
+                None => keys.set(key, value).await?,
+                Some(left) => keys.set_for(key, value, Duration::from_secs(*left)).await?,
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        KvCommand::Cas { key, expected, new, at } => {
+            Ok(done(at.keys()?.cas(key, expected, new).await?))
+        }
+        KvCommand::Del { keys, at } => {
+            let (client, mut removed) = (at.keys()?, 0);
+            for key in keys {
+                removed += u32::from(client.remove(key).await?);
+            }
+            print(&[removed.to_string().as_bytes()])?;
+            Ok(ExitCode::SUCCESS)
+        }
+        KvCommand::Scan { pattern, at } => {
+            let mut scan = at.keys()?.scan(pattern);
+            while let Some(page) = scan.next().await? {
+                print(&page)?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        KvCommand::Watch { subject, at } => watch(subject, &at.keys()?).await,
+    }
+}
+
+async fn watch(subject: &str, keys: &Keys) -> anyhow::Result<ExitCode> {
+    let watched = match subject.strip_suffix('*') {
+        Some(prefix) => Watched::prefix(prefix),
+        None => Watched::key(subject),
+    };
+    let (mut watch, mut begun) = (keys.watch(watched), 0u64);
     loop {
-        let words =
-            [b"SCAN", &cursor[..], b"MATCH", pattern.as_bytes(), b"COUNT", SCANNED.as_bytes()];
-        let Answered::Array(answer) = connection.ask(&words)? else {
-            bail!("{} answers no array to SCAN", at.at);
+        let line = match watch.next().await? {
+            Change::Began => {
+                begun += 1;
+                if begun > 1 {
+                    note!("a node begins anew, with what there is now");
+                }
+                continue;
+            }
+            Change::Set(key, value) => format!("set {} {}", shown(&key), shown(&value)),
+            Change::Removed(key) => format!("del {}", shown(&key)),
         };
-        let [Answered::Bulk(next), Answered::Array(keys)] = &answer[..] else {
-            bail!("{} answers {answer:?} to SCAN", at.at);
-        };
-        for key in keys {
-            let Answered::Bulk(key) = key else { bail!("{} names {key:?} as a key", at.at) };
-            print(&[key])?;
+        match writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                return Ok(ExitCode::SUCCESS);
+            }
+            result => result.context("cannot print")?,
         }
-        cursor = next.to_vec();
-        if cursor == b"0" {
-            return Ok(ExitCode::SUCCESS);
-        }
+    }
+}
+
+/// Text as it is, other bytes by their numbers.
+fn shown(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) if !text.contains(char::is_control) => text.into(),
+        _ => bytes.escape_ascii().to_string(),
     }
 }
 
@@ -153,62 +213,14 @@ fn given(value: &str) -> anyhow::Result<Vec<u8>> {
         return Ok(value.as_bytes().to_vec());
     }
     let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes).context("cannot read the value")?;
+    io::stdin().read_to_end(&mut bytes).context("cannot read the value")?;
     Ok(bytes)
 }
 
-fn print(lines: &[&[u8]]) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+fn print<L: AsRef<[u8]>>(lines: &[L]) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
     for line in lines {
-        out.write_all(line).and_then(|()| out.write_all(b"\n")).context("cannot print")?;
+        out.write_all(line.as_ref()).and_then(|()| out.write_all(b"\n")).context("cannot print")?;
     }
     Ok(())
-}
-
-impl At {
-    fn connect(&self) -> anyhow::Result<Connection> {
-        let refused = || {
-            format!(
-                "no node answers at {}: is a demo running? Its table shows where clients of \
-                 keys call; name one with --at",
-                self.at
-            )
-        };
-        let socket = TcpStream::connect(&self.at).with_context(refused)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_nodelay(true)?;
-        Ok(Connection { socket, read: Vec::new(), at: self.at.clone() })
-    }
-
-    fn ask(&self, words: &[&[u8]]) -> anyhow::Result<Answered> {
-        self.connect()?.ask(words)
-    }
-}
-
-struct Connection {
-    socket: TcpStream,
-    read: Vec<u8>,
-    at: String,
-}
-
-impl Connection {
-    fn ask(&mut self, words: &[&[u8]]) -> anyhow::Result<Answered> {
-        let mut request = Vec::new();
-        answer::write_request(words.iter().copied(), &mut request);
-        let silent = || format!("{} does not answer", self.at);
-        self.socket.write_all(&request).with_context(silent)?;
-        let mut buffer = vec![0; 64 << 10];
-        loop {
-            if let Some((answer, len)) = answer::read(&self.read)? {
-                self.read.drain(..len);
-                if let Answered::Error(why) = answer {
-                    bail!("{} refuses: {why}", self.at);
-                }
-                return Ok(answer);
-            }
-            let len = self.socket.read(&mut buffer).with_context(silent)?;
-            ensure!(len > 0, "{} has closed the connection", self.at);
-            self.read.extend_from_slice(&buffer[..len]);
-        }
-    }
 }

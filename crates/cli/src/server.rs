@@ -3,6 +3,7 @@
 use crate::lock::{self, SERVER_LOCK, Tried};
 use anyhow::{Context, bail};
 use clap::Args;
+use meridian_node::keys::KeysOptions;
 use meridian_terminal::note;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +36,10 @@ pub struct ServerArgs {
     /// has no part in the keys of its region]
     #[arg(long, value_name = "HOST:PORT")]
     keys: Option<String>,
+    /// In so many shards the keys are, each on a thread of its own: the same number at all nodes of
+    /// a region, and at each start [default: as at the first start, then the cores, at most 8]
+    #[arg(long, value_name = "N", requires = "keys")]
+    keys_shards: Option<usize>,
 }
 
 /// Runs `meridian server` until it is told to stop.
@@ -57,7 +62,7 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     let options = meridian_node::ServerOptions {
         dir,
         cluster: args.cluster.clone(),
-        keys: args.keys.clone(),
+        keys: args.keys.clone().map(|address| KeysOptions { address, shards: args.keys_shards }),
     };
     match meridian_node::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),

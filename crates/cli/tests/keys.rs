@@ -6,7 +6,9 @@
 mod harness;
 
 use harness::{Ended, Room, Running, kill};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::process::Stdio;
 
 /// The first of so many ports in a row that nobody uses now.
 fn ports_in_a_row(count: u16) -> u16 {
@@ -37,9 +39,17 @@ fn keys_are_written_and_read_at_any_node_and_outlive_one() {
     assert!(kv(0, &["cas", "color", "blue", "green"]).status.success());
     assert_eq!(kv(0, &["cas", "color", "blue", "red"]).status.code(), Some(1));
     kill(room.pid_of("us-3"), libc::SIGKILL);
+    let mut watch = room.meridian(&["kv", "watch", "sh*", "--at", &format!("127.0.0.1:{first}")]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
     assert!(kv(0, &["set", "shape", "round"]).status.success());
+    let mut line = String::new();
+    BufReader::new(watch.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    watch.kill().and_then(|()| watch.wait()).unwrap();
+    assert_eq!(line, "set shape round\n");
     assert_eq!(kv(1, &["scan"]).stdout, "color\nshape\n");
     assert_eq!(kv(1, &["del", "color", "nothing"]).stdout, "1\n");
+    let either = format!("127.0.0.1:{},127.0.0.1:{first}", first + 2);
+    assert_eq!(room.run(&["kv", "get", "shape", "--at", &either]).stdout, "round\n");
     let nobody = kv(2, &["get", "shape"]);
     assert!(nobody.stderr.contains("no node answers at"), "{nobody:?}");
     let again = room.run(&["demo", "--mount", "other", "--keys-port", &port]);

@@ -9,6 +9,7 @@
 //! | [`data`] | blocks: stored and read, as futures |
 //! | [`cache`] | blocks read or written a moment ago |
 //! | `words` | what is said of updates |
+//! | [`keys`] | the client of keys: any node of a region, each change once |
 //! | [`files`] | open files and names: what POSIX needs, without a word of FUSE |
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod data;
 mod driver;
 pub mod error;
 pub mod files;
+pub mod keys;
 mod random;
 mod words;
 

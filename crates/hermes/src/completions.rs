@@ -103,6 +103,10 @@ impl Completions {
         self.0.remove(&client);
     }
 
+    pub fn forget_before(&mut self, client: ClientId) {
+        self.0 = self.0.split_off(&client);
+    }
+
     /// Those behind a client, in order.
     pub fn since(&self, client: Option<ClientId>) -> impl Iterator<Item = (ClientId, &Completion)> {
         let from = client.map_or(Bound::Unbounded, Bound::Excluded);

@@ -4,7 +4,8 @@ use crate::busy::{Parked, Pending, State};
 use crate::completions::Known;
 use crate::members::NodeSet;
 use crate::message::{
-    Action, Answer, Body, Completed, Completion, Kind, Modified, Modify, Refusal, Request, Update,
+    Action, Answer, Body, Completed, Completion, Kind, Modified, Modify, Output, Refusal, Request,
+    Update,
 };
 use crate::mutation::Mutation;
 use crate::options::Acks;
@@ -214,6 +215,9 @@ impl<M: Modify> Hermes<M> {
         entry.valid = true;
         self.completions.committed(&entry.update);
         let held = entry.update.ts;
+        if self.watched {
+            out.output(Output::Committed { key: entry.update.key.clone() });
+        }
         let mut parked = busy.parked;
         if let Some(Pending { update, request, attempt, answer, .. }) = busy.own {
             match update.kind {

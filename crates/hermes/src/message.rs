@@ -221,6 +221,10 @@ pub enum Command<M> {
     },
     /// The client will not ask again. Each replica must be told.
     Forget(ClientId),
+    /// All clients before this one will not ask again.
+    ForgetBefore(ClientId),
+    /// From now on the owner is told of each key that has changed, or no more.
+    Watch(bool),
 }
 
 impl<M> Command<M> {
@@ -229,7 +233,11 @@ impl<M> Command<M> {
         match self {
             Command::Read { token, .. } => Some(*token),
             Command::Update(request) => Some(request.token),
-            Command::Install(_) | Command::Lease { .. } | Command::Forget(_) => None,
+            Command::Install(_)
+            | Command::Lease { .. }
+            | Command::Forget(_)
+            | Command::ForgetBefore(_)
+            | Command::Watch(_) => None,
         }
     }
 }
@@ -291,6 +299,13 @@ pub enum Output {
     Complete {
         /// The epoch in which it followed.
         epoch: Epoch,
+    },
+    /// From now on [`Output::Committed`] tells of each change ([`Command::Watch`]).
+    Watching,
+    /// An update of this key is committed as far as this replica knows, and is what it holds.
+    Committed {
+        /// Which.
+        key: Bytes,
     },
 }
 

@@ -38,6 +38,8 @@ pub struct Hermes<M> {
     held_up: VecDeque<Command<M>>,
     /// Where virtual ids are drawn from.
     draws: u64,
+    /// Whether the owner is told of changes.
+    pub(crate) watched: bool,
     /// Whether the timer is set.
     ticking: bool,
 }
@@ -61,6 +63,7 @@ impl<M: Modify> Hermes<M> {
             early: EarlyAcks::default(),
             held_up: VecDeque::new(),
             draws: seed,
+            watched: false,
             ticking: false,
         }
     }
@@ -93,6 +96,19 @@ impl<M: Modify> Hermes<M> {
         let entry = self.store.get(slot);
         let readable = entry.valid || self.mutation.is(Mutation::ReadsInvalid);
         readable.then_some(entry.update.value.as_ref())
+    }
+
+    /// What a key has if that is committed and nothing later is known, with a lease or without one:
+    /// it may have been replaced elsewhere. None: it is being changed.
+    pub fn committed(&self, key: &Bytes) -> Option<Option<&Bytes>> {
+        let Some(slot) = self.store.find(key) else { return Some(None) };
+        let entry = self.store.get(slot);
+        entry.valid.then_some(entry.update.value.as_ref())
+    }
+
+    /// Which node's it is.
+    pub fn me(&self) -> NodeId {
+        self.me
     }
 
     /// When its lease ends, by its own clock.
@@ -188,7 +204,8 @@ impl<M: Modify> Hermes<M> {
         Ok(())
     }
 
-    pub(crate) fn is_live(&self) -> bool {
+    /// Whether it is a member that may serve, with a lease or without one now.
+    pub fn is_live(&self) -> bool {
         self.members.is_live(self.me)
     }
 
@@ -316,6 +333,13 @@ impl<M: Modify> Hermes<M> {
             Command::Install(membership) => self.on_install(now, membership, out),
             Command::Lease { until } => self.lease = self.lease.max(until),
             Command::Forget(client) => self.completions.forget(client),
+            Command::ForgetBefore(client) => self.completions.forget_before(client),
+            Command::Watch(on) => {
+                self.watched = on;
+                if on {
+                    out.output(Output::Watching);
+                }
+            }
         }
     }
 

@@ -100,6 +100,7 @@ impl Net {
                     assert_eq!(self.answers.insert(token, answer), None, "one answer for {token}");
                 }
                 Effect::Output(Output::Complete { .. }) => self.complete.push(at),
+                Effect::Output(Output::Watching | Output::Committed { .. }) => {}
                 Effect::Persist(_) | Effect::Note(_) | Effect::Timer { .. } => {}
             }
         }

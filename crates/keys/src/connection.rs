@@ -3,6 +3,7 @@
 use crate::command::Connection;
 use crate::resp::{Reply, Version};
 use bytes::Bytes;
+use meridian_core::ClientId;
 
 /// The longest name of a connection, in bytes.
 const NAME_MAX: usize = 256;
@@ -16,6 +17,10 @@ pub struct Peer {
     pub version: Version,
     /// What the client calls it.
     pub name: Bytes,
+    /// The client that its requests are of, if they have names.
+    pub client: Option<ClientId>,
+    /// Whether it is told of changes.
+    pub watches: bool,
     /// It ends once the last answer is written.
     pub ends: bool,
 }
@@ -23,7 +28,8 @@ pub struct Peer {
 impl Peer {
     /// A new connection.
     pub fn new(id: i64) -> Peer {
-        Peer { id, version: Version::Resp2, name: Bytes::new(), ends: false }
+        let (version, name) = (Version::Resp2, Bytes::new());
+        Peer { id, version, name, client: None, watches: false, ends: false }
     }
 
     /// What is answered. The version that is spoken may be another after it.
@@ -38,6 +44,9 @@ impl Peer {
             }
             Connection::Select(0) => Reply::OK,
             Connection::Select(_) => Reply::error("DB index is out of range: there is only 0"),
+            Connection::Reset if self.watches => {
+                Reply::error("this connection watches: it can only end")
+            }
             Connection::Reset => {
                 *self = Peer::new(self.id);
                 Reply::Simple("RESET")

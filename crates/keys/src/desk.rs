@@ -1,40 +1,55 @@
-//! The clients of one replica: their requests become reads and updates of the replica, and are
-//! answered in the order in which they were asked.
+//! The clients of one thread: their requests become reads and updates of replicas, and are answered
+//! in the order in which they were asked.
 //!
-//! A read of a Valid key is answered at once from the replica's memory. All else is asked of the
-//! replica and named by a token; the answers to what a client asked afterwards wait for it.
+//! A thread has a replica of one shard of the keys. A read of a Valid key there is answered at once
+//! from the replica's memory. All else is asked of the replica, or passed to the desk of the shard
+//! that has the key; answers to what a client asked afterwards wait for it.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`passing`] | what the desks of a node say to each other |
+//! | `tasks` | what is asked of the replica, and what its answers mean |
+//! | [`watch`] | clients that are told of changes |
+//! | `work` | a request on its way to replicas |
 //!
 //! Invariants:
 //! - D1: each request of a connection has one reply, in the order of the requests.
 //! - D2: a read is answered only if the lease by which it was read had not run out after that.
-//! - D3: requests of a connection on one key take effect in their order: while any is not answered,
-//!   those after it go to the replica, which keeps the order of what waits for a key.
+//! - D3: requests of a connection on one key take effect in their order: while one is with the
+//!   key's replica, those after it wait behind it.
 //! - D4: nobody is answered that a key has expired before an agreed change has removed it.
+//! - N1: no request with a name ([`Command::Once`]) outlives the time for which its replica was
+//!   live. So who was removed since does nothing more of what it was asked ([`Command::Settled`]).
 
-use crate::access::{Access, Modify, Read};
-use crate::change::{Rmw, unpack};
-use crate::command::{Combined, Command, Scan, describe};
+pub mod passing;
+mod tasks;
+pub mod watch;
+mod work;
+
+use crate::change::Rmw;
+use crate::command::{Combined, Command};
 use crate::connection::Peer;
-use crate::glob::matches;
-use crate::item::{Item, Moment};
+use crate::item::Moment;
+use crate::names;
 use crate::resp::{Reply, Requests, Version};
+use crate::slots::Shard;
 use bytes::Bytes;
 use meridian_core::Time;
-use meridian_hermes::{Action, Answer, Command as Asked, Hermes, Options, Refusal, Request};
+use meridian_hermes::{Answer, Command as Asked, Hermes, Options};
+use passing::Passed;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use tasks::{Settled, Tasks, is_settled};
+use watch::{Told, Watchers, Who};
+use work::{Work, page, together};
 
-/// The answer to one request is no longer than this, in bytes: the longest value, and as much again
-/// for several.
-const REPLY_MAX: usize = 128 << 20;
-
-/// How long a request waits for a replica that has no lease, as after a pause or a start, before
-/// it is refused: many round trips within a region.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// So many keys are looked at for one SCAN at most.
-const SCAN_MAX: usize = 10_000;
 /// So often an RMW is tried that others defeat: clients of Redis do not know that INCR can fail.
 const ATTEMPTS_MAX: u32 = 10_000;
+/// After so long it is seen whether a client that was full of changes has taken some.
+const STUFFED_FOR: Duration = Duration::from_millis(10);
+
+/// So often names of clients that nobody uses any more are forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
 
 /// A replica that understands commands on keys.
 pub type Replica = Hermes<Rmw>;
@@ -55,14 +70,32 @@ pub trait Counter {
     /// Asks the replica.
     fn ask(&mut self, asked: Asked<Rmw>);
 
+    /// Says something to the desk of another shard: in order, and without loss.
+    fn pass(&mut self, to: Shard, passed: Passed);
+
+    /// How much the other shards of this node hold, as they have last said.
+    fn elsewhere(&self) -> Held;
+
     /// Writes to a client.
     fn write(&mut self, client: ClientNumber, reply: &Reply, version: Version);
+
+    /// Whether a client does not take what was written to it.
+    fn is_stuffed(&mut self, client: ClientNumber) -> bool;
 
     /// A client's connection ends when all is written.
     fn end(&mut self, client: ClientNumber);
 
     /// What is told of the server: these sections, or all.
     fn info(&self, sections: &[&[u8]]) -> String;
+}
+
+/// How much shards hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// So many keys have a value.
+    pub keys: usize,
+    /// So many bytes keys and values take.
+    pub bytes: usize,
 }
 
 /// When something is done.
@@ -72,29 +105,6 @@ pub struct Now {
     pub time: Time,
     /// The time of day.
     pub moment: Moment,
-}
-
-/// What is asked of the replica.
-#[derive(Debug)]
-struct Waiting {
-    client: ClientNumber,
-    /// The number of the request on its connection.
-    request: u64,
-    /// Which key of the request, from 0 on.
-    part: usize,
-    key: Bytes,
-    step: Step,
-}
-
-/// What the replica was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
-    /// What the client wants.
-    Access(Access),
-    /// To remove a key that has expired, since the client wants to read it.
-    Expire(Read),
-    /// Nothing yet: a walk over its keys waits for a lease.
-    Scan(Scan),
 }
 
 /// A request and its reply.
@@ -108,7 +118,16 @@ struct Slot {
 enum Progress {
     Done(Reply),
     One,
-    Many { combined: Combined, parts: Vec<Option<Reply>>, left: usize },
+    Many {
+        combined: Combined,
+        parts: Vec<Option<Reply>>,
+        left: usize,
+    },
+    /// Some keys of that shard; of a type that there is not, if `none`.
+    Page {
+        shard: Shard,
+        none: bool,
+    },
 }
 
 #[derive(Debug)]
@@ -121,42 +140,77 @@ struct Client {
     first: u64,
 }
 
+/// Which part of the keys a desk stands at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// This shard.
+    pub shard: Shard,
+    /// Of so many.
+    pub shards: usize,
+}
+
+impl Seat {
+    /// The only one.
+    pub const ALONE: Seat = Seat { shard: Shard(0), shards: 1 };
+
+    fn others(self) -> impl Iterator<Item = Shard> {
+        let all = (0..self.shards).map(|shard| Shard(u8::try_from(shard).expect("SHARDS_MAX")));
+        all.filter(move |shard| *shard != self.shard)
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Desk {
+    seat: Seat,
     bytes_max: usize,
     clients: BTreeMap<ClientNumber, Client>,
-    waiting: BTreeMap<u64, Waiting>,
-    /// Tokens of what the replica did not take for want of a lease, and since when, in order.
-    unserved: VecDeque<(Time, u64)>,
-    tokens: u64,
+    tasks: Tasks,
+    watchers: Watchers,
+    /// Changes that were written to clients of this thread, whom the tellers owe room: in bytes.
+    taken: BTreeMap<(Shard, ClientNumber), usize>,
+    /// When it is to be seen whether these have taken some.
+    stuffed: Option<Time>,
+    /// Whether the replica was live when that was last looked at.
+    live: bool,
     connections: i64,
+    /// When old names are to be forgotten.
+    forgets: Time,
 }
 
 impl Desk {
     /// Nobody is connected yet. When keys take `bytes_max` bytes, what could take more is refused.
-    pub fn new(bytes_max: usize) -> Desk {
+    pub fn new(seat: Seat, bytes_max: usize) -> Desk {
         Desk {
+            seat,
             bytes_max,
             clients: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            unserved: VecDeque::new(),
-            tokens: 0,
+            tasks: Tasks::default(),
+            watchers: Watchers::default(),
+            taken: BTreeMap::new(),
+            stuffed: None,
+            live: false,
             connections: 0,
+            forgets: Time(0),
         }
     }
 
     /// A client has connected.
     pub fn connect(&mut self, client: ClientNumber) {
+        let Seat { shard, shards } = self.seat;
+        let number = self.connections * i64::try_from(shards).expect("SHARDS_MAX");
         self.connections += 1;
-        let peer = Peer::new(self.connections);
+        let peer = Peer::new(number + i64::from(shard.0) + 1);
         let (requests, slots) = (Requests::default(), VecDeque::new());
         self.clients.insert(client, Client { requests, peer, slots, first: 0 });
     }
 
     /// A client is gone. What it asked for may still happen.
-    pub fn disconnect(&mut self, client: ClientNumber) {
-        self.clients.remove(&client);
+    pub fn disconnect(&mut self, client: ClientNumber, counter: &mut impl Counter) {
+        if self.clients.remove(&client).is_some_and(|client| client.peer.watches) {
+            self.unwatch((self.seat.shard, client), counter);
+            self.seat.others().for_each(|shard| counter.pass(shard, Passed::Unwatch(client)));
+        }
     }
 
     /// How many clients there are.
@@ -190,19 +244,22 @@ impl Desk {
         replica: &Replica,
         counter: &mut impl Counter,
     ) -> bool {
-        let Some(client) = self.clients.get_mut(&number) else { return false };
+        let Desk { clients, tasks, watchers, seat, bytes_max, .. } = self;
+        let Some(client) = clients.get_mut(&number) else { return false };
         if client.peer.ends {
             return false;
         }
         let place = (number, client.first + client.slots.len() as u64);
-        let Desk { waiting, tokens, .. } = self;
-        let bytes_max = self.bytes_max;
-        let is_first = client.slots.is_empty();
-        let mut work = Work { now, place, is_first, bytes_max, replica, waiting, tokens };
         let reply = match client.requests.take() {
             Ok(None) => return false,
             Ok(Some(request)) => match Command::parse(&request, now.moment) {
-                Ok(command) => work.execute(command, &mut client.peer, counter),
+                Ok(command) => {
+                    let (seat, bytes_max) = (*seat, *bytes_max);
+                    let is_first = client.slots.is_empty();
+                    let mut work =
+                        Work { now, place, is_first, seat, bytes_max, replica, tasks, watchers };
+                    work.execute(command, &mut client.peer, counter)
+                }
                 Err(error) => Progress::Done(error),
             },
             Err(error) => {
@@ -216,85 +273,183 @@ impl Desk {
         true
     }
 
-    /// The replica has answered; whose question it was.
+    /// The replica has answered; which clients of this thread are concerned.
     pub fn on_answer(
         &mut self,
         now: Now,
         token: u64,
         answer: Answer,
+        replica: &Replica,
+        counter: &mut impl Counter,
+    ) -> Vec<ClientNumber> {
+        let settled = self.tasks.on_answer(now, token, answer, replica, counter);
+        settled.into_iter().filter_map(|settled| self.settle(settled, counter)).collect()
+    }
+
+    /// The desk of another shard says something; which client of this thread is concerned.
+    pub fn on_passed(
+        &mut self,
+        now: Now,
+        from: Shard,
+        passed: Passed,
+        replica: &Replica,
         counter: &mut impl Counter,
     ) -> Option<ClientNumber> {
-        let step = self.waiting.get(&token).map(|waiting| &waiting.step);
-        if answer == Answer::Refused(Refusal::NotServing) || matches!(step, Some(Step::Scan(_))) {
-            self.unserved.push_back((now.time, token));
-            return None;
-        }
-        let waiting = self.waiting.remove(&token)?;
-        let client = waiting.client;
-        match reply_to(now, &waiting.step, answer, counter) {
-            Ok(reply) => self.settle(&waiting, reply, counter),
-            Err(step) if self.clients.contains_key(&waiting.client) => {
-                counter.ask(step.ask(token, waiting.key.clone(), now.moment));
-                self.waiting.insert(token, Waiting { step, ..waiting });
+        match passed {
+            Passed::Wish(part, wish) => {
+                let reply = self.tasks.begin(now, (from, part), wish, replica, counter)?;
+                counter.pass(from, Passed::Answer(part, reply));
             }
-            Err(_) => {} // Nobody wants to know.
+            Passed::Walk(part, walk) => {
+                let reply = self.tasks.walk(now, (from, part), walk, replica, counter)?;
+                counter.pass(from, Passed::Answer(part, reply));
+            }
+            Passed::Settled(part, node, epoch) => {
+                counter.pass(from, Passed::Answer(part, is_settled(node, epoch, replica)));
+            }
+            Passed::Answer(part, reply) => {
+                return self.settle(Settled { from: self.seat.shard, part, reply }, counter);
+            }
+            Passed::Watch(client, subject) => {
+                if self.watchers.begin((from, client), subject) {
+                    counter.ask(Asked::Watch(true));
+                }
+            }
+            Passed::Unwatch(client) => self.unwatch((from, client), counter),
+            Passed::Changed(client, key, value) => self.show(from, client, key, value, counter),
+            Passed::Taken(client, len) => self.watchers.on_taken((from, client), len),
         }
-        Some(client)
+        None
     }
 
-    /// When [`Desk::look_again`] must be called.
+    /// The replica tells of all changes from now on.
+    pub fn on_watching(&mut self) {
+        self.watchers.on_watching();
+    }
+
+    /// A change of a key is committed.
+    pub fn on_committed(&mut self, key: &Bytes) {
+        self.watchers.on_committed(key);
+    }
+
+    /// When [`Desk::look_again`] must be called; the beginning of time for at once.
     pub fn due(&self) -> Option<Time> {
-        self.unserved.front().map(|(since, _)| *since + PATIENCE)
+        let at_once = self.watchers.is_due().then_some(Time(0));
+        at_once.or_else(|| self.tasks.due().into_iter().chain(self.stuffed).min())
     }
 
-    /// Asks once more for what the replica did not take, if it serves now, and refuses what has
-    /// waited for too long. To be called after each batch; whose requests were answered.
+    /// Goes on with what waited: requests for a lease, changes for clients that take them. To be
+    /// called after each batch; whose requests were refused.
     pub fn look_again(
         &mut self,
         now: Now,
         replica: &Replica,
         counter: &mut impl Counter,
     ) -> Vec<ClientNumber> {
-        let mut answered = Vec::new();
-        let serves = !self.unserved.is_empty() && replica.serves(now.time);
-        while let Some((_, token)) =
-            self.unserved.pop_front_if(|(since, _)| serves || now.time >= *since + PATIENCE)
-        {
-            let Some(waiting) = self.waiting.get(&token) else { continue };
-            if let Step::Scan(scan) = &waiting.step
-                && serves
-            {
-                let found = walk(now, scan, replica);
-                if let Some(waiting) = self.waiting.remove(&token) {
-                    self.settle(&waiting, found, counter);
-                    answered.push(waiting.client);
-                }
-            } else if serves {
-                counter.ask(waiting.step.ask(token, waiting.key.clone(), now.moment));
-            } else if let Some(waiting) = self.waiting.remove(&token) {
-                self.settle(&waiting, not_serving(), counter);
-                answered.push(waiting.client);
-            }
+        if now.time >= self.forgets {
+            self.forgets = now.time + FORGET_EVERY;
+            counter.ask(Asked::ForgetBefore(names::oldest(now.moment)));
         }
-        answered
+        let was_live = std::mem::replace(&mut self.live, replica.is_live());
+        if was_live && !self.live {
+            self.lapse(counter);
+        }
+        let refused = self.tasks.look_again(now, replica, counter);
+        let settled = refused.into_iter().filter_map(|settled| self.settle(settled, counter));
+        let concerned = settled.collect();
+        self.tell(now, replica, counter);
+        concerned
     }
 
-    fn settle(&mut self, waiting: &Waiting, reply: Reply, counter: &mut impl Counter) {
-        let Some(client) = self.clients.get_mut(&waiting.client) else { return };
-        let place = usize::try_from(waiting.request - client.first).expect("it is not written");
+    /// The replica is no member any more: clients that count on its memory go elsewhere (N1).
+    fn lapse(&mut self, counter: &mut impl Counter) {
+        for (number, client) in &mut self.clients {
+            let Peer { client: name, watches, ends, .. } = &mut client.peer;
+            if (name.is_some() || *watches) && !*ends {
+                *ends = true;
+                let (version, reply) = (client.peer.version, Progress::Done(not_serving()));
+                client.slots.push_back(Slot { version, reply });
+                client.write(*number, counter);
+            }
+        }
+    }
+
+    fn tell(&mut self, now: Now, replica: &Replica, counter: &mut impl Counter) {
+        for Told { who: (to, client), key, value, .. } in self.watchers.tell(replica) {
+            if to == self.seat.shard {
+                self.show(to, client, key, value, counter);
+            } else {
+                counter.pass(to, Passed::Changed(client, key, value));
+            }
+        }
+        let taken = std::mem::take(&mut self.taken);
+        let had = !taken.is_empty();
+        for ((shard, client), len) in taken {
+            if !self.clients.contains_key(&client) {
+                continue;
+            } else if counter.is_stuffed(client) {
+                self.taken.insert((shard, client), len);
+            } else if shard == self.seat.shard {
+                self.watchers.on_taken((shard, client), len);
+            } else {
+                counter.pass(shard, Passed::Taken(client, len));
+            }
+        }
+        if had || self.stuffed.is_some() {
+            self.stuffed = (!self.taken.is_empty()).then_some(now.time + STUFFED_FOR);
+        }
+    }
+
+    /// Writes a change of a key of that shard to a client.
+    fn show(
+        &mut self,
+        shard: Shard,
+        number: ClientNumber,
+        key: Bytes,
+        value: Option<Bytes>,
+        counter: &mut impl Counter,
+    ) {
+        let Some(client) = self.clients.get(&number).filter(|client| !client.peer.ends) else {
+            return;
+        };
+        *self.taken.entry((shard, number)).or_default() += watch::len(&key, value.as_ref());
+        let value = value.map_or(Reply::Null, Reply::Bulk);
+        let change = Reply::Push(vec![Reply::bulk("change"), Reply::Bulk(key), value]);
+        counter.write(number, &change, client.peer.version);
+    }
+
+    fn unwatch(&mut self, who: Who, counter: &mut impl Counter) {
+        if self.watchers.end(who) {
+            counter.ask(Asked::Watch(false));
+        }
+    }
+
+    /// Gives a part of a request its reply; which client of this thread is concerned.
+    fn settle(&mut self, settled: Settled, counter: &mut impl Counter) -> Option<ClientNumber> {
+        let Settled { from, part: at, reply } = settled;
+        if from != self.seat.shard {
+            counter.pass(from, Passed::Answer(at, reply));
+            return None;
+        }
+        let client = self.clients.get_mut(&at.client)?;
+        let place = usize::try_from(at.request - client.first).expect("it is not written");
         let slot = &mut client.slots[place];
         match &mut slot.reply {
             Progress::Done(reply) => panic!("D1: answered twice, before with {reply:?}"),
             Progress::One => slot.reply = Progress::Done(reply),
+            Progress::Page { shard, none } => {
+                slot.reply = Progress::Done(page(reply, *shard, self.seat.shards, *none));
+            }
             Progress::Many { combined, parts, left } => {
-                parts[waiting.part] = Some(reply);
+                parts[at.part] = Some(reply);
                 *left -= 1;
                 if *left == 0 {
                     slot.reply = Progress::Done(together(*combined, std::mem::take(parts)));
                 }
             }
         }
-        client.write(waiting.client, counter);
+        client.write(at.client, counter);
+        Some(at.client)
     }
 }
 
@@ -312,205 +467,10 @@ impl Client {
     }
 }
 
-impl Step {
-    fn ask(&self, token: u64, key: Bytes, now: Moment) -> Asked<Rmw> {
-        let action = match self {
-            Step::Access(Access::Read(_)) => return Asked::Read { token, key },
-            Step::Access(Access::Write(item)) => Action::Write(Some(item.encode())),
-            Step::Access(Access::Modify(modify)) => {
-                Action::Modify(Rmw { modify: modify.clone(), now })
-            }
-            Step::Expire(_) => Action::Modify(Rmw { modify: Modify::Expire, now }),
-            // It waits for a lease like a read of a key that nobody has.
-            Step::Scan(_) => return Asked::Read { token, key },
-        };
-        Asked::Update(Request { token, key, id: None, action })
-    }
-}
-
-/// A request on its way to the replica.
-struct Work<'a> {
-    now: Now,
-    /// Whose, and which of its requests.
-    place: (ClientNumber, u64),
-    /// Whether all before it are answered.
-    is_first: bool,
-    /// When keys take so many bytes, nothing more is taken.
-    bytes_max: usize,
-    replica: &'a Replica,
-    waiting: &'a mut BTreeMap<u64, Waiting>,
-    tokens: &'a mut u64,
-}
-
-impl Work<'_> {
-    fn execute(
-        &mut self,
-        command: Command<'_>,
-        peer: &mut Peer,
-        counter: &mut impl Counter,
-    ) -> Progress {
-        let reply = match command {
-            command if command.grows() && self.replica.bytes() >= self.bytes_max => Reply::Error(
-                format!(
-                    "OOM keys take {} bytes already: nothing more is taken until some are removed",
-                    self.replica.bytes()
-                )
-                .into(),
-            ),
-            Command::One { key, access } => {
-                let found = self.begin(0, key, access, counter);
-                return found.map_or(Progress::One, Progress::Done);
-            }
-            Command::Many { each, combined } => return self.begin_all(each, combined, counter),
-            Command::Scan(scan) if self.replica.serves(self.now.time) => {
-                walk(self.now, &scan, self.replica)
-            }
-            Command::Scan(scan) => {
-                self.ask(0, Bytes::new(), Step::Scan(scan), counter);
-                return Progress::One;
-            }
-            Command::Size => count(self.replica.len()),
-            Command::Connection(asked) => peer.handle(&asked),
-            Command::Info(sections) => Reply::Text(counter.info(&sections).into()),
-            Command::Describe(what) => describe(&what),
-            Command::Settings(_) => Reply::Map(Vec::new()),
-        };
-        Progress::Done(reply)
-    }
-
-    fn begin_all(
-        &mut self,
-        each: Vec<(&[u8], Access)>,
-        combined: Combined,
-        counter: &mut impl Counter,
-    ) -> Progress {
-        let keys = each.into_iter().enumerate();
-        let begun = keys.map(|(part, (key, access))| self.begin(part, key, access, counter));
-        let parts: Vec<_> = begun.collect();
-        match parts.iter().filter(|part| part.is_none()).count() {
-            0 => Progress::Done(together(combined, parts)),
-            left => Progress::Many { combined, parts, left },
-        }
-    }
-
-    /// Answers from the replica's memory if it can, and else asks the replica.
-    fn begin(
-        &mut self,
-        part: usize,
-        key: &[u8],
-        access: Access,
-        counter: &mut impl Counter,
-    ) -> Option<Reply> {
-        let (key, now) = (Bytes::copy_from_slice(key), self.now);
-        let mut step = Step::Access(access);
-        if let Step::Access(Access::Read(read)) = step
-            && self.is_first
-            && let Some(found) = self.replica.read(now.time, &key)
-        {
-            match shown(now, read, found, self.replica.lease(), counter) {
-                Ok(reply) => return Some(reply),
-                Err(first) => step = first,
-            }
-        }
-        self.ask(part, key, step, counter);
-        None
-    }
-
-    fn ask(&mut self, part: usize, key: Bytes, step: Step, counter: &mut impl Counter) {
-        *self.tokens += 1;
-        let (token, (client, request)) = (*self.tokens, self.place);
-        counter.ask(step.ask(token, key.clone(), self.now.moment));
-        self.waiting.insert(token, Waiting { client, request, part, key, step });
-    }
-}
-
-/// Some keys of a replica, and where to go on. A key that is there all the time is shown by a walk
-/// from cursor 0 to cursor 0; one that comes or goes meanwhile may be.
-fn walk(now: Now, scan: &Scan, replica: &Replica) -> Reply {
-    let from = u32::try_from(scan.cursor).unwrap_or(u32::MAX);
-    let (mut next, mut keys) = (0, Vec::new());
-    let seen = scan.count.min(SCAN_MAX);
-    for (place, (after, key, value)) in replica.walk(from).enumerate() {
-        if place == seen {
-            next = after - 1;
-            break;
-        }
-        let live = |value| Item::decode(value).is_ok_and(|item| !item.is_expired(now.moment));
-        let wanted = scan.pattern.as_ref().is_none_or(|pattern| matches(pattern, key));
-        if !scan.none && wanted && value.is_some_and(live) {
-            keys.push(Reply::Bulk(key.clone()));
-        }
-    }
-    let cursor = Bytes::from(next.to_string());
-    Reply::Array(vec![Reply::Bulk(cursor), Reply::Array(keys)])
-}
-
-/// The reply to a read of `found`, or what must be asked first.
-fn shown(
-    now: Now,
-    read: Read,
-    found: Option<&Bytes>,
-    until: Time,
-    counter: &impl Counter,
-) -> Result<Reply, Step> {
-    if counter.time() >= until {
-        return Err(Step::Access(Access::Read(read)));
-    }
-    let item = match found.map(Item::decode) {
-        None => None,
-        Some(Ok(item)) if item.is_expired(now.moment) => return Err(Step::Expire(read)),
-        Some(Ok(item)) => Some(item),
-        Some(Err(error)) => return Ok(Reply::error(error.to_string())),
-    };
-    Ok(read.answer(item.as_ref(), now.moment))
-}
-
-/// The reply when the replica has answered, or what must be asked next.
-fn reply_to(now: Now, step: &Step, answer: Answer, counter: &impl Counter) -> Result<Reply, Step> {
-    match (answer, step) {
-        (Answer::Value { value, until }, Step::Access(Access::Read(read))) => {
-            shown(now, *read, value.as_ref(), until, counter)
-        }
-        // It is gone, by this change.
-        (Answer::Modified(_), Step::Expire(read)) => Ok(read.answer(None, now.moment)),
-        // Somebody else was faster: what there is now is to be read.
-        (Answer::Kept { .. } | Answer::Aborted, Step::Expire(read)) => {
-            Err(Step::Access(Access::Read(*read)))
-        }
-        (Answer::Written, Step::Access(Access::Write(_))) => Ok(Reply::OK),
-        (Answer::Modified(answer), Step::Access(Access::Modify(_))) => Ok(unpack(&answer)),
-        // An RMW that changes nothing is a read.
-        (Answer::Kept { until, .. }, step) if counter.time() >= until => Err(step.clone()),
-        (Answer::Kept { answer, .. }, Step::Access(Access::Modify(_))) => Ok(unpack(&answer)),
-        (Answer::Aborted, _) => {
-            Ok(Reply::Error("TRYAGAIN others changed the key each time; nothing was done".into()))
-        }
-        (Answer::Refused(why), _) => Ok(Reply::Error(format!("BUSY {why}").into())),
-        (Answer::Unknown, _) => Ok(Reply::Error(
-            "UNKNOWN this node was removed; the change may have been made or not".into(),
-        )),
-        (answer, step) => panic!("D1: {answer:?} in answer to {step:?}"),
-    }
-}
-
 fn not_serving() -> Reply {
     let why = "CLUSTERDOWN this node is not sure of its membership now; ask another one";
     Reply::Error(why.into())
 }
 
-fn count(count: usize) -> Reply {
-    Reply::Integer(i64::try_from(count).expect("a number of things in memory"))
-}
-
-fn together(combined: Combined, parts: Vec<Option<Reply>>) -> Reply {
-    let replies: Vec<_> = parts.into_iter().flatten().collect();
-    let len = |reply: &Reply| if let Reply::Bulk(bytes) = reply { bytes.len() } else { 0 };
-    if replies.iter().map(len).sum::<usize>() > REPLY_MAX {
-        return Reply::error(format!("the values are longer than {REPLY_MAX} bytes together"));
-    }
-    combined.combine(replies)
-}
-
 #[cfg(test)]
-#[path = "desk_tests.rs"]
 mod tests;

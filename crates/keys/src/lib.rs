@@ -10,6 +10,8 @@
 //! | [`desk`] | the clients of a replica: requests in, replies out in their order |
 //! | [`node`] | membership and replica, as one process |
 //! | [`connection`] | what a connection remembers |
+//! | [`names`] | names of clients whose requests are made once |
+//! | [`slots`] | which shard has a key |
 //! | [`glob`] | patterns over keys |
 #![forbid(unsafe_code)]
 
@@ -20,8 +22,10 @@ pub mod connection;
 pub mod desk;
 pub mod glob;
 pub mod item;
+pub mod names;
 pub mod node;
 pub mod resp;
+pub mod slots;
 
 pub use access::{Access, Change, Modify, Read};
 pub use command::Command;

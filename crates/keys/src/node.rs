@@ -1,17 +1,27 @@
-//! What one thread of a server runs for keys: the membership of its replicas, and the replica.
+//! What one thread of a server runs for keys: a replica of a shard of them, and in the first thread
+//! the membership of all replicas of this node.
 //!
 //! The membership is told by the replica when it has everything, and when it has use of a lease or
 //! waits for others; it tells the replica of epochs and leases.
 //! All that a start must remember is the membership's: values are kept in memory, at all replicas.
 //!
+//! The replicas of other shards are told the same, in the same order, by way of their owners
+//! ([`Output::Told`]); the membership is told that this node has everything when all shards have.
+//!
 //! RMWs are those of commands; the simulator has its own.
 
 use crate::change::Rmw;
+use crate::slots::Shard;
+use bytes::Bytes;
 use meridian_core::{Embedding, Event, NodeId, Outbox, Process, Time};
 use meridian_hermes::reliable::{self, ReliableMembership};
-use meridian_hermes::{self as hermes, Answer, Hermes, Modify};
+use meridian_hermes::{self as hermes, Answer, Epoch, Hermes, Modify};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A shard says so often at most that it is used.
+const USE_AGAIN: Duration = Duration::from_millis(100);
 
 /// What nodes say to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,15 +39,41 @@ pub enum Command<M> {
     Replica(hermes::Command<M>),
     /// A client reads from memory, so that a lease is wanted ([`Keys::wants_use`]).
     Use,
+    /// Another shard of this node has everything, in this epoch.
+    Complete(Shard, Epoch),
 }
 
-/// An answer of the replica.
+/// What its owner is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
-    /// To this question.
-    pub token: u64,
-    /// What it is.
-    pub answer: Answer,
+pub enum Output {
+    /// An answer of the replica.
+    Answered {
+        /// To this question.
+        token: u64,
+        /// What it is.
+        answer: Answer,
+    },
+    /// As [`hermes::Output::Watching`].
+    Watching,
+    /// As [`hermes::Output::Committed`].
+    Committed {
+        /// This key.
+        key: Bytes,
+    },
+    /// All other shards of this node are to be told: see [`told`].
+    Told(reliable::Output),
+    /// The first shard is to be told [`Command::Complete`].
+    Complete(Epoch),
+    /// The first shard is to be told [`Command::Use`].
+    Used,
+}
+
+/// What the membership tells a replica.
+pub fn told<M>(output: reliable::Output) -> hermes::Command<M> {
+    match output {
+        reliable::Output::Install(membership) => hermes::Command::Install(membership),
+        reliable::Output::Lease { until } => hermes::Command::Lease { until },
+    }
 }
 
 /// Whose timer it is.
@@ -49,10 +85,38 @@ pub enum Timer {
     Replica(hermes::Timer),
 }
 
+/// Whether no client is behind that.
+fn is_no_use<M>(command: &hermes::Command<M>) -> bool {
+    match command {
+        hermes::Command::Install(_)
+        | hermes::Command::Lease { .. }
+        | hermes::Command::Forget(_)
+        | hermes::Command::ForgetBefore(_) => true,
+        hermes::Command::Read { .. } | hermes::Command::Update(_) | hermes::Command::Watch(_) => {
+            false
+        }
+    }
+}
+
+/// Where the membership is.
+#[derive(Clone, Debug)]
+enum Membership {
+    /// Here.
+    Here {
+        membership: Box<ReliableMembership>,
+        /// So many shards this node has.
+        shards: usize,
+        /// In which epoch each has last had everything.
+        complete: BTreeMap<Shard, Epoch>,
+    },
+    /// In the thread of the first shard, which was last told at this time that this one is used.
+    Elsewhere { used: Time },
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Keys<M = Rmw> {
-    membership: ReliableMembership,
+    membership: Membership,
     replica: Hermes<M>,
 }
 
@@ -72,7 +136,21 @@ impl<M: Modify> Keys<M> {
 
     /// Of these two.
     pub fn of(membership: ReliableMembership, replica: Hermes<M>) -> Self {
-        Keys { membership, replica }
+        let (membership, complete) = (Box::new(membership), BTreeMap::new());
+        Keys { membership: Membership::Here { membership, shards: 1, complete }, replica }
+    }
+
+    /// It is the first of so many shards.
+    pub fn with_shards(mut self, wanted: usize) -> Self {
+        if let Membership::Here { shards, .. } = &mut self.membership {
+            *shards = wanted;
+        }
+        self
+    }
+
+    /// One of the other shards.
+    pub fn of_shard(replica: Hermes<M>) -> Self {
+        Keys { membership: Membership::Elsewhere { used: Time(0) }, replica }
     }
 
     /// What its clients read from.
@@ -81,19 +159,47 @@ impl<M: Modify> Keys<M> {
     }
 
     /// Who takes part, and how that is decided.
+    ///
+    /// # Panics
+    /// If this is not the first shard of its node.
     pub fn membership(&self) -> &ReliableMembership {
-        &self.membership
+        match &self.membership {
+            Membership::Here { membership, .. } => membership,
+            Membership::Elsewhere { .. } => panic!("the first shard has the membership"),
+        }
     }
 
     /// Whether [`Command::Use`] would make a difference.
     pub fn wants_use(&self, now: Time) -> bool {
-        self.membership.wants_use(now)
+        match &self.membership {
+            Membership::Here { membership, .. } => membership.wants_use(now),
+            Membership::Elsewhere { used } => now >= *used + USE_AGAIN,
+        }
     }
 
     /// The replica is used, or waits for others.
     fn use_membership(&mut self, now: Time, out: &mut Outbox<Self>) {
-        if self.wants_use(now) {
-            self.step_membership(now, Event::Command(reliable::Command::Use), out);
+        if !self.wants_use(now) {
+            return;
+        }
+        if let Membership::Elsewhere { used } = &mut self.membership {
+            *used = now;
+            return out.output(Output::Used);
+        }
+        self.step_membership(now, Event::Command(reliable::Command::Use), out);
+    }
+
+    /// A shard of this node has everything.
+    fn on_complete(&mut self, now: Time, shard: Shard, epoch: Epoch, out: &mut Outbox<Self>) {
+        let Membership::Here { shards, complete, .. } = &mut self.membership else {
+            return out.output(Output::Complete(epoch));
+        };
+        complete.insert(shard, epoch);
+        if complete.len() == *shards
+            && let Some(epoch) = complete.values().min().copied()
+        {
+            let command = reliable::Command::Complete { epoch };
+            self.step_membership(now, Event::Command(command), out);
         }
     }
 
@@ -103,11 +209,17 @@ impl<M: Modify> Keys<M> {
         event: Event<ReliableMembership>,
         out: &mut Outbox<Self>,
     ) {
-        let (mut inner, mut told) = (Outbox::new(), Told { commands: Vec::new() });
-        self.membership.step(now, event, &mut inner);
-        out.absorb(&mut inner, &mut told);
-        for command in told.commands {
-            self.step_replica(now, Event::Command(command), out);
+        // Nobody speaks with a membership that is elsewhere.
+        let Membership::Here { membership, shards, .. } = &mut self.membership else { return };
+        let (mut inner, mut said) = (Outbox::new(), Said::default());
+        membership.step(now, event, &mut inner);
+        out.absorb(&mut inner, &mut said);
+        let several = *shards > 1;
+        for output in said.outputs {
+            if several {
+                out.output(Output::Told(output.clone()));
+            }
+            self.step_replica(now, Event::Command(told(output)), out);
         }
     }
 
@@ -116,8 +228,7 @@ impl<M: Modify> Keys<M> {
         self.replica.step(now, event, &mut inner);
         out.absorb(&mut inner, &mut complete);
         if let Some(epoch) = complete.epoch {
-            let command = reliable::Command::Complete { epoch };
-            self.step_membership(now, Event::Command(command), out);
+            self.on_complete(now, Shard(0), epoch, out);
         }
     }
 }
@@ -127,7 +238,7 @@ impl<M: Modify> Process for Keys<M> {
     type Message = Message;
     type Record = reliable::Record;
     type Command = Command<M>;
-    type Output = Answered;
+    type Output = Output;
     type Timer = Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
@@ -143,6 +254,12 @@ impl<M: Modify> Process for Keys<M> {
                 self.step_replica(now, Event::Message { from, message }, out);
             }
             Event::Command(Command::Use) => self.use_membership(now, out),
+            Event::Command(Command::Complete(shard, epoch)) => {
+                self.on_complete(now, shard, epoch, out);
+            }
+            Event::Command(Command::Replica(command)) if is_no_use(&command) => {
+                self.step_replica(now, Event::Command(command), out);
+            }
             Event::Command(Command::Replica(command)) => {
                 self.use_membership(now, out);
                 self.step_replica(now, Event::Command(command), out);
@@ -166,20 +283,26 @@ impl<M: Modify> Process for Keys<M> {
     }
 
     fn replay(&mut self, record: reliable::Record) {
-        self.membership.replay(record);
+        if let Membership::Here { membership, .. } = &mut self.membership {
+            membership.replay(record);
+        }
     }
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = reliable::Record> + Send> {
-        self.membership.checkpoint()
+        match &self.membership {
+            Membership::Here { membership, .. } => membership.checkpoint(),
+            Membership::Elsewhere { .. } => Box::new(std::iter::empty()),
+        }
     }
 }
 
 /// What the membership tells the replica.
-struct Told<M> {
-    commands: Vec<hermes::Command<M>>,
+#[derive(Default)]
+struct Said {
+    outputs: Vec<reliable::Output>,
 }
 
-impl<M: Modify> Embedding<ReliableMembership, Keys<M>> for Told<M> {
+impl<M: Modify> Embedding<ReliableMembership, Keys<M>> for Said {
     fn message(&mut self, to: NodeId, message: reliable::Message) -> (NodeId, Message) {
         (to, Message::Membership(message))
     }
@@ -193,10 +316,7 @@ impl<M: Modify> Embedding<ReliableMembership, Keys<M>> for Told<M> {
     }
 
     fn output(&mut self, output: reliable::Output, _: &mut Outbox<Keys<M>>) {
-        self.commands.push(match output {
-            reliable::Output::Install(membership) => hermes::Command::Install(membership),
-            reliable::Output::Lease { until } => hermes::Command::Lease { until },
-        });
+        self.outputs.push(output);
     }
 }
 
@@ -221,7 +341,11 @@ impl<M: Modify> Embedding<Hermes<M>, Keys<M>> for Complete {
 
     fn output(&mut self, output: hermes::Output, out: &mut Outbox<Keys<M>>) {
         match output {
-            hermes::Output::Answer { token, answer } => out.output(Answered { token, answer }),
+            hermes::Output::Answer { token, answer } => {
+                out.output(Output::Answered { token, answer });
+            }
+            hermes::Output::Watching => out.output(Output::Watching),
+            hermes::Output::Committed { key } => out.output(Output::Committed { key }),
             hermes::Output::Complete { epoch } => self.epoch = Some(epoch),
         }
     }

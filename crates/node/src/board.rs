@@ -4,7 +4,8 @@
 use meridian_core::{NodeId, Time};
 use meridian_hermes::Membership;
 use meridian_host::api::KeysStatus;
-use meridian_keys::desk::Replica;
+use meridian_keys::desk::{Held, Replica};
+use meridian_keys::slots::Shard;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -34,8 +35,8 @@ impl Board {
     }
 
     /// A shard is so now.
-    pub fn note(&self, shard: usize, replica: &Replica, clients: usize) {
-        let notice = &self.notices[shard];
+    pub fn note(&self, shard: Shard, replica: &Replica, clients: usize) {
+        let notice = &self.notices[usize::from(shard.0)];
         let set = |of: &AtomicU64, value: u64| of.store(value, Ordering::Relaxed);
         let membership = replica.membership();
         if notice.epoch.load(Ordering::Relaxed) != membership.epoch.0 {
@@ -49,6 +50,32 @@ impl Board {
         set(&notice.bytes, replica.bytes() as u64);
     }
 
+    /// How many shards there are.
+    pub fn len(&self) -> usize {
+        self.notices.len()
+    }
+
+    /// Whether the node has no keys.
+    pub fn is_empty(&self) -> bool {
+        self.notices.is_empty()
+    }
+
+    /// What all shards hold.
+    pub fn held(&self) -> Held {
+        Notice::sum(self.notices.iter())
+    }
+
+    /// What the other shards hold.
+    pub fn elsewhere(&self, shard: Shard) -> Held {
+        let (before, rest) = self.notices.split_at(usize::from(shard.0));
+        Notice::sum(before.iter().chain(rest.iter().skip(1)))
+    }
+
+    /// So many clients are connected to all threads.
+    pub fn clients(&self) -> u64 {
+        self.notices.iter().map(|notice| notice.clients.load(Ordering::Relaxed)).sum()
+    }
+
     /// How the shards of `me` are.
     pub fn status(&self, now: Time, me: NodeId) -> Vec<KeysStatus> {
         self.notices.iter().map(|notice| notice.status(now, me)).collect()
@@ -56,6 +83,15 @@ impl Board {
 }
 
 impl Notice {
+    fn sum<'a>(notices: impl Iterator<Item = &'a Notice>) -> Held {
+        let get =
+            |of: &AtomicU64| usize::try_from(of.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        notices.fold(Held::default(), |held, notice| Held {
+            keys: held.keys + get(&notice.keys),
+            bytes: held.bytes + get(&notice.bytes),
+        })
+    }
+
     fn status(&self, now: Time, me: NodeId) -> KeysStatus {
         let get = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let membership = self.membership.lock().unwrap_or_else(PoisonError::into_inner).clone();

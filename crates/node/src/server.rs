@@ -7,7 +7,7 @@ use crate::config::NodeDir;
 use crate::configuration;
 use crate::error::ServerError;
 use crate::identity;
-use crate::keys::{self, KeysHandle};
+use crate::keys::{self, KeysOptions, Running};
 use crate::service::Service;
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
@@ -33,8 +33,8 @@ pub struct ServerOptions {
     pub dir: PathBuf,
     /// The cluster file; by default `cluster.json` beside `dir`.
     pub cluster: Option<PathBuf>,
-    /// Where clients of keys call: without it the node has no part in the keys of its region.
-    pub keys: Option<String>,
+    /// Without it the node has no part in the keys of its region.
+    pub keys: Option<KeysOptions>,
 }
 
 /// Runs a node's server until SIGTERM or SIGINT.
@@ -85,9 +85,9 @@ pub fn serve<P: Service>(
     let (topology, file, me) = dir.cluster(options.cluster.as_deref())?;
     // Before the log is read: who cannot listen should say so at once.
     let listener = listen(&topology, me)?;
-    let (lanes, keys) = keys::open(options.keys.as_deref(), &dir, &topology, me, &listener)?;
+    let (lanes, keys) = keys::open(options.keys.as_ref(), &dir, &topology, me, &listener)?;
     let topology = Arc::new(topology);
-    let board = Arc::new(Board::new(keys.iter().count()));
+    let board = Arc::new(Board::new(keys.as_ref().map_or(0, keys::Opened::shards)));
     let shared = Arc::new(Shared::new(me, topology.clone(), board.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -98,7 +98,7 @@ pub fn serve<P: Service>(
         let disk = on.disk.clone();
         let handle = host::<P>(&dir, on, (listener, lanes), &shared).await?;
         let keys = match keys {
-            Some(keys) => Some(keys.start(disk, board).await.map_err(stopped)?),
+            Some(keys) => Some(keys.start(&disk, &board).await.map_err(stopped)?),
             None => None,
         };
         if !file.configuration.replicas.is_empty() {
@@ -128,8 +128,8 @@ pub fn serve<P: Service>(
     ended
 }
 
-/// Waits until the thread of keys has ended; for ever if there is none.
-async fn ended(keys: Option<&KeysHandle>) -> Result<(), MemberError> {
+/// Waits until a thread of keys has ended; for ever if there is none.
+async fn ended(keys: Option<&Running>) -> Result<(), MemberError> {
     match keys {
         Some(keys) => keys.ended().await,
         None => std::future::pending().await,

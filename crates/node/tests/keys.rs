@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+use meridian_client::keys::{Change, Keys, KeysOptions, Watch, Watched};
 use meridian_core::NodeId;
 use meridian_core::hello::ServiceId;
 use meridian_host::api::KeysStatus;
 use meridian_node::board::Board;
-use meridian_node::keys::{self, KeysHandle};
-use meridian_runtime::{Clock, Listen, Options, Storage, Worker};
+use meridian_node::keys::{self, Running};
+use meridian_runtime::{Clock, Listen, Options, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -23,10 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Three replicas of one region's keys.
 struct Region {
     dirs: Vec<TempDir>,
-    peers: BTreeMap<NodeId, String>,
+    /// Where the threads of each shard listen.
+    peers: Vec<BTreeMap<NodeId, String>>,
     /// Where clients call each.
     ports: Vec<SocketAddr>,
-    running: Vec<Option<KeysHandle>>,
+    running: Vec<Option<Running>>,
     boards: Vec<Arc<Board>>,
     starts: u64,
 }
@@ -37,42 +39,51 @@ fn listener() -> TcpListener {
 
 impl Region {
     async fn start() -> Region {
-        let listeners: Vec<_> = (0..3).map(|_| listener()).collect();
+        Region::of(1).await
+    }
+
+    async fn of(shards: usize) -> Region {
         let address = |listener: &TcpListener| listener.local_addr().unwrap();
-        let peers = (0..).map(NodeId).zip(listeners.iter().map(|one| address(one).to_string()));
+        let listeners: Vec<Vec<_>> =
+            (0..3).map(|_| (0..shards).map(|_| listener()).collect()).collect();
+        let peers = (0..shards).map(|shard| {
+            let addresses = listeners.iter().map(|node| address(&node[shard]).to_string());
+            (0..).map(NodeId).zip(addresses).collect()
+        });
+        let plain: Vec<_> = (0..3).map(|_| listener()).collect();
         let mut region = Region {
             dirs: (0..3).map(|_| TempDir::new().unwrap()).collect(),
             peers: peers.collect(),
-            ports: Vec::new(),
+            ports: plain.iter().map(address).collect(),
             running: (0..3).map(|_| None).collect(),
             boards: vec![Arc::default(); 3],
             starts: 0,
         };
-        let plain: Vec<_> = (0..3).map(|_| listener()).collect();
-        region.ports = plain.iter().map(address).collect();
-        for (node, (listener, plain)) in listeners.into_iter().zip(plain).enumerate() {
-            region.run(node, listener, plain).await;
+        for (node, (listeners, plain)) in listeners.into_iter().zip(plain).enumerate() {
+            region.run(node, listeners, plain).await;
         }
         region
     }
 
-    async fn run(&mut self, node: usize, listener: TcpListener, plain: TcpListener) {
+    async fn run(&mut self, node: usize, listeners: Vec<TcpListener>, plain: TcpListener) {
         self.starts += 1;
         let me = NodeId(u16::try_from(node).unwrap());
-        let path = self.dirs[node].path().join("keys");
-        let storage = Storage::Log { path, incarnation: self.starts, checkpoint_bytes: 1 << 20 };
-        let options = Options {
-            storage,
-            listen: Listen::Socket(listener),
-            plain: vec![(ServiceId::KEYS, plain)],
-            ..Options::new("test", me, "", self.peers.clone())
-        };
-        let worker = Worker::start("keys").unwrap();
-        let replicas: BTreeSet<_> = self.peers.keys().copied().collect();
-        let board = Arc::new(Board::new(1));
-        let handle = keys::host(&worker, options, &replicas, self.starts, board.clone()).await;
+        let shards = listeners.len();
+        let members = listeners.into_iter().enumerate().map(|(shard, listener)| {
+            let path = self.dirs[node].path().join(format!("keys-{shard}"));
+            let (incarnation, checkpoint_bytes) = (self.starts, 1 << 20);
+            Options {
+                storage: Storage::Log { path, incarnation, checkpoint_bytes },
+                listen: Listen::Socket(listener),
+                plain: vec![(ServiceId::KEYS, plain.try_clone().unwrap())],
+                ..Options::new("test", me, "", self.peers[shard].clone())
+            }
+        });
+        let replicas: BTreeSet<_> = self.peers[0].keys().copied().collect();
+        let board = Arc::new(Board::new(shards));
+        let running = keys::host(members.collect(), &replicas, self.starts, &board).await;
         self.boards[node] = board;
-        self.running[node] = Some(handle.unwrap());
+        self.running[node] = Some(running.unwrap());
     }
 
     async fn stop(&mut self, node: usize) {
@@ -82,9 +93,9 @@ impl Region {
     async fn restart(&mut self, node: usize) {
         let id = NodeId(u16::try_from(node).unwrap());
         let bind = |address: &str| TcpListener::bind(address).unwrap();
-        let listener = bind(&self.peers[&id]);
+        let listeners = self.peers.iter().map(|peers| bind(&peers[&id])).collect();
         let plain = bind(&self.ports[node].to_string());
-        self.run(node, listener, plain).await;
+        self.run(node, listeners, plain).await;
     }
 
     fn status(&self, node: usize) -> KeysStatus {
@@ -195,4 +206,109 @@ async fn what_is_no_request_is_answered_and_its_connection_ends() {
     client.socket.read_to_string(&mut rest).await.unwrap();
     assert_eq!(rest, "+OK\r\n-ERR Protocol error: expected '$', got ':'\r\n");
     assert_eq!(region.served(1).await.ask("get k").await, "$1\r\nv\r\n");
+}
+
+#[tokio::test]
+async fn keys_in_several_shards_are_one_store_at_any_thread() {
+    let mut region = Region::of(3).await;
+    // Connections come to any of the threads.
+    let mut clients = Vec::new();
+    for client in 0..6 {
+        clients.push(region.served(client % 3).await);
+    }
+    for number in 0..60 {
+        let client = &mut clients[number % 6];
+        assert_eq!(client.ask(&format!("set k{number} {number}")).await, "+OK\r\n");
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        let key = 59 - number;
+        let expected = format!("$2\r\n{key}\r\n");
+        assert_eq!(client.ask(&format!("get k{key}")).await, expected);
+    }
+    assert_eq!(clients[0].ask("dbsize").await, ":60\r\n");
+    let held: Vec<_> = region.boards[1].status(Clock::start().now(), NodeId(1));
+    assert!(held.iter().all(|shard| shard.keys > 5), "all shards have some: {held:?}");
+    // A node goes and comes back; it serves when all of its shards have everything.
+    region.stop(2).await;
+    assert_eq!(clients[0].ask("set k0 changed").await, "+OK\r\n");
+    region.restart(2).await;
+    let mut back = region.served(2).await;
+    assert_eq!(back.ask("get k0").await, "$7\r\nchanged\r\n");
+    for number in 10..60 {
+        let expected = format!("$2\r\n{number}\r\n");
+        assert_eq!(back.ask(&format!("get k{number}")).await, expected);
+    }
+}
+
+/// A proxy before the nodes takes a change and breaks the connection before it is answered: the
+/// change is asked again, by its name, and is made once.
+#[tokio::test]
+async fn a_change_whose_connection_breaks_is_made_once() {
+    let region = Region::of(2).await;
+    for node in 0..3 {
+        region.served(node).await;
+    }
+    let proxies: Vec<_> =
+        (0..2).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<_> = proxies.iter().map(|p| p.local_addr().unwrap().to_string()).collect();
+    for (proxy, to) in proxies.into_iter().zip(region.ports.clone()) {
+        proxy.set_nonblocking(true).unwrap();
+        tokio::spawn(break_often(tokio::net::TcpListener::from_std(proxy).unwrap(), to));
+    }
+    let keys = Keys::new(KeysOptions { timeout: PATIENCE, ..KeysOptions::new(addresses) }).unwrap();
+    for number in 1..=50 {
+        assert_eq!(keys.add("n", 1).await.unwrap(), number);
+    }
+    assert_eq!(region.client(2).await.ask("get n").await, "$2\r\n50\r\n");
+    assert!(keys.remove("n").await.unwrap() && keys.get("n").await.unwrap().is_none());
+}
+
+/// Passes on what comes, and breaks a connection before every third answer to a change.
+async fn break_often(listener: tokio::net::TcpListener, to: SocketAddr) {
+    let mut changes = 0;
+    loop {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let mut server = TcpStream::connect(to).await.unwrap();
+        let (mut asked, mut answered) = ([0; 4096], [0; 4096]);
+        loop {
+            let len = client.read(&mut asked).await.unwrap_or(0);
+            if len == 0 {
+                break;
+            }
+            server.write_all(&asked[..len]).await.unwrap();
+            let is_change = asked[..len].windows(4).any(|word| word == b"ONCE");
+            let len = server.read(&mut answered).await.unwrap();
+            changes += u32::from(is_change);
+            if is_change && changes % 3 == 0 {
+                break;
+            }
+            client.write_all(&answered[..len]).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_tells_changes_and_goes_on_at_another_node() {
+    let mut region = Region::of(2).await;
+    region.served(1).await;
+    let mut writer = region.served(0).await;
+    let addresses = [1, 0].map(|node| region.ports[node].to_string());
+    let keys = Keys::new(KeysOptions::new(addresses)).unwrap();
+    assert_eq!(writer.ask("set user:1 a").await, "+OK\r\n");
+    let mut watch = keys.watch(Watched::prefix("user:"));
+    let set =
+        |key: &str, value: &str| Change::Set(key.to_string().into(), value.to_string().into());
+    assert_eq!(next(&mut watch).await, Change::Began);
+    assert_eq!(next(&mut watch).await, set("user:1", "a"));
+    assert_eq!(writer.ask("set user:1 b").await, "+OK\r\n");
+    assert_eq!(next(&mut watch).await, set("user:1", "b"));
+    region.stop(1).await;
+    assert_eq!(next(&mut watch).await, Change::Began);
+    assert_eq!(next(&mut watch).await, set("user:1", "b"));
+    assert_eq!(writer.ask("del user:1").await, ":1\r\n");
+    assert_eq!(next(&mut watch).await, Change::Removed("user:1".into()));
+}
+
+async fn next(watch: &mut Watch) -> Change {
+    timeout(PATIENCE, watch.next()).await.unwrap().unwrap()
 }

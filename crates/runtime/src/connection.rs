@@ -171,7 +171,7 @@ async fn stay<P: Networked, A: Application<P>>(
         Ok(Met::Client(service)) => serve(local, service, (reader, writer, from)).await,
         Ok(Met::Elsewhere(lane, hello)) => {
             if let Err((reader, writer)) = local.lanes.pass(lane, hello, (reader, writer, from)) {
-                let answer = Answer::<P::Peer>::Refused(format!("{lane:?} is not served here"));
+                let answer = Answer::<P::Peer>::Refused(local.lanes.refusal(lane));
                 refuse(reader, writer, Some(answer)).await;
             }
         }

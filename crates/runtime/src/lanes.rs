@@ -52,6 +52,8 @@ pub(crate) enum Door {
 #[derive(Debug, Default)]
 pub struct Lanes {
     threads: BTreeMap<Lane, mpsc::Sender<Arrived>>,
+    /// What is told to those who want a thread that there is not.
+    explanation: String,
 }
 
 impl Lanes {
@@ -60,6 +62,16 @@ impl Lanes {
         let (sender, waiting) = mpsc::channel(WAITING_MAX);
         self.threads.insert(lane, sender);
         Arrivals { lane, address, waiting }
+    }
+
+    /// What is told to those who want a thread that there is not.
+    pub fn explain(&mut self, why: String) {
+        self.explanation = why;
+    }
+
+    /// Why there is no such thread.
+    pub(crate) fn refusal(&self, lane: Lane) -> String {
+        format!("thread {} is not served here: {}", lane.0, self.explanation)
     }
 
     /// Hands a connection over. It is given back if there is no such thread, or too many wait for

@@ -105,7 +105,7 @@ impl Contender for Replica {
                 Some(Ok(token))
             }
             Output::Answer { answer, .. } => Some(Err(format!("Hermes answers {answer:?}"))),
-            Output::Complete { .. } => None,
+            Output::Complete { .. } | Output::Watching | Output::Committed { .. } => None,
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::Describe;
 use super::table::{Description, TABLE, find};
-use crate::resp::Reply;
+use crate::glob::matches;
+use crate::resp::{BULK_MAX, Reply};
 
 /// The answer of COMMAND, in the form in which it was asked.
 pub fn describe(what: &Describe<'_>) -> Reply {
@@ -22,6 +23,24 @@ pub fn describe(what: &Describe<'_>) -> Reply {
         }
         Describe::Keys(request) => keys(request),
     }
+}
+
+/// Settings that match one of the patterns: what clients ask when they connect.
+pub fn settings(patterns: &[&[u8]], bytes_max: usize) -> Reply {
+    let known = [
+        ("appendonly", "no".to_string()), // Of files as those of Redis there are none.
+        ("databases", "1".to_string()),
+        ("maxmemory", bytes_max.to_string()),
+        ("maxmemory-policy", "noeviction".to_string()),
+        ("proto-max-bulk-len", BULK_MAX.to_string()),
+        ("save", String::new()),
+    ];
+    let wanted = |name: &str| {
+        let small = patterns.iter().map(|pattern| pattern.to_ascii_lowercase());
+        small.into_iter().any(|pattern| matches(&pattern, name.as_bytes()))
+    };
+    let found = known.into_iter().filter(|(name, _)| wanted(name));
+    Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::Bulk(value.into()))).collect())
 }
 
 fn integer(value: usize) -> Reply {

@@ -12,7 +12,9 @@ use crate::access::Access;
 use crate::item::Moment;
 use crate::resp::{Reply, Request};
 use bytes::Bytes;
-pub use describe::describe;
+pub use describe::{describe, settings};
+use meridian_core::{ClientId, NodeId};
+use meridian_hermes::Epoch;
 pub use table::{Description, Flag, Keys, TABLE};
 
 /// The longest key, in bytes.
@@ -35,6 +37,31 @@ pub enum Command<'a> {
         /// How the answers become one.
         combined: Combined,
     },
+    /// A change of one key that is made once, however often it is asked.
+    Once {
+        /// The client's number for it.
+        sequence: u64,
+        /// The key.
+        key: &'a [u8],
+        /// What is done to it.
+        access: Access,
+    },
+    /// The requests of this connection are of that client.
+    Named(ClientId),
+    /// Whether nothing more comes of what that node was asked for a key. It was live then, in that
+    /// epoch. If so, what it was asked may be asked again here.
+    Settled {
+        /// The node.
+        node: NodeId,
+        /// The epoch.
+        epoch: Epoch,
+        /// The key.
+        key: &'a [u8],
+    },
+    /// To be told of changes.
+    Watch(Watch<'a>),
+    /// The hash slot of a key.
+    Slot(&'a [u8]),
     /// Some of the keys.
     Scan(Scan),
     /// How many keys there are.
@@ -47,6 +74,15 @@ pub enum Command<'a> {
     Describe(Describe<'a>),
     /// The settings that match one of these patterns.
     Settings(Vec<&'a [u8]>),
+}
+
+/// Of which keys a client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch<'a> {
+    /// This one.
+    Key(&'a [u8]),
+    /// All that begin so.
+    Prefix(&'a [u8]),
 }
 
 /// How the answers of several keys become one.
@@ -164,7 +200,7 @@ impl<'a> Command<'a> {
             Access::Modify(modify) => modify.grows(),
         };
         match self {
-            Command::One { access, .. } => grows(access),
+            Command::One { access, .. } | Command::Once { access, .. } => grows(access),
             Command::Many { each, .. } => each.iter().any(|(_, access)| grows(access)),
             _ => false,
         }

@@ -1,10 +1,13 @@
 //! Reads the arguments of each command.
 
-use super::{Combined, Command, Connection, Describe, KEY_MAX, Scan, wrong_number};
+use super::{Combined, Command, Connection, Describe, KEY_MAX, Scan, Watch, wrong_number};
 use crate::access::{Access, Answer, Condition, ExpireCondition, Expiry, Modify, Read, Unit};
 use crate::item::{Item, Moment};
 use crate::resp::{Reply, Request, integer};
 use bytes::Bytes;
+use meridian_core::{ClientId, NodeId};
+use meridian_hermes::Epoch;
+use std::str::FromStr;
 
 pub(super) type Parse = for<'a> fn(&Request<'a>, Moment) -> Parsed<'a>;
 type Parsed<'a> = Result<Command<'a>, Reply>;
@@ -421,4 +424,59 @@ pub(super) fn config<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
 
 pub(super) fn info<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
     Ok(Command::Info(request.from(1).collect()))
+}
+
+/// An argument that is a number without a sign.
+fn natural<T: FromStr>(request: &Request<'_>, index: usize) -> Result<T, Reply> {
+    let text = std::str::from_utf8(at(request, index)).ok();
+    text.and_then(|text| text.parse().ok()).ok_or_else(not_an_integer)
+}
+
+pub(super) fn cluster<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
+    match (form(request).as_slice(), request.len()) {
+        (b"KEYSLOT", 3) => Ok(Command::Slot(at(request, 2))),
+        _ => Err(no_such_form(request, "cluster")),
+    }
+}
+
+pub(super) fn named<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
+    Ok(Command::Named(ClientId(natural(request, 1)?)))
+}
+
+pub(super) fn made_once<'a>(request: &Request<'a>, now: Moment) -> Parsed<'a> {
+    let sequence = natural(request, 1)?;
+    let inner = request.rest(2).ok_or_else(syntax)?;
+    match Command::parse(&inner, now)? {
+        Command::One { key, access: access @ (Access::Write(_) | Access::Modify(_)) } => {
+            Ok(Command::Once { sequence, key, access })
+        }
+        // Of one key DEL is a change of one key.
+        Command::Many { mut each, combined: Combined::Sum } if each.len() == 1 => {
+            match each.pop() {
+                Some((key, access @ Access::Modify(_))) => {
+                    Ok(Command::Once { sequence, key, access })
+                }
+                _ => Err(not_once()),
+            }
+        }
+        _ => Err(not_once()),
+    }
+}
+
+fn not_once() -> Reply {
+    Reply::error("MERIDIAN.ONCE takes a command that changes one key")
+}
+
+pub(super) fn settled<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
+    let (node, epoch) = (NodeId(natural(request, 1)?), Epoch(natural(request, 2)?));
+    Ok(Command::Settled { node, epoch, key: checked(at(request, 3))? })
+}
+
+pub(super) fn watch<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
+    let keys = checked(at(request, 2))?;
+    match form(request).as_slice() {
+        b"KEY" => Ok(Command::Watch(Watch::Key(keys))),
+        b"PREFIX" => Ok(Command::Watch(Watch::Prefix(keys))),
+        _ => Err(syntax()),
+    }
 }

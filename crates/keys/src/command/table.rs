@@ -115,6 +115,7 @@ pub static TABLE: &[Description] = table! {
     "append" 3 GROW ONE_KEY parse::append, "Appends to a value; its length afterwards.";
     "auth" -2 GREET NO_KEY parse::auth, "Refused: there are no passwords.";
     "client" -2 TALK NO_KEY parse::client, "ID, GETNAME, SETNAME and SETINFO of the connection.";
+    "cluster" -2 TALK NO_KEY parse::cluster, "KEYSLOT: the hash slot of a key.";
     "command" -1 TALK NO_KEY parse::command, "What commands there are.";
     "config" -2 TALK NO_KEY parse::config, "GET: settings that match patterns.";
     "dbsize" 1 SCAN NO_KEY parse::dbsize, "How many keys there are, about.";
@@ -136,6 +137,14 @@ pub static TABLE: &[Description] = table! {
     "info" -1 TALK NO_KEY parse::info, "What the server has to say of itself.";
     "meridian.cas" 4 GROW ONE_KEY parse::cas,
         "Compare and set: KEY EXPECTED NEW; 1 if the key had the expected value, else 0.";
+    "meridian.client" 2 TALK NO_KEY parse::named,
+        "ID: the connection is of that client; the node's number, and its epoch.";
+    "meridian.once" -4 GROW NO_KEY parse::made_once,
+        "SEQUENCE COMMAND...: makes a change of a key once, however often the client asks.";
+    "meridian.settled" 4 SCAN NO_KEY parse::settled,
+        "NODE EPOCH KEY: 1 if what that node was asked for a key may be asked again here.";
+    "meridian.watch" 3 SCAN NO_KEY parse::watch,
+        "KEY KEY or PREFIX PREFIX: tells what keys have, and each change.";
     "mget" -2 READ ALL_KEYS parse::mget, "The values of keys, each read by itself.";
     "mset" -3 GROW PAIRS parse::mset, "Sets keys, each by itself.";
     "persist" 2 CHANGE ONE_KEY parse::persist, "A key does not expire any more.";

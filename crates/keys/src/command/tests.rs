@@ -221,3 +221,16 @@ fn the_keys_of_a_request_are_named() {
         assert!(keys(request).is_error(), "{request:?}");
     }
 }
+
+#[test]
+fn a_change_with_a_name_is_of_one_key() {
+    let once =
+        |access: Access| Ok(format!("{:?}", Command::Once { sequence: 7, key: b"k", access }));
+    assert_eq!(parsed("MERIDIAN.ONCE 7 incr k"), once(Access::Modify(Modify::Add(1))));
+    assert_eq!(parsed("MERIDIAN.ONCE 7 del k"), once(Access::Modify(Modify::Remove)));
+    assert_eq!(parsed("MERIDIAN.ONCE 7 set k v"), once(Access::Write(Item::new("v"))));
+    for wrong in ["7 get k", "7 del k j", "7 exists k", "7 ping", "x incr k", "7 meridian.once 8 x"]
+    {
+        assert!(parsed(&format!("MERIDIAN.ONCE {wrong}")).is_err(), "{wrong}");
+    }
+}

@@ -35,6 +35,8 @@ pub enum Reply {
     Map(Vec<(Reply, Reply)>),
     /// Several without an order; in version 2 an array.
     Set(Vec<Reply>),
+    /// What was not asked for: several in order; in version 2 an array.
+    Push(Vec<Reply>),
 }
 
 impl Reply {
@@ -79,7 +81,8 @@ impl Reply {
             Reply::Null => out.extend_from_slice(b"$-1\r\n"),
             Reply::Array(items) => list(b'*', items, version, out),
             Reply::Set(items) if version == Version::Resp3 => list(b'~', items, version, out),
-            Reply::Set(items) => list(b'*', items, version, out),
+            Reply::Push(items) if version == Version::Resp3 => list(b'>', items, version, out),
+            Reply::Set(items) | Reply::Push(items) => list(b'*', items, version, out),
             Reply::Map(pairs) => {
                 match version {
                     Version::Resp3 => head(b'%', signed(pairs.len()), out),
@@ -143,6 +146,7 @@ mod tests {
             (Reply::Text("hi".into()), "$2\r\nhi\r\n", "=6\r\ntxt:hi\r\n"),
             (Reply::Array(vec![Reply::Null]), "*1\r\n$-1\r\n", "*1\r\n_\r\n"),
             (Reply::Set(vec![]), "*0\r\n", "~0\r\n"),
+            (Reply::Push(vec![Reply::OK]), "*1\r\n+OK\r\n", ">1\r\n+OK\r\n"),
             (Reply::Map(pair), "*2\r\n$5\r\nproto\r\n:3\r\n", "%1\r\n$5\r\nproto\r\n:3\r\n"),
         ];
         for (reply, second, third) in cases {

@@ -95,6 +95,13 @@ impl<'a> Request<'a> {
         &self.buffer[self.arguments[0].range()]
     }
 
+    /// The request that the arguments from `index` on are; none if there are none.
+    pub fn rest(&self, index: usize) -> Option<Request<'a>> {
+        let Request { buffer, arguments } = *self;
+        let arguments = arguments.get(index..).filter(|arguments| !arguments.is_empty())?;
+        Some(Request { buffer, arguments })
+    }
+
     /// The arguments from `index` on.
     pub fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let Request { buffer, arguments } = *self;

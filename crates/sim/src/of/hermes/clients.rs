@@ -9,7 +9,7 @@ use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
 use meridian_core::{ClientId, MessageId, NodeId, Time};
 use meridian_hermes::{Action, Answer, Command, Epoch, Membership, Request};
-use meridian_keys::node::{self, Answered};
+use meridian_keys::node;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, BTreeSet};
@@ -310,8 +310,9 @@ impl Owner<Replica> for Clients {
         (0..self.clients.len()).map(|client| self.alarm(client, self.profile.think)).collect()
     }
 
-    fn output(&mut self, _at: NodeId, output: Answered, now: Time) -> Vec<Stimulus<Replica>> {
-        self.on_answer(output.token, &output.answer, now)
+    fn output(&mut self, _at: NodeId, output: node::Output, now: Time) -> Vec<Stimulus<Replica>> {
+        let node::Output::Answered { token, answer } = output else { return Vec::new() };
+        self.on_answer(token, &answer, now)
     }
 
     fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Replica>> {

@@ -1,9 +1,14 @@
 //! Clients of three replicas, in one thread.
 
+use super::work::REPLY_MAX;
 use super::*;
-use meridian_core::{Effect, Event, NodeId, Outbox, Process};
+use meridian_core::{Effect, Event, NodeId, Outbox, Process, mix};
 use meridian_hermes::{Epoch, Membership, Output};
 use std::cell::Cell;
+
+mod names;
+mod shards;
+mod watching;
 
 const LEASE: Time = Time(1_000_000);
 const BYTES_MAX: usize = 10_000;
@@ -12,7 +17,10 @@ const BYTES_MAX: usize = 10_000;
 #[derive(Default)]
 struct Paper {
     asked: Vec<Asked<Rmw>>,
+    passed: Vec<(Shard, Passed)>,
+    elsewhere: Held,
     written: BTreeMap<ClientNumber, Vec<u8>>,
+    stuffed: bool,
     ended: Vec<ClientNumber>,
     /// The clock when it is asked next, and always after that.
     times: Cell<Option<(Time, Time)>>,
@@ -29,8 +37,20 @@ impl Counter for Paper {
         self.asked.push(asked);
     }
 
+    fn pass(&mut self, to: Shard, passed: Passed) {
+        self.passed.push((to, passed));
+    }
+
+    fn elsewhere(&self) -> Held {
+        self.elsewhere
+    }
+
     fn write(&mut self, client: ClientNumber, reply: &Reply, version: Version) {
         reply.write(version, self.written.entry(client).or_default());
+    }
+
+    fn is_stuffed(&mut self, _: ClientNumber) -> bool {
+        self.stuffed
     }
 
     fn end(&mut self, client: ClientNumber) {
@@ -42,44 +62,80 @@ impl Counter for Paper {
     }
 }
 
-/// Three replicas, each with a desk; messages travel when they are told to.
+/// What is under way to a replica or a desk.
+enum Coming {
+    Event(Event<Replica>),
+    Passed(Shard, Passed),
+}
+
+/// Three nodes, each with a replica and a desk for each shard; messages travel when they are told
+/// to. A place is a node's number times the number of shards, and the shard's.
 struct Net {
+    shards: usize,
     replicas: Vec<Replica>,
     desks: Vec<Desk>,
     papers: Vec<Paper>,
-    events: VecDeque<(usize, Event<Replica>)>,
+    /// From where to where, and what.
+    coming: VecDeque<(usize, usize, Coming)>,
     moments: [Moment; 3],
+    /// Where chance is drawn from; in order without it.
+    draws: Option<u64>,
+    /// A planted bug: what desks say to each other overtakes.
+    overtakes: bool,
 }
 
 impl Net {
     fn new() -> Net {
-        let nodes = [0, 1, 2].map(NodeId);
-        let make = |node: NodeId| Replica::new(node, options(), node.0.into());
+        Net::of(1)
+    }
+
+    fn of(shards: usize) -> Net {
+        let places = 0..3 * shards;
+        let node = |place: usize| NodeId(u16::try_from(place / shards).expect("three"));
+        let seat = |place: usize| Seat { shard: shard(place % shards), shards };
+        let make = |place: usize| Replica::new(node(place), options(), place as u64);
         let mut net = Net {
-            replicas: nodes.map(make).into(),
-            desks: nodes.map(|_| Desk::new(BYTES_MAX)).into(),
-            papers: nodes.map(|_| Paper::default()).into(),
-            events: VecDeque::new(),
+            shards,
+            replicas: places.clone().map(make).collect(),
+            desks: places.clone().map(|place| Desk::new(seat(place), BYTES_MAX)).collect(),
+            papers: places.clone().map(|_| Paper::default()).collect(),
+            coming: VecDeque::new(),
             moments: [Moment(1_000); 3],
+            draws: None,
+            overtakes: false,
         };
-        let live = nodes.into();
+        let live = [0, 1, 2].map(NodeId).into();
         let first = Membership { epoch: Epoch::FIRST, live, ..Membership::default() };
-        for node in 0..3 {
-            let commands = [Asked::Install(first.clone()), Asked::Lease { until: LEASE }];
-            net.events.extend(commands.map(|command| (node, Event::Command(command))));
-            net.desks[node].connect(7);
+        for place in places {
+            net.install(place, first.clone());
+            net.command(place, Asked::Lease { until: LEASE });
+            net.desks[place].connect(7);
         }
         net.run();
+        (0..3).for_each(|node| drop(net.look_again(node, Time(0))));
         net
+    }
+
+    fn command(&mut self, place: usize, command: Asked<Rmw>) {
+        self.coming.push_back((place, place, Coming::Event(Event::Command(command))));
+    }
+
+    fn install(&mut self, place: usize, membership: Membership) {
+        self.command(place, Asked::Install(membership));
+    }
+
+    fn now(&self, place: usize) -> Now {
+        Now { time: Time(0), moment: self.moments[place / self.shards] }
     }
 
     /// A client of a node sends bytes; what it is answered at once.
     fn say(&mut self, node: usize, bytes: &str) -> String {
-        self.desks[node].feed(7, bytes.as_bytes());
+        let place = node * self.shards;
+        self.desks[place].feed(7, bytes.as_bytes());
         loop {
-            let now = Now { time: Time(0), moment: self.moments[node] };
-            let (replica, paper) = (&self.replicas[node], &mut self.papers[node]);
-            if !self.desks[node].take(now, 7, replica, paper) {
+            let (now, replica, paper) =
+                (self.now(place), &self.replicas[place], &mut self.papers[place]);
+            if !self.desks[place].take(now, 7, replica, paper) {
                 break;
             }
         }
@@ -88,41 +144,91 @@ impl Net {
 
     /// What its client was answered since.
     fn answered(&mut self, node: usize) -> String {
-        let written = self.papers[node].written.remove(&7).unwrap_or_default();
+        let written = self.papers[node * self.shards].written.remove(&7).unwrap_or_default();
         String::from_utf8(written).expect("text")
+    }
+
+    fn collect(&mut self) {
+        for (place, paper) in self.papers.iter_mut().enumerate() {
+            let asked = paper.asked.drain(..).map(|asked| Coming::Event(Event::Command(asked)));
+            self.coming.extend(asked.map(|coming| (place, place, coming)));
+            let (home, own) = (place - place % self.shards, shard(place % self.shards));
+            for (to, passed) in paper.passed.drain(..) {
+                let to = home + usize::from(to.0);
+                self.coming.push_back((place, to, Coming::Passed(own, passed)));
+            }
+        }
+    }
+
+    /// What comes next: the first on a way that is drawn.
+    fn next(&mut self) -> Option<(usize, Coming)> {
+        let mut index = 0;
+        if let Some(draws) = self.draws.as_mut().filter(|_| !self.coming.is_empty()) {
+            *draws = mix(*draws);
+            index = usize::try_from(*draws % self.coming.len() as u64).expect("short");
+            let (from, to, coming) = &self.coming[index];
+            if !(self.overtakes && matches!(coming, Coming::Passed(..))) {
+                let same = |(f, t, _): &(usize, usize, Coming)| (f, t) == (from, to);
+                index = self.coming.iter().position(same).expect("it is one itself");
+            }
+        }
+        self.coming.remove(index).map(|(_, to, coming)| (to, coming))
     }
 
     /// Carries all messages, until none is under way.
     fn run(&mut self) {
         loop {
-            for (node, paper) in self.papers.iter_mut().enumerate() {
-                let asked = paper.asked.drain(..);
-                self.events.extend(asked.map(|asked| (node, Event::Command(asked))));
-            }
-            let Some((node, event)) = self.events.pop_front() else { return };
-            let mut out = Outbox::new();
-            self.replicas[node].step(Time(0), event, &mut out);
-            for effect in out.drain() {
-                match effect {
-                    Effect::Send { to, message } => {
-                        let from = NodeId(u16::try_from(node).expect("three"));
-                        self.events.push_back((to.0.into(), Event::Message { from, message }));
-                    }
-                    Effect::Output(Output::Answer { token, answer }) => {
-                        let now = Now { time: Time(0), moment: self.moments[node] };
-                        self.desks[node].on_answer(now, token, answer, &mut self.papers[node]);
-                    }
-                    _ => {}
+            self.collect();
+            let Some((place, coming)) = self.next() else { return };
+            match coming {
+                Coming::Event(event) => self.step(place, event),
+                Coming::Passed(from, passed) => {
+                    let (now, replica, paper) =
+                        (self.now(place), &self.replicas[place], &mut self.papers[place]);
+                    self.desks[place].on_passed(now, from, passed, replica, paper);
                 }
             }
         }
     }
 
-    /// A batch of a node ends; what its client is answered then.
+    fn step(&mut self, place: usize, event: Event<Replica>) {
+        let (mut out, shards) = (Outbox::new(), self.shards);
+        self.replicas[place].step(Time(0), event, &mut out);
+        for effect in out.drain() {
+            match effect {
+                Effect::Send { to, message } => {
+                    let from = NodeId(u16::try_from(place / shards).expect("three"));
+                    let to = usize::from(to.0) * shards + place % shards;
+                    let event = Event::Message { from, message };
+                    self.coming.push_back((place, to, Coming::Event(event)));
+                }
+                Effect::Output(output) => self.told(place, output),
+                _ => {}
+            }
+        }
+    }
+
+    fn told(&mut self, place: usize, output: Output) {
+        let (now, replica, paper) =
+            (self.now(place), &self.replicas[place], &mut self.papers[place]);
+        let desk = &mut self.desks[place];
+        match output {
+            Output::Answer { token, answer } => {
+                desk.on_answer(now, token, answer, replica, paper);
+            }
+            Output::Watching => desk.on_watching(),
+            Output::Committed { key } => desk.on_committed(&key),
+            Output::Complete { .. } => {}
+        }
+    }
+
+    /// A batch of all threads of a node ends; what its client is answered then.
     fn look_again(&mut self, node: usize, time: Time) -> String {
-        let now = Now { time, moment: self.moments[node] };
-        let (replica, paper) = (&self.replicas[node], &mut self.papers[node]);
-        self.desks[node].look_again(now, replica, paper);
+        for place in node * self.shards..(node + 1) * self.shards {
+            let now = Now { time, ..self.now(place) };
+            let (replica, paper) = (&self.replicas[place], &mut self.papers[place]);
+            self.desks[place].look_again(now, replica, paper);
+        }
         self.run();
         self.answered(node)
     }
@@ -134,6 +240,10 @@ impl Net {
         answer += &self.answered(node);
         answer
     }
+}
+
+fn shard(number: usize) -> Shard {
+    Shard(u8::try_from(number).expect("a few"))
 }
 
 #[test]
@@ -156,6 +266,14 @@ fn replies_come_in_the_order_of_requests() {
     let rest = "+OK\r\n$1\r\n1\r\n:2\r\n$-1\r\n-ERR unknown command 'nosuch'\r\n:3\r\n";
     assert_eq!(net.answered(0), rest);
     assert_eq!(net.desks[0].unanswered(7), 0);
+}
+
+#[test]
+fn requests_on_one_key_are_carried_out_in_their_order() {
+    let mut net = Net::new();
+    net.say(0, "set k 1\nincr k\nget k\nincr k\nset k 7\nget k\nget other\n");
+    net.run();
+    assert_eq!(net.answered(0), "+OK\r\n:2\r\n$1\r\n2\r\n:3\r\n+OK\r\n$1\r\n7\r\n$-1\r\n");
 }
 
 #[test]
@@ -258,10 +376,10 @@ fn a_request_waits_for_a_lease_and_is_refused_after_a_while() {
     let due = net.desks[0].due().expect("something waits");
     let refused = net.look_again(0, due);
     assert_eq!(refused.matches("-CLUSTERDOWN").count(), 4, "{refused}");
-    assert!(net.desks[0].waiting.is_empty() && net.desks[0].due().is_none());
+    assert!(net.desks[0].tasks.is_empty() && net.desks[0].due().is_none());
     assert_eq!(net.ask(0, "ping\nset k v\nscan 0\n"), "+PONG\r\n");
     net.replicas[0] = serving;
-    assert_eq!(net.look_again(0, Time(1)), "+OK\r\n*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(net.look_again(0, Time(1)), "+OK\r\n*2\r\n$1\r\n0\r\n*1\r\n$1\r\nk\r\n");
 }
 
 #[test]
@@ -287,9 +405,9 @@ fn a_client_that_quits_is_answered_first() {
 fn a_client_that_has_gone_leaves_nothing_behind() {
     let mut net = Net::new();
     net.say(0, "set k v\nincr k\nget other\n");
-    net.desks[0].disconnect(7);
+    net.desks[0].disconnect(7, &mut net.papers[0]);
     net.run();
-    assert!(net.desks[0].waiting.is_empty() && net.desks[0].is_empty());
+    assert!(net.desks[0].tasks.is_empty() && net.desks[0].is_empty());
     assert_eq!(net.say(1, "get k\n"), "$1\r\nv\r\n", "what it asked for was done");
 }
 

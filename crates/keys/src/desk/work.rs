@@ -1,0 +1,226 @@
+//! A request on its way to the replicas of the shards that have its keys.
+
+use super::passing::{Part, Passed, Walk, Wish};
+use super::tasks::{Tasks, is_settled};
+use super::watch::{Subject, WATCHERS_MAX, Watchers};
+use super::{ClientNumber, Counter, Now, Progress, Replica, Seat, not_serving};
+use crate::access::Access;
+use crate::command::{Combined, Command, Scan, Watch, describe, settings};
+use crate::connection::Peer;
+use crate::names;
+use crate::resp::Reply;
+use crate::slots::{Shard, shard_of, slot_of};
+use bytes::Bytes;
+use meridian_core::MessageId;
+use meridian_hermes::Command as Asked;
+
+/// The answer to one request is no longer than this, in bytes: the longest value, and as much again
+/// for several.
+pub(super) const REPLY_MAX: usize = 128 << 20;
+
+/// A request on its way to replicas.
+pub(super) struct Work<'a> {
+    pub now: Now,
+    /// Whose, and which of its requests.
+    pub place: (ClientNumber, u64),
+    /// Whether all before it are answered.
+    pub is_first: bool,
+    pub seat: Seat,
+    /// When keys take so many bytes, nothing more is taken.
+    pub bytes_max: usize,
+    pub replica: &'a Replica,
+    pub tasks: &'a mut Tasks,
+    pub watchers: &'a mut Watchers,
+}
+
+impl Work<'_> {
+    pub fn execute(
+        &mut self,
+        command: Command<'_>,
+        peer: &mut Peer,
+        counter: &mut impl Counter,
+    ) -> Progress {
+        if peer.watches && !matches!(command, Command::Connection(_)) {
+            return Progress::Done(Reply::error("this connection watches: use another one"));
+        }
+        let reply = match command {
+            command if command.grows() && self.bytes(counter) >= self.bytes_max => Reply::Error(
+                format!(
+                    "OOM keys take {} bytes already: nothing more is taken until some are removed",
+                    self.bytes(counter)
+                )
+                .into(),
+            ),
+            Command::One { key, access } => return self.one(key, None, access, counter),
+            Command::Once { sequence, key, access } => match peer.client {
+                Some(client) => {
+                    return self.one(key, Some(MessageId { client, sequence }), access, counter);
+                }
+                None => Reply::error("this connection has no name: ask MERIDIAN.CLIENT first"),
+            },
+            Command::Many { each, combined } => return self.begin_all(each, combined, counter),
+            Command::Scan(scan) => return self.scan(scan, counter),
+            Command::Settled { node, epoch, key } => {
+                let shard = shard_of(key, self.seat.shards);
+                if shard != self.seat.shard {
+                    counter.pass(shard, Passed::Settled(self.part(0), node, epoch));
+                    return Progress::One;
+                }
+                is_settled(node, epoch, self.replica)
+            }
+            Command::Watch(watch) => self.watch(&watch, peer, counter),
+            Command::Slot(key) => Reply::Integer(slot_of(key).into()),
+            Command::Size => count(self.replica.len() + counter.elsewhere().keys),
+            Command::Named(_) if !self.replica.is_live() => not_serving(),
+            Command::Named(client) if !names::is_fresh(client, self.now.moment) => {
+                Reply::error("a name begins with the minutes since 2020, in 24 bits")
+            }
+            Command::Named(client) => {
+                peer.client = Some(client);
+                let epoch = i64::try_from(self.replica.membership().epoch.0).unwrap_or(i64::MAX);
+                let node = Reply::Integer(self.replica.me().0.into());
+                Reply::Array(vec![node, Reply::Integer(epoch)])
+            }
+            Command::Connection(asked) => peer.handle(&asked),
+            Command::Info(sections) => Reply::Text(counter.info(&sections).into()),
+            Command::Describe(what) => describe(&what),
+            Command::Settings(patterns) => settings(&patterns, self.bytes_max),
+        };
+        Progress::Done(reply)
+    }
+
+    /// What the keys of all shards take.
+    fn bytes(&self, counter: &impl Counter) -> usize {
+        self.replica.bytes() + counter.elsewhere().bytes
+    }
+
+    fn part(&self, part: usize) -> Part {
+        let (client, request) = self.place;
+        Part { client, request, part }
+    }
+
+    fn one(
+        &mut self,
+        key: &[u8],
+        id: Option<MessageId>,
+        access: Access,
+        counter: &mut impl Counter,
+    ) -> Progress {
+        let wish = Wish { key: Bytes::copy_from_slice(key), id, access };
+        self.begin(0, wish, counter).map_or(Progress::One, Progress::Done)
+    }
+
+    /// Some keys of one shard, and where to go on, in the next shard at the end of one. A key that
+    /// is there all the time is shown by a walk from cursor 0 to cursor 0; one that comes or goes
+    /// meanwhile may be.
+    fn scan(&mut self, scan: Scan, counter: &mut impl Counter) -> Progress {
+        let Scan { cursor, pattern, count, none } = scan;
+        let shard = match u8::try_from(cursor >> 32) {
+            Ok(shard) if usize::from(shard) < self.seat.shards => Shard(shard),
+            _ => return Progress::Done(cursor_and(0, Vec::new())),
+        };
+        let from = u32::try_from(cursor & u64::from(u32::MAX)).expect("masked");
+        let walk = Walk { from, pattern, count };
+        if shard != self.seat.shard {
+            counter.pass(shard, Passed::Walk(self.part(0), walk));
+            return Progress::Page { shard, none };
+        }
+        let at = (shard, self.part(0));
+        match self.tasks.walk(self.now, at, walk, self.replica, counter) {
+            Some(found) => Progress::Done(page(found, shard, self.seat.shards, none)),
+            None => Progress::Page { shard, none },
+        }
+    }
+
+    fn watch(&mut self, watch: &Watch<'_>, peer: &mut Peer, counter: &mut impl Counter) -> Reply {
+        if !self.is_first {
+            return Reply::error("a watch begins when all that was asked before is answered");
+        }
+        if self.watchers.len() >= WATCHERS_MAX {
+            return Reply::Error(format!("BUSY {WATCHERS_MAX} clients watch here already").into());
+        }
+        if !self.replica.is_live() {
+            return not_serving();
+        }
+        let Seat { shard: own, shards } = self.seat;
+        let (subject, shards): (_, Vec<_>) = match watch {
+            Watch::Key(key) => {
+                (Subject::Key(Bytes::copy_from_slice(key)), vec![shard_of(key, shards)])
+            }
+            Watch::Prefix(prefix) => {
+                let all = self.seat.others().chain([own]);
+                (Subject::Prefix(Bytes::copy_from_slice(prefix)), all.collect())
+            }
+        };
+        peer.watches = true;
+        for shard in shards {
+            if shard != own {
+                counter.pass(shard, Passed::Watch(self.place.0, subject.clone()));
+            } else if self.watchers.begin((own, self.place.0), subject.clone()) {
+                counter.ask(Asked::Watch(true));
+            }
+        }
+        Reply::OK
+    }
+
+    fn begin_all(
+        &mut self,
+        each: Vec<(&[u8], Access)>,
+        combined: Combined,
+        counter: &mut impl Counter,
+    ) -> Progress {
+        let keys = each.into_iter().enumerate();
+        let begun = keys.map(|(part, (key, access))| {
+            let wish = Wish { key: Bytes::copy_from_slice(key), id: None, access };
+            self.begin(part, wish, counter)
+        });
+        let parts: Vec<_> = begun.collect();
+        match parts.iter().filter(|part| part.is_none()).count() {
+            0 => Progress::Done(together(combined, parts)),
+            left => Progress::Many { combined, parts, left },
+        }
+    }
+
+    /// Asks the replica of this thread, which may answer at once, or another desk.
+    fn begin(&mut self, part: usize, wish: Wish, counter: &mut impl Counter) -> Option<Reply> {
+        let (to, part) = (shard_of(&wish.key, self.seat.shards), self.part(part));
+        if to == self.seat.shard {
+            return self.tasks.begin(self.now, (to, part), wish, self.replica, counter);
+        }
+        counter.pass(to, Passed::Wish(part, wish));
+        None
+    }
+}
+
+/// The answer of SCAN, of the walk through a shard.
+pub(super) fn page(found: Reply, shard: Shard, shards: usize, none: bool) -> Reply {
+    let Reply::Array(found) = found else { return found };
+    let [Reply::Integer(next), Reply::Array(keys)] =
+        <[Reply; 2]>::try_from(found).expect("a walk ends with a place and keys")
+    else {
+        panic!("D1: no place and keys in answer to a walk");
+    };
+    let cursor = match u64::try_from(next) {
+        Ok(place @ 1..) => u64::from(shard.0) << 32 | place,
+        _ if usize::from(shard.0) + 1 < shards => (u64::from(shard.0) + 1) << 32,
+        _ => 0,
+    };
+    cursor_and(cursor, if none { Vec::new() } else { keys })
+}
+
+fn cursor_and(cursor: u64, keys: Vec<Reply>) -> Reply {
+    Reply::Array(vec![Reply::Bulk(Bytes::from(cursor.to_string())), Reply::Array(keys)])
+}
+
+fn count(count: usize) -> Reply {
+    Reply::Integer(i64::try_from(count).expect("a number of things in memory"))
+}
+
+pub(super) fn together(combined: Combined, parts: Vec<Option<Reply>>) -> Reply {
+    let replies: Vec<_> = parts.into_iter().flatten().collect();
+    let len = |reply: &Reply| if let Reply::Bulk(bytes) = reply { bytes.len() } else { 0 };
+    if replies.iter().map(len).sum::<usize>() > REPLY_MAX {
+        return Reply::error(format!("the values are longer than {REPLY_MAX} bytes together"));
+    }
+    combined.combine(replies)
+}

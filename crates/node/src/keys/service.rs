@@ -1,0 +1,263 @@
+//! What runs on top of the replica of a shard: sockets of clients, the other threads, the board.
+
+use super::BYTES_MAX;
+use super::exchange::{Exchange, Said};
+use crate::board::Board;
+use meridian_core::hello::ServiceId;
+use meridian_core::{NodeId, Time};
+use meridian_hermes as hermes;
+use meridian_keys::change::Rmw;
+use meridian_keys::command::KEY_MAX;
+use meridian_keys::desk::passing::Passed;
+use meridian_keys::desk::{ClientNumber, Counter, Desk, Held, Now, Replica, Seat};
+use meridian_keys::node::{Command, Output, told};
+use meridian_keys::resp::{BULK_MAX, Reply, Version};
+use meridian_keys::slots::Shard;
+use meridian_keys::{Keys, Moment};
+use meridian_runtime::wire::WireError;
+use meridian_runtime::{Application, At, ConnectionId};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// So many bytes of answers are expected of a request that waits for other replicas: what a client
+/// may have under way is bounded by it.
+const EXPECTED_LEN: usize = 8 << 10;
+
+/// What runs on top of the replica of a shard.
+pub(super) struct Service {
+    seat: Seat,
+    desk: Desk,
+    exchange: Arc<Exchange>,
+    /// What is to be said to each other thread when the batch ends.
+    outgoing: Vec<Vec<Said>>,
+    /// For how many requests of a client answers are expected.
+    expected: BTreeMap<ClientNumber, usize>,
+    board: Arc<Board>,
+}
+
+/// Carries out what the desk wants done, at the member.
+struct Here<'a, 'b> {
+    at: &'a mut At<'b, Keys>,
+    shard: Shard,
+    outgoing: &'a mut [Vec<Said>],
+    board: &'a Board,
+}
+
+impl Counter for Here<'_, '_> {
+    fn time(&self) -> Time {
+        self.at.time()
+    }
+
+    fn ask(&mut self, asked: hermes::Command<Rmw>) {
+        self.at.command(Command::Replica(asked));
+    }
+
+    fn pass(&mut self, to: Shard, passed: Passed) {
+        self.outgoing[usize::from(to.0)].push(Said::Desk(passed));
+    }
+
+    fn elsewhere(&self) -> Held {
+        self.board.elsewhere(self.shard)
+    }
+
+    fn is_stuffed(&mut self, client: ClientNumber) -> bool {
+        self.at.is_stuffed(ConnectionId::from(client))
+    }
+
+    fn write(&mut self, client: ClientNumber, reply: &Reply, version: Version) {
+        self.at.write(ConnectionId::from(client), |out| reply.write(version, out));
+    }
+
+    fn end(&mut self, client: ClientNumber) {
+        self.at.end(ConnectionId::from(client));
+    }
+
+    fn info(&self, sections: &[&[u8]]) -> String {
+        let wanted = |name: &[u8]| {
+            let all = |section: &&[u8]| {
+                section.eq_ignore_ascii_case(name)
+                    || section.eq_ignore_ascii_case(b"all")
+                    || section.eq_ignore_ascii_case(b"everything")
+                    || section.eq_ignore_ascii_case(b"default")
+            };
+            sections.is_empty() || sections.iter().any(all)
+        };
+        let mut text = String::new();
+        if wanted(b"server") {
+            text += &format!(
+                "# Server\r\nmeridian_version:{}\r\nredis_mode:standalone\r\nprocess_id:{}\r\n\r\n",
+                env!("CARGO_PKG_VERSION"),
+                std::process::id()
+            );
+        }
+        if wanted(b"clients") {
+            text += &format!("# Clients\r\nconnected_clients:{}\r\n\r\n", self.board.clients());
+        }
+        if wanted(b"replication") {
+            let (replica, now) = (self.at.process.replica(), self.at.now);
+            let membership = replica.membership();
+            text += &format!(
+                "# Replication\r\nrole:master\r\nepoch:{}\r\nlive:{}\r\nshadows:{}\r\nserves:{}\r\n\
+                 shards:{}\r\nkey_bytes_max:{KEY_MAX}\r\nvalue_bytes_max:{BULK_MAX}\r\n\r\n",
+                membership.epoch.0,
+                names(membership.live.iter()),
+                names(membership.shadows.keys()),
+                u8::from(replica.serves(now)),
+                self.board.len(),
+            );
+        }
+        if wanted(b"memory") {
+            let held = self.board.held();
+            text += &format!(
+                "# Memory\r\nused_memory_dataset:{}\r\nmaxmemory:{BYTES_MAX}\r\n\r\n",
+                held.bytes
+            );
+        }
+        if wanted(b"keyspace") {
+            text += &format!("# Keyspace\r\ndb0:keys={}\r\n\r\n", self.board.held().keys);
+        }
+        text
+    }
+}
+
+fn names<'a>(nodes: impl Iterator<Item = &'a NodeId>) -> String {
+    nodes.map(NodeId::to_string).collect::<Vec<_>>().join(",")
+}
+
+impl Service {
+    pub fn new(seat: Seat, exchange: Arc<Exchange>, board: Arc<Board>) -> Service {
+        let outgoing = (0..seat.shards).map(|_| Vec::new()).collect();
+        let desk = Desk::new(seat, BYTES_MAX);
+        Service { seat, desk, exchange, outgoing, expected: BTreeMap::new(), board }
+    }
+
+    fn with_desk<R>(
+        &mut self,
+        at: &mut At<'_, Keys>,
+        work: impl FnOnce(&mut Desk, Now, &Replica, &mut Here<'_, '_>) -> R,
+    ) -> R {
+        let now = Now { time: at.now, moment: Moment(at.now.0 / 1_000_000) };
+        let Service { desk, outgoing, board, seat, .. } = self;
+        let process = at.process;
+        let replica = process.replica();
+        work(desk, now, replica, &mut Here { at, shard: seat.shard, outgoing, board })
+    }
+
+    /// Tells the member how much is still to be answered to a client.
+    fn expect(&mut self, at: &mut At<'_, Keys>, client: ClientNumber) {
+        let wanted = self.desk.unanswered(client);
+        let told = self.expected.entry(client).or_default();
+        let (before, id) = (std::mem::replace(told, wanted), ConnectionId::from(client));
+        if wanted > before {
+            at.expect_bytes(id, (wanted - before) * EXPECTED_LEN);
+        } else if wanted < before {
+            at.unexpect_bytes(id, (before - wanted) * EXPECTED_LEN);
+        }
+    }
+
+    /// Another thread of this node says something.
+    fn hear(&mut self, at: &mut At<'_, Keys>, from: Shard, said: Said) {
+        match said {
+            Said::Desk(passed) => {
+                let concerned = self.with_desk(at, |desk, now, replica, here| {
+                    desk.on_passed(now, from, passed, replica, here)
+                });
+                if let Some(client) = concerned {
+                    self.expect(at, client);
+                }
+            }
+            Said::Membership(output) => at.command(Command::Replica(told(output))),
+            Said::Complete(epoch) => at.command(Command::Complete(from, epoch)),
+            Said::Used => at.command(Command::Use),
+        }
+    }
+
+    /// Lets the other threads hear what is for them.
+    fn say(&mut self) {
+        let ways = (0u8..).map(Shard).zip(&mut self.outgoing).filter(|(_, said)| !said.is_empty());
+        for (to, said) in ways {
+            self.exchange.say(self.seat.shard, to, said);
+        }
+    }
+}
+
+impl Application<Keys> for Service {
+    type Request = Infallible;
+
+    fn on_request(&mut self, _: &mut At<'_, Keys>, asked: Infallible) {
+        match asked {}
+    }
+
+    fn on_output(&mut self, at: &mut At<'_, Keys>, output: Output) {
+        match output {
+            Output::Answered { token, answer } => {
+                let concerned = self.with_desk(at, |desk, now, replica, here| {
+                    desk.on_answer(now, token, answer, replica, here)
+                });
+                concerned.into_iter().for_each(|client| self.expect(at, client));
+            }
+            Output::Watching => self.desk.on_watching(),
+            Output::Committed { key } => self.desk.on_committed(&key),
+            Output::Told(output) => {
+                for said in self.outgoing.iter_mut().skip(1) {
+                    said.push(Said::Membership(output.clone()));
+                }
+            }
+            Output::Complete(epoch) => self.outgoing[0].push(Said::Complete(epoch)),
+            Output::Used => self.outgoing[0].push(Said::Used),
+        }
+    }
+
+    fn on_told(&mut self, at: &mut At<'_, Keys>) {
+        // What others read on the board is as new as what they are told.
+        self.board.note(self.seat.shard, at.process.replica(), self.desk.len());
+        self.say();
+    }
+
+    fn on_waker(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.exchange.open(self.seat.shard, wake);
+    }
+
+    fn on_connected(&mut self, _: &mut At<'_, Keys>, client: ConnectionId, _: ServiceId) {
+        self.desk.connect(client.into());
+    }
+
+    fn on_disconnected(&mut self, at: &mut At<'_, Keys>, client: ConnectionId) {
+        self.with_desk(at, |desk, _, _, here| desk.disconnect(client.into(), here));
+        self.expected.remove(&client.into());
+    }
+
+    fn on_bytes(&mut self, _: &mut At<'_, Keys>, client: ConnectionId, bytes: &[u8]) {
+        self.desk.feed(client.into(), bytes);
+    }
+
+    fn on_next(&mut self, at: &mut At<'_, Keys>, client: ConnectionId) -> Result<bool, WireError> {
+        let number = client.into();
+        let taken =
+            self.with_desk(at, |desk, now, replica, here| desk.take(now, number, replica, here));
+        self.expect(at, number);
+        if taken && at.process.wants_use(at.now) {
+            at.command(Command::Use);
+        }
+        Ok(taken)
+    }
+
+    fn holds_clients(&self, process: &Keys) -> bool {
+        process.replica().is_full()
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.desk.due()
+    }
+
+    fn on_batch(&mut self, at: &mut At<'_, Keys>) {
+        for (from, said) in self.exchange.take(self.seat.shard) {
+            self.hear(at, from, said);
+        }
+        let concerned =
+            self.with_desk(at, |desk, now, replica, here| desk.look_again(now, replica, here));
+        concerned.into_iter().for_each(|client| self.expect(at, client));
+        self.on_told(at);
+    }
+}
