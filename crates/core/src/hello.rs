@@ -4,14 +4,15 @@
 //! client wants.
 
 use crate::ids::{GroupId, NodeId, ProcessId};
-use crate::standing::{Standing, Start};
+use crate::introduction::Forgotten;
+use crate::standing::Standing;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
 /// The version of what is said on connections, beside that of frames.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// How the ends of connections between servers are named: a server that runs one process by the
 /// process, one that runs all processes of a node by the node.
@@ -59,13 +60,13 @@ impl Lane {
 
 /// Why a caller or its answer is turned away.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HelloError {
+pub enum HelloError<I> {
     /// It is not meant for this server, or not of this cluster or version.
     #[error("{0}")]
     Refused(String),
     /// It comes with less than it had.
     #[error("{0}")]
-    Forgot(String),
+    Forgot(Forgotten<I>),
 }
 
 /// What the caller says first.
@@ -134,7 +135,7 @@ impl<I: Endpoint> Hello<I> {
     ///
     /// # Errors
     /// If it is not of this version and cluster, or no hello.
-    pub fn read(body: &[u8], cluster: &str) -> Result<Hello<I>, HelloError> {
+    pub fn read(body: &[u8], cluster: &str) -> Result<Hello<I>, HelloError<I>> {
         let refused = |text: String| Err(HelloError::Refused(text));
         let unread = |error: postcard::Error| HelloError::Refused(format!("no hello: {error}"));
         let (version, _) = postcard::take_from_bytes::<u16>(body).map_err(unread)?;
@@ -152,70 +153,12 @@ impl<I: Endpoint> Hello<I> {
     }
 }
 
-/// Whether the other end may be spoken with: it means this server, and has all that it had when
-/// this server last heard of it.
-///
-/// # Errors
-/// If it may not: why.
-pub fn check<I: Endpoint>(ours: &Identity<I>, theirs: &Identity<I>) -> Result<(), HelloError> {
-    let refused = |text: String| Err(HelloError::Refused(text));
-    if theirs.from != ours.to {
-        return refused(format!("{} where {} should be", theirs.from, ours.to));
-    }
-    if theirs.to != ours.from {
-        return refused(format!("{} wants {}, this is {}", theirs.from, theirs.to, ours.from));
-    }
-    remembers(ours, theirs)
-}
-
-/// Whether this server, of which these are all starts, has all that it had when the other end last
-/// heard of it.
-///
-/// # Errors
-/// If it has not: why.
-pub fn check_own<I: Endpoint>(
-    ours: &Identity<I>,
-    starts: &[Start],
-    theirs: &Identity<I>,
-) -> Result<(), HelloError> {
-    remembers(theirs, ours)?;
-    match theirs.known.map(|known| ours.standing.check_past(starts, &known)) {
-        Some(Err(lost)) if ours.durable => Err(forgot(theirs, ours, &lost.to_string())),
-        Some(Ok(()) | Err(_)) | None => Ok(()),
-    }
-}
-
-/// Whether `who` has all that it had when `other` last heard of it.
-fn remembers<I: Endpoint>(other: &Identity<I>, who: &Identity<I>) -> Result<(), HelloError> {
-    let Some(known) = other.known else { return Ok(()) };
-    let lost = match who.durable {
-        true => who.standing.check(&known).err().map(|lost| lost.to_string()),
-        false => (known.incarnation != who.standing.incarnation)
-            .then(|| "it keeps nothing and was started again".into()),
-    };
-    lost.map_or(Ok(()), |why: String| Err(forgot(other, who, &why)))
-}
-
-fn forgot<I: Endpoint>(other: &Identity<I>, who: &Identity<I>, why: &str) -> HelloError {
-    let (who, other) = (who.from, other.from);
-    HelloError::Forgot(format!(
-        "{who} has lost its memory, as {other} knows: {why}. It must not come back under its name"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn to_bytes(hello: &Hello<ProcessId>) -> Vec<u8> {
         postcard::to_stdvec(hello).unwrap()
-    }
-
-    fn identity(from: u16, to: u16) -> Identity<ProcessId> {
-        let process = |node| ProcessId { group: GroupId(0), node: NodeId(node) };
-        let standing = Standing { incarnation: 5, ..Standing::default() };
-        let (from, to) = (process(from), process(to));
-        Identity { from, to, durable: false, standing, known: None }
     }
 
     #[test]
@@ -234,31 +177,5 @@ mod tests {
                 .to_string()
                 .contains("version 99")
         );
-    }
-
-    #[test]
-    fn only_members_that_remember_and_are_meant_are_met() {
-        let refused = |change: fn(&mut Identity<ProcessId>), known| {
-            let ours = Identity { known, ..identity(0, 1) };
-            let mut theirs = identity(1, 0);
-            change(&mut theirs);
-            check(&ours, &theirs).err().map(|error| error.to_string())
-        };
-        assert_eq!(refused(|_| (), None), None);
-        let known =
-            |incarnation, disk, logged| Some(Standing { incarnation, disk, logged, began: 0 });
-        assert_eq!(refused(|_| (), known(5, 0, 0)), None);
-        assert!(refused(|theirs| theirs.to.node = NodeId(7), None).unwrap().contains("n7"));
-        assert!(refused(|theirs| theirs.from.node = NodeId(7), None).unwrap().contains("n7"));
-        assert!(refused(|_| (), known(4, 0, 0)).unwrap().contains("lost its memory"));
-        assert_eq!(refused(|theirs| theirs.durable = true, known(4, 0, 0)), None);
-        for lost in [known(4, 7, 0), known(4, 0, 1), known(6, 0, 0)] {
-            let why = refused(|theirs| theirs.durable = true, lost).unwrap();
-            assert!(why.contains("lost its memory, as g0/n0 knows"), "{why}");
-        }
-        // Whoever has less is told, and sees it, too.
-        let theirs = Identity { known: known(4, 0, 0), ..identity(1, 0) };
-        assert!(matches!(check_own(&identity(0, 1), &[], &theirs), Err(HelloError::Forgot(_))));
-        assert_eq!(check_own(&identity(0, 1), &[], &identity(1, 0)), Ok(()));
     }
 }

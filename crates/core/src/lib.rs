@@ -15,6 +15,7 @@
 //! | [`mix`](mod@mix) | a hash of a number |
 //! | [`frame`] | how messages travel: length, version, checksum |
 //! | [`hello`] | what is said first on each connection |
+//! | [`introduction`] | who may speak with whom, and begin, by what is remembered of it |
 //! | [`standing`] | how far the memory of a server goes, and what others remember of that |
 //! | [`link`] | FIFO without loss between two processes, over connections that break |
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ pub mod compose;
 pub mod frame;
 pub mod hello;
 pub mod ids;
+pub mod introduction;
 pub mod link;
 pub mod mix;
 pub mod process;

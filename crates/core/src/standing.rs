@@ -16,6 +16,8 @@ pub struct Standing {
     pub disk: u64,
     /// Counts the starts on that disk.
     pub incarnation: u64,
+    /// Names this start; see [`Start::mark`].
+    pub mark: u64,
     /// How many records the log had at this start.
     pub began: u64,
     /// How many records the log has, all of them durable.
@@ -43,6 +45,9 @@ pub enum Lost {
         /// Its start then.
         started: u64,
     },
+    /// It has no disk, and was started again.
+    #[error("it keeps nothing and was started again")]
+    Memory,
 }
 
 impl Standing {
@@ -54,21 +59,26 @@ impl Standing {
         if self.disk != earlier.disk {
             return Err(Lost::Disk);
         }
-        let older = |found| {
-            let (start, started) = (self.incarnation, earlier.incarnation);
-            Err(Lost::Older { found, start, had: earlier.logged, started })
-        };
         if self.incarnation < earlier.incarnation {
-            return older(self.logged);
+            return Err(Standing { began: self.logged, ..*self }.older_than(earlier));
         }
         if self.incarnation > earlier.incarnation {
             // What it logged since this start is no proof: the log may have another past.
-            return if self.began < earlier.logged { older(self.began) } else { Ok(()) };
+            let whole = self.began >= earlier.logged;
+            return if whole { Ok(()) } else { Err(self.older_than(earlier)) };
         }
-        if self.began != earlier.began || self.logged < earlier.logged {
-            return older(self.logged.min(self.began));
+        // The same start of an older disk has logged something else since, how long it may be.
+        let same = self.mark == earlier.mark && self.began == earlier.began;
+        if !same || self.logged < earlier.logged {
+            return Err(self.older_than(earlier));
         }
         Ok(())
+    }
+
+    /// It has lost something since `earlier`.
+    fn older_than(&self, earlier: &Standing) -> Lost {
+        let (found, start) = (self.logged.min(self.began), self.incarnation);
+        Lost::Older { found, start, had: earlier.logged, started: earlier.incarnation }
     }
 }
 
@@ -77,11 +87,20 @@ impl Standing {
 pub struct Start {
     /// Counts the starts.
     pub incarnation: u64,
+    /// Drawn at random: an older disk that is started again counts the same number for another
+    /// start.
+    pub mark: u64,
     /// How many records the log had.
     pub began: u64,
 }
 
 impl Standing {
+    /// How far the memory goes, as of that start.
+    fn at(&self, start: &Start) -> Standing {
+        let Start { incarnation, mark, began } = *start;
+        Standing { incarnation, mark, began, ..*self }
+    }
+
     /// The same as [`Standing::check`], by a server that remembers all its starts, the present one
     /// last: each start makes its log longer, so that after some an older log would seem to be as
     /// long as the one that it stands for.
@@ -89,18 +108,16 @@ impl Standing {
     /// # Errors
     /// If it has lost something that it had then.
     pub fn check_past(&self, starts: &[Start], earlier: &Standing) -> Result<(), Lost> {
-        let next = starts.iter().find(|start| start.incarnation >= earlier.incarnation);
-        if let Some(start) = next {
-            let Start { incarnation, began } = *start;
-            Standing { incarnation, began, ..*self }.check(earlier)?;
+        let first = starts.first().is_none_or(|start| start.incarnation > earlier.incarnation);
+        let same = starts.iter().find(|start| start.incarnation == earlier.incarnation);
+        match same {
+            Some(start) => self.at(start).check(earlier)?,
+            // A start is in the log before anybody hears of it.
+            None if !first => return Err(self.older_than(earlier)),
+            None => {}
         }
         let after = starts.iter().find(|start| start.incarnation > earlier.incarnation);
-        match after {
-            Some(Start { incarnation, began }) => {
-                Standing { incarnation: *incarnation, began: *began, ..*self }.check(earlier)
-            }
-            None => self.check(earlier),
-        }
+        after.map_or(*self, |start| self.at(start)).check(earlier)
     }
 }
 
@@ -177,7 +194,7 @@ mod tests {
     use super::*;
 
     fn standing(incarnation: u64, began: u64, logged: u64) -> Standing {
-        Standing { disk: 7, incarnation, began, logged }
+        Standing { disk: 7, incarnation, mark: 1, began, logged }
     }
 
     #[test]
@@ -213,7 +230,7 @@ mod tests {
 
     #[test]
     fn who_has_less_than_it_had_may_not_however_often_it_starts() {
-        let start = |incarnation, began| Start { incarnation, began };
+        let start = |incarnation, began| Start { incarnation, mark: 1, began };
         let check =
             |starts: &[Start], now: Standing| now.check_past(starts, &standing(5, 100, 200));
         let went_on = [start(4, 50), start(5, 100), start(6, 200), start(7, 210)];
@@ -227,6 +244,23 @@ mod tests {
             Ok(()),
             "a log from before there were starts"
         );
+    }
+
+    /// It began where it had begun, and its log has become as long again.
+    #[test]
+    fn who_made_the_same_start_of_an_older_disk_may_not() {
+        let earlier = standing(5, 100, 200);
+        let again = Standing { mark: 2, ..standing(5, 100, 300) };
+        assert!(matches!(again.check(&earlier), Err(Lost::Older { .. })));
+        let starts = [(4, 1, 50), (5, 2, 100), (6, 3, 300)];
+        let starts = starts.map(|(incarnation, mark, began)| Start { incarnation, mark, began });
+        let now = Standing { mark: 3, ..standing(6, 300, 300) };
+        assert!(matches!(now.check_past(&starts, &earlier), Err(Lost::Older { .. })));
+        assert_eq!(now.check(&earlier), Ok(()), "who remembers no start does not see it");
+        // It may have stopped before that start was in its log: then nobody has heard of it.
+        let lacks = [starts[0], starts[2]];
+        assert!(matches!(now.check_past(&lacks, &earlier), Err(Lost::Older { .. })));
+        assert_eq!(now.check_past(&starts[2..], &earlier), Ok(()), "starts are forgotten");
     }
 
     #[test]

@@ -330,6 +330,10 @@ impl<P: Service> Application<P> for Requests<P> {
         let _ = self.replies.wake.set(wake); // A node starts once.
     }
 
+    fn name_of(&self, node: NodeId) -> String {
+        self.shared.name_of(node)
+    }
+
     fn serves_clients(&self, service: ServiceId) -> bool {
         service == ServiceId::MAIN || service == ServiceId::CONFIGURATION
     }

@@ -63,6 +63,11 @@ pub trait Application<P: Networked>: 'static {
         false
     }
 
+    /// What a member is called in messages for people.
+    fn name_of(&self, member: P::Peer) -> String {
+        member.to_string()
+    }
+
     /// Whether clients of this service may connect, beside other members.
     fn serves_clients(&self, _service: ServiceId) -> bool {
         false

@@ -64,7 +64,7 @@ async fn call_once<P: Networked, A: Application<P>>(
         let answer: Answer<P::Peer> =
             reader.next().await.inspect_err(|error| local.blame(from, error))?;
         let met = match answer {
-            Answer::Member(identity) => local.meet(peer, &identity).map_err(WireError::from),
+            Answer::Member(identity) => local.meet(peer, &identity).map_err(|why| local.tell(why)),
             Answer::Refused(why) => Err(WireError::Refused(format!("{id} refuses: {why}"))),
             Answer::Client => Err(WireError::Refused(format!("{id} takes this for a client"))),
         };
@@ -239,7 +239,7 @@ fn meet_member<P: Networked, A: Application<P>>(
     match local.meet(peer, identity) {
         Ok(()) if stays => Ok(Met::Member(peer, answer)),
         Ok(()) => Ok(Met::Told(answer)),
-        Err(HelloError::Forgot(why)) => Ok(Met::Refused(answer, why)),
+        Err(HelloError::Forgot(forgotten)) => Ok(Met::Refused(answer, local.describe(&forgotten))),
         Err(error) => Err(error.into()),
     }
 }

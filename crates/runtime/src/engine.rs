@@ -151,6 +151,11 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         ours != theirs && (cut(ours) || cut(theirs))
     }
 
+    /// What a member is called in messages for people.
+    pub(crate) fn name_of(&self, member: P::Peer) -> String {
+        self.application.name_of(member)
+    }
+
     pub(crate) fn index(&self, id: P::Peer) -> Option<usize> {
         self.peers.index(id)
     }

@@ -1,15 +1,12 @@
 //! What a member does before anything else: it asks the others whether they remember more of it
-//! than it does itself.
-//!
-//! A disk that is empty, or as it was an hour ago, is whole in itself. Whoever votes with it may
-//! vote against what it acknowledged. So a member that remembers anything takes no step before
-//! each of the others has answered, or has not for [`PATIENCE`]. See [`meridian_core::standing`].
+//! than it does itself. [`meridian_core::introduction`] decides what comes of that.
 
 use crate::application::{Application, Networked};
 use crate::local::Local;
 use crate::wire::{FrameReader, WireError, encode};
 use bytes::BytesMut;
 use meridian_core::hello::{Answer, Caller, Hello};
+use meridian_core::introduction::Verdict;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -23,19 +20,20 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 /// How soon one that did not answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(25);
 
-/// Asks all others. What they know is noted in `local`.
+/// Asks all others, for as long as it is not known whether the member may begin.
 pub(crate) async fn introduce<P: Networked, A: Application<P>>(local: &Rc<Local<P, A>>) {
-    if !local.durable {
-        return; // It says at each start that it has lost its memory.
-    }
     let mut asking = JoinSet::new();
-    for peer in local.all_peers() {
-        asking.spawn_local(ask(local.clone(), peer));
+    for id in local.introduction.borrow().silent() {
+        if let Some(peer) = local.index(*id) {
+            asking.spawn_local(ask(local.clone(), peer));
+        }
     }
-    let answered = async { while !local.has_forgotten() && asking.join_next().await.is_some() {} };
+    let waits = || local.verdict() == Verdict::Waits;
+    let answered = async { while waits() && asking.join_next().await.is_some() {} };
     if timeout(PATIENCE, answered).await.is_err() {
         tracing::info!(me = %local.me, silent = asking.len(), "begins without word of all others");
     }
+    local.introduction.borrow_mut().on_patience_lost();
 }
 
 /// Asks until there is an answer.
@@ -43,7 +41,7 @@ async fn ask<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, peer: usiz
     while let Err(error) = ask_once(&local, peer).await {
         if error.is_bad() {
             tracing::debug!(peer = %local.peer(peer), %error, "does not know this member");
-            return;
+            return local.introduction.borrow_mut().on_stranger(local.peer(peer));
         }
         sleep(ASK_AGAIN).await;
     }

@@ -13,7 +13,7 @@ use crate::plain;
 use crate::wire::WireError;
 use meridian_core::GroupId;
 use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, Lane, ServiceId};
-use meridian_core::hello::{check, check_own};
+use meridian_core::introduction::{Forgotten, Introduction, Member, Verdict};
 use meridian_core::standing::{Standing, Start};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -59,13 +59,8 @@ pub(crate) struct Local<P: Networked, A> {
     pub(crate) lane: Lane,
     /// The other threads of this server that are called at the same port.
     pub(crate) lanes: Lanes,
-    pub(crate) durable: bool,
-    /// How far the log went at the start.
-    standing: Standing,
-    /// All starts on that log, this one last.
-    starts: Vec<Start>,
-    /// Why the member must stop: others remember more of it than it does.
-    forgot: RefCell<Option<String>>,
+    /// Whether others remember more of it than it does.
+    pub(crate) introduction: RefCell<Introduction<P::Peer>>,
     /// It has asked the others whether they do, and begins.
     begun: Cell<bool>,
     begin: Notify,
@@ -103,6 +98,10 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     pub(crate) fn new(engine: Engine<P, A>, wake: Arc<Notify>, terms: Terms) -> Rc<Local<P, A>> {
         let Terms { cluster, lane, lanes, durable, standing, starts, clients_max } = terms;
         let (room, client_room) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let member = Member { me: engine.me, durable, standing, starts };
+        let others = engine.peers.iter().map(|peer| peer.id);
+        let introduction =
+            Introduction::new(member, others.filter(|id| engine.index(*id).is_some()));
         let local = Local {
             me: engine.me,
             engine: RefCell::new(engine),
@@ -118,10 +117,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             cluster,
             lane,
             lanes,
-            durable,
-            standing,
-            starts,
-            forgot: RefCell::default(),
+            introduction: RefCell::new(introduction),
             begun: Cell::new(false),
             begin: Notify::new(),
             tasks: RefCell::default(),
@@ -156,12 +152,6 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
 
     pub(crate) fn peer(&self, peer: usize) -> P::Peer {
         self.engine.borrow().peers[peer].id
-    }
-
-    /// The places of all peers that are wanted.
-    pub(crate) fn all_peers(&self) -> Vec<usize> {
-        let engine = self.engine.borrow();
-        engine.peers.iter().filter_map(|peer| engine.index(peer.id)).collect()
     }
 
     pub(crate) fn address(&self, peer: usize) -> String {
@@ -209,11 +199,9 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     }
 
     pub(crate) fn identity(&self, to: P::Peer) -> Identity<P::Peer> {
-        let Local { me, durable, .. } = *self;
         let engine = self.engine.borrow();
-        let logged = engine.peers.logged().max(self.standing.logged);
-        let standing = Standing { logged, ..self.standing };
-        Identity { from: me, to, durable, standing, known: engine.acquaintances.get(to) }
+        let (logged, known) = (engine.peers.logged(), engine.acquaintances.get(to));
+        self.introduction.borrow().identity(to, logged, known)
     }
 
     /// Waits until the member has asked the others what they know of it.
@@ -223,9 +211,23 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         }
     }
 
-    /// Whether others remember more of the member than it does.
-    pub(crate) fn has_forgotten(&self) -> bool {
-        self.forgot.borrow().is_some()
+    /// Whether the member may begin.
+    pub(crate) fn verdict(&self) -> Verdict {
+        self.introduction.borrow().verdict()
+    }
+
+    /// Who has lost its memory, in words.
+    pub(crate) fn describe(&self, forgotten: &Forgotten<P::Peer>) -> String {
+        let engine = self.engine.borrow();
+        forgotten.describe(|member| engine.name_of(*member))
+    }
+
+    /// Why a connection ends, in words.
+    pub(crate) fn tell(&self, error: HelloError<P::Peer>) -> WireError {
+        WireError::Refused(match error {
+            HelloError::Refused(why) => why,
+            HelloError::Forgot(forgotten) => self.describe(&forgotten),
+        })
     }
 
     pub(crate) fn hello(&self, to: P::Peer) -> Hello<P::Peer> {
@@ -234,18 +236,17 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
 
     /// The peer has said who it is, and what it remembers of this member: if that is more than the
     /// member does itself, it stops.
-    pub(crate) fn meet(&self, peer: usize, theirs: &Identity<P::Peer>) -> Result<(), HelloError> {
+    pub(crate) fn meet(
+        &self,
+        peer: usize,
+        theirs: &Identity<P::Peer>,
+    ) -> Result<(), HelloError<P::Peer>> {
         let ours = self.identity(self.peer(peer));
-        let checked = check(&ours, theirs);
-        if let Err(HelloError::Refused(_)) = checked {
-            return checked;
-        }
-        if let Err(error) = check_own(&ours, &self.starts, theirs) {
-            self.forgot.borrow_mut().get_or_insert(error.to_string());
+        let met = self.introduction.borrow_mut().on_met(&ours, theirs);
+        if self.verdict() == Verdict::Stops {
             self.wake.notify_one();
-            return Err(error);
         }
-        checked?;
+        met?;
         self.engine.borrow_mut().peers[peer].greeted = Some(theirs.standing);
         Ok(())
     }
@@ -365,7 +366,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         }
         let _fuse = Fuse(self.clone());
         introduction::introduce(&self).await;
-        if !self.has_forgotten() {
+        if self.verdict() == Verdict::Begins {
             self.begun.set(true);
             self.begin.notify_waiters();
             self.engine.borrow_mut().start();
@@ -407,8 +408,8 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             if self.failed.get() {
                 return Err(MemberError::Stopped);
             }
-            if let Some(why) = self.forgot.take() {
-                return Err(MemberError::Forgot(why));
+            if let Some(forgotten) = self.introduction.borrow().forgotten() {
+                return Err(MemberError::Forgot(self.describe(&forgotten)));
             }
             let (again, due) = {
                 let mut engine = self.engine.borrow_mut();

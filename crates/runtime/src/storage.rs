@@ -12,11 +12,13 @@ use crate::store::Store;
 use meridian_core::Endpoint;
 use meridian_core::standing::{Acquaintances, Standing, Start};
 use meridian_storage::Disk;
+use meridian_storage::real_disk::random_salt;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use tokio::sync::Notify;
 
 /// Where a member keeps its records.
@@ -102,8 +104,12 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
             (path, None, incarnation, checkpoint_bytes)
         }
     };
-    let waker = wake.clone();
-    let opened = journal::open(disk, &dir, Arc::new(move || waker.notify_one()))
+    let (waker, (says, durable)) = (wake.clone(), sync_channel(1));
+    let wake = move || {
+        let _ = says.try_send(()); // One that waits is enough, and only at the start.
+        waker.notify_one();
+    };
+    let opened = journal::open(disk, &dir, Arc::new(wake))
         .map_err(|error| MemberError::Log(error.to_string()))?;
     let mut pieces = Pieces::default();
     for (at, record) in opened.records.iter().enumerate() {
@@ -121,11 +127,11 @@ pub(crate) fn open<P: Networked, A: Application<P>>(
         }
     }
     let mut store = Store::new(opened.journal, lock, checkpoint_bytes)?;
-    starts.push(Start { incarnation, began: opened.logged });
+    let (mark, began) = (random_salt(), opened.logged);
+    starts.push(Start { incarnation, mark, began });
     starts.drain(..starts.len().saturating_sub(STARTS_MAX));
-    store.begin(starts.clone());
-    let (disk, began) = (opened.name, opened.logged);
-    let standing = Standing { disk, incarnation, began, logged: began };
+    store.begin(starts.clone(), &durable)?;
+    let standing = Standing { disk: opened.name, incarnation, mark, began, logged: began };
     Ok(Opened { store: Some(store), standing, acquaintances, starts })
 }
 

@@ -8,6 +8,7 @@ use crate::journal::Journal;
 use crate::logged::{Logged, pieces};
 use bytes::Bytes;
 use meridian_core::standing::{Standing, Start};
+use std::sync::mpsc::Receiver;
 
 /// What passes the gate.
 pub(crate) enum Passing<P: Networked> {
@@ -63,13 +64,26 @@ impl<P: Networked> Store<P> {
         }
     }
 
-    /// Writes down all starts until now, the present one last, with this and each checkpoint.
-    pub(crate) fn begin(&mut self, starts: Vec<Start>) {
+    /// Writes down all starts until now, the present one last, with this and each checkpoint. They
+    /// are durable when this returns, before anybody hears of this start; `says` tells when more
+    /// is.
+    pub(crate) fn begin(
+        &mut self,
+        starts: Vec<Start>,
+        says: &Receiver<()>,
+    ) -> Result<(), MemberError> {
+        let mut last = 0;
         for piece in pieces(&Logged::<(), P::Peer>::Starts(starts.clone())) {
-            self.journal.append(piece);
+            last = self.journal.append(piece);
         }
         self.journal.flush();
+        while self.journal.durable().map_err(MemberError::Log)? < last {
+            if says.recv().is_err() {
+                break; // The log has ended, and has said why.
+            }
+        }
         self.starts = starts;
+        self.on_durable()
     }
 
     /// Writes down how far the logs of others go. It is flushed when the batch ends, though nothing

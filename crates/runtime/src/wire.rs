@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 use meridian_core::frame::{self, FrameError};
-use meridian_core::hello::HelloError;
+use meridian_core::hello::{Endpoint, HelloError};
 use meridian_core::link::LinkError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -105,8 +105,8 @@ impl FrameReader {
     }
 }
 
-impl From<HelloError> for WireError {
-    fn from(error: HelloError) -> WireError {
+impl<I: Endpoint> From<HelloError<I>> for WireError {
+    fn from(error: HelloError<I>) -> WireError {
         WireError::Refused(error.to_string())
     }
 }

@@ -3,8 +3,10 @@
 use crate::world::log::{DiskFailure, Found, Log};
 use crate::world::owner::Owner;
 use crate::world::{Item, Plan, World};
+use meridian_core::hello::{HelloError, Identity};
+use meridian_core::introduction::{Forgotten, Introduction, Member, Mutation, Verdict};
 use meridian_core::standing::Standing;
-use meridian_core::{Process, Time, mix};
+use meridian_core::{NodeId, Process, Time, mix};
 use meridian_storage::SimDisk;
 use rand::RngExt;
 use std::time::Duration;
@@ -21,6 +23,17 @@ pub enum DiskBug {
     EarlyGate,
     /// Nobody minds a process whose disk is not what it was.
     OldDisk,
+    /// A process compares what others know with its present start only.
+    SkipsPast,
+    /// Starts have no marks: one of an older disk is taken for another of the same number.
+    SameStart,
+    /// A process tells others of records that are not durable yet.
+    TellsUnflushed,
+}
+
+/// What a slot is called in introductions.
+fn name(slot: usize) -> NodeId {
+    NodeId(u16::try_from(slot).expect("worlds are small"))
 }
 
 impl<P: Process, O: Owner<P>> World<P, O> {
@@ -56,14 +69,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             self.plan(TRY_AGAIN, Plan::Start(slot));
             return None;
         }
-        let found = self.slots[slot].log.open().and_then(|found| {
-            let objection = self.objection(slot);
-            if objection.is_none() {
-                self.mount(slot)?;
-            }
-            Ok((found, objection))
+        let opened = self.slots[slot].log.open().and_then(|found| {
+            self.mount(slot)?;
+            Ok(found)
         });
-        match found {
+        match opened {
             Err(DiskFailure::Disk(why)) => {
                 self.log_event("disk", slot, slot, || why);
                 let seed = self.random.random();
@@ -73,16 +83,16 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 None
             }
             Err(DiskFailure::Damaged(why)) => {
-                assert!(self.slots[slot].tampered, "a crash has damaged a log: {why}");
                 self.refuse(slot, why);
                 None
             }
-            Ok((_, Some(why))) => {
-                self.refuse(slot, why);
-                None
-            }
-            Ok((found, None)) => {
-                self.slots[slot].tampered = false;
+            Ok(found) => {
+                self.slots[slot].acquaintances.restore(found.known.iter().copied());
+                if let Some(forgotten) = self.introduce(slot) {
+                    self.refuse(slot, forgotten.to_string());
+                    return None;
+                }
+                (self.slots[slot].tampered, self.slots[slot].kept) = (false, None);
                 Some(found)
             }
         }
@@ -97,16 +107,78 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
     }
 
-    /// Why one of those that are up objects to a process that starts.
-    fn objection(&self, slot: usize) -> Option<String> {
-        let standing = self.slots[slot].log.standing()?;
-        let object = |other: usize| {
-            let there = self.slots[other].up && !self.is_cut(slot, other);
-            let checked = self.slots[other].acquaintances.check(slot, &standing);
-            checked.err().filter(|_| there).map(|lost| lost.to_string())
-        };
-        let objects = self.others(slot).find_map(object);
-        objects.filter(|_| self.bug != Some(DiskBug::OldDisk))
+    /// What a process says of itself to another.
+    pub(crate) fn identity(&self, slot: usize, to: usize) -> Option<Identity<NodeId>> {
+        let place = &self.slots[slot];
+        let mut logged = place.log.standing()?.logged;
+        if self.bug == Some(DiskBug::TellsUnflushed) {
+            logged += place.log.end() - place.log.durable();
+        }
+        let introduction = place.introduction.as_ref()?;
+        Some(introduction.identity(name(to), logged, place.acquaintances.get(to)))
+    }
+
+    /// A process that starts asks those that are there what they remember of it. What it has
+    /// forgotten, if it has. Whoever does not answer is not waited for.
+    fn introduce(&mut self, slot: usize) -> Option<Forgotten<NodeId>> {
+        let place = &self.slots[slot];
+        let (mut standing, mut starts) = (place.log.standing()?, place.log.starts().to_vec());
+        if self.bug == Some(DiskBug::SameStart) {
+            standing.mark = 0;
+            starts.iter_mut().for_each(|start| start.mark = 0);
+        }
+        let member = Member { me: name(slot), durable: true, standing, starts };
+        let skips = self.bug == Some(DiskBug::SkipsPast);
+        let mutation = if skips { Mutation::SkipsPast } else { Mutation::Correct };
+        let introduction = Introduction::new(member, self.others(slot).map(name));
+        self.slots[slot].introduction = Some(introduction.with_mutation(mutation));
+        for other in self.others(slot) {
+            let near = !self.is_cut(slot, other) && !self.is_cut(other, slot);
+            if !self.slots[other].up || !near {
+                continue;
+            }
+            let (ours, theirs) = (self.identity(slot, other)?, self.identity(other, slot)?);
+            self.meet(slot, &ours, &theirs);
+            if !self.meet(other, &theirs, &ours) && self.has_forgotten(other) {
+                self.turn_away(other);
+            }
+        }
+        let own = self.slots[slot].introduction.as_mut()?;
+        own.on_patience_lost();
+        let forgotten = own.forgotten().filter(|_| self.bug != Some(DiskBug::OldDisk));
+        if forgotten.is_none() {
+            self.check_memory(slot);
+        }
+        forgotten
+    }
+
+    /// Two processes say who they are; whether the first may listen to the second.
+    fn meet(&mut self, slot: usize, ours: &Identity<NodeId>, theirs: &Identity<NodeId>) -> bool {
+        let introduction = self.slots[slot].introduction.as_mut().expect("it runs");
+        match introduction.on_met(ours, theirs) {
+            Ok(()) => true,
+            Err(HelloError::Forgot(_)) => self.bug == Some(DiskBug::OldDisk),
+            Err(HelloError::Refused(why)) => self.fail(&why),
+        }
+    }
+
+    fn has_forgotten(&self, slot: usize) -> bool {
+        let introduction = self.slots[slot].introduction.as_ref();
+        introduction.is_some_and(|own| own.verdict() == Verdict::Stops)
+    }
+
+    /// A process that goes on with another disk lacks nothing that another knows of which is there,
+    /// however often it was started meanwhile and however long its log has become so.
+    fn check_memory(&self, slot: usize) {
+        let Some(kept) = self.slots[slot].kept else { return };
+        for other in self.others(slot).filter(|other| self.slots[*other].up) {
+            let Some(known) = self.slots[other].acquaintances.get(slot) else { continue };
+            let reached = |of: &Standing| (of.incarnation, of.logged);
+            if reached(&known) > reached(&kept) {
+                let (peer, by) = (self.slots[slot].peer, self.slots[other].peer);
+                self.fail(&format!("memory: {peer:?} begins with less than {by:?} knows of it"));
+            }
+        }
     }
 
     /// Whether all others are up and can be reached, and nothing of the process is under way.
@@ -121,18 +193,14 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     }
 
     /// A process has said how far its log goes; whether it may be listened to.
-    pub(crate) fn hear(&mut self, slot: usize, from: usize, standing: Standing) -> bool {
-        let known = &mut self.slots[slot].acquaintances;
-        if let Err(lost) = known.check(from, &standing)
-            && self.bug != Some(DiskBug::OldDisk)
-        {
-            if self.slots[from].up {
-                self.crash_slot(from);
-            }
-            self.refuse(from, lost.to_string());
+    pub(crate) fn hear(&mut self, slot: usize, from: usize, theirs: &Identity<NodeId>) -> bool {
+        let ours = self.identity(slot, from).expect("it is on a disk, too");
+        if !self.meet(slot, &ours, theirs) {
+            let who = if self.has_forgotten(slot) { slot } else { from };
+            self.turn_away(who);
             return false;
         }
-        known.meet(from, standing);
+        self.slots[slot].acquaintances.meet(from, theirs.standing);
         let place = &mut self.slots[slot];
         if place.acquaintances.is_changed() && !place.remembers {
             place.remembers = true;
@@ -149,8 +217,23 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
     }
 
+    /// A process that runs has lost what another knows of.
+    fn turn_away(&mut self, slot: usize) {
+        if self.slots[slot].up {
+            self.crash_slot(slot);
+        }
+        self.refuse(slot, "another knows that it had more".into());
+    }
+
     /// A process is down and must not come back.
     fn refuse(&mut self, slot: usize, why: String) {
+        if self.slots[slot].absent {
+            return; // What it sent before tells it once more.
+        }
+        if !self.slots[slot].altered {
+            let peer = self.slots[slot].peer;
+            self.fail(&format!("memory: {peer:?} is refused with its own disk: {why}"));
+        }
         self.log_event("refused", slot, slot, || why.clone());
         self.slots[slot].absent = true;
         let peer = self.slots[slot].peer;
@@ -195,8 +278,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     /// two have lost may be lost.
     pub(crate) fn lose_disk(&mut self, slot: usize) {
         if let Some(at) = self.slots.iter().position(|slot| slot.copy.is_some()) {
-            let copy = self.slots[at].copy.take().expect("it has one");
-            return self.tamper(at, |_| copy);
+            self.put_copy_back(at);
+            return self.start_alone(at);
         }
         let spent = self.slots.iter().any(|slot| slot.tampered)
             || !self.refused.is_empty()
@@ -206,13 +289,36 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
         let (kind, draw) = (self.random.random_range(0..4), self.random.random::<u64>());
         match kind {
-            0 => self.tamper(slot, |_| SimDisk::new()),
+            0 => {
+                self.tamper(slot, |_| SimDisk::new());
+                self.slots[slot].kept = Some(Standing::default());
+                self.start_alone(slot);
+            }
             1 => self.tamper(slot, |disk| {
                 flip(&disk, draw);
                 disk
             }),
-            _ => self.slots[slot].copy = self.slots[slot].log.disk().map(SimDisk::copy),
+            _ => {
+                self.copy_disk(slot);
+                if kind == 2 {
+                    self.crash_slot(slot); // As who stops a server to copy its disk.
+                }
+            }
         }
+    }
+
+    /// Keeps the disk of a process as it is, to be put back.
+    pub(super) fn copy_disk(&mut self, slot: usize) {
+        let log = &self.slots[slot].log;
+        let copy = log.disk().map(SimDisk::copy);
+        self.slots[slot].copy = copy.zip(log.standing());
+    }
+
+    /// A process comes back with the disk that was kept.
+    pub(super) fn put_copy_back(&mut self, slot: usize) {
+        let (copy, kept) = self.slots[slot].copy.take().expect("it was kept");
+        self.tamper(slot, |_| copy);
+        self.slots[slot].kept = Some(kept);
     }
 
     /// Crashes a process, if it is up, and gives it another disk.
@@ -223,8 +329,28 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
         self.log_event("tamper", slot, slot, String::new);
         self.slots[slot].log.replace_disk(make(disk));
-        self.slots[slot].tampered = true;
+        (self.slots[slot].tampered, self.slots[slot].altered) = (true, true);
     }
+
+    /// A process is started some times while it reaches nobody. Each start makes its log longer,
+    /// and so does what it writes.
+    fn start_alone(&mut self, slot: usize) {
+        for _ in 0..self.random.random_range(0..4) {
+            let (seed, flushes) = (self.random.random(), self.random.random_range(1..6));
+            // A copy may lack what was written when it was made: then it does not start.
+            let _ = write_alone(&mut *self.slots[slot].log, flushes);
+            self.slots[slot].log.crash(0, seed);
+        }
+    }
+}
+
+/// Opens a log and makes it longer, with nothing new in it.
+pub(super) fn write_alone<R>(log: &mut dyn Log<R>, flushes: u32) -> Result<(), DiskFailure> {
+    let known = log.open()?.known;
+    (0..flushes).try_for_each(|_| {
+        let upto = log.begin_flush(known.clone())?;
+        log.end_flush(upto)
+    })
 }
 
 /// Flips a bit somewhere on the disk.

@@ -3,14 +3,15 @@
 //! A link keeps what is under way in a queue; a *tick* takes one item off its front, so the order
 //! holds whatever the ticks' times. Ticks that come while the way is cut are owed.
 
-use meridian_core::standing::Standing;
+use meridian_core::NodeId;
+use meridian_core::hello::Identity;
 use std::collections::VecDeque;
 
 /// Something under way.
 #[derive(Debug)]
 pub(crate) enum Item<M> {
-    /// A message, and how far the log of its sender went.
-    Message(M, Option<Standing>),
+    /// A message, and how its sender introduces itself where logs are on disks.
+    Message(M, Option<Box<Identity<NodeId>>>),
     /// The news that the sender started anew or that the link was reset.
     Restarted,
 }

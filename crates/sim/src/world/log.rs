@@ -4,7 +4,7 @@
 mod list;
 mod on_disk;
 
-use meridian_core::standing::Standing;
+use meridian_core::standing::{Standing, Start};
 use meridian_storage::SimDisk;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -59,6 +59,11 @@ pub(crate) trait Log<R> {
     /// How far it goes, if a server could tell by it what it lost.
     fn standing(&self) -> Option<Standing> {
         None
+    }
+
+    /// All starts that it tells of, this one last.
+    fn starts(&self) -> &[Start] {
+        &[]
     }
 
     /// The disk that it is on, if it is on one.

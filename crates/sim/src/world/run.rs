@@ -22,7 +22,6 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         for record in found.records {
             process.replay(record);
         }
-        self.slots[slot].acquaintances.restore(found.known);
         self.owner.started(self.slots[slot].peer, &process, Time(self.now));
         let clock = self.clock_of(slot);
         let place = &mut self.slots[slot];
@@ -33,6 +32,9 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         place.busy_until = self.now;
         let again = std::mem::replace(&mut place.ran, true);
         self.log_event("start", slot, slot, String::new);
+        if self.slots[slot].introduction.is_some() {
+            self.want_flush(slot); // The log tells of this start.
+        }
         self.push(slot, Event::Started);
         // Those that start with the world miss nothing of each other.
         if again || self.now > 0 {
@@ -207,8 +209,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
                 let to = self.place(to);
                 self.log_event("send", slot, to, || format!("{message:?}"));
                 self.owner.traffic(peer, &message);
-                let standing = self.slots[slot].log.standing();
-                self.put_on_link(slot, to, Item::Message(message, standing));
+                let identity = self.identity(slot, to).map(Box::new);
+                self.put_on_link(slot, to, Item::Message(message, identity));
             }
             Visible::Output(output) => {
                 self.log_event("output", slot, slot, || format!("{output:?}"));
@@ -263,7 +265,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     fn open_upto(&self, slot: usize) -> u64 {
         match self.bug {
             Some(DiskBug::EarlyGate) => self.slots[slot].begun,
-            Some(DiskBug::OldDisk) | None => self.slots[slot].log.durable(),
+            Some(_) | None => self.slots[slot].log.durable(),
         }
     }
 
@@ -322,7 +324,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         }
         let sender = self.slots[from].peer;
         match item {
-            Item::Message(_, Some(standing)) if !self.hear(to, from, standing) => {}
+            Item::Message(_, Some(theirs)) if !self.hear(to, from, &theirs) => {}
             Item::Message(message, _) => {
                 self.owner.traffic(self.slots[to].peer, &message);
                 self.push(to, Event::Message { from: sender, message });

@@ -1,8 +1,9 @@
 //! One process with its log, its clock, its timers, and what waits for durability.
 
 use super::log::Log;
-use meridian_core::standing::Acquaintances;
-use meridian_core::{Event, Process, Time};
+use meridian_core::introduction::Introduction;
+use meridian_core::standing::{Acquaintances, Standing};
+use meridian_core::{Event, NodeId, Process, Time};
 use meridian_storage::SimDisk;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -57,12 +58,18 @@ pub(crate) struct Slot<P: Process> {
     pub log: Box<dyn Log<P::Record>>,
     /// What it knows of how far the logs of others go.
     pub acquaintances: Acquaintances<usize>,
+    /// How it introduces itself, if its log is on a disk.
+    pub introduction: Option<Introduction<NodeId>>,
     /// Whether what it knows is going to be written down.
     pub remembers: bool,
-    /// Its disk as it was once, to be put back.
-    pub copy: Option<SimDisk>,
+    /// Its disk as it was once, to be put back, and how far its log went.
+    pub copy: Option<(SimDisk, Standing)>,
     /// Whether its disk is not what it was: it may have forgotten what it said.
     pub tampered: bool,
+    /// Whether it ever was not.
+    pub altered: bool,
+    /// How far its log goes for sure: its disk was exchanged.
+    pub kept: Option<Standing>,
     pub flushing: bool,
     /// Records up to this number are being flushed, or were.
     pub begun: u64,
@@ -97,9 +104,12 @@ impl<P: Process> Slot<P> {
             timers: BTreeSet::new(),
             log,
             acquaintances: Acquaintances::default(),
+            introduction: None,
             remembers: false,
             copy: None,
             tampered: false,
+            altered: false,
+            kept: None,
             flushing: false,
             begun: 0,
             gate: 0,
@@ -125,6 +135,7 @@ impl<P: Process> Slot<P> {
         self.held.clear();
         self.log.crash(keep, seed);
         self.acquaintances = Acquaintances::default();
+        self.introduction = None;
         self.remembers = false;
         self.flushing = false;
         self.begun = 0;

@@ -1,8 +1,10 @@
 //! A toy process, to judge the world itself: each process tells all others what it was asked.
 
-use crate::{Faults, Owner, Random, Setup, Stimulus, World, each_seed, one_seed};
+use super::disks::{DiskBug, write_alone};
+use crate::{Faults, Logs, Owner, Random, Setup, Stimulus, World, each_seed, one_seed};
 use meridian_core::{Event, Outbox, Process, Time};
 use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -29,7 +31,7 @@ struct Said {
     value: u64,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Kept {
     Life(u64),
     Value(u64),
@@ -269,4 +271,43 @@ fn clocks_are_ahead_as_the_setup_says() {
     for (peer, process) in world.processes().filter(|(peer, _)| *peer != 1) {
         assert_eq!(process.last_now, Time(0) + ms * 10 * u32::from(peer) + ms * 4, "{peer}");
     }
+}
+
+/// A process is stopped, its disk copied, and the process started again. What it says then is not
+/// on the copy, on which it makes the same start alone, and writes more than is lost.
+fn begins_anew_from_a_copy(bug: Option<DiskBug>) -> World<Toy, Asker> {
+    let second = Duration::from_secs(1);
+    let mut setup = Setup::lan((0..PEERS).collect(), move |_| Toy::new(false));
+    (setup.logs, setup.bug) = (Logs::on_disks(), bug);
+    let mut world = World::new(1, setup, Asker::new(1));
+    let say = |world: &mut World<Toy, Asker>, by| {
+        world.inject(Stimulus::Command { to: by, command: by.into(), after: Duration::ZERO });
+        world.run_for(second);
+    };
+    world.run_for(second);
+    (0..PEERS).for_each(|peer| say(&mut world, peer));
+    world.copy_disk(0);
+    world.crash(0);
+    world.restart(0);
+    say(&mut world, 0);
+    world.put_copy_back(0);
+    let log = &mut world.slots[0].log;
+    write_alone(&mut **log, 9).unwrap();
+    log.crash(0, 1);
+    world.restart(0);
+    world
+}
+
+/// Seed 288 of `of/drain` found it: the log was as long again, and nobody minded.
+#[test]
+fn who_makes_the_same_start_of_an_older_disk_is_refused() {
+    let world = begins_anew_from_a_copy(None);
+    let [(0, why)] = world.refused() else { panic!("{:?}", world.refused()) };
+    assert!(why.contains("has lost its memory"), "{why}");
+}
+
+#[test]
+#[should_panic(expected = "begins with less than")]
+fn starts_without_marks_are_noticed() {
+    begins_anew_from_a_copy(Some(DiskBug::SameStart));
 }

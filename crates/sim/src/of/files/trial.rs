@@ -203,7 +203,13 @@ impl Subject for Trial {
             let order = Some(DeliveryOrder::Sequential);
             Trial { mutation, order, ..Trial::of(3) }
         };
-        let disks = [(DiskBug::EarlyGate, power_cuts()), (DiskBug::OldDisk, lost_disks())];
+        let disks = [
+            (DiskBug::EarlyGate, power_cuts()),
+            (DiskBug::OldDisk, lost_disks()),
+            (DiskBug::SkipsPast, lost_disks()),
+            (DiskBug::SameStart, lost_disks()),
+            (DiskBug::TellsUnflushed, power_cuts()),
+        ];
         let on_disk = |(bug, faults)| {
             let trial = Trial { bug: Some(bug), faults: Some(faults), ..Trial::of(3) };
             (format!("{bug:?}"), trial)

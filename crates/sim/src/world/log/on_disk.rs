@@ -3,7 +3,7 @@
 use super::{DiskFailure, Found, Known, Log};
 use bytes::Bytes;
 use meridian_core::mix;
-use meridian_core::standing::Standing;
+use meridian_core::standing::{Standing, Start};
 use meridian_storage::wal::{self, Checkpoint, Options, WalError};
 use meridian_storage::{Disk, SimDisk, disk};
 use serde::de::DeserializeOwned;
@@ -23,6 +23,8 @@ const SEGMENT_BYTES: u64 = 16 << 10;
 enum Written<R> {
     Process(R),
     Known(Known),
+    /// All starts until then.
+    Starts(Vec<Start>),
 }
 
 /// See the module's documentation.
@@ -31,6 +33,9 @@ pub(crate) struct OnDisk {
     seed: u64,
     log: Option<wal::Log>,
     standing: Standing,
+    starts: Vec<Start>,
+    /// How often it was opened.
+    opened: u64,
     /// What was appended and not written.
     queue: Vec<Bytes>,
     appended: u64,
@@ -45,6 +50,8 @@ impl OnDisk {
             seed,
             log: None,
             standing: Standing::default(),
+            starts: Vec::new(),
+            opened: 0,
             queue: Vec::new(),
             appended: 0,
             durable: 0,
@@ -117,7 +124,8 @@ impl<R: Serialize + DeserializeOwned> Log<R> for OnDisk {
     fn end_checkpoint(&mut self, records: Vec<R>, known: Known) -> Result<(), DiskFailure> {
         let checkpoint = self.begun.take().expect("it was begun");
         let records = records.into_iter().map(Written::Process);
-        let all = records.chain([Written::Known(known)]);
+        let starts = Written::Starts(self.starts.clone());
+        let all = records.chain([Written::Known(known), starts]);
         checkpoint.write(all.map(|record| encode(&record))).map_err(failed)
     }
 
@@ -137,23 +145,36 @@ impl<R: Serialize + DeserializeOwned> Log<R> for OnDisk {
         let options = Options { segment_bytes: SEGMENT_BYTES, salt: mix(self.seed) };
         let disk = Arc::new(self.disk.clone());
         let (found, log) = wal::Log::open(disk, Path::new(DIR), options).map_err(failed)?;
-        let (mut records, mut known) = (Vec::new(), Vec::new());
+        let (mut records, mut known, mut starts) = (Vec::new(), Vec::new(), Vec::new());
         for bytes in found.checkpoint.iter().chain(&found.records) {
             match postcard::from_bytes(bytes) {
                 Ok(Written::Process(record)) => records.push(record),
                 Ok(Written::Known(some)) => known.extend(some),
+                Ok(Written::Starts(written)) => starts = written,
                 Err(error) => return Err(DiskFailure::Damaged(error.to_string())),
             }
         }
         self.log = Some(log);
         let (disk, began) = (found.salt, found.next);
-        self.standing = Standing { disk, incarnation, began, logged: began };
+        self.opened += 1;
+        let mark = mix(self.seed ^ mix(self.opened));
+        self.standing = Standing { disk, incarnation, mark, began, logged: began };
+        starts.push(Start { incarnation, mark, began });
+        self.queue.push(encode(&Written::<R>::Starts(starts.clone())));
+        self.starts = starts;
+        // Nobody hears of a start that is not in the log.
+        self.write()?;
+        self.log().sync().map_err(failed)?;
         Ok(Found { records, known })
     }
 
     fn standing(&self) -> Option<Standing> {
         let logged = self.log.as_ref().map_or(self.standing.began, wal::Log::logged);
         Some(Standing { logged, ..self.standing })
+    }
+
+    fn starts(&self) -> &[Start] {
+        &self.starts
     }
 
     fn disk(&self) -> Option<&SimDisk> {
