@@ -10,10 +10,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Crates without IO, threads, async, clocks and randomness.
-const PURE: [&str; 11] = [
+const PURE: [&str; 12] = [
     "core",
     "paxos",
     "hermes",
+    "eunomia",
     "multicast",
     "baselines",
     "cluster",

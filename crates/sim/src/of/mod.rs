@@ -3,6 +3,7 @@
 
 pub mod configuration;
 pub mod drain;
+pub mod eunomia;
 pub mod files;
 pub mod hermes;
 pub mod multicast;
@@ -14,10 +15,11 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 6] = [
+pub const TABLE: [&Named; 7] = [
     &multicast::NAMED,
     &paxos::NAMED,
     &hermes::NAMED,
+    &eunomia::NAMED,
     &files::NAMED,
     &drain::NAMED,
     &configuration::NAMED,

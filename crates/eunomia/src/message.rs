@@ -1,0 +1,211 @@
+//! Who takes part, and what they say to each other.
+
+use crate::timestamp::{Order, Timestamp, Vector};
+use bytes::Bytes;
+use meridian_core::RegionId;
+use serde::{Deserialize, Serialize};
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    /// Holds some keys, and is a source of updates: the number of the source.
+    Shard(u16),
+    /// A replica of the region's Eunomia service.
+    Replica(u16),
+    /// Receives the labels of other regions.
+    Receiver,
+}
+
+/// A process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its region.
+    pub region: RegionId,
+    /// Its part there.
+    pub role: Role,
+}
+
+/// How many processes a region has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Site {
+    /// So many shards, numbered from 0.
+    pub shards: u16,
+    /// So many replicas of the service, numbered from 0.
+    pub replicas: u16,
+}
+
+/// All regions; each has all keys. The place of one is its [`RegionId`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Topology {
+    sites: Vec<Site>,
+}
+
+impl Topology {
+    /// One of these regions.
+    ///
+    /// # Panics
+    /// There are more than [`crate::REGIONS_MAX`], or more than [`crate::SOURCES_MAX`] shards in
+    /// one; or a region lacks something.
+    pub fn new(sites: Vec<Site>) -> Topology {
+        assert!(sites.len() <= crate::REGIONS_MAX, "{} regions", sites.len());
+        for site in &sites {
+            assert!((1..=crate::SOURCES_MAX).contains(&site.shards), "{} shards", site.shards);
+            assert!(site.replicas > 0, "a region without the service");
+        }
+        Topology { sites }
+    }
+
+    /// All regions.
+    pub fn regions(&self) -> impl Iterator<Item = RegionId> + use<> {
+        (0..self.sites.len() as u16).map(RegionId)
+    }
+
+    /// All but this one.
+    pub fn others(&self, region: RegionId) -> impl Iterator<Item = RegionId> + use<> {
+        self.regions().filter(move |other| *other != region)
+    }
+
+    /// What a region has.
+    pub fn site(&self, region: RegionId) -> Site {
+        self.sites[usize::from(region.0)]
+    }
+
+    /// The replicas of a region's service.
+    pub fn replicas(&self, region: RegionId) -> impl Iterator<Item = Peer> + use<> {
+        (0..self.site(region).replicas)
+            .map(move |number| Peer { region, role: Role::Replica(number) })
+    }
+
+    /// The shards of a region.
+    pub fn shards(&self, region: RegionId) -> impl Iterator<Item = Peer> + use<> {
+        (0..self.site(region).shards).map(move |number| Peer { region, role: Role::Shard(number) })
+    }
+
+    /// The shard that holds what has this place.
+    pub fn home(&self, region: RegionId, place: u32) -> Peer {
+        let shards = u32::from(self.site(region).shards);
+        Peer { region, role: Role::Shard((place % shards) as u16) }
+    }
+
+    /// All processes.
+    pub fn peers(&self) -> Vec<Peer> {
+        let receiver = |region| Peer { region, role: Role::Receiver };
+        let of = |region| {
+            let servers = self.shards(region).chain(self.replicas(region));
+            servers.chain([receiver(region)])
+        };
+        self.regions().flat_map(of).collect()
+    }
+}
+
+/// Where the key is, modulo the shards of a region. (Fowler, Noll and Vo: the same everywhere.)
+pub fn place_of(key: &[u8]) -> u32 {
+    key.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+/// The metadata of an update: all that the service and the receivers know of it (Eunomia, section
+/// 3.4.2.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Label {
+    /// Its place in the stream of its region; names its source, too.
+    pub ts: Timestamp,
+    /// What its session had seen of its own region: updates between that and `ts` are concurrent.
+    pub dep: Timestamp,
+    /// Which shard it concerns; see [`place_of`].
+    pub place: u32,
+    /// What it depends on in other regions; the entry of its own is `ts`.
+    pub vector: Vector,
+}
+
+/// An update with its data.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Update {
+    /// Where it was made.
+    pub origin: RegionId,
+    /// Its metadata.
+    pub label: Label,
+    /// Of this key.
+    pub key: Bytes,
+    /// The new value; `None` deletes the key.
+    pub value: Option<Bytes>,
+    /// Its place among the updates of its key.
+    pub order: Order,
+}
+
+/// Labels of a source, numbered in the order in which they were committed, and a promise.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Batch {
+    /// All labels below this number are applied in all regions.
+    pub base: u64,
+    /// The number of the first label.
+    pub first: u64,
+    /// In order, none left out.
+    pub labels: Vec<Label>,
+    /// Whoever has these and all before will get none at or below this any more (Property 2).
+    pub promise: Option<Timestamp>,
+}
+
+/// What processes say to each other. Any of it may be lost, come twice, or late.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Message {
+    /// A source to a replica of the service: ADD_OP and HEARTBEAT.
+    Batch(Batch),
+    /// A replica to a source.
+    Ack {
+        /// It has all labels below this number.
+        next: u64,
+        /// It has got some that come later.
+        lacks: bool,
+        /// The greatest promise of any source: one that has nothing to do can promise as much.
+        ahead: Timestamp,
+        /// All other regions have applied what this region made up to here, for good.
+        applied: Timestamp,
+    },
+    /// A receiver to a replica of another region.
+    Follow {
+        /// It has applied all up to here, for good.
+        applied: Timestamp,
+        /// It has all labels up to here.
+        received: Timestamp,
+        /// This replica is to send it the stream.
+        leads: bool,
+        /// It has got some that come later.
+        lacks: bool,
+    },
+    /// A replica to a receiver: all labels of its region in a span of time.
+    Stream {
+        /// The span begins after this.
+        after: Timestamp,
+        /// It ends here.
+        upto: Timestamp,
+        /// In order.
+        labels: Vec<Label>,
+    },
+    /// A source to those that hold the same keys in another region: data, apart from labels.
+    Data(Vec<Update>),
+    /// A shard of another region lacks the data of these.
+    Pull(Vec<Timestamp>),
+    /// A receiver to a shard of its region.
+    Apply {
+        /// Where they were made.
+        origin: RegionId,
+        /// All labels of that region up to here are applied.
+        applied: Timestamp,
+        /// To be applied, in any order.
+        labels: Vec<Label>,
+    },
+    /// A shard to the receiver: these are applied, for good.
+    Applied {
+        /// Where they were made.
+        origin: RegionId,
+        /// Which.
+        stamps: Vec<Timestamp>,
+    },
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Timer {
+    /// To send what waits, and to look at what is missing.
+    Tick,
+}

@@ -1,0 +1,41 @@
+//! Bugs that are planted to see that the tests find them; a release build contains none of them.
+
+use meridian_core::PLANTED_BUGS;
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// A source promises the time of its clock though updates with lower timestamps are in flight.
+    PromisesTooMuch,
+    /// A source that starts again may use timestamps below what it has promised.
+    ForgetsPromises,
+    /// The stable time does not wait for source 0.
+    SkipsASource,
+    /// A label is dropped once it is stable and sent, though no receiver is known to have it, as in
+    /// Eunomia, Algorithm 4.
+    DropsOnStable,
+    /// A receiver takes a stream though something before it is missing.
+    SkipsGaps,
+    /// A receiver applies updates before what they depend on in other regions.
+    IgnoresRegions,
+    /// A receiver applies updates before what they depend on in their own region.
+    IgnoresDep,
+    /// A receiver says that it has applied what it has only received.
+    SaysTooMuch,
+    /// A shard applies what comes, whatever the key holds.
+    AppliesAgain,
+    /// A session that moves need not wait.
+    MovesAtOnce,
+}
+
+impl Mutation {
+    /// Whether this is `bug` and bugs can be planted at all: false at compile time in a release
+    /// build.
+    pub(crate) fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
+}

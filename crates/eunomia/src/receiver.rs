@@ -1,0 +1,393 @@
+//! The receiver of a region: it has updates of other regions applied when all that they depend on
+//! is (Eunomia, Algorithm 5).
+//!
+//! The thesis applies the updates of a region one after the other. Here an update waits only for
+//! what its session had seen: in its own region the stream up to [`Label::dep`], in others up to
+//! the entries of its vector. All that are free are applied at once.
+//!
+//! A receiver follows one replica of each other region. A stream comes in spans of time, each of
+//! which says where it begins, so a receiver knows whether something is missing, whoever sends it.
+//!
+//! Invariants:
+//! - All labels of a region up to its `received` have come; all up to its site time are applied.
+//! - Others are told of a site time once it is durable; one that is too low only delays.
+
+use crate::message::{Label, Message, Peer, Role, Timer, Topology};
+use crate::mutation::Mutation;
+use crate::options::Options;
+use crate::timestamp::{Timestamp, Vector};
+use meridian_core::{Event, Outbox, Process, RegionId, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// What a receiver is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// A session that has seen this wants to go on in this region (Eunomia, section 3.4.2.3).
+    Await {
+        /// To be given back.
+        token: u64,
+        /// What it has seen.
+        seen: Vector,
+    },
+    /// It does not want to any more.
+    Forget {
+        /// Of the request.
+        token: u64,
+    },
+}
+
+/// What a receiver tells its owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// This region has all that the session has seen.
+    Reached {
+        /// Of the request.
+        token: u64,
+    },
+}
+
+/// What a receiver makes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Record {
+    /// All that was made there up to here is applied.
+    SiteTime {
+        /// Where.
+        origin: RegionId,
+        /// Up to here.
+        upto: Timestamp,
+    },
+}
+
+/// How far an update has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Progress {
+    /// It waits for others.
+    Waits,
+    /// Its shard was asked, last at this time.
+    Asked(Time),
+    /// It is applied.
+    Done,
+}
+
+/// What is known of another region.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Origin {
+    /// The replica that is to send the stream.
+    leader: u16,
+    /// When the stream went on last.
+    heard: Time,
+    /// When it was said last that something is missing.
+    lacked: Option<Time>,
+    received: Timestamp,
+    /// What is durable of the site time.
+    durable: Timestamp,
+    /// What shards were told of the site time.
+    told: Timestamp,
+    /// Labels above the site time, in order.
+    queue: VecDeque<(Label, Progress)>,
+}
+
+/// Who waits until a region is applied up to some point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Waiting {
+    Update(RegionId, Timestamp),
+    Session(u64),
+}
+
+/// The receiver of a region.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Receiver {
+    region: RegionId,
+    topology: Arc<Topology>,
+    options: Options,
+    origins: BTreeMap<RegionId, Origin>,
+    /// Eunomia, `SiteTime`.
+    site_time: Vector,
+    /// Who waits, for which region, and how far.
+    waiting: BTreeSet<(RegionId, Timestamp, Waiting)>,
+    sessions: BTreeMap<u64, Vector>,
+    /// Updates that are free, until they are sent to their shards.
+    free: BTreeMap<(Peer, RegionId), Vec<Label>>,
+    mutation: Mutation,
+}
+
+impl Receiver {
+    /// That of a region which has nothing of the others.
+    pub fn new(region: RegionId, topology: Arc<Topology>, options: Options) -> Receiver {
+        let origin = Origin {
+            leader: 0,
+            heard: Time(0),
+            lacked: None,
+            received: Timestamp::ZERO,
+            durable: Timestamp::ZERO,
+            told: Timestamp::ZERO,
+            queue: VecDeque::new(),
+        };
+        let origins = topology.others(region).map(|other| (other, origin.clone())).collect();
+        Receiver {
+            region,
+            topology,
+            options,
+            origins,
+            site_time: Vector::default(),
+            waiting: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            free: BTreeMap::new(),
+            mutation: Mutation::Correct,
+        }
+    }
+
+    /// With a planted bug.
+    #[doc(hidden)]
+    pub fn with_mutation(self, mutation: Mutation) -> Receiver {
+        Receiver { mutation, ..self }
+    }
+
+    /// Up to where all that was made in another region is applied.
+    pub fn site_time(&self, origin: RegionId) -> Timestamp {
+        self.site_time[origin]
+    }
+
+    /// How many labels of another region wait, or are being applied.
+    pub fn queued(&self, origin: RegionId) -> usize {
+        self.origins.get(&origin).map_or(0, |origin| origin.queue.len())
+    }
+
+    /// NEW_UPDATE (Eunomia, Algorithm 5), for all labels of a span of time.
+    fn on_stream(
+        &mut self,
+        now: Time,
+        from: Peer,
+        (after, upto): (Timestamp, Timestamp),
+        labels: Vec<Label>,
+        out: &mut Outbox<Self>,
+    ) {
+        let Some(origin) = self.origins.get_mut(&from.region) else { return };
+        if after > origin.received && !self.mutation.is(Mutation::SkipsGaps) {
+            let lacked = origin.lacked.replace(now);
+            if lacked.is_some_and(|lacked| now.since(lacked) < self.options.retry) {
+                origin.lacked = lacked;
+            } else {
+                self.follow(from.region, true, out);
+            }
+            return;
+        }
+        if upto <= origin.received {
+            return;
+        }
+        let new: Vec<_> = labels.into_iter().filter(|label| label.ts > origin.received).collect();
+        (origin.received, origin.heard) = (upto, now);
+        origin.queue.extend(new.iter().map(|label| (*label, Progress::Waits)));
+        new.iter().for_each(|label| self.begin(from.region, label, now));
+        self.advance(from.region, now, out);
+    }
+
+    /// What the region lacks of what something depends on, if anything: up to where in which
+    /// region.
+    fn lacks(&self, needed: &Vector, but: RegionId) -> Option<(RegionId, Timestamp)> {
+        let mut others = self.topology.others(self.region).filter(|other| *other != but);
+        others
+            .find(|other| self.site_time[*other] < needed[*other])
+            .map(|other| (other, needed[other]))
+    }
+
+    /// An update is free, or waits.
+    fn begin(&mut self, origin: RegionId, label: &Label, now: Time) {
+        let elsewhere = self.lacks(&label.vector, origin);
+        let elsewhere = elsewhere.filter(|_| !self.mutation.is(Mutation::IgnoresRegions));
+        let at_home = (self.site_time[origin] < label.dep).then_some((origin, label.dep));
+        let at_home = at_home.filter(|_| !self.mutation.is(Mutation::IgnoresDep));
+        if let Some((region, upto)) = at_home.or(elsewhere) {
+            self.waiting.insert((region, upto, Waiting::Update(origin, label.ts)));
+            return;
+        }
+        self.set(origin, label.ts, Progress::Asked(now));
+        let home = self.topology.home(self.region, label.place);
+        self.free.entry((home, origin)).or_default().push(*label);
+    }
+
+    fn set(&mut self, origin: RegionId, ts: Timestamp, progress: Progress) {
+        let Some(queue) = self.origins.get_mut(&origin).map(|origin| &mut origin.queue) else {
+            return;
+        };
+        if let Ok(place) = queue.binary_search_by_key(&ts, |(label, _)| label.ts) {
+            queue[place].1 = progress;
+        }
+    }
+
+    fn on_applied(
+        &mut self,
+        now: Time,
+        origin: RegionId,
+        stamps: &[Timestamp],
+        out: &mut Outbox<Self>,
+    ) {
+        stamps.iter().for_each(|ts| self.set(origin, *ts, Progress::Done));
+        self.advance(origin, now, out);
+    }
+
+    /// Raises the site time over what is applied, and frees what has waited for that
+    /// (FLUSH_PENDING).
+    fn advance(&mut self, from: RegionId, now: Time, out: &mut Outbox<Self>) {
+        let Some(origin) = self.origins.get_mut(&from) else { return };
+        let mut site_time = self.site_time[from];
+        while let Some((label, Progress::Done)) = origin.queue.front() {
+            site_time = site_time.max(label.ts);
+            origin.queue.pop_front();
+        }
+        let next = origin.queue.front().map_or(origin.received, |(label, _)| label.ts.before());
+        self.site_time[from] = site_time.max(next);
+        let mut freed = Vec::new();
+        while let Some(first) = self
+            .waiting
+            .range((from, Timestamp::ZERO, Waiting::Update(RegionId(0), Timestamp::ZERO))..)
+            .next()
+            .copied()
+        {
+            if first.0 != from || first.1 > self.site_time[from] {
+                break;
+            }
+            self.waiting.remove(&first);
+            freed.push(first.2);
+        }
+        for waiting in freed {
+            match waiting {
+                Waiting::Session(token) => self.go_on(token, out),
+                Waiting::Update(origin, ts) => {
+                    let queue = self.origins.get(&origin).map(|origin| &origin.queue);
+                    let label = queue.and_then(|queue| {
+                        let place = queue.binary_search_by_key(&ts, |(label, _)| label.ts).ok()?;
+                        Some(queue[place].0)
+                    });
+                    if let Some(label) = label {
+                        self.begin(origin, &label, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A session goes on here, or waits.
+    fn go_on(&mut self, token: u64, out: &mut Outbox<Self>) {
+        let Some(seen) = self.sessions.get(&token) else { return };
+        let lacks = self.lacks(seen, self.region);
+        match lacks.filter(|_| !self.mutation.is(Mutation::MovesAtOnce)) {
+            Some((region, upto)) => {
+                self.waiting.insert((region, upto, Waiting::Session(token)));
+            }
+            None => {
+                self.sessions.remove(&token);
+                out.output(Output::Reached { token });
+            }
+        }
+    }
+
+    /// Tells all replicas of a region how far this one is, and which of them is to send more.
+    fn follow(&self, region: RegionId, lacks: bool, out: &mut Outbox<Self>) {
+        let Some(origin) = self.origins.get(&region) else { return };
+        let says_more = self.mutation.is(Mutation::SaysTooMuch);
+        let applied = if says_more { origin.received } else { origin.durable };
+        for replica in self.topology.replicas(region) {
+            let leads = replica.role == Role::Replica(origin.leader);
+            let received = origin.received;
+            out.send(replica, Message::Follow { applied, received, leads, lacks: lacks && leads });
+        }
+    }
+
+    /// Asks shards for what is free.
+    fn send_free(&mut self, out: &mut Outbox<Self>) {
+        for ((to, origin), labels) in std::mem::take(&mut self.free) {
+            let applied = self.site_time[origin];
+            out.send(to, Message::Apply { origin, applied, labels });
+        }
+    }
+
+    fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        out.timer(now + self.options.tell, Timer::Tick);
+        for region in self.topology.others(self.region) {
+            let replicas = self.topology.site(region).replicas;
+            let site_time = self.site_time[region];
+            let Some(origin) = self.origins.get_mut(&region) else { continue };
+            if now.since(origin.heard) >= self.options.suspect_after {
+                origin.leader = (origin.leader + 1) % replicas;
+                origin.heard = now;
+            }
+            if site_time > origin.durable {
+                origin.durable = site_time;
+                out.persist(Record::SiteTime { origin: region, upto: site_time });
+            }
+            if site_time > origin.told {
+                origin.told = site_time;
+                for shard in self.topology.shards(self.region) {
+                    self.free.entry((shard, region)).or_default();
+                }
+            }
+            for (label, progress) in &mut origin.queue {
+                let Progress::Asked(last) = progress else { continue };
+                if now.since(*last) >= self.options.retry {
+                    *progress = Progress::Asked(now);
+                    let home = self.topology.home(self.region, label.place);
+                    self.free.entry((home, region)).or_default().push(*label);
+                }
+            }
+            self.follow(region, false, out);
+        }
+        self.send_free(out);
+    }
+}
+
+impl Process for Receiver {
+    type Peer = Peer;
+    type Message = Message;
+    type Record = Record;
+    type Command = Command;
+    type Output = Output;
+    type Timer = Timer;
+
+    fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        match event {
+            Event::Started => {
+                self.origins.values_mut().for_each(|origin| origin.heard = now);
+                self.on_tick(now, out);
+            }
+            Event::Timer(Timer::Tick) => self.on_tick(now, out),
+            Event::Message { from, message } => match (from.role, message) {
+                (Role::Replica(_), Message::Stream { after, upto, labels }) => {
+                    self.on_stream(now, from, (after, upto), labels, out);
+                }
+                (Role::Shard(_), Message::Applied { origin, stamps }) => {
+                    self.on_applied(now, origin, &stamps, out);
+                }
+                _ => {} // Not for a receiver.
+            },
+            Event::Command(Command::Await { token, seen }) => {
+                self.sessions.insert(token, seen);
+                self.go_on(token, out);
+            }
+            Event::Command(Command::Forget { token }) => {
+                self.sessions.remove(&token);
+            }
+            Event::Idle => self.send_free(out),
+            Event::Restarted(_) => {} // What was lost is asked for.
+        }
+    }
+
+    fn replay(&mut self, record: Record) {
+        let Record::SiteTime { origin: region, upto } = record;
+        self.site_time[region] = self.site_time[region].max(upto);
+        if let Some(origin) = self.origins.get_mut(&region) {
+            (origin.received, origin.durable) = (self.site_time[region], self.site_time[region]);
+        }
+    }
+
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        let site_times: Vec<_> = self
+            .topology
+            .others(self.region)
+            .map(|origin| Record::SiteTime { origin, upto: self.site_time[origin] })
+            .collect();
+        Box::new(site_times.into_iter())
+    }
+}

@@ -1,0 +1,209 @@
+//! A replica of the service (Eunomia, Algorithm 4, without its loss of labels: decision 40).
+//!
+//! All replicas do the same with what sources send them. A receiver of another region says which
+//! replica sends it the stream: that one leads, for this receiver. Two that send the same do no
+//! harm. A replica keeps labels until all other regions have applied them, and the sources do, too;
+//! so it has nothing on disk: one that starts anew is sent all that some region may lack.
+
+use crate::message::{Batch, Message, Peer, Role, Timer, Topology};
+use crate::mutation::Mutation;
+use crate::options::Options;
+use crate::stabilizer::{Stabilizer, Taken};
+use crate::timestamp::Timestamp;
+use meridian_core::{Event, Outbox, Process, RegionId, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A replica is asked nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Command {}
+
+/// And tells nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Output {}
+
+/// And keeps nothing on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Record {}
+
+/// What is known of another region's receiver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Follower {
+    /// It has applied all up to here, for good.
+    applied: Timestamp,
+    /// It was sent all up to here.
+    sent: Timestamp,
+    /// Whether it wants the stream from this replica.
+    leads: bool,
+}
+
+/// A replica of a region's service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Replica {
+    me: Peer,
+    topology: Arc<Topology>,
+    options: Options,
+    stabilizer: Stabilizer,
+    followers: BTreeMap<RegionId, Follower>,
+    /// Sources that have sent something since the last tick.
+    heard: BTreeSet<u16>,
+    /// Sources that have sent what comes after something missing; each is told once a while.
+    lacking: BTreeMap<u16, Time>,
+    mutation: Mutation,
+}
+
+impl Replica {
+    /// The replica with this number in a region. It knows nothing.
+    pub fn new(
+        region: RegionId,
+        number: u16,
+        topology: Arc<Topology>,
+        options: Options,
+    ) -> Replica {
+        let sources = topology.site(region).shards;
+        let followers = topology.others(region).map(|other| (other, Follower::default()));
+        Replica {
+            me: Peer { region, role: Role::Replica(number) },
+            stabilizer: Stabilizer::new(sources, Mutation::Correct),
+            followers: followers.collect(),
+            topology,
+            options,
+            heard: BTreeSet::new(),
+            lacking: BTreeMap::new(),
+            mutation: Mutation::Correct,
+        }
+    }
+
+    /// With a planted bug.
+    #[doc(hidden)]
+    pub fn with_mutation(self, mutation: Mutation) -> Replica {
+        let sources = self.topology.site(self.me.region).shards;
+        Replica { stabilizer: Stabilizer::new(sources, mutation), mutation, ..self }
+    }
+
+    /// How many labels it keeps: those that are not stable, and those that are.
+    pub fn held(&self) -> (usize, usize) {
+        self.stabilizer.held()
+    }
+
+    /// All labels of the region up to here are known.
+    pub fn stable_time(&self) -> Timestamp {
+        self.stabilizer.stable_time()
+    }
+
+    fn on_batch(&mut self, now: Time, source: u16, batch: Batch, out: &mut Outbox<Self>) {
+        self.heard.insert(source);
+        if self.stabilizer.add(source, batch) == Taken::All {
+            return;
+        }
+        let told = self.lacking.get(&source);
+        if told.is_none_or(|told| now.since(*told) >= self.options.theta * 2) {
+            self.lacking.insert(source, now);
+            self.ack(source, true, out);
+        }
+    }
+
+    fn ack(&self, source: u16, lacks: bool, out: &mut Outbox<Self>) {
+        let to = Peer { role: Role::Shard(source), ..self.me };
+        let (next, ahead) = (self.stabilizer.next_of(source), self.stabilizer.ahead());
+        out.send(to, Message::Ack { next, lacks, ahead, applied: self.applied() });
+    }
+
+    /// All other regions have applied all up to here, as far as is known.
+    fn applied(&self) -> Timestamp {
+        let applied = self.followers.values().map(|follower| follower.applied).min();
+        applied.unwrap_or(Timestamp::NEVER)
+    }
+
+    fn on_follow(&mut self, region: RegionId, told: Told) {
+        let Some(follower) = self.followers.get_mut(&region) else { return };
+        follower.applied = follower.applied.max(told.applied);
+        if told.leads && (told.lacks || !follower.leads) {
+            follower.sent = told.received;
+        }
+        follower.leads = told.leads;
+        self.stabilizer.drop_upto(self.applied());
+    }
+
+    /// Sends each receiver that it leads what is stable, and how far that goes, whether there is
+    /// anything or not: so a receiver sees what it lacks.
+    fn send_streams(&mut self, out: &mut Outbox<Self>) {
+        let stable_time = self.stabilizer.stable_time();
+        for (region, follower) in &mut self.followers {
+            if !follower.leads {
+                continue;
+            }
+            let after = follower.sent;
+            let (waits, sent) =
+                (self.stabilizer.count_upto(follower.applied), self.stabilizer.count_upto(after));
+            let room = self.options.window.saturating_sub(sent.saturating_sub(waits));
+            let labels_max = self.options.labels_max.min(room);
+            let labels: Vec<_> = self.stabilizer.after(after, labels_max).copied().collect();
+            let last = labels.last().map_or(after, |label| label.ts);
+            let all = sent + labels.len() == self.stabilizer.held().1;
+            follower.sent = if all { stable_time.max(after) } else { last };
+            let to = Peer { region: *region, role: Role::Receiver };
+            out.send(to, Message::Stream { after, upto: follower.sent, labels });
+        }
+        if self.mutation.is(Mutation::DropsOnStable) {
+            let sent = self.followers.values().map(|follower| follower.sent).min();
+            self.stabilizer.drop_upto(sent.unwrap_or_default());
+        }
+    }
+
+    fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        out.timer(now + self.options.theta, Timer::Tick);
+        self.stabilizer.process_stable();
+        self.send_streams(out);
+        for source in std::mem::take(&mut self.heard) {
+            self.ack(source, false, out);
+        }
+        if self.followers.is_empty() {
+            self.stabilizer.drop_upto(self.stabilizer.stable_time());
+        }
+    }
+}
+
+/// What a receiver says.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    applied: Timestamp,
+    received: Timestamp,
+    leads: bool,
+    lacks: bool,
+}
+
+impl Process for Replica {
+    type Peer = Peer;
+    type Message = Message;
+    type Record = Record;
+    type Command = Command;
+    type Output = Output;
+    type Timer = Timer;
+
+    fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        match event {
+            Event::Started | Event::Timer(Timer::Tick) => self.on_tick(now, out),
+            Event::Message { from, message } => match (from.role, message) {
+                (Role::Shard(source), Message::Batch(batch)) if from.region == self.me.region => {
+                    self.on_batch(now, source, batch, out);
+                }
+                (Role::Receiver, Message::Follow { applied, received, leads, lacks }) => {
+                    self.on_follow(from.region, Told { applied, received, leads, lacks });
+                }
+                _ => {} // Not for a replica.
+            },
+            Event::Command(command) => match command {},
+            Event::Restarted(_) | Event::Idle => {} // What was lost is asked for.
+        }
+    }
+
+    fn replay(&mut self, record: Record) {
+        match record {}
+    }
+
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        Box::new(std::iter::empty())
+    }
+}

@@ -1,0 +1,52 @@
+//! Trials of Eunomia ([`meridian_eunomia`]): regions with shards, replicas of the service and
+//! receivers; sessions and faults for a while, then healing, and a judgement.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`sessions`] | sessions, what they see, and all checks |
+//! | [`trial`] | what is drawn, the run, the end |
+//! | [`planted`] | planted bugs, and a trial for each that shows it soon |
+
+pub mod planted;
+pub mod sessions;
+pub mod trial;
+
+pub use trial::Trial;
+
+use super::{Named, Pins, Setting, Trials, names_of_planted};
+use meridian_eunomia::REGIONS_MAX;
+
+/// A process behind a network that loses, repeats and reorders.
+pub type Member = crate::lossy::Lossy<meridian_eunomia::Member>;
+
+/// `meridian sim eunomia`.
+pub const NAMED: Named = Named {
+    name: "eunomia",
+    about: "Keys across regions, with all kinds of faults",
+    help: "\
+Each seed is a run of three to five regions in simulated time, each with shards that hold its keys,
+replicas of its Eunomia service, and a receiver. Sessions read and write in their region, and move
+to another with what they have seen. The network loses, repeats and delays messages, links and
+regions are cut off, processes stop and crash, also all at once, and clocks show anything, run at
+different speed and jump. Then all is mended. Checked are that what sessions saw is causally
+consistent, that each update is applied once in each region, and that all hold the same in the end.
+
+What is not given is drawn from the seed. A failure says how to see it again.
+
+Examples:
+  meridian sim eunomia --seeds 100000
+  meridian sim eunomia --seeds 1000 --regions 5
+  meridian sim eunomia --seed 137 --trace",
+    settings: &[Setting { name: "regions", values: &["N"], help: "How many regions there are" }],
+    pin,
+    planted: names_of_planted::<Trial>,
+};
+
+fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
+    let trial = pins.planted::<Trial>()?.unwrap_or_default();
+    let regions = pins.get::<u16>("regions")?;
+    if regions.is_some_and(|regions| !(1..=REGIONS_MAX as u16).contains(&regions)) {
+        return Err(format!("there are 1 to {REGIONS_MAX} regions"));
+    }
+    Ok(Box::new(Trial { regions: regions.or(trial.regions), ..trial }))
+}
