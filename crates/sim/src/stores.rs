@@ -18,9 +18,10 @@ use meridian_host::api::{Reply, ReplyBody, RequestBody};
 use meridian_host::{ConnectionId, drain};
 use meridian_storage::SimDisk;
 use meridian_storage::format::FormatError;
+use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,11 +67,18 @@ pub struct Stores {
     /// Nodes that went on with a disk that is not what it was.
     altered: BTreeSet<NodeId>,
     reads: u64,
+    /// What was ever said to be stored.
+    ever: BTreeSet<(NodeId, BlockId)>,
 }
 
 /// The blocks of one node.
 #[derive(Default)]
 struct Place {
+    disk: SimDisk,
+    /// Whether the disk has nothing else, and nobody else looks after it.
+    is_own: bool,
+    /// Whether the disk damages what lies on it.
+    rots: bool,
     /// While the node runs.
     writer: Option<Writer>,
     /// Counts starts.
@@ -93,6 +101,7 @@ impl Stores {
             contents: BTreeMap::new(),
             altered: BTreeSet::new(),
             reads: 0,
+            ever: BTreeSet::new(),
         }
     }
 
@@ -106,14 +115,15 @@ impl Stores {
     pub fn mount(&mut self, at: NodeId, disk: &SimDisk, altered: bool) -> Result<(), DiskFailure> {
         let salt = self.random.random();
         let options = Options { segment_bytes: SEGMENT_BYTES, salt };
-        let disk = Arc::new(disk.clone());
-        let opened = Store::open_mutated(disk, Path::new(DIR), options, self.mutation);
+        let opened =
+            Store::open_mutated(Arc::new(disk.clone()), Path::new(DIR), options, self.mutation);
         let writer = Writer::new(opened.map_err(failed)?.0);
         let blocks = writer.blocks();
         if altered {
             self.altered.insert(at);
         }
         let place = self.nodes.entry(at).or_default();
+        let altered = altered || place.rots;
         for block in blocks.names(None, usize::MAX) {
             if let Ok(data) = blocks.get(block, 0, u32::MAX) {
                 let sound = self.contents.get(&block) == Some(&data);
@@ -126,12 +136,41 @@ impl Stores {
             Err(error) => panic!("durability: {at} said that it stores {block}: {error}"),
         });
         (place.writer, place.life) = (Some(writer), place.life + 1);
+        place.disk = disk.clone();
         Ok(())
+    }
+
+    /// A node starts whose log is on no disk: its blocks lie on one of their own, which only loses
+    /// what was not synced.
+    pub fn mount_own(&mut self, at: NodeId) {
+        let place = self.nodes.entry(at).or_default();
+        if place.writer.is_none() {
+            place.is_own = true;
+            let disk = place.disk.clone();
+            self.mount(at, &disk, false).expect("nothing fails on it");
+        }
+    }
+
+    /// A bit of the blocks of a node is flipped on its disk.
+    pub fn rot(&mut self, at: NodeId) {
+        let place = self.nodes.entry(at).or_default();
+        let disk = &place.disk;
+        let is_segment = |(path, len): &(PathBuf, u64)| {
+            path.starts_with(DIR) && path.file_name() != Some("FORMAT".as_ref()) && *len > 0
+        };
+        let segments: Vec<_> = disk.files().into_iter().filter(is_segment).collect();
+        let Some((path, len)) = segments.choose(&mut self.random) else { return };
+        disk.flip(path, self.random.random_range(0..*len), self.random.random_range(0..8));
+        place.rots = true;
+        self.altered.insert(at);
     }
 
     /// A node stops dead.
     pub fn crash(&mut self, at: NodeId) {
         let place = self.nodes.entry(at).or_default();
+        if place.is_own {
+            place.disk.restart(self.random.random());
+        }
         (place.writer, place.writing) = (None, false);
         place.waiting.clear();
         place.sent.clear();
@@ -151,6 +190,11 @@ impl Stores {
                 Some(Ok(_) | Err(BlockError::Io { .. })) | None => true,
                 Some(Err(_)) => false,
             }
+    }
+
+    /// Whether a node has ever said that it stores a block.
+    pub fn has_said(&self, at: NodeId, block: BlockId) -> bool {
+        self.ever.contains(&(at, block))
     }
 
     /// The nodes that went on with a disk that was damaged, or exchanged.
@@ -266,10 +310,13 @@ impl Stores {
         let place = self.nodes.get_mut(&at).expect("it says something");
         match &answer {
             Answer::Client(connection, Reply { id, body: ReplyBody::Stored }) => {
-                place.said.insert(place.sent[&(*connection, *id)]);
+                let block = place.sent[&(*connection, *id)];
+                place.said.insert(block);
+                self.ever.insert((at, block));
             }
             Answer::Node(drain::Command::Stored { block, stored: true, .. }) => {
                 place.said.insert(*block);
+                self.ever.insert((at, *block));
             }
             Answer::Node(drain::Command::Held { blocks, .. }) => place.said.extend(blocks),
             Answer::Client(..) | Answer::Node(_) => {}

@@ -52,8 +52,7 @@ impl Changing {
             let name = self.topology.borrow().node(to).name.clone();
             return self.change(Request::Drained { name, since });
         }
-        let Some(command) = self.files.on_drain(to, output) else { return Vec::new() };
-        vec![Stimulus::Command { to, command: Command::Drain(command), after: MS }]
+        self.files.on_drain(to, output)
     }
 
     fn tell(&self) -> Vec<Stimulus<Node>> {

@@ -168,13 +168,15 @@ impl SimDisk {
     /// Flips a bit of a file, durably, as a failing disk does.
     ///
     /// # Panics
-    /// If there is no such file or byte.
+    /// If there is no such file.
     pub fn flip(&self, path: &Path, offset: u64, bit: u8) {
         let mut state = self.state();
         let inode = state.names[path];
         let inode = state.inodes.get_mut(&inode).expect("every name has its inode");
         for bytes in [&mut inode.now, &mut inode.durable] {
-            bytes[offset as usize] ^= 1 << bit;
+            if let Some(byte) = bytes.get_mut(offset as usize) {
+                *byte ^= 1 << bit; // What was not synced is not durable.
+            }
         }
     }
 }

@@ -1,57 +1,87 @@
-//! The blocks that nodes hold: what a server does with them beside its process.
-//!
-//! A block is durable, and acknowledged, some time after it has arrived; one that a crash finds
-//! before that is gone. The disk of one node may rot: it gives some blocks damaged.
+//! The blocks of the nodes, as clients meet them: requests for blocks on their way to a node and
+//! back. What the node does with them is in [`Stores`].
 
-use crate::world::Random;
+use super::{PLANNED, token};
+use crate::stores::{Due, Effect, Stores};
+use crate::world::{DiskFailure, Random, Stimulus};
 use bytes::Bytes;
+use meridian_blocks::desk::{Answer, Asker};
+use meridian_blocks::store;
 use meridian_cluster::Topology;
 use meridian_cluster::ring::REPLICAS;
 use meridian_core::{BlockId, GroupId, NodeId, RegionId, mix};
-use meridian_host::api::{Refusal, ReplyBody, Request, RequestBody};
-use meridian_host::drain;
-use rand::RngExt;
+use meridian_host::api::{Reply, ReplyBody, Request};
+use meridian_host::{Command, ConnectionId, Node, drain};
+use meridian_storage::SimDisk;
+use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What is to happen to a request for a block, at a time of its own.
+/// What is to happen at a time of its own.
 #[derive(Clone, Debug)]
 pub(super) enum Plan {
-    /// It arrives.
+    /// A request for a block arrives.
     Arrive { client: usize, to: NodeId, request: Request },
-    /// What arrived is durable, if the node has not crashed meanwhile.
-    Durable { client: usize, at: NodeId, request: u64, incarnation: u64 },
     /// The answer arrives; none if the connection broke.
-    Answer { client: usize, from: NodeId, request: u64, body: Option<ReplyBody> },
+    Answer { client: usize, from: NodeId, reply: Option<Reply> },
+    /// A node goes on.
+    Blocks(Due),
 }
 
-/// The blocks of one node.
-#[derive(Clone, Debug, Default)]
-struct Machine {
-    up: bool,
-    incarnation: u64,
-    sealed: bool,
-    /// What is not durable yet, by client and request.
-    queue: BTreeMap<(usize, u64), (BlockId, Bytes)>,
-    durable: BTreeMap<BlockId, Bytes>,
-}
-
-/// See the module.
-#[derive(Clone, Debug, Default)]
+/// See the module's documentation.
 pub(super) struct Holders {
-    machines: BTreeMap<NodeId, Machine>,
+    stores: Stores,
+    /// The nodes that are up, and whether they take blocks.
+    up: BTreeMap<NodeId, bool>,
     plans: BTreeMap<u64, Plan>,
     planned: u64,
+    random: Random,
     /// The node whose disk rots.
     pub rotten: Option<NodeId>,
 }
 
 impl Holders {
-    /// Notes what is to happen; the number to be given back then.
-    pub fn plan(&mut self, plan: Plan) -> u64 {
+    pub fn new(seed: u64) -> Holders {
+        Holders {
+            stores: Stores::new(seed, store::Mutation::Correct),
+            up: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            planned: 0,
+            random: Random::seed_from_u64(mix(seed) ^ 0x401d),
+            rotten: None,
+        }
+    }
+
+    pub fn mount(&mut self, at: NodeId, disk: &SimDisk, altered: bool) -> Result<(), DiskFailure> {
+        self.stores.mount(at, disk, altered)
+    }
+
+    /// A node runs. Where logs are in lists nothing was mounted.
+    pub fn started(&mut self, at: NodeId, takes_blocks: bool) {
+        self.stores.mount_own(at);
+        self.up.insert(at, takes_blocks);
+    }
+
+    pub fn crashed(&mut self, at: NodeId) {
+        self.stores.crash(at);
+        self.up.remove(&at);
+    }
+
+    /// Whether the process of the node lets it take blocks.
+    pub fn takes_blocks(&mut self, at: NodeId, takes: bool) {
+        self.up.insert(at, takes);
+    }
+
+    /// The nodes whose disks were damaged, or exchanged.
+    pub fn altered(&self) -> &BTreeSet<NodeId> {
+        self.stores.altered()
+    }
+
+    /// Notes what is to happen.
+    pub fn plan(&mut self, after: Duration, plan: Plan) -> Stimulus<Node> {
         self.planned += 1;
         self.plans.insert(self.planned, plan);
-        self.planned
+        Stimulus::Wake { token: token(self.planned, PLANNED), after }
     }
 
     /// What was to happen now.
@@ -59,102 +89,70 @@ impl Holders {
         self.plans.remove(&number).expect("planned once")
     }
 
-    pub fn started(&mut self, at: NodeId) {
-        self.machines.entry(at).or_default().up = true;
-    }
-
-    pub fn crashed(&mut self, at: NodeId) {
-        let machine = self.machines.entry(at).or_default();
-        (machine.up, machine.incarnation) = (false, machine.incarnation + 1);
-        machine.queue.clear();
-    }
-
-    /// Whether the process of the node lets it take blocks.
-    pub fn takes_blocks(&mut self, at: NodeId, takes: bool) {
-        self.machines.entry(at).or_default().sealed = !takes;
-    }
-
-    /// A request arrives: what follows from it, and when.
+    /// A request of a client arrives.
     pub fn on_arrived(
         &mut self,
         client: usize,
-        at: NodeId,
+        to: NodeId,
         request: Request,
-        random: &mut Random,
-    ) -> (Plan, Duration) {
-        let soon = Duration::from_micros(random.random_range(50..3_000));
-        let machine = self.machines.entry(at).or_default();
-        let body = match request.body {
-            _ if !machine.up => None,
-            RequestBody::PutBlock { .. } if machine.sealed => {
-                Some(ReplyBody::Refused(Refusal::Draining))
-            }
-            RequestBody::PutBlock { block, data } => {
-                machine.queue.insert((client, request.id), (block, data));
-                let incarnation = machine.incarnation;
-                let most = if random.random_ratio(1, 20) { 4_000 } else { 20 };
-                let after = Duration::from_millis(random.random_range(1..most));
-                return (Plan::Durable { client, at, request: request.id, incarnation }, after);
-            }
-            RequestBody::GetBlock { block, offset, len } => Some(self.read(at, block, offset, len)),
-            other => panic!("{other:?} is not for blocks"),
+    ) -> Vec<Stimulus<Node>> {
+        let Some(takes_blocks) = self.up.get(&to).copied() else {
+            return vec![self.answer(client, to, None)];
         };
-        (Plan::Answer { client, from: at, request: request.id, body }, soon)
+        let by = Asker { connection: ConnectionId(client as u64), id: request.id };
+        let effects = self.stores.on_client(to, takes_blocks, by, request.body);
+        self.carry_out(effects.expect("it is about blocks"))
     }
 
-    fn read(&self, at: NodeId, block: BlockId, offset: u32, len: u32) -> ReplyBody {
-        let (from, to) = (offset as usize, offset as usize + len as usize);
-        let whole = self.machines[&at].durable.get(&block).filter(|whole| to <= whole.len());
-        let Some(whole) = whole else { return ReplyBody::Refused(Refusal::NoBlock(block)) };
-        let rots = mix(block.0 as u64) % 4;
-        match rots {
-            0 if self.rotten == Some(at) => ReplyBody::Refused(Refusal::Damaged(block)),
-            1 if self.rotten == Some(at) => ReplyBody::Block(whole.slice(from..to - 1)),
-            _ => ReplyBody::Block(whole.slice(from..to)),
-        }
-    }
-
-    /// What was written is durable: whether that is acknowledged.
-    pub fn on_durable(&mut self, at: NodeId, written: (usize, u64), incarnation: u64) -> bool {
-        let machine = self.machines.get_mut(&at).expect("it took a block");
-        if let Some((block, data)) = machine.queue.remove(&written) {
-            machine.durable.insert(block, data);
-        }
-        machine.incarnation == incarnation
+    /// A node goes on.
+    pub fn on_due(&mut self, due: Due) -> Vec<Stimulus<Node>> {
+        let effects = self.stores.on_due(due);
+        self.carry_out(effects)
     }
 
     /// A node that is drained, or helps to, asks something of its blocks.
-    pub fn on_drain(&mut self, at: NodeId, output: drain::Output) -> Option<drain::Command> {
-        let machine = self.machines.get_mut(&at)?;
-        Some(match output {
-            drain::Output::List { number, after } => {
-                let later =
-                    machine.durable.keys().filter(|block| after.is_none_or(|of| **block > of));
-                let blocks = later.take(drain::PAGE).copied().collect();
-                drain::Command::Names { number, blocks }
-            }
-            drain::Output::Which { by, number, mut blocks } => {
-                blocks.retain(|block| machine.durable.contains_key(block));
-                drain::Command::Held { by, number, blocks }
-            }
-            drain::Output::Read { block, to } => {
-                let data = machine.durable.get(&block).cloned();
-                drain::Command::Data { block, to, data }
-            }
-            drain::Output::Store { from, block, data } => {
-                machine.durable.insert(block, data);
-                drain::Command::Stored { from, block, stored: true }
-            }
-            drain::Output::Seal => {
-                let taken = std::mem::take(&mut machine.queue);
-                machine.durable.extend(taken.into_values());
-                drain::Command::Sealed
-            }
-            drain::Output::Drained { .. } => return None,
-        })
+    pub fn on_drain(&mut self, at: NodeId, output: drain::Output) -> Vec<Stimulus<Node>> {
+        let effects = self.stores.on_drain(at, output).unwrap_or_default();
+        self.carry_out(effects)
     }
 
-    /// Whether a block of a file in `partition` is, durably, where an acknowledged one must be: in
+    fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Stimulus<Node>> {
+        let carry_out = |effect| match effect {
+            Effect::Later(after, due) => self.plan(after, Plan::Blocks(due)),
+            Effect::Stop(node) => Stimulus::Stop(node),
+            Effect::Tell(to, Answer::Node(command)) => {
+                Stimulus::Command { to, command: Command::Drain(command), after: Duration::ZERO }
+            }
+            Effect::Tell(from, Answer::Client(connection, mut reply)) => {
+                if self.rotten == Some(from) {
+                    self.rot(from, &mut reply);
+                }
+                let client = usize::try_from(connection.0).expect("an index");
+                self.answer(client, from, Some(reply))
+            }
+        };
+        effects.into_iter().map(carry_out).collect()
+    }
+
+    fn answer(&mut self, client: usize, from: NodeId, reply: Option<Reply>) -> Stimulus<Node> {
+        let after = Duration::from_micros(self.random.random_range(50..3_000));
+        self.plan(after, Plan::Answer { client, from, reply })
+    }
+
+    /// The disk of a node damages what it stores, at times; the node may also answer with too
+    /// little: it is another's to notice.
+    fn rot(&mut self, at: NodeId, reply: &mut Reply) {
+        let chosen = self.random.random_ratio(1, 4);
+        match &mut reply.body {
+            ReplyBody::Stored if chosen => self.stores.rot(at),
+            ReplyBody::Block(data) if chosen && !data.is_empty() => {
+                data.truncate(data.len() - 1);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a block of a file in `partition` was stored where an acknowledged one must be: in
     /// more than half of the regions, in each on as many nodes as should hold it.
     pub fn is_stored(&self, topology: &Topology, partition: GroupId, block: BlockId) -> bool {
         let all: BTreeSet<RegionId> = match topology.group(partition).region {
@@ -162,20 +160,16 @@ impl Holders {
             None => topology.nodes.iter().map(|node| node.region).collect(),
         };
         let of = |region: &&RegionId| {
-            let held = |node: &NodeId| {
-                let machine = self.machines.get(node);
-                machine.is_some_and(|machine| machine.durable.contains_key(&block))
-            };
             let there = topology.node_ids().filter(|node| topology.node(*node).region == **region);
-            there.filter(held).count() >= REPLICAS.min(topology.nodes_in(**region).count())
+            let said = there.filter(|node| self.stores.has_said(*node, block)).count();
+            said >= REPLICAS.min(topology.nodes_in(**region).count())
         };
         all.iter().filter(of).count() * 2 > all.len()
     }
 
-    /// The block, from a node that is up and whose disk does not rot.
-    pub fn surviving(&self, block: BlockId) -> Option<&Bytes> {
-        let sound = |(node, _): &(&NodeId, &Machine)| self.rotten != Some(**node);
-        let mut up = self.machines.iter().filter(sound).filter(|(_, machine)| machine.up);
-        up.find_map(|(_, machine)| machine.durable.get(&block))
+    /// The block, from a node that is up and can read it.
+    pub fn surviving(&self, block: BlockId) -> Option<Bytes> {
+        let blocks = self.up.keys().filter_map(|node| self.stores.blocks(*node));
+        blocks.into_iter().find_map(|blocks| blocks.get(block, 0, u32::MAX).ok())
     }
 }

@@ -17,7 +17,7 @@ mod saving;
 pub mod trial;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
-use crate::world::{Owner, Random, Stimulus};
+use crate::world::{DiskFailure, Owner, Random, Stimulus};
 use bytes::Bytes;
 pub use client::Tally;
 use client::{Client, contents_of};
@@ -33,6 +33,7 @@ use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
 use meridian_host::update::Payload;
 use meridian_host::{Command, ConnectionId, Node, Output, drain};
 use meridian_session::{Due, Message, Mutation, Session};
+use meridian_storage::SimDisk;
 use rand::{RngExt, SeedableRng};
 use reading::Reading;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -150,7 +151,7 @@ impl FilesWorkload {
             clients: (0..clients).map(client).collect(),
             topology,
             news: Vec::new(),
-            holders: Holders::default(),
+            holders: Holders::new(seed),
             calm: false,
             going: BTreeMap::new(),
             stored_since: BTreeMap::new(),
@@ -217,7 +218,7 @@ impl FilesWorkload {
     }
 
     /// A node that is drained, or helps to, asks something of its blocks.
-    pub fn on_drain(&mut self, at: NodeId, output: drain::Output) -> Option<drain::Command> {
+    pub fn on_drain(&mut self, at: NodeId, output: drain::Output) -> Vec<Stimulus<Node>> {
         self.holders.on_drain(at, output)
     }
 
@@ -324,7 +325,8 @@ impl FilesWorkload {
         }
         if let RequestBody::PutBlock { .. } | RequestBody::GetBlock { .. } = request.body {
             let after = Duration::from_micros(random.random_range(50..3000));
-            return Some(vec![self.plan(Plan::Arrive { client: at, to, request }, after)]);
+            let arrives = Plan::Arrive { client: at, to, request };
+            return Some(vec![self.holders.plan(after, arrives)]);
         }
         let connection = ConnectionId((at as u64) << 16 | u64::from(to.0));
         let command = Command::Request { connection, request };
@@ -361,29 +363,14 @@ impl FilesWorkload {
         }
     }
 
-    fn plan(&mut self, plan: Plan, after: Duration) -> Stimulus<Node> {
-        Stimulus::Wake { token: token(self.holders.plan(plan), PLANNED), after }
-    }
-
     /// What was planned with a request for a block happens.
     fn on_planned(&mut self, plan: Plan, now: Time) -> Vec<Stimulus<Node>> {
         match plan {
-            Plan::Arrive { client, to, request } => {
-                let random = &mut self.random;
-                let (next, after) = self.holders.on_arrived(client, to, request, random);
-                vec![self.plan(next, after)]
-            }
-            Plan::Durable { client, at, request, incarnation } => {
-                if !self.holders.on_durable(at, (client, request), incarnation) {
-                    return Vec::new();
-                }
-                let body = Some(ReplyBody::Stored);
-                let after = Duration::from_micros(self.random.random_range(50..3000));
-                vec![self.plan(Plan::Answer { client, from: at, request, body }, after)]
-            }
-            Plan::Answer { client, from, request, body } => {
-                let event = match body {
-                    Some(body) => self.on_way_back(from, Reply { id: request, body }),
+            Plan::Arrive { client, to, request } => self.holders.on_arrived(client, to, request),
+            Plan::Blocks(due) => self.holders.on_due(due),
+            Plan::Answer { client, from, reply } => {
+                let event = match reply {
+                    Some(reply) => self.on_way_back(from, reply),
                     None => Some(Event::Restarted(from)),
                 };
                 let Some(event) = event else { return Vec::new() };
@@ -467,9 +454,17 @@ impl Owner<Node> for FilesWorkload {
         stimuli
     }
 
+    fn mount(&mut self, at: NodeId, disk: &SimDisk, altered: bool) -> Result<(), DiskFailure> {
+        self.holders.mount(at, disk, altered)
+    }
+
+    /// A block is on two nodes of a region: one may lose it.
+    fn may_lose_disk(&self) -> bool {
+        self.holders.altered().is_empty()
+    }
+
     fn started(&mut self, at: NodeId, node: &Node, _now: Time) {
-        self.holders.started(at);
-        self.holders.takes_blocks(at, node.drain().takes_blocks());
+        self.holders.started(at, node.drain().takes_blocks());
     }
 
     fn crashed(&mut self, at: NodeId, _now: Time) {

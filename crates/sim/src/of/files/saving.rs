@@ -194,16 +194,16 @@ pub(super) fn time(now: Time) -> Timestamp {
     Timestamp { seconds, nanos: 0 }
 }
 
-/// That there is no answer may be; that a block has no place, or that nodes do not understand, not.
+/// That there is no answer may be, or that disks are full for a while; that a block is lost, or
+/// that nodes do not understand, not.
 pub(super) fn expect(failure: &Failure) {
     let expected = match failure {
         Failure::Timeout { .. }
         | Failure::Unreachable { .. }
         | Failure::OutOfReach { .. }
-        | Failure::TooFewNodes { .. } => true,
-        Failure::NoSpace | Failure::Lost { .. } | Failure::Refused(_) | Failure::Strange(_) => {
-            false
-        }
+        | Failure::TooFewNodes { .. }
+        | Failure::NoSpace => true,
+        Failure::Lost { .. } | Failure::Refused(_) | Failure::Strange(_) => false,
     };
     assert!(expected, "{failure:?}");
 }
