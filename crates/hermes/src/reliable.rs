@@ -64,7 +64,7 @@ impl Default for Options {
             beat: ms(10),
             suspect_after: ms(40),
             drift_ppm: 2_000,
-            doze: Some(Doze { after: ms(1_000), beat: ms(1_000) }),
+            doze: Some(Doze { after: ms(1_000), beat: ms(2_000) }),
             paxos,
         }
     }

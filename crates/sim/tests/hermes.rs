@@ -5,8 +5,8 @@ use meridian_sim::of::hermes::{Trial, planted, trial::Drawn};
 use meridian_sim::trial::{Counts, Failure};
 use meridian_sim::{Detail, Subject, each_is_caught, each_seed, one_seed, run, run_with};
 
-/// How many seeds a planted bug may take.
-const SEEDS_MAX: u64 = 100;
+/// How many seeds a planted bug may take; most show themselves in the first ten.
+const SEEDS_MAX: u64 = 3000;
 
 /// What must have happened, or the trials show nothing.
 const HAPPENED: [&str; 12] = [

@@ -25,9 +25,29 @@ fn any_message_may_come_twice() {
     holds(&Case { repeated: 1, ..Case::a_write_and_an_rmw() });
 }
 
+/// All orders of links that are FIFO but for one message: `crates/sim/examples/hermes.rs` has more.
 #[test]
 fn each_of_the_replicas_may_crash() {
-    (0..3).for_each(|at| holds(&Case { crash: Some(at), ..Case::a_write_and_an_rmw() }));
+    for at in 0..3 {
+        let case = Case::two_writes_and_an_rmw();
+        holds(&Case { crash: Some(at), overtakes: Some(0), ..case });
+        let case = Case::a_write_and_an_rmw();
+        holds(&Case { crash: Some(at), overtakes: Some(1), repeated: 1, ..case });
+    }
+}
+
+/// A bound keeps the order of what is under way; without one, what is equal is sorted together.
+#[test]
+fn a_bound_that_no_run_reaches_leaves_nothing_out() {
+    for repeated in [0, 1] {
+        let all = Case { repeated, ..Case::a_write_and_an_rmw() };
+        let bounded = Case { overtakes: Some(u8::MAX), ..all.clone() };
+        let (all, bounded) = (all.search(), bounded.search());
+        assert_eq!((&all.ends, all.processes), (&bounded.ends, bounded.processes));
+        assert!(all.ends.len() > 1, "{all}");
+    }
+    let few = Case { overtakes: Some(0), ..Case::a_write_and_an_rmw() }.search();
+    assert!(few.states < Case::a_write_and_an_rmw().search().states, "{few}");
 }
 
 /// Decision 30: the rule of the paper loses a write that was read, without any failure.

@@ -18,6 +18,9 @@ use std::fmt::Debug;
 /// verdict.
 const CONFIGURATIONS_MAX: usize = 2_000_000;
 
+/// How the answer begins where there is no verdict, after the name of an object.
+pub const UNDECIDED: &str = "undecided after";
+
 /// So many operations near the place where no order goes on are named.
 const NEARBY_MAX: usize = 20;
 
@@ -119,7 +122,7 @@ where
     let mut todo = vec![first];
     while let Some(next) = todo.pop() {
         if search.seen.len() > CONFIGURATIONS_MAX {
-            return Err(format!("undecided after {CONFIGURATIONS_MAX} configurations"));
+            return Err(format!("{UNDECIDED} {CONFIGURATIONS_MAX} configurations"));
         }
         if search.expand(next, &mut todo) {
             return Ok(());

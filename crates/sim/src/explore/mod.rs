@@ -32,6 +32,10 @@
 //! scheduler that has no choice: the links take turns. [`Options::delays`] bounds how often a run
 //! may differ from it: the link whose turn it is waits for one round, or until all else is quiet.
 //! What needs more delays is not found.
+//!
+//! **Bounded disorder.** Over links without an order ([`Disorder`]) all that is under way may come
+//! next, and messages that are equal are one choice. [`Disorder::overtakes`] bounds how often a
+//! run may take another message than the first of a link, in all orders of the links otherwise.
 
 mod disorder;
 mod intern;
@@ -41,7 +45,7 @@ mod regular;
 mod search;
 mod turns;
 
-pub use model::{Begun, Comparable, Crash, Frames, Input, Model, Options, Suspicion};
+pub use model::{Begun, Comparable, Crash, Disorder, Frames, Input, Model, Options, Suspicion};
 pub use regular::Regular;
 pub use search::{Found, search};
 
@@ -135,6 +139,8 @@ pub(crate) struct State {
     flights: Vec<Flight>,
     /// How many messages have come twice.
     repeated: u8,
+    /// How many have come before earlier ones of their link, if that is bounded.
+    overtaken: u8,
     /// A bit for each input that has arrived.
     given: u32,
     observed: u32,
@@ -192,6 +198,7 @@ impl<'a, M: Model> Explorer<'a, M> {
             locals,
             flights: Vec::new(),
             repeated: 0,
+            overtaken: 0,
             given: 0,
             observed,
             suspected: false,
@@ -520,7 +527,7 @@ impl<'a, M: Model> Explorer<'a, M> {
             let shared = self.model.shares_silence(at, *to);
             let past = if shared { local.past } else { local.past & !SILENT };
             let flight = Flight { from: at as u8, to: *to as u8, past, frame: *frame };
-            let ordered = self.options.disorder.is_none();
+            let ordered = self.options.disorder.is_none_or(|disorder| disorder.overtakes.is_some());
             let after = |other: &Flight| other.place(ordered) <= flight.place(ordered);
             let place = state.flights.partition_point(after);
             state.flights.insert(place, flight);

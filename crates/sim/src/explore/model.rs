@@ -153,8 +153,18 @@ pub struct Options<P: Process> {
     pub delays: Option<u8>,
     /// Whether only persistent sets are explored; not where links have no order.
     pub reduced: bool,
-    /// Links have no order, and so many messages in a run come twice. Not with a delay bound.
-    pub disorder: Option<u8>,
+    /// Links have no order. Not with a delay bound.
+    pub disorder: Option<Disorder>,
+}
+
+/// What links without an order may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disorder {
+    /// So many messages in a run come twice.
+    pub repeated: u8,
+    /// So many messages in a run come before earlier ones of their link; any, if it is not said. A
+    /// message that comes twice comes the second time behind what is under way on its link then.
+    pub overtakes: Option<u8>,
 }
 
 impl<P: Process> Default for Options<P> {
