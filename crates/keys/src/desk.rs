@@ -150,9 +150,6 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// The only one.
-    pub const ALONE: Seat = Seat { shard: Shard(0), shards: 1 };
-
     fn others(self) -> impl Iterator<Item = Shard> {
         let all = (0..self.shards).map(|shard| Shard(u8::try_from(shard).expect("SHARDS_MAX")));
         all.filter(move |shard| *shard != self.shard)

@@ -12,6 +12,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 /// A node that is silent for so long is asked no more, and another is.
 const SILENT: Duration = Duration::from_millis(1500);
+/// So many bytes are sent in a microsecond at least: a slow network.
+const SENT_PER_MICROSECOND: u64 = 10;
 /// A name is used for so long: nodes do not remember it for ever.
 const NAME_USED: Duration = Duration::from_secs(600);
 
@@ -76,17 +78,14 @@ impl Line {
         let mut last = "it is too late".to_string();
         loop {
             let step = self.course.next(kind);
-            let late = deadline.min(Instant::now() + SILENT);
+            let late = deadline.min(Instant::now() + SILENT + time_for(request));
             let came = timeout_at(late, self.carry_out(step, addresses, request)).await;
             let outcome = match came {
                 Ok(Came::Answer(answer)) => {
                     self.course.on(step, kind, Outcome::Answered);
                     return Ok(answer);
                 }
-                Ok(Came::Error(error)) => {
-                    self.course.on(step, kind, Outcome::Answered);
-                    return Err(error);
-                }
+                Ok(Came::Error(error)) => return Err(self.ended(step, error)),
                 Ok(Came::Outcome(outcome, why)) => {
                     if !why.is_empty() {
                         last = why;
@@ -118,6 +117,20 @@ impl Line {
             (self.name, self.named_at) = (name(self.random), Instant::now());
             (self.sequence, self.connection) = (0, None);
             self.course.leave();
+        }
+    }
+
+    /// The node answers with an error. That of a change which was asked for says that it was not
+    /// made; any other says nothing of it.
+    fn ended(&mut self, step: Step, error: KeysError) -> KeysError {
+        self.course.on(step, Kind::Read, Outcome::Answered);
+        if !matches!(error, KeysError::Refused(_)) {
+            self.connection = None; // Nobody knows where its next answer begins.
+            self.course.leave();
+        }
+        match self.course.is_in_doubt() {
+            true => KeysError::Unknown { why: error.to_string() },
+            false => error,
         }
     }
 
@@ -161,6 +174,12 @@ impl Line {
             Err(Failure::Protocol(error)) => Came::Error(error),
         }
     }
+}
+
+/// How long it may take to send it.
+fn time_for(request: &Request<'_>) -> Duration {
+    let bytes: usize = request.words.iter().map(|word| word.len()).sum();
+    Duration::from_micros(bytes as u64 / SENT_PER_MICROSECOND)
 }
 
 /// What an answer means.
