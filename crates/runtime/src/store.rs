@@ -148,3 +148,73 @@ impl<P: Networked> Store<P> {
         self.journal.close().map_err(MemberError::Log)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Records;
+    use meridian_multicast::PrimCast;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+    /// A log of nothing but its length.
+    #[derive(Clone, Default)]
+    struct Length {
+        bytes: Arc<AtomicU64>,
+        is_checkpointing: Arc<AtomicBool>,
+    }
+
+    impl Journal for Length {
+        fn append(&mut self, record: Bytes) -> u64 {
+            self.bytes.fetch_add(record.len() as u64, Ordering::Relaxed)
+        }
+
+        fn flush(&mut self) {}
+
+        fn durable(&self) -> Result<u64, String> {
+            Ok(self.logged())
+        }
+
+        fn logged(&self) -> u64 {
+            self.bytes.load(Ordering::Relaxed)
+        }
+
+        fn is_full(&self) -> bool {
+            false
+        }
+
+        fn bytes_since_checkpoint(&self) -> u64 {
+            self.logged()
+        }
+
+        fn is_checkpointing(&self) -> bool {
+            self.is_checkpointing.load(Ordering::Relaxed)
+        }
+
+        fn checkpoint(&mut self, _: Records) {
+            panic!("it is not asked for here");
+        }
+
+        fn close(self: Box<Self>) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// Who is told that a checkpoint is wanted copies all its state for it.
+    #[test]
+    fn no_checkpoint_is_wanted_while_one_is_written() {
+        let journal = Length::default();
+        let (bytes, is_checkpointing) = (journal.bytes.clone(), journal.is_checkpointing.clone());
+        let mut store = Store::<PrimCast>::new(Box::new(journal), None, 100).unwrap();
+        assert!(!store.end_batch());
+        bytes.store(101, Ordering::Relaxed);
+        assert!(store.end_batch(), "the log is long");
+        is_checkpointing.store(true, Ordering::Relaxed);
+        for longer in [101, 1_000, 1_000_000] {
+            bytes.store(longer, Ordering::Relaxed);
+            assert!(!store.end_batch(), "it would be thrown away");
+        }
+        is_checkpointing.store(false, Ordering::Relaxed);
+        assert!(store.end_batch(), "the log is long again");
+    }
+}
