@@ -1,14 +1,23 @@
-//! Keys of a demo: the command, and a node that is killed.
+//! Keys of a demo: the command, nodes that are killed and stopped, and what clients see meanwhile.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+#[path = "harness/clients.rs"]
+mod clients;
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
 
-use harness::{Ended, Room, Running, kill};
+use clients::{Client, Connection, Habit, History, KEYS, key_of};
+use harness::{Ended, Room, Running, eventually, kill};
+use meridian_core::mix;
+use meridian_sim::checkers::recorded::{Operation, Recorded};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// The first of so many ports in a row that nobody uses now.
 fn ports_in_a_row(count: u16) -> u16 {
@@ -64,4 +73,183 @@ fn keys_are_written_and_read_at_any_node_and_outlive_one() {
     assert!(kv(0, &["set", "shape", "square"]).status.success());
     demo.stop();
     room.assert_clean();
+}
+
+/// Three nodes that serve keys.
+struct Nodes {
+    room: Room,
+    ports: Vec<u16>,
+    /// Those that were started again here, by their numbers.
+    started: BTreeMap<usize, Child>,
+}
+
+impl Nodes {
+    fn name(node: usize) -> String {
+        format!("us-{}", node + 1)
+    }
+
+    fn start(&mut self, node: usize) {
+        let dir = self.room.path("data").join(Nodes::name(node));
+        let address = format!("127.0.0.1:{}", self.ports[node]);
+        let args = ["server", "--dir", dir.to_str().unwrap(), "--keys", &address];
+        let log = File::options().append(true).open(dir.join("server.log")).unwrap();
+        let server = self.room.meridian(&args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        self.started.insert(node, server);
+    }
+
+    /// `kill -9`; returns when it has ended.
+    fn kill(&mut self, node: usize, pid: i32) {
+        kill(pid, libc::SIGKILL);
+        match self.started.remove(&node) {
+            Some(mut server) => drop(server.wait().unwrap()),
+            None => eventually("a node has ended", || {
+                fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().is_empty()
+            }),
+        }
+    }
+
+    /// Clients ask for keys while `node` is killed and started again, or stopped for longer than
+    /// its lease.
+    fn round(&mut self, round: u64, node: usize, fault: Fault) -> History {
+        let (history, stop, ports) = (History::new(), AtomicBool::new(false), self.ports.clone());
+        let _load = Load::new(ports[(node + 1) % ports.len()]);
+        std::thread::scope(|scope| {
+            let _stop_at_a_panic = Stop(&stop);
+            let habits = [Habit::Reads, Habit::Stays, Habit::Roves];
+            let all = habits.iter().flat_map(|habit| (0..3).map(move |node| (*habit, node)));
+            for (number, (habit, node)) in (round * 16 + 1..).zip(all) {
+                let (history, ports, stop) = (&history, &ports[..], &stop);
+                let client = Client { history, ports, stop, habit, node, number, round };
+                scope.spawn(move || client.run());
+            }
+            for at in 0..3 {
+                history.wait("each node answers", |told| told.node == at && told.is_update());
+            }
+            let pid = self.room.pid_of(&Nodes::name(node));
+            let down = history.now();
+            match fault {
+                Fault::Kill => self.kill(node, pid),
+                Fault::Stop => kill(pid, libc::SIGSTOP),
+            }
+            let gone_on = history.wait("the others go on", |told| {
+                told.node != node && told.is_update() && told.call.called >= down
+            });
+            eprintln!(
+                "{fault:?} {}: the others answer a write after {} ms",
+                Nodes::name(node),
+                (gone_on - down) / 1_000_000
+            );
+            let up = history.now();
+            match fault {
+                Fault::Kill => self.start(node),
+                Fault::Stop => kill(pid, libc::SIGCONT),
+            }
+            history.wait("the node is there again", |told| {
+                told.node == node && told.is_update() && told.call.called >= up
+            });
+        });
+        history
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Kill,
+    Stop,
+}
+
+/// Stops clients, also when what they wait for fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// `redis-benchmark` at a node, where it is installed.
+struct Load(Option<Child>);
+
+impl Load {
+    fn new(port: u16) -> Load {
+        let port = port.to_string();
+        let mut command = Command::new("redis-benchmark");
+        command.args(["-p", &port, "-c", "2", "-n", "100000000", "-t", "set,get,incr", "-q"]);
+        let load = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        if let Err(error) = &load {
+            eprintln!("without the load of redis-benchmark (package redis-tools): {error}");
+        }
+        Load(load.ok())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if let Some(load) = &mut self.0 {
+            let _ = load.kill();
+            let _ = load.wait();
+        }
+    }
+}
+
+/// Writes twice to each key at one node, and reads it at all.
+fn end(history: &History, ports: &[u16], round: u64) {
+    let patience = Duration::from_secs(60);
+    let mut all: Vec<_> =
+        ports.iter().map(|port| Connection::new(*port, patience).unwrap()).collect();
+    for key in (0..KEYS).map(|key| key_of(round, key)) {
+        for value in [1, 2] {
+            let value = Operation::Write((-value).into());
+            assert!(history.ask(&mut all[0], 0, &key, value));
+        }
+        for (node, connection) in all.iter_mut().enumerate() {
+            assert!(history.ask(connection, node, &key, Operation::Read));
+        }
+    }
+}
+
+/// Judges a history, and the same with one answer falsified: the last read is of the write before.
+fn judge(recorded: &Recorded) {
+    recorded.check_linearizable().unwrap();
+    let mut wrong = recorded.clone();
+    let last = wrong.calls.iter_mut().rev().find(|(_, _, call)| call.operation == Operation::Read);
+    let (_, value) = last.unwrap().2.answered.as_mut().unwrap();
+    *value = (value.as_i64().unwrap() + 1).into();
+    let objection = wrong.check_linearizable().unwrap_err();
+    assert!(objection.contains(": no order explains"), "{objection}");
+}
+
+/// Reads, writes, RMWs and deletes of few keys at all nodes. `KEYS_SECONDS` makes it longer.
+#[test]
+fn histories_are_linearizable_while_nodes_are_killed_and_stopped() {
+    let seconds = std::env::var("KEYS_SECONDS").map_or(0, |text| text.parse().unwrap());
+    let room = Room::new();
+    let first = ports_in_a_row(3);
+    let port = first.to_string();
+    let args =
+        ["demo", "--mount", "mnt", "--data", "data", "--regions", "us", "--keys-port", &port];
+    let demo = Running::start(room.meridian(&args), room.mount());
+    let ports = (first..first + 3).collect();
+    let mut nodes = Nodes { room, ports, started: BTreeMap::new() };
+    let (begun, mut calls, mut unknown) = (Instant::now(), 0, 0);
+    for round in 0.. {
+        let fault = if round % 2 == 0 { Fault::Kill } else { Fault::Stop };
+        let node = (mix(round) % 3) as usize;
+        let history = nodes.round(round, node, fault);
+        end(&history, &nodes.ports, round);
+        let recorded = history.recorded();
+        judge(&recorded);
+        calls += recorded.calls.len();
+        unknown += recorded.calls.iter().filter(|(_, _, call)| call.answered.is_none()).count();
+        if round > 0 && begun.elapsed().as_secs() >= seconds {
+            eprintln!("{} rounds, {calls} calls, {unknown} without an answer", round + 1);
+            break;
+        }
+    }
+    demo.stop();
+    for (_, mut server) in std::mem::take(&mut nodes.started) {
+        kill(i32::try_from(server.id()).unwrap(), libc::SIGTERM);
+        server.wait().unwrap();
+    }
+    nodes.room.assert_clean();
 }
