@@ -312,3 +312,21 @@ async fn a_watch_tells_changes_and_goes_on_at_another_node() {
 async fn next(watch: &mut Watch) -> Change {
     timeout(PATIENCE, watch.next()).await.unwrap().unwrap()
 }
+
+/// A socket that is broken is always ready: who waited until it took more did nothing else any
+/// more, and no client of the replica was answered.
+#[tokio::test]
+async fn who_goes_without_reading_the_answers_holds_up_nobody() {
+    let region = Region::start().await;
+    let mut one = region.served(0).await;
+    let value = "v".repeat(50_000);
+    assert_eq!(one.ask(&format!("set long {value}")).await, "+OK\r\n");
+    for _ in 0..5 {
+        let mut silent = region.client(0).await;
+        silent.socket.write_all(&b"get long\n".repeat(1000)).await.unwrap();
+        silent.socket.readable().await.unwrap(); // It is being answered.
+    }
+    for _ in 0..20 {
+        assert_eq!(one.ask("strlen long").await, ":50000\r\n");
+    }
+}

@@ -250,9 +250,10 @@ impl Clients {
         self.touched = touched;
     }
 
-    /// Writes what waits for a client, as far as its socket takes it.
-    pub(crate) fn transmit_to(&mut self, id: ConnectionId, counters: &Counters) {
-        let Some(connection) = self.get(id) else { return };
+    /// Writes what waits for a client, as far as its socket takes it; whether there still
+    /// is one that does.
+    pub(crate) fn transmit_to(&mut self, id: ConnectionId, counters: &Counters) -> bool {
+        let Some(connection) = self.get(id) else { return false };
         connection.touched = false;
         if !connection.answers.is_empty() {
             connection.enframe();
@@ -261,18 +262,23 @@ impl Clients {
         if connection.out.len() > connection.untaken_max() {
             // Whatever the socket would take now: how fast a client is decides nothing.
             tracing::info!("a client does not take its answers: closed");
-            return connection.signals.close.notify_one();
+            connection.signals.close.notify_one();
+            return false;
         }
         match connection.write(counters) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 connection.signals.blocked.notify_one();
             }
-            Err(_) => connection.signals.close.notify_one(), // It has gone, no more.
+            Err(_) => {
+                connection.signals.close.notify_one(); // It has gone, no more.
+                return false;
+            }
         }
         if connection.out.len() <= UNREAD_LEN {
             connection.signals.room.notify_one();
         }
+        true
     }
 }
 

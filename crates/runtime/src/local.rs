@@ -300,10 +300,10 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         self.engine.borrow_mut().clients.waits(client)
     }
 
-    /// Writes to a client whose connection takes more.
-    pub(crate) fn answer_client(&self, client: ConnectionId) {
+    /// Writes to a client whose connection takes more; whether there still is such a one.
+    pub(crate) fn answer_client(&self, client: ConnectionId) -> bool {
         let engine = &mut *self.engine.borrow_mut();
-        engine.clients.transmit_to(client, &engine.counters);
+        engine.clients.transmit_to(client, &engine.counters)
     }
 
     pub(crate) fn connect(

@@ -78,18 +78,17 @@ async fn serve<P: Networked, A: Application<P>>(
     }
 }
 
-/// Writes until the client has taken all, or takes nothing any more.
+/// Writes until the client has taken all, or takes nothing any more. A socket that is broken is
+/// always ready, so a failed write ends this: the thread would do nothing else any more.
 async fn drain<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     client: ConnectionId,
     socket: &OwnedWriteHalf,
 ) {
-    local.answer_client(client);
-    while local.waits(client)
+    while local.answer_client(client)
+        && local.waits(client)
         && timeout(STALLED_AFTER, socket.writable()).await.is_ok_and(|ready| ready.is_ok())
-    {
-        local.answer_client(client);
-    }
+    {}
 }
 
 async fn read<P: Networked, A: Application<P>>(

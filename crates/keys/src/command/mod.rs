@@ -20,6 +20,10 @@ pub use table::{Description, Flag, Keys, TABLE};
 /// The longest key, in bytes.
 pub const KEY_MAX: usize = 64 << 10;
 
+/// So many keys one command names at most. Each is an operation of its own, and the replica does
+/// nothing else until all have begun: more would take it longer than a lease, and much memory.
+pub const KEYS_MAX: usize = 10_000;
+
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command<'a> {
@@ -188,6 +192,9 @@ impl<'a> Command<'a> {
         };
         if !description.takes(request.len()) {
             return Err(wrong_number(description.name));
+        }
+        if description.keys_of(request.len()) > KEYS_MAX {
+            return Err(Reply::error(format!("too many keys: a command names at most {KEYS_MAX}")));
         }
         (description.parse)(request, now)
     }

@@ -79,6 +79,14 @@ impl Description {
         let arity = usize::from(self.arity.unsigned_abs());
         if self.arity < 0 { len >= arity } else { len == arity }
     }
+
+    /// How many keys a request of `len` arguments names, the command's name among them.
+    pub(super) fn keys_of(&self, len: usize) -> usize {
+        let place = |place: i8| usize::from(place.unsigned_abs());
+        let Keys { first, last, step } = self.keys;
+        let end = if last < 0 { (len + 1).saturating_sub(place(last)) } else { place(last) + 1 };
+        if step == 0 { 0 } else { end.saturating_sub(place(first)).div_ceil(place(step)) }
+    }
 }
 
 /// The command of this name, in letters of any size.

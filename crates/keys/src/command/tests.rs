@@ -41,6 +41,15 @@ fn the_table_is_in_order_and_each_command_takes_its_least_arguments() {
 }
 
 #[test]
+fn a_command_names_a_bounded_number_of_keys() {
+    for (command, words) in [("mget", 1), ("del", 1), ("exists", 1), ("unlink", 1), ("mset", 2)] {
+        let of = |keys: usize| parsed(&format!("{command}{}", " k".repeat(keys * words)));
+        assert!(of(KEYS_MAX).is_ok(), "{command}");
+        assert!(of(KEYS_MAX + 1).unwrap_err().starts_with("ERR too many keys"), "{command}");
+    }
+}
+
+#[test]
 fn reads_are_read() {
     access("GET k", Access::Read(Read::Get));
     access("strlen k", Access::Read(Read::Length));
