@@ -318,14 +318,15 @@ impl ReliableMembership {
         if !registry.has_joined(node, self.incarnation) {
             return Some(Request::Join { node, incarnation: self.incarnation });
         }
+        // Before its own wish, which may wait for that: a suspended replica does not become live.
+        let over = |(node, _): &(NodeId, u64)| self.has_expired(now, *node);
+        if let Some((node, suspension)) = registry.awaited_of(self.me).find(over) {
+            return Some(Request::Expired { voter: self.me, node, suspension });
+        }
         let follows =
             |epoch: &Epoch| members.shadows.get(&node).is_some_and(|since| since <= epoch);
         if let Some(epoch) = self.complete.filter(follows) {
             return Some(Request::Complete { node, epoch });
-        }
-        let over = |(node, _): &(NodeId, u64)| self.has_expired(now, *node);
-        if let Some((node, suspension)) = registry.awaited_of(self.me).find(over) {
-            return Some(Request::Expired { voter: self.me, node, suspension });
         }
         if !self.paxos.is_leading() {
             return None;

@@ -26,6 +26,8 @@ struct Net {
     now: Time,
     events: u64,
     sent: u64,
+    /// What these ask of others is lost; all else that they say arrives.
+    mute: BTreeSet<u16>,
 }
 
 impl Net {
@@ -44,6 +46,7 @@ impl Net {
             now: Time(1_000_000_000),
             events: 0,
             sent: 0,
+            mute: BTreeSet::new(),
         };
         (0..3).for_each(|at| net.at(Duration::ZERO, at, Event::Started));
         net.run(MS * 500);
@@ -81,6 +84,8 @@ impl Net {
         replica.step(self.now, event, &mut out);
         for effect in out.drain() {
             match effect {
+                Effect::Send { message: Message::Ask { .. }, to }
+                    if to.0 != at && self.mute.contains(&at) => {}
                 Effect::Send { to, message } => {
                     let delay = if to.0 == at { Duration::ZERO } else { DELAY };
                     self.sent += u64::from(to.0 != at);
@@ -102,6 +107,21 @@ impl Net {
 
     fn use_it(&mut self, at: u16) {
         self.at(Duration::ZERO, at, Event::Command(Command::Use));
+    }
+
+    /// The leader is used while time passes.
+    fn run_in_use(&mut self, span: Duration) {
+        self.use_it(self.leader());
+        self.run(span);
+    }
+
+    /// All shadow replicas have everything.
+    fn complete(&mut self) {
+        for at in self.replicas.keys().copied().collect::<Vec<_>>() {
+            let members = self.replicas[&at].registry().members();
+            let Some(epoch) = members.shadows.get(&NodeId(at)).copied() else { continue };
+            self.at(Duration::ZERO, at, Event::Command(Command::Complete { epoch }));
+        }
     }
 
     fn leader(&self) -> u16 {
@@ -207,4 +227,37 @@ fn the_registry_goes_on_when_it_is_needed() {
     });
     assert_eq!(timers.count(), 1);
     assert_eq!(net.members[&net.leader()].epoch, Epoch(2));
+}
+
+/// Seed 2224 of trials with the store in memory: a suspended replica asked to become live, which
+/// the registry does not grant, in place of saying that its grants had run out; and without its
+/// word there was no majority to remove it.
+#[test]
+fn a_shadow_replica_that_is_suspended_goes_and_comes_again() {
+    let mut net = Net::new(Fault::Correct);
+    let leader = net.leader();
+    let others: Vec<u16> = (0..3).filter(|at| *at != leader).collect();
+    net.replicas.remove(&others[0]);
+    (0..20).for_each(|_| net.run_in_use(MS * 50));
+    let mute = NodeId(others[1]);
+    net.mute = BTreeSet::from([mute.0]);
+    let is_suspended = |net: &Net| {
+        let registry = net.replicas[&leader].registry();
+        registry.members().shadows.contains_key(&mute) && registry.awaited_of(mute).count() > 0
+    };
+    for _ in 0..5_000 {
+        if is_suspended(&net) {
+            break;
+        }
+        net.run_in_use(MS);
+    }
+    assert!(is_suspended(&net), "{:?}", net.replicas[&leader].registry());
+    net.complete();
+    net.mute.clear();
+    for _ in 0..100 {
+        net.run_in_use(MS * 50);
+        net.complete();
+    }
+    let live = &net.members[&leader].live;
+    assert_eq!(live.len(), 2, "{live:?}");
 }
