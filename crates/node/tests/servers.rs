@@ -13,6 +13,7 @@ use meridian_host::api::{Refusal, Reply, ReplyBody, RequestBody};
 use meridian_node::{ServerDisk, ServerError};
 use meridian_runtime::directory::DirectoryError;
 use meridian_runtime::journal;
+use meridian_storage::disk::{read_all, write_whole};
 use meridian_storage::{Disk, DiskFile, SimDisk};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -253,6 +254,28 @@ fn a_node_whose_directory_is_older_is_refused_by_those_it_spoke_with() {
     for node in 0..3 {
         cluster.client(node).await_status(|status| status.replicas[0].applied == Position(21));
     }
+}
+
+/// The log is the newest, and so is all else in its directory.
+#[test]
+fn a_node_whose_blocks_alone_are_older_is_refused() {
+    let disk = SimDisk::new();
+    let mut cluster = Cluster::new(vec![Arc::new(disk.clone())], 0);
+    cluster.start_node(0);
+    cluster.stop_node(0).unwrap();
+    let older = disk.copy();
+    cluster.start_node(0);
+    cluster.stop_node(0).unwrap();
+    let blocks = cluster.dir(0).join("blocks");
+    let newest = disk.copy();
+    for name in older.list(&blocks).unwrap() {
+        let file = older.open(&blocks.join(&name)).unwrap();
+        write_whole(&disk, &blocks.join(&name), &read_all(&*file).unwrap()).unwrap();
+    }
+    let error = refusal(&mut cluster, 0);
+    assert!(error.contains("knows 1 starts of n0, its log 2: later blocks are gone"), "{error}");
+    cluster.disks[0] = Arc::new(newest);
+    cluster.start_node(0);
 }
 
 /// Nothing in its directory says that it ever ran.
