@@ -11,7 +11,8 @@
 //! wants several at once takes several [`ClientId`]s. A request is asked again of the replica that
 //! had it first while that one is live. After it was removed, it is asked of another that has
 //! [settled](crate::Hermes::is_settled) in a later epoch, in which the first one is not live:
-//! until then an INV of the removed one may still be replayed somewhere.
+//! until then an INV of the removed one may still be replayed somewhere. One that starts again with
+//! all that it held ([`crate::Durability::Disk`]) stays live, and is asked again itself.
 //! [`crate::Command::Forget`] ends a client.
 
 use crate::message::{Completion, Kind, Update};
@@ -105,6 +106,11 @@ impl Completions {
 
     pub fn forget_before(&mut self, client: ClientId) {
         self.0 = self.0.split_off(&client);
+    }
+
+    /// All, in order.
+    pub fn into_all(self) -> impl Iterator<Item = (ClientId, Completion)> + Send {
+        self.0.into_iter()
     }
 
     /// Those behind a client, in order.

@@ -4,8 +4,8 @@ use crate::busy::{Parked, Pending, State};
 use crate::completions::Known;
 use crate::members::NodeSet;
 use crate::message::{
-    Action, Answer, Body, Completed, Completion, Kind, Modified, Modify, Output, Refusal, Request,
-    Update,
+    Action, Answer, Body, Completed, Completion, Kind, Modified, Modify, Output, Record, Refusal,
+    Request, Update,
 };
 use crate::mutation::Mutation;
 use crate::options::Acks;
@@ -122,7 +122,8 @@ impl<M: Modify> Hermes<M> {
         self.completions.record(&update);
         (entry.valid, entry.last_writer) = (false, self.me);
         self.store.hold(slot, update.clone());
-        let acks = self.members.of(&[self.me]);
+        self.record(|| Record::Held { update: update.clone(), from: self.me }, out);
+        let acks = self.own_ack(&update.key, ts, out);
         let due = self.due_of(now, &update);
         let busy = self.unsettled.at(slot, due);
         (busy.heard, busy.due) = (acks, due);
@@ -214,10 +215,11 @@ impl<M: Modify> Hermes<M> {
         let entry = self.store.get_mut(slot);
         entry.valid = true;
         self.completions.committed(&entry.update);
-        let held = entry.update.ts;
+        let (key, held) = (entry.update.key.clone(), entry.update.ts);
         if self.watched {
-            out.output(Output::Committed { key: entry.update.key.clone() });
+            out.output(Output::Committed { key: key.clone() });
         }
+        self.note(|| Record::Valid { key, ts: held }, out);
         let mut parked = busy.parked;
         if let Some(Pending { update, request, attempt, answer, .. }) = busy.own {
             match update.kind {

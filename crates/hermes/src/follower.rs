@@ -69,8 +69,10 @@ impl<M: Modify> Hermes<M> {
         (entry.valid, entry.last_writer) = (false, from);
         let (key, ts) = (update.key.clone(), update.ts);
         let due = self.due_of(now, &update);
+        self.record_taken(&update, from, out);
         self.store.hold(slot, update);
-        let mut heard = self.members.of(&[self.me, from]);
+        let me = if self.is_on_disk() { from } else { self.me }; // See `own_ack`.
+        let mut heard = self.members.of(&[me, from]);
         self.take_early(&key, ts, &mut heard);
         let busy = self.unsettled.at(slot, due);
         (busy.replay, busy.heard, busy.due) = (None, heard, due);
@@ -117,6 +119,9 @@ impl<M: Modify> Hermes<M> {
         let ack = Body::Ack { key, ts };
         if self.options.acks == Acks::All && kind == Kind::Write {
             self.broadcast(&ack, out);
+            if self.is_on_disk() {
+                self.send(self.me, ack, out);
+            }
         } else {
             self.send(to, ack, out);
         }

@@ -5,7 +5,7 @@
 //! replica's ACK, and what was committed before is at the donor. What it is sent takes effect where
 //! it is later than what came by INVs meanwhile.
 
-use crate::message::{Body, Chunk, Cursor, Modify, Output, Update};
+use crate::message::{Body, Chunk, Cursor, Modify, Output, Record, Update};
 use crate::mutation::Mutation;
 use crate::process::Hermes;
 use meridian_core::{NodeId, Outbox, Slot, Time};
@@ -126,6 +126,7 @@ impl<M: Modify> Hermes<M> {
             self.take_entry(now, from, update, valid, out);
         }
         for (client, known) in chunk.clients {
+            self.record(|| Record::Completed(client, known.clone()), out);
             self.completions.put(client, known);
         }
         if complete {

@@ -18,7 +18,7 @@
 //!
 //! Always on is O1 of the paper: a write that was superseded sends no VAL.
 //!
-//! This crate decides; it has no IO, no clock and no disk. [`Hermes`] is a
+//! This crate decides; it has no IO and no clock. [`Hermes`] is a
 //! [`meridian_core::Process`]; links may lose, repeat and reorder. One of it is one shard: an
 //! owner with many cores runs one on each.
 //!
@@ -36,6 +36,7 @@
 //! | `replay` | losses, new epochs | 3.4 |
 //! | `reads` | who vouches for a read | 8 |
 //! | `join` | shadow replicas | 3.4 |
+//! | `durable` | what is kept on disk (decision 33) | |
 //! | [`reliable`], [`registry`] | who is a member, and who has a lease (decision 31) | 2.4 |
 //! | `attention` | when that may doze (decision 34) | |
 #![forbid(unsafe_code)]
@@ -44,6 +45,7 @@ mod attention;
 mod busy;
 pub mod completions;
 mod coordinator;
+mod durable;
 mod follower;
 mod join;
 pub mod members;
@@ -65,6 +67,6 @@ pub use message::{
     Refusal, Request, Timer, Update,
 };
 pub use mutation::Mutation;
-pub use options::{Acks, Options, Reads};
+pub use options::{Acks, Durability, Options, Reads};
 pub use process::Hermes;
 pub use timestamp::{Timestamp, Writer};

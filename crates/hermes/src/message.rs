@@ -3,7 +3,7 @@
 use crate::members::{Epoch, Membership};
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
-use meridian_core::{ClientId, MessageId, Time};
+use meridian_core::{ClientId, MessageId, NodeId, Time};
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -316,6 +316,48 @@ pub enum Timer {
     Tick,
 }
 
-/// Nothing is kept on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Record {}
+/// What a replica keeps on disk, if it does ([`crate::Durability::Disk`]).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Record {
+    /// All before is void. From here on the replica takes part, and all that it acknowledges is
+    /// recorded.
+    Begun,
+    /// All before is void, and what follows is not recorded.
+    Ended,
+    /// The replica holds this update from now on.
+    Held {
+        /// Which.
+        update: Update,
+        /// Who sent the INV.
+        from: NodeId,
+    },
+    /// What it holds of this key is committed.
+    Valid {
+        /// Of this key.
+        key: Bytes,
+        /// Its place.
+        ts: Timestamp,
+    },
+    /// The replica replays what it holds of this key.
+    Replayed {
+        /// Of this key.
+        key: Bytes,
+        /// Its place.
+        ts: Timestamp,
+    },
+    /// This was the last request of a client.
+    Completed(ClientId, Completion),
+    /// The client will not ask again.
+    Forgotten(ClientId),
+    /// All clients before this one will not ask again.
+    ForgottenBefore(ClientId),
+    /// In a checkpoint: an update that the replica holds, whose request is recorded apart.
+    Entry {
+        /// Which.
+        update: Update,
+        /// Who sent the INV.
+        from: NodeId,
+        /// Whether it is Valid.
+        valid: bool,
+    },
+}

@@ -33,6 +33,12 @@ pub enum Mutation {
     NeverReplays,
     /// A donor answers before all live replicas have installed the epoch of the shadow replica.
     DonatesEarly,
+    /// Does not wait until what it has taken from another is durable.
+    AcksBeforeDurable,
+    /// A shadow replica keeps what its disk had.
+    KeepsLostKeys,
+    /// Takes all that its disk has for committed.
+    TrustsItsDisk,
 }
 
 impl Mutation {

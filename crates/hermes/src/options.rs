@@ -24,6 +24,15 @@ pub enum Acks {
     All,
 }
 
+/// Where a replica keeps what it holds (decision 33).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// In memory: a crash takes it, and the replica is sent everything by another.
+    Memory,
+    /// In its log, too: what it acknowledges is durable before, and a start finds it.
+    Disk,
+}
+
 /// How a replica behaves. All replicas of a group must have the same [`Reads`] and [`Acks`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -31,6 +40,8 @@ pub struct Options {
     pub reads: Reads,
     /// To whom writes are acknowledged.
     pub acks: Acks,
+    /// Where it keeps what it holds.
+    pub durability: Durability,
     /// How many virtual ids a node draws from for its writes (Hermes, O2); 1 for none.
     pub virtual_ids: u16,
     /// mlt, the message-loss timeout (Hermes, section 3.4): what was not answered for so long is
@@ -55,6 +66,7 @@ impl Default for Options {
         Options {
             reads: Reads::Lease,
             acks: Acks::Coordinator,
+            durability: Durability::Memory,
             virtual_ids: 1,
             message_loss_timeout: Duration::from_millis(100),
             attempts_max: 32,

@@ -36,6 +36,8 @@ pub struct Hermes<M> {
     pub(crate) early: EarlyAcks,
     /// What is asked while too much is under way, in order.
     held_up: VecDeque<Command<M>>,
+    /// Whether the log has all that this replica acknowledged since it last began with nothing.
+    pub(crate) begun: bool,
     /// Where virtual ids are drawn from.
     draws: u64,
     /// Whether the owner is told of changes.
@@ -62,6 +64,7 @@ impl<M: Modify> Hermes<M> {
             joining: None,
             early: EarlyAcks::default(),
             held_up: VecDeque::new(),
+            begun: false,
             draws: seed,
             watched: false,
             ticking: false,
@@ -332,8 +335,14 @@ impl<M: Modify> Hermes<M> {
             Command::Update(request) => self.on_update(now, request, out),
             Command::Install(membership) => self.on_install(now, membership, out),
             Command::Lease { until } => self.lease = self.lease.max(until),
-            Command::Forget(client) => self.completions.forget(client),
-            Command::ForgetBefore(client) => self.completions.forget_before(client),
+            Command::Forget(client) => {
+                self.note(|| Record::Forgotten(client), out);
+                self.completions.forget(client);
+            }
+            Command::ForgetBefore(client) => {
+                self.note(|| Record::ForgottenBefore(client), out);
+                self.completions.forget_before(client);
+            }
             Command::Watch(on) => {
                 self.watched = on;
                 if on {
@@ -387,7 +396,7 @@ impl<M: Modify> Process for Hermes<M> {
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
-            Event::Started => {}
+            Event::Started => self.end_log(out),
             Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(command) => self.on_asked(now, command, out),
             Event::Timer(Timer::Tick) => {
@@ -405,10 +414,10 @@ impl<M: Modify> Process for Hermes<M> {
     }
 
     fn replay(&mut self, record: Record) {
-        match record {}
+        self.read_record(record);
     }
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
-        Box::new(std::iter::empty())
+        self.all_records()
     }
 }

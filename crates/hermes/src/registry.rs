@@ -14,12 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What replicas ask of the registry. Each may be asked again.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Request {
-    /// A replica that holds nothing wants to be a member.
+    /// A replica that has started wants to be a member.
     Join {
         /// Which.
         node: NodeId,
         /// How often it has started.
         incarnation: u64,
+        /// Whether all that it had acknowledged is on its disk; else it holds nothing.
+        holds: bool,
     },
     /// This shadow replica has everything.
     Complete {
@@ -64,19 +66,27 @@ pub struct Registry {
     suspended: BTreeMap<NodeId, Suspension>,
     /// How many suspensions there were.
     suspensions: u64,
+    /// How often all that there was has gone.
+    losses: u64,
 }
 
 impl Registry {
     /// Nobody is a member before all voters have joined: they then are the first members.
     pub fn new(voters: BTreeSet<NodeId>) -> Registry {
         let (incarnations, suspended) = (BTreeMap::new(), BTreeMap::new());
-        let (members, suspensions) = (Membership::default(), 0);
-        Registry { voters, members, incarnations, suspended, suspensions }
+        let (members, suspensions, losses) = (Membership::default(), 0, 0);
+        Registry { voters, members, incarnations, suspended, suspensions, losses }
     }
 
     /// The members.
     pub fn members(&self) -> &Membership {
         &self.members
+    }
+
+    /// How often all keys have gone, because the last live replica had them in memory and started
+    /// again.
+    pub fn losses(&self) -> u64 {
+        self.losses
     }
 
     /// Who grants leases.
@@ -121,7 +131,7 @@ impl Registry {
 
     fn apply(&mut self, request: Request) {
         match request {
-            Request::Join { node, incarnation } => self.join(node, incarnation),
+            Request::Join { node, incarnation, holds } => self.join(node, incarnation, holds),
             Request::Complete { node, epoch } => {
                 let followed = self.members.shadows.get(&node).is_some_and(|since| *since <= epoch);
                 if followed && !self.suspended.contains_key(&node) {
@@ -152,19 +162,30 @@ impl Registry {
         }
     }
 
-    /// Who comes again under its name has lost all that it held: it is removed at once, because
-    /// what could have a lease has stopped, and is a shadow replica of a later epoch. If all others
-    /// are suspended, they are needed: what they hold is all that there is.
-    fn join(&mut self, node: NodeId, incarnation: u64) {
+    /// A live replica that comes again with all that it held goes on in a new epoch: nothing was
+    /// committed without it. One that has lost that is removed at once, because what could have a
+    /// lease has stopped, and is a shadow replica of a later epoch. If all other live ones are
+    /// suspended, they are needed: what they hold is all that there is.
+    fn join(&mut self, node: NodeId, incarnation: u64, holds: bool) {
         let known = self.incarnations.get(&node).copied().unwrap_or_default();
-        let again = incarnation > known && self.is_member(node);
-        if again && !self.may_remove(node) {
-            self.suspended.clear();
+        if incarnation < known {
+            return; // The word of an earlier start.
         }
-        if incarnation < known || (again && !self.may_remove(node)) {
+        let again = incarnation > known && self.is_member(node);
+        let live = again && self.members.live.contains(&node);
+        let last = live && self.members.live.len() == 1;
+        self.incarnations.insert(node, incarnation);
+        if live && holds {
+            self.suspended.remove(&node);
+            self.members.epoch.0 += 1;
             return;
         }
-        self.incarnations.insert(node, incarnation);
+        if last {
+            return self.begin_with_nothing();
+        }
+        if live && !self.may_remove(node) {
+            self.suspended.clear();
+        }
         if self.members.epoch < Epoch::FIRST {
             if self.incarnations.keys().eq(self.voters.iter()) {
                 let live = self.voters.clone();
@@ -179,6 +200,16 @@ impl Registry {
             self.members.epoch.0 += 1;
             self.members.shadows.insert(node, self.members.epoch);
         }
+    }
+
+    /// The last live replica has lost all that it held, and nobody else has everything. It serves
+    /// with nothing; whoever follows it forgets what there was before, and follows anew.
+    fn begin_with_nothing(&mut self) {
+        self.losses += 1;
+        self.members.epoch.0 += 1;
+        let since = self.members.epoch;
+        self.members.shadows.values_mut().for_each(|follows| *follows = since);
+        self.suspended.clear();
     }
 
     fn remove(&mut self, node: NodeId) {
@@ -224,7 +255,7 @@ mod tests {
         let mut registry = Registry::new(nodes(&[0, 1, 2]));
         for node in 0..3 {
             assert_eq!(registry.members().epoch, Epoch(0));
-            registry.apply(Request::Join { node: NodeId(node), incarnation: 1 });
+            registry.apply(Request::Join { node: NodeId(node), incarnation: 1, holds: false });
         }
         assert_eq!(registry.members().live, nodes(&[0, 1, 2]));
         registry
@@ -254,14 +285,14 @@ mod tests {
     #[test]
     fn who_comes_again_follows_first() {
         let mut registry = joined();
-        registry.apply(Request::Join { node: NodeId(1), incarnation: 2 });
+        registry.apply(Request::Join { node: NodeId(1), incarnation: 2, holds: false });
         assert_eq!(registry.members().live, nodes(&[0, 2]));
         assert_eq!(registry.members().shadows, BTreeMap::from([(NodeId(1), Epoch(3))]));
         registry.apply(Request::Complete { node: NodeId(1), epoch: Epoch(2) });
         assert!(!registry.may_serve(NodeId(1)), "that was not this time");
         registry.apply(Request::Complete { node: NodeId(1), epoch: Epoch(3) });
         assert!(registry.may_serve(NodeId(1)));
-        registry.apply(Request::Join { node: NodeId(1), incarnation: 1 });
+        registry.apply(Request::Join { node: NodeId(1), incarnation: 1, holds: false });
         assert!(registry.may_serve(NodeId(1)), "the word of an earlier start");
     }
 
@@ -272,11 +303,36 @@ mod tests {
             registry.apply(Request::Suspect { node: NodeId(node), epoch: Epoch(1) });
         }
         assert!(registry.may_serve(NodeId(2)) && !registry.may_serve(NodeId(1)));
-        registry.apply(Request::Join { node: NodeId(2), incarnation: 2 });
+        registry.apply(Request::Join { node: NodeId(2), incarnation: 2, holds: false });
         assert_eq!(registry.members().live, nodes(&[0, 1]), "these are needed");
         assert!(registry.may_serve(NodeId(0)) && registry.may_serve(NodeId(1)));
-        registry.apply(Request::Join { node: NodeId(1), incarnation: 2 });
-        registry.apply(Request::Join { node: NodeId(0), incarnation: 2 });
-        assert_eq!(registry.members().live, nodes(&[0]), "nobody else holds anything");
+        registry.apply(Request::Join { node: NodeId(1), incarnation: 2, holds: false });
+        registry.apply(Request::Join { node: NodeId(0), incarnation: 2, holds: false });
+        assert_eq!((registry.members().live.clone(), registry.losses()), (nodes(&[0]), 1));
+    }
+
+    #[test]
+    fn who_comes_again_with_all_that_it_held_stays() {
+        let mut registry = joined();
+        registry.apply(Request::Suspect { node: NodeId(1), epoch: Epoch(1) });
+        registry.apply(Request::Join { node: NodeId(1), incarnation: 2, holds: true });
+        assert_eq!((registry.members().epoch, registry.members().live.len()), (Epoch(2), 3));
+        assert!(registry.may_serve(NodeId(1)) && registry.has_joined(NodeId(1), 2));
+        registry.apply(Request::Join { node: NodeId(2), incarnation: 2, holds: false });
+        registry.apply(Request::Join { node: NodeId(2), incarnation: 3, holds: true });
+        assert!(!registry.may_serve(NodeId(2)), "what a shadow replica holds does not count");
+    }
+
+    #[test]
+    fn when_all_that_there_was_has_gone_all_begin_with_nothing() {
+        let mut registry = joined();
+        for node in [0, 1] {
+            registry.apply(Request::Join { node: NodeId(node), incarnation: 2, holds: false });
+        }
+        let before = registry.members().epoch;
+        registry.apply(Request::Join { node: NodeId(2), incarnation: 2, holds: false });
+        let members = registry.members();
+        assert_eq!((members.live.clone(), registry.losses()), (nodes(&[2]), 1));
+        assert!(members.shadows.values().all(|since| *since > before), "{members:?}");
     }
 }

@@ -112,11 +112,15 @@ pub enum Message {
         sent: Time,
         /// Whether it is active, and the others are to stay awake.
         active: bool,
+        /// In which of its starts: the clock of another may have shown anything.
+        incarnation: u64,
     },
     /// It has one.
     Grant {
         /// Of the question.
         sent: Time,
+        /// Of the question.
+        incarnation: u64,
     },
 }
 
@@ -178,6 +182,8 @@ pub struct ReliableMembership {
     fault: Fault,
     paxos: Paxos<Registry>,
     incarnation: u64,
+    /// Whether all that this replica acknowledged is on its disk.
+    holds: bool,
     /// When each was granted a lease last, by the own clock.
     granted: BTreeMap<NodeId, Time>,
     /// Grants of an earlier start may last until then.
@@ -215,6 +221,7 @@ impl ReliableMembership {
             fault: Fault::Correct,
             paxos,
             incarnation: 0,
+            holds: false,
             granted: BTreeMap::new(),
             forgotten_until: Time(0),
             held: BTreeMap::new(),
@@ -239,6 +246,12 @@ impl ReliableMembership {
         assert!(PLANTED_BUGS || fault == Fault::Correct, "a release build has no bug planted");
         self.fault = fault;
         self
+    }
+
+    /// Whether the replica, with all its shards, has found all on its disk that it acknowledged
+    /// ([`crate::Hermes::holds`]); to be said before [`Event::Started`].
+    pub fn set_holds(&mut self, holds: bool) {
+        self.holds = holds;
     }
 
     /// What is decided of the members, as far as is known here.
@@ -299,9 +312,9 @@ impl ReliableMembership {
         let members = registry.members();
         let ours = registry.has_joined(self.me, self.incarnation) || self.told > Epoch(0);
         if members.epoch > self.told && ours {
-            if self.told < Epoch::FIRST && members.live.contains(&self.me) {
-                // One of the first members, which has missed that: nothing was committed without
-                // it, and it begins with nothing like the others.
+            if self.told < Epoch::FIRST && !self.holds && members.live.contains(&self.me) {
+                // One of the first members, which has missed that, or one that begins with nothing:
+                // nothing was committed without it.
                 let live = registry.voters().clone();
                 let first = Membership { epoch: Epoch::FIRST, live, ..Membership::default() };
                 out.output(Output::Install(first));
@@ -316,7 +329,8 @@ impl ReliableMembership {
         let (registry, node) = (self.paxos.service(), self.me);
         let members = registry.members();
         if !registry.has_joined(node, self.incarnation) {
-            return Some(Request::Join { node, incarnation: self.incarnation });
+            let (incarnation, holds) = (self.incarnation, self.holds);
+            return Some(Request::Join { node, incarnation, holds });
         }
         // Before its own wish, which may wait for that: a suspended replica does not become live.
         let over = |(node, _): &(NodeId, u64)| self.has_expired(now, *node);
@@ -376,8 +390,9 @@ impl ReliableMembership {
             self.step_paxos(now, Event::Timer(paxos::Timer::Tick), out);
         }
         if doze.is_none() {
+            let incarnation = self.incarnation;
             for voter in self.paxos.service().voters() {
-                out.send(*voter, Message::Ask { sent: now, active });
+                out.send(*voter, Message::Ask { sent: now, active, incarnation });
             }
             self.ask_registry(now, out);
         }
@@ -417,7 +432,7 @@ impl ReliableMembership {
         &mut self,
         now: Time,
         from: NodeId,
-        (sent, active): (Time, bool),
+        (sent, incarnation, active): (Time, u64, bool),
         out: &mut Outbox<Self>,
     ) {
         self.heard.insert(from, now);
@@ -429,7 +444,7 @@ impl ReliableMembership {
         }
         if self.paxos.service().may_serve(from) {
             self.granted.insert(from, now);
-            out.send(from, Message::Grant { sent });
+            out.send(from, Message::Grant { sent, incarnation });
         }
     }
 
@@ -477,11 +492,13 @@ impl Process for ReliableMembership {
                 let from = GROUP.of(from);
                 self.step_paxos(now, Event::Message { from, message }, out);
             }
-            Event::Message { from, message: Message::Ask { sent, active } } => {
-                self.on_ask(now, from, (sent, active), out);
+            Event::Message { from, message: Message::Ask { sent, active, incarnation } } => {
+                self.on_ask(now, from, (sent, incarnation, active), out);
             }
-            Event::Message { from, message: Message::Grant { sent } } => {
-                self.on_grant(now, from, sent, out);
+            Event::Message { from, message: Message::Grant { sent, incarnation } } => {
+                if incarnation == self.incarnation {
+                    self.on_grant(now, from, sent, out);
+                }
             }
             Event::Command(Command::Complete { epoch }) => self.complete = Some(epoch),
             Event::Command(Command::Use) => self.on_use(now, out),

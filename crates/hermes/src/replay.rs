@@ -2,12 +2,10 @@
 //! updates of coordinators that have gone are replayed (Hermes, section 3.4).
 
 use crate::busy::{Parked, State};
-use crate::completions::Completions;
 use crate::members::{Epoch, Members, Membership};
-use crate::message::{Answer, Body, Command, Modify};
+use crate::message::{Answer, Body, Command, Modify, Record, Update};
 use crate::mutation::Mutation;
 use crate::process::Hermes;
-use crate::store::Store;
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
 use meridian_core::{NodeId, Outbox, Slot, Time};
@@ -58,7 +56,8 @@ impl<M: Modify> Hermes<M> {
             return;
         }
         let (is_first, me) = (next.epoch == Epoch::FIRST, self.me);
-        let has_all = is_first || self.is_live() || self.has_joined();
+        let recovered = self.is_recovered();
+        let has_all = is_first || self.is_live() || self.has_joined() || recovered;
         assert!(has_all || !next.live.contains(&me), "{me} is live in {next:?} and has not all");
         let goes_on = next.live.contains(&me)
             || next.shadows.get(&me).is_some_and(|since| *since <= self.members.epoch());
@@ -66,9 +65,13 @@ impl<M: Modify> Hermes<M> {
         self.early.clear();
         self.installed.replays.clear();
         let mut again = self.drop_checks();
-        if !goes_on {
+        let keeps = goes_on || recovered && self.mutation.is(Mutation::KeepsLostKeys);
+        if !keeps {
             self.leave(again.iter().filter_map(Command::token), out);
             again.clear();
+        }
+        if !goes_on || !self.begun {
+            self.begin_log(out);
         }
         if !self.members.contains(me) {
             return;
@@ -83,13 +86,17 @@ impl<M: Modify> Hermes<M> {
 
     /// All that is under way begins anew: no ACK of an earlier epoch counts (M7).
     fn begin_epoch(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let me = self.me;
         let slots: Vec<_> = self.unsettled.keys.keys().copied().collect();
         for slot in slots {
             let entry = self.store.get(slot);
             let due = self.due_of(now, &entry.update);
             let orphan = !self.members.is_live(entry.last_writer);
-            let only_me = self.members.of(&[me]);
+            let (key, held) = (entry.update.key.clone(), entry.update.ts);
+            let only_me = self.own_ack(&key, held, out);
+            let own = self.unsettled.own(slot).map(|own| own.update.ts);
+            if let Some(own) = own.filter(|own| *own != held) {
+                self.own_ack(&key, own, out);
+            }
             let Some(busy) = self.unsettled.keys.get_mut(&slot) else { continue };
             (busy.heard, busy.due) = (only_me, due);
             if let Some(own) =
@@ -98,8 +105,11 @@ impl<M: Modify> Hermes<M> {
                 own.acks = only_me;
             }
             if (orphan || busy.replay.is_some()) && !self.mutation.is(Mutation::NeverReplays) {
-                busy.replay = Some(only_me);
+                let again = busy.replay.replace(only_me).is_some();
                 self.installed.replays.insert(slot);
+                if !again {
+                    self.record(|| Record::Replayed { key, ts: held }, out);
+                }
             }
             self.repeat(slot, None, out);
             self.look_at_own(now, slot, out);
@@ -120,8 +130,7 @@ impl<M: Modify> Hermes<M> {
             }));
         }
         tokens.into_iter().for_each(|token| self.answer(token, Answer::Unknown, out));
-        self.store = Store::default();
-        self.completions = Completions::default();
+        self.forget_all();
         self.joining = None;
         self.installed = Installed::default();
     }
@@ -195,12 +204,12 @@ impl<M: Modify> Hermes<M> {
         let wanted = |node: &NodeId| only.is_none_or(|only| only == *node);
         if let Some(own) = busy.own.as_ref().filter(|own| !own.losing) {
             for node in self.members.missing(own.acks).filter(wanted) {
-                self.send(node, Body::Inv(own.update.clone()), out);
+                self.say_again(node, &own.update, out);
             }
         }
         if let Some(acks) = busy.replay {
             for node in self.members.missing(acks).filter(wanted) {
-                self.send(node, Body::Inv(entry.update.clone()), out);
+                self.say_again(node, &entry.update, out);
             }
         }
         if matches!(busy.state(entry), State::Invalid | State::Trans) {
@@ -209,6 +218,15 @@ impl<M: Modify> Hermes<M> {
             if wanted(&writer) && writer != self.me && self.members.contains(writer) {
                 self.send(writer, Body::Probe { key, ts }, out);
             }
+        }
+    }
+
+    /// Says an update to one who has not acknowledged it.
+    fn say_again(&self, node: NodeId, update: &Update, out: &mut Outbox<Self>) {
+        if node == self.me {
+            self.own_ack(&update.key, update.ts, out);
+        } else {
+            self.send(node, Body::Inv(update.clone()), out);
         }
     }
 

@@ -205,7 +205,7 @@ fn a_late_word_of_activity_makes_nobody_suspected() {
     let leader = net.leader();
     let sent = net.now;
     for after in [0, 5, 10, 15] {
-        let message = Message::Ask { sent, active: true };
+        let message = Message::Ask { sent, active: true, incarnation: 1 };
         let from = NodeId((leader + 1) % 3);
         net.at(MS * after, leader, Event::Message { from, message });
     }

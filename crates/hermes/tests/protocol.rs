@@ -2,185 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+#[allow(dead_code)] // Not every test needs all of it.
+mod net;
+
 use bytes::Bytes;
-use meridian_core::{ClientId, Effect, Event, MessageId, NodeId, Outbox, Process, Time};
+use meridian_core::{ClientId, Event, MessageId, NodeId, Time};
 use meridian_hermes::{
-    Acks, Action, Answer, Body, Command, Epoch, Hermes, Membership, Message, Modified, Modify,
-    Mutation, Options, Output, Reads, Refusal, Request, State,
+    Acks, Action, Answer, Body, Command, Mutation, Options, Reads, Refusal, Request, State,
 };
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-/// Appends a letter, and answers what there is then.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Append(&'static str);
-
-impl Modify for Append {
-    fn modify(&self, found: Option<&Bytes>) -> Modified {
-        let found = found.map_or(&[][..], |found| found);
-        let value = Bytes::from([found, self.0.as_bytes()].concat());
-        Modified::Change { value: Some(value.clone()), answer: value }
-    }
-}
-
-type Replica = Hermes<Append>;
-
-const LEASE: Time = Time(1_000_000_000_000);
-
-/// Replicas, what is under way between them, and what they answered.
-struct Net {
-    replicas: BTreeMap<u16, Replica>,
-    links: BTreeMap<(u16, u16), Vec<Message>>,
-    answers: BTreeMap<u64, Answer>,
-    complete: Vec<u16>,
-    sent: usize,
-    now: Time,
-    epoch: u64,
-}
-
-fn key() -> Bytes {
-    Bytes::from("k")
-}
-
-fn bytes(text: &'static str) -> Option<Bytes> {
-    Some(Bytes::from(text))
-}
-
-impl Net {
-    fn of(count: u16, options: &Options, mutation: Mutation) -> Net {
-        let replica = |at: u16| {
-            let hermes = Hermes::new(NodeId(at), options.clone(), u64::from(at));
-            (at, hermes.with_mutation(mutation))
-        };
-        let mut net = Net {
-            replicas: (0..count).map(replica).collect(),
-            links: BTreeMap::new(),
-            answers: BTreeMap::new(),
-            complete: Vec::new(),
-            sent: 0,
-            now: Time(0),
-            epoch: 0,
-        };
-        let all: Vec<_> = (0..count).collect();
-        net.install(&all, &[], &all);
-        net.run();
-        net.sent = 0;
-        net
-    }
-
-    fn new(count: u16) -> Net {
-        Net::of(count, &Options::default(), Mutation::Correct)
-    }
-
-    /// The next epoch, as far as these have heard of it.
-    fn install(&mut self, live: &[u16], shadows: &[(u16, u64)], at: &[u16]) {
-        self.epoch += 1;
-        let shadows = shadows.iter().map(|(node, since)| (NodeId(*node), Epoch(*since)));
-        let live: BTreeSet<_> = live.iter().copied().map(NodeId).collect();
-        let membership = Membership { epoch: Epoch(self.epoch), live, shadows: shadows.collect() };
-        for at in at {
-            self.command(*at, Command::Install(membership.clone()));
-            self.command(*at, Command::Lease { until: LEASE });
-        }
-    }
-
-    fn step(&mut self, at: u16, event: Event<Replica>) {
-        let Some(replica) = self.replicas.get_mut(&at) else { return };
-        let mut out = Outbox::new();
-        replica.step(self.now, event, &mut out);
-        replica.step(self.now, Event::Idle, &mut out);
-        replica.check_invariants().unwrap();
-        for effect in out.drain() {
-            match effect {
-                Effect::Send { to, message } => {
-                    self.sent += 1;
-                    self.links.entry((at, to.0)).or_default().push(message);
-                }
-                Effect::Output(Output::Answer { token, answer }) => {
-                    assert_eq!(self.answers.insert(token, answer), None, "one answer for {token}");
-                }
-                Effect::Output(Output::Complete { .. }) => self.complete.push(at),
-                Effect::Output(Output::Watching | Output::Committed { .. }) => {}
-                Effect::Persist(_) | Effect::Note(_) | Effect::Timer { .. } => {}
-            }
-        }
-    }
-
-    fn command(&mut self, at: u16, command: Command<Append>) {
-        self.step(at, Event::Command(command));
-    }
-
-    fn write(&mut self, at: u16, token: u64, value: &'static str) {
-        self.update(at, token, None, Action::Write(bytes(value)));
-    }
-
-    fn append(&mut self, at: u16, token: u64, letter: &'static str) {
-        self.update(at, token, None, Action::Modify(Append(letter)));
-    }
-
-    fn update(&mut self, at: u16, token: u64, id: Option<MessageId>, action: Action<Append>) {
-        self.command(at, Command::Update(Request { token, key: key(), id, action }));
-    }
-
-    fn read(&mut self, at: u16, token: u64) {
-        self.command(at, Command::Read { token, key: key() });
-    }
-
-    /// All that is under way on one link arrives, and what it leads to stays under way.
-    fn carry(&mut self, from: u16, to: u16) {
-        for message in self.links.remove(&(from, to)).unwrap_or_default() {
-            self.step(to, Event::Message { from: NodeId(from), message });
-        }
-    }
-
-    fn lose(&mut self, from: u16, to: u16) {
-        self.links.remove(&(from, to));
-    }
-
-    fn run(&mut self) {
-        while let Some(link) = self.links.keys().next().copied() {
-            self.carry(link.0, link.1);
-        }
-    }
-
-    /// Time passes, timers fire, and all arrives.
-    fn tick(&mut self) {
-        self.now = self.now + Duration::from_secs(1);
-        let all: Vec<_> = self.replicas.keys().copied().collect();
-        for at in all {
-            self.step(at, Event::Timer(meridian_hermes::Timer::Tick));
-        }
-        self.run();
-    }
-
-    fn crash(&mut self, at: u16) {
-        self.replicas.remove(&at);
-        self.links.retain(|(from, to), _| *from != at && *to != at);
-    }
-
-    fn state(&self, at: u16) -> State {
-        self.replicas[&at].state(&key()).0
-    }
-
-    fn held(&self, at: u16) -> Option<Bytes> {
-        let found = self.replicas[&at].entries().find(|(k, ..)| **k == key());
-        found.and_then(|(_, _, value, _)| value.cloned())
-    }
-
-    /// What all hold, Valid and alike.
-    fn agreed(&self) -> Option<Bytes> {
-        let all: BTreeSet<_> =
-            self.replicas.keys().map(|at| (self.state(*at), self.held(*at))).collect();
-        assert_eq!(all.len(), 1, "{all:?}");
-        let (state, held) = all.into_iter().next().unwrap();
-        assert_eq!(state, State::Valid);
-        held
-    }
-}
-
-fn value(value: Option<Bytes>) -> Option<Answer> {
-    Some(Answer::Value { value, until: LEASE })
-}
+use net::{Append, LEASE, Net, bytes, key, value};
+use std::collections::BTreeSet;
 
 /// Hermes, section 3.2: one round trip, then VALs: 3 (n - 1) messages.
 #[test]
@@ -426,7 +257,7 @@ fn a_shadow_replica_serves_only_with_everything() {
     let mut net = Net::new(2);
     net.write(0, 1, "a");
     net.run();
-    net.replicas.insert(5, Hermes::new(NodeId(5), Options::default(), 5));
+    net.start(5);
     net.install(&[0, 1], &[(5, 2)], &[0, 5]);
     net.run();
     net.tick();
@@ -451,7 +282,7 @@ fn a_shadow_replica_serves_only_with_everything() {
 #[should_panic(expected = "has not all")]
 fn who_has_not_everything_does_not_become_live() {
     let mut net = Net::new(2);
-    net.replicas.insert(5, Hermes::new(NodeId(5), Options::default(), 5));
+    net.start(5);
     net.install(&[0, 1, 5], &[], &[5]);
 }
 

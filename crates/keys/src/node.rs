@@ -3,7 +3,7 @@
 //!
 //! The membership is told by the replica when it has everything, and when it has use of a lease or
 //! waits for others; it tells the replica of epochs and leases.
-//! All that a start must remember is the membership's: values are kept in memory, at all replicas.
+//! A start remembers what the membership does, and, if so chosen, the keys (decision 33).
 //!
 //! The replicas of other shards are told the same, in the same order, by way of their owners
 //! ([`Output::Told`]); the membership is told that this node has everything when all shards have.
@@ -233,10 +233,19 @@ impl<M: Modify> Keys<M> {
     }
 }
 
+/// What is kept on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Record {
+    /// Of the membership.
+    Membership(reliable::Record),
+    /// Of the replica.
+    Replica(hermes::Record),
+}
+
 impl<M: Modify> Process for Keys<M> {
     type Peer = NodeId;
     type Message = Message;
-    type Record = reliable::Record;
+    type Record = Record;
     type Command = Command<M>;
     type Output = Output;
     type Timer = Timer;
@@ -244,8 +253,13 @@ impl<M: Modify> Process for Keys<M> {
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
             Event::Started => {
-                self.step_membership(now, Event::Started, out);
+                let holds = self.replica.holds();
+                if let Membership::Here { membership, shards, .. } = &mut self.membership {
+                    // Nobody asks the other shards yet whether they hold all.
+                    membership.set_holds(holds && *shards == 1);
+                }
                 self.step_replica(now, Event::Started, out);
+                self.step_membership(now, Event::Started, out);
             }
             Event::Message { from, message: Message::Membership(message) } => {
                 self.step_membership(now, Event::Message { from, message }, out);
@@ -282,16 +296,23 @@ impl<M: Modify> Process for Keys<M> {
         }
     }
 
-    fn replay(&mut self, record: reliable::Record) {
-        if let Membership::Here { membership, .. } = &mut self.membership {
-            membership.replay(record);
+    fn replay(&mut self, record: Record) {
+        match (record, &mut self.membership) {
+            (Record::Membership(record), Membership::Here { membership, .. }) => {
+                membership.replay(record);
+            }
+            (Record::Membership(_), Membership::Elsewhere { .. }) => {}
+            (Record::Replica(record), _) => self.replica.replay(record),
         }
     }
 
-    fn checkpoint(&self) -> Box<dyn Iterator<Item = reliable::Record> + Send> {
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        let replica = self.replica.checkpoint().map(Record::Replica);
         match &self.membership {
-            Membership::Here { membership, .. } => membership.checkpoint(),
-            Membership::Elsewhere { .. } => Box::new(std::iter::empty()),
+            Membership::Here { membership, .. } => {
+                Box::new(membership.checkpoint().map(Record::Membership).chain(replica))
+            }
+            Membership::Elsewhere { .. } => Box::new(replica),
         }
     }
 }
@@ -307,8 +328,8 @@ impl<M: Modify> Embedding<ReliableMembership, Keys<M>> for Said {
         (to, Message::Membership(message))
     }
 
-    fn record(&mut self, record: reliable::Record) -> reliable::Record {
-        record
+    fn record(&mut self, record: reliable::Record) -> Record {
+        Record::Membership(record)
     }
 
     fn timer(&mut self, timer: reliable::Timer) -> Timer {
@@ -331,8 +352,8 @@ impl<M: Modify> Embedding<Hermes<M>, Keys<M>> for Complete {
         (to, Message::Replica(message))
     }
 
-    fn record(&mut self, record: hermes::Record) -> reliable::Record {
-        match record {}
+    fn record(&mut self, record: hermes::Record) -> Record {
+        Record::Replica(record)
     }
 
     fn timer(&mut self, timer: hermes::Timer) -> Timer {

@@ -9,7 +9,7 @@ use meridian_sim::{Detail, Subject, each_is_caught, each_seed, one_seed, run, ru
 const SEEDS_MAX: u64 = 3000;
 
 /// What must have happened, or the trials show nothing.
-const HAPPENED: [&str; 12] = [
+const HAPPENED: [&str; 14] = [
     "reads",
     "writes",
     "rmws",
@@ -19,6 +19,8 @@ const HAPPENED: [&str; 12] = [
     "refused",
     "removed",
     "crashes",
+    "recovered",
+    "losses",
     "asked again",
     "asked another",
     "dozed",

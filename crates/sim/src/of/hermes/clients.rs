@@ -32,6 +32,15 @@ pub struct Profile {
     pub rest: Option<Duration>,
 }
 
+/// What nodes remember after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// They have keys on disk.
+    pub keeps: bool,
+    /// Nobody takes care that somebody always has all keys in memory.
+    pub power: bool,
+}
+
 /// How long a client waits for an answer at most.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// So many operations are given up at most; to judge a history takes the longer the more there are.
@@ -82,6 +91,8 @@ pub struct Clients {
     /// Whether nobody has a reason to suspect anyone.
     pub calm: bool,
     profile: Profile,
+    memory: Memory,
+    losses: u64,
     nodes: Vec<NodeId>,
     random: Random,
     clients: Vec<Client>,
@@ -93,13 +104,15 @@ pub struct Clients {
 
 impl Clients {
     /// Clients of these nodes.
-    pub fn new(random: Random, profile: Profile, nodes: Vec<NodeId>) -> Clients {
+    pub fn new(random: Random, profile: Profile, nodes: Vec<NodeId>, memory: Memory) -> Clients {
         let client = |name| Client { name, ..Client::default() };
         Clients {
             counts: Counts::default(),
             ends: false,
             calm: false,
             profile,
+            memory,
+            losses: 0,
             nodes,
             random,
             clients: (0..profile.clients as u64).map(client).collect(),
@@ -201,14 +214,12 @@ impl Clients {
         vec![command, self.alarm_after(client, TIMEOUT)]
     }
 
-    /// Another node that a request may be asked of which one had that is gone.
+    /// Whom a request may be asked of that has crashed with it: the same one once it is live again,
+    /// or another in an epoch in which that one is not.
     fn heir(&mut self, asked: &Asked) -> Option<NodeId> {
-        let epoch_again =
-            self.looks.get(&asked.at).filter(|look| look.members.live.contains(&asked.at));
-        let epoch_again = epoch_again.map(|look| look.members.epoch);
-        let is_heir = |(_, look): &(&NodeId, &Look)| {
+        let is_heir = |(node, look): &(&NodeId, &Look)| {
             let gone = !look.members.live.contains(&asked.at);
-            let back = epoch_again.is_some_and(|epoch| epoch <= look.members.epoch);
+            let back = **node == asked.at;
             look.settled && look.members.epoch > asked.epoch && (gone || back)
         };
         let heirs: Vec<_> = self.looks.iter().filter(is_heir).map(|(node, _)| *node).collect();
@@ -257,6 +268,24 @@ impl Clients {
         let it = &mut self.clients[client];
         (it.asked, it.name) = (None, self.names);
         vec![self.alarm(client, self.profile.think)]
+    }
+
+    /// All keys have gone, and with them what was answered: what is asked may still happen.
+    fn lose(&mut self, losses: u64) -> Result<(), String> {
+        if !self.memory.power {
+            return Err(format!("losses: {losses}, though somebody had all keys"));
+        }
+        self.losses = losses;
+        self.counts.add("losses", 1);
+        // With disks that happens only before anything was written.
+        if !self.memory.keeps {
+            let answered = |call: &Option<CallOf<Key>>| {
+                call.as_ref().is_some_and(|call| call.answered.is_some())
+            };
+            let calls = self.calls.iter_mut().map(|(_, call)| call);
+            calls.filter(|call| answered(call)).for_each(|call| *call = None);
+        }
+        Ok(())
     }
 
     fn on_answer(&mut self, token: u64, answer: &Answer, now: Time) -> Vec<Stimulus<Replica>> {
@@ -340,12 +369,19 @@ impl Owner<Replica> for Clients {
         asked.filter(|asked| asked.at == at).for_each(|asked| asked.lost = true);
     }
 
+    fn started(&mut self, _at: NodeId, process: &Replica, _now: Time) {
+        self.counts.add("recovered", u64::from(process.inner.replica().holds()));
+    }
+
     fn leads(&self, process: &Replica) -> bool {
         process.inner.membership().is_leading()
     }
 
     /// Two others must hold everything: one of them may be removed just then.
     fn may_crash(&self, at: NodeId, processes: &[(NodeId, &Replica)]) -> bool {
+        if self.memory.power {
+            return true;
+        }
         let registries = processes.iter().map(|(_, replica)| replica.inner.membership().registry());
         let Some(last) = registries.max_by_key(|registry| registry.members().epoch) else {
             return true;
@@ -374,6 +410,10 @@ impl Owner<Replica> for Clients {
         }
         if self.calm && members.epoch > Epoch::FIRST {
             return Err(format!("calm: nobody was away, and now there are {members:?}"));
+        }
+        let losses = process.inner.membership().registry().losses();
+        if losses > self.losses {
+            self.lose(losses)?;
         }
         keys.check_invariants()
     }

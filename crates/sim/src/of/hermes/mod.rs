@@ -18,7 +18,7 @@ pub mod trial;
 pub use trial::Trial;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
-use meridian_hermes::{Acks, Reads};
+use meridian_hermes::{Acks, Durability, Reads};
 
 /// What a server runs, with the keys of this test, behind a network that loses, repeats and
 /// reorders.
@@ -33,9 +33,10 @@ Each seed is a run of three to five nodes in simulated time, that replicate a fe
 and decide by Paxos who is a member. Clients read, write, delete, append and swap, and ask again
 what was not answered. The network loses, repeats and delays messages, links are cut and reset,
 nodes stop for longer than their leases, clocks run at different speed, nodes crash, lose all keys,
-and come back as shadow replicas. Then all is mended. Checked are that what clients saw of each key
-is linearizable, that all is answered in the end, that all nodes are members again and hold the
-same, and that no key stays invalid.
+and come back as shadow replicas; or they have them on disk, and may all crash at once. Then all is
+mended. Checked are that what clients saw of each key is linearizable, that all is answered in the
+end, that all nodes are members again and hold the same, and that no key stays invalid. If all have
+lost what they had in memory, they must begin anew with nothing, and only then.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
@@ -55,6 +56,7 @@ Examples:
             values: &["coordinator", "all"],
             help: "To whom a write is acknowledged",
         },
+        Setting { name: "durability", values: &["memory", "disk"], help: "Where nodes keep keys" },
     ],
     pin,
     planted: names_of_planted::<Trial>,
@@ -71,10 +73,12 @@ fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
     }
     let reads = pins.one_of("reads", &[("lease", Reads::Lease), ("check", Reads::Check)])?;
     let acks = [("coordinator", Acks::Coordinator), ("all", Acks::All)];
+    let durability = [("memory", Durability::Memory), ("disk", Durability::Disk)];
     Ok(Box::new(Trial {
         nodes: nodes.or(trial.nodes),
         reads: reads.or(trial.reads),
         acks: pins.one_of("acks", &acks)?.or(trial.acks),
+        durability: pins.one_of("durability", &durability)?.or(trial.durability),
         ..trial
     }))
 }

@@ -5,7 +5,7 @@ use super::trial::Trial;
 use crate::faults::Faults;
 use crate::lossy::Loss;
 use meridian_hermes::reliable::Fault;
-use meridian_hermes::{Mutation, Reads};
+use meridian_hermes::{Durability, Mutation, Reads};
 use std::time::Duration;
 
 /// Those that trials find; the others have scenarios in the tests of their crate.
@@ -18,6 +18,8 @@ pub const ALL: &[Mutation] = &[
     Mutation::ForgetsRequests,
     Mutation::NeverReplays,
     Mutation::DonatesEarly,
+    Mutation::AcksBeforeDurable,
+    Mutation::TrustsItsDisk,
 ];
 
 /// Those of the membership that trials find.
@@ -50,6 +52,15 @@ fn calm() -> Trial {
     Trial { faults, loss, profile, dozes: Some(true), ..Trial::default() }
 }
 
+/// All lose power again and again, and have their keys on disk.
+fn without_power() -> Trial {
+    let crash_all = Some(150 * MS);
+    let faults = Faults { crash_all, outage: 40 * MS, ..Faults::none() };
+    let profile = Some(Profile { reads: 50, ..CROWD });
+    let durability = Some(Durability::Disk);
+    Trial { faults: Some(faults), profile, durability, nodes: Some(3), ..Trial::default() }
+}
+
 /// The trial with this bug.
 pub fn trial(mutation: Mutation) -> Trial {
     let bad = Loss { lost: 60, repeated: 100, delayed: 200, delay: 40 * MS };
@@ -66,7 +77,9 @@ pub fn trial(mutation: Mutation) -> Trial {
         }
         // A request is executed twice: some seed in hundreds of any kind shows it.
         Mutation::DonatesEarly => Trial::default(),
+        Mutation::AcksBeforeDurable | Mutation::TrustsItsDisk => without_power(),
         Mutation::Correct
+        | Mutation::KeepsLostKeys
         | Mutation::ValidatesAnything
         | Mutation::ReadsInvalid
         | Mutation::MissesAnAck

@@ -1,15 +1,15 @@
 //! A trial: clients and faults for a while; then all heals, and a judgement.
 
 use super::Replica;
-use super::clients::{Clients, Profile, agreed};
+use super::clients::{Clients, Memory, Profile, agreed};
 use super::planted;
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
 use crate::trial::{Counts, Made, Subject, Violation};
-use crate::world::{Random, Setup, World};
+use crate::world::{Logs, Random, Setup, World};
 use meridian_core::NodeId;
 use meridian_hermes::reliable::{self, Doze, Fault, ReliableMembership};
-use meridian_hermes::{Acks, Hermes, Mutation, Options, Reads};
+use meridian_hermes::{Acks, Durability, Hermes, Mutation, Options, Reads};
 use meridian_keys::Keys;
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
@@ -30,6 +30,10 @@ pub struct Trial {
     pub reads: Option<Reads>,
     /// To whom writes are acknowledged.
     pub acks: Option<Acks>,
+    /// Where keys are kept.
+    pub durability: Option<Durability>,
+    /// Whether all may lose what they have in memory, at once or one after the other.
+    pub power: Option<bool>,
     /// What may go wrong.
     pub faults: Option<Faults>,
     /// How bad the network is.
@@ -58,6 +62,10 @@ pub struct Drawn {
     faults: Faults,
     loss: Loss,
     slow: bool,
+    /// Nobody takes care that somebody always has all keys in memory.
+    power: bool,
+    /// Logs are those of servers, on simulated disks.
+    on_disks: bool,
 }
 
 impl Drawn {
@@ -76,7 +84,7 @@ impl fmt::Display for Drawn {
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Clocks are what the leases allow; nobody forgets what all hold.
+/// Clocks are what the leases allow.
 fn drawn_faults(random: &mut Random) -> Faults {
     let all = Faults {
         crash_all: None,
@@ -180,11 +188,21 @@ impl Subject for Trial {
         let dozes = self.dozes.unwrap_or(random.random_ratio(1, 3)).then_some(DOZE);
         let rest = random.random_ratio(2, 3).then_some(600 * MS).filter(|_| dozes.is_some());
         let profile = self.profile.unwrap_or(Profile { rest, ..profile });
+        let disk = if random.random() { Durability::Disk } else { Durability::Memory };
+        let durability = self.durability.unwrap_or(disk);
+        let disk = durability == Durability::Disk;
+        let (loses, on_disks) = (random.random_range(0..6), random.random_ratio(1, 3));
+        let power = self.power.unwrap_or(disk || loses == 0);
+        let crash_all = random.random::<bool>().then_some(600 * MS);
+        if power && self.faults.is_none() {
+            faults.crash_all = crash_all;
+        }
         Drawn {
             nodes: self.nodes.unwrap_or(nodes),
             options: Options {
                 reads: self.reads.unwrap_or(options.reads),
                 acks: self.acks.unwrap_or(options.acks),
+                durability,
                 ..options
             },
             membership: reliable::Options { lease, doze: dozes, ..membership },
@@ -192,6 +210,8 @@ impl Subject for Trial {
             faults,
             loss,
             slow,
+            power,
+            on_disks: disk && on_disks,
         }
     }
 
@@ -211,6 +231,9 @@ impl Subject for Trial {
             Lossy::new(Keys::of(membership, keys), now.clone(), seed)
         };
         let mut setup = Setup { faults: drawn.faults.clone(), ..Setup::lan(nodes.clone(), make) };
+        if drawn.on_disks {
+            setup.logs = Logs::on_disks();
+        }
         if drawn.slow {
             setup.delay = Box::new(|_, _, random| {
                 let most = if random.random_bool(0.1) { 40_000 } else { 5_000 };
@@ -218,7 +241,9 @@ impl Subject for Trial {
             });
         }
         let random = Random::seed_from_u64(seed ^ 0xc11e);
-        let mut owner = Clients::new(random, drawn.profile, nodes);
+        let keeps = drawn.options.durability == Durability::Disk;
+        let mut owner =
+            Clients::new(random, drawn.profile, nodes, Memory { keeps, power: drawn.power });
         owner.calm = drawn.is_calm();
         Made { setup, owner, operator: loss }
     }
