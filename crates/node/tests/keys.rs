@@ -240,6 +240,28 @@ async fn keys_in_several_shards_are_one_store_at_any_thread() {
     }
 }
 
+/// When all have stopped, what they had in memory has gone: they serve again, with nothing, and
+/// nobody has to help them.
+#[tokio::test]
+async fn a_region_that_has_stopped_begins_with_nothing() {
+    let mut region = Region::of(2).await;
+    let mut client = region.served(0).await;
+    assert_eq!(client.ask("set k0 lost").await, "+OK\r\n");
+    assert_eq!(client.ask("set k1 lost").await, "+OK\r\n");
+    for node in 0..3 {
+        region.stop(node).await;
+    }
+    for node in 0..3 {
+        region.restart(node).await;
+    }
+    for node in 0..3 {
+        let mut client = region.served(node).await;
+        assert_eq!(client.ask("get k0").await, "$-1\r\n");
+    }
+    assert_eq!(region.served(1).await.ask("set k1 new").await, "+OK\r\n");
+    assert_eq!(region.served(2).await.ask("get k1").await, "$3\r\nnew\r\n");
+}
+
 /// A proxy before the nodes takes a change and breaks the connection before it is answered: the
 /// change is asked again, by its name, and is made once.
 #[tokio::test]

@@ -34,6 +34,8 @@ pub(super) struct Service {
     /// For how many requests of a client answers are expected.
     expected: BTreeMap<ClientNumber, usize>,
     board: Arc<Board>,
+    /// How often all keys have gone, as far as it was seen; None before the first look.
+    losses: Option<u64>,
 }
 
 /// Carries out what the desk wants done, at the member.
@@ -129,7 +131,23 @@ impl Service {
     pub fn new(seat: Seat, exchange: Arc<Exchange>, board: Arc<Board>) -> Service {
         let outgoing = (0..seat.shards).map(|_| Vec::new()).collect();
         let desk = Desk::new(seat, BYTES_MAX);
-        Service { seat, desk, exchange, outgoing, expected: BTreeMap::new(), board }
+        let (expected, losses) = (BTreeMap::new(), None);
+        Service { seat, desk, exchange, outgoing, expected, board, losses }
+    }
+
+    /// Says it aloud if the keys of the region have gone.
+    fn look_for_losses(&mut self, process: &Keys) {
+        if self.seat.shard != Shard(0) {
+            return; // The first has the membership.
+        }
+        let losses = process.membership().registry().losses();
+        if self.losses.replace(losses).is_some_and(|before| before < losses) {
+            tracing::warn!(
+                losses,
+                "ALL KEYS OF THE REGION ARE LOST: they were in memory, and no server that had all \
+                 of them was left when the last one started again; keys begin with nothing"
+            );
+        }
     }
 
     fn with_desk<R>(
@@ -210,6 +228,7 @@ impl Application<Keys> for Service {
     }
 
     fn on_told(&mut self, at: &mut At<'_, Keys>) {
+        self.look_for_losses(at.process);
         // What others read on the board is as new as what they are told.
         self.board.note(self.seat.shard, at.process.replica(), self.desk.len());
         self.say();
