@@ -188,6 +188,10 @@ async fn watch(subject: &str, keys: &Keys) -> anyhow::Result<ExitCode> {
                 }
                 continue;
             }
+            Change::Away { why } => {
+                note!("no node answers: {why}; --at says whom to ask; going on until one does");
+                continue;
+            }
             Change::Set(key, value) => format!("set {} {}", shown(&key), shown(&value)),
             Change::Removed(key) => format!("del {}", shown(&key)),
         };

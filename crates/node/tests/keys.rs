@@ -329,6 +329,9 @@ async fn a_watch_tells_changes_and_goes_on_at_another_node() {
     assert_eq!(next(&mut watch).await, set("user:1", "b"));
     assert_eq!(writer.ask("del user:1").await, ":1\r\n");
     assert_eq!(next(&mut watch).await, Change::Removed("user:1".into()));
+    region.stop(0).await;
+    let away = next(&mut watch).await;
+    assert!(matches!(away, Change::Away { .. }), "{away:?}");
 }
 
 async fn next(watch: &mut Watch) -> Change {

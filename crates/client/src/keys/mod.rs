@@ -23,6 +23,7 @@
 //!         Change::Began => println!("a node tells, first what there is"),
 //!         Change::Set(key, value) => println!("{key:?} has {value:?}"),
 //!         Change::Removed(key) => println!("{key:?} has nothing"),
+//!         Change::Away { why } => println!("no node answers: {why}"),
 //!     }
 //! }
 //! # }

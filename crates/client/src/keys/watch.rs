@@ -24,6 +24,11 @@ pub enum Change {
     Set(Bytes, Bytes),
     /// The key has none, any more or yet.
     Removed(Bytes),
+    /// No node answers; told once, and they are asked until one does.
+    Away {
+        /// What the last one said.
+        why: String,
+    },
 }
 
 /// Changes of keys. Each value that is committed at the node is told, in the key's order, but for
@@ -34,22 +39,30 @@ pub struct Watch {
     watched: Watched,
     at: usize,
     connection: Option<Connection>,
+    /// So many nodes in a row have not answered.
+    away: usize,
 }
 
 impl Watch {
     pub(super) fn new(inner: Arc<Inner>, watched: Watched, at: usize) -> Watch {
-        Watch { inner, watched, at, connection: None }
+        Watch { inner, watched, at, connection: None, away: 0 }
     }
 
-    /// What is told next. May be given up and called again. Waits as long as no node answers.
+    /// What is told next. May be given up and called again.
     ///
     /// # Errors
     /// If what answers is no server of keys, or refuses.
     pub async fn next(&mut self) -> Result<Change, KeysError> {
         loop {
             let Some(connection) = &mut self.connection else {
-                if self.begin().await? {
+                let Some(why) = self.begin().await? else {
+                    self.away = 0;
                     return Ok(Change::Began);
+                };
+                self.leave();
+                self.away = self.away.saturating_add(1);
+                if self.away == self.inner.options.addresses.len() {
+                    return Ok(Change::Away { why });
                 }
                 sleep(PAUSE).await;
                 continue;
@@ -68,7 +81,8 @@ impl Watch {
         (self.connection, self.at) = (None, self.at + 1);
     }
 
-    async fn begin(&mut self) -> Result<bool, KeysError> {
+    /// Asks a node to begin; why it does not, if it does not.
+    async fn begin(&mut self) -> Result<Option<String>, KeysError> {
         let address = &self.inner.options.addresses[self.at % self.inner.options.addresses.len()];
         let (form, word) = match &self.watched {
             Watched::Key(key) => (&b"KEY"[..], key),
@@ -82,15 +96,16 @@ impl Watch {
         match timeout(BEGIN, asked).await {
             Ok(Ok((connection, Answered::Line(_)))) => {
                 self.connection = Some(connection);
-                return Ok(true);
+                Ok(None)
             }
             Ok(Ok((_, Answered::Error(why)))) if why.starts_with("ERR") => {
-                return Err(KeysError::Refused(why));
+                Err(KeysError::Refused(why))
             }
-            Ok(Err(Failure::Protocol(error))) => return Err(error),
-            Ok(Ok(_) | Err(Failure::Broken(_))) | Err(_) => self.leave(),
+            Ok(Ok((_, other))) => Ok(Some(format!("{other:?}"))),
+            Ok(Err(Failure::Protocol(error))) => Err(error),
+            Ok(Err(Failure::Broken(why))) => Ok(Some(why)),
+            Err(_) => Ok(Some(format!("no answer for {BEGIN:?}"))),
         }
-        Ok(false)
     }
 }
 
