@@ -33,6 +33,23 @@ pub struct Loss {
     pub delay: Duration,
 }
 
+impl Loss {
+    /// None, some of each, or much.
+    pub(crate) fn drawn(random: &mut Random) -> Loss {
+        let ms = Duration::from_millis(1);
+        match random.random_range(0..3) {
+            0 => Loss::default(),
+            1 => Loss { lost: 10, repeated: 50, delayed: 50, delay: 30 * ms },
+            _ => Loss {
+                lost: random.random_range(0..150),
+                repeated: random.random_range(0..200),
+                delayed: random.random_range(0..200),
+                delay: 80 * ms,
+            },
+        }
+    }
+}
+
 /// A process behind such a network.
 #[derive(Clone, Debug)]
 pub struct Lossy<P: Process> {

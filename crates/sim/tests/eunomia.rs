@@ -1,9 +1,8 @@
 //! Eunomia under faults: many seeds.
 
-use meridian_sim::of::eunomia::{Trial, planted, trial::Drawn};
-use meridian_sim::of::first_failure;
-use meridian_sim::trial::{Counts, Failure};
-use meridian_sim::{Detail, Subject, each_is_caught, each_seed, one_seed, run, run_with};
+use meridian_sim::of::eunomia::{Trial, planted};
+use meridian_sim::trial::Counts;
+use meridian_sim::{Subject, each_seed, of, one_seed, run};
 
 /// How many seeds a planted bug may take.
 const SEEDS_MAX: u64 = 40;
@@ -37,15 +36,7 @@ fn sessions_see_causal_histories_and_regions_converge() {
 
 #[test]
 fn each_planted_bug_is_found() {
-    let trials = Trial::planted();
-    let numbers: Vec<_> = (0..trials.len()).collect();
-    each_is_caught(&numbers, |number| {
-        let (name, trial) = &trials[number];
-        let found: Failure<Drawn> = first_failure(0..SEEDS_MAX, trial)?;
-        let what = found.violated.lines().next().unwrap_or_default().to_string();
-        println!("{name}, seed {}: {what}", found.seed);
-        Some((name.clone(), found.seed))
-    });
+    of::each_planted_is_found(&Trial::planted(), |_| 0..SEEDS_MAX);
 }
 
 #[test]
@@ -62,13 +53,5 @@ fn without_a_bug_the_same_trials_hold() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    let deep = Detail { deep: true, ..Detail::default() };
-    let hash = |seed| {
-        let outcome = run_with(seed, &Trial::default(), deep);
-        outcome.map(|report| report.trace_hash).map_err(|failure| failure.to_string())
-    };
-    for seed in 0..2 {
-        assert_eq!(hash(seed), hash(seed));
-    }
-    assert_ne!(hash(0), hash(1));
+    of::equal_seeds_give_equal_runs(&Trial::default(), 2);
 }

@@ -1,9 +1,8 @@
 //! Hermes with its reliable membership under faults: many seeds.
 
-use meridian_sim::of::first_failure;
-use meridian_sim::of::hermes::{Trial, planted, trial::Drawn};
-use meridian_sim::trial::{Counts, Failure};
-use meridian_sim::{Detail, Subject, each_is_caught, each_seed, one_seed, run, run_with};
+use meridian_sim::of::hermes::{Trial, planted};
+use meridian_sim::trial::Counts;
+use meridian_sim::{Subject, each_seed, of, one_seed, run};
 
 /// How many seeds a planted bug may take; most show themselves in the first ten.
 const SEEDS_MAX: u64 = 3000;
@@ -39,15 +38,8 @@ fn keys_are_linearizable_and_agree_in_the_end() {
 
 #[test]
 fn each_planted_bug_is_found() {
-    let trials = Trial::planted();
-    let numbers: Vec<_> = (0..trials.len()).collect();
-    each_is_caught(&numbers, |number| {
-        let (name, trial) = &trials[number];
-        let seeds = planted::first_seed(trial.mutation)..SEEDS_MAX;
-        let found: Failure<Drawn> = first_failure(seeds, trial)?;
-        let what = found.violated.lines().next().unwrap_or_default().to_string();
-        println!("{name}, seed {}: {what}", found.seed);
-        Some((name.clone(), found.seed))
+    of::each_planted_is_found(&Trial::planted(), |trial| {
+        planted::first_seed(trial.mutation)..SEEDS_MAX
     });
 }
 
@@ -56,7 +48,7 @@ fn without_a_bug_the_same_trials_hold() {
     for mutation in planted::ALL {
         let trial = Trial { mutation: Default::default(), ..planted::trial(*mutation) };
         let first = planted::first_seed(*mutation);
-        for seed in first..first + 16 {
+        for seed in first..first + 8 {
             if let Err(failure) = run(seed, &trial) {
                 panic!("the trial for {mutation:?}: {failure}");
             }
@@ -66,13 +58,5 @@ fn without_a_bug_the_same_trials_hold() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    let deep = Detail { deep: true, ..Detail::default() };
-    let hash = |seed| {
-        let outcome = run_with(seed, &Trial::default(), deep);
-        outcome.map(|report| report.trace_hash).map_err(|failure| failure.to_string())
-    };
-    for seed in 0..3 {
-        assert_eq!(hash(seed), hash(seed));
-    }
-    assert_ne!(hash(0), hash(1));
+    of::equal_seeds_give_equal_runs(&Trial::default(), 3);
 }

@@ -3,7 +3,7 @@
 use meridian_paxos::Recovery;
 use meridian_sim::of::paxos::Trial;
 use meridian_sim::trial::Counts;
-use meridian_sim::{Detail, each_seed, one_seed, run, run_with};
+use meridian_sim::{each_seed, of, one_seed, run};
 
 /// Runs so many seeds, and adds up what happened.
 fn seeds(recovery: Recovery) -> Counts {
@@ -67,13 +67,5 @@ fn view_ss() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    let deep = Detail { deep: true, ..Detail::default() };
-    let hash = |seed| {
-        let outcome = run_with(seed, &Trial::default(), deep);
-        outcome.map(|report| report.trace_hash).map_err(|failure| failure.to_string())
-    };
-    for seed in 0..3 {
-        assert_eq!(hash(seed), hash(seed));
-    }
-    assert_ne!(hash(0), hash(1));
+    of::equal_seeds_give_equal_runs(&Trial::default(), 3);
 }

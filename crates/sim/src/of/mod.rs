@@ -141,3 +141,36 @@ pub fn first_failure<S: Subject>(
     let shows = |failure: &Failure<S::Drawn>| !failure.violated.contains(UNDECIDED);
     harness::quietly(|| seeds.find_map(|seed| crate::run(seed, subject).err().filter(shows)))
 }
+
+/// Looks for each of these planted bugs in trials with its seeds.
+///
+/// # Panics
+/// If one is not found.
+pub fn each_planted_is_found<S: Subject>(
+    planted: &[(String, S)],
+    seeds: impl Fn(&S) -> std::ops::Range<u64>,
+) {
+    let numbers: Vec<_> = (0..planted.len()).collect();
+    harness::each_is_caught(&numbers, |number| {
+        let (name, trial) = &planted[number];
+        let found = first_failure(seeds(trial), trial)?;
+        let what = found.violated.lines().next().unwrap_or_default().to_string();
+        Some((name.clone(), found.seed, what))
+    });
+}
+
+/// Runs each seed twice.
+///
+/// # Panics
+/// If two runs of a seed differ, or those of the first two seeds are equal.
+pub fn equal_seeds_give_equal_runs<S: Subject>(subject: &S, seeds: u64) {
+    let deep = Detail { deep: true, ..Detail::default() };
+    let hash = |seed| {
+        let outcome = crate::run_with(seed, subject, deep);
+        outcome.map(|report| report.trace_hash).map_err(|failure| failure.to_string())
+    };
+    for seed in 0..seeds {
+        assert_eq!(hash(seed), hash(seed));
+    }
+    assert_ne!(hash(0), hash(1));
+}

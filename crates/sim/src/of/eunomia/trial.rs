@@ -80,19 +80,6 @@ fn drawn_faults(random: &mut Random) -> Faults {
     }
 }
 
-fn drawn_loss(random: &mut Random) -> Loss {
-    match random.random_range(0..3) {
-        0 => Loss::default(),
-        1 => Loss { lost: 10, repeated: 50, delayed: 50, delay: 30 * MS },
-        _ => Loss {
-            lost: random.random_range(0..150),
-            repeated: random.random_range(0..200),
-            delayed: random.random_range(0..200),
-            delay: 80 * MS,
-        },
-    }
-}
-
 fn drawn_options(random: &mut Random) -> Options {
     Options {
         batch: 10 * MS,
@@ -179,7 +166,7 @@ impl Subject for Trial {
             replicas: [1, 2, 2, 3][random.random_range(0..4)],
         };
         let (drawn, faults) = (drawn_profile(random), drawn_faults(random));
-        let (loss, options) = (drawn_loss(random), drawn_options(random));
+        let (loss, options) = (Loss::drawn(random), drawn_options(random));
         let far = MS * random.random_range(4..100);
         let regions = self.regions.unwrap_or(regions);
         Drawn {

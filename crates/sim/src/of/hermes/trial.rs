@@ -110,19 +110,6 @@ fn drawn_faults(random: &mut Random) -> Faults {
     }
 }
 
-fn drawn_loss(random: &mut Random) -> Loss {
-    match random.random_range(0..3) {
-        0 => Loss::default(),
-        1 => Loss { lost: 10, repeated: 50, delayed: 50, delay: 30 * MS },
-        _ => Loss {
-            lost: random.random_range(0..150),
-            repeated: random.random_range(0..200),
-            delayed: random.random_range(0..200),
-            delay: 80 * MS,
-        },
-    }
-}
-
 fn drawn_options(random: &mut Random) -> Options {
     Options {
         reads: if random.random_ratio(1, 4) { Reads::Check } else { Reads::Lease },
@@ -177,7 +164,7 @@ impl Subject for Trial {
         let random = &mut Random::seed_from_u64(seed ^ 0x4e25);
         let nodes = [3, 3, 3, 4, 5][random.random_range(0..5)];
         let (options, profile) = (drawn_options(random), drawn_profile(random));
-        let (faults, loss) = (drawn_faults(random), drawn_loss(random));
+        let (faults, loss) = (drawn_faults(random), Loss::drawn(random));
         let mut faults = self.faults.clone().unwrap_or(faults);
         let drift_ppm = [0, 2_000, 100_000][random.random_range(0..3)];
         faults.skew_ppm = (drift_ppm > 0).then_some(u64::from(drift_ppm));
