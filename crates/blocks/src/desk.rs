@@ -16,6 +16,9 @@ use meridian_core::{BlockId, NodeId};
 use meridian_host::api::{NAMES_MAX, Refusal, Reply, ReplyBody, RequestBody};
 use meridian_host::{ConnectionId, drain};
 
+/// So many bytes of blocks are moved with one sync: what a disk takes in some milliseconds.
+const MOVED_MAX: u64 = 1 << 20;
+
 /// A request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
@@ -48,6 +51,8 @@ pub enum Write {
     },
     /// This is next when all before is durable, or was refused.
     Settle(Box<Next>),
+    /// No file names these blocks, and none ever will.
+    Free(Vec<BlockId>),
 }
 
 /// Something to be read.
@@ -172,7 +177,7 @@ impl Write {
     pub fn len_bytes(&self) -> usize {
         match self {
             Write::Put { data, .. } => data.len(),
-            Write::Settle(_) => 0,
+            Write::Settle(_) | Write::Free(_) => 0,
         }
     }
 
@@ -191,7 +196,7 @@ impl Write {
                 Some(Next::Answer(Answer::Node(drain::Command::Stored { from, block, stored })))
             }
             (Write::Settle(next), Ok(())) => Some(*next),
-            (Write::Settle(_), Err(_)) => None,
+            (Write::Settle(_), Err(_)) | (Write::Free(_), _) => None,
         }
     }
 }
@@ -257,16 +262,31 @@ impl Writer {
             let result = match &write {
                 Write::Put { block, data, .. } => self.store.put(*block, data),
                 Write::Settle(_) => Ok(()),
+                Write::Free(blocks) => {
+                    self.store.free(blocks.iter().copied());
+                    Ok(())
+                }
             };
             self.note(&result);
             self.batch.push((write, result));
         }
     }
 
-    /// Makes durable what was appended. What is next.
+    /// Whether [`Writer::sync`] has something to do though nothing was appended: the room of freed
+    /// blocks comes back in steps, between which others are served.
+    pub fn is_untidy(&self) -> bool {
+        self.store.is_untidy()
+    }
+
+    /// Makes durable what was appended, with some of what is left in segments that are half empty.
+    /// What is next.
     pub fn sync(&mut self) -> Vec<Next> {
+        let moved = self.store.move_some(MOVED_MAX);
+        self.note(&moved);
         let synced = self.store.sync();
         self.note(&synced);
+        let removed = self.store.remove_empty();
+        self.note(&removed);
         let batch = std::mem::take(&mut self.batch).into_iter();
         let end = |(write, result): (Write, Result<(), BlockError>)| {
             write.end(result.and_then(|()| synced.clone()))

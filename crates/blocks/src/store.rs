@@ -2,11 +2,12 @@
 //!
 //! A directory holds `FORMAT` and the segments `blocks-<number>`. One writer ([`Store`]) appends to
 //! the newest; any number of [`Blocks`] read. A segment is synced before the next is begun, so a
-//! crash can hurt the newest only, and of that only what lies behind the last durable mark.
+//! crash can hurt the newest only, and of that only what lies behind the last durable mark. How the
+//! room of freed blocks comes back is in [`space`].
 //!
 //! Invariants:
-//! - S1: what [`Store::put`] and then [`Store::sync`] answered `Ok` for is served until the end, or
-//!   reported [`BlockError::Damaged`].
+//! - S1: what [`Store::put`] and then [`Store::sync`] answered `Ok` for is served, or reported
+//!   [`BlockError::Damaged`], until it is freed.
 //! - S2: nothing is served whose checksum is wrong.
 //! - S3: no bytes are ever changed in place, but with themselves (see [`Store::open`]).
 
@@ -20,6 +21,8 @@ use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub mod space;
 
 /// The version of the directory, in `FORMAT`.
 pub const VERSION: u32 = 1;
@@ -91,6 +94,8 @@ pub enum Mutation {
     ChecksNothing,
     /// A block counts as held as long as it is in the index.
     TrustsIndex,
+    /// A segment is removed before the copies of what it held are durable.
+    RemovesEarly,
 }
 
 impl Mutation {
@@ -137,6 +142,12 @@ struct Segment {
     file: Arc<dyn DiskFile>,
     /// Its name inside its records.
     name: u64,
+    /// How many of its bytes belong to blocks that are held.
+    live: u64,
+    /// How much of the disk it takes.
+    size: u64,
+    /// What it holds cannot all be read: it stays as it is.
+    is_damaged: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -144,6 +155,13 @@ struct Location {
     segment: u64,
     offset: u64,
     len: u32,
+}
+
+impl Location {
+    /// What it takes in its segment.
+    fn bytes(self) -> u64 {
+        HEADER_LEN as u64 + u64::from(self.len)
+    }
 }
 
 /// The blocks, to be written.
@@ -160,6 +178,10 @@ pub struct Store {
     /// Up to where the segment is durable.
     durable: u64,
     closed: bool,
+    /// The segment that is being emptied.
+    emptied: Option<space::Emptied>,
+    /// The disk was full when a block was to be moved, and nothing was freed since.
+    is_tight: bool,
     buffer: BytesMut,
 }
 
@@ -251,10 +273,22 @@ impl Blocks {
 
     fn insert(&self, block: BlockId, at: Location) {
         let mut index = self.write_index();
+        index.forget(block);
         index.bytes += u64::from(at.len);
-        if let Some(before) = index.blocks.insert(block, at) {
-            index.bytes -= u64::from(before.len);
-        }
+        index.blocks.insert(block, at);
+        let segment = index.segments.get_mut(&at.segment).expect("it is written there");
+        segment.live += at.bytes();
+        segment.size = segment.size.max(at.offset + at.bytes());
+    }
+}
+
+impl Index {
+    /// The block is not held any more; whether it was.
+    fn forget(&mut self, block: BlockId) -> bool {
+        let Some(before) = self.blocks.remove(&block) else { return false };
+        self.bytes -= u64::from(before.len);
+        self.segments.get_mut(&before.segment).expect("it lies there").live -= before.bytes();
+        true
     }
 }
 
@@ -299,13 +333,17 @@ impl Store {
             end: 0,
             durable: 0,
             closed: false,
+            emptied: None,
+            is_tight: false,
             buffer: BytesMut::new(),
         };
         let mut findings = Findings::default();
         for number in &numbers {
             let path = dir.join(name_of(*number));
             let file = store.disk.open(&path).map_err(failed("open", &path))?;
-            let segment = Segment { path, file, name: salt.wrapping_add(*number) };
+            let size = file.len().map_err(failed("measure", &path))?;
+            let name = salt.wrapping_add(*number);
+            let segment = Segment { path, file, name, live: 0, size, is_damaged: false };
             store.blocks.write_index().segments.insert(*number, segment.clone());
             let found = headers(&segment, &mut findings)?;
             if Some(number) == numbers.last() {
@@ -429,7 +467,8 @@ impl Store {
             self.disk.remove(&path).map_err(failed("remove", &path))?;
             return Err(failed("make", &path)(error));
         }
-        let segment = Segment { path, file, name: self.salt.wrapping_add(number) };
+        let (name, size) = (self.salt.wrapping_add(number), self.segment_bytes);
+        let segment = Segment { path, file, name, live: 0, size, is_damaged: false };
         self.blocks.write_index().segments.insert(number, segment);
         (self.newest, self.end, self.durable) = (number, 0, 0);
         Ok(())

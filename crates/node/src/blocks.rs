@@ -191,12 +191,16 @@ impl Shared {
         self.read_came.notify_one();
     }
 
-    /// All writes that wait; `None` when there will be no more.
-    fn take_writes(&self) -> Option<Vec<Write>> {
+    /// All writes that wait; `None` when there will be no more. Who has something else to do does
+    /// not wait for one.
+    fn take_writes(&self, is_busy: bool) -> Option<Vec<Write>> {
         let mut writes = lock(&self.writes);
         while writes.waiting.is_empty() {
             if writes.closing {
                 return None;
+            }
+            if is_busy {
+                break;
             }
             writes = self.write_came.wait(writes).unwrap_or_else(PoisonError::into_inner);
         }
@@ -218,7 +222,7 @@ impl Shared {
     }
 
     fn write(&self, mut writer: Writer) {
-        while let Some(writes) = self.take_writes() {
+        while let Some(writes) = self.take_writes(writer.is_untidy()) {
             writer.append(writes);
             let ended = writer.sync();
             if let Some(error) = writer.failed() {

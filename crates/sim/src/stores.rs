@@ -280,7 +280,7 @@ impl Stores {
             What::Sync => {
                 let ended = writer.sync();
                 let failed = writer.failed().is_some();
-                place.writing = !place.waiting.is_empty();
+                place.writing = !place.waiting.is_empty() || writer.is_untidy();
                 let again = place.writing;
                 let mut effects = Vec::new();
                 for next in ended {

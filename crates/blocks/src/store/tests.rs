@@ -160,6 +160,117 @@ fn lengths_are_checked() {
     assert_eq!(store.blocks().get(BlockId(1), MAX_BLOCK as u32, 4).unwrap(), vec![]);
 }
 
+/// Moves and removes until nothing is to be done.
+fn tidy(store: &mut Store) {
+    while store.is_untidy() {
+        store.move_some(1_000).unwrap();
+        store.sync().unwrap();
+        store.remove_empty().unwrap();
+    }
+}
+
+/// Churn: of what is written all but the last few are freed.
+#[test]
+fn the_room_of_freed_blocks_comes_back() {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let mut most = 0;
+    for block in 0..2_000 {
+        store.put(BlockId(block), &data(block)).unwrap();
+        if let Some(old) = block.checked_sub(10).filter(|old| old % 50 != 0) {
+            assert_eq!(store.free([BlockId(old), BlockId(old)]), 1);
+        }
+        tidy(&mut store);
+        let held = store.blocks().counters().bytes;
+        most = most.max(store.blocks().disk_bytes().saturating_sub(2 * held));
+    }
+    assert!(most <= 5 * 4096, "{most} bytes more than twice what is held");
+    let on_disk: u64 = disk.files().iter().map(|(_, len)| *len).sum();
+    assert!(on_disk <= store.blocks().disk_bytes() + 100, "{on_disk} bytes on the disk");
+    let (store, _) = open(&disk).unwrap();
+    for block in (0..2_000).filter(|block| block % 50 == 0 || *block > 1_989) {
+        assert_eq!(get(&store, block).unwrap(), data(block));
+    }
+}
+
+/// S4, with power cut at each operation.
+#[test]
+fn nothing_that_is_held_is_lost_while_segments_are_emptied() {
+    assert!(emptying_loses(Mutation::Correct).is_none());
+    assert!(emptying_loses(Mutation::RemovesEarly).is_some(), "a planted bug");
+}
+
+fn emptying_loses(mutation: Mutation) -> Option<u128> {
+    let kept = |block: &u128| block.is_multiple_of(4);
+    for cut in 1..500 {
+        let disk = SimDisk::new();
+        let options = Options { segment_bytes: 4096, salt: SALT };
+        let dir = Path::new(DIR);
+        let opened = Store::open_mutated(Arc::new(disk.clone()), dir, options, mutation);
+        let mut store = opened.unwrap().0;
+        (0..40).for_each(|block| store.put(BlockId(block), &data(block)).unwrap());
+        store.sync().unwrap();
+        disk.cut_power_at(disk.operations() + cut);
+        store.free((0..40).filter(|block| !kept(block)).map(BlockId));
+        let mut ended = true;
+        while ended && store.is_untidy() {
+            ended = store.move_some(1_000).is_ok();
+            ended &= (mutation == Mutation::RemovesEarly || store.sync().is_ok())
+                && store.remove_empty().is_ok();
+        }
+        disk.restart(cut);
+        let (store, _) = open(&disk).unwrap();
+        let lost = |block: &u128| !get(&store, *block).is_ok_and(|found| found == data(*block));
+        if let Some(lost) = (0..40).filter(kept).find(lost) {
+            return Some(lost);
+        }
+        if ended {
+            return None;
+        }
+    }
+    None
+}
+
+/// What is left of a damaged segment is not thrown away: it may be all that there is.
+#[test]
+fn a_segment_that_cannot_be_read_stays() {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    let mut offsets = Vec::new();
+    for block in 0..40 {
+        offsets.push((store.newest, store.end));
+        store.put(BlockId(block), &data(block)).unwrap();
+    }
+    store.sync().unwrap();
+    let in_first = offsets.iter().filter(|(newest, _)| *newest == offsets[1].0).count();
+    disk.flip(&segment(offsets[1].0), offsets[1].1 + HEADER_LEN as u64, 1);
+    store.free((2..in_first as u128).map(BlockId));
+    tidy(&mut store);
+    assert!(matches!(get(&store, 1), Err(BlockError::Damaged(BlockId(1)))));
+    assert_eq!(get(&store, 0).unwrap(), data(0));
+}
+
+/// A full disk stops the moving and nothing else, until something is freed.
+#[test]
+fn on_a_full_disk_segments_that_are_empty_still_go() {
+    let disk = SimDisk::new();
+    let (mut store, _) = open(&disk).unwrap();
+    (0..60).for_each(|block| store.put(BlockId(block), &data(block)).unwrap());
+    store.sync().unwrap();
+    disk.set_capacity(Some(disk.files().iter().map(|(_, len)| *len).sum()));
+    let before = store.blocks().disk_bytes();
+    store.free((1..60).filter(|block| block % 3 != 0).map(BlockId));
+    tidy(&mut store);
+    store.free((0..57).map(BlockId));
+    tidy(&mut store);
+    assert!(
+        store.blocks().disk_bytes() < before / 2,
+        "{} of {before} bytes left",
+        store.blocks().disk_bytes()
+    );
+    assert_eq!(get(&store, 57).unwrap(), data(57));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
