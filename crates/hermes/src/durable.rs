@@ -150,12 +150,10 @@ impl<M: Modify> Hermes<M> {
         if !self.holds() {
             return Box::new(std::iter::empty());
         }
-        let entry = |(_, entry): (_, &Entry)| Record::Entry {
-            update: entry.update.clone(),
-            from: entry.last_writer,
-            valid: entry.valid,
-        };
-        let entries: Vec<_> = self.store.since(Slot(0)).map(entry).collect();
+        let entries = self.store.freeze().map(|entry| {
+            let Entry { update, valid, last_writer: from } = entry;
+            Record::Entry { update, from, valid }
+        });
         let is_replayed =
             |slot: &&Slot| self.unsettled.keys.get(slot).is_some_and(|busy| busy.replay.is_some());
         let replayed = |slot: &Slot| {

@@ -79,4 +79,9 @@ impl Store {
     pub fn since(&self, slot: Slot) -> impl Iterator<Item = (Slot, &Entry)> {
         self.entries.since(slot)
     }
+
+    /// All entries as they are now, whatever happens meanwhile.
+    pub fn freeze(&self) -> impl Iterator<Item = Entry> + use<> {
+        self.entries.freeze()
+    }
 }

@@ -33,6 +33,9 @@ pub trait Journal {
     /// Bytes appended since the last checkpoint began.
     fn bytes_since_checkpoint(&self) -> u64;
 
+    /// How long the last checkpoint is, in bytes; 0 if there is none.
+    fn checkpoint_bytes(&self) -> u64;
+
     /// Whether a checkpoint is being written: until it is done no other can begin.
     fn is_checkpointing(&self) -> bool;
 
@@ -160,6 +163,10 @@ impl Journal for WalJournal {
         // The log's thread does not know the bytes: they are noted here, where it is next asked.
         let _ = failed_at.compare_exchange(u64::MAX, bytes, Ordering::Relaxed, Ordering::Relaxed);
         bytes.saturating_sub(failed_at.load(Ordering::Relaxed))
+    }
+
+    fn checkpoint_bytes(&self) -> u64 {
+        self.wal.checkpoint_bytes()
     }
 
     fn is_checkpointing(&self) -> bool {

@@ -32,8 +32,8 @@ pub enum Storage {
     Directory {
         /// Which; it is made if it is not there.
         path: PathBuf,
-        /// A log that grew by so many bytes is replaced by a checkpoint; see
-        /// [`crate::Member::keep`].
+        /// A log that grew by so many bytes, and by as many as the last checkpoint has, is replaced
+        /// by a checkpoint; see [`crate::Member::keep`].
         checkpoint_bytes: u64,
     },
     /// In a log in a directory that its owner has locked, and whose starts its owner counts.
@@ -42,7 +42,7 @@ pub enum Storage {
         path: PathBuf,
         /// Counts the starts; greater after each.
         incarnation: u64,
-        /// A log that grew by so many bytes is replaced by a checkpoint.
+        /// The same.
         checkpoint_bytes: u64,
     },
 }

@@ -24,7 +24,8 @@ pub(crate) struct Store<P: Networked> {
     persisted: bool,
     /// Whether a checkpoint was asked for that has not begun.
     asked: bool,
-    /// A log that grew by so many bytes is replaced by a checkpoint.
+    /// A log that grew by so many bytes, and by as many as the last checkpoint has, is replaced by
+    /// a checkpoint: so all checkpoints together write no more than the log does.
     checkpoint_bytes: u64,
     /// All starts until now.
     starts: Vec<Start>,
@@ -124,8 +125,9 @@ impl<P: Networked> Store<P> {
             return false; // Another could not begin: it would be copied for nothing.
         }
         let bytes = self.journal.bytes_since_checkpoint();
-        self.asked &= bytes > self.checkpoint_bytes;
-        bytes > self.checkpoint_bytes * if self.asked { 2 } else { 1 }
+        let enough = self.checkpoint_bytes.max(self.journal.checkpoint_bytes());
+        self.asked &= bytes > enough;
+        bytes > enough * if self.asked { 2 } else { 1 }
     }
 
     /// Puts the state of the process and of its application, and what is known of others, in the
@@ -162,6 +164,7 @@ mod tests {
     struct Length {
         bytes: Arc<AtomicU64>,
         is_checkpointing: Arc<AtomicBool>,
+        checkpoint_bytes: Arc<AtomicU64>,
     }
 
     impl Journal for Length {
@@ -185,6 +188,10 @@ mod tests {
 
         fn bytes_since_checkpoint(&self) -> u64 {
             self.logged()
+        }
+
+        fn checkpoint_bytes(&self) -> u64 {
+            self.checkpoint_bytes.load(Ordering::Relaxed)
         }
 
         fn is_checkpointing(&self) -> bool {
@@ -216,5 +223,21 @@ mod tests {
         }
         is_checkpointing.store(false, Ordering::Relaxed);
         assert!(store.end_batch(), "the log is long again");
+    }
+
+    /// With much that lives, a log of a fixed length would be replaced again and again.
+    #[test]
+    fn a_log_grows_by_as_much_as_lives_before_it_is_replaced() {
+        let journal = Length::default();
+        let (bytes, checkpoint) = (journal.bytes.clone(), journal.checkpoint_bytes.clone());
+        let mut store = Store::<PrimCast>::new(Box::new(journal), None, 100).unwrap();
+        checkpoint.store(5000, Ordering::Relaxed);
+        for (grown, wanted) in [(101, false), (5000, false), (5001, true)] {
+            bytes.store(grown, Ordering::Relaxed);
+            assert_eq!(store.end_batch(), wanted, "after {grown} bytes");
+        }
+        checkpoint.store(50, Ordering::Relaxed);
+        bytes.store(101, Ordering::Relaxed);
+        assert!(store.end_batch(), "little lives again");
     }
 }

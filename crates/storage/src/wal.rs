@@ -148,6 +148,8 @@ struct Shared {
     wake: Condvar,
     /// Bytes in the log that no checkpoint stands for, nor will when the one under way is done.
     since_checkpoint: Arc<AtomicU64>,
+    /// How long the last checkpoint is, in bytes.
+    checkpoint_bytes: Arc<AtomicU64>,
     checkpointing: AtomicBool,
     closing: AtomicBool,
     report: Box<dyn Fn(Report) + Send + Sync>,
@@ -249,6 +251,7 @@ impl Wal {
         let shared = |log: Log| {
             Arc::new(Shared {
                 since_checkpoint: log.since_checkpoint(),
+                checkpoint_bytes: log.checkpoint_bytes(),
                 flusher: Mutex::new(Flusher::new(log)),
                 queue: Mutex::default(),
                 wake: Condvar::new(),
@@ -321,6 +324,11 @@ impl Wal {
     /// How many bytes of log would have to be read at a start: see [`Wal::checkpoint`].
     pub fn bytes_since_checkpoint(&self) -> u64 {
         self.shared.since_checkpoint.load(Ordering::Relaxed)
+    }
+
+    /// How long the last checkpoint is, in bytes; 0 if there is none.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.shared.checkpoint_bytes.load(Ordering::Relaxed)
     }
 
     /// How many bytes wait to be written; see [`QUEUE_BYTES`].

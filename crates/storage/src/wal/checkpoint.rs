@@ -17,17 +17,19 @@ pub(super) struct Checkpoint {
     pub records: Vec<Bytes>,
     /// The number of the first record of its segment.
     pub next: u64,
+    /// Its length in bytes.
+    pub len: u64,
 }
 
 /// Writes the checkpoint that stands for all before the segment `index`, whose first record is
-/// `next`. Stops without a result if `stop` says so.
+/// `next`; returns its length in bytes. Stops without a result if `stop` says so.
 pub(super) fn write(
     files: &Files,
     index: u64,
     next: u64,
     records: impl Iterator<Item = Bytes>,
     stop: impl Fn() -> bool,
-) -> Result<bool, WalError> {
+) -> Result<Option<u64>, WalError> {
     let path = files.checkpoint_path(index);
     let temporary = path.with_extension("tmp");
     let file = files.create(&temporary)?;
@@ -36,7 +38,7 @@ pub(super) fn write(
         let segment = files.checkpoint_name(index);
         for record in records {
             if stop() {
-                return Ok(false);
+                return Ok(None);
             }
             count += 1;
             record::encode(&mut buffer, Mark { segment, number: count, durable: 0 }, &record);
@@ -52,13 +54,13 @@ pub(super) fn write(
         record::encode(&mut buffer, Mark { segment, number: count + 1, durable: 0 }, &last);
         file.write_at(end, &buffer)?;
         file.sync_data()?;
-        Ok(true)
+        Ok(Some(end + buffer.len() as u64))
     };
     match written() {
-        Ok(true) => {
+        Ok(Some(len)) => {
             files.rename(&temporary, &path)?;
             files.sync_dir()?;
-            Ok(true)
+            Ok(Some(len))
         }
         other => {
             files.remove(&temporary)?;
@@ -70,7 +72,9 @@ pub(super) fn write(
 /// Reads the checkpoint `index`.
 pub(super) fn read(files: &Files, index: u64) -> Result<Checkpoint, WalError> {
     let path = files.checkpoint_path(index);
-    let mut reader = Reader::new(files.read(&path)?, files.checkpoint_name(index), 1);
+    let bytes = files.read(&path)?;
+    let len = bytes.len() as u64;
+    let mut reader = Reader::new(bytes, files.checkpoint_name(index), 1);
     let mut records: Vec<Bytes> = reader.by_ref().map(|record| record.body).collect();
     let corrupt = |offset: usize| corrupt(&path, offset);
     let end = match reader.end() {
@@ -79,7 +83,10 @@ pub(super) fn read(files: &Files, index: u64) -> Result<Checkpoint, WalError> {
     };
     let mut last = records.pop().filter(|last| last.len() == 16).ok_or_else(|| corrupt(end))?;
     let (count, next) = (last.get_u64_le(), last.get_u64_le());
-    if count == records.len() as u64 { Ok(Checkpoint { records, next }) } else { Err(corrupt(end)) }
+    if count != records.len() as u64 {
+        return Err(corrupt(end));
+    }
+    Ok(Checkpoint { records, next, len })
 }
 
 fn corrupt(path: &Path, offset: usize) -> WalError {

@@ -54,6 +54,8 @@ pub struct Log {
     durable: u64,
     /// Bytes in the log that no checkpoint stands for, nor will when the one under way is done.
     since_checkpoint: Arc<AtomicU64>,
+    /// How long the last checkpoint is, in bytes.
+    checkpoint_bytes: Arc<AtomicU64>,
 }
 
 /// A checkpoint that was begun: it stands for all records before it.
@@ -64,6 +66,7 @@ pub struct Checkpoint {
     /// How many bytes of log it stands for.
     stands_for: u64,
     since_checkpoint: Arc<AtomicU64>,
+    checkpoint_bytes: Arc<AtomicU64>,
 }
 
 impl Log {
@@ -97,6 +100,7 @@ impl Log {
             next: tail.next,
             durable: tail.next - 1,
             since_checkpoint: Arc::new(AtomicU64::new(tail.bytes)),
+            checkpoint_bytes: Arc::new(AtomicU64::new(tail.checkpoint_bytes)),
         };
         log.source.prepare(tail.index + 1);
         log.encode(FIRST);
@@ -106,6 +110,10 @@ impl Log {
 
     pub(super) fn since_checkpoint(&self) -> Arc<AtomicU64> {
         self.since_checkpoint.clone()
+    }
+
+    pub(super) fn checkpoint_bytes(&self) -> Arc<AtomicU64> {
+        self.checkpoint_bytes.clone()
     }
 
     /// How far the log goes: the number of the record after the last that is durable.
@@ -205,8 +213,14 @@ impl Log {
         self.begin_segment()?;
         self.sync()?;
         self.since_checkpoint.fetch_sub(stands_for, Ordering::Relaxed);
-        let (files, since_checkpoint) = (self.files.clone(), self.since_checkpoint.clone());
-        Ok(Checkpoint { files, index: self.segment.index, first, stands_for, since_checkpoint })
+        Ok(Checkpoint {
+            files: self.files.clone(),
+            index: self.segment.index,
+            first,
+            stands_for,
+            since_checkpoint: self.since_checkpoint.clone(),
+            checkpoint_bytes: self.checkpoint_bytes.clone(),
+        })
     }
 }
 
@@ -226,8 +240,11 @@ impl Checkpoint {
         stop: impl Fn() -> bool,
     ) -> Result<bool, WalError> {
         match checkpoint::write(&self.files, self.index, self.first, records, stop) {
-            Ok(true) => self.files.remove_before(self.index).map(|()| true),
-            Ok(false) => Ok(false),
+            Ok(Some(len)) => {
+                self.checkpoint_bytes.store(len, Ordering::Relaxed);
+                self.files.remove_before(self.index).map(|()| true)
+            }
+            Ok(None) => Ok(false),
             Err(error) => {
                 self.since_checkpoint.fetch_add(self.stands_for, Ordering::Relaxed);
                 Err(error)

@@ -14,6 +14,8 @@ pub(super) struct Tail {
     pub next: u64,
     /// How many bytes of records were read, without the checkpoint.
     pub bytes: u64,
+    /// How long the checkpoint is, in bytes; 0 if there is none.
+    pub checkpoint_bytes: u64,
 }
 
 /// Reads on from segment to segment.
@@ -57,10 +59,12 @@ pub(super) fn recover(files: &Files) -> Result<(Recovered, Tail), WalError> {
         stop: None,
     };
     let checkpoint = listing.checkpoints.last().copied();
+    let mut checkpoint_bytes = 0;
     if let Some(index) = checkpoint {
         let read = checkpoint::read(files, index)?;
         recovery.recovered.checkpoint = read.records;
         recovery.next = read.next;
+        checkpoint_bytes = read.len;
     }
     let first = checkpoint.unwrap_or(0);
     for index in listing.segments.iter().filter(|index| **index >= first) {
@@ -76,7 +80,7 @@ pub(super) fn recover(files: &Files) -> Result<(Recovered, Tail), WalError> {
     let index = listing.segments.last().copied().unwrap_or(0).max(first) + 1;
     let Recovery { mut recovered, next, bytes, .. } = recovery;
     recovered.next = next;
-    Ok((recovered, Tail { index, next, bytes }))
+    Ok((recovered, Tail { index, next, bytes, checkpoint_bytes }))
 }
 
 impl Recovery<'_> {

@@ -258,9 +258,11 @@ fn a_checkpoint_replaces_what_is_older_and_must_be_whole() {
     assert!(log.wal.checkpoint(Box::new([record(100), record(101)].into_iter())));
     assert!(log.wait_for_checkpoint());
     assert!(log.wal.bytes_since_checkpoint() < 100);
+    let checkpoint_bytes = log.wal.checkpoint_bytes();
     assert!(log.write(&[record(31)]));
     drop(log);
     let log = open(&disk).unwrap();
+    assert_eq!(log.wal.checkpoint_bytes(), checkpoint_bytes);
     assert_eq!(log.found.checkpoint, [record(100), record(101)]);
     assert_eq!(log.found.records, [record(31)]);
     drop(log);
@@ -268,6 +270,7 @@ fn a_checkpoint_replaces_what_is_older_and_must_be_whole() {
     let checkpoint = names.iter().find(|name| name.starts_with("checkpoint-")).unwrap();
     let path = Path::new(DIR).join(checkpoint);
     let len = disk.open(&path).unwrap().len().unwrap();
+    assert_eq!(len, checkpoint_bytes);
     for offset in [0, 45, len - 1] {
         disk.flip(&path, offset, 0);
         assert!(matches!(open(&disk), Err(WalError::CorruptCheckpoint { .. })));
