@@ -22,7 +22,8 @@ impl<M: Modify> Hermes<M> {
         self.begun && self.is_on_disk()
     }
 
-    pub(crate) fn is_on_disk(&self) -> bool {
+    /// Whether it keeps a log of all that it acknowledges.
+    pub fn is_on_disk(&self) -> bool {
         self.options.durability == Durability::Disk
     }
 

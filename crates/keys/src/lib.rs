@@ -8,7 +8,8 @@
 //! | [`item`] | what a key has, as replicas keep it |
 //! | [`change`] | such a command as replicas of Hermes understand it |
 //! | [`desk`] | the clients of a replica: requests in, replies out in their order |
-//! | [`node`] | membership and replica, as one process |
+//! | [`node`] | a replica of one shard, as a process |
+//! | [`steward`] | the membership of all shards of a node, as another |
 //! | [`connection`] | what a connection remembers |
 //! | [`names`] | names of clients whose requests are made once |
 //! | [`slots`] | which shard has a key |
@@ -26,6 +27,7 @@ pub mod names;
 pub mod node;
 pub mod resp;
 pub mod slots;
+pub mod steward;
 
 pub use access::{Access, Change, Modify, Read};
 pub use command::Command;
@@ -33,3 +35,4 @@ pub use connection::Peer;
 pub use desk::Desk;
 pub use item::{Item, Moment};
 pub use node::Keys;
+pub use steward::Steward;

@@ -1,8 +1,9 @@
-//! Keys, on threads of their own, one for each shard: clients speak RESP at a port of their own,
-//! the nodes of a region speak with each other at the ports that they have.
+//! Keys, on threads of their own, one for each shard and one for the steward: clients speak RESP at
+//! a port of their own, the nodes of a region speak with each other at the ports that they have.
 
 mod exchange;
 mod service;
+mod steward;
 
 use crate::application::peers_of;
 use crate::board::Board;
@@ -12,10 +13,10 @@ use exchange::Exchange;
 use meridian_cluster::Topology;
 use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::{NodeId, mix};
-use meridian_hermes::reliable;
-use meridian_keys::Keys;
+use meridian_hermes::reliable::{self, ReliableMembership};
 use meridian_keys::desk::{Replica, Seat, options};
 use meridian_keys::slots::{SHARDS_MAX, Shard};
+use meridian_keys::{Keys, Steward};
 use meridian_runtime::directory::write_durably;
 use meridian_runtime::{Clock, Handle, Lanes, Listen, MemberError, Options, Storage, Worker};
 use meridian_storage::Disk;
@@ -27,6 +28,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use steward::StewardService;
 use tokio::task::JoinSet;
 
 /// When the keys of a region take so many bytes, what could take more is refused.
@@ -85,39 +87,48 @@ pub fn leases() -> reliable::Options {
     }
 }
 
-/// Runs one of the `replicas` of a region's keys: each of its `members` has a shard, and a thread.
-/// How they are stands on `board`.
+/// The threads of a node's keys, as members of their groups.
+pub struct Members {
+    /// The one with the membership.
+    pub steward: Options<NodeId>,
+    /// One for each shard.
+    pub shards: Vec<Options<NodeId>>,
+}
+
+/// Runs one of the `replicas` of a region's keys. How they are stands on `board`.
 ///
 /// # Errors
 /// As [`Worker::host`].
 pub async fn host(
-    members: Vec<Options<NodeId>>,
+    members: Members,
     replicas: &BTreeSet<NodeId>,
     seed: u64,
     board: &Arc<Board>,
 ) -> Result<Running, MemberError> {
-    let shards = members.len();
-    let (exchange, clock) = (Arc::new(Exchange::new(shards)), Clock::start());
+    let Members { steward, shards } = members;
+    let (count, me) = (shards.len(), steward.me);
+    let (exchange, clock) = (Arc::new(Exchange::new(count)), Clock::start());
     let mut threads = Vec::new();
-    for (number, member) in members.into_iter().enumerate() {
+    for (number, member) in shards.into_iter().enumerate() {
         let shard = Shard(u8::try_from(number).expect("SHARDS_MAX"));
-        let seed = mix(seed.wrapping_add(number as u64));
-        let process = if number == 0 {
-            Keys::new(member.me, replicas, (options(), leases()), seed).with_shards(shards)
-        } else {
-            Keys::of_shard(Replica::new(member.me, options(), seed))
-        };
-        let service = Service::new(Seat { shard, shards }, exchange.clone(), board.clone());
+        let process = Keys::new(Replica::new(me, options(), mix(seed.wrapping_add(number as u64))));
+        let seat = Seat { shard, shards: count };
+        let service = Service::new(seat, exchange.clone(), board.clone());
         let worker = Worker::start(&format!("keys-{number}"))?;
         // Leases are told from thread to thread: all have the same clock.
         threads.push(worker.host(Options { clock, ..member }, process, service).await?);
     }
+    // The last: it can do nothing before the shards have read their logs (K1).
+    let process = Steward::new(ReliableMembership::new(me, replicas, leases(), seed), count);
+    let worker = Worker::start("keys-steward")?;
+    let steward = Options { clock, ..steward };
+    threads.push(worker.host(steward, process, StewardService::new(exchange)).await?);
     Ok(Running(threads))
 }
 
 /// What the threads of keys need, before they run.
 pub(crate) struct Opened {
-    members: Vec<Options<NodeId>>,
+    members: Members,
     replicas: BTreeSet<NodeId>,
 }
 
@@ -141,8 +152,8 @@ struct First {
     shards: usize,
 }
 
-/// Listens at the address and opens a lane at the node's port for each shard, if the node is to
-/// serve keys.
+/// Listens at the address and opens a lane at the node's port for the steward and each shard, if
+/// the node is to serve keys.
 ///
 /// # Errors
 /// If it cannot listen, or its directory cannot be used.
@@ -167,30 +178,40 @@ pub(crate) fn open(
     let mut peers = peers_of(topology, me);
     peers.retain(|node, _| BTreeSet::contains(&replicas, node));
     let incarnation = dir.next_incarnation()?;
-    let mut members = Vec::new();
+    let mut member = |lane, log: PathBuf| {
+        let storage = Storage::Log { path: log, incarnation, checkpoint_bytes: CHECKPOINT_BYTES };
+        let listen = Listen::Lane(lanes.open(lane, port));
+        let cluster = topology.cluster.to_string();
+        Options { listen, storage, ..Options::new(cluster, me, "", peers.clone()) }
+    };
+    let steward = member(lane(STEWARD, shards), log_of_steward(&dir.dir));
+    let mut members = Members { steward, shards: Vec::new() };
     for shard in 0..shards {
-        let path = log_of(&dir.dir, shard);
-        let checkpoint_bytes = CHECKPOINT_BYTES;
-        members.push(Options {
-            listen: Listen::Lane(lanes.open(lane(shard, shards), port)),
-            storage: Storage::Log { path, incarnation, checkpoint_bytes },
-            // All threads take clients: who has nothing to do is first.
-            plain: vec![(ServiceId::KEYS, plain.try_clone().map_err(unable)?)],
-            ..Options::new(topology.cluster.to_string(), me, "", peers.clone())
-        });
+        let member = member(lane(shard, shards), log_of(&dir.dir, shard));
+        // All these threads take clients: who has nothing to do is first.
+        let plain = vec![(ServiceId::KEYS, plain.try_clone().map_err(unable)?)];
+        members.shards.push(Options { plain, ..member });
     }
     lanes.explain(format!("the keys of this node are in {shards} shards, see its keys.json"));
     Ok((lanes, Some(Opened { members, replicas })))
 }
 
-/// The thread of a shard, as the node's port knows it: other than that of a node which has its keys
-/// in more shards or fewer.
-fn lane(shard: usize, shards: usize) -> Lane {
-    Lane(u16::try_from(shards << 8 | shard).expect("SHARDS_MAX"))
+/// In the number of a lane, the steward stands where shards have their numbers.
+const STEWARD: usize = 0xff;
+const _: () = assert!(SHARDS_MAX < STEWARD);
+
+/// The thread of a shard, or of the steward, as the node's port knows it: other than that of a node
+/// which has its keys in more shards or fewer.
+fn lane(thread: usize, shards: usize) -> Lane {
+    Lane(u16::try_from(shards << 8 | thread).expect("SHARDS_MAX"))
 }
 
 fn log_of(dir: &Path, shard: usize) -> PathBuf {
-    dir.join(if shard == 0 { "keys".into() } else { format!("keys-{shard}") })
+    dir.join(format!("keys-{shard}"))
+}
+
+fn log_of_steward(dir: &Path) -> PathBuf {
+    dir.join("keys-steward")
 }
 
 /// How keys began here; they do now if they have not before.
@@ -244,8 +265,8 @@ pub fn forget(dir: &Path) -> Result<(), ServerError> {
     };
     let names = dir.join("keys.json");
     ended(&names, std::fs::remove_file(&names))?;
-    for shard in 0..SHARDS_MAX {
-        let log = log_of(dir, shard);
+    let shards = (0..SHARDS_MAX).map(|shard| log_of(dir, shard));
+    for log in shards.chain([log_of_steward(dir)]) {
         ended(&log, std::fs::remove_dir_all(&log))?;
     }
     Ok(())
@@ -254,7 +275,7 @@ pub fn forget(dir: &Path) -> Result<(), ServerError> {
 impl Opened {
     /// In so many shards the keys are.
     pub(crate) fn shards(&self) -> usize {
-        self.members.len()
+        self.members.shards.len()
     }
 
     /// Runs them.
@@ -266,6 +287,8 @@ impl Opened {
         let Opened { members, replicas } = self;
         let seed = mix(Clock::start().now().0 ^ u64::from(std::process::id()) << 32);
         let on_disk = |member| Options { disk: disk.clone(), ..member };
-        host(members.into_iter().map(on_disk).collect(), &replicas, seed, board).await
+        let shards = members.shards.into_iter().map(on_disk).collect();
+        let members = Members { steward: on_disk(members.steward), shards };
+        host(members, &replicas, seed, board).await
     }
 }

@@ -7,7 +7,7 @@ use meridian_core::NodeId;
 use meridian_core::hello::ServiceId;
 use meridian_host::api::KeysStatus;
 use meridian_node::board::Board;
-use meridian_node::keys::{self, Running};
+use meridian_node::keys::{self, Members, Running};
 use meridian_runtime::{Clock, Listen, Options, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Three replicas of one region's keys.
 struct Region {
     dirs: Vec<TempDir>,
-    /// Where the threads of each shard listen.
+    /// Where the threads of each shard listen; the last are those of the stewards.
     peers: Vec<BTreeMap<NodeId, String>>,
     /// Where clients call each.
     ports: Vec<SocketAddr>,
@@ -45,9 +45,9 @@ impl Region {
     async fn of(shards: usize) -> Region {
         let address = |listener: &TcpListener| listener.local_addr().unwrap();
         let listeners: Vec<Vec<_>> =
-            (0..3).map(|_| (0..shards).map(|_| listener()).collect()).collect();
-        let peers = (0..shards).map(|shard| {
-            let addresses = listeners.iter().map(|node| address(&node[shard]).to_string());
+            (0..3).map(|_| (0..=shards).map(|_| listener()).collect()).collect();
+        let peers = (0..=shards).map(|thread| {
+            let addresses = listeners.iter().map(|node| address(&node[thread]).to_string());
             (0..).map(NodeId).zip(addresses).collect()
         });
         let plain: Vec<_> = (0..3).map(|_| listener()).collect();
@@ -68,20 +68,23 @@ impl Region {
     async fn run(&mut self, node: usize, listeners: Vec<TcpListener>, plain: TcpListener) {
         self.starts += 1;
         let me = NodeId(u16::try_from(node).unwrap());
-        let shards = listeners.len();
-        let members = listeners.into_iter().enumerate().map(|(shard, listener)| {
-            let path = self.dirs[node].path().join(format!("keys-{shard}"));
+        let shards = listeners.len() - 1;
+        let members = listeners.into_iter().enumerate().map(|(thread, listener)| {
+            let path = self.dirs[node].path().join(format!("keys-{thread}"));
             let (incarnation, checkpoint_bytes) = (self.starts, 1 << 20);
+            let plain = (thread < shards).then(|| plain.try_clone().unwrap());
             Options {
                 storage: Storage::Log { path, incarnation, checkpoint_bytes },
                 listen: Listen::Socket(listener),
-                plain: vec![(ServiceId::KEYS, plain.try_clone().unwrap())],
-                ..Options::new("test", me, "", self.peers[shard].clone())
+                plain: plain.into_iter().map(|plain| (ServiceId::KEYS, plain)).collect(),
+                ..Options::new("test", me, "", self.peers[thread].clone())
             }
         });
+        let mut members: Vec<_> = members.collect();
+        let members = Members { steward: members.pop().unwrap(), shards: members };
         let replicas: BTreeSet<_> = self.peers[0].keys().copied().collect();
         let board = Arc::new(Board::new(shards));
-        let running = keys::host(members.collect(), &replicas, self.starts, &board).await;
+        let running = keys::host(members, &replicas, self.starts, &board).await;
         self.boards[node] = board;
         self.running[node] = Some(running.unwrap());
     }
@@ -195,6 +198,31 @@ async fn writes_go_on_without_a_replica_and_it_comes_back_with_everything() {
     region.stop(1).await;
     assert_eq!(back.ask("set k1 again").await, "+OK\r\n");
     assert_eq!(client.ask("get k1").await, "$5\r\nagain\r\n");
+}
+
+/// Links reset themselves when more waits than they may keep: together these values are longer.
+#[tokio::test]
+async fn long_values_go_to_all_replicas_also_many_at_once() {
+    let region = Region::start().await;
+    let mut client = region.served(0).await;
+    let lengths = [64 << 20, 24 << 20, 24 << 20, 24 << 20];
+    for (key, length) in lengths.into_iter().enumerate() {
+        let head = format!("*3\r\n$3\r\nSET\r\n$2\r\nk{key}\r\n${length}\r\n");
+        client.socket.write_all(head.as_bytes()).await.unwrap();
+        client.socket.write_all(&vec![b'v'; length]).await.unwrap();
+        client.socket.write_all(b"\r\n").await.unwrap();
+        assert_eq!(client.read(1).await, "+OK\r\n");
+    }
+    // Each changes its value, and so sends it to the others.
+    let all: String = (0..lengths.len()).map(|key| format!("expire k{key} 1000\n")).collect();
+    client.socket.write_all(all.as_bytes()).await.unwrap();
+    assert_eq!(client.read(lengths.len()).await, ":1\r\n".repeat(lengths.len()));
+    let mut other = region.served(2).await;
+    for (key, length) in lengths.into_iter().enumerate() {
+        assert_eq!(other.ask(&format!("strlen k{key}")).await, format!(":{length}\r\n"));
+        assert!(!other.ask(&format!("ttl k{key}")).await.starts_with(":-"));
+    }
+    assert_eq!(region.status(0).live.len(), 3, "nobody was taken for dead");
 }
 
 #[tokio::test]
@@ -317,6 +345,8 @@ async fn a_watch_tells_changes_and_goes_on_at_another_node() {
     let addresses = [1, 0].map(|node| region.ports[node].to_string());
     let keys = Keys::new(KeysOptions::new(addresses)).unwrap();
     assert_eq!(writer.ask("set user:1 a").await, "+OK\r\n");
+    // Where it is watched it is known to be committed: else it could be told twice.
+    assert_eq!(region.client(1).await.ask("get user:1").await, "$1\r\na\r\n");
     let mut watch = keys.watch(Watched::prefix("user:"));
     let set =
         |key: &str, value: &str| Change::Set(key.to_string().into(), value.to_string().into());

@@ -1,64 +1,78 @@
 //! How the threads of a node's keys hear each other: each has an inbox that the others fill.
 
-use meridian_hermes::{Epoch, reliable};
+use meridian_hermes::reliable;
 use meridian_keys::desk::passing::Passed;
 use meridian_keys::slots::Shard;
+use meridian_keys::steward::Reported;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What one thread says to another.
+/// What a shard is told.
 pub(super) enum Said {
-    /// The desk to the desk.
-    Desk(Passed),
-    /// The membership to the replica of another shard.
-    Membership(reliable::Output),
-    /// A replica to the membership: it has everything.
-    Complete(Epoch),
-    /// The same: it is used.
-    Used,
+    /// By the desk of that shard.
+    Desk(Shard, Passed),
+    /// By the steward.
+    Steward(reliable::Output),
 }
 
 /// What wakes a thread.
 type Wake = Arc<dyn Fn() + Send + Sync>;
 
-#[derive(Default)]
-struct Inbox {
-    said: Mutex<Vec<(Shard, Said)>>,
+/// What one thread is told. It arrives in order; all is bounded by what clients may have under way.
+pub(super) struct Inbox<T> {
+    said: Mutex<Vec<T>>,
     wake: OnceLock<Wake>,
 }
 
-/// The inboxes of all threads. What one says to another arrives in order; all is bounded by what
-/// clients may have under way.
-#[derive(Default)]
-pub(super) struct Exchange {
-    inboxes: Vec<Inbox>,
+impl<T> Default for Inbox<T> {
+    fn default() -> Inbox<T> {
+        Inbox { said: Mutex::default(), wake: OnceLock::new() }
+    }
 }
 
-impl Exchange {
-    pub fn new(shards: usize) -> Exchange {
-        Exchange { inboxes: (0..shards).map(|_| Inbox::default()).collect() }
+impl<T> Inbox<T> {
+    /// This wakes its thread.
+    pub fn open(&self, wake: Wake) {
+        let _ = self.wake.set(wake); // A thread starts once.
     }
 
-    /// This wakes the thread of that shard.
-    pub fn open(&self, shard: Shard, wake: Wake) {
-        let _ = self.inboxes[usize::from(shard.0)].wake.set(wake); // A thread starts once.
-    }
-
-    /// `from` says all that to `to`, in order.
-    pub fn say(&self, from: Shard, to: Shard, all: &mut Vec<Said>) {
-        let inbox = &self.inboxes[usize::from(to.0)];
-        let mut said = inbox.said.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Puts all that into it, in order.
+    pub fn put(&self, all: impl IntoIterator<Item = T>) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = said.is_empty();
-        said.extend(all.drain(..).map(|one| (from, one)));
+        said.extend(all);
+        let wakes = was_empty && !said.is_empty();
         drop(said);
-        if was_empty && let Some(wake) = inbox.wake.get() {
+        if wakes && let Some(wake) = self.wake.get() {
             wake();
         }
     }
 
-    /// What was said to a thread.
-    pub fn take(&self, shard: Shard) -> Vec<(Shard, Said)> {
-        let mut said =
-            self.inboxes[usize::from(shard.0)].said.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *said)
+    /// What was said to its thread.
+    pub fn take(&self) -> Vec<T> {
+        std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The inboxes of all threads.
+pub(super) struct Exchange {
+    shards: Vec<Inbox<Said>>,
+    /// That of the thread with the membership.
+    pub steward: Inbox<Reported>,
+}
+
+impl Exchange {
+    pub fn new(shards: usize) -> Exchange {
+        let shards = (0..shards).map(|_| Inbox::default()).collect();
+        Exchange { shards, steward: Inbox::default() }
+    }
+
+    /// That of a shard's thread.
+    pub fn shard(&self, shard: Shard) -> &Inbox<Said> {
+        &self.shards[usize::from(shard.0)]
+    }
+
+    /// Those of all shards' threads.
+    pub fn shards(&self) -> impl Iterator<Item = &Inbox<Said>> {
+        self.shards.iter()
     }
 }

@@ -13,6 +13,7 @@ use meridian_keys::desk::{ClientNumber, Counter, Desk, Held, Now, Replica, Seat}
 use meridian_keys::node::{Command, Output, told};
 use meridian_keys::resp::{BULK_MAX, Reply, Version};
 use meridian_keys::slots::Shard;
+use meridian_keys::steward::Reported;
 use meridian_keys::{Keys, Moment};
 use meridian_runtime::wire::WireError;
 use meridian_runtime::{Application, At, ConnectionId};
@@ -29,13 +30,13 @@ pub(super) struct Service {
     seat: Seat,
     desk: Desk,
     exchange: Arc<Exchange>,
-    /// What is to be said to each other thread when the batch ends.
+    /// What is to be said to each other shard when the batch ends.
     outgoing: Vec<Vec<Said>>,
+    /// What is to be said to the steward then.
+    reports: Vec<Reported>,
     /// For how many requests of a client answers are expected.
     expected: BTreeMap<ClientNumber, usize>,
     board: Arc<Board>,
-    /// How often all keys have gone, as far as it was seen; None before the first look.
-    losses: Option<u64>,
 }
 
 /// Carries out what the desk wants done, at the member.
@@ -56,7 +57,7 @@ impl Counter for Here<'_, '_> {
     }
 
     fn pass(&mut self, to: Shard, passed: Passed) {
-        self.outgoing[usize::from(to.0)].push(Said::Desk(passed));
+        self.outgoing[usize::from(to.0)].push(Said::Desk(self.shard, passed));
     }
 
     fn elsewhere(&self) -> Held {
@@ -131,23 +132,8 @@ impl Service {
     pub fn new(seat: Seat, exchange: Arc<Exchange>, board: Arc<Board>) -> Service {
         let outgoing = (0..seat.shards).map(|_| Vec::new()).collect();
         let desk = Desk::new(seat, BYTES_MAX);
-        let (expected, losses) = (BTreeMap::new(), None);
-        Service { seat, desk, exchange, outgoing, expected, board, losses }
-    }
-
-    /// Says it aloud if the keys of the region have gone.
-    fn look_for_losses(&mut self, process: &Keys) {
-        if self.seat.shard != Shard(0) {
-            return; // The first has the membership.
-        }
-        let losses = process.membership().registry().losses();
-        if self.losses.replace(losses).is_some_and(|before| before < losses) {
-            tracing::warn!(
-                losses,
-                "ALL KEYS OF THE REGION ARE LOST: they were in memory, and no server that had all \
-                 of them was left when the last one started again; keys begin with nothing"
-            );
-        }
+        let (reports, expected) = (Vec::new(), BTreeMap::new());
+        Service { seat, desk, exchange, outgoing, reports, expected, board }
     }
 
     fn with_desk<R>(
@@ -175,9 +161,9 @@ impl Service {
     }
 
     /// Another thread of this node says something.
-    fn hear(&mut self, at: &mut At<'_, Keys>, from: Shard, said: Said) {
+    fn hear(&mut self, at: &mut At<'_, Keys>, said: Said) {
         match said {
-            Said::Desk(passed) => {
+            Said::Desk(from, passed) => {
                 let concerned = self.with_desk(at, |desk, now, replica, here| {
                     desk.on_passed(now, from, passed, replica, here)
                 });
@@ -185,9 +171,7 @@ impl Service {
                     self.expect(at, client);
                 }
             }
-            Said::Membership(output) => at.command(Command::Replica(told(output))),
-            Said::Complete(epoch) => at.command(Command::Complete(from, epoch)),
-            Said::Used => at.command(Command::Use),
+            Said::Steward(output) => at.command(Command::Replica(told(output))),
         }
     }
 
@@ -195,7 +179,10 @@ impl Service {
     fn say(&mut self) {
         let ways = (0u8..).map(Shard).zip(&mut self.outgoing).filter(|(_, said)| !said.is_empty());
         for (to, said) in ways {
-            self.exchange.say(self.seat.shard, to, said);
+            self.exchange.shard(to).put(said.drain(..));
+        }
+        if !self.reports.is_empty() {
+            self.exchange.steward.put(self.reports.drain(..));
         }
     }
 }
@@ -217,25 +204,18 @@ impl Application<Keys> for Service {
             }
             Output::Watching => self.desk.on_watching(),
             Output::Committed { key } => self.desk.on_committed(&key),
-            Output::Told(output) => {
-                for said in self.outgoing.iter_mut().skip(1) {
-                    said.push(Said::Membership(output.clone()));
-                }
-            }
-            Output::Complete(epoch) => self.outgoing[0].push(Said::Complete(epoch)),
-            Output::Used => self.outgoing[0].push(Said::Used),
+            Output::Report(report) => self.reports.push(Reported(self.seat.shard, report)),
         }
     }
 
     fn on_told(&mut self, at: &mut At<'_, Keys>) {
-        self.look_for_losses(at.process);
         // What others read on the board is as new as what they are told.
         self.board.note(self.seat.shard, at.process.replica(), self.desk.len());
         self.say();
     }
 
     fn on_waker(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.exchange.open(self.seat.shard, wake);
+        self.exchange.shard(self.seat.shard).open(wake);
     }
 
     fn on_connected(&mut self, _: &mut At<'_, Keys>, client: ConnectionId, _: ServiceId) {
@@ -271,8 +251,8 @@ impl Application<Keys> for Service {
     }
 
     fn on_batch(&mut self, at: &mut At<'_, Keys>) {
-        for (from, said) in self.exchange.take(self.seat.shard) {
-            self.hear(at, from, said);
+        for said in self.exchange.shard(self.seat.shard).take() {
+            self.hear(at, said);
         }
         let concerned =
             self.with_desk(at, |desk, now, replica, here| desk.look_again(now, replica, here));

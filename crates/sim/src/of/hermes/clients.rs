@@ -1,7 +1,7 @@
 //! Clients of keys: each has one operation outstanding, of any node, and some ask again. And the
 //! checks of what they are answered.
 
-use super::Replica;
+use super::node::Node;
 use super::register::{Change, Key, Operation, outcome};
 use crate::checkers::linearizable::{Call, CallOf, check_each};
 use crate::trial::Counts;
@@ -9,7 +9,6 @@ use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
 use meridian_core::{ClientId, MessageId, NodeId, Time};
 use meridian_hermes::{Action, Answer, Command, Epoch, Membership, Request};
-use meridian_keys::node;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,13 +136,13 @@ impl Clients {
         check_each(&Key, calls.filter_map(|(key, call)| Some((*key, call.as_ref()?))))
     }
 
-    fn alarm(&mut self, client: usize, most: Duration) -> Stimulus<Replica> {
+    fn alarm(&mut self, client: usize, most: Duration) -> Stimulus<Node> {
         let most = u64::try_from(most.as_micros()).expect("short");
         let after = Duration::from_micros(self.random.random_range(0..=most));
         self.alarm_after(client, after)
     }
 
-    fn alarm_after(&mut self, client: usize, after: Duration) -> Stimulus<Replica> {
+    fn alarm_after(&mut self, client: usize, after: Duration) -> Stimulus<Node> {
         self.tokens += 1;
         let token = self.tokens << 16 | client as u64;
         self.clients[client].alarm = token;
@@ -177,7 +176,7 @@ impl Clients {
         })
     }
 
-    fn begin_one(&mut self, client: usize, now: Time) -> Vec<Stimulus<Replica>> {
+    fn begin_one(&mut self, client: usize, now: Time) -> Vec<Stimulus<Node>> {
         let key = self.random.random_range(0..self.profile.keys);
         let operation = self.draw(client, key);
         let at = *self.nodes.choose(&mut self.random).expect("some");
@@ -196,7 +195,7 @@ impl Clients {
         self.send(client, at)
     }
 
-    fn send(&mut self, client: usize, to: NodeId) -> Vec<Stimulus<Replica>> {
+    fn send(&mut self, client: usize, to: NodeId) -> Vec<Stimulus<Node>> {
         self.tokens += 1;
         let Some(asked) = &mut self.clients[client].asked else { return Vec::new() };
         let token = self.tokens << 16 | client as u64;
@@ -210,7 +209,7 @@ impl Clients {
             }
         };
         let after = Duration::from_micros(self.random.random_range(50..500));
-        let command = Stimulus::Command { to, command: node::Command::Replica(command), after };
+        let command = Stimulus::Command { to, command, after };
         vec![command, self.alarm_after(client, TIMEOUT)]
     }
 
@@ -227,7 +226,7 @@ impl Clients {
     }
 
     /// No answer has come.
-    fn ask_again(&mut self, client: usize) -> Vec<Stimulus<Replica>> {
+    fn ask_again(&mut self, client: usize) -> Vec<Stimulus<Node>> {
         let Some(mut asked) = self.clients[client].asked.clone() else { return Vec::new() };
         asked.again += 1;
         self.clients[client].asked = Some(asked.clone());
@@ -262,7 +261,7 @@ impl Clients {
     }
 
     /// Nobody will know whether it has happened.
-    fn give_up(&mut self, client: usize) -> Vec<Stimulus<Replica>> {
+    fn give_up(&mut self, client: usize) -> Vec<Stimulus<Node>> {
         self.counts.add("unknown", 1);
         self.names += 1;
         let it = &mut self.clients[client];
@@ -288,7 +287,7 @@ impl Clients {
         Ok(())
     }
 
-    fn on_answer(&mut self, token: u64, answer: &Answer, now: Time) -> Vec<Stimulus<Replica>> {
+    fn on_answer(&mut self, token: u64, answer: &Answer, now: Time) -> Vec<Stimulus<Node>> {
         let client = (token & 0xffff) as usize;
         let Some(mut asked) = self.clients[client].asked.clone() else { return Vec::new() };
         if asked.token != token {
@@ -334,17 +333,21 @@ impl Clients {
     }
 }
 
-impl Owner<Replica> for Clients {
-    fn begin(&mut self) -> Vec<Stimulus<Replica>> {
+impl Owner<Node> for Clients {
+    fn begin(&mut self) -> Vec<Stimulus<Node>> {
         (0..self.clients.len()).map(|client| self.alarm(client, self.profile.think)).collect()
     }
 
-    fn output(&mut self, _at: NodeId, output: node::Output, now: Time) -> Vec<Stimulus<Replica>> {
-        let node::Output::Answered { token, answer } = output else { return Vec::new() };
+    fn output(
+        &mut self,
+        _at: NodeId,
+        (token, answer): (u64, Answer),
+        now: Time,
+    ) -> Vec<Stimulus<Node>> {
         self.on_answer(token, &answer, now)
     }
 
-    fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Replica>> {
+    fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Node>> {
         let client = (token & 0xffff) as usize;
         if self.clients[client].alarm != token {
             return Vec::new();
@@ -369,36 +372,36 @@ impl Owner<Replica> for Clients {
         asked.filter(|asked| asked.at == at).for_each(|asked| asked.lost = true);
     }
 
-    fn started(&mut self, _at: NodeId, process: &Replica, _now: Time) {
-        self.counts.add("recovered", u64::from(process.inner.replica().holds()));
+    fn started(&mut self, _at: NodeId, process: &Node, _now: Time) {
+        self.counts.add("recovered", u64::from(process.replica().holds()));
     }
 
-    fn leads(&self, process: &Replica) -> bool {
-        process.inner.membership().is_leading()
+    fn leads(&self, process: &Node) -> bool {
+        process.membership().is_leading()
     }
 
     /// Two others must hold everything: one of them may be removed just then.
-    fn may_crash(&self, at: NodeId, processes: &[(NodeId, &Replica)]) -> bool {
+    fn may_crash(&self, at: NodeId, processes: &[(NodeId, &Node)]) -> bool {
         if self.memory.power {
             return true;
         }
-        let registries = processes.iter().map(|(_, replica)| replica.inner.membership().registry());
+        let registries = processes.iter().map(|(_, replica)| replica.membership().registry());
         let Some(last) = registries.max_by_key(|registry| registry.members().epoch) else {
             return true;
         };
-        let holds = |(node, replica): &&(NodeId, &Replica)| {
-            let live = replica.inner.replica().membership().live.contains(node);
+        let holds = |(node, replica): &&(NodeId, &Node)| {
+            let live = replica.replica().membership().live.contains(node);
             *node != at && last.may_serve(*node) && live
         };
         processes.iter().filter(holds).count() > 1
     }
 
-    fn check(&mut self, at: NodeId, process: &Replica, _durable: bool) -> Result<(), String> {
-        let keys = process.inner.replica();
+    fn check(&mut self, at: NodeId, process: &Node, _durable: bool) -> Result<(), String> {
+        let keys = process.replica();
         let (members, settled) = (keys.membership(), keys.is_settled());
         let known = self.looks.entry(at).or_default();
         known.settled = settled;
-        let dozes = process.inner.membership().is_dozing();
+        let dozes = process.membership().is_dozing();
         if dozes && !std::mem::replace(&mut known.dozes, dozes) {
             self.counts.add("dozed", 1);
         }
@@ -411,7 +414,7 @@ impl Owner<Replica> for Clients {
         if self.calm && members.epoch > Epoch::FIRST {
             return Err(format!("calm: nobody was away, and now there are {members:?}"));
         }
-        let losses = process.inner.membership().registry().losses();
+        let losses = process.membership().registry().losses();
         if losses > self.losses {
             self.lose(losses)?;
         }
@@ -420,9 +423,9 @@ impl Owner<Replica> for Clients {
 }
 
 /// What all replicas hold: by key, the value; `None` while they differ or something is not Valid.
-pub fn agreed(replicas: &[&Replica]) -> Option<BTreeMap<Bytes, Option<Bytes>>> {
-    let held = |replica: &&Replica| {
-        let entries = replica.inner.replica().entries();
+pub fn agreed(replicas: &[&Node]) -> Option<BTreeMap<Bytes, Option<Bytes>>> {
+    let held = |replica: &&Node| {
+        let entries = replica.replica().entries();
         let valid = |(key, ts, value, valid): (&Bytes, _, Option<&Bytes>, bool)| {
             valid.then(|| (key.clone(), (ts, value.cloned())))
         };

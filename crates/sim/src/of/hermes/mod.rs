@@ -4,6 +4,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`register`] | what a key is to a client |
+//! | [`node`] | what a server runs |
 //! | [`clients`] | clients, and what they see |
 //! | [`trial`] | what is drawn, the run, the end |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
@@ -11,6 +12,7 @@
 
 pub mod clients;
 pub mod explored;
+pub mod node;
 pub mod planted;
 pub mod register;
 pub mod trial;
@@ -19,10 +21,6 @@ pub use trial::Trial;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};
 use meridian_hermes::{Acks, Durability, Reads};
-
-/// What a server runs, with the keys of this test, behind a network that loses, repeats and
-/// reorders.
-pub type Replica = crate::lossy::Lossy<meridian_keys::Keys<register::Change>>;
 
 /// `meridian sim hermes`.
 pub const NAMED: Named = Named {

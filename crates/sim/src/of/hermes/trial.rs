@@ -1,16 +1,15 @@
 //! A trial: clients and faults for a while; then all heals, and a judgement.
 
-use super::Replica;
 use super::clients::{Clients, Memory, Profile, agreed};
+use super::node::Node;
 use super::planted;
 use crate::faults::Faults;
-use crate::lossy::{Loss, Lossy};
+use crate::lossy::Loss;
 use crate::trial::{Counts, Made, Subject, Violation};
 use crate::world::{Logs, Random, Setup, World};
 use meridian_core::NodeId;
 use meridian_hermes::reliable::{self, Doze, Fault, ReliableMembership};
 use meridian_hermes::{Acks, Durability, Hermes, Mutation, Options, Reads};
-use meridian_keys::Keys;
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -19,7 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// The world of a trial.
-pub type Cluster = World<Replica, Clients>;
+pub type Cluster = World<Node, Clients>;
 
 /// What a trial is made of. What is `None` is drawn from the seed.
 #[derive(Clone, Debug, Default)]
@@ -150,7 +149,7 @@ fn drawn_profile(random: &mut Random) -> Profile {
 }
 
 impl Subject for Trial {
-    type Process = Replica;
+    type Process = Node;
     type Owner = Clients;
     type Drawn = Drawn;
     /// How bad the network is now.
@@ -215,7 +214,7 @@ impl Subject for Trial {
             let membership = ReliableMembership::new(me, &voters, membership.clone(), seed);
             let membership = membership.with_fault(fault);
             let keys = Hermes::new(me, options.clone(), seed).with_mutation(mutation);
-            Lossy::new(Keys::of(membership, keys), now.clone(), seed)
+            Node::new(membership, keys, &now, seed)
         };
         let mut setup = Setup { faults: drawn.faults.clone(), ..Setup::lan(nodes.clone(), make) };
         if drawn.on_disks {
@@ -244,8 +243,8 @@ impl Subject for Trial {
     /// All are live, all is answered, and all hold the same.
     fn is_quiet(world: &Cluster) -> bool {
         let replicas: Vec<_> = world.processes().map(|(_, replica)| replica).collect();
-        let live = |replica: &&Replica| {
-            let (keys, membership) = (replica.inner.replica(), replica.inner.membership());
+        let live = |replica: &&Node| {
+            let (keys, membership) = (replica.replica(), replica.membership());
             keys.membership().live.len() == membership.registry().voters().len()
                 && keys.is_settled()
         };
@@ -259,7 +258,7 @@ impl Subject for Trial {
     fn describe(world: &Cluster) -> String {
         let mut text = format!("clients are done: {}", world.owner.is_done());
         for (node, replica) in world.processes() {
-            let keys = replica.inner.replica();
+            let keys = replica.replica();
             let members = keys.membership();
             let held: Vec<_> =
                 keys.entries().map(|(key, ts, ..)| (ts, keys.state(key).0)).collect();
