@@ -14,8 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What is logged by who mounts. The library of FUSE warns when it finds itself unmounted already.
-pub const WARNINGS: &str = "warn,fuser=error";
+/// What is logged by who mounts.
+pub const WARNINGS: &str = "warn";
 
 /// What to mount where.
 #[derive(Debug, Args)]

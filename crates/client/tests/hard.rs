@@ -6,7 +6,7 @@ mod fake;
 use bytes::Bytes;
 use fake::Cluster;
 use meridian_client::Files;
-use meridian_client::files::locks::Wanted;
+use meridian_client::files::locks::{Owner, Wanted};
 use meridian_client::files::write::Wrote;
 use meridian_client::files::{Handle, OpenMode};
 use meridian_fs::operation::{Changes, NewNode};
@@ -158,7 +158,8 @@ async fn a_region_out_of_reach_lets_no_lease_in_another_run_out() {
     let files = Files::new(cluster.client("us"));
     let (us, eu) = (top(&files, "us").await, top(&files, "eu").await);
     let (_, locked) = create(&files, us, "locked").await;
-    let wanted = Wanted { owner: 1, start: 0, end: u64::MAX, exclusive: true, pid: 1 };
+    let wanted =
+        Wanted { owner: Owner::process(1), start: 0, end: u64::MAX, exclusive: true, pid: 1 };
     files.lock(locked, wanted).await.unwrap();
     let (_, dirty) = create(&files, eu, "dirty").await;
     write(&files, dirty, 0, b"data").await;

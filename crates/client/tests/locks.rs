@@ -5,7 +5,7 @@ mod fake;
 
 use bytes::Bytes;
 use fake::Cluster;
-use meridian_client::files::locks::Wanted;
+use meridian_client::files::locks::{Owner, Wanted};
 use meridian_client::files::{Handle, OpenMode};
 use meridian_client::{ClientError, Files};
 use meridian_fs::FsError;
@@ -18,7 +18,7 @@ const PLAIN: OpenMode = OpenMode { append: false, sync: false };
 
 /// A lock of the whole file.
 fn whole(owner: u64) -> Wanted {
-    Wanted { owner, start: 0, end: u64::MAX, exclusive: true, pid: 1 }
+    Wanted { owner: Owner::process(owner), start: 0, end: u64::MAX, exclusive: true, pid: 1 }
 }
 
 /// A file that is open twice on one mount, and once on another.
@@ -64,7 +64,7 @@ async fn a_lock_is_taken_after_its_owner_gave_back_what_it_held_before() {
     here.lock(first, whole(7)).await.unwrap();
     world.cluster.shared.gated.store(true, Ordering::Relaxed);
     let closing = tokio::spawn(async move {
-        here.unlock(first, 7, 0, u64::MAX).await.unwrap();
+        here.unlock(first, Owner::process(7), 0, u64::MAX).await.unwrap();
         here.release(first).await;
     });
     world.cluster.at_gate(1).await;

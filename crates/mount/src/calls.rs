@@ -5,15 +5,14 @@ use crate::convert::errno;
 use crate::listing::{Line, Listing};
 use crate::signals;
 use bytes::{BufMut, Bytes, BytesMut};
-use fuser::{Errno, FileHandle, Generation, ReplyEmpty};
 use meridian_client::files::Handle;
-use meridian_client::files::locks::Wanted;
+use meridian_client::files::locks::{Owner, Wanted};
 use meridian_client::{ClientError, Files};
 use meridian_fs::FsError;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use meridian_fuse::Reply;
+use meridian_fuse::request::Lock;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +25,9 @@ pub(crate) const TTL: Duration = Duration::ZERO;
 /// none from before.
 pub(crate) const ATTRIBUTES_TTL: Duration = Duration::from_nanos(1);
 /// Numbers of inodes are never used twice.
-pub(crate) const GENERATION: Generation = Generation(0);
+pub(crate) const GENERATION: u64 = 0;
 /// How often who waits for a lock asks whether it is free: at first, and in the end.
 const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
-
-/// A name as the client takes it.
-pub(crate) fn name(of: &OsStr) -> Bytes {
-    Bytes::copy_from_slice(of.as_bytes())
-}
 
 /// `open(O_CREAT)`: makes a file and opens it. The kernel takes it for new, and so checks no
 /// permission: of a file that another made meanwhile the answer is `ESTALE`, and it looks again.
@@ -60,8 +54,8 @@ impl Opened {
     }
 
     /// The program has it.
-    pub(crate) fn hand_over(mut self) -> FileHandle {
-        FileHandle(self.handle.take().expect("taken here only").0)
+    pub(crate) fn hand_over(mut self) -> u64 {
+        self.handle.take().expect("taken here only").0
     }
 }
 
@@ -102,58 +96,68 @@ pub(crate) async fn xattr_names(files: &Files, ino: Ino) -> Result<Bytes, Client
 
 /// What is answered without asking: the kernel asks for `security.capability` at each write, and
 /// for access control lists at each look.
-pub(crate) fn foreign_xattr(name: &OsStr) -> Option<Errno> {
-    let name = name.as_bytes();
+pub(crate) fn foreign_xattr(name: &[u8]) -> Option<i32> {
     if name.starts_with(b"security.") {
-        Some(Errno::ENODATA)
+        Some(libc::ENODATA)
     } else if name.starts_with(b"system.") {
-        Some(Errno::EOPNOTSUPP)
+        Some(libc::EOPNOTSUPP)
     } else {
         None
     }
 }
 
 /// The kernel's lock in our words: its greatest offset means "to the end".
-pub(crate) fn wanted(owner: u64, (start, end): (u64, u64), typ: i32, pid: u32) -> Wanted {
+pub(crate) fn wanted(lock: &Lock) -> Wanted {
+    let Lock { start, end, pid, .. } = *lock;
     let end = if end >= i64::MAX as u64 { u64::MAX } else { end };
-    Wanted { owner, start, end, exclusive: typ == libc::F_WRLCK, pid }
+    let owner = if lock.flock { Owner::open_file } else { Owner::process };
+    Wanted { owner: owner(lock.owner), start, end, exclusive: lock.kind == libc::F_WRLCK, pid }
 }
 
-/// `F_SETLK`, or for a thread that waits `F_SETLKW`, until the lock is taken or a signal comes.
-/// Calls `taken` before it answers that it has the lock.
+/// A lock that a thread wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LockCall {
+    pub handle: Handle,
+    pub wanted: Wanted,
+    /// Until it is free (`F_SETLKW`).
+    pub waits: bool,
+    pub thread: u32,
+}
+
+/// Takes a lock, or, for a thread that waits, tries until it is taken or a signal comes. Calls
+/// `taken` before it answers that it has the lock.
 pub(crate) async fn set_lock(
     files: &Files,
-    handle: Handle,
-    wanted: Wanted,
-    waiter: Option<u32>,
+    call: LockCall,
     taken: impl FnOnce() + Send,
-    reply: ReplyEmpty,
+    reply: Reply,
 ) {
+    let LockCall { handle, wanted, waits, thread } = call;
     loop {
         let mut attempt = pin!(files.lock(handle, wanted));
         let result = tokio::select! {
             biased;
             result = &mut attempt => result,
             // Only for a process that ends: another might get the lock without knowing.
-            () = signals::fatal(waiter.unwrap_or(0)) => {
-                reply.error(Errno::EINTR);
+            () = signals::fatal(thread, reply.interrupted()) => {
+                reply.error(libc::EINTR);
                 if attempt.await.is_ok() {
                     let _ = files.unlock(handle, wanted.owner, wanted.start, wanted.end).await;
                 }
                 return;
             }
         };
-        match (result, waiter) {
-            (Ok(()), _) => {
+        match result {
+            Ok(()) => {
                 taken();
                 return reply.ok();
             }
-            (Err(ClientError::Fs(FsError::WouldBlock)), Some(tid)) => tokio::select! {
+            Err(ClientError::Fs(FsError::WouldBlock)) if waits => tokio::select! {
                 () = until_free(files, handle, wanted) => {}
                 // The kernel makes of it what the program wants of its signal's handler.
-                () = signals::any(tid) => return reply.error(Errno::EINTR),
+                () = reply.interrupted() => return reply.error(libc::EINTR),
             },
-            (Err(error), _) => return reply.error(errno(&error)),
+            Err(error) => return reply.error(errno(&error)),
         }
     }
 }

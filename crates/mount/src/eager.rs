@@ -4,22 +4,13 @@
 //! the thread that has the call takes it to its first wait, which is for the node's reply. The
 //! task of the runtime that brings the reply makes the rest a task of its own.
 
-use crate::answers::Reply;
 use crate::signals;
-use fuser::Errno;
-use std::collections::VecDeque;
-use std::future::poll_fn;
+use meridian_fuse::Reply;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::task::{Context, Wake, Waker};
 use tokio::runtime::Handle;
 
-/// A call that waits longer than this goes on as a task: it has something else to look at.
-const LONG: Duration = Duration::from_millis(40);
-
-/// Calls that waited, and since when: the longest first.
-type Waiting = Mutex<VecDeque<(Instant, Arc<Call>)>>;
 type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Where a call is.
@@ -58,54 +49,33 @@ impl Wake for Call {
 }
 
 /// Begins calls. Clones are the same.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Calls {
     runtime: Handle,
-    waiting: Arc<Waiting>,
-}
-
-impl std::fmt::Debug for Calls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Calls")
-    }
 }
 
 impl Calls {
     /// Of this runtime.
     pub fn new(runtime: Handle) -> Calls {
-        let waiting = Arc::<Waiting>::default();
-        let all = Arc::downgrade(&waiting);
-        runtime.spawn(async move {
-            loop {
-                tokio::time::sleep(LONG).await;
-                let Some(all) = all.upgrade() else { return };
-                take_long(&all).into_iter().for_each(Wake::wake);
-            }
-        });
-        Calls { runtime, waiting }
+        Calls { runtime }
     }
 
-    /// Answers the thread `tid` with what `give` makes of a call. A thread that is to die is
-    /// answered at once; its call goes on to its end all the same.
-    pub fn answer<R: Reply + Send + 'static, T>(
+    /// Answers `thread` with what `give` makes of a call. A thread that is to die is answered at
+    /// once; its call goes on to its end all the same.
+    pub fn answer<T: Send>(
         &self,
-        tid: u32,
-        reply: R,
-        give: impl FnOnce(T, R) + Send + 'static,
+        thread: u32,
+        reply: Reply,
+        give: impl FnOnce(T, Reply) + Send + 'static,
         call: impl Future<Output = T> + Send + 'static,
-    ) where
-        T: Send,
-    {
+    ) {
         self.begin(async move {
             let mut call = pin!(call);
-            if let Some(value) = first(&mut call).await {
-                return give(value, reply);
-            }
             tokio::select! {
                 biased;
                 value = &mut call => give(value, reply),
-                () = signals::fatal(tid) => {
-                    reply.refuse(Errno::EINTR);
+                () = signals::fatal(thread, reply.interrupted()) => {
+                    reply.error(libc::EINTR);
                     drop(call.await);
                 }
             }
@@ -130,37 +100,13 @@ impl Calls {
             return;
         }
         *stage = Stage::Waiting(rest);
-        drop(stage);
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.push_back((Instant::now(), state));
     }
-}
-
-/// Takes out those that wait for long.
-fn take_long(waiting: &Waiting) -> Vec<Arc<Call>> {
-    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-    let next = || waiting.pop_front_if(|(since, _)| since.elapsed() >= LONG);
-    std::iter::from_fn(next).map(|(_, call)| call).collect()
-}
-
-/// Polls `call` once; whether it has ended, and with what.
-async fn first<T>(call: &mut Pin<&mut impl Future<Output = T>>) -> Option<T> {
-    let mut looked = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut looked, true) {
-            return Poll::Ready(None);
-        }
-        match call.as_mut().poll(cx) {
-            Poll::Ready(value) => Poll::Ready(Some(value)),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::poll_fn;
     use std::sync::mpsc::channel;
     use std::thread;
     use tokio::sync::oneshot;
@@ -200,19 +146,5 @@ mod tests {
             let (seven, on) = ended.recv().unwrap();
             assert!(seven == 7 && on != thread::current().id());
         }
-    }
-
-    #[test]
-    fn what_waits_for_long_looks_at_what_else_it_waits_for() {
-        let runtime = runtime();
-        let calls = Calls::new(runtime.handle().clone());
-        let (done, ended) = channel();
-        calls.begin(async move {
-            let mut never = std::pin::pin!(std::future::pending::<()>());
-            assert!(first(&mut never).await.is_none());
-            done.send(()).unwrap();
-        });
-        assert!(ended.try_recv().is_err());
-        ended.recv().unwrap();
     }
 }

@@ -1,37 +1,26 @@
-//! One method for each call of the kernel: translate, ask in a task, answer.
+//! One method for each call of the kernel: translate, ask, answer.
 
 use crate::answers::{
-    Reply, attr, data, empty, entry, found, in_the_way, listed, new_node, open_mode, opened,
-    totals_of, write_mode, written, xattr,
+    attr, data, empty, entry, found, in_the_way, listed, open_mode, opened, totals_of, write_mode,
+    written, xattr,
 };
-use crate::calls::{self, Opened, name};
+use crate::calls::{self, Opened};
 use crate::convert::{errno, kind_of_mode, permissions, timestamp};
 use crate::eager::Calls;
 use crate::listing::Listings;
 use crate::made::Made;
 use bytes::Bytes;
-use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, KernelConfig,
-    LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow, WriteFlags,
-};
 use meridian_client::Files;
 use meridian_client::files::Handle;
+use meridian_client::files::locks::Owner;
 use meridian_client::files::names::Named;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
 use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
 use meridian_fs::types::{Ino, Kind};
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use meridian_fuse::request::{Lock, NewAttributes};
+use meridian_fuse::{Notifier, Operation, Reply, Request, Service};
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
-
-/// The most that the kernel writes, or reads ahead, at a time.
-const MAX_TRANSFER: u32 = 1 << 20;
 
 /// Answers the kernel.
 #[derive(Debug)]
@@ -42,6 +31,67 @@ pub struct Handler {
     made: Arc<Made>,
     listings: Listings,
     kernel: Arc<OnceLock<Notifier>>,
+}
+
+/// Who asks, about what, and the way to answer.
+struct Call {
+    uid: u32,
+    gid: u32,
+    thread: u32,
+    node: Ino,
+    reply: Reply,
+}
+
+impl Call {
+    /// What is made belongs to who makes it.
+    fn new_node(&self, kind: Kind, mode: u32) -> NewNode {
+        let Call { uid, gid, .. } = *self;
+        NewNode { kind, mode: permissions(mode), uid, gid, rdev: 0, target: Bytes::new() }
+    }
+}
+
+fn name(of: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(of)
+}
+
+impl Service for Handler {
+    fn call(&self, request: Request<'_>, reply: Reply) {
+        let Request { uid, gid, thread, node, .. } = request;
+        let call = Call { uid, gid, thread, node: Ino(node), reply };
+        match request.operation {
+            Operation::Lookup { .. }
+            | Operation::Symlink { .. }
+            | Operation::MakeNode { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::Unlink { .. }
+            | Operation::RemoveDirectory { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::Create { .. } => self.call_of_name(call, request.operation),
+            Operation::GetAttributes => self.get_attributes(call),
+            Operation::SetAttributes(changes) => self.set_attributes(call, changes),
+            Operation::ReadLink => {
+                let node = call.node;
+                self.answer(call, data, |files| async move { files.symlink(node).await });
+            }
+            Operation::Room => self.room(call),
+            Operation::SetXattr { name, value, flags } => self.set_xattr(call, name, value, flags),
+            Operation::GetXattr { name, size } => self.get_xattr(call, name, size),
+            Operation::ListXattrs { size } => self.list_xattrs(call, size),
+            Operation::RemoveXattr { name } => self.remove_xattr(call, name),
+            Operation::OpenDirectory => call.reply.opened(self.listings.open(call.node)),
+            Operation::ReadDirectory { handle, offset, size } => {
+                self.read_directory(call, handle, offset, size);
+            }
+            Operation::ReleaseDirectory { handle } => {
+                self.listings.close(handle);
+                call.reply.ok();
+            }
+            // Each change was durable when its call returned.
+            Operation::SyncDirectory { .. } => call.reply.ok(),
+            operation => self.call_of_file(call, operation),
+        }
+    }
 }
 
 impl Handler {
@@ -56,517 +106,301 @@ impl Handler {
         self.kernel.clone()
     }
 
+    /// What is asked of names in a directory.
+    fn call_of_name(&self, call: Call, operation: Operation<'_>) {
+        match operation {
+            Operation::Lookup { name } => self.look_up(call, name),
+            Operation::Symlink { name: of, target } => {
+                let node = call.new_node(Kind::Symlink, 0o777);
+                self.make(call, of, NewNode { target: name(target), ..node });
+            }
+            Operation::MakeNode { name, mode, device } => self.make_node(call, name, mode, device),
+            Operation::MakeDirectory { name, mode } => {
+                let node = call.new_node(Kind::Directory, mode);
+                self.make(call, name, node);
+            }
+            Operation::Unlink { name } => self.unlink(call, name),
+            Operation::RemoveDirectory { name } => self.remove_directory(call, name),
+            Operation::Rename { name: from, new_parent, new_name, flags } => {
+                let from = Named { parent: call.node, name: name(from) };
+                let to = Named { parent: Ino(new_parent), name: name(new_name) };
+                self.rename(call, from, to, flags);
+            }
+            Operation::Link { of, name } => self.link(call, Ino(of), name),
+            Operation::Create { name, mode, flags } => self.create(call, name, mode, flags),
+            _ => call.reply.error(libc::ENOSYS),
+        }
+    }
+
+    /// What is asked of a file, mostly an open one.
+    fn call_of_file(&self, call: Call, operation: Operation<'_>) {
+        match operation {
+            Operation::Open { flags } => self.open(call, flags),
+            Operation::Read { handle, offset, size } => {
+                self.answer(call, data, |files| async move {
+                    files.read(Handle(handle), offset, size as usize).await
+                });
+            }
+            Operation::Write { .. } => self.write(call, operation),
+            Operation::Flush { handle, owner } => self.flush(call, Handle(handle), owner),
+            Operation::Release { handle } => self.release(call, Handle(handle)),
+            Operation::Sync { handle } => {
+                self.answer(call, empty, |files| async move { files.sync(Handle(handle)).await });
+            }
+            Operation::GetLock(lock) => {
+                let (handle, wanted) = (Handle(lock.handle), calls::wanted(&lock));
+                self.answer(call, in_the_way, |files| async move {
+                    files.lock_in_the_way(handle, wanted).await
+                });
+            }
+            Operation::SetLock { lock, waits } => self.set_lock(call, lock, waits),
+            Operation::Allocate { handle, offset, length, mode } => {
+                self.allocate(call, Handle(handle), (offset, length), mode);
+            }
+            Operation::Seek { handle, offset, whence } => {
+                self.seek(call, Handle(handle), offset, whence);
+            }
+            _ => call.reply.error(libc::ENOSYS),
+        }
+    }
+
     /// Answers without waiting here, so that the session's thread goes on reading. A thread that is
     /// to die is answered at once; its call goes on to its end all the same.
-    fn answer<R, T, F>(
+    fn answer<T: Send, F>(
         &self,
-        (request, reply): (&Request, R),
-        give: impl FnOnce(T, R) + Send + 'static,
-        call: impl FnOnce(Arc<Files>) -> F,
+        call: Call,
+        give: impl FnOnce(T, Reply) + Send + 'static,
+        ask: impl FnOnce(Arc<Files>) -> F,
     ) where
-        R: Reply + Send + 'static,
-        T: Send,
         F: Future<Output = T> + Send + 'static,
     {
-        self.calls.answer(request.pid(), reply, give, call(self.files.clone()));
+        self.calls.answer(call.thread, call.reply, give, ask(self.files.clone()));
+    }
+
+    /// Who has only the number of a node, as from an earlier mount, asks for `.` and `..` in it.
+    fn look_up(&self, call: Call, of: &[u8]) {
+        let (node, name) = (call.node, name(of));
+        self.answer(call, entry, |files| async move {
+            match &name[..] {
+                b"." => files.attributes(node).await,
+                b".." => files.attributes(files.parent(node).await?).await,
+                _ => files.lookup(node, &name).await,
+            }
+        });
     }
 
     /// Makes something that is not opened.
-    fn make(
-        &self,
-        request: &Request,
-        (parent, of): (INodeNo, &OsStr),
-        node: NewNode,
-        reply: ReplyEntry,
-    ) {
-        let name = name(of);
-        self.answer((request, reply), entry, |files| async move {
-            files.create(Ino(parent.0), &name, node).await
-        });
-    }
-}
-
-impl Filesystem for Handler {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            InitFlags::FUSE_POSIX_LOCKS,
-            InitFlags::FUSE_FLOCK_LOCKS,
-            InitFlags::FUSE_AUTO_INVAL_DATA,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
-        ];
-        for flag in wanted {
-            if config.add_capabilities(flag).is_err() {
-                tracing::debug!("the kernel cannot {flag:?}");
-            }
-        }
-        // What the kernel does not allow it cuts down.
-        let _ = config.set_max_write(MAX_TRANSFER);
-        let _ = config.set_max_readahead(MAX_TRANSFER);
-        Ok(())
+    fn make(&self, call: Call, of: &[u8], node: NewNode) {
+        let (parent, name) = (call.node, name(of));
+        self.answer(call, entry, |files| async move { files.create(parent, &name, node).await });
     }
 
-    fn lookup(&self, request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEntry) {
-        let name = name(of);
-        self.answer((request, reply), entry, |files| async move {
-            files.lookup(Ino(parent.0), &name).await
-        });
+    fn make_node(&self, call: Call, name: &[u8], mode: u32, rdev: u32) {
+        let Some(kind) = kind_of_mode(mode) else { return call.reply.error(libc::EINVAL) };
+        let node = NewNode { rdev, ..call.new_node(kind, mode) };
+        self.make(call, name, node);
     }
 
-    fn forget(&self, _request: &Request, _ino: INodeNo, _count: u64) {
-        // Nothing is kept for what the kernel knows.
+    fn unlink(&self, call: Call, of: &[u8]) {
+        let (parent, name) = (call.node, name(of));
+        self.answer(call, empty, |files| async move { files.unlink(parent, &name).await });
     }
 
-    fn getattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        _handle: Option<FileHandle>,
-        reply: ReplyAttr,
-    ) {
-        if let Some(made) = self.made.take(request.pid(), Ino(ino.0)) {
-            return attr(Ok(made), reply);
-        }
-        self.answer(
-            (request, reply),
-            attr,
-            |files| async move { files.attributes(Ino(ino.0)).await },
-        );
+    fn remove_directory(&self, call: Call, of: &[u8]) {
+        let (parent, name) = (call.node, name(of));
+        self.answer(call, empty, |files| async move { files.rmdir(parent, &name).await });
     }
 
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let changes = Changes {
-            mode: mode.map(permissions),
-            uid,
-            gid,
-            size,
-            atime: atime.map(timestamp),
-            mtime: mtime.map(timestamp),
-        };
-        self.answer((request, reply), attr, |files| async move {
-            files.set_attributes(Ino(ino.0), changes).await
-        });
-    }
-
-    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.answer((request, reply), data, |files| async move { files.symlink(Ino(ino.0)).await });
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let Some(kind) = kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
-        self.make(
-            request,
-            (parent, name),
-            NewNode { rdev, ..new_node(request, kind, mode) },
-            reply,
-        );
-    }
-
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        reply: ReplyEntry,
-    ) {
-        self.make(request, (parent, name), new_node(request, Kind::Directory, mode), reply);
-    }
-
-    fn symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        link_name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    ) {
-        let node = new_node(request, Kind::Symlink, 0o777);
-        let target = name(target.as_os_str());
-        self.make(request, (parent, link_name), NewNode { target, ..node }, reply);
-    }
-
-    fn unlink(&self, request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
-        let name = name(of);
-        self.answer((request, reply), empty, |files| async move {
-            files.unlink(Ino(parent.0), &name).await
-        });
-    }
-
-    fn rmdir(&self, request: &Request, parent: INodeNo, of: &OsStr, reply: ReplyEmpty) {
-        let name = name(of);
-        self.answer((request, reply), empty, |files| async move {
-            files.rmdir(Ino(parent.0), &name).await
-        });
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        from: &OsStr,
-        new_parent: INodeNo,
-        to: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
+    fn rename(&self, call: Call, from: Named, to: Named, flags: u32) {
         let mode = match flags {
-            flags if flags.is_empty() => RenameMode::Replace,
-            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
-            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
-            _ => return reply.error(Errno::EINVAL),
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return call.reply.error(libc::EINVAL),
         };
-        let from = Named { parent: Ino(parent.0), name: name(from) };
-        let to = Named { parent: Ino(new_parent.0), name: name(to) };
-        self.answer((request, reply), empty, |files| async move {
-            files.rename(&from, &to, mode).await
-        });
+        self.answer(call, empty, |files| async move { files.rename(&from, &to, mode).await });
     }
 
-    fn link(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        reply: ReplyEntry,
-    ) {
-        let name = name(new_name);
-        self.answer((request, reply), entry, |files| async move {
-            files.link(Ino(ino.0), Ino(new_parent.0), &name).await
-        });
+    fn link(&self, call: Call, of: Ino, to: &[u8]) {
+        let (parent, name) = (call.node, name(to));
+        self.answer(call, entry, |files| async move { files.link(of, parent, &name).await });
     }
 
-    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if let Some(handle) = self.files.open_now(Ino(ino.0), open_mode(flags.0)) {
-            return reply.opened(FileHandle(handle.0), FopenFlags::empty());
-        }
-        self.answer((request, reply), opened, |files| async move {
-            let handle = files.open(Ino(ino.0), open_mode(flags.0)).await?;
-            Ok(Opened::new(files, handle))
-        });
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        of: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        let (name, node) = (name(of), new_node(request, Kind::File, mode));
-        let give = Made::give(&self.made, request.pid());
-        self.answer((request, reply), give, |files| async move {
-            let made = calls::create(&files, Ino(parent.0), &name, node, flags).await;
+    fn create(&self, call: Call, of: &[u8], mode: u32, flags: i32) {
+        let (parent, name, node) = (call.node, name(of), call.new_node(Kind::File, mode));
+        let give = Made::give(&self.made, call.thread);
+        self.answer(call, give, |files| async move {
+            let made = calls::create(&files, parent, &name, node, flags).await;
             made.map(|(made, handle)| (made, Opened::new(files, handle)))
         });
     }
 
-    fn read(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let handle = Handle(handle.0);
-        self.answer((request, reply), data, |files| async move {
-            files.read(handle, offset, size as usize).await
+    fn get_attributes(&self, call: Call) {
+        let node = call.node;
+        if let Some(made) = self.made.take(call.thread, node) {
+            return attr(Ok(made), call.reply);
+        }
+        self.answer(call, attr, |files| async move { files.attributes(node).await });
+    }
+
+    fn set_attributes(&self, call: Call, new: NewAttributes) {
+        let NewAttributes { mode, uid, gid, size, atime, mtime } = new;
+        let (atime, mtime) = (atime.map(timestamp), mtime.map(timestamp));
+        let changes = Changes { mode: mode.map(permissions), uid, gid, size, atime, mtime };
+        let node = call.node;
+        self.answer(call, attr, |files| async move { files.set_attributes(node, changes).await });
+    }
+
+    fn open(&self, call: Call, flags: i32) {
+        let node = call.node;
+        if let Some(handle) = self.files.open_now(node, open_mode(flags)) {
+            return call.reply.opened(handle.0);
+        }
+        self.answer(call, opened, |files| async move {
+            let handle = files.open(node, open_mode(flags)).await?;
+            Ok(Opened::new(files, handle))
         });
     }
 
-    fn write(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let (handle, count) = (Handle(handle.0), data.len() as u32);
-        let mode = write_mode(flags, write_flags);
+    fn write(&self, call: Call, operation: Operation<'_>) {
+        let Operation::Write { handle, offset, data, flags, cached } = operation else { return };
+        // At most as much as the kernel hands over at a time.
+        let (handle, count) = (Handle(handle), data.len() as u32);
+        let mode = write_mode(flags, cached);
         let _runtime = self.runtime.enter(); // What is much is sent by a task.
         match self.files.write_now_as(handle, mode, offset, data) {
-            Ok(Wrote::Done) => reply.written(count),
+            Ok(Wrote::Done) => call.reply.written(count),
             Ok(Wrote::MustWait) => {
                 let data = data.to_vec();
-                self.answer((request, reply), written, |files| async move {
+                self.answer(call, written, |files| async move {
                     files.write_as(handle, mode, offset, &data).await.map(|()| count)
                 });
             }
-            Err(error) => reply.error(errno(&error)),
+            Err(error) => call.reply.error(errno(&error)),
         }
     }
 
-    fn flush(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        match self.files.close_now(Handle(handle.0), owner.0) {
-            Ok(Wrote::Done) => return reply.ok(),
+    fn flush(&self, call: Call, handle: Handle, owner: u64) {
+        let owner = Owner::process(owner);
+        match self.files.close_now(handle, owner) {
+            Ok(Wrote::Done) => return call.reply.ok(),
             Ok(Wrote::MustWait) => {}
-            Err(error) => return reply.error(errno(&error)),
+            Err(error) => return call.reply.error(errno(&error)),
         }
-        self.answer((request, reply), empty, |files| async move {
-            let handle = Handle(handle.0);
+        self.answer(call, empty, |files| async move {
             let closed = files.close(handle).await;
             // A process that closes a file gives back its locks of it, also if the close fails.
-            closed.and(files.unlock(handle, owner.0, 0, u64::MAX).await)
+            closed.and(files.unlock(handle, owner, 0, u64::MAX).await)
         });
     }
 
-    fn release(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        _owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, call: Call, handle: Handle) {
         // Nobody waits for it: what is left to be done may take as long as a region is out of
         // reach.
-        reply.ok();
-        if !self.files.release_now(Handle(handle.0)) {
+        call.reply.ok();
+        if !self.files.release_now(handle) {
             let files = self.files.clone();
-            self.runtime.spawn(async move { files.release(Handle(handle.0)).await });
+            self.runtime.spawn(async move { files.release(handle).await });
         }
     }
 
-    fn fsync(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        _data_only: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn read_directory(&self, call: Call, handle: u64, offset: u64, size: u32) {
+        let Some(listing) = self.listings.get(handle) else {
+            return call.reply.error(libc::EBADF);
+        };
         self.answer(
-            (request, reply),
-            empty,
-            |files| async move { files.sync(Handle(handle.0)).await },
-        );
-    }
-
-    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let handle = self.listings.open(Ino(ino.0));
-        reply.opened(FileHandle(handle), FopenFlags::empty());
-    }
-
-    fn readdir(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        reply: ReplyDirectory,
-    ) {
-        let Some(listing) = self.listings.get(handle.0) else { return reply.error(Errno::EBADF) };
-        self.answer(
-            (request, reply),
-            move |lines, reply| listed(lines, offset, reply),
+            call,
+            move |lines, reply| listed(lines, (offset, size), reply),
             |files| async move { calls::list(&files, &listing, offset).await },
         );
     }
 
-    fn releasedir(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.listings.close(handle.0);
-        reply.ok();
-    }
-
-    fn fsyncdir(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok(); // Each change was durable when its call returned.
-    }
-
-    fn statfs(&self, request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.answer((request, reply), totals_of, |files| async move {
-            files.totals(files.place_of(Ino(ino.0)).partition).await
+    fn room(&self, call: Call) {
+        let node = call.node;
+        self.answer(call, totals_of, |files| async move {
+            files.totals(files.place_of(node).partition).await
         });
     }
 
-    fn setxattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        of: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
+    fn set_xattr(&self, call: Call, of: &[u8], value: &[u8], flags: i32) {
         if calls::foreign_xattr(of).is_some() {
-            return reply.error(Errno::EOPNOTSUPP);
+            return call.reply.error(libc::EOPNOTSUPP);
         }
         let mode = match flags {
             libc::XATTR_CREATE => XattrMode::Create,
             libc::XATTR_REPLACE => XattrMode::Replace,
             0 => XattrMode::Any,
-            _ => return reply.error(Errno::EINVAL),
+            _ => return call.reply.error(libc::EINVAL),
         };
-        let (name, value) = (name(of), Bytes::copy_from_slice(value));
-        self.answer((request, reply), empty, |files| async move {
-            files.set_xattr(Ino(ino.0), name, value, mode).await
-        });
+        let (node, name, value) = (call.node, name(of), name(value));
+        self.answer(
+            call,
+            empty,
+            |files| async move { files.set_xattr(node, name, value, mode).await },
+        );
     }
 
-    fn getxattr(&self, request: &Request, ino: INodeNo, of: &OsStr, size: u32, reply: ReplyXattr) {
+    fn get_xattr(&self, call: Call, of: &[u8], size: u32) {
         if let Some(answer) = calls::foreign_xattr(of) {
-            return reply.error(answer);
+            return call.reply.error(answer);
         }
-        let name = name(of);
+        let (node, name) = (call.node, name(of));
         self.answer(
-            (request, reply),
+            call,
             move |value, reply| xattr(value, size, reply),
-            |files| async move { files.xattr(Ino(ino.0), name).await },
+            |files| async move { files.xattr(node, name).await },
         );
     }
 
-    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn list_xattrs(&self, call: Call, size: u32) {
+        let node = call.node;
         self.answer(
-            (request, reply),
+            call,
             move |names, reply| xattr(names, size, reply),
-            |files| async move { calls::xattr_names(&files, Ino(ino.0)).await },
+            |files| async move { calls::xattr_names(&files, node).await },
         );
     }
 
-    fn removexattr(&self, request: &Request, ino: INodeNo, of: &OsStr, reply: ReplyEmpty) {
+    fn remove_xattr(&self, call: Call, of: &[u8]) {
         if let Some(answer) = calls::foreign_xattr(of) {
-            return reply.error(answer);
+            return call.reply.error(answer);
         }
-        let name = Bytes::copy_from_slice(of.as_bytes());
-        self.answer((request, reply), empty, |files| async move {
-            files.remove_xattr(Ino(ino.0), name).await
-        });
+        let (node, name) = (call.node, name(of));
+        self.answer(call, empty, |files| async move { files.remove_xattr(node, name).await });
     }
 
-    fn getlk(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        owner: LockOwner,
-        start: u64,
-        end: u64,
-        typ: i32,
-        pid: u32,
-        reply: ReplyLock,
-    ) {
-        let wanted = calls::wanted(owner.0, (start, end), typ, pid);
-        self.answer((request, reply), in_the_way, |files| async move {
-            files.lock_in_the_way(Handle(handle.0), wanted).await
-        });
-    }
-
-    fn setlk(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        handle: FileHandle,
-        owner: LockOwner,
-        start: u64,
-        end: u64,
-        typ: i32,
-        pid: u32,
-        waits: bool,
-        reply: ReplyEmpty,
-    ) {
-        let (handle, wanted) = (Handle(handle.0), calls::wanted(owner.0, (start, end), typ, pid));
-        if typ == libc::F_UNLCK {
-            let (owner, start, end) = (wanted.owner, wanted.start, wanted.end);
-            return self.answer((request, reply), empty, |files| async move {
-                files.unlock(handle, owner, start, end).await
+    fn set_lock(&self, call: Call, lock: Lock, waits: bool) {
+        let (handle, wanted) = (Handle(lock.handle), calls::wanted(&lock));
+        if lock.kind == libc::F_UNLCK {
+            return self.answer(call, empty, |files| async move {
+                files.unlock(handle, wanted.owner, wanted.start, wanted.end).await
             });
         }
-        let (files, kernel, tid) = (self.files.clone(), self.kernel.clone(), request.pid());
+        let (files, kernel) = (self.files.clone(), self.kernel.clone());
+        let Call { node, thread, reply, .. } = call;
         self.runtime.spawn(async move {
             let taken = move || {
                 if let Some(kernel) = kernel.get() {
-                    // Attributes only; pages go when it sees another time of change. That it does
-                    // not know the inode any more is as well.
-                    let _ = kernel.inval_inode(ino, -1, 0);
+                    kernel.forget_attributes(node.0);
                 }
             };
-            calls::set_lock(&files, handle, wanted, waits.then_some(tid), taken, reply).await;
+            let how = calls::LockCall { handle, wanted, waits, thread };
+            calls::set_lock(&files, how, taken, reply).await;
         });
     }
 
-    fn fallocate(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
+    fn allocate(&self, call: Call, handle: Handle, (offset, length): (u64, u64), mode: i32) {
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let handle = Handle(handle.0);
         if mode == libc::FALLOC_FL_KEEP_SIZE {
-            return reply.ok(); // Room is not reserved.
+            return call.reply.ok(); // Room is not reserved.
         }
-        let Some(size) = offset.checked_add(length) else { return reply.error(Errno::EFBIG) };
+        let Some(size) = offset.checked_add(length) else {
+            return call.reply.error(libc::EFBIG);
+        };
         if mode != 0 && mode != PUNCH {
-            return reply.error(Errno::EOPNOTSUPP);
+            return call.reply.error(libc::EOPNOTSUPP);
         }
-        self.answer((request, reply), empty, move |files| async move {
+        self.answer(call, empty, move |files| async move {
             match mode {
                 PUNCH => files.punch_hole(handle, offset, length).await,
                 _ => files.extend(handle, size).await,
@@ -574,23 +408,13 @@ impl Filesystem for Handler {
         });
     }
 
-    fn lseek(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn seek(&self, call: Call, handle: Handle, offset: i64, whence: i32) {
         let what = match whence {
             libc::SEEK_DATA => Seek::Data,
             libc::SEEK_HOLE => Seek::Hole,
-            _ => return reply.error(Errno::EINVAL),
+            _ => return call.reply.error(libc::EINVAL),
         };
-        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        self.answer((request, reply), found, |files| async move {
-            files.seek(Handle(handle.0), offset, what).await
-        });
+        let Ok(offset) = u64::try_from(offset) else { return call.reply.error(libc::ENXIO) };
+        self.answer(call, found, |files| async move { files.seek(handle, offset, what).await });
     }
 }

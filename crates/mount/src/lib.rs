@@ -8,7 +8,7 @@
 //! | `answers` | answers that many calls share |
 //! | `eager` | calls that are begun on the thread that read them |
 //! | `made` | attributes of files just made, which the kernel asks for once more |
-//! | `signals` | which waiting threads a signal interrupts |
+//! | `signals` | which interrupted threads are to die |
 //! | [`listing`] | open directories |
 //! | [`convert`] | attributes, kinds, times and errors in the kernel's words |
 //!
@@ -20,8 +20,7 @@
 //! of change. After a lock was taken it asks for attributes in any case.
 //!
 //! Deliberately absent: rules of the file system, which live in `meridian-fs` and
-//! `meridian-client`; `flock` apart from `fcntl` locks, which the library does not tell apart:
-//! both are locks of one family, as NFS has it.
+//! `meridian-client`; the kernel's protocol, which is `meridian-fuse`.
 #![forbid(unsafe_code)]
 
 mod answers;

@@ -7,9 +7,9 @@
 
 use crate::answers::created;
 use crate::calls::Opened;
-use fuser::ReplyCreate;
 use meridian_client::ClientError;
 use meridian_fs::types::{Attributes, Ino};
+use meridian_fuse::Reply;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ impl Made {
     pub fn give(
         made: &Arc<Made>,
         thread: u32,
-    ) -> impl FnOnce(Result<(Attributes, Opened), ClientError>, ReplyCreate) + Send + use<> {
+    ) -> impl FnOnce(Result<(Attributes, Opened), ClientError>, Reply) + Send + use<> {
         let made = made.clone();
         move |result, reply| {
             if let Ok((attributes, _)) = &result {

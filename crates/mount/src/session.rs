@@ -1,12 +1,11 @@
 //! Mounting and unmounting.
 
 use crate::handler::Handler;
-use fuser::{Config, MountOption, SessionACL};
 use meridian_client::{Client, ClientError, Files};
-use rustix::mount::UnmountFlags;
+use meridian_fuse::Options;
+use meridian_fuse::mounting::{Features, unmount};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -15,6 +14,8 @@ use tokio::sync::watch;
 const DEVICE: &str = "/dev/fuse";
 /// Threads that read requests: two with descriptors of their own are best, more are worse.
 const THREADS: usize = 2;
+/// The most that the kernel writes, or reads ahead, at a time.
+const MAX_TRANSFER: u32 = 1 << 20;
 /// How long to wait for the kernel to let go of a mount: beyond this somebody is still in it.
 const LET_GO: Duration = Duration::from_secs(5);
 /// How many mounts that died may lie on each other.
@@ -102,27 +103,17 @@ pub fn mount(
         move |source| MountError::System { action, at, source }
     };
     let at = mountpoint.canonicalize().map_err(system("find"))?;
-    let mut config = Config::default();
-    config.n_threads = Some(THREADS);
-    config.clone_fd = true;
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.mount_options = vec![
-        MountOption::FSName("meridian".into()),
-        MountOption::Subtype("meridian".into()),
-        MountOption::DefaultPermissions,
-    ];
-    if options.read_only {
-        config.mount_options.push(MountOption::RO);
-    }
     let files = Files::new(client);
     let handler = Handler::new(files.clone(), runtime.clone());
     let kernel = handler.kernel();
-    let session =
-        fuser::spawn_mount(handler, &at, &config).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => MountError::NotPermitted { at: at.clone(), source },
-            io::ErrorKind::NotFound => MountError::NotPermitted { at: at.clone(), source },
+    let session = meridian_fuse::mount(handler, &at, &kernel_options(options)).map_err(
+        |source| match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
+                MountError::NotPermitted { at: at.clone(), source }
+            }
             _ => MountError::System { action: "mount at", at: at.clone(), source },
-        })?;
+        },
+    )?;
     let _ = kernel.set(session.notifier()); // Nobody else sets it.
     let (ended_now, ended) = watch::channel(false);
     let wait = move || {
@@ -134,6 +125,25 @@ pub fn mount(
     let name = "meridian-unmounted".to_string();
     std::thread::Builder::new().name(name).spawn(wait).map_err(system("watch"))?;
     Ok(Mount { at, files, ended, detached: false, runtime })
+}
+
+fn kernel_options(options: MountOptions) -> Options {
+    Options {
+        name: "meridian",
+        read_only: options.read_only,
+        allow_other: options.allow_other,
+        suid: false,
+        dev: false,
+        noatime: false,
+        max_transfer: MAX_TRANSFER,
+        threads: THREADS,
+        features: Features {
+            locks: true,
+            invalidates_by_time: true,
+            parallel_directories: true,
+            export: true,
+        },
+    }
 }
 
 /// Finds out beforehand what would fail with a less helpful word.
@@ -166,7 +176,7 @@ pub fn clear_stale(path: &Path) -> Result<bool, MountError> {
         match std::fs::metadata(path) {
             Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
                 found = true;
-                detach(path).map_err(|source| MountError::System {
+                unmount(path).map_err(|source| MountError::System {
                     action: "unmount what a dead process left at",
                     at: path.into(),
                     source,
@@ -176,19 +186,6 @@ pub fn clear_stale(path: &Path) -> Result<bool, MountError> {
         }
     }
     Ok(found)
-}
-
-/// Takes the mount out of the tree at once; who is in it may stay until he leaves.
-fn detach(path: &Path) -> io::Result<()> {
-    match rustix::mount::unmount(path, UnmountFlags::DETACH) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => {
-            // Not root: the helper that mounted it may.
-            let status = Command::new("fusermount3").arg("-uzq").arg("--").arg(path).status()?;
-            if status.success() { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
-        }
-        Err(error) => Err(error.into()),
-    }
 }
 
 impl Mount {
@@ -214,7 +211,7 @@ impl Mount {
     /// If the kernel refuses, or not all could be stored.
     pub async fn unmount(mut self) -> Result<(), MountError> {
         if !*self.ended.borrow() {
-            detach(&self.at).map_err(|source| MountError::System {
+            unmount(&self.at).map_err(|source| MountError::System {
                 action: "unmount",
                 at: self.at.clone(),
                 source,
@@ -233,7 +230,7 @@ impl Drop for Mount {
         let files = self.files.clone();
         if !*self.ended.borrow()
             && !self.detached
-            && let Err(error) = detach(&self.at)
+            && let Err(error) = unmount(&self.at)
         {
             tracing::warn!("cannot unmount {}: {error}", self.at.display());
         }

@@ -1,13 +1,14 @@
-//! Signals that wait for a thread which waits for an answer.
+//! Signals that come for a thread which waits for an answer.
 //!
-//! The kernel waits for the answer to a call that it has handed over, whatever comes, also for a
-//! process that was killed. It would tell of the signal (`FUSE_INTERRUPT`), but the library refuses
-//! to hear that, and the kernel then tells no more. So the threads whose calls take long are looked
-//! at in `/proc` (docs/decisions/0023-what-a-waiting-program-may-expect.md).
+//! The kernel tells of the first of them (`INTERRUPT`), whichever it is, and no more. So from then
+//! on the thread is looked at in `/proc`, until a signal has come that ends its process (see
+//! docs/decisions/0023-what-a-waiting-program-may-expect.md).
 
+use meridian_fuse::Interrupted;
 use std::time::Duration;
 
-/// How often a thread that waits is looked at: a killed process must be gone within 100 ms.
+/// How often a thread that was interrupted is looked at: a killed process must be gone within
+/// 100 ms.
 const LOOK: Duration = Duration::from_millis(40);
 
 const fn set(signals: &[i32]) -> u64 {
@@ -19,7 +20,7 @@ const fn set(signals: &[i32]) -> u64 {
     all
 }
 
-/// Signals that stop no process, and none that waits, unless it has a handler.
+/// Signals that end no process.
 const HARMLESS: u64 = set(&[
     libc::SIGCHLD,
     libc::SIGCONT,
@@ -31,59 +32,31 @@ const HARMLESS: u64 = set(&[
     libc::SIGTTOU,
 ]);
 
-/// What waits for a thread.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pending {
-    Nothing,
-    /// A signal that its process handles.
-    Handled,
-    /// A signal that ends its process.
-    Fatal,
-}
-
-/// Ends when a signal waits that ends the process of the thread `tid`; 0 stands for the kernel.
-pub(crate) async fn fatal(tid: u32) {
-    until(tid, |pending| pending == Pending::Fatal).await;
-}
-
-/// Ends when a signal waits that interrupts the thread `tid`.
-pub(crate) async fn any(tid: u32) {
-    until(tid, |pending| pending != Pending::Nothing).await;
-}
-
-async fn until(tid: u32, ends: impl Fn(Pending) -> bool) {
-    if tid == 0 {
-        return std::future::pending().await;
-    }
+/// Ends when a signal has come that ends the process of `thread`, of which `interrupted` is the
+/// first word; 0 stands for the kernel, or for a thread that cannot be seen.
+pub(crate) async fn fatal(thread: u32, interrupted: Interrupted) {
+    interrupted.await;
     loop {
-        tokio::time::sleep(LOOK).await;
+        let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
         // A thread that cannot be seen, as one of another container, waits as before.
-        let status = std::fs::read_to_string(format!("/proc/{tid}/status"));
-        if status.is_ok_and(|status| ends(pending(&status, tid))) {
+        if status.is_ok_and(|status| is_ending(&status, thread)) {
             return;
         }
+        tokio::time::sleep(LOOK).await;
     }
 }
 
-/// What `/proc/TID/status` tells of the thread `tid`. A signal for the whole process interrupts its
-/// first thread, if that lets it; whoever else sees it cannot know that it is meant.
-fn pending(status: &str, tid: u32) -> Pending {
+/// Whether `/proc/THREAD/status` tells of a signal that ends the process. One for the whole process
+/// is for its first thread, if that lets it; whoever else sees it cannot know that it is meant.
+fn is_ending(status: &str, thread: u32) -> bool {
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|line| line.strip_prefix(':')).map(str::trim)
     };
     let mask = |name| field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
-    let first = field("Tgid").and_then(|id| id.parse().ok()) == Some(tid);
+    let first = field("Tgid").and_then(|id| id.parse().ok()) == Some(thread);
     let sent = mask("SigPnd") | if first { mask("ShdPnd") } else { 0 };
-    let heard = sent & !mask("SigBlk") & !mask("SigIgn");
-    let handled = mask("SigCgt");
-    if heard & !handled & !HARMLESS != 0 {
-        Pending::Fatal
-    } else if heard & handled != 0 {
-        Pending::Handled
-    } else {
-        Pending::Nothing
-    }
+    sent & !mask("SigBlk") & !mask("SigIgn") & !mask("SigCgt") & !HARMLESS != 0
 }
 
 #[cfg(test)]
@@ -102,28 +75,26 @@ mod tests {
     }
 
     #[test]
-    fn only_what_ends_a_wait_counts() {
-        let of = |own, shared, masks| pending(&status(own, shared, masks), 5);
-        assert_eq!(of(0, 0, (0, 0, 0)), Pending::Nothing);
-        assert_eq!(of(TERM, 0, (0, 0, 0)), Pending::Fatal);
-        assert_eq!(of(0, TERM, (0, 0, 0)), Pending::Fatal);
-        assert_eq!(of(0, TERM, (TERM, 0, 0)), Pending::Nothing, "blocked");
-        assert_eq!(of(TERM, 0, (0, TERM, 0)), Pending::Nothing, "ignored");
-        assert_eq!(of(ALARM, 0, (0, 0, ALARM)), Pending::Handled);
-        assert_eq!(of(ALARM | TERM, 0, (0, 0, ALARM)), Pending::Fatal);
-        assert_eq!(of(CHILD, CHILD, (0, 0, 0)), Pending::Nothing);
+    fn only_what_ends_a_process_counts() {
+        let of = |own, shared, masks| is_ending(&status(own, shared, masks), 5);
+        assert!(!of(0, 0, (0, 0, 0)));
+        assert!(of(TERM, 0, (0, 0, 0)));
+        assert!(of(0, TERM, (0, 0, 0)));
+        assert!(!of(0, TERM, (TERM, 0, 0)), "blocked");
+        assert!(!of(TERM, 0, (0, TERM, 0)), "ignored");
+        assert!(!of(ALARM, 0, (0, 0, ALARM)), "handled");
+        assert!(of(ALARM | TERM, 0, (0, 0, ALARM)));
+        assert!(!of(CHILD, CHILD, (0, 0, 0)));
     }
 
     #[test]
     fn a_signal_of_the_process_is_for_its_first_thread() {
-        let status = status(0, ALARM, (0, 0, ALARM));
-        assert_eq!(pending(&status, 5), Pending::Handled);
-        assert_eq!(pending(&status, 6), Pending::Nothing);
+        let status = status(0, TERM, (0, 0, 0));
+        assert!(is_ending(&status, 5) && !is_ending(&status, 6));
     }
 
     #[test]
     fn nothing_is_said_of_what_cannot_be_read() {
-        assert_eq!(pending("", 5), Pending::Nothing);
-        assert_eq!(pending("SigPnd: nonsense\nTgid:\n", 5), Pending::Nothing);
+        assert!(!is_ending("", 5) && !is_ending("SigPnd: nonsense\nTgid:\n", 5));
     }
 }

@@ -143,6 +143,47 @@ for n in range(100):
     world.mount.unmount().await.unwrap();
 }
 
+/// A program may take both, as some that guard their mailboxes do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_of_the_two_families_do_not_see_each_other() {
+    let world = mounted().await;
+    let (at, second) = world.again("eu");
+    let ranges = "import fcntl; fcntl.lockf(open(\"us/f\", \"r+\"), fcntl.LOCK_EX | fcntl.LOCK_NB)";
+    let script = format!("touch us/f; flock us/f python3 -c '{ranges}'");
+    world.run(&script).await;
+    let other = format!("cd {}; python3 -c '{ranges}'; ! flock -n us/f true", at.path().display());
+    world.run(&format!("flock us/f bash -c {}", quoted(&other))).await;
+    world.run("flock -n us/f true").await;
+    second.unmount().await.unwrap();
+    world.mount.unmount().await.unwrap();
+}
+
+fn quoted(script: &str) -> String {
+    format!("'{}'", script.replace('\'', r"'\''"))
+}
+
+/// As a server of NFS does it: it has only a number, and the kernel has forgotten the file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_is_opened_by_its_handle_when_the_kernel_has_forgotten_it() {
+    let world = mounted().await;
+    world.run("mkdir -p us/d/e; echo found > us/d/e/f").await;
+    let script = "python3 -c \"import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [('bytes', ctypes.c_uint), ('type', ctypes.c_int), ('data', ctypes.c_ubyte * 128)]
+here = os.open('.', os.O_RDONLY)
+for name, what in (('us/d/e/f', 'file'), ('us/d/e', 'directory')):
+    handle, mount = Handle(bytes=128), ctypes.c_int()
+    into = (ctypes.byref(handle), ctypes.byref(mount), 0)
+    assert libc.name_to_handle_at(-100, name.encode(), *into) == 0
+    open('/proc/sys/vm/drop_caches', 'w').write('2')
+    fd = libc.open_by_handle_at(here, ctypes.byref(handle), os.O_RDONLY)
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    print(os.read(fd, 99).decode().strip() if what == 'file' else os.listdir(fd))\"";
+    assert_eq!(world.run(script).await, "found\n['f']\n");
+    world.mount.unmount().await.unwrap();
+}
+
 /// The kernel tells of the last close later, and may give the next open the same owner of locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_close_gave_back_is_free() {
@@ -181,6 +222,13 @@ impl Program {
     }
 }
 
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill(); // Refused if it has ended.
+        let _ = self.0.wait();
+    }
+}
+
 /// Waits until so many locks were asked for.
 async fn asked_for_locks(cluster: &Cluster, count: usize) {
     let is_lock = |update: &&Update| matches!(update, Update::Lock { .. });
@@ -210,8 +258,9 @@ async fn who_waits_for_a_lock_can_be_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signal_interrupts_who_waits_for_a_lock() {
     let world = mounted().await;
-    let holder = Program::start(world.at.path(), LOCK);
-    asked_for_locks(&world.cluster, 1).await;
+    let both = LOCK.replace("signal.pause()", "fcntl.lockf(f, 2); signal.pause()");
+    let holder = Program::start(world.at.path(), &both);
+    asked_for_locks(&world.cluster, 2).await;
     let script = "timeout 60 python3 -c \"import fcntl, signal
 f = open('us/f', 'w')
 def alarm(number, frame): raise TimeoutError('alarm')

@@ -26,6 +26,14 @@ pub struct Page {
 }
 
 impl Files {
+    /// The directory above a directory; that of the root is the root.
+    ///
+    /// # Errors
+    /// As [`Files::list`].
+    pub async fn parent(&self, ino: Ino) -> Result<Ino, ClientError> {
+        Ok(self.list(ino, &Name::new(), false).await?.parent.ino)
+    }
+
     /// The entries after `after`, in order of their names. With `attributes` these are as a program
     /// shall see them, and those of entries in other partitions are asked for, too.
     ///

@@ -21,11 +21,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::MutexGuard;
 
+/// Who asks for locks, as the kernel names it. Locks of the two families do not see each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// `fcntl` or `flock`.
+    pub family: LockFamily,
+    /// Stands for a process's table of files (`fcntl`), or for an open file.
+    pub number: u64,
+}
+
+impl Owner {
+    /// A process, which takes locks by `fcntl`.
+    pub fn process(number: u64) -> Owner {
+        Owner { family: LockFamily::Posix, number }
+    }
+
+    /// An open file, which takes locks by `flock`.
+    pub fn open_file(number: u64) -> Owner {
+        Owner { family: LockFamily::Flock, number }
+    }
+}
+
 /// A lock that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Who asks: the kernel's name of a process's table of files, or of an open file.
-    pub owner: u64,
+    /// Who asks.
+    pub owner: Owner,
     /// The first byte.
     pub start: u64,
     /// The last byte.
@@ -39,7 +60,7 @@ pub struct Wanted {
 /// Who may hold locks of one file, and through which open files each of them took them.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
-    by_owner: BTreeMap<u64, BTreeSet<Handle>>,
+    by_owner: BTreeMap<Owner, BTreeSet<Handle>>,
 }
 
 impl Holders {
@@ -47,12 +68,12 @@ impl Holders {
         self.by_owner.is_empty()
     }
 
-    pub(crate) fn contains(&self, owner: u64) -> bool {
+    pub(crate) fn contains(&self, owner: Owner) -> bool {
         self.by_owner.contains_key(&owner)
     }
 
     /// Owners without an open file: their locks are to be given back.
-    pub(crate) fn left(&self) -> Vec<u64> {
+    pub(crate) fn left(&self) -> Vec<Owner> {
         let left = self.by_owner.iter().filter(|(_, handles)| handles.is_empty());
         left.map(|(owner, _)| *owner).collect()
     }
@@ -70,14 +91,14 @@ impl Holders {
     }
 
     /// Notes that the owner may take a lock through that file; returns whether it had none.
-    fn add(&mut self, owner: u64, handle: Handle) -> bool {
+    fn add(&mut self, owner: Owner, handle: Handle) -> bool {
         let fresh = !self.contains(owner);
         self.by_owner.entry(owner).or_default().insert(handle);
         fresh
     }
 
     /// The owner holds nothing any more.
-    fn remove(&mut self, owner: u64) {
+    fn remove(&mut self, owner: Owner) {
         self.by_owner.remove(&owner);
     }
 }
@@ -128,7 +149,7 @@ impl Files {
     pub async fn unlock(
         &self,
         handle: Handle,
-        owner: u64,
+        owner: Owner,
         start: u64,
         end: u64,
     ) -> Result<(), ClientError> {
@@ -171,11 +192,11 @@ impl Files {
         &self,
         inode: &OpenInode,
         _turn: &MutexGuard<'_, ()>,
-        owner: u64,
+        owner: Owner,
         (start, end): (u64, u64),
     ) -> Result<(), ClientError> {
-        let of = LockOwner { client: self.client.id(), owner };
-        let family = LockFamily::Posix;
+        let Owner { family, number } = owner;
+        let of = LockOwner { client: self.client.id(), owner: number };
         let update = Update::Unlock { inode: inode.place, owner: of, family, start, end };
         self.client.update(&update).await?;
         if start == 0 && end >= i64::MAX as u64 {
@@ -186,8 +207,9 @@ impl Files {
 
     fn lock_of(&self, wanted: Wanted) -> Lock {
         let Wanted { owner, start, end, exclusive, pid } = wanted;
-        let owner = LockOwner { client: self.client.id(), owner };
-        Lock { owner, family: LockFamily::Posix, start, end, exclusive, pid }
+        let Owner { family, number } = owner;
+        let owner = LockOwner { client: self.client.id(), owner: number };
+        Lock { owner, family, start, end, exclusive, pid }
     }
 }
 
@@ -198,13 +220,15 @@ mod tests {
     #[test]
     fn an_owner_keeps_its_locks_until_all_its_files_are_closed() {
         let mut holders = Holders::default();
-        assert!(holders.add(7, Handle(1)) && !holders.add(7, Handle(2)));
+        let owner = Owner::open_file(7);
+        assert!(holders.add(owner, Handle(1)) && !holders.add(owner, Handle(2)));
+        assert!(!holders.contains(Owner::process(7)), "the families have numbers of their own");
         assert!(!holders.leaves(Handle(1)));
         holders.close(Handle(1));
         assert!(holders.leaves(Handle(2)) && holders.left().is_empty());
         holders.close(Handle(2));
-        assert_eq!(holders.left(), [7]);
-        holders.remove(7);
+        assert_eq!(holders.left(), [owner]);
+        holders.remove(owner);
         assert!(holders.is_empty());
     }
 }

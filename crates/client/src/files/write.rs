@@ -3,6 +3,7 @@
 
 use crate::client::{Prepared, lock, now};
 use crate::error::ClientError;
+use crate::files::locks::Owner;
 use crate::files::{Files, Handle, OpenInode, OpenMode};
 use bytes::Bytes;
 use meridian_fs::types::FILE_MAX;
@@ -170,11 +171,11 @@ impl Files {
         self.sync(handle).await
     }
 
-    /// As [`Files::close`] by the owner of perhaps some locks, if nothing must be sent for it.
+    /// As [`Files::close`] by a process that perhaps has locks, if nothing must be sent for it.
     ///
     /// # Errors
     /// As [`Files::close`].
-    pub fn close_now(&self, handle: Handle, owner: u64) -> Result<Wrote, ClientError> {
+    pub fn close_now(&self, handle: Handle, owner: Owner) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
         let mut buffer = lock(&inode.buffer);
         if (buffer.writes.held() > 0 && !buffer.nameless) || buffer.holders.contains(owner) {

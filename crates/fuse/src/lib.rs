@@ -1,0 +1,32 @@
+//! The kernel's FUSE protocol: requests as values, replies, interrupts, mounting.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`request`] | what the kernel asks, checked and cut out of the bytes that it sends |
+//! | [`reply`] | what it is answered, once for each request |
+//! | [`interrupts`] | which requests the kernel no longer wants to wait for |
+//! | [`session`] | the first exchange with the kernel, the threads that read requests |
+//! | [`mounting`] | how the file system gets its place, as root and as a user |
+//! | `device` | the device file, and the one unsafe call |
+//! | `abi` | numbers of the protocol |
+//!
+//! A [`Service`] gets each request with a [`Reply`], which it may give to another thread or task.
+//! A reply that is dropped unanswered answers `EIO`: no program waits for ever.
+//!
+//! Deliberately absent: a word of Meridian, a runtime, memory of what the kernel knows (so the
+//! kernel's `FORGET` is not passed on), and calls that Meridian does not answer: they get `ENOSYS`,
+//! upon which the kernel does them by itself or not at all.
+
+mod abi;
+mod device;
+pub mod interrupts;
+pub mod mounting;
+pub mod reply;
+pub mod request;
+pub mod session;
+
+pub use interrupts::Interrupted;
+pub use mounting::Options;
+pub use reply::{Attributes, Directory, Entry, Lifetime, Reply, Room, Time};
+pub use request::{Operation, Request};
+pub use session::{Notifier, Service, Session, mount};

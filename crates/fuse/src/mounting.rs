@@ -1,0 +1,162 @@
+//! How a file system gets its place: root asks the kernel, others ask `fusermount3`.
+
+use crate::device::Device;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+};
+use std::ffi::{CString, OsStr, OsString};
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The helper that mounts for users.
+const HELPER: &str = "fusermount3";
+
+/// How a file system is mounted, and what it can do. The kernel checks permissions.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What tables of mounts show as the source, and behind `fuse.` as the type. No comma.
+    pub name: &'static str,
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+    /// Others than the one who mounts may use it. Only root may ask for it, unless
+    /// `/etc/fuse.conf` allows it.
+    pub allow_other: bool,
+    /// Set-user-id and set-group-id programs work as such. For root only.
+    pub suid: bool,
+    /// Devices can be opened. For root only.
+    pub dev: bool,
+    /// No time of reading is kept.
+    pub noatime: bool,
+    /// The most that is written, or read ahead, at a time, in bytes: at most 1 MiB.
+    pub max_transfer: u32,
+    /// Threads that read requests, each with a descriptor of its own.
+    pub threads: usize,
+    /// What the file system can do.
+    pub features: Features,
+}
+
+/// What a file system can do beyond the least.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Features {
+    /// Locks of `fcntl` and `flock` are asked for here; otherwise the kernel grants them by itself.
+    pub locks: bool,
+    /// Pages go when the kernel sees another time of change or size.
+    pub invalidates_by_time: bool,
+    /// Look-ups and listings of one directory may come at the same time.
+    pub parallel_directories: bool,
+    /// Nodes can be looked up by their number, with the names `.` and `..`. So handles of files
+    /// (`open_by_handle_at`, NFS) outlive the kernel's memory.
+    pub export: bool,
+}
+
+/// Mounts at `at`, and gives the device of the new session.
+///
+/// # Errors
+/// As those of `mount`; `NotFound` if the helper is needed and not there; or what the helper says.
+pub(crate) fn mount(at: &Path, options: &Options) -> io::Result<Device> {
+    match by_kernel(at, options) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => by_helper(at, options),
+        result => result,
+    }
+}
+
+fn by_kernel(at: &Path, options: &Options) -> io::Result<Device> {
+    let device = Device::open()?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mode = rustix::fs::stat(at)?.st_mode & libc::S_IFMT;
+    let mut data = format!(
+        "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions,max_read={}",
+        device.as_fd().as_raw_fd(),
+        options.max_transfer
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOATIME, options.noatime);
+    let data = CString::new(data)?;
+    rustix::mount::mount(options.name, at, format!("fuse.{}", options.name), flags, &*data)?;
+    Ok(device)
+}
+
+/// Takes what is mounted at `at` out of the tree at once; who is in it may stay until it leaves.
+///
+/// # Errors
+/// As those of `umount2`, or `PermissionDenied` if the helper refuses.
+pub fn unmount(at: &Path) -> io::Result<()> {
+    match rustix::mount::unmount(at, UnmountFlags::DETACH) {
+        Err(Errno::PERM) => {
+            let status = Command::new(HELPER).arg("-uzq").arg("--").arg(at).status()?;
+            if status.success() { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        }
+        result => Ok(result?),
+    }
+}
+
+/// Words for the helper's `-o`.
+fn words(options: &Options) -> OsString {
+    let Options { name, max_transfer, .. } = options;
+    let mut words = format!(
+        "fsname={name},subtype={name},default_permissions,max_read={max_transfer},\
+         nosuid,nodev"
+    );
+    let chosen = [
+        (options.read_only, ",ro"),
+        (options.allow_other, ",allow_other"),
+        (options.noatime, ",noatime"),
+    ];
+    chosen.iter().filter(|(wanted, _)| *wanted).for_each(|(_, word)| words.push_str(word));
+    words.into()
+}
+
+fn by_helper(at: &Path, options: &Options) -> io::Result<Device> {
+    if options.suid || options.dev {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "only root may mount with suid or dev",
+        ));
+    }
+    let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+    let (ours, helpers) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(words(options)).arg("--").arg(at);
+    // It sends the descriptor through the socket of that number: its standard input.
+    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(helpers));
+    let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
+    drop(command); // And with it the helper's end of the socket.
+    if !output.status.success() {
+        let said = OsStr::from_bytes(output.stderr.trim_ascii()).to_string_lossy().into_owned();
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, said));
+    }
+    Ok(receive(&ours)?.into())
+}
+
+/// The descriptor that was sent through the socket.
+fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut sent = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut bytes = [IoSliceMut::new(&mut byte)];
+    loop {
+        match rustix::net::recvmsg(socket, &mut bytes, &mut sent, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(_) => break,
+        };
+    }
+    let descriptors = sent.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let missing = || io::Error::other(format!("{HELPER} has sent no descriptor"));
+    descriptors.flatten().next().ok_or_else(missing)
+}
