@@ -4,7 +4,7 @@ use crate::children::{Children, Ended, last_words};
 use crate::cluster::{self, Shape};
 use crate::data::Data;
 use crate::last::{self, LastDemo};
-use crate::mount::{self, Mount, MountPoint};
+use crate::mount::{self, HowToMount, Mount, MountPoint};
 use crate::output;
 use crate::signals::Signals;
 use crate::{configuration, status};
@@ -65,6 +65,8 @@ pub struct DemoArgs {
     /// The region in which the mount's client is [default: the first]
     #[arg(long)]
     region: Option<String>,
+    #[command(flatten)]
+    how: HowToMount,
     /// Keep everything in DIR, and start from it again [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -105,7 +107,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 
 fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
     data.end_strays()?;
-    let point = MountPoint::prepare(&args.mount)?;
+    let point = MountPoint::prepare(&args.mount)?.with(args.how);
     let file = data.cluster(&args.shape)?;
     let topology = Topology::new(&file)?;
     let region = args.region.clone().unwrap_or_else(|| topology.regions[0].name.clone());

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
-use meridian_mount::MountOptions;
+use meridian_mount::Access;
 use meridian_terminal::note;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +25,8 @@ Nodes that come to the cluster are used, those that go are not asked any more.
 
 Examples:
   meridian mount --region eu /mnt/eu
-  meridian mount --cluster DATA/cluster.json --region ap ./ap")]
+  meridian mount --cluster DATA/cluster.json --region ap ./ap
+  meridian mount --region us -o allow_other,noatime /srv    for all users of this machine")]
 pub struct MountArgs {
     /// An empty or new directory
     dir: PathBuf,
@@ -35,9 +36,20 @@ pub struct MountArgs {
     /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
+    #[command(flatten)]
+    how: HowToMount,
     /// Stay in the foreground; it always does
     #[arg(long)]
     foreground: bool,
+}
+
+/// Who may do what through a mount.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct HowToMount {
+    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime
+    #[arg(short = 'o', long = "options", value_name = "WORDS", default_value = "")]
+    #[arg(hide_default_value = true)]
+    access: Access,
 }
 
 /// Runs `meridian mount`.
@@ -48,7 +60,7 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
     output::log_to_stderr(WARNINGS);
     check_fuse()?;
     let cluster = cluster::named_or_last(args.cluster.as_deref())?;
-    let point = MountPoint::prepare(&args.dir)?;
+    let point = MountPoint::prepare(&args.dir)?.with(args.how);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
@@ -77,11 +89,12 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// An empty directory to mount on.
+/// An empty directory to mount on, and how.
 #[derive(Debug)]
 pub struct MountPoint {
     path: PathBuf,
     made: bool,
+    access: Access,
 }
 
 impl MountPoint {
@@ -110,7 +123,13 @@ impl MountPoint {
         if entries.next().is_some() {
             bail!("{} is not empty: mount on an empty or new directory", path.display());
         }
-        Ok(MountPoint { path, made })
+        Ok(MountPoint { path, made, access: Access::default() })
+    }
+
+    /// It is mounted in this way.
+    pub fn with(mut self, how: HowToMount) -> MountPoint {
+        self.access = how.access;
+        self
     }
 
     /// Where.
@@ -175,7 +194,7 @@ impl Mount {
     /// If there is no such region, or mounting is not permitted.
     pub fn start(topology: Topology, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
         let client = Client::connect(topology, &ClientOptions::new(region))?;
-        let mounted = meridian_mount::mount(client.clone(), &point.path, MountOptions::default())?;
+        let mounted = meridian_mount::mount(client.clone(), &point.path, point.access)?;
         Ok(Mount { client, mounted, point })
     }
 

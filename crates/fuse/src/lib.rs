@@ -26,7 +26,7 @@ pub mod request;
 pub mod session;
 
 pub use interrupts::Interrupted;
-pub use mounting::Options;
+pub use mounting::{Access, Options};
 pub use reply::{Attributes, Directory, Entry, Lifetime, Reply, Room, Time};
 pub use request::{Operation, Request};
 pub use session::{Notifier, Service, Session, mount};

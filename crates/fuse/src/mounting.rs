@@ -13,6 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 
 /// The helper that mounts for users.
 const HELPER: &str = "fusermount3";
@@ -22,7 +23,20 @@ const HELPER: &str = "fusermount3";
 pub struct Options {
     /// What tables of mounts show as the source, and behind `fuse.` as the type. No comma.
     pub name: &'static str,
-    /// Nothing can be changed through it.
+    /// Who may do what through it.
+    pub access: Access,
+    /// The most that is written, or read ahead, at a time, in bytes: at most 1 MiB.
+    pub max_transfer: u32,
+    /// Threads that read requests, each with a descriptor of its own.
+    pub threads: usize,
+    /// What the file system can do.
+    pub features: Features,
+}
+
+/// Who may do what through a mount. By default its owner may read, write and run programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Nothing can be changed.
     pub read_only: bool,
     /// Others than the one who mounts may use it. Only root may ask for it, unless
     /// `/etc/fuse.conf` allows it.
@@ -31,14 +45,44 @@ pub struct Options {
     pub suid: bool,
     /// Devices can be opened. For root only.
     pub dev: bool,
+    /// No program can be run from it.
+    pub noexec: bool,
     /// No time of reading is kept.
     pub noatime: bool,
-    /// The most that is written, or read ahead, at a time, in bytes: at most 1 MiB.
-    pub max_transfer: u32,
-    /// Threads that read requests, each with a descriptor of its own.
-    pub threads: usize,
-    /// What the file system can do.
-    pub features: Features,
+}
+
+impl FromStr for Access {
+    type Err = String;
+
+    /// Reads what `mount -o` takes: words with commas between them, of which the last wins. Words of
+    /// `fstab` that are for others than the kernel are passed over.
+    fn from_str(words: &str) -> Result<Access, String> {
+        let mut access = Access::default();
+        for word in words.split(',') {
+            match word {
+                "ro" => access.read_only = true,
+                "rw" => access.read_only = false,
+                "allow_other" => access.allow_other = true,
+                "suid" => access.suid = true,
+                "nosuid" => access.suid = false,
+                "dev" => access.dev = true,
+                "nodev" => access.dev = false,
+                "exec" => access.noexec = false,
+                "noexec" => access.noexec = true,
+                "atime" | "relatime" => access.noatime = false,
+                "noatime" => access.noatime = true,
+                "" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" => {}
+                word if word.starts_with("x-") => {}
+                word => {
+                    return Err(format!(
+                        "no option {word}: there are ro, rw, allow_other, suid, nosuid, dev, nodev, \
+                         exec, noexec, atime, relatime, noatime"
+                    ));
+                }
+            }
+        }
+        Ok(access)
+    }
 }
 
 /// What a file system can do beyond the least.
@@ -75,14 +119,16 @@ fn by_kernel(at: &Path, options: &Options) -> io::Result<Device> {
         device.as_fd().as_raw_fd(),
         options.max_transfer
     );
-    if options.allow_other {
+    let access = options.access;
+    if access.allow_other {
         data.push_str(",allow_other");
     }
     let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NOSUID, !options.suid);
-    flags.set(MountFlags::NODEV, !options.dev);
-    flags.set(MountFlags::NOATIME, options.noatime);
+    flags.set(MountFlags::RDONLY, access.read_only);
+    flags.set(MountFlags::NOSUID, !access.suid);
+    flags.set(MountFlags::NODEV, !access.dev);
+    flags.set(MountFlags::NOEXEC, access.noexec);
+    flags.set(MountFlags::NOATIME, access.noatime);
     let data = CString::new(data)?;
     rustix::mount::mount(options.name, at, format!("fuse.{}", options.name), flags, &*data)?;
     Ok(device)
@@ -104,22 +150,23 @@ pub fn unmount(at: &Path) -> io::Result<()> {
 
 /// Words for the helper's `-o`.
 fn words(options: &Options) -> OsString {
-    let Options { name, max_transfer, .. } = options;
+    let Options { name, max_transfer, access, .. } = options;
     let mut words = format!(
         "fsname={name},subtype={name},default_permissions,max_read={max_transfer},\
          nosuid,nodev"
     );
     let chosen = [
-        (options.read_only, ",ro"),
-        (options.allow_other, ",allow_other"),
-        (options.noatime, ",noatime"),
+        (access.read_only, ",ro"),
+        (access.allow_other, ",allow_other"),
+        (access.noexec, ",noexec"),
+        (access.noatime, ",noatime"),
     ];
     chosen.iter().filter(|(wanted, _)| *wanted).for_each(|(_, word)| words.push_str(word));
     words.into()
 }
 
 fn by_helper(at: &Path, options: &Options) -> io::Result<Device> {
-    if options.suid || options.dev {
+    if options.access.suid || options.access.dev {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             "only root may mount with suid or dev",
@@ -159,4 +206,19 @@ fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
     });
     let missing = || io::Error::other(format!("{HELPER} has sent no descriptor"));
     descriptors.flatten().next().ok_or_else(missing)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_fstab_are_taken_and_others_refused() {
+        let none = Access::default();
+        assert_eq!("defaults,_netdev,x-systemd.automount,rw".parse(), Ok(none));
+        let wanted = Access { allow_other: true, suid: true, noatime: true, ..none };
+        assert_eq!("allow_other,suid,dev,noatime,nodev".parse(), Ok(wanted));
+        assert!("ro,colour".parse::<Access>().unwrap_err().contains("no option colour"));
+    }
 }

@@ -3,8 +3,8 @@
 
 use meridian_fuse::mounting::{Features, unmount};
 use meridian_fuse::{
-    Attributes, Directory, Entry, Lifetime, Operation, Options, Reply, Request, Room, Service,
-    Session, mount,
+    Access, Attributes, Directory, Entry, Lifetime, Operation, Options, Reply, Request, Room,
+    Service, Session, mount,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -140,11 +140,7 @@ fn world(threads: usize) -> World {
     let at = tempfile::tempdir().unwrap();
     let options = Options {
         name: "small",
-        read_only: false,
-        allow_other: false,
-        suid: false,
-        dev: false,
-        noatime: false,
+        access: Access::default(),
         max_transfer: 1 << 20,
         threads,
         features: Features::default(),
@@ -221,11 +217,7 @@ fn what_cannot_be_mounted_leaves_nothing_behind() {
     let small = Small { files: Mutex::default(), waits };
     let options = Options {
         name: "small",
-        read_only: false,
-        allow_other: false,
-        suid: false,
-        dev: false,
-        noatime: false,
+        access: Access::default(),
         max_transfer: 1 << 20,
         threads: 1,
         features: Features::default(),

@@ -33,4 +33,5 @@ mod made;
 pub mod session;
 mod signals;
 
-pub use session::{Mount, MountError, MountOptions, clear_stale, mount};
+pub use meridian_fuse::Access;
+pub use session::{Mount, MountError, clear_stale, mount};

@@ -2,8 +2,8 @@
 
 use crate::handler::Handler;
 use meridian_client::{Client, ClientError, Files};
-use meridian_fuse::Options;
 use meridian_fuse::mounting::{Features, unmount};
+use meridian_fuse::{Access, Options};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,16 +20,6 @@ const MAX_TRANSFER: u32 = 1 << 20;
 const LET_GO: Duration = Duration::from_secs(5);
 /// How many mounts that died may lie on each other.
 const STALE_MAX: usize = 16;
-
-/// How to mount.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MountOptions {
-    /// Nothing can be changed through it.
-    pub read_only: bool,
-    /// Other users than the one who mounts may use it. Only root may ask for it, unless
-    /// `/etc/fuse.conf` allows it.
-    pub allow_other: bool,
-}
 
 /// Why nothing is mounted, or could not be unmounted in order.
 #[derive(Debug, thiserror::Error)]
@@ -91,11 +81,7 @@ pub struct Mount {
 ///
 /// # Errors
 /// One line that says what is missing and what to do.
-pub fn mount(
-    client: Client,
-    mountpoint: &Path,
-    options: MountOptions,
-) -> Result<Mount, MountError> {
+pub fn mount(client: Client, mountpoint: &Path, access: Access) -> Result<Mount, MountError> {
     let runtime = tokio::runtime::Handle::current();
     check(mountpoint)?;
     let system = |action| {
@@ -106,7 +92,7 @@ pub fn mount(
     let files = Files::new(client);
     let handler = Handler::new(files.clone(), runtime.clone());
     let kernel = handler.kernel();
-    let session = meridian_fuse::mount(handler, &at, &kernel_options(options)).map_err(
+    let session = meridian_fuse::mount(handler, &at, &kernel_options(access)).map_err(
         |source| match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
                 MountError::NotPermitted { at: at.clone(), source }
@@ -127,14 +113,10 @@ pub fn mount(
     Ok(Mount { at, files, ended, detached: false, runtime })
 }
 
-fn kernel_options(options: MountOptions) -> Options {
+fn kernel_options(access: Access) -> Options {
     Options {
         name: "meridian",
-        read_only: options.read_only,
-        allow_other: options.allow_other,
-        suid: false,
-        dev: false,
-        noatime: false,
+        access,
         max_transfer: MAX_TRANSFER,
         threads: THREADS,
         features: Features {

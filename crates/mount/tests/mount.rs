@@ -6,7 +6,7 @@ mod fake;
 
 use fake::Cluster;
 use meridian_fs::Update;
-use meridian_mount::{Mount, MountError, MountOptions, clear_stale, mount};
+use meridian_mount::{Access, Mount, MountError, clear_stale, mount};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ struct Mounted {
 async fn mounted() -> Mounted {
     let cluster = Cluster::start(2, 0).await;
     let at = tempfile::tempdir().unwrap();
-    let mount = mount(cluster.client("us"), at.path(), MountOptions::default()).unwrap();
+    let mount = mount(cluster.client("us"), at.path(), Access::default()).unwrap();
     Mounted { cluster, at, mount }
 }
 
@@ -29,7 +29,7 @@ impl Mounted {
     /// A second mount of the same tree, in another region.
     fn again(&self, region: &str) -> (TempDir, Mount) {
         let at = tempfile::tempdir().unwrap();
-        let mount = mount(self.cluster.client(region), at.path(), MountOptions::default()).unwrap();
+        let mount = mount(self.cluster.client(region), at.path(), Access::default()).unwrap();
         (at, mount)
     }
 
@@ -295,6 +295,26 @@ async fn who_waits_for_a_region_out_of_reach_can_be_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_can_be_for_all_users() {
+    let world = mounted().await;
+    let at = tempfile::tempdir().unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(at.path(), mode).unwrap();
+    let access = Access { allow_other: true, suid: true, noexec: true, ..Access::default() };
+    let second = mount(world.cluster.client("eu"), at.path(), access).unwrap();
+    let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let script = format!(
+        "mkdir -m 777 us/all; mkdir -m 700 us/mine; {nobody} touch us/all/f; stat -c %u us/all/f; \
+         ! {nobody} ls us/mine; cp /bin/true us/all/t; ! us/all/t; \
+         grep -c \"$PWD fuse.meridian rw,nodev,noexec,\" /proc/mounts"
+    );
+    assert_eq!(run(at.path(), &script).await, "65534\n1\n");
+    world.run(&format!("! {nobody} ls .; us/all/t")).await;
+    second.unmount().await.unwrap();
+    world.mount.unmount().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_file_works_while_it_is_open() {
     let world = mounted().await;
     let script = "exec 3<>us/f; rm us/f; echo text >&3; cat /proc/self/fd/3; \
@@ -336,7 +356,7 @@ async fn a_directory_is_placed_by_its_attribute() {
 async fn a_read_only_mount_changes_nothing() {
     let cluster = Cluster::start(1, 0).await;
     let at = tempfile::tempdir().unwrap();
-    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let options = Access { read_only: true, ..Access::default() };
     let mount = mount(cluster.client("us"), at.path(), options).unwrap();
     let printed = run(at.path(), "touch us/f 2>&1 || true").await;
     assert!(printed.contains("Read-only"), "{printed}");
@@ -348,7 +368,7 @@ async fn a_read_only_mount_changes_nothing() {
 async fn a_missing_directory_is_named() {
     let cluster = Cluster::start(1, 0).await;
     let missing = Path::new("/nowhere/at/all");
-    let error = mount(cluster.client("us"), missing, MountOptions::default()).unwrap_err();
+    let error = mount(cluster.client("us"), missing, Access::default()).unwrap_err();
     assert!(matches!(error, MountError::NoDirectory { .. }), "{error}");
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
     assert!(!clear_stale(missing).unwrap());
