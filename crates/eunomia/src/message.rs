@@ -135,6 +135,8 @@ pub struct Update {
 /// Labels of a source, numbered in the order in which they were committed, and a promise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Batch {
+    /// Which numbers these are: a source that starts again may begin anew, with a greater one.
+    pub incarnation: Timestamp,
     /// All labels below this number are applied in all regions.
     pub base: u64,
     /// The number of the first label.
@@ -180,6 +182,8 @@ pub enum Message {
         upto: Timestamp,
         /// In order.
         labels: Vec<Label>,
+        /// The receiver's region has said that it has applied all up to here, for good.
+        applied: Timestamp,
     },
     /// A source to those that hold the same keys in another region: data, apart from labels.
     Data(Vec<Update>),

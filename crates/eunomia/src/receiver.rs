@@ -36,6 +36,10 @@ pub enum Command {
         /// Of the request.
         token: u64,
     },
+    /// Whether it follows other regions; it does unless it is told otherwise.
+    Follow(bool),
+    /// Another receiver of the same region has applied this.
+    Learn(Vector),
 }
 
 /// What a receiver tells its owner.
@@ -108,6 +112,8 @@ pub struct Receiver {
     /// Who waits, for which region, and how far.
     waiting: BTreeSet<(RegionId, Timestamp, Waiting)>,
     sessions: BTreeMap<u64, Vector>,
+    /// Whether it follows other regions, or another receiver of its region does.
+    follows: bool,
     /// Updates that are free, until they are sent to their shards.
     free: BTreeMap<(Peer, RegionId), Vec<Label>>,
     mutation: Mutation,
@@ -134,6 +140,7 @@ impl Receiver {
             site_time: Vector::default(),
             waiting: BTreeSet::new(),
             sessions: BTreeMap::new(),
+            follows: true,
             free: BTreeMap::new(),
             mutation: Mutation::Correct,
         }
@@ -153,6 +160,34 @@ impl Receiver {
     /// How many labels of another region wait, or are being applied.
     pub fn queued(&self, origin: RegionId) -> usize {
         self.origins.get(&origin).map_or(0, |origin| origin.queue.len())
+    }
+
+    /// Up to where of each region all is applied.
+    pub fn site_times(&self) -> &Vector {
+        &self.site_time
+    }
+
+    /// Whether it follows other regions. Of several receivers of a region, which have applied what
+    /// one of them has, one does; two do no harm.
+    fn set_follows(&mut self, now: Time, follows: bool) {
+        if follows && !self.follows {
+            self.origins.values_mut().for_each(|origin| origin.heard = now);
+        }
+        self.follows = follows;
+    }
+
+    /// All that was made in another region up to here is applied in this one, for good: as its
+    /// other receivers say, or the other region itself, which was told.
+    fn learn(&mut self, now: Time, from: RegionId, upto: Timestamp, out: &mut Outbox<Self>) {
+        let Some(origin) = self.origins.get_mut(&from) else { return };
+        if upto <= self.site_time[from] {
+            return;
+        }
+        origin.received = origin.received.max(upto);
+        let known = origin.queue.partition_point(|(label, _)| label.ts <= upto);
+        origin.queue.drain(..known);
+        self.site_time[from] = upto;
+        self.advance(from, now, out);
     }
 
     /// NEW_UPDATE (Eunomia, Algorithm 5), for all labels of a span of time.
@@ -310,7 +345,7 @@ impl Receiver {
             let replicas = self.topology.site(region).replicas;
             let site_time = self.site_time[region];
             let Some(origin) = self.origins.get_mut(&region) else { continue };
-            if now.since(origin.heard) >= self.options.suspect_after {
+            if self.follows && now.since(origin.heard) >= self.options.suspect_after {
                 origin.leader = (origin.leader + 1) % replicas;
                 origin.heard = now;
             }
@@ -332,7 +367,9 @@ impl Receiver {
                     self.free.entry((home, region)).or_default().push(*label);
                 }
             }
-            self.follow(region, false, out);
+            if self.follows {
+                self.follow(region, false, out);
+            }
         }
         self.send_free(out);
     }
@@ -354,7 +391,8 @@ impl Process for Receiver {
             }
             Event::Timer(Timer::Tick) => self.on_tick(now, out),
             Event::Message { from, message } => match (from.role, message) {
-                (Role::Replica(_), Message::Stream { after, upto, labels }) => {
+                (Role::Replica(_), Message::Stream { after, upto, labels, applied }) => {
+                    self.learn(now, from.region, applied, out);
                     self.on_stream(now, from, (after, upto), labels, out);
                 }
                 (Role::Shard(_), Message::Applied { origin, stamps }) => {
@@ -365,6 +403,12 @@ impl Process for Receiver {
             Event::Command(Command::Await { token, seen }) => {
                 self.sessions.insert(token, seen);
                 self.go_on(token, out);
+            }
+            Event::Command(Command::Follow(follows)) => self.set_follows(now, follows),
+            Event::Command(Command::Learn(site_times)) => {
+                for region in self.topology.others(self.region) {
+                    self.learn(now, region, site_times[region], out);
+                }
             }
             Event::Command(Command::Forget { token }) => {
                 self.sessions.remove(&token);

@@ -111,7 +111,7 @@ impl Replica {
     }
 
     /// All other regions have applied all up to here, as far as is known.
-    fn applied(&self) -> Timestamp {
+    pub fn applied(&self) -> Timestamp {
         let applied = self.followers.values().map(|follower| follower.applied).min();
         applied.unwrap_or(Timestamp::NEVER)
     }
@@ -144,7 +144,10 @@ impl Replica {
             let all = sent + labels.len() == self.stabilizer.held().1;
             follower.sent = if all { stable_time.max(after) } else { last };
             let to = Peer { region: *region, role: Role::Receiver };
-            out.send(to, Message::Stream { after, upto: follower.sent, labels });
+            out.send(
+                to,
+                Message::Stream { after, upto: follower.sent, labels, applied: follower.applied },
+            );
         }
         if self.mutation.is(Mutation::DropsOnStable) {
             let sent = self.followers.values().map(|follower| follower.sent).min();

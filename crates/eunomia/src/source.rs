@@ -40,6 +40,8 @@ pub struct Source {
     base: u64,
     /// Up to which number each replica was sent them.
     sent: BTreeMap<u16, u64>,
+    /// Which numbers it uses; see [`Batch::incarnation`].
+    incarnation: Timestamp,
     mutation: Mutation,
 }
 
@@ -56,6 +58,7 @@ impl Source {
             outbox: VecDeque::new(),
             base: 0,
             sent: BTreeMap::new(),
+            incarnation: Timestamp::ZERO,
             mutation: Mutation::Correct,
         }
     }
@@ -114,6 +117,28 @@ impl Source {
         }
     }
 
+    /// A source that starts again numbers its labels from 0. It recalls them with other numbers
+    /// than before; what it may have promised before tells these numbers apart.
+    pub fn begin_anew(&mut self, reserved: Timestamp) {
+        self.recall_promises(reserved, 0);
+        self.incarnation = reserved;
+    }
+
+    /// No update begins at or below `ts` from now on.
+    pub fn pass(&mut self, ts: Timestamp) {
+        self.max_ts = self.max_ts.max(ts);
+    }
+
+    /// What must be durable before anyone hears of what was begun, if anything: an update that
+    /// begins after a crash has a greater timestamp.
+    pub fn reserve(&mut self, reserve_ns: u64) -> Option<Reservation> {
+        if self.max_ts <= self.reserved {
+            return None;
+        }
+        self.reserved = Timestamp(self.max_ts.0.saturating_add(reserve_ns));
+        Some(Reservation(self.reserved))
+    }
+
     /// The number of the next label.
     pub fn end(&self) -> u64 {
         self.base + self.outbox.len() as u64
@@ -157,7 +182,8 @@ impl Source {
         let labels: Vec<_> = self.outbox.range(skipped..).take(labels_max).copied().collect();
         *sent = first + labels.len() as u64;
         let all = *sent == self.base + self.outbox.len() as u64;
-        Batch { base: self.base, first, labels, promise: all.then_some(promise) }
+        let (incarnation, base) = (self.incarnation, self.base);
+        Batch { incarnation, base, first, labels, promise: all.then_some(promise) }
     }
 
     /// What a replica says of what it has: it may lack something.

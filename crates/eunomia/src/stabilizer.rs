@@ -15,6 +15,10 @@ use std::collections::VecDeque;
 /// What is known of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Run {
+    /// Which numbers they are.
+    incarnation: Timestamp,
+    /// What was promised with the numbers before: labels up to there are known.
+    before: Option<Timestamp>,
     /// The number of the next label.
     next: u64,
     /// Nothing at or below this will come (Eunomia, `PartitionTime`); `None` before its first
@@ -22,6 +26,16 @@ struct Run {
     promise: Option<Timestamp>,
     /// Labels that are not stable, by their timestamps.
     labels: VecDeque<Label>,
+}
+
+impl Run {
+    /// The source numbers its labels from 0 again. Up to its promise all are known; the others come
+    /// again.
+    fn begin_anew(&mut self, incarnation: Timestamp) {
+        (self.incarnation, self.before, self.next) = (incarnation, self.promise, 0);
+        let known = self.labels.partition_point(|label| Some(label.ts) <= self.promise);
+        self.labels.truncate(known);
+    }
 }
 
 /// Labels from all sources of a region, in order as far as they are stable.
@@ -63,6 +77,12 @@ impl Stabilizer {
     /// The source breaks Property 2.
     pub fn add(&mut self, source: u16, batch: Batch) -> Taken {
         let Some(run) = self.runs.get_mut(usize::from(source)) else { return Taken::All };
+        if batch.incarnation < run.incarnation {
+            return Taken::All; // It was sent before the source has started again.
+        }
+        if batch.incarnation > run.incarnation {
+            run.begin_anew(batch.incarnation);
+        }
         // What all regions have is not needed here.
         run.next = run.next.max(batch.base);
         if batch.first > run.next {
@@ -71,6 +91,9 @@ impl Stabilizer {
         let known = (run.next - batch.first) as usize;
         let end = batch.first + batch.labels.len() as u64;
         for label in batch.labels.into_iter().skip(known) {
+            if run.before.is_some_and(|before| label.ts <= before) {
+                continue;
+            }
             let promised = run.promise.is_some_and(|promise| label.ts <= promise);
             assert!(!promised, "Property 2: {label:?} after {:?}", run.promise);
             insert(&mut run.labels, label);
@@ -160,7 +183,8 @@ mod tests {
 
     fn batch(first: u64, stamps: &[u64], promise: u64) -> Batch {
         let labels = stamps.iter().map(|ts| label(*ts)).collect();
-        Batch { base: 0, first, labels, promise: Some(Timestamp(promise)) }
+        let (incarnation, base) = (Timestamp::ZERO, 0);
+        Batch { incarnation, base, first, labels, promise: Some(Timestamp(promise)) }
     }
 
     fn all(stabilizer: &Stabilizer) -> Vec<u64> {
@@ -220,6 +244,21 @@ mod tests {
         let batch = Batch { base: 40, ..batch(40, &[90], 90) };
         assert_eq!(stabilizer.add(0, batch), Taken::All);
         assert_eq!((stabilizer.next_of(0), stabilizer.process_stable()), (41, 1));
+    }
+
+    #[test]
+    fn a_source_that_starts_again_may_number_its_labels_anew() {
+        let mut stabilizer = Stabilizer::new(1, Mutation::Correct);
+        stabilizer.add(0, batch(0, &[5, 9, 7], 6));
+        stabilizer.process_stable();
+        let anew = |first, stamps: &[u64], promise| Batch {
+            incarnation: Timestamp(8),
+            ..batch(first, stamps, promise)
+        };
+        assert_eq!(stabilizer.add(0, anew(1, &[9], 8)), Taken::Lacks);
+        assert_eq!(stabilizer.add(0, anew(0, &[5, 7, 9], 20)), Taken::All);
+        assert_eq!(stabilizer.add(0, batch(3, &[6], 30)), Taken::All, "a late word");
+        assert_eq!((stabilizer.process_stable(), all(&stabilizer)), (2, vec![5, 7, 9]));
     }
 
     #[test]

@@ -58,7 +58,8 @@ fn label(ts: u64, dep: u64, elsewhere: u64) -> Label {
 }
 
 fn stream(after: u64, upto: u64, labels: Vec<Label>) -> Message {
-    Message::Stream { after: Timestamp(after), upto: Timestamp(upto), labels }
+    let (after, upto, applied) = (Timestamp(after), Timestamp(upto), Timestamp::ZERO);
+    Message::Stream { after, upto, labels, applied }
 }
 
 fn receiver() -> Receiver {
@@ -169,7 +170,13 @@ fn follow(applied: u64, received: u64) -> Message {
 fn a_label_stays_until_all_regions_have_applied_it() {
     let mut replica = Replica::new(HERE, 0, topology(), Options::default());
     let labels = vec![label(1024, 0, 0)];
-    let batch = Batch { base: 0, first: 0, labels, promise: Some(Timestamp(5000)) };
+    let batch = Batch {
+        incarnation: Timestamp::ZERO,
+        base: 0,
+        first: 0,
+        labels,
+        promise: Some(Timestamp(5000)),
+    };
     hear(&mut replica, 0, shard_of(HERE), Message::Batch(batch));
     let far = |region| Peer { region, role: Role::Receiver };
     let mut streams = |region, message| {

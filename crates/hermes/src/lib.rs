@@ -63,8 +63,8 @@ pub mod timestamp;
 pub use busy::State;
 pub use members::{Epoch, MEMBERS_MAX, Membership};
 pub use message::{
-    Action, Answer, Body, Command, Completed, Kind, Message, Modified, Modify, Output, Record,
-    Refusal, Request, Timer, Update,
+    Action, Answer, Body, Command, Completed, Completion, Kind, Message, Modified, Modify, Output,
+    Record, Refusal, Request, Timer, Update,
 };
 pub use mutation::Mutation;
 pub use options::{Acks, Durability, Options, Reads};

@@ -6,7 +6,8 @@ use crate::follower::EarlyAcks;
 use crate::join::Joining;
 use crate::members::{Members, Membership};
 use crate::message::{
-    Answer, Body, Command, Message, Modify, Output, Record, Refusal, Request, Timer, Update,
+    Answer, Body, Command, Completion, Message, Modify, Output, Record, Refusal, Request, Timer,
+    Update,
 };
 use crate::mutation::Mutation;
 use crate::options::{Options, Reads};
@@ -15,7 +16,7 @@ use crate::replay::Installed;
 use crate::store::Store;
 use crate::timestamp::{Timestamp, Writer};
 use bytes::Bytes;
-use meridian_core::{Event, NodeId, Outbox, PLANTED_BUGS, Process, Slot, Time, mix};
+use meridian_core::{ClientId, Event, NodeId, Outbox, PLANTED_BUGS, Process, Slot, Time, mix};
 use std::collections::VecDeque;
 
 /// A replica of keys, on which RMWs are `M`.
@@ -109,6 +110,11 @@ impl<M: Modify> Hermes<M> {
         entry.valid.then_some(entry.update.value.as_ref())
     }
 
+    /// The last value of a key that is known here, committed or not: a guess at what an RMW finds.
+    pub fn latest(&self, key: &Bytes) -> Option<&Bytes> {
+        self.store.get(self.store.find(key)?).update.value.as_ref()
+    }
+
     /// Which node's it is.
     pub fn me(&self) -> NodeId {
         self.me
@@ -160,6 +166,24 @@ impl<M: Modify> Hermes<M> {
         self.store
             .since(Slot(from))
             .map(|(place, entry)| (place.0 + 1, &entry.update.key, entry.update.value.as_ref()))
+    }
+
+    /// What is known of the last requests of clients behind `client`, in order of clients. Of an
+    /// RMW that is not known to be committed, [`Hermes::happened`] says more.
+    pub fn requests(
+        &self,
+        client: Option<ClientId>,
+    ) -> impl Iterator<Item = (ClientId, &Completion)> {
+        self.completions.since(client)
+    }
+
+    /// Whether what a request led to was committed; `None` while that is open, because its key is
+    /// being changed. What is said of a replica that has gone counts once this one has
+    /// [settled](Hermes::is_settled).
+    pub fn happened(&self, key: &Bytes, completion: &Completion) -> Option<bool> {
+        let (state, held) = self.state(key);
+        let decided = completion.committed || state == State::Valid;
+        decided.then_some(completion.committed || completion.ts == held)
     }
 
     /// How many keys have a value, those among them that are being written.

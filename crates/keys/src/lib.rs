@@ -7,6 +7,7 @@
 //! | [`access`] | what a command makes of one key |
 //! | [`item`] | what a key has, as replicas keep it |
 //! | [`change`] | such a command as replicas of Hermes understand it |
+//! | [`causal`] | keys of all regions: a replica of Hermes as a source of Eunomia |
 //! | [`desk`] | the clients of a replica: requests in, replies out in their order |
 //! | [`node`] | a replica of one shard, as a process |
 //! | [`steward`] | the membership of all shards of a node, as another |
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod causal;
 pub mod change;
 pub mod command;
 pub mod connection;

@@ -1,6 +1,7 @@
 //! What is simulated: one module for each protocol, each with a [`crate::Subject`]; and the table
 //! from which `meridian sim NAME` is made.
 
+pub mod causal;
 pub mod configuration;
 pub mod drain;
 pub mod eunomia;
@@ -16,11 +17,12 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 7] = [
+pub const TABLE: [&Named; 8] = [
     &multicast::NAMED,
     &paxos::NAMED,
     &hermes::NAMED,
     &eunomia::NAMED,
+    &causal::NAMED,
     &files::NAMED,
     &drain::NAMED,
     &configuration::NAMED,

@@ -1,0 +1,152 @@
+//! What a causal key holds, and what is done with it, as the replicas of Hermes understand it.
+//!
+//! Hermes holds the last update of a key with all that other regions need of it. Each change is an
+//! RMW: the place of an update among those of its key is decided where the update is committed, and
+//! an update of another region changes nothing where something later is held.
+
+use bytes::Bytes;
+use meridian_core::RegionId;
+use meridian_eunomia::{Label, Order, Seen, Timestamp, Update};
+use meridian_hermes::{Action, Modified, Modify};
+use serde::{Deserialize, Serialize};
+
+/// What is done with a key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Change<M> {
+    /// A change of a key that is of one region only.
+    Local(M),
+    /// An update of a causal key that is made here.
+    Make(Make<M>),
+    /// An update of a causal key that was made in another region.
+    Merge(Update),
+    /// As [`Change::Merge`], but that it replaces whatever is held: a planted bug.
+    #[doc(hidden)]
+    Replace(Update),
+}
+
+/// An update that is made here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Make<M> {
+    /// Of this key.
+    pub key: Bytes,
+    /// In this region.
+    pub region: RegionId,
+    /// Its label.
+    pub label: Label,
+    /// The greatest [`Order::version`] that its session has seen.
+    pub version: Timestamp,
+    /// What is done.
+    pub action: Action<M>,
+    /// It does not look whether it depends on what it finds: a planted bug.
+    #[doc(hidden)]
+    pub blind: bool,
+}
+
+/// What has become of an update.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It has happened.
+    Made {
+        /// What is held now.
+        update: Update,
+        /// What an RMW answers.
+        answer: Bytes,
+    },
+    /// It has changed nothing: it was a read.
+    Kept {
+        /// What an RMW answers.
+        answer: Bytes,
+        /// What is seen with what it has found.
+        seen: Seen,
+    },
+    /// Nothing has happened: it would depend on what its label does not name.
+    Behind {
+        /// What is seen with what it has found.
+        seen: Seen,
+    },
+}
+
+/// As it is kept and sent.
+pub(super) fn encode<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_stdvec(value).expect("writing to memory").into()
+}
+
+/// What [`encode`] wrote; `None` if it was something else.
+pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a Bytes) -> Option<T> {
+    postcard::from_bytes(bytes).ok()
+}
+
+/// The update that a key holds, of what Hermes has.
+pub fn held(found: Option<&Bytes>) -> Option<Update> {
+    found.and_then(decode)
+}
+
+/// What a session has seen that has seen this.
+pub fn seen_with(update: &Update) -> Seen {
+    Seen { vector: update.label.vector, version: update.order.version }
+}
+
+impl<M: Modify> Make<M> {
+    fn modify(&self, found: Option<&Bytes>) -> Modified {
+        let held = held(found);
+        let seen = held.as_ref().map(seen_with).unwrap_or_default();
+        let (value, answer) = match &self.action {
+            Action::Write(value) => (value.clone(), Bytes::new()),
+            Action::Modify(modify) => {
+                match modify.modify(held.as_ref().and_then(|held| held.value.as_ref())) {
+                    Modified::Keep { answer } => {
+                        return Modified::Keep { answer: encode(&Outcome::Kept { answer, seen }) };
+                    }
+                    Modified::Change { .. } if !self.blind && !self.depends_on(&seen) => {
+                        return Modified::Keep { answer: encode(&Outcome::Behind { seen }) };
+                    }
+                    Modified::Change { value, answer } => (value, answer),
+                }
+            }
+        };
+        let order = held.map(|held| held.order).unwrap_or_default();
+        let order = order.followed(self.version, self.region, self.label.ts);
+        let (origin, label, key) = (self.region, self.label, self.key.clone());
+        let update = Update { origin, label, key, value, order };
+        let value = Some(encode(&update));
+        Modified::Change { value, answer: encode(&Outcome::Made { update, answer }) }
+    }
+
+    /// Whether what is seen is among what the label depends on.
+    fn depends_on(&self, seen: &Seen) -> bool {
+        let mut known = self.label.vector;
+        known[self.region] = self.label.dep;
+        known.covers(&seen.vector)
+    }
+}
+
+/// Holds what was made in another region, unless what is held is later.
+fn merge(update: &Update, found: Option<&Bytes>, replaces: bool) -> Modified {
+    let order = held(found).map(|held| held.order);
+    if order.is_none_or(|order: Order| order < update.order || replaces) {
+        Modified::Change { value: Some(encode(update)), answer: Bytes::new() }
+    } else {
+        Modified::Keep { answer: Bytes::new() }
+    }
+}
+
+impl<M: Modify> Modify for Change<M> {
+    fn modify(&self, found: Option<&Bytes>) -> Modified {
+        match self {
+            Change::Local(modify) => modify.modify(found),
+            Change::Make(make) => make.modify(found),
+            Change::Merge(update) => merge(update, found, false),
+            Change::Replace(update) => merge(update, found, true),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+        match self {
+            Change::Local(modify) => modify.bytes(),
+            Change::Make(Make { action: Action::Write(value), .. }) => len(value),
+            Change::Make(Make { action: Action::Modify(modify), .. }) => modify.bytes(),
+            Change::Merge(update) | Change::Replace(update) => len(&update.value),
+        }
+    }
+}

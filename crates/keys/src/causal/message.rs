@@ -1,0 +1,160 @@
+//! What nodes say to each other, what their owners ask and are told, what is kept on disk.
+
+use super::change::Change;
+use bytes::Bytes;
+use meridian_core::{RegionId, Time};
+use meridian_eunomia::{self as eunomia, Role, Seen, Timestamp, Vector, receiver};
+use meridian_hermes::{self as hermes, Action, Refusal};
+use serde::{Deserialize, Serialize};
+
+/// What nodes say to each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Message {
+    /// Of the replica of Hermes, within a region.
+    Replica(hermes::Message),
+    /// Of Eunomia.
+    Eunomia {
+        /// What the sender is.
+        from: Role,
+        /// What the receiver is.
+        to: Role,
+        /// What it says.
+        message: eunomia::Message,
+    },
+    /// The region of both has applied all that was made in others up to here.
+    SiteTimes(Vector),
+}
+
+/// An update that a session asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Update<M> {
+    /// To be given back.
+    pub token: u64,
+    /// Of this key.
+    pub key: Bytes,
+    /// What is done with it.
+    pub action: Action<M>,
+    /// What the session has seen.
+    pub seen: Seen,
+}
+
+/// What a node is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command<M> {
+    /// Of the replica: what the membership says, and keys of this region only.
+    Replica(hermes::Command<Change<M>>),
+    /// The value of a causal key.
+    Read {
+        /// To be given back.
+        token: u64,
+        /// Which.
+        key: Bytes,
+    },
+    /// An update of a causal key.
+    Update(Update<M>),
+    /// A session that has seen this wants to go on in this region.
+    Await {
+        /// To be given back.
+        token: u64,
+        /// What it has seen.
+        seen: Vector,
+    },
+    /// It does not want to any more.
+    Forget {
+        /// Of [`Command::Await`].
+        token: u64,
+    },
+}
+
+/// What its owner is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Of the replica, but for answers about causal keys.
+    Replica(hermes::Output),
+    /// What was read.
+    Value {
+        /// Of the question.
+        token: u64,
+        /// `None` if there is no such key.
+        value: Option<Bytes>,
+        /// What the session has seen with it.
+        seen: Seen,
+        /// As in [`Answer::Value`].
+        until: Time,
+    },
+    /// The update has happened.
+    Updated {
+        /// Of the request.
+        token: u64,
+        /// What an RMW answers.
+        answer: Bytes,
+        /// What the session has seen now.
+        seen: Seen,
+    },
+    /// The RMW has changed nothing.
+    Kept {
+        /// Of the request.
+        token: u64,
+        /// What it answers.
+        answer: Bytes,
+        /// What the session has seen with it.
+        seen: Seen,
+        /// As in [`Answer::Kept`].
+        until: Time,
+    },
+    /// Nothing has happened: others were faster each time.
+    Aborted {
+        /// Of the request.
+        token: u64,
+    },
+    /// Nothing has happened.
+    Refused {
+        /// Of the request.
+        token: u64,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// It may have happened.
+    Unknown {
+        /// Of the request.
+        token: u64,
+    },
+    /// This region has all that the session has seen.
+    Reached {
+        /// Of the request.
+        token: u64,
+    },
+    /// An update of another region is applied.
+    Applied {
+        /// Where it was made.
+        origin: RegionId,
+        /// Its timestamp there.
+        ts: Timestamp,
+        /// Whether the key has changed: not if it held the same, or something later.
+        changed: bool,
+    },
+}
+
+/// What is kept on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Record {
+    /// Of the replica of Hermes.
+    Replica(hermes::Record),
+    /// Of the receiver.
+    Receiver(receiver::Record),
+    /// The source may promise this much, or have begun updates up to there.
+    Reserved(Timestamp),
+}
+
+/// Whose timer it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Timer {
+    /// Of the replica of Hermes.
+    Replica(hermes::Timer),
+    /// To send labels and promises, and to ask for data.
+    Source,
+    /// Of the replica of the service.
+    Service,
+    /// Of the receiver.
+    Receiver,
+}

@@ -1,0 +1,32 @@
+//! Bugs that are planted to see that the tests find them; a release build contains none of them.
+
+use meridian_core::PLANTED_BUGS;
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// An update of another region replaces whatever is held.
+    ReplacesAnything,
+    /// An update of another region counts as applied when Hermes is asked to hold it.
+    SaysEarly,
+    /// An update whose outcome is unknown is taken for one that has not happened.
+    DropsUnknown,
+    /// A source that starts again does not look for what it had not sent.
+    ForgetsOutbox,
+    /// A source that starts again takes up its labels with the numbers of its start before.
+    RepeatsNumbers,
+    /// An RMW does not depend on what it has found.
+    IgnoresFound,
+}
+
+impl Mutation {
+    /// Whether this is `bug` and bugs can be planted at all: false at compile time in a release
+    /// build.
+    pub(crate) fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
+}

@@ -1,0 +1,464 @@
+//! The process: its parts, and how they speak with those of other nodes.
+
+use super::change::Change;
+use super::import::{Import, Name};
+use super::make::Making;
+use super::message::{Command, Message, Output, Record, Timer};
+use super::mutation::Mutation;
+use super::regions::Regions;
+use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
+use meridian_eunomia::{
+    self as eunomia, Options, Peer, Receiver, Replica, Role, Source, Timestamp, receiver,
+};
+use meridian_hermes::{self as hermes, Action, Answer, Hermes, Modify};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// Tokens with this bit are the node's own; its owner uses none.
+pub(super) const INTERNAL: u64 = 1 << 63;
+
+/// What Hermes was asked.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Asked<M> {
+    /// A read of a session.
+    Read(u64),
+    /// An update of a session.
+    Make(Box<Making<M>>),
+    /// To hold what was made elsewhere.
+    Merge(Name),
+}
+
+/// A node of a region. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Causal<M> {
+    pub(super) region: RegionId,
+    pub(super) number: u16,
+    regions: Arc<Regions>,
+    pub(super) options: Options,
+    pub(super) mutation: Mutation,
+    pub(super) replica: Hermes<Change<M>>,
+    pub(super) source: Source,
+    pub(super) service: Replica,
+    receiver: Receiver,
+    import: Import,
+    /// What the source may have promised before it started.
+    reserved: Timestamp,
+    /// Whether the source has taken up what it had left.
+    pub(super) recovered: bool,
+    /// Updates that may have happened.
+    pub(super) unresolved: BTreeSet<Timestamp>,
+    /// Updates made here that some other region may lack.
+    pub(super) data: BTreeMap<Timestamp, eunomia::Update>,
+    /// Those among them whose data was not sent yet.
+    pub(super) unsent: Vec<Timestamp>,
+    /// Which node of another region follows this one.
+    followers: BTreeMap<RegionId, NodeId>,
+    pub(super) asked: BTreeMap<u64, Asked<M>>,
+    pub(super) tokens: u64,
+}
+
+impl<M: Modify> Causal<M> {
+    /// The node with this replica.
+    ///
+    /// # Panics
+    /// If it is not among the `regions`.
+    pub fn new(replica: Hermes<Change<M>>, regions: Arc<Regions>, options: Options) -> Self {
+        let found = regions.find(replica.me());
+        let (region, number) = found.unwrap_or_else(|| panic!("{} has no region", replica.me()));
+        let topology = regions.topology();
+        Causal {
+            region,
+            number,
+            service: Replica::new(region, number, topology.clone(), options.clone()),
+            receiver: Receiver::new(region, topology.clone(), options.clone()),
+            source: Source::new(region, number),
+            regions,
+            options,
+            mutation: Mutation::Correct,
+            replica,
+            import: Import::default(),
+            reserved: Timestamp::ZERO,
+            recovered: false,
+            unresolved: BTreeSet::new(),
+            data: BTreeMap::new(),
+            unsent: Vec::new(),
+            followers: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            tokens: 0,
+        }
+    }
+
+    /// With planted bugs.
+    #[doc(hidden)]
+    pub fn with_mutations(self, own: Mutation, eunomia: eunomia::Mutation) -> Self {
+        Causal {
+            mutation: own,
+            source: self.source.with_mutation(eunomia),
+            service: self.service.with_mutation(eunomia),
+            receiver: self.receiver.with_mutation(eunomia),
+            ..self
+        }
+    }
+
+    /// The replica of Hermes.
+    pub fn replica(&self) -> &Hermes<Change<M>> {
+        &self.replica
+    }
+
+    /// How many updates made here some other region may lack, or are in flight.
+    pub fn outstanding(&self) -> usize {
+        self.source.outstanding()
+    }
+
+    /// All updates of this region up to here are known to this node's service.
+    pub fn stable_time(&self) -> Timestamp {
+        self.service.stable_time()
+    }
+
+    /// Up to where of another region all is applied in this one, as far as this node knows, and how
+    /// many labels wait here.
+    pub fn site_time(&self, origin: RegionId) -> (Timestamp, usize) {
+        (self.receiver.site_time(origin), self.receiver.queued(origin))
+    }
+
+    /// Whether this node follows the other regions for its own.
+    pub(super) fn leads(&self) -> bool {
+        self.replica.membership().live.first() == Some(&self.replica.me())
+    }
+
+    /// What the source needs on disk before anyone hears of its last timestamp.
+    pub(super) fn reserve(&mut self, out: &mut Outbox<Self>) {
+        let reserve_ns = self.options.reserve.as_nanos() as u64;
+        if let Some(upto) = self.source.reserve(reserve_ns) {
+            out.persist(Record::Reserved(upto.0));
+        }
+    }
+
+    pub(super) fn step_replica(
+        &mut self,
+        now: Time,
+        event: Event<Hermes<Change<M>>>,
+        out: &mut Outbox<Self>,
+    ) {
+        let (mut inner, mut answers) = (Outbox::new(), Vec::new());
+        self.replica.step(now, event, &mut inner);
+        for effect in inner.drain() {
+            match effect {
+                Effect::Send { to, message } => out.send(to, Message::Replica(message)),
+                Effect::Persist(record) => out.persist(Record::Replica(record)),
+                Effect::Note(record) => out.note(Record::Replica(record)),
+                Effect::Timer { at, timer } => out.timer(at, Timer::Replica(timer)),
+                Effect::Output(hermes::Output::Answer { token, answer })
+                    if token & INTERNAL != 0 =>
+                {
+                    answers.push((token, answer));
+                }
+                Effect::Output(output) => out.output(Output::Replica(output)),
+            }
+        }
+        for (token, answer) in answers {
+            match self.asked.remove(&token) {
+                Some(Asked::Read(token)) => self.on_value(token, answer, out),
+                Some(Asked::Make(making)) => self.on_made(now, *making, answer, out),
+                Some(Asked::Merge(name)) => self.on_merged(now, name, &answer, out),
+                None => {}
+            }
+        }
+    }
+
+    pub(super) fn step_receiver(
+        &mut self,
+        now: Time,
+        event: Event<Receiver>,
+        out: &mut Outbox<Self>,
+    ) {
+        let (mut inner, mut applies) = (Outbox::new(), Vec::new());
+        self.receiver.step(now, event, &mut inner);
+        for effect in inner.drain() {
+            match effect {
+                // Each node has a replica of all shards.
+                Effect::Send {
+                    message: eunomia::Message::Apply { origin, applied, labels },
+                    ..
+                } => {
+                    applies.push((origin, applied, labels));
+                }
+                Effect::Send { to, message } => self.say(Role::Receiver, to, message, out),
+                Effect::Persist(record) => out.persist(Record::Receiver(record)),
+                Effect::Note(record) => out.note(Record::Receiver(record)),
+                Effect::Timer { at, .. } => out.timer(at, Timer::Receiver),
+                Effect::Output(receiver::Output::Reached { token }) => {
+                    out.output(Output::Reached { token });
+                }
+            }
+        }
+        for (origin, applied, labels) in applies {
+            self.import.raise_floor(origin, applied);
+            let (done, next) = self.import.ask(origin, labels);
+            self.tell_applied(now, origin, done, out);
+            self.merge(now, next, out);
+        }
+    }
+
+    fn step_service(&mut self, now: Time, event: Event<Replica>, out: &mut Outbox<Self>) {
+        let mut inner = Outbox::new();
+        self.service.step(now, event, &mut inner);
+        for effect in inner.drain() {
+            match effect {
+                Effect::Send { to, message } => {
+                    self.say(Role::Replica(self.number), to, message, out);
+                }
+                Effect::Timer { at, .. } => out.timer(at, Timer::Service),
+                Effect::Persist(record) | Effect::Note(record) => match record {},
+                Effect::Output(output) => match output {},
+            }
+        }
+    }
+
+    /// Sends what one of this node's parts says.
+    fn say(&self, from: Role, to: Peer, message: eunomia::Message, out: &mut Outbox<Self>) {
+        let follower = || self.followers.get(&to.region).copied();
+        if let Some(node) = self.regions.of(to).or_else(follower) {
+            out.send(node, Message::Eunomia { from, to: to.role, message });
+        }
+    }
+
+    /// The receiver is told that these are applied.
+    fn tell_applied(
+        &mut self,
+        now: Time,
+        origin: RegionId,
+        stamps: Vec<Timestamp>,
+        out: &mut Outbox<Self>,
+    ) {
+        if stamps.is_empty() {
+            return;
+        }
+        let from = Peer { region: self.region, role: Role::Shard(self.number) };
+        let message = eunomia::Message::Applied { origin, stamps };
+        self.step_receiver(now, Event::Message { from, message }, out);
+    }
+
+    /// Hermes is asked to hold what was made elsewhere.
+    fn merge(&mut self, now: Time, updates: Vec<eunomia::Update>, out: &mut Outbox<Self>) {
+        for update in updates {
+            let name = (update.origin, update.label.ts);
+            let token = self.ask(Asked::Merge(name));
+            let key = update.key.clone();
+            let change = match self.mutation.is(Mutation::ReplacesAnything) {
+                true => Change::Replace(update),
+                false => Change::Merge(update),
+            };
+            if self.mutation.is(Mutation::SaysEarly) {
+                self.tell_applied(now, name.0, vec![name.1], out);
+            }
+            let action = Action::Modify(change);
+            let request = hermes::Request { token, key, id: None, action };
+            self.step_replica(now, Event::Command(hermes::Command::Update(request)), out);
+        }
+    }
+
+    fn on_merged(&mut self, now: Time, name: Name, answer: &Answer, out: &mut Outbox<Self>) {
+        let changed = matches!(answer, Answer::Modified(_));
+        let applied = changed || matches!(answer, Answer::Kept { .. });
+        self.import.merged(name, applied);
+        if applied {
+            let (origin, ts) = name;
+            out.output(Output::Applied { origin, ts, changed });
+            self.tell_applied(now, origin, vec![ts], out);
+        }
+    }
+
+    /// Sends what was asked for, and what this source has made after that: who lacks some data
+    /// lacks more.
+    fn on_pull(&self, to: NodeId, stamps: &[Timestamp], out: &mut Outbox<Self>) {
+        let Some(last) = stamps.iter().max() else { return };
+        let asked = stamps.iter().filter_map(|ts| self.find(*ts));
+        let more = self.data.range(*last..).map(|(_, update)| update.clone());
+        let more = more.filter(|update| update.label.ts != *last);
+        let found: Vec<_> = asked.chain(more.take(self.options.labels_max)).collect();
+        if !found.is_empty() {
+            self.send_data(to, found, out);
+        }
+    }
+
+    fn send_data(&self, to: NodeId, updates: Vec<eunomia::Update>, out: &mut Outbox<Self>) {
+        let (from, message) = (Role::Shard(self.number), eunomia::Message::Data(updates));
+        out.send(to, Message::Eunomia { from, to: Role::Receiver, message });
+    }
+
+    fn on_eunomia(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        (from, to): (Role, Role),
+        message: eunomia::Message,
+        out: &mut Outbox<Self>,
+    ) {
+        use eunomia::Message::{Ack, Data, Follow, Pull};
+        let Some((region, _)) = self.regions.find(node) else { return };
+        let from = Peer { region, role: from };
+        match (to, message) {
+            (_, Data(updates)) => {
+                let next = self.import.take(updates, self.options.inbox_max);
+                self.merge(now, next, out);
+            }
+            (_, Pull(stamps)) => self.on_pull(node, &stamps, out),
+            (Role::Shard(_), Ack { next, lacks, ahead, applied: _ }) => {
+                if let Role::Replica(number) = from.role {
+                    self.source.on_ack(number, next, lacks, ahead);
+                }
+            }
+            (Role::Shard(_), _) => {} // Not for a source.
+            (Role::Replica(_), message) => {
+                if let Follow { .. } = message {
+                    self.followers.insert(region, node);
+                }
+                self.step_service(now, Event::Message { from, message }, out);
+            }
+            (Role::Receiver, message) => {
+                self.step_receiver(now, Event::Message { from, message }, out);
+            }
+        }
+    }
+
+    /// Sends the data of what was committed to who follows, before the labels come.
+    fn send_unsent(&mut self, out: &mut Outbox<Self>) {
+        let unsent = std::mem::take(&mut self.unsent);
+        let updates: Vec<_> = unsent.iter().filter_map(|ts| self.data.get(ts)).cloned().collect();
+        if !updates.is_empty() {
+            self.followers.values().for_each(|node| self.send_data(*node, updates.clone(), out));
+        }
+    }
+
+    fn on_source_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        out.timer(now + self.options.batch, Timer::Source);
+        self.recover();
+        self.resolve();
+        self.trim(now, out);
+        if self.recovered {
+            self.send_batches(now, out);
+        }
+        let missing = self.import.missing(now, &self.regions, &self.options);
+        for (node, stamps) in missing {
+            let (from, message) = (Role::Receiver, eunomia::Message::Pull(stamps));
+            out.send(node, Message::Eunomia { from, to: Role::Shard(0), message });
+        }
+    }
+
+    fn send_batches(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let reserve_ns = self.options.reserve.as_nanos() as u64;
+        let (promise, more) = self.source.promise(now, reserve_ns);
+        if let Some(upto) = more {
+            out.persist(Record::Reserved(upto.0));
+        }
+        for replica in self.regions.topology().replicas(self.region) {
+            let Role::Replica(number) = replica.role else { continue };
+            let batch = self.source.batch(number, self.options.labels_max, promise);
+            let (from, message) = (Role::Shard(self.number), eunomia::Message::Batch(batch));
+            self.say(from, replica, message, out);
+        }
+    }
+
+    fn on_receiver_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
+        self.step_receiver(now, Event::Timer(eunomia::Timer::Tick), out);
+        if !self.leads() {
+            return;
+        }
+        let site_times = *self.receiver.site_times();
+        for node in self.regions.nodes(self.region) {
+            if *node != self.replica.me() {
+                out.send(*node, Message::SiteTimes(site_times));
+            }
+        }
+    }
+
+    fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
+        match message {
+            Message::Replica(message) => {
+                self.step_replica(now, Event::Message { from, message }, out);
+            }
+            Message::Eunomia { from: role, to, message } => {
+                self.on_eunomia(now, from, (role, to), message, out);
+            }
+            Message::SiteTimes(site_times) => {
+                let learn = receiver::Command::Learn(site_times);
+                self.step_receiver(now, Event::Command(learn), out);
+            }
+        }
+    }
+}
+
+impl<M: Modify> fmt::Display for Causal<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (outstanding, unresolved) = (self.outstanding(), self.unresolved.len());
+        write!(f, "{outstanding} outstanding, {unresolved} unresolved, ")?;
+        write!(f, "recovered {}, stable {:?}", self.recovered, self.stable_time())?;
+        for origin in self.regions.topology().others(self.region) {
+            write!(f, ", {origin:?}: {:?}", self.site_time(origin))?;
+        }
+        Ok(())
+    }
+}
+
+impl<M: Modify> Process for Causal<M> {
+    type Peer = NodeId;
+    type Message = Message;
+    type Record = Record;
+    type Command = Command<M>;
+    type Output = Output;
+    type Timer = Timer;
+
+    fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        match event {
+            Event::Started => {
+                // More than before, though nothing else were reserved: each start has its numbers.
+                let reserved = Timestamp(self.reserved.0 + 1);
+                out.persist(Record::Reserved(reserved));
+                let again = self.mutation.is(Mutation::RepeatsNumbers);
+                self.source.begin_anew(if again { Timestamp::ZERO } else { reserved });
+                self.step_replica(now, Event::Started, out);
+                let follow = receiver::Command::Follow(false);
+                self.step_receiver(now, Event::Command(follow), out);
+                self.step_receiver(now, Event::Started, out);
+                self.step_service(now, Event::Started, out);
+                self.on_source_tick(now, out);
+            }
+            Event::Message { from, message } => self.on_message(now, from, message, out),
+            Event::Command(command) => self.on_command(now, command, out),
+            Event::Timer(Timer::Replica(timer)) => {
+                self.step_replica(now, Event::Timer(timer), out);
+            }
+            Event::Timer(Timer::Source) => self.on_source_tick(now, out),
+            Event::Timer(Timer::Service) => {
+                self.step_service(now, Event::Timer(eunomia::Timer::Tick), out);
+            }
+            Event::Timer(Timer::Receiver) => self.on_receiver_tick(now, out),
+            Event::Restarted(peer) => self.step_replica(now, Event::Restarted(peer), out),
+            Event::Idle => {
+                self.step_replica(now, Event::Idle, out);
+                self.step_receiver(now, Event::Idle, out);
+                self.send_unsent(out);
+            }
+        }
+    }
+
+    fn replay(&mut self, record: Record) {
+        match record {
+            Record::Replica(record) => self.replica.replay(record),
+            Record::Receiver(record) => self.receiver.replay(record),
+            Record::Reserved(upto) => {
+                self.reserved = self.reserved.max(upto);
+                self.source.recall_promises(upto, 0);
+            }
+        }
+    }
+
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        let (reserved, _) = self.source.recalled();
+        let replica = self.replica.checkpoint().map(Record::Replica);
+        let receiver = self.receiver.checkpoint().map(Record::Receiver);
+        Box::new(std::iter::once(Record::Reserved(reserved)).chain(receiver).chain(replica))
+    }
+}

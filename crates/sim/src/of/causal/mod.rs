@@ -1,0 +1,57 @@
+//! Trials of keys of all regions ([`meridian_keys::causal`]): regions of groups of Hermes, whose
+//! nodes are sources, services and receivers of Eunomia; sessions and faults for a while, then
+//! healing, and a judgement.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`node`] | a node: membership and keys |
+//! | [`sessions`] | sessions, what they see, and all checks |
+//! | [`trial`] | what is drawn, the run, the end |
+//! | [`planted`] | planted bugs, and a trial for each that shows it soon |
+
+pub mod node;
+pub mod planted;
+pub mod sessions;
+pub mod trial;
+
+pub use trial::Trial;
+
+use super::{Named, Pins, Setting, Trials, names_of_planted};
+use meridian_eunomia::REGIONS_MAX;
+
+/// A node behind a network that loses, repeats and reorders.
+pub type Member = crate::lossy::Lossy<node::Node>;
+
+/// `meridian sim causal`.
+pub const NAMED: Named = Named {
+    name: "causal",
+    about: "Keys of all regions on groups of Hermes, with all kinds of faults",
+    help: "\
+Each seed is a run of two or three regions in simulated time. The one to three nodes of each are a
+group of Hermes with its membership; each is also a source, a replica of the service and a receiver
+of Eunomia. Sessions read, write and swap at any node of their region, and move to another region
+with what they have seen. The network loses, repeats and delays messages, links and regions are cut
+off, nodes stop for longer than their leases and crash, also all at once, and clocks show anything
+and run at different speed. Then all is mended. Checked are that what sessions saw is causally
+consistent, that no two swaps in a region replace the same value, that each update is applied once
+in each region, that all nodes hold the same in the end, and keep nothing for others then.
+
+What is not given is drawn from the seed. A failure says how to see it again.
+
+Examples:
+  meridian sim causal --seeds 100000
+  meridian sim causal --seeds 1000 --regions 3
+  meridian sim causal --seed 137 --trace",
+    settings: &[Setting { name: "regions", values: &["N"], help: "How many regions there are" }],
+    pin,
+    planted: names_of_planted::<Trial>,
+};
+
+fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
+    let trial = pins.planted::<Trial>()?.unwrap_or_default();
+    let regions = pins.get::<u16>("regions")?;
+    if regions.is_some_and(|regions| !(1..=REGIONS_MAX as u16).contains(&regions)) {
+        return Err(format!("there are 1 to {REGIONS_MAX} regions"));
+    }
+    Ok(Box::new(Trial { regions: regions.or(trial.regions), ..trial }))
+}

@@ -1,0 +1,97 @@
+//! Planted bugs, and for each a trial that shows it soon.
+
+use super::sessions::Profile;
+use super::trial::Trial;
+use crate::faults::Faults;
+use crate::lossy::Loss;
+use meridian_eunomia as eunomia;
+use meridian_hermes::Durability;
+use meridian_keys::causal::Mutation;
+use std::time::Duration;
+
+/// All of this process.
+pub const ALL: &[Mutation] = &[
+    Mutation::ReplacesAnything,
+    Mutation::SaysEarly,
+    Mutation::DropsUnknown,
+    Mutation::ForgetsOutbox,
+    Mutation::RepeatsNumbers,
+    Mutation::IgnoresFound,
+];
+
+/// Those of Eunomia that matter where its sources are replicas of Hermes.
+pub const OF_EUNOMIA: &[eunomia::Mutation] = &[
+    eunomia::Mutation::PromisesTooMuch,
+    eunomia::Mutation::IgnoresDep,
+    eunomia::Mutation::IgnoresRegions,
+    eunomia::Mutation::MovesAtOnce,
+];
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Many sessions that read what others have just written.
+const CROWD: Profile = Profile {
+    sessions: 6,
+    keys: 3,
+    think: Duration::from_millis(12),
+    reads: 60,
+    moves: 0,
+    rmws: 30,
+};
+
+/// More of them, in more of a hurry.
+const THRONG: Profile =
+    Profile { sessions: 12, think: Duration::from_millis(5), reads: 50, keys: 4, ..CROWD };
+
+fn calm() -> Trial {
+    let bad = Loss { lost: 60, repeated: 100, delayed: 200, delay: 60 * MS };
+    Trial {
+        regions: Some(3),
+        nodes: Some(2),
+        durability: Some(Durability::Disk),
+        profile: Some(CROWD),
+        loss: Some(bad),
+        faults: Some(Faults::none()),
+        ..Trial::default()
+    }
+}
+
+/// The trial with this bug.
+pub fn trial(mutation: Mutation) -> Trial {
+    let calm = calm();
+    let crashes = Faults { crash: Some(60 * MS), outage: 60 * MS, ..Faults::none() };
+    let stops = Faults { pause: Some(80 * MS), stop: 600 * MS, ..Faults::none() };
+    let trial = match mutation {
+        Mutation::ForgetsOutbox | Mutation::RepeatsNumbers => {
+            Trial { faults: Some(crashes), ..calm }
+        }
+        Mutation::DropsUnknown => {
+            let profile = Some(Profile { rmws: 0, reads: 30, ..THRONG });
+            Trial { faults: Some(stops), regions: Some(2), nodes: Some(3), profile, ..calm }
+        }
+        Mutation::IgnoresFound => {
+            Trial { profile: Some(Profile { rmws: 100, keys: 6, ..THRONG }), ..calm }
+        }
+        Mutation::Correct | Mutation::ReplacesAnything | Mutation::SaysEarly => calm,
+    };
+    Trial { mutation, ..trial }
+}
+
+/// The trial with this bug of Eunomia.
+pub fn trial_of_eunomia(eunomia: eunomia::Mutation) -> Trial {
+    let calm = calm();
+    let (profile, loss) = match eunomia {
+        eunomia::Mutation::MovesAtOnce => (Profile { moves: 20, ..CROWD }, calm.loss),
+        eunomia::Mutation::IgnoresRegions => (THRONG, Some(Loss::default())),
+        _ => (CROWD, calm.loss),
+    };
+    Trial { eunomia, profile: Some(profile), loss, ..calm }
+}
+
+/// All trials, by the names of their bugs.
+pub fn trials() -> Vec<(String, Trial)> {
+    let own = ALL.iter().map(|mutation| (format!("{mutation:?}"), trial(*mutation)));
+    let others = OF_EUNOMIA.iter();
+    own.chain(others.map(|mutation| (format!("{mutation:?}"), trial_of_eunomia(*mutation))))
+        .collect()
+}

@@ -1,0 +1,293 @@
+//! A trial: sessions and faults for a while; then all heals, and a judgement.
+
+use super::node::Node;
+use super::sessions::{Held, Profile, Sessions, value_of};
+use super::{Member, planted};
+use crate::faults::Faults;
+use crate::lossy::{Loss, Lossy};
+use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::world::{Delay, Random, Setup, World};
+use meridian_core::NodeId;
+use meridian_eunomia as eunomia;
+use meridian_hermes::reliable::{self, ReliableMembership};
+use meridian_hermes::{self as hermes, Durability, Hermes};
+use meridian_keys::causal::{Causal, Mutation, Regions, held};
+use rand::{RngExt, SeedableRng};
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The world of a trial.
+pub type Groups = World<Member, Sessions>;
+
+/// What a trial is made of. What is `None` is drawn from the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Trial {
+    /// How many regions there are.
+    pub regions: Option<u16>,
+    /// How many nodes each has.
+    pub nodes: Option<u16>,
+    /// Where keys are kept.
+    pub durability: Option<Durability>,
+    /// What may go wrong.
+    pub faults: Option<Faults>,
+    /// How bad the network is.
+    pub loss: Option<Loss>,
+    /// How sessions behave.
+    pub profile: Option<Profile>,
+    /// A planted bug.
+    #[doc(hidden)]
+    pub mutation: Mutation,
+    /// A bug planted in a part of Eunomia.
+    #[doc(hidden)]
+    pub eunomia: eunomia::Mutation,
+}
+
+/// What a trial was, once all is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    nodes: Vec<u16>,
+    hermes: hermes::Options,
+    drift_ppm: u32,
+    options: eunomia::Options,
+    profile: Profile,
+    faults: Faults,
+    loss: Loss,
+    /// Between two regions, one way, at most.
+    far: Duration,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+/// Clocks run as evenly as leases need; they show anything.
+fn drawn_faults(random: &mut Random) -> Faults {
+    let all = Faults {
+        crash_all: Some(2000 * MS),
+        region: Some(1000 * MS),
+        clock_jump: None,
+        depose: None,
+        skew_ppm: Some(2_000),
+        outage: 150 * MS,
+        split: 300 * MS,
+        stop: 300 * MS,
+        ..Faults::all(500 * MS)
+    };
+    match random.random_range(0..6) {
+        0..3 => all,
+        3 => Faults { crash: Some(200 * MS), outage: 80 * MS, ..Faults::none() },
+        4 => Faults {
+            netsplit: Some(300 * MS),
+            region: Some(500 * MS),
+            pause: Some(300 * MS),
+            stop: 300 * MS,
+            split: 400 * MS,
+            skew_ppm: Some(2_000),
+            ..Faults::none()
+        },
+        _ => Faults::none(),
+    }
+}
+
+fn drawn_options(random: &mut Random) -> eunomia::Options {
+    eunomia::Options {
+        batch: 15 * MS,
+        theta: 15 * MS,
+        tell: 25 * MS,
+        retry: 100 * MS,
+        suspect_after: MS * random.random_range(150..400),
+        labels_max: random.random_range(4..40),
+        window: random.random_range(10..100),
+        outstanding_max: [6, 100, 1000][random.random_range(0..3)],
+        inbox_max: random.random_range(5..50),
+        reserve: MS * random.random_range(0..1000),
+    }
+}
+
+fn drawn_profile(random: &mut Random) -> Profile {
+    Profile {
+        sessions: random.random_range(4..9),
+        keys: [2, 4, 12][random.random_range(0..3)],
+        think: MS * random.random_range(5..60),
+        reads: random.random_range(20..70),
+        moves: random.random_range(0..15),
+        rmws: random.random_range(0..60),
+    }
+}
+
+/// As in the trials of Hermes: most answers come in time.
+fn membership_options(drift_ppm: u32) -> reliable::Options {
+    let options = reliable::Options::default();
+    let paxos = meridian_paxos::Options {
+        heartbeat: 30 * MS,
+        suspect_after: 200 * MS,
+        retransmit: 60 * MS,
+        ..options.paxos
+    };
+    let (lease, beat, suspect_after) = (200 * MS, 30 * MS, 150 * MS);
+    reliable::Options { lease, beat, suspect_after, drift_ppm, doze: None, paxos }
+}
+
+/// Near within a region, far between two.
+fn delays(regions: Arc<Regions>, far: Duration) -> Delay<NodeId> {
+    Box::new(move |from: NodeId, to: NodeId, random: &mut Random| {
+        let near = if random.random_ratio(1, 20) { 10_000 } else { 500 };
+        let near = Duration::from_micros(random.random_range(50..=near));
+        let region = |node| regions.find(node).expect("a node of a region").0.0;
+        let (from, to) = (region(from), region(to));
+        if from == to {
+            return near;
+        }
+        // The way over a third one may be the shorter.
+        near + if (from + 2 * to) % 3 == 1 { far } else { far / 6 }
+    })
+}
+
+/// What each node holds.
+fn all_held(world: &Groups) -> Vec<Held> {
+    let of = |node: &Node| {
+        let entry = |(key, _, value, _): (&bytes::Bytes, _, Option<&bytes::Bytes>, _)| {
+            let update = held(value)?;
+            Some((key[0], (value_of(&update.value?)?, update.order)))
+        };
+        node.keys.replica().entries().filter_map(entry).collect()
+    };
+    world.processes().map(|(node, member)| (node.to_string(), of(&member.inner))).collect()
+}
+
+impl Subject for Trial {
+    type Process = Member;
+    type Owner = Sessions;
+    type Drawn = Drawn;
+    /// How bad the network is now.
+    type Operator = Rc<Cell<Loss>>;
+
+    const FAULTS: Duration = Duration::from_millis(1500);
+    const HEALING: Duration = Duration::from_secs(30);
+
+    fn draw(&self, seed: u64) -> Drawn {
+        let random = &mut Random::seed_from_u64(seed ^ 0xca_05a1);
+        let regions = self.regions.unwrap_or([2, 2, 3][random.random_range(0..3)]);
+        let nodes = |random: &mut Random| [1, 2, 3, 3][random.random_range(0..4)];
+        let (drawn, faults) = (drawn_profile(random), drawn_faults(random));
+        let (loss, options) = (Loss::drawn(random), drawn_options(random));
+        let far = MS * random.random_range(4..100);
+        let memory = random.random_ratio(1, 2);
+        let faults = self.faults.clone().unwrap_or(faults);
+        // Who has keys in memory may lose them all by crashes.
+        let memory = memory && faults.crash.is_none() && faults.crash_all.is_none();
+        let durability = if memory { Durability::Memory } else { Durability::Disk };
+        let hermes = hermes::Options {
+            durability: self.durability.unwrap_or(durability),
+            message_loss_timeout: MS * random.random_range(10..60),
+            attempts_max: random.random_range(1..8),
+            ..hermes::Options::default()
+        };
+        let each = (0..regions).map(|_| nodes(random)).collect::<Vec<_>>();
+        Drawn {
+            nodes: each.into_iter().map(|drawn| self.nodes.unwrap_or(drawn)).collect(),
+            hermes,
+            drift_ppm: faults.skew_ppm.unwrap_or(0) as u32,
+            options,
+            profile: self.profile.unwrap_or(drawn),
+            faults,
+            loss: self.loss.unwrap_or(loss),
+            far,
+        }
+    }
+
+    fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
+        let mut next = 0;
+        let region = |count: &u16| {
+            next += count;
+            (next - count..next).map(NodeId).collect::<Vec<_>>()
+        };
+        let nodes: Vec<Vec<NodeId>> = drawn.nodes.iter().map(region).collect();
+        let regions = Arc::new(Regions::new(nodes.clone()));
+        let loss = Rc::new(Cell::new(drawn.loss));
+        let (now, mutation, bug) = (loss.clone(), self.mutation, self.eunomia);
+        let (all, options, keys) = (regions.clone(), drawn.options.clone(), drawn.hermes.clone());
+        let leases = membership_options(drawn.drift_ppm);
+        let mut starts = 0;
+        let make = move |me: NodeId| {
+            starts += 1;
+            let seed = (seed << 20) + starts;
+            let (region, _) = all.find(me).expect("a node of a region");
+            let voters = all.nodes(region).iter().copied().collect();
+            let membership = ReliableMembership::new(me, &voters, leases.clone(), seed);
+            let replica = Hermes::new(me, keys.clone(), seed);
+            let keys = Causal::new(replica, all.clone(), options.clone());
+            let node = Node { membership, keys: keys.with_mutations(mutation, bug) };
+            Lossy::new(node, now.clone(), seed)
+        };
+        let setup = Setup {
+            faults: drawn.faults.clone(),
+            delay: delays(regions.clone(), drawn.far),
+            ..Setup::lan(nodes.concat(), make)
+        };
+        let setup = Setup { regions: nodes, ..setup };
+        let random = Random::seed_from_u64(seed ^ 0xc11e);
+        let owner = Sessions::new(random, drawn.profile, regions);
+        Made { setup, owner, operator: loss }
+    }
+
+    fn heal(stage: &mut Stage<Self>) {
+        stage.world.heal();
+        stage.operator.set(Loss::default());
+        stage.world.owner.ends = true;
+    }
+
+    /// All is answered, all nodes are members, all regions have everything, and nothing is kept for
+    /// them.
+    fn is_quiet(world: &Groups) -> bool {
+        let done = |node: &Node| {
+            let replica = node.keys.replica();
+            let all = node.membership.registry().voters().len();
+            replica.membership().live.len() == all
+                && replica.is_settled()
+                && node.keys.outstanding() == 0
+                && replica.requests(None).next().is_none()
+                && replica.entries().all(|(.., valid)| valid)
+        };
+        world.owner.is_done() && world.processes().all(|(_, member)| done(&member.inner))
+    }
+
+    fn progress(world: &Groups) -> Option<u64> {
+        Some(world.owner.counts.of("applied") + world.owner.counts.of("superseded"))
+    }
+
+    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
+        stage.world.owner.judge(&all_held(&stage.world))
+    }
+
+    fn describe(world: &Groups) -> String {
+        let mut text = format!("sessions are done: {}", world.owner.is_done());
+        for (name, member) in world.processes() {
+            let keys = &member.inner.keys;
+            let replica = keys.replica();
+            text += &format!(
+                "\n{name}: {:?}, settled {}, {keys}, requests {:?}, invalid {}",
+                replica.membership(),
+                replica.is_settled(),
+                replica.requests(None).collect::<Vec<_>>(),
+                replica.entries().filter(|(.., valid)| !valid).count(),
+            );
+        }
+        text
+    }
+
+    fn counts(world: &Groups) -> Counts {
+        world.owner.counts.clone()
+    }
+
+    fn planted() -> Vec<(String, Self)> {
+        planted::trials()
+    }
+}
