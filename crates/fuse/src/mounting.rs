@@ -54,8 +54,8 @@ pub struct Access {
 impl FromStr for Access {
     type Err = String;
 
-    /// Reads what `mount -o` takes: words with commas between them, of which the last wins. Words of
-    /// `fstab` that are for others than the kernel are passed over.
+    /// Reads what `mount -o` takes: words with commas between them, of which the last wins. Words
+    /// of `fstab` that are for others than the kernel are passed over.
     fn from_str(words: &str) -> Result<Access, String> {
         let mut access = Access::default();
         for word in words.split(',') {

@@ -26,6 +26,8 @@ pub(crate) const TTL: Duration = Duration::ZERO;
 pub(crate) const ATTRIBUTES_TTL: Duration = Duration::from_nanos(1);
 /// Numbers of inodes are never used twice.
 pub(crate) const GENERATION: u64 = 0;
+/// What extended attributes begin with that only root sees.
+const TRUSTED: &[u8] = b"trusted.";
 /// How often who waits for a lock asks whether it is free: at first, and in the end.
 const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
 
@@ -84,25 +86,27 @@ pub(crate) async fn list(
     listing.lines(files, place).await
 }
 
-/// `listxattr`: each name and a NUL.
-pub(crate) async fn xattr_names(files: &Files, ino: Ino) -> Result<Bytes, ClientError> {
+/// `listxattr`: each name that the user may see, and a NUL.
+pub(crate) async fn xattr_names(files: &Files, ino: Ino, uid: u32) -> Result<Bytes, ClientError> {
     let mut all = BytesMut::new();
     for name in files.xattrs(ino).await? {
-        all.put_slice(&name);
-        all.put_u8(0);
+        if uid == 0 || !name.starts_with(TRUSTED) {
+            all.put_slice(&name);
+            all.put_u8(0);
+        }
     }
     Ok(all.freeze())
 }
 
 /// What is answered without asking: the kernel asks for `security.capability` at each write, and
-/// for access control lists at each look.
+/// for access control lists at each look. Names outside all name spaces are refused.
 pub(crate) fn foreign_xattr(name: &[u8]) -> Option<i32> {
     if name.starts_with(b"security.") {
         Some(libc::ENODATA)
-    } else if name.starts_with(b"system.") {
-        Some(libc::EOPNOTSUPP)
-    } else {
+    } else if name.starts_with(b"user.") || name.starts_with(TRUSTED) {
         None
+    } else {
+        Some(libc::EOPNOTSUPP)
     }
 }
 

@@ -353,11 +353,11 @@ impl Handler {
     }
 
     fn list_xattrs(&self, call: Call, size: u32) {
-        let node = call.node;
+        let Call { node, uid, .. } = call;
         self.answer(
             call,
             move |names, reply| xattr(names, size, reply),
-            |files| async move { calls::xattr_names(&files, node).await },
+            |files| async move { calls::xattr_names(&files, node, uid).await },
         );
     }
 

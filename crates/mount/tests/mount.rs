@@ -310,6 +310,15 @@ async fn a_mount_can_be_for_all_users() {
     );
     assert_eq!(run(at.path(), &script).await, "65534\n1\n");
     world.run(&format!("! {nobody} ls .; us/all/t")).await;
+    let script = "python3 -c \"import errno, os
+for name in ('user.u', 'trusted.t', 'bare'):
+    try: os.setxattr('us/all', name, b'value')
+    except OSError as error: print(name, errno.errorcode[error.errno])
+print(sorted(os.listxattr('us/all')))
+os.setuid(65534)
+print(os.listxattr('us/all'))\"";
+    let printed = "bare ENOTSUP\n['trusted.t', 'user.u']\n['user.u']\n";
+    assert_eq!(run(at.path(), script).await, printed);
     second.unmount().await.unwrap();
     world.mount.unmount().await.unwrap();
 }
