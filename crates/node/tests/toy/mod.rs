@@ -14,6 +14,7 @@ use meridian_host::api::{
 use meridian_host::drain::{self, Drain};
 use meridian_host::{ConnectionId, Output};
 use meridian_multicast::{Epoch, Start, Timestamp};
+use meridian_node::keys::KeysOptions;
 use meridian_node::{ServerDisk, ServerError, ServerOptions, Service, prepare, serve};
 use meridian_paxos as paxos;
 use meridian_storage::{Disk, SimDisk};
@@ -299,7 +300,18 @@ impl Cluster {
 
     /// Starts a server of `P` that makes a checkpoint after so many bytes of log.
     pub fn start_with<P: Service>(&mut self, node: usize, checkpoint_bytes: u64) {
-        let options = ServerOptions { dir: self.dir(node), cluster: None, keys: None };
+        self.run::<P>(node, checkpoint_bytes, None);
+    }
+
+    /// Starts a server that also has keys, in so many shards.
+    #[allow(dead_code, reason = "one of the tests needs it")]
+    pub fn start_with_keys(&mut self, node: usize, shards: usize) {
+        let keys = KeysOptions { address: "127.0.0.1:0".into(), shards: Some(shards) };
+        self.run::<Toy>(node, 64 << 20, Some(keys));
+    }
+
+    fn run<P: Service>(&mut self, node: usize, checkpoint_bytes: u64, keys: Option<KeysOptions>) {
+        let options = ServerOptions { dir: self.dir(node), cluster: None, keys };
         let on = ServerDisk { disk: self.disks[node].clone(), checkpoint_bytes };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
