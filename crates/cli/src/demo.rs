@@ -6,16 +6,19 @@ use crate::data::Data;
 use crate::last::{self, LastDemo};
 use crate::mount::{self, HowToMount, Mount, MountPoint};
 use crate::output;
+use crate::server::KeysDurability;
 use crate::signals::Signals;
 use crate::{configuration, status};
 use anyhow::{Context, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::{ClusterFile, NodeEntry};
 use meridian_core::NodeId;
+use meridian_node::keys;
 use meridian_terminal::{die_with_parent, note};
 use rustix::process::{Pid, Signal};
+use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
@@ -52,6 +55,7 @@ Examples:
   meridian demo --rtt us-eu=80,us-ap=160,eu-ap=200     as far apart as the real ones
   meridian demo --order linearizable                   no update before one that had ended
   meridian demo --data ./data                          kept, and started from again
+  meridian demo --data ./data --keys-durability disk   keys, too
   meridian demo --exec 'cp -a /usr/include us && du -sh us/include'
 In another terminal:
   meridian status
@@ -82,8 +86,12 @@ pub struct DemoArgs {
     #[arg(long, conflicts_with = "keys_port")]
     no_keys: bool,
     /// In so many shards the keys of each region are, each on a thread of its own at each node
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    keys_shards: usize,
+    /// [default: as in DATA, at first 1]
+    #[arg(long, value_name = "N")]
+    keys_shards: Option<usize>,
+    /// Where keys are kept [default: as in DATA, at first in memory]
+    #[arg(long, value_name = "WHERE", conflicts_with = "no_keys")]
+    keys_durability: Option<KeysDurability>,
     #[command(flatten)]
     shape: Shape,
 }
@@ -139,6 +147,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             keys_port,
             keys_nodes: 0,
             keys_shards: args.keys_shards,
+            keys_durability: args.keys_durability,
         };
         let result = demo.run(args, point).await;
         demo.children.stop().await;
@@ -162,8 +171,9 @@ struct Demo<'a> {
     keys_port: Option<u16>,
     /// Only nodes below this number have keys: who is added later is no member.
     keys_nodes: u16,
-    /// In so many shards they are.
-    keys_shards: usize,
+    /// In so many shards they are wanted to be, and there.
+    keys_shards: Option<usize>,
+    keys_durability: Option<KeysDurability>,
 }
 
 impl Demo<'_> {
@@ -200,12 +210,11 @@ impl Demo<'_> {
         let ran = present.iter().any(|id| meridian_node::has_run(&dir(*id)));
         let (lost, kept): (Vec<_>, Vec<_>) =
             present.into_iter().partition(|id| ran && !dir(*id).exists());
-        for id in &kept {
-            meridian_node::keys::forget(&dir(*id))?;
-        }
+        let lost: Vec<_> = lost.into_iter().map(|id| (id, dir(id))).collect();
+        self.prepare_keys(&kept)?;
         self.keys_nodes = u16::try_from(self.topology.nodes.len()).unwrap_or(u16::MAX);
-        for id in lost {
-            let (name, path) = (&self.topology.node(id).name, dir(id));
+        for (id, path) in lost {
+            let name = &self.topology.node(id).name;
             note!(
                 "{name} is not started: {} is gone, and {name} has forgotten what it promised. Put \
                  it back, or: meridian cluster remove-node {name}, then meridian cluster add-node",
@@ -215,17 +224,44 @@ impl Demo<'_> {
         kept.into_iter().try_for_each(|node| self.start_server(node).map(drop))
     }
 
+    /// Keys that were in memory have gone with the last of their servers; where some are on disk,
+    /// all go on as they were.
+    fn prepare_keys(&mut self, nodes: &[NodeId]) -> anyhow::Result<()> {
+        let region = |id: NodeId| self.topology.node(id).region;
+        let dir = |id: NodeId| self.data.node(&self.topology.node(id).name);
+        let (mut on_disk, mut shards) = (BTreeSet::new(), None);
+        for id in nodes {
+            let kept = keys::kept(&dir(*id))?;
+            if let Some(kept) = kept.filter(|kept| kept.durability == keys::Durability::Disk) {
+                on_disk.insert(region(*id));
+                shards = Some(kept.shards);
+            }
+        }
+        for id in nodes.iter().filter(|id| !on_disk.contains(&region(**id))) {
+            keys::forget(&dir(*id))?;
+        }
+        self.keys_shards = self.keys_shards.or(shards).or(Some(1));
+        Ok(())
+    }
+
     fn start_server(&mut self, id: NodeId) -> anyhow::Result<u32> {
         let cluster = self.file.cluster;
         let node = &mut self.file.nodes[usize::from(id.0)];
         let dir = self.data.node(&node.name);
         meridian_node::prepare(&dir, cluster, &node.name)?;
         let address = keys_address(self.keys_port.filter(|_| id.0 < self.keys_nodes), id);
-        let keys = address.map(|address| {
-            ["--keys".into(), address, "--keys-shards".into(), self.keys_shards.to_string()]
-        });
-        let keys = keys.as_ref().map_or(&[][..], |keys| &keys[..]);
-        let pid = self.children.start(&node.name, &dir, keys)?;
+        let mut keys = Vec::new();
+        if let Some(address) = address {
+            keys.extend(["--keys".into(), address]);
+            if let Some(shards) = self.keys_shards {
+                keys.extend(["--keys-shards".into(), shards.to_string()]);
+            }
+            if let Some(wanted) = self.keys_durability {
+                let wanted = wanted.to_possible_value().expect("all can be named");
+                keys.extend(["--keys-durability".into(), wanted.get_name().into()]);
+            }
+        }
+        let pid = self.children.start(&node.name, &dir, &keys)?;
         node.pid = Some(pid);
         Ok(pid)
     }

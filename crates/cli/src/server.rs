@@ -3,7 +3,7 @@
 use crate::lock::{self, SERVER_LOCK, Tried};
 use anyhow::{Context, bail};
 use clap::Args;
-use meridian_node::keys::KeysOptions;
+use meridian_node::keys::{Durability, KeysOptions};
 use meridian_terminal::note;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,6 +40,30 @@ pub struct ServerArgs {
     /// a region, and at each start [default: as at the first start, then the cores, at most 8]
     #[arg(long, value_name = "N", requires = "keys")]
     keys_shards: Option<usize>,
+    /// Where this node keeps its keys [default: as at the last start, at first in memory]
+    #[arg(long, value_name = "WHERE", requires = "keys")]
+    keys_durability: Option<KeysDurability>,
+}
+
+/// Where keys are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KeysDurability {
+    /// What is acknowledged is in the memory of all nodes of the region that are members. A node
+    /// that starts again is sent all by another; when the last has ended, all keys have gone
+    Memory,
+    /// It is on their disks, too: when all lose power and come back, nothing acknowledged is lost.
+    /// Each change waits for the disk, which needs room for three times the keys. Who goes from
+    /// disk to memory gives up what the disk has
+    Disk,
+}
+
+impl From<KeysDurability> for Durability {
+    fn from(wanted: KeysDurability) -> Durability {
+        match wanted {
+            KeysDurability::Memory => Durability::Memory,
+            KeysDurability::Disk => Durability::Disk,
+        }
+    }
 }
 
 /// Runs `meridian server` until it is told to stop.
@@ -62,7 +86,11 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     let options = meridian_node::ServerOptions {
         dir,
         cluster: args.cluster.clone(),
-        keys: args.keys.clone().map(|address| KeysOptions { address, shards: args.keys_shards }),
+        keys: args.keys.clone().map(|address| KeysOptions {
+            address,
+            shards: args.keys_shards,
+            durability: args.keys_durability.map(Durability::from),
+        }),
     };
     match meridian_node::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),

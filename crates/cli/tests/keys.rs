@@ -10,11 +10,13 @@ mod harness;
 use clients::{Client, Connection, Habit, History, KEYS, key_of};
 use harness::{Ended, Room, Running, eventually, kill};
 use meridian_core::mix;
+use meridian_keys::resp::answer::Answered;
 use meridian_sim::checkers::recorded::{Operation, Recorded};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -75,6 +77,12 @@ fn keys_are_written_and_read_at_any_node_and_outlive_one() {
     room.assert_clean();
 }
 
+/// Waits until a node that was killed has ended.
+fn ended(pid: i32) {
+    let cmdline = || fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    eventually("a node has ended", || cmdline().is_empty());
+}
+
 /// Three nodes that serve keys.
 struct Nodes {
     room: Room,
@@ -88,8 +96,12 @@ impl Nodes {
         format!("us-{}", node + 1)
     }
 
+    fn dir(&self, node: usize) -> PathBuf {
+        self.room.path("data").join(Nodes::name(node))
+    }
+
     fn start(&mut self, node: usize) {
-        let dir = self.room.path("data").join(Nodes::name(node));
+        let dir = self.dir(node);
         let address = format!("127.0.0.1:{}", self.ports[node]);
         let args = ["server", "--dir", dir.to_str().unwrap(), "--keys", &address];
         let log = File::options().append(true).open(dir.join("server.log")).unwrap();
@@ -102,9 +114,7 @@ impl Nodes {
         kill(pid, libc::SIGKILL);
         match self.started.remove(&node) {
             Some(mut server) => drop(server.wait().unwrap()),
-            None => eventually("a node has ended", || {
-                fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default().is_empty()
-            }),
+            None => ended(pid),
         }
     }
 
@@ -217,6 +227,61 @@ fn judge(recorded: &Recorded) {
     *value = (value.as_i64().unwrap() + 1).into();
     let objection = wrong.check_linearizable().unwrap_err();
     assert!(objection.contains(": no order explains"), "{objection}");
+}
+
+/// All lose power, as it were, right after the last answer.
+#[test]
+fn keys_on_disk_outlive_the_end_of_all_nodes() {
+    let room = Room::new();
+    let first = ports_in_a_row(3);
+    let port = first.to_string();
+    let args = ["--data", "data", "--regions", "us", "--keys-port", &port];
+    let disk = [&["demo", "--mount", "mnt"], &args[..], &["--keys-durability", "disk"]].concat();
+    let demo = Running::start(room.meridian(&disk), room.mount());
+    let mut nodes = Nodes { room, ports: (first..first + 3).collect(), started: BTreeMap::new() };
+    let ask = |node: u16, words: &[&str]| {
+        let mut answer = None;
+        eventually("a node serves", || {
+            let connection = Connection::new(first + node, Duration::from_secs(60));
+            answer = connection.and_then(|mut connection| connection.ask(words)).ok();
+            !matches!(&answer, None | Some(Answered::Error(_)))
+        });
+        answer.unwrap()
+    };
+    for number in 0..20 {
+        let answer = ask(number % 3, &["SET", &format!("k{number}"), &number.to_string()]);
+        assert_eq!(answer, Answered::Line("OK".into()));
+    }
+    for count in 1..=9 {
+        assert_eq!(ask(2, &["INCR", "n"]), Answered::Integer(count));
+    }
+    assert_eq!(ask(1, &["DEL", "k0"]), Answered::Integer(1));
+    let pids: Vec<_> = (0..3).map(|node| nodes.room.pid_of(&Nodes::name(node))).collect();
+    pids.iter().for_each(|pid| kill(*pid, libc::SIGKILL));
+    // What is kept on disk is so at the next start, too, though nothing says it.
+    for (node, pid) in pids.into_iter().enumerate() {
+        ended(pid);
+        nodes.start(node);
+    }
+    for node in 0..3 {
+        assert_eq!(ask(node, &["GET", "n"]), Answered::Bulk("9".into()));
+        assert_eq!(ask(node, &["GET", "k19"]), Answered::Bulk("19".into()));
+        assert_eq!(ask(node, &["DBSIZE"]), Answered::Integer(20));
+    }
+    demo.stop();
+    for (_, mut server) in std::mem::take(&mut nodes.started) {
+        kill(i32::try_from(server.id()).unwrap(), libc::SIGKILL);
+        server.wait().unwrap();
+    }
+    // And so is a demo that begins with what they had.
+    let args = [&["demo", "--mount", "mnt"], &args[..]].concat();
+    let demo = Running::start(nodes.room.meridian(&args), nodes.room.mount());
+    assert_eq!(ask(1, &["GET", "n"]), Answered::Bulk("9".into()));
+    demo.stop();
+    nodes.room.assert_clean();
+    let other = [&args[..], &["--keys-shards", "2"]].concat();
+    let refused = nodes.room.run(&other);
+    assert!(refused.stderr.contains("start with --keys-shards 1, or give up"), "{refused:?}");
 }
 
 /// Reads, writes, RMWs and deletes of few keys at all nodes. `KEYS_SECONDS` makes it longer.

@@ -1,5 +1,6 @@
 //! How a replica behaves.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Who vouches that a read sees all that was written before it (Hermes, sections 2.4 and 8).
@@ -25,7 +26,8 @@ pub enum Acks {
 }
 
 /// Where a replica keeps what it holds (decision 33).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Durability {
     /// In memory: a crash takes it, and the replica is sent everything by another.
     Memory,

@@ -1,6 +1,7 @@
 //! Keys, on threads of their own, one for each shard and one for the steward: clients speak RESP at
 //! a port of their own, the nodes of a region speak with each other at the ports that they have.
 
+mod began;
 mod exchange;
 mod service;
 mod steward;
@@ -9,18 +10,19 @@ use crate::application::peers_of;
 use crate::board::Board;
 use crate::config::NodeDir;
 use crate::error::ServerError;
+use began::Began;
+pub use began::{Kept, forget, kept};
 use exchange::Exchange;
 use meridian_cluster::Topology;
 use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::{NodeId, mix};
+pub use meridian_hermes::Durability;
 use meridian_hermes::reliable::{self, ReliableMembership};
 use meridian_keys::desk::{Replica, Seat, options};
 use meridian_keys::slots::{SHARDS_MAX, Shard};
 use meridian_keys::{Keys, Steward};
-use meridian_runtime::directory::write_durably;
 use meridian_runtime::{Clock, Handle, Lanes, Listen, MemberError, Options, Storage, Worker};
 use meridian_storage::Disk;
-use serde::{Deserialize, Serialize};
 use service::Service;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -34,11 +36,11 @@ use tokio::task::JoinSet;
 /// When the keys of a region take so many bytes, what could take more is refused.
 pub const BYTES_MAX: usize = 1 << 30;
 
-/// More shards than this are only had by who asks for them: each is a thread.
-const SHARDS_UNASKED: usize = 8;
-
-/// A log that grew by so many bytes is replaced by a checkpoint: it has members, and no keys.
+/// A log without keys that grew by so many bytes is replaced by a checkpoint: it has members.
 const CHECKPOINT_BYTES: u64 = 1 << 20;
+
+/// The same of one with keys: a log that is read in a second or two.
+const KEYS_CHECKPOINT_BYTES: u64 = 64 << 20;
 
 /// Ends a thread of keys; there is nothing to ask, what it says of itself is on its [`Board`].
 type Thread = Handle<Infallible, NodeId>;
@@ -102,12 +104,14 @@ pub struct Members {
 pub async fn host(
     members: Members,
     replicas: &BTreeSet<NodeId>,
+    durability: Durability,
     seed: u64,
     board: &Arc<Board>,
 ) -> Result<Running, MemberError> {
     let Members { steward, shards } = members;
     let (count, me) = (shards.len(), steward.me);
     let (exchange, clock) = (Arc::new(Exchange::new(count)), Clock::start());
+    let options = || meridian_hermes::Options { durability, ..options() };
     let mut threads = Vec::new();
     for (number, member) in shards.into_iter().enumerate() {
         let shard = Shard(u8::try_from(number).expect("SHARDS_MAX"));
@@ -130,6 +134,7 @@ pub async fn host(
 pub(crate) struct Opened {
     members: Members,
     replicas: BTreeSet<NodeId>,
+    durability: Durability,
 }
 
 /// What is wanted of a node's keys.
@@ -140,16 +145,8 @@ pub struct KeysOptions {
     /// In so many shards the keys are, at all nodes of the region; None: as they were at the first
     /// start, or else as many as the machine has cores, within reason.
     pub shards: Option<usize>,
-}
-
-/// What is written down when a node first has keys.
-#[derive(Debug, Serialize, Deserialize)]
-struct First {
-    /// The nodes that were in the region: by their number the registry of the members knows its
-    /// majority, also after a restart with more nodes.
-    replicas: BTreeSet<String>,
-    /// The shards.
-    shards: usize,
+    /// Where they are kept; None: as at the last start, or in memory.
+    pub durability: Option<Durability>,
 }
 
 /// Listens at the address and opens a lane at the node's port for the steward and each shard, if
@@ -173,27 +170,31 @@ pub(crate) fn open(
     };
     let plain = TcpListener::bind(&wanted.address).map_err(unable)?;
     let port = listener.local_addr().map_err(unable)?;
-    let First { replicas, shards } = first(dir, topology, me, wanted.shards)?;
+    let Began { replicas, shards, durability, .. } = began::begin(dir, topology, me, wanted)?;
     let replicas = replicas.iter().filter_map(|name| topology.node_named(name)).collect();
     let mut peers = peers_of(topology, me);
     peers.retain(|node, _| BTreeSet::contains(&replicas, node));
     let incarnation = dir.next_incarnation()?;
-    let mut member = |lane, log: PathBuf| {
-        let storage = Storage::Log { path: log, incarnation, checkpoint_bytes: CHECKPOINT_BYTES };
+    let mut member = |lane, log: PathBuf, checkpoint_bytes| {
+        let storage = Storage::Log { path: log, incarnation, checkpoint_bytes };
         let listen = Listen::Lane(lanes.open(lane, port));
         let cluster = topology.cluster.to_string();
         Options { listen, storage, ..Options::new(cluster, me, "", peers.clone()) }
     };
-    let steward = member(lane(STEWARD, shards), log_of_steward(&dir.dir));
+    let steward = member(lane(STEWARD, shards), log_of_steward(&dir.dir), CHECKPOINT_BYTES);
+    let checkpoint_bytes = match durability {
+        Durability::Memory => CHECKPOINT_BYTES,
+        Durability::Disk => KEYS_CHECKPOINT_BYTES,
+    };
     let mut members = Members { steward, shards: Vec::new() };
     for shard in 0..shards {
-        let member = member(lane(shard, shards), log_of(&dir.dir, shard));
+        let member = member(lane(shard, shards), log_of(&dir.dir, shard), checkpoint_bytes);
         // All these threads take clients: who has nothing to do is first.
         let plain = vec![(ServiceId::KEYS, plain.try_clone().map_err(unable)?)];
         members.shards.push(Options { plain, ..member });
     }
     lanes.explain(format!("the keys of this node are in {shards} shards, see its keys.json"));
-    Ok((lanes, Some(Opened { members, replicas })))
+    Ok((lanes, Some(Opened { members, replicas, durability })))
 }
 
 /// In the number of a lane, the steward stands where shards have their numbers.
@@ -214,64 +215,6 @@ fn log_of_steward(dir: &Path) -> PathBuf {
     dir.join("keys-steward")
 }
 
-/// How keys began here; they do now if they have not before.
-fn first(
-    dir: &NodeDir,
-    topology: &Topology,
-    me: NodeId,
-    wanted: Option<usize>,
-) -> Result<First, ServerError> {
-    let path = dir.dir.join("keys.json");
-    let refused = |why: String| ServerError::Directory { path: path.clone(), why };
-    if wanted.is_some_and(|wanted| !(1..=SHARDS_MAX).contains(&wanted)) {
-        return Err(refused(format!("there can be 1 to {SHARDS_MAX} shards of keys")));
-    }
-    match std::fs::read(&path) {
-        Ok(bytes) => {
-            let first: First = serde_json::from_slice(&bytes)
-                .map_err(|error| refused(format!("does not tell how keys began: {error}")))?;
-            if let Some(wanted) = wanted.filter(|wanted| *wanted != first.shards) {
-                let is = first.shards;
-                return Err(refused(format!("the keys are in {is} shards, not {wanted}")));
-            }
-            Ok(first)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let home = topology.node(me).region;
-            let near = topology.present().filter(|node| topology.node(*node).region == home);
-            let replicas = near.map(|node| topology.node(node).name.clone()).collect();
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            let shards = wanted.unwrap_or(cores.min(SHARDS_UNASKED));
-            let first = First { replicas, shards };
-            write_durably(&path, &serde_json::to_vec(&first).expect("names"))?;
-            Ok(first)
-        }
-        Err(source) => Err(ServerError::File { action: "read", path, source }),
-    }
-}
-
-/// Forgets who had part in a region's keys, before any node of the region is started: they were in
-/// memory, and have gone with the last of their servers.
-///
-/// # Errors
-/// If the disk refuses.
-pub fn forget(dir: &Path) -> Result<(), ServerError> {
-    let missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
-    let ended = |path: &Path, ended: std::io::Result<()>| match ended {
-        Err(source) if !missing(&source) => {
-            Err(ServerError::File { action: "remove", path: path.into(), source })
-        }
-        _ => Ok(()),
-    };
-    let names = dir.join("keys.json");
-    ended(&names, std::fs::remove_file(&names))?;
-    let shards = (0..SHARDS_MAX).map(|shard| log_of(dir, shard));
-    for log in shards.chain([log_of_steward(dir)]) {
-        ended(&log, std::fs::remove_dir_all(&log))?;
-    }
-    Ok(())
-}
-
 impl Opened {
     /// In so many shards the keys are.
     pub(crate) fn shards(&self) -> usize {
@@ -284,11 +227,11 @@ impl Opened {
         disk: &Arc<dyn Disk>,
         board: &Arc<Board>,
     ) -> Result<Running, MemberError> {
-        let Opened { members, replicas } = self;
+        let Opened { members, replicas, durability } = self;
         let seed = mix(Clock::start().now().0 ^ u64::from(std::process::id()) << 32);
         let on_disk = |member| Options { disk: disk.clone(), ..member };
         let shards = members.shards.into_iter().map(on_disk).collect();
         let members = Members { steward: on_disk(members.steward), shards };
-        host(members, &replicas, seed, board).await
+        host(members, &replicas, durability, seed, board).await
     }
 }

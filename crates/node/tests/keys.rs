@@ -7,7 +7,7 @@ use meridian_core::NodeId;
 use meridian_core::hello::ServiceId;
 use meridian_host::api::KeysStatus;
 use meridian_node::board::Board;
-use meridian_node::keys::{self, Members, Running};
+use meridian_node::keys::{self, Durability, Members, Running};
 use meridian_runtime::{Clock, Listen, Options, Storage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -21,6 +21,9 @@ use tokio::time::timeout;
 /// Longer than anything takes on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// So many shards there are where keys are kept on disks.
+const SHARDS: usize = 2;
+
 /// Three replicas of one region's keys.
 struct Region {
     dirs: Vec<TempDir>,
@@ -31,6 +34,8 @@ struct Region {
     running: Vec<Option<Running>>,
     boards: Vec<Arc<Board>>,
     starts: u64,
+    /// Where who starts next keeps its keys.
+    durability: Durability,
 }
 
 fn listener() -> TcpListener {
@@ -43,6 +48,10 @@ impl Region {
     }
 
     async fn of(shards: usize) -> Region {
+        Region::kept(shards, Durability::Memory).await
+    }
+
+    async fn kept(shards: usize, durability: Durability) -> Region {
         let address = |listener: &TcpListener| listener.local_addr().unwrap();
         let listeners: Vec<Vec<_>> =
             (0..3).map(|_| (0..=shards).map(|_| listener()).collect()).collect();
@@ -58,6 +67,7 @@ impl Region {
             running: (0..3).map(|_| None).collect(),
             boards: vec![Arc::default(); 3],
             starts: 0,
+            durability,
         };
         for (node, (listeners, plain)) in listeners.into_iter().zip(plain).enumerate() {
             region.run(node, listeners, plain).await;
@@ -84,7 +94,8 @@ impl Region {
         let members = Members { steward: members.pop().unwrap(), shards: members };
         let replicas: BTreeSet<_> = self.peers[0].keys().copied().collect();
         let board = Arc::new(Board::new(shards));
-        let running = keys::host(members, &replicas, self.starts, &board).await;
+        let running = keys::host(members, &replicas, self.durability, self.starts, &board);
+        let running = running.await;
         self.boards[node] = board;
         self.running[node] = Some(running.unwrap());
     }
@@ -99,6 +110,16 @@ impl Region {
         let listeners = self.peers.iter().map(|peers| bind(&peers[&id])).collect();
         let plain = bind(&self.ports[node].to_string());
         self.run(node, listeners, plain).await;
+    }
+
+    /// All stop, and start again.
+    async fn restart_all(&mut self) {
+        for node in 0..3 {
+            self.stop(node).await;
+        }
+        for node in 0..3 {
+            self.restart(node).await;
+        }
     }
 
     fn status(&self, node: usize) -> KeysStatus {
@@ -288,6 +309,67 @@ async fn a_region_that_has_stopped_begins_with_nothing() {
     }
     assert_eq!(region.served(1).await.ask("set k1 new").await, "+OK\r\n");
     assert_eq!(region.served(2).await.ask("get k1").await, "$3\r\nnew\r\n");
+}
+
+/// Also with several shards, of which each has a log: none of them is taken for whole alone.
+#[tokio::test]
+async fn keys_on_disks_outlive_all_replicas_and_one_that_was_away_catches_up() {
+    let mut region = Region::kept(SHARDS, Durability::Disk).await;
+    let mut client = region.served(0).await;
+    for number in 0..40 {
+        assert_eq!(client.ask(&format!("set k{number} {number}")).await, "+OK\r\n");
+    }
+    assert_eq!(client.ask("del k0").await, ":1\r\n");
+    for count in 1..=5 {
+        assert_eq!(client.ask("incr n").await, format!(":{count}\r\n"));
+    }
+    region.restart_all().await;
+    for node in 0..3 {
+        let mut client = region.served(node).await;
+        assert_eq!(client.ask("get k0").await, "$-1\r\n");
+        assert_eq!(client.ask("get k39").await, "$2\r\n39\r\n");
+        assert_eq!(client.ask("get n").await, "$1\r\n5\r\n");
+        assert_eq!(client.ask("dbsize").await, ":40\r\n");
+    }
+    region.stop(2).await;
+    let mut client = region.served(0).await;
+    assert_eq!(client.ask("set k1 changed").await, "+OK\r\n");
+    region.restart(2).await;
+    let mut back = region.served(2).await;
+    assert_eq!(back.ask("get k1").await, "$7\r\nchanged\r\n");
+    assert_eq!(back.ask("get k39").await, "$2\r\n39\r\n");
+    assert_eq!(back.ask("incr n").await, ":6\r\n");
+    region.restart_all().await;
+    assert_eq!(region.served(2).await.ask("get k1").await, "$7\r\nchanged\r\n");
+    assert_eq!(region.served(1).await.ask("get n").await, "$1\r\n6\r\n");
+}
+
+/// A log that was not kept up for a start is not taken for whole by the next.
+#[tokio::test]
+async fn keys_that_a_disk_had_before_a_start_in_memory_never_return() {
+    let mut region = Region::kept(SHARDS, Durability::Disk).await;
+    let mut client = region.served(0).await;
+    for number in 0..10 {
+        assert_eq!(client.ask(&format!("set k{number} old")).await, "+OK\r\n");
+    }
+    // One after the other: what the disks had is now in memory, and goes on.
+    region.durability = Durability::Memory;
+    for node in 0..3 {
+        region.stop(node).await;
+        region.restart(node).await;
+        assert_eq!(region.served(node).await.ask("get k1").await, "$3\r\nold\r\n");
+    }
+    assert_eq!(region.served(0).await.ask("set k1 new").await, "+OK\r\n");
+    region.durability = Durability::Disk;
+    region.restart_all().await;
+    for number in 0..10 {
+        let found = region.served(number % 3).await.ask(&format!("get k{number}")).await;
+        assert_eq!(found, "$-1\r\n", "k{number}");
+    }
+    // From now on the disks count again.
+    assert_eq!(region.served(1).await.ask("set k1 kept").await, "+OK\r\n");
+    region.restart_all().await;
+    assert_eq!(region.served(2).await.ask("get k1").await, "$4\r\nkept\r\n");
 }
 
 /// A proxy before the nodes takes a change and breaks the connection before it is answered: the

@@ -27,8 +27,8 @@ impl StewardService {
         if self.losses.replace(losses).is_some_and(|before| before < losses) {
             tracing::warn!(
                 losses,
-                "ALL KEYS OF THE REGION ARE LOST: they were in memory, and no server that had all \
-                 of them was left when the last one started again; keys begin with nothing"
+                "ALL KEYS OF THE REGION ARE LOST: no server that had all of them was left when \
+                 the last one started again, and it had them in memory; keys begin with nothing"
             );
         }
     }
