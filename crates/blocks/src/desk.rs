@@ -14,7 +14,7 @@ use crate::store::{BlockError, Blocks, Store};
 use bytes::Bytes;
 use meridian_core::{BlockId, NodeId};
 use meridian_host::api::{NAMES_MAX, Refusal, Reply, ReplyBody, RequestBody};
-use meridian_host::{ConnectionId, drain};
+use meridian_host::{ConnectionId, drain, space};
 
 /// So many bytes of blocks are moved with one sync: what a disk takes in some milliseconds.
 const MOVED_MAX: u64 = 1 << 20;
@@ -94,6 +94,8 @@ pub enum Answer {
     Client(ConnectionId, Reply),
     /// To the node's process.
     Node(drain::Command),
+    /// To what frees blocks.
+    Space(space::Command),
 }
 
 /// What a question needs.
@@ -170,6 +172,17 @@ pub fn on_drain(blocks: &Blocks, output: drain::Output) -> Option<Next> {
         }
         drain::Output::Drained { .. } => return None,
     })
+}
+
+/// What frees blocks wants something.
+pub fn on_space(blocks: &Blocks, output: space::Output) -> Next {
+    match output {
+        space::Output::List { number, after } => {
+            let blocks = blocks.names(after, space::PAGE);
+            Next::Answer(Answer::Space(space::Command::Names { number, blocks }))
+        }
+        space::Output::Free(blocks) => Next::Write(Write::Free(blocks)),
+    }
 }
 
 impl Write {

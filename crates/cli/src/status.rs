@@ -66,6 +66,10 @@ struct NodeReport {
     uptime_ms: Option<u64>,
     connected_peers: Option<usize>,
     blocks: Option<u64>,
+    /// How much of the disk the blocks take, in bytes.
+    block_disk_bytes: Option<u64>,
+    /// So many blocks no file lies in any more that are not freed yet.
+    to_free: Option<u64>,
     block_bytes: Option<u64>,
     bad_frames: Option<u64>,
 }
@@ -155,6 +159,21 @@ pub async fn answers(client: &Client, topology: &Topology) -> BTreeMap<NodeId, A
     answers
 }
 
+/// What is told of each node.
+const NODE_HEAD: [&str; 11] = [
+    "node",
+    "region",
+    "pid",
+    "address",
+    "up",
+    "peers",
+    "blocks",
+    "bytes",
+    "on disk",
+    "to free",
+    "reachable",
+];
+
 impl Report {
     fn new(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Report {
         let nodes = answers.iter().map(|(id, answer)| {
@@ -171,6 +190,8 @@ impl Report {
                 connected_peers: status.map(|s| s.connected.len()),
                 blocks: status.map(|s| s.blocks.0),
                 block_bytes: status.map(|s| s.blocks.1),
+                block_disk_bytes: status.map(|s| s.block_disk_bytes),
+                to_free: status.map(|s| s.to_free),
                 bad_frames: status.map(|s| s.bad_frames),
             }
         });
@@ -207,12 +228,12 @@ impl Report {
                 or_dash(node.connected_peers.map(|n| n as u64)),
                 or_dash(node.blocks),
                 or_dash(node.block_bytes),
+                or_dash(node.block_disk_bytes),
+                or_dash(node.to_free),
                 node.error.as_ref().map_or("yes".into(), |error| format!("NO: {error}")),
             ]
         });
-        let head =
-            ["node", "region", "pid", "address", "up", "peers", "blocks", "bytes", "reachable"];
-        let nodes = output::table(&head, nodes);
+        let nodes = output::table(&NODE_HEAD, nodes);
         let mut rows = Vec::new();
         for group in &self.groups {
             let primary = group.primary.clone().unwrap_or("NONE".into());
@@ -359,7 +380,8 @@ mod tests {
         });
         let replicas: Vec<_> = replicas.collect();
         serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
-            "replicas": replicas, "blocks": [1, 2], "bad_frames": 0, "connected": [], "configured": 0,
+            "replicas": replicas, "blocks": [1, 2],
+            "block_disk_bytes": 3, "to_free": 4, "bad_frames": 0, "connected": [], "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2],
             "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60}]}))
         .unwrap()

@@ -9,12 +9,12 @@ use crate::random::Random;
 use crate::words::name_of;
 use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
-use meridian_core::{BlockId, ClientId, NodeId, Stamp, Time};
+use meridian_core::{BlockId, ClientId, GroupId, NodeId, Stamp, Time};
 use meridian_fs::types::Timestamp;
 use meridian_fs::{Answer, Done, FsError, Query, Update, Vector};
 use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
 use meridian_host::update::Change;
-use meridian_session::{Command, Failure, Output};
+use meridian_session::{BlockNames, Command, Failure, Output};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -51,6 +51,7 @@ pub(crate) struct Inner {
     pub(crate) timeout: Duration,
     id: ClientId,
     random: Random,
+    block_names: Mutex<BlockNames>,
     pub(crate) cache: Mutex<Cache>,
 }
 
@@ -106,6 +107,7 @@ impl Client {
             timeout: options.timeout,
             id: random.client(),
             random,
+            block_names: Mutex::default(),
             cache: Mutex::new(Cache::new(options.cache_bytes)),
         };
         Ok(Client { inner: Arc::new(inner) })
@@ -146,9 +148,15 @@ impl Client {
         self.inner.driver.time()
     }
 
-    /// A new name for a block.
-    pub fn new_block(&self) -> BlockId {
-        self.inner.random.block()
+    /// A new name for a block of a file in `partition`.
+    pub fn new_block(&self, partition: GroupId) -> BlockId {
+        let random = self.inner.random.number();
+        lock(&self.inner.block_names).name(partition, now_ms(), random)
+    }
+
+    /// The tree has refused a block that was named before `horizon_ms`.
+    pub(crate) fn block_refused(&self, horizon_ms: u64) {
+        lock(&self.inner.block_names).refused(horizon_ms, now_ms());
     }
 
     /// Does `update` now.
@@ -314,6 +322,12 @@ pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     Timestamp { seconds, nanos: since.subsec_nanos() }
+}
+
+/// The wall clock in milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

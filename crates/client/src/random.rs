@@ -1,6 +1,6 @@
-//! Names that nobody else draws: of clients and of blocks.
+//! Numbers that nobody else draws, for the names of clients and of blocks.
 
-use meridian_core::{BlockId, ClientId};
+use meridian_core::ClientId;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use std::io::Read;
@@ -32,9 +32,5 @@ impl Random {
 
     pub(crate) fn client(&self) -> ClientId {
         ClientId(self.next())
-    }
-
-    pub(crate) fn block(&self) -> BlockId {
-        BlockId(u128::from(self.next()) << 64 | u128::from(self.next()))
     }
 }

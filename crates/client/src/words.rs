@@ -20,6 +20,7 @@ pub(crate) fn name_of(update: &Update) -> &'static str {
         Update::Lock { .. } => "lock",
         Update::Unlock { .. } => "unlock",
         Update::Forget { .. } => "forget",
+        Update::RaiseHorizon { .. } => "raise the horizon of blocks",
         Update::Renew { .. } => "renew",
         Update::Expire { .. } => "expire",
         Update::PlaceDirectory { .. } => "place",

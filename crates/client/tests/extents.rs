@@ -42,7 +42,7 @@ async fn two_hundred_thousand_extents_are_read() {
     let files = Files::new(client.clone());
     let (inode, handle) = create(&files).await;
     let data: Vec<u8> = (0..3 * COUNT).map(|at| (at / 5) as u8).collect();
-    let block = client.new_block();
+    let block = client.new_block(inode.partition);
     let stored = Block { name: block, data: Bytes::from(data.clone()) };
     client.put_blocks(inode.partition, vec![stored]).await.unwrap();
     let numbers: Vec<u64> = (0..COUNT).collect();

@@ -88,9 +88,34 @@ pub struct Stamp(pub u64);
 )]
 pub struct Position(pub u64);
 
-/// The name of a data block, drawn at random from 128 bits by the client that writes it.
+/// The name of a data block, drawn by the client that writes it ([`BlockId::named`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockId(pub u128);
+
+impl BlockId {
+    /// A name for a block of files in `partition`, drawn at `born_ms` (milliseconds since 1970 by
+    /// the clock of its client); `random` must be drawn anew for each.
+    ///
+    /// It says for how long an update may come that names it, and which partition knows whether one
+    /// has: see docs/decisions/0042-blocks-that-no-file-names-are-freed.md.
+    pub fn named(partition: GroupId, born_ms: u64, random: u64) -> BlockId {
+        let born = u128::from(born_ms.min(BORN_MAX));
+        BlockId(u128::from(partition.0) << 112 | born << 64 | u128::from(random))
+    }
+
+    /// The partition whose files may lie in it.
+    pub fn partition(self) -> GroupId {
+        GroupId((self.0 >> 112) as u16)
+    }
+
+    /// When its name was drawn, as its client believed.
+    pub fn born_ms(self) -> u64 {
+        (self.0 >> 64) as u64 & BORN_MAX
+    }
+}
+
+/// Milliseconds are told in 48 bits: up to the year 10889.
+const BORN_MAX: u64 = (1 << 48) - 1;
 
 impl fmt::Debug for BlockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

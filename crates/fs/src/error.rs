@@ -70,6 +70,13 @@ pub enum FsError {
     /// program.
     #[error("the tree has changed: look again")]
     Stale,
+    /// Blocks that the update names were named too long ago: they may have been freed. The client
+    /// stores the bytes under new names and repeats. Never shown to a program.
+    #[error("its blocks were named before {horizon_ms}")]
+    Late {
+        /// Since when blocks must be named, in milliseconds since 1970.
+        horizon_ms: u64,
+    },
     /// The bytes do not fit into the inode: the client stores them in blocks and repeats. Never
     /// shown to a program.
     #[error("too much inline data: use blocks")]
@@ -82,7 +89,7 @@ impl FsError {
         match self {
             FsError::NotPermitted => 1,
             FsError::NotFound => 2,
-            FsError::Expired => 5,
+            FsError::Expired | FsError::Late { .. } => 5,
             FsError::WouldBlock => 11,
             FsError::Busy => 16,
             FsError::Exists => 17,

@@ -65,10 +65,8 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         }),
         Update::Lock { inode, lock } => take_lock(tree, inode, &lock, moment),
         Update::Unlock { inode, owner, family, start, end } => {
-            let locks = match tree.inode(inode) {
-                Ok(inode) => inode.locks.without(owner, family, start, end)?,
-                Err(_) => return Ok(Done::Nothing), // It went with its locks.
-            };
+            let Ok(of) = tree.inode(inode) else { return Ok(Done::Nothing) }; // It went with them.
+            let locks = of.locks.without(owner, family, start, end)?;
             give_lock_back(tree, inode.ino, owner.client, locks)
         }
         Update::Forget { inode, client } => {
@@ -81,6 +79,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             tree.leases.renew(client, moment.rank);
             Ok(Done::Nothing)
         }
+        Update::RaiseHorizon { horizon_ms, .. } => tree.named.raise(horizon_ms),
         Update::Expire { client, renewed, inodes, .. } => {
             expire(tree, client, renewed, &inodes);
             Ok(Done::Nothing)

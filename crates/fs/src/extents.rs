@@ -34,6 +34,9 @@ pub(crate) struct Extents {
     stored: u64,
     inline: u64,
     by_offset: OrdMap<u64, Extent>,
+    /// The blocks of extents that came (`true`) and went since [`Extents::take_changes`].
+    #[serde(skip)]
+    changes: Vec<(BlockId, bool)>,
 }
 
 impl Extents {
@@ -142,6 +145,11 @@ impl Extents {
         Ok(())
     }
 
+    /// The blocks of extents that came (`true`) and went since this was asked last.
+    pub fn take_changes(&mut self) -> Vec<(BlockId, bool)> {
+        std::mem::take(&mut self.changes)
+    }
+
     /// All extents, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Extent)> {
         self.by_offset.iter().map(|(offset, extent)| (*offset, extent))
@@ -204,16 +212,18 @@ impl Extents {
     fn take(&mut self, at: u64) -> Option<Extent> {
         let extent = self.by_offset.remove(&at)?;
         self.stored -= u64::from(extent.len);
-        if let Data::Inline(_) = extent.data {
-            self.inline -= u64::from(extent.len);
+        match extent.data {
+            Data::Inline(_) => self.inline -= u64::from(extent.len),
+            Data::Block { block, .. } => self.changes.push((block, false)),
         }
         Some(extent)
     }
 
     fn put(&mut self, at: u64, extent: Extent) {
         self.stored += u64::from(extent.len);
-        if let Data::Inline(_) = extent.data {
-            self.inline += u64::from(extent.len);
+        match extent.data {
+            Data::Inline(_) => self.inline += u64::from(extent.len),
+            Data::Block { block, .. } => self.changes.push((block, true)),
         }
         self.by_offset.insert(at, extent);
     }

@@ -151,6 +151,14 @@ impl Inode {
         })
     }
 
+    /// The blocks of extents that came (`true`) and went since this was asked last.
+    pub fn take_changes(&mut self) -> Vec<(BlockId, bool)> {
+        match &mut self.content {
+            Content::File(extents) => extents.take_changes(),
+            Content::Directory(_) | Content::Symlink(_) | Content::Nothing => Vec::new(),
+        }
+    }
+
     /// Its contents if it is a directory.
     pub fn as_directory(&self) -> Option<&Directory> {
         match &self.content {

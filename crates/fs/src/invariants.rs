@@ -5,7 +5,7 @@ use crate::inode::{Content, Inode};
 use crate::partition::Partition;
 use crate::tree::Tree;
 use crate::types::{Entry, Ino, Kind, LINK_MAX, Place};
-use meridian_core::{ClientId, GroupId};
+use meridian_core::{BlockId, ClientId, GroupId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Panics if one partition contradicts itself; see [`Partition::check_invariants`].
@@ -38,6 +38,11 @@ pub(crate) fn check_partition(partition: &Partition) {
         }
     }
     check_leases(tree);
+    let mut extents: BTreeMap<BlockId, u32> = BTreeMap::new();
+    for block in tree.iter().flat_map(|(_, inode)| inode.blocks()) {
+        *extents.entry(block).or_default() += 1;
+    }
+    assert!(tree.named.extents().iter().eq(&extents), "N1: blocks in {:?}", tree.group);
 }
 
 fn check_inode(tree: &Tree, ino: Ino, inode: &Inode) {

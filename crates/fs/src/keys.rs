@@ -127,8 +127,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             keep_for,
             ..
         } => {
-            places.extend([*from, *to, *moved]);
-            places.extend(ancestors.iter().chain(replaced));
+            places.extend([from, to, moved].into_iter().chain(ancestors).chain(replaced));
             names.extend([(*from, from_name), (*to, to_name)]);
             nodes.extend(replaced);
             client = replaced.zip(*keep_for).map(|(place, client)| (place.partition, client));
@@ -154,6 +153,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             places.extend(inodes.iter().map(|ino| Place { ino: *ino, partition: *partition }));
             client = Some((*partition, *of));
         }
+        Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
         Update::PlaceDirectory { parent, name, child, to } => {
             let moved = [*child, Place { ino: child.ino, partition: *to }];
             places.extend([*parent, moved[0], moved[1]]);

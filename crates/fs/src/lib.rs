@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod blocks;
 pub mod error;
 mod execute;
 mod extents;

@@ -272,6 +272,14 @@ pub enum Update {
         /// The inodes that were seen to be held: all, or some of very many.
         inodes: Vec<Ino>,
     },
+    /// No update that comes later may name a block that was named before `horizon_ms`: what no file
+    /// lies in then can be freed. Multicast by a node on behalf of the partition.
+    RaiseHorizon {
+        /// Where.
+        partition: GroupId,
+        /// Milliseconds since 1970.
+        horizon_ms: u64,
+    },
     /// `meridian fs place`: an empty directory is placed in another partition.
     PlaceDirectory {
         /// The directory above.
@@ -316,7 +324,9 @@ impl Update {
             | Update::Lock { inode, .. }
             | Update::Unlock { inode, .. }
             | Update::Forget { inode, .. } => add(inode),
-            Update::Renew { partition, .. } | Update::Expire { partition, .. } => {
+            Update::Renew { partition, .. }
+            | Update::Expire { partition, .. }
+            | Update::RaiseHorizon { partition, .. } => {
                 all.insert(*partition);
             }
             Update::PlaceDirectory { parent, child, to, .. } => {

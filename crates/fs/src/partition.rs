@@ -59,6 +59,8 @@ pub enum Effect {
         /// What it touches in this partition, as [`Update::keys`] names it.
         touched: Vec<u64>,
     },
+    /// No file lies in these blocks any more.
+    Released(Vec<BlockId>),
 }
 
 /// The state of one partition of the tree. Cheap to clone: clones share what they have in common.
@@ -133,6 +135,10 @@ impl Partition {
             return;
         }
         let keys = keys_in(&operation.update, id, self.tree.group);
+        if let Err(error) = self.tree.named.admit(self.tree.group, &operation.update) {
+            self.finish(rank, &keys, Err(error), out);
+            return;
+        }
         if others.is_empty() && self.pending.is_free(&keys) {
             let result = self.decide_alone(operation, rank);
             self.finish(rank, &keys, result, out);
@@ -385,6 +391,10 @@ impl Partition {
         self.vector.raise(self.tree.group, ts);
         let touched = numbers(keys, self.tree.group);
         out.push(Effect::Done { id, ts, result, touched });
+        let released = self.tree.named.take_released();
+        if !released.is_empty() {
+            out.push(Effect::Released(released));
+        }
     }
 
     /// Panics if the state contradicts itself. Walks all of it: for the simulator and tests.
@@ -419,6 +429,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Unlock { .. }
         | Update::Forget { .. }
         | Update::Renew { .. }
+        | Update::RaiseHorizon { .. }
         | Update::Expire { .. } => false,
     }
 }

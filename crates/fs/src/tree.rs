@@ -1,6 +1,7 @@
 //! The inodes of one partition, and what clients hold of them.
 
 use crate::FsError;
+use crate::blocks::Named;
 use crate::inode::{Directory, Inode};
 use crate::leases::Leases;
 use crate::types::{Attributes, Entry, Ino, Kind, NAME_MAX, Name, Place};
@@ -20,6 +21,7 @@ pub(crate) struct Tree {
     pub leases: Leases,
     /// The bytes stored in all files.
     stored: u64,
+    pub named: Named,
 }
 
 impl Tree {
@@ -30,6 +32,7 @@ impl Tree {
             moved: OrdMap::new(),
             leases: Leases::default(),
             stored: 0,
+            named: Named::default(),
         }
     }
 
@@ -92,6 +95,7 @@ impl Tree {
         let before = inode.stored();
         let result = change(inode);
         self.stored = self.stored - before + inode.stored();
+        self.named.change(&inode.take_changes());
         result
     }
 
@@ -112,6 +116,7 @@ impl Tree {
 
     pub fn insert(&mut self, ino: Ino, inode: Inode) {
         self.stored += inode.stored();
+        self.named.change(&inode.blocks().map(|block| (block, true)).collect::<Vec<_>>());
         self.moved.remove(&ino);
         let before = self.inodes.insert(ino, Arc::new(inode));
         assert!(before.is_none(), "{ino:?} was here already");
@@ -121,6 +126,7 @@ impl Tree {
     pub fn remove(&mut self, ino: Ino) -> Arc<Inode> {
         let inode = self.inodes.remove(&ino).expect("the caller found it here");
         self.stored -= inode.stored();
+        self.named.change(&inode.blocks().map(|block| (block, false)).collect::<Vec<_>>());
         for client in inode.locks.holders() {
             self.leases.release(client, ino);
         }

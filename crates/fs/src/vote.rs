@@ -117,6 +117,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
         | Update::Unlock { .. }
         | Update::Forget { .. }
         | Update::Renew { .. }
+        | Update::RaiseHorizon { .. }
         | Update::Expire { .. } => panic!("{update:?} is decided by one inode"),
     }
     Ok(found)

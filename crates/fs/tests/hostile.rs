@@ -91,7 +91,7 @@ impl Forger<'_> {
                 let wrong = u32::from(self.rng.chance(5));
                 Data::Inline(Bytes::from(vec![7; (len + wrong) as usize]))
             } else {
-                let block = BlockId(u128::from(self.rng.next()));
+                let block = BlockId::named(GroupId(self.rng.below(3) as u16), 0, self.rng.next());
                 Data::Block { block, start: self.number() as u32 }
             };
             all.push(Piece { offset, extent: Extent { len, data } });

@@ -728,13 +728,13 @@ fn partitions_go_between_threads_and_clones_are_apart() {
 #[test]
 fn blocks_are_those_of_all_files() {
     let (mut world, directory, file) = small();
-    let data = Data::Block { block: BlockId(5), start: 0 };
+    let data = Data::Block { block: BlockId::named(US, 0, 5), start: 0 };
     let block = vec![Piece { offset: 0, extent: Extent { len: 100, data } }];
     let write = |at, pieces| Update::Write { inode: file, at: WriteAt::Offset(at), pieces };
     world.submit(write(0, block)).unwrap();
     world.submit(write(50, inline(b"cut"))).unwrap();
     let blocks: Vec<_> = world.partitions[&US].blocks().collect();
-    assert_eq!(blocks, [BlockId(5), BlockId(5)]);
+    assert_eq!(blocks, [BlockId::named(US, 0, 5), BlockId::named(US, 0, 5)]);
     world.submit(unlink(directory, "f", file, None)).unwrap();
     assert_eq!(world.partitions[&US].blocks().count(), 0);
 }

@@ -156,6 +156,10 @@ pub struct NodeStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// Blocks held, and their bytes.
     pub blocks: (u64, u64),
+    /// How much of the disk the blocks take, in bytes.
+    pub block_disk_bytes: u64,
+    /// So many blocks no file lies in any more that are not freed yet, here or at other nodes.
+    pub to_free: u64,
     /// While a node is drained: how many of these blocks are not known to be on enough nodes that
     /// stay.
     pub to_drain: Option<u64>,

@@ -13,6 +13,7 @@
 //! | [`replica`] | one group's replica: deliveries applied, clients answered, leases watched |
 //! | `reads` | reads that wait |
 //! | [`sessions`] | what came of each session's updates: exactly once, and nothing after it was given up |
+//! | [`space`] | blocks that no file names are freed |
 //! | [`update`] | an update as it is multicast |
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod node;
 mod reads;
 pub mod replica;
 pub mod sessions;
+pub mod space;
 pub mod update;
 
 pub use node::{Command, Message, Node, Output, Record, Timer};

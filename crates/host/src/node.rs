@@ -7,6 +7,7 @@
 mod configuration;
 mod drained;
 mod messages;
+mod space;
 
 pub use messages::{Command, Message, Output, Record, Timer};
 
@@ -14,6 +15,7 @@ use crate::api::{Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody}
 use crate::configuration::{self as configuring, ConfigurationReplica};
 use crate::drain::{self, Drain};
 use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
+use crate::space::Space;
 use meridian_cluster::Topology;
 use meridian_core::{
     Embedding, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time,
@@ -37,6 +39,7 @@ pub struct Node {
     /// Which configuration of a group the owner was told to be in force.
     told: BTreeMap<GroupId, u64>,
     drain: Drain,
+    space: Space,
     configuration: ConfigurationReplica,
 }
 
@@ -47,7 +50,8 @@ impl Node {
         let replicas = topology.groups_of(me).map(replica).collect();
         let drain = Drain::new(topology.clone(), me);
         let configuration = ConfigurationReplica::new(topology.clone(), me);
-        Node { topology, me, replicas, told: BTreeMap::new(), drain, configuration }
+        let (told, space) = (BTreeMap::new(), Space::new(Default::default()));
+        Node { topology, me, replicas, told, drain, space, configuration }
     }
 
     /// Which node it is.
@@ -341,6 +345,7 @@ impl Node {
         if let Some(replica) = self.replicas.get_mut(&group) {
             let mut wishes = Vec::new();
             replica.on_tick(now, &mut wishes);
+            replica.raise_horizon(now, self.space.options().window, &mut wishes);
             self.grant(now, group, wishes, Some(out));
             self.change_members(now, group, out);
             out.timer(now + REPLICA_TICK, Timer::Replica(group));
@@ -417,6 +422,7 @@ impl Process for Node {
                 self.all_step(now, &Event::Started, out);
                 self.step_drain(now, Event::Started, out);
                 self.step_configuration(now, Event::Started, out);
+                out.timer(now + self.space.options().tick, Timer::Space(crate::space::Tick));
                 for group in self.replicas.keys() {
                     out.timer(now + REPLICA_TICK, Timer::Replica(*group));
                 }
@@ -440,6 +446,7 @@ impl Process for Node {
             Event::Command(Command::Drain(command)) => {
                 self.step_drain(now, Event::Command(command), out);
             }
+            Event::Command(Command::Space(command)) => self.on_space(command, out),
             Event::Command(Command::Configuration(command)) => {
                 let command = configuring::Command::Service(command);
                 self.step_configuration(now, Event::Command(command), out);
@@ -447,6 +454,7 @@ impl Process for Node {
             Event::Timer(Timer::Configuration(timer)) => {
                 self.step_configuration(now, Event::Timer(timer), out);
             }
+            Event::Timer(Timer::Space(tick)) => self.on_space_tick(now, tick, out),
             Event::Timer(Timer::Drain(tick)) => self.step_drain(now, Event::Timer(tick), out),
             Event::Timer(Timer::Multicast(group, timer)) => {
                 self.step_multicast(now, group, Event::Timer(timer), out);

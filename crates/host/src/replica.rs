@@ -16,7 +16,9 @@ use crate::update::{Payload, expiry_session};
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_cluster::topology::{DeliveryOrder, Group};
-use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Stamp, Time};
+use meridian_core::{
+    BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Stamp, Time,
+};
 use meridian_fs::partition::Effect;
 use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
@@ -28,6 +30,8 @@ use meridian_multicast::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+mod space;
 
 /// How long a client may hold locks and files without a name without saying that it lives.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -89,6 +93,8 @@ pub struct Replica {
     /// Since when votes have been missing, and when they were last asked for.
     votes_asked: Time,
     leases_seen: Time,
+    /// Blocks that no file lies in any more.
+    released: Vec<BlockId>,
     /// When it last looked at what waits.
     ticked: Time,
 }
@@ -147,6 +153,7 @@ impl Replica {
             leases: BTreeMap::new(),
             votes_asked: Time(0),
             leases_seen: Time(0),
+            released: Vec::new(),
             ticked: Time(0),
         }
     }
@@ -378,6 +385,7 @@ impl Replica {
         for effect in effects {
             match effect {
                 Effect::Vote { to, id, vote } => out.push(Wish::Vote { to, id, vote }),
+                Effect::Released(blocks) => self.released.extend(blocks),
                 Effect::Done { id, ts, result, touched } => {
                     self.reads.touch(&touched);
                     self.multicast.release((multicast::Timestamp(ts.0), id));
@@ -517,7 +525,7 @@ impl Replica {
     pub fn install(&mut self, application: &[u8], out: &mut Vec<Wish>) {
         let (partition, sessions) =
             postcard::from_bytes(application).expect("a state of this version");
-        self.partition = partition;
+        self.replace_partition(partition);
         self.sessions = sessions;
         for (ts, id) in self.partition.waiting_for_others() {
             self.multicast.hold((multicast::Timestamp(ts.0), id));

@@ -84,6 +84,12 @@ pub fn key(session: ClientId) -> u64 {
     (shard(session) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63
 }
 
+/// The keys of all sessions whose messages go to `dest`.
+pub(crate) fn keys_to(dest: &[GroupId]) -> impl Iterator<Item = u64> + use<> {
+    let groups = groups(dest);
+    (0..1 << SPREAD_BITS).map(move |spread: u64| key(ClientId(groups | spread << GROUP_BITS)))
+}
+
 fn bits(count: u32) -> u64 {
     (1 << count) - 1
 }

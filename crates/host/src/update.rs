@@ -104,7 +104,13 @@ impl Payload {
 /// same inodes.
 fn touches(id: MessageId, update: Option<&Update>) -> Touches {
     let keys = update.map(|update| update.keys(id)).unwrap_or_default();
-    Touches::keys(keys.into_iter().chain([sessions::key(id.client)]))
+    // Its order with all updates that name blocks is the same at all replicas: each of those has
+    // the key of a session of this one partition.
+    let sessions = match update {
+        Some(Update::RaiseHorizon { partition, .. }) => sessions::keys_to(&[*partition]).collect(),
+        _ => vec![sessions::key(id.client)],
+    };
+    Touches::keys(keys.into_iter().chain(sessions))
 }
 
 /// The name of the session in which a group itself ends the lease of `client`: no client draws it

@@ -258,6 +258,7 @@ impl<P: Service> Requests<P> {
                 }
                 at.command(P::blocks(command));
             }
+            Answer::Space(command) => at.command(P::space(command)),
         }
     }
 
@@ -270,6 +271,8 @@ impl<P: Service> Requests<P> {
             uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
             replicas: at.process.status(at.now),
             blocks: (held.blocks, held.bytes),
+            block_disk_bytes: self.blocks.blocks().disk_bytes(),
+            to_free: at.process.to_free() as u64,
             to_drain: at.process.drain().progress().map(|progress| {
                 let all_safe = progress.done;
                 held.blocks.saturating_sub(progress.safe) * u64::from(!all_safe)
@@ -305,6 +308,10 @@ impl<P: Service> Application<P> for Requests<P> {
                 self.shared.told.notify_one();
             }
             Output::Drain(output) => self.on_drain(at, output),
+            Output::Space(output) => {
+                let next = desk::on_space(self.blocks.blocks(), output);
+                self.go_on(at, next);
+            }
             Output::Configuration(output) => {
                 if let paxos::Output::Stopped(why) = &output {
                     tracing::info!(%why, "keeps the configuration no more");

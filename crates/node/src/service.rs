@@ -4,7 +4,7 @@ use meridian_cluster::Topology;
 use meridian_core::{NodeId, Process, Time};
 use meridian_host::api::{KeeperStatus, ReplicaStatus, Request};
 use meridian_host::drain::{self, Drain};
-use meridian_host::{Command, ConnectionId, Node, Output};
+use meridian_host::{Command, ConnectionId, Node, Output, space};
 use meridian_paxos as paxos;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -45,6 +45,12 @@ pub trait Service:
     /// What gives the blocks that are here to others.
     fn drain(&self) -> &Drain;
 
+    /// The command that names the blocks that are here; see [`space`].
+    fn space(command: space::Command) -> Self::Command;
+
+    /// How many blocks are to be freed.
+    fn to_free(&self) -> usize;
+
     /// The command that hands it what a client asks of the configuration.
     fn configuration(command: paxos::Command) -> Self::Command;
 
@@ -83,6 +89,14 @@ impl Service for Node {
 
     fn drain(&self) -> &Drain {
         Node::drain(self)
+    }
+
+    fn space(command: space::Command) -> Command {
+        Command::Space(command)
+    }
+
+    fn to_free(&self) -> usize {
+        Node::space(self).to_free()
     }
 
     fn configuration(command: paxos::Command) -> Command {

@@ -34,7 +34,7 @@ mod update;
 pub mod writeback;
 
 pub use blocks::placing::{Placing, Progress};
-pub use blocks::{Block, Part};
+pub use blocks::{Block, BlockNames, Part};
 pub use calls::{CallId, Command, Due, Failure, Message, Output};
 pub use mutation::Mutation;
 pub use names::{Name, Names};

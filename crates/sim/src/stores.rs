@@ -15,7 +15,7 @@ use meridian_blocks::store::{Mutation, OpenError, Options};
 use meridian_blocks::{BlockError, Blocks, Store};
 use meridian_core::{BlockId, NodeId, mix};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
-use meridian_host::{ConnectionId, drain};
+use meridian_host::{ConnectionId, drain, space};
 use meridian_storage::SimDisk;
 use meridian_storage::format::FormatError;
 use rand::seq::IndexedRandom;
@@ -69,6 +69,8 @@ pub struct Stores {
     reads: u64,
     /// What was ever said to be stored.
     ever: BTreeSet<(NodeId, BlockId)>,
+    /// What was freed anywhere: no file will ever lie in it.
+    freed: BTreeSet<BlockId>,
 }
 
 /// The blocks of one node.
@@ -102,6 +104,7 @@ impl Stores {
             altered: BTreeSet::new(),
             reads: 0,
             ever: BTreeSet::new(),
+            freed: BTreeSet::new(),
         }
     }
 
@@ -130,6 +133,7 @@ impl Stores {
                 assert!(sound, "integrity: {block} at {at} is another after a start");
             }
         }
+        place.said.retain(|block| !self.freed.contains(block));
         place.said.retain(|block| match blocks.get(*block, 0, 0) {
             Ok(_) => true,
             Err(_) if altered => false,
@@ -186,6 +190,7 @@ impl Stores {
         let Some(place) = self.nodes.get(&at) else { return false };
         let read = |writer: &Writer| writer.blocks().get(block, 0, 0);
         place.said.contains(&block)
+            && !self.freed.contains(&block)
             && match place.writer.as_ref().map(read) {
                 Some(Ok(_) | Err(BlockError::Io { .. })) | None => true,
                 Some(Err(_)) => false,
@@ -228,6 +233,20 @@ impl Stores {
         let Some(blocks) = self.blocks(at) else { return Some(Vec::new()) };
         let next = desk::on_drain(&blocks, output)?;
         Some(self.go_on(at, next))
+    }
+
+    /// A node's process frees blocks, or asks which there are.
+    pub fn on_space(&mut self, at: NodeId, output: space::Output) -> Vec<Effect> {
+        let Some(blocks) = self.blocks(at) else { return Vec::new() };
+        if let space::Output::Free(blocks) = &output {
+            self.freed.extend(blocks);
+        }
+        self.go_on(at, desk::on_space(&blocks, output))
+    }
+
+    /// What some node was told to free.
+    pub fn freed(&self) -> &BTreeSet<BlockId> {
+        &self.freed
     }
 
     fn go_on(&mut self, at: NodeId, next: Next) -> Vec<Effect> {
@@ -319,7 +338,7 @@ impl Stores {
                 self.ever.insert((at, *block));
             }
             Answer::Node(drain::Command::Held { blocks, .. }) => place.said.extend(blocks),
-            Answer::Client(..) | Answer::Node(_) => {}
+            Answer::Client(..) | Answer::Node(_) | Answer::Space(_) => {}
         }
         Effect::Tell(at, answer)
     }
@@ -334,7 +353,8 @@ impl Stores {
         let read = match answer {
             Answer::Client(_, Reply { body: ReplyBody::Block(data), .. })
             | Answer::Node(drain::Command::Data { data: Some(data), .. }) => data,
-            Answer::Client(..) | Answer::Node(_) => return, // It could not be read.
+            // It could not be read.
+            Answer::Client(..) | Answer::Node(_) | Answer::Space(_) => return,
         };
         let whole = &self.contents[&block];
         let start = (offset as usize).min(whole.len());

@@ -77,7 +77,9 @@ impl Owner<Node> for Changing {
                 self.change(Request::InForce { group, number })
             }
             Output::Drain(output) => self.on_blocks(at, output),
-            output @ Output::Reply { .. } => self.files.output(at, output, now),
+            output @ (Output::Reply { .. } | Output::Space(_)) => {
+                self.files.output(at, output, now)
+            }
             Output::Configuration(_) => Vec::new(), // The test keeps it.
         }
     }

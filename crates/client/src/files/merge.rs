@@ -45,7 +45,7 @@ async fn merge(client: &Client, inode: Place, range: Range<u64>) -> Result<(), C
     let run = extents.iter().map(|(_, extent)| extent.clone()).collect();
     let mut bytes = zeros(usize::try_from(len).expect("at most a block"));
     fill(client, inode.partition, range.start, &mut bytes, extents).await?;
-    let (name, data) = (client.new_block(), Bytes::from(bytes));
+    let (name, data) = (client.new_block(inode.partition), Bytes::from(bytes));
     client.put_blocks(inode.partition, vec![Block { name, data }]).await?;
     client.update(&Update::Merge { inode, offset: range.start, run, block: name }).await?;
     Ok(())

@@ -8,7 +8,7 @@ use crate::files::{Files, Handle, LOOK_AGAIN};
 use bytes::Bytes;
 use meridian_core::GroupId;
 use meridian_fs::types::{Attributes, Data, Extent, Place};
-use meridian_fs::{Answer, Query};
+use meridian_fs::{Answer, Query, Update};
 use std::ops::Range;
 use tokio::task::JoinSet;
 
@@ -72,7 +72,10 @@ impl Files {
             let partition = inode.place.partition;
             match fill(&self.client, partition, offset, &mut bytes, extents).await {
                 Err(ClientError::Lost(what)) if attempt < 3 => {
-                    tracing::debug!("{what}; perhaps overwritten meanwhile: again");
+                    tracing::debug!("{what}; perhaps overwritten meanwhile, and freed: again");
+                    // Whoever has seen this, which changes nothing, is told of nothing older.
+                    let see_all = Update::Extend { inode: inode.place, size: 0 };
+                    self.client.update(&see_all).await?;
                     continue;
                 }
                 other => other?,

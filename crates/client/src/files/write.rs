@@ -211,7 +211,8 @@ impl Files {
             let ended = match step {
                 Step::Done => return Ok(()),
                 Step::Pack(packing) => {
-                    let packed = packing.pack(inode.place, || self.client.new_block());
+                    let packed =
+                        packing.pack(inode.place, || self.client.new_block(inode.place.partition));
                     lock(&inode.buffer).writes.on_packed(packed);
                     continue;
                 }
@@ -252,7 +253,12 @@ impl Files {
             Ok((done, _)) => {
                 Sent::Unknown(ClientError::Protocol(format!("a write answered by {done:?}")))
             }
-            Err(ClientError::Fs(error)) => Sent::Refused(error),
+            Err(ClientError::Fs(error)) => {
+                if let FsError::Late { horizon_ms } = error {
+                    self.client.block_refused(horizon_ms);
+                }
+                Sent::Refused(error)
+            }
             Err(error) => Sent::Unknown(error),
         };
         let landed = self.change_buffer(inode, |buffer| {

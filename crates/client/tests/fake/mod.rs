@@ -350,6 +350,8 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             uptime_ms: 1,
             replicas: Vec::new(),
             blocks: (0, 0),
+            block_disk_bytes: 0,
+            to_free: 0,
             to_drain: None,
             bad_frames: 0,
             connected: Vec::new(),
@@ -395,6 +397,7 @@ impl World {
                     assert_eq!(id, start.id, "nothing else waits");
                     outcome = Some(result);
                 }
+                Effect::Released(_) => {} // Nothing is freed here.
             }
         }
         let outcome = (ts, outcome.expect("all have voted"));

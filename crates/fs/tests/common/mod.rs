@@ -144,6 +144,10 @@ impl World {
                     let before = self.results.insert((id, from), result);
                     assert_eq!(before, None, "{id} was decided twice");
                 }
+                Effect::Released(blocks) => {
+                    let unnamed = self.partitions[&from].unnamed(blocks.iter().copied());
+                    assert_eq!(unnamed, blocks, "a file lies in a block that is released");
+                }
             }
         }
     }
@@ -250,7 +254,7 @@ impl World {
             let data = if inline {
                 Data::Inline(Bytes::copy_from_slice(bytes))
             } else {
-                let block = BlockId(self.blocks.len() as u128);
+                let block = BlockId::named(inode.partition, 0, self.blocks.len() as u64);
                 let start = rng.below(10) as usize;
                 let mut stored = vec![0xaa; start];
                 stored.extend_from_slice(bytes);

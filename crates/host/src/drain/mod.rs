@@ -12,8 +12,8 @@
 //!   be read.
 //! - D2: a node reports that it is drained after its seal is durable, and after all blocks that it
 //!   took before are on enough nodes that stay.
-//! - D3: blocks are never deleted, so what was said of them stays true as long as the same nodes
-//!   stay. When others stay all is looked at anew.
+//! - D3: a block that files lie in is never deleted, so what was said of it stays true as long as
+//!   the same nodes stay. When others stay all is looked at anew.
 
 mod messages;
 

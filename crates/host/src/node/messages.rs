@@ -4,6 +4,7 @@ use crate::api::{Reply, Request};
 use crate::configuration;
 use crate::drain;
 use crate::replica::ConnectionId;
+use crate::space;
 use meridian_cluster::Topology;
 use meridian_core::{GroupId, MessageId};
 use meridian_fs::vote::Vote;
@@ -75,6 +76,8 @@ pub enum Command {
     Configured(Arc<Topology>),
     /// Of the blocks that this node holds.
     Drain(drain::Command),
+    /// The names of the blocks that this node holds.
+    Space(space::Command),
     /// A client of the configuration asks.
     Configuration(paxos::Command),
 }
@@ -98,6 +101,8 @@ pub enum Output {
     },
     /// Do something with the blocks that this node holds, or report.
     Drain(drain::Output),
+    /// Name the blocks that this node holds, or free some.
+    Space(space::Output),
     /// What the replica of the configuration tells its clients.
     Configuration(paxos::Output),
 }
@@ -111,6 +116,8 @@ pub enum Timer {
     Replica(GroupId),
     /// Of what gives this node's blocks to others.
     Drain(drain::Tick),
+    /// Of what frees blocks.
+    Space(space::Tick),
     /// Of the replica of the configuration.
     Configuration(configuration::Timer),
 }

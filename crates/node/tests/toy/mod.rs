@@ -12,7 +12,7 @@ use meridian_host::api::{
     KeeperStatus, NodeStatus, Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody,
 };
 use meridian_host::drain::{self, Drain};
-use meridian_host::{ConnectionId, Output};
+use meridian_host::{ConnectionId, Output, space};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use meridian_node::keys::KeysOptions;
 use meridian_node::{ServerDisk, ServerError, ServerOptions, Service, prepare, serve};
@@ -203,6 +203,14 @@ impl Service for Toy {
 
     fn drain(&self) -> &Drain {
         &self.drain
+    }
+
+    fn space(_: space::Command) -> Command {
+        unreachable!("nobody asked")
+    }
+
+    fn to_free(&self) -> usize {
+        0
     }
 
     fn configuration(_: paxos::Command) -> Command {

@@ -14,6 +14,7 @@
 //! - B4: a block on its way is due at exactly one time.
 
 mod fetching;
+mod names;
 pub mod placing;
 mod storing;
 
@@ -24,6 +25,7 @@ use bytes::Bytes;
 use fetching::Fetching;
 use meridian_core::{BlockId, GroupId, NodeId, Outbox, RegionId, Time};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
+pub use names::BlockNames;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use storing::Storing;

@@ -275,6 +275,10 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 self.unname();
                 Ok(Landed::Elsewhere)
             }
+            Sent::Refused(FsError::Late { .. }) => {
+                self.unname(); // Its blocks may have been freed meanwhile.
+                Ok(Landed::Elsewhere)
+            }
             Sent::Refused(error @ (FsError::Gone | FsError::Stale)) => {
                 self.clear();
                 Err(self.fail(error.into()))

@@ -215,6 +215,7 @@ impl Blocks {
                 Effect::Tell(to, Answer::Node(command)) => {
                     Stimulus::Command { to, command, after: Duration::ZERO }
                 }
+                Effect::Tell(_, Answer::Space(_)) => continue, // Nothing is freed here.
                 Effect::Tell(from, Answer::Client(connection, reply)) => {
                     let stored = match reply.body {
                         ReplyBody::Stored => true,

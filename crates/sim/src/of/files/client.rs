@@ -58,6 +58,8 @@ pub struct Tally {
     pub again: u64,
     /// Blocks that were stored.
     pub blocks: u64,
+    /// Updates that were refused as their blocks were named too long ago.
+    pub late: u64,
     /// Files of which all bytes were read.
     pub files: u64,
 }
@@ -221,7 +223,7 @@ impl Client {
         done: &mut Tally,
     ) -> Vec<Command> {
         let Some(mut saving) = self.saving.take() else { return Vec::new() };
-        let mut commands = saving.on_output(output, done);
+        let mut commands = saving.on_output(output, now, done);
         if !saving.waits() {
             commands.extend(saving.go_on(now, &mut self.last, random));
         }

@@ -11,7 +11,7 @@ use meridian_cluster::Topology;
 use meridian_cluster::ring::REPLICAS;
 use meridian_core::{BlockId, GroupId, NodeId, RegionId, mix};
 use meridian_host::api::{Reply, ReplyBody, Request};
-use meridian_host::{Command, ConnectionId, Node, drain};
+use meridian_host::{Command, ConnectionId, Node, drain, space};
 use meridian_storage::SimDisk;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,12 +116,32 @@ impl Holders {
         self.carry_out(effects)
     }
 
+    /// A node frees blocks, or asks which it holds.
+    pub fn on_space(&mut self, at: NodeId, output: space::Output) -> Vec<Stimulus<Node>> {
+        let effects = self.stores.on_space(at, output);
+        self.carry_out(effects)
+    }
+
+    /// The blocks that some node has freed.
+    pub fn freed(&self) -> &BTreeSet<BlockId> {
+        self.stores.freed()
+    }
+
+    /// The blocks that a node holds, if it is up.
+    pub fn held(&self, at: NodeId) -> Vec<BlockId> {
+        let blocks = self.stores.blocks(at).filter(|_| self.up.contains_key(&at));
+        blocks.map(|blocks| blocks.names(None, usize::MAX)).unwrap_or_default()
+    }
+
     fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Stimulus<Node>> {
         let carry_out = |effect| match effect {
             Effect::Later(after, due) => self.plan(after, Plan::Blocks(due)),
             Effect::Stop(node) => Stimulus::Stop(node),
             Effect::Tell(to, Answer::Node(command)) => {
                 Stimulus::Command { to, command: Command::Drain(command), after: Duration::ZERO }
+            }
+            Effect::Tell(to, Answer::Space(command)) => {
+                Stimulus::Command { to, command: Command::Space(command), after: Duration::ZERO }
             }
             Effect::Tell(from, Answer::Client(connection, mut reply)) => {
                 if self.rotten == Some(from) {

@@ -31,7 +31,7 @@ use meridian_fs::types::Data;
 use meridian_fs::{Answer, Done, FsError, Place, Query, Update};
 use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
 use meridian_host::update::Payload;
-use meridian_host::{Command, ConnectionId, Node, Output, drain};
+use meridian_host::{Command, ConnectionId, Node, Output, drain, space};
 use meridian_session::{Due, Message, Mutation, Session};
 use meridian_storage::SimDisk;
 use rand::{RngExt, SeedableRng};
@@ -220,6 +220,21 @@ impl FilesWorkload {
     /// A node that is drained, or helps to, asks something of its blocks.
     pub fn on_drain(&mut self, at: NodeId, output: drain::Output) -> Vec<Stimulus<Node>> {
         self.holders.on_drain(at, output)
+    }
+
+    /// Blocks that some node has freed.
+    pub fn freed(&self) -> &BTreeSet<BlockId> {
+        self.holders.freed()
+    }
+
+    /// The blocks that a node holds, if it is up.
+    pub fn held(&self, at: NodeId) -> Vec<BlockId> {
+        self.holders.held(at)
+    }
+
+    /// A node frees blocks, or asks which it holds.
+    pub fn on_space(&mut self, at: NodeId, output: space::Output) -> Vec<Stimulus<Node>> {
+        self.holders.on_space(at, output)
     }
 
     /// What was written and acknowledged is there, once clients are done: `read` asks a replica.
@@ -417,7 +432,14 @@ impl Owner<Node> for FilesWorkload {
 
     fn output(&mut self, from: NodeId, output: Output, now: Time) -> Vec<Stimulus<Node>> {
         let mut stimuli = self.hear(now);
-        let Output::Reply { connection, reply } = output else { return stimuli };
+        let (connection, reply) = match output {
+            Output::Reply { connection, reply } => (connection, reply),
+            Output::Space(output) => {
+                stimuli.extend(self.on_space(from, output));
+                return stimuli;
+            }
+            Output::InForce { .. } | Output::Drain(_) | Output::Configuration(_) => return stimuli,
+        };
         let at = usize::try_from(connection.0 >> 16).expect("an index");
         if at >= self.clients.len() {
             return stimuli; // To somebody else.

@@ -5,13 +5,13 @@
 
 use super::client::{Tally, deadline};
 use crate::world::Random;
-use meridian_core::{BlockId, Time};
+use meridian_core::Time;
 use meridian_fs::types::INLINE_MAX;
 use meridian_fs::{Done, FsError, Place, Timestamp};
 use meridian_host::update::Change;
 use meridian_session::writeback::Accepted;
 use meridian_session::writeback::flush::{Sent, Step};
-use meridian_session::{CallId, Command, Failure, Mutation, Output, WriteBack};
+use meridian_session::{BlockNames, CallId, Command, Failure, Mutation, Output, WriteBack};
 use rand::RngExt;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
@@ -42,6 +42,7 @@ pub(super) struct Saving {
     update: Option<CallId>,
     /// The blocks that are being stored.
     blocks: BTreeSet<CallId>,
+    names: BlockNames,
 }
 
 impl Saving {
@@ -60,8 +61,8 @@ impl Saving {
             (offset, data)
         };
         let todo = (0..count).map(write).collect();
-        let (update, blocks) = (None, BTreeSet::new());
-        Saving { file, contents, writes, todo, flushing: false, update, blocks }
+        let (update, blocks, names) = (None, BTreeSet::new(), BlockNames::default());
+        Saving { file, contents, writes, todo, flushing: false, update, blocks, names }
     }
 
     /// Whether all is written and stored.
@@ -97,7 +98,9 @@ impl Saving {
             match self.writes.next_step() {
                 Step::Done => self.flushing = false,
                 Step::Pack(packing) => {
-                    let packed = packing.pack(self.file, || BlockId(random.random()));
+                    let (names, partition) = (self.names, self.file.partition);
+                    let name = || names.name(partition, millis(now), random.random());
+                    let packed = packing.pack(self.file, name);
                     self.writes.on_packed(packed);
                 }
                 Step::Store(blocks) => {
@@ -128,7 +131,7 @@ impl Saving {
     }
 
     /// The session has told what came of a call.
-    pub fn on_output(&mut self, output: Output, done: &mut Tally) -> Vec<Command> {
+    pub fn on_output(&mut self, output: Output, now: Time, done: &mut Tally) -> Vec<Command> {
         match output {
             Output::Stored { call, .. } => {
                 assert!(self.blocks.remove(&call), "nobody stores a block as {call:?}");
@@ -157,6 +160,10 @@ impl Saving {
             }
             Output::Updated { result: Err(error), .. } => {
                 self.update = None;
+                if let FsError::Late { horizon_ms } = error {
+                    done.late += 1;
+                    self.names.refused(horizon_ms, millis(now));
+                }
                 self.flushing = self.writes.on_answer(Sent::Refused(error)).is_ok();
             }
             other => panic!("{other:?} while a file is saved"),
@@ -186,6 +193,10 @@ impl fmt::Debug for Saving {
 fn next(last: &mut CallId) -> CallId {
     last.0 += 1;
     *last
+}
+
+fn millis(now: Time) -> u64 {
+    now.0 / 1_000_000
 }
 
 /// What a program sees as time goes.

@@ -6,10 +6,11 @@ use crate::faults::Faults;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{DiskBug, Logs, Random, World};
 use meridian_cluster::topology::DeliveryOrder;
-use meridian_core::{GroupId, NodeId, Time};
+use meridian_core::{BlockId, GroupId, NodeId, Time};
 use meridian_fs::invariants::check_tree;
 use meridian_fs::{Answer, Partition, Query};
 use meridian_host::Node;
+use meridian_host::space::{self, Options, Space};
 use meridian_multicast::Mutation;
 use meridian_multicast::mutation::PLANTED;
 use meridian_session as session;
@@ -34,6 +35,9 @@ const IN_SESSION: [session::Mutation; 11] = [
     session::Mutation::NamesFlightAnew,
 ];
 
+/// The bugs of what frees blocks.
+const IN_SPACE: [space::Mutation; 2] = [space::Mutation::NeverLooks, space::Mutation::FreesUnnamed];
+
 /// The world of a trial.
 pub type Cluster = World<Node, FilesWorkload>;
 
@@ -42,6 +46,14 @@ const CLIENTS: u64 = 6;
 const THINGS: u64 = 90;
 /// How long it may take after all is applied until nobody keeps votes for others.
 const FORGET: Duration = Duration::from_secs(60);
+/// Short, so that clients are too slow at times, and much is freed while others go on.
+const SPACE: Options = Options {
+    tick: Duration::from_millis(200),
+    grace: Duration::from_millis(500),
+    window: Duration::from_secs(3),
+};
+/// How long it may take until nothing is left that no file lies in.
+const TIDY: Duration = Duration::from_secs(60);
 
 /// What a trial is made of. What is `None` is drawn from the seed.
 #[derive(Clone, Debug)]
@@ -61,6 +73,9 @@ pub struct Trial {
     /// A bug planted in the sessions of the clients.
     #[doc(hidden)]
     pub in_session: session::Mutation,
+    /// A bug planted in what frees blocks.
+    #[doc(hidden)]
+    pub in_space: space::Mutation,
 }
 
 impl Default for Trial {
@@ -72,6 +87,7 @@ impl Default for Trial {
             mutation: Mutation::Correct,
             bug: None,
             in_session: session::Mutation::Correct,
+            in_space: space::Mutation::Correct,
         }
     }
 }
@@ -131,7 +147,9 @@ impl Subject for Trial {
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let topology = ordered(drawn.nodes, drawn.order);
         let (of, mutation) = (topology.clone(), self.mutation);
-        let make = move |me| Node::new(of.clone(), me).with_mutation(mutation);
+        let space = Space::new(SPACE).with_mutation(self.in_space);
+        let make =
+            move |me| Node::new(of.clone(), me).with_mutation(mutation).with_space(space.clone());
         let mut setup = setup(&topology, make);
         (setup.faults, setup.bug) = (drawn.faults.clone(), self.bug);
         setup.logs = Logs::on_disks();
@@ -162,6 +180,7 @@ impl Subject for Trial {
             return Err("equal states: replicas of a group differ".into());
         }
         check_tree(world.owner.topology().group_ids().map(|group| partitions(world, group)[0]));
+        check_space(world)?;
         world.owner.check_contents(|query| partitions(world, query.partition())[0].read(query))?;
         for (parent, name, child) in world.owner.entries() {
             let query = Query::Lookup { parent, name };
@@ -181,13 +200,15 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Cluster) -> Counts {
-        let Tally { updates, reads, given_up, again, blocks, files } = world.owner.tally;
+        let Tally { updates, reads, given_up, again, blocks, late, files } = world.owner.tally;
         let counts = [
             ("updates", updates),
             ("reads", reads),
             ("given up", given_up),
             ("again", again),
             ("blocks", blocks),
+            ("late", late),
+            ("freed", world.owner.freed().len() as u64),
             ("files", files),
             ("refused", world.refused().len() as u64),
         ];
@@ -218,7 +239,11 @@ impl Subject for Trial {
             (format!("{in_session:?}"), Trial { in_session, ..trial(Mutation::Correct) })
         });
         let multicast = all.map(|mutation| (format!("{mutation:?}"), trial(mutation)));
-        multicast.into_iter().chain(disks.map(on_disk)).chain(of_session).collect()
+        let of_space = IN_SPACE.map(|in_space| {
+            (format!("{in_space:?}"), Trial { in_space, ..trial(Mutation::Correct) })
+        });
+        let all = multicast.into_iter().chain(disks.map(on_disk)).chain(of_session);
+        all.chain(of_space).collect()
     }
 }
 
@@ -241,6 +266,37 @@ pub fn lost_disks() -> Faults {
     let second = Duration::from_secs(1);
     let crash = Some(second / 2);
     Faults { crash, outage: second / 2, lost_disk: Some(second), ..Faults::none() }
+}
+
+/// Nothing is freed that a file lies in, and in the end nothing is left that none does.
+fn check_space(world: &mut Cluster) -> Result<(), Violation> {
+    let groups: Vec<_> = world.owner.topology().group_ids().collect();
+    for group in groups {
+        let freed = world.owner.freed();
+        let named = partitions(world, group)[0].names_blocks().find(|block| freed.contains(block));
+        if let Some(block) = named {
+            return Err(format!("space: {block} was freed, and a file of {group:?} lies in it"));
+        }
+    }
+    let tidy = world.run_until(|world| unreachable_blocks(world).is_empty(), TIDY);
+    let left = || format!("space: nobody frees {:?}", unreachable_blocks(world));
+    if tidy { Ok(()) } else { Err(left()) }
+}
+
+/// The blocks that no file lies in, and who holds them though it has their partition. Not those
+/// whose names are from the future: their client saw the clock of a primary run ahead.
+fn unreachable_blocks(world: &Cluster) -> Vec<(NodeId, BlockId)> {
+    let mut left = Vec::new();
+    for (at, node) in world.processes() {
+        for block in world.owner.held(at) {
+            let Some(replica) = node.replica(block.partition()) else { continue };
+            let is_old = block.born_ms() <= world.now().0 / 1_000_000;
+            if is_old && !replica.partition().unnamed([block]).is_empty() {
+                left.push((at, block));
+            }
+        }
+    }
+    left
 }
 
 /// How many members of a group may come back.

@@ -1,0 +1,203 @@
+//! Blocks that no file names are freed.
+//!
+//! What a file lies in is decided by the partition of its tree, in order; each node goes by its own
+//! replicas of the partitions (decision 0042). Two ways lead to a block that is freed:
+//!
+//! - The tree has *released* it: the last extent that lay in it went. It is freed when the grace is
+//!   over, within which readers may ask for it who were told of it before.
+//! - It was *never named*, or nobody here has seen that it was released: the node looks through the
+//!   names of all blocks that it holds, a page at a time, for those that the tree will never name
+//!   again ([`meridian_fs::Partition::never_named`]).
+//!
+//! Nothing is durable: what was released and is not freed when the node stops is found among the
+//! others after it.
+//!
+//! Invariants:
+//! - F1: a block is freed only if no file lies in it, and none ever will, in a state of its
+//!   partition that is durable here.
+//! - F2: a block that was released is not freed before the grace is over.
+
+use crate::replica::Replica;
+use meridian_core::{BlockId, GroupId, PLANTED_BUGS, Time};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// So many names of blocks are looked at with one tick: some milliseconds' work, and a million
+/// blocks in twenty minutes.
+pub const PAGE: usize = 1024;
+/// So many blocks are freed with one tick.
+const FREED_MAX: usize = 4096;
+
+/// How long what takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// How often something is done.
+    pub tick: Duration,
+    /// How long a block stays that the tree has released: longer than most readers take from the
+    /// tree's answer to the block. One that comes too late asks the tree again.
+    pub grace: Duration,
+    /// How long after a block was named an update may come that names it: much longer than a slow
+    /// client takes that is still alive. One that comes too late stores its bytes anew.
+    pub window: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            tick: Duration::from_secs(1),
+            grace: Duration::from_secs(5),
+            window: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// What the owner, who has the blocks, is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Name the blocks that are here, [`PAGE`] at a time.
+    List {
+        /// To be given back.
+        number: u64,
+        /// Those after this one.
+        after: Option<BlockId>,
+    },
+    /// Free these, if they are here.
+    Free(Vec<BlockId>),
+}
+
+/// What the owner answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// To [`Output::List`].
+    Names {
+        /// That of the question.
+        number: u64,
+        /// Names of blocks, in order; none if there are no more.
+        blocks: Vec<BlockId>,
+    },
+}
+
+/// The only timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tick;
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// What nobody named is never looked for.
+    NeverLooks,
+    /// What no file lies in is freed though an update that names it may be under way.
+    FreesUnnamed,
+}
+
+impl Mutation {
+    fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Space {
+    options: Options,
+    /// Blocks that were released, and when they may be freed.
+    released: BTreeMap<BlockId, Time>,
+    /// The same in the order of time.
+    queue: VecDeque<(Time, BlockId)>,
+    /// Names the question that was asked last.
+    number: u64,
+    /// Up to which block all were looked at.
+    looked: Option<BlockId>,
+    mutation: Mutation,
+}
+
+impl Space {
+    /// Of a node that has freed nothing.
+    pub fn new(options: Options) -> Space {
+        Space {
+            options,
+            released: BTreeMap::new(),
+            queue: VecDeque::new(),
+            number: 0,
+            looked: None,
+            mutation: Mutation::Correct,
+        }
+    }
+
+    /// The same with a bug.
+    #[doc(hidden)]
+    pub fn with_mutation(self, mutation: Mutation) -> Space {
+        Space { mutation, ..self }
+    }
+
+    /// How long what takes.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// How many blocks the tree has released that are not freed yet, here or at other nodes of the
+    /// region.
+    pub fn to_free(&self) -> usize {
+        self.released.len()
+    }
+
+    /// Some time has passed.
+    pub(crate) fn on_tick(
+        &mut self,
+        now: Time,
+        replicas: &mut BTreeMap<GroupId, Replica>,
+    ) -> Vec<Output> {
+        let due = now + self.options.grace;
+        for replica in replicas.values_mut() {
+            for block in replica.take_released() {
+                if self.released.insert(block, due).is_none() {
+                    self.queue.push_back((due, block));
+                }
+            }
+        }
+        let mut freed: BTreeMap<GroupId, Vec<BlockId>> = BTreeMap::new();
+        for _ in 0..FREED_MAX {
+            let Some((_, block)) = self.queue.pop_front_if(|(due, _)| *due <= now) else { break };
+            self.released.remove(&block);
+            freed.entry(block.partition()).or_default().push(block);
+        }
+        let mut out = Vec::new();
+        for (group, blocks) in freed {
+            let Some(replica) = replicas.get(&group) else { continue };
+            out.push(Output::Free(replica.partition().unnamed(blocks)));
+        }
+        if !self.mutation.is(Mutation::NeverLooks) {
+            self.number += 1;
+            out.push(Output::List { number: self.number, after: self.looked });
+        }
+        out
+    }
+
+    /// The owner has answered: those of its blocks that were never named, or are no more, go.
+    pub(crate) fn on_command(
+        &mut self,
+        command: Command,
+        replicas: &BTreeMap<GroupId, Replica>,
+    ) -> Option<Output> {
+        let Command::Names { number, blocks } = command;
+        if number != self.number {
+            return None;
+        }
+        self.looked = blocks.last().copied();
+        let in_grace = |block: &BlockId| self.released.contains_key(block);
+        let mut freed = Vec::new();
+        for (group, replica) in replicas {
+            let of_group = blocks.iter().copied().filter(|block| block.partition() == *group);
+            let of_group = of_group.filter(|block| !in_grace(block));
+            freed.extend(match self.mutation.is(Mutation::FreesUnnamed) {
+                true => replica.partition().unnamed(of_group),
+                false => replica.partition().never_named(of_group),
+            });
+        }
+        (!freed.is_empty()).then_some(Output::Free(freed))
+    }
+}
