@@ -18,7 +18,7 @@ use meridian_storage::{Disk, DiskFile, SimDisk};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use toy::{CHECKPOINTS, CLUSTER, Client, Cluster, dial, framed, hello, update};
 
@@ -296,17 +296,19 @@ static COUNTING: Mutex<()> = Mutex::new(());
 
 #[test]
 fn checkpoints_stand_for_what_they_replace() {
-    let _counting = COUNTING.lock().unwrap();
+    const UPDATES: u64 = 100;
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut cluster = Cluster::new(vec![Arc::new(SimDisk::new())], 0);
     let before = CHECKPOINTS.load(Ordering::SeqCst);
     for round in 1..=3 {
         cluster.start_with::<toy::Toy>(0, 200);
         let mut client = cluster.client(0);
-        for _ in 0..20 {
+        for _ in 0..UPDATES {
             assert_eq!(client.call(update(1)), ReplyBody::Stored);
         }
-        let status = client.await_status(|status| status.replicas[0].delivered.0 >= round * 20);
-        assert_eq!(status.replicas[0].applied, Position(round * 20));
+        let status =
+            client.await_status(|status| status.replicas[0].delivered.0 >= round * UPDATES);
+        assert_eq!(status.replicas[0].applied, Position(round * UPDATES));
         cluster.stop_node(0).unwrap();
     }
     assert!(CHECKPOINTS.load(Ordering::SeqCst) - before > 3);
@@ -315,7 +317,7 @@ fn checkpoints_stand_for_what_they_replace() {
 /// A copy of the process is dear, and of no use while another is being written.
 #[test]
 fn no_checkpoint_is_made_while_another_is_being_written() {
-    let _counting = COUNTING.lock().unwrap();
+    let _counting = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
     let holding = Arc::new((Mutex::new(Syncs::Pass), Condvar::new()));
     let held = Arc::new(Held { disk: SimDisk::new(), holding, only: Some("checkpoint") });
     let mut cluster = Cluster::new(vec![held.clone()], 0);
