@@ -5,7 +5,8 @@
 //! applies or replays it has both. A write that was superseded took effect just before what
 //! superseded it. An RMW that met something later did or did not: it was committed if and only if
 //! the next update that this replica applies names it as its base, because an update begins only
-//! where its base is Valid.
+//! where its base is Valid. A shadow replica may have applied that one before it is told of the
+//! RMW, and asks its donor until that knows (`join`, J1).
 //!
 //! **What the owner must do.** A client has one update outstanding, and numbers them upward; who
 //! wants several at once takes several [`ClientId`]s. A request is asked again of the replica that
@@ -47,6 +48,11 @@ impl Completions {
             Some(known) if known.sequence == id.sequence => Known::Asked(known.clone()),
             Some(_) | None => Known::No,
         }
+    }
+
+    /// The last request of a client.
+    pub fn of(&self, client: ClientId) -> Option<&Completion> {
+        self.0.get(&client)
     }
 
     pub fn knows(&self, client: ClientId) -> bool {

@@ -4,11 +4,20 @@
 //! replicas have installed that epoch: from then on nothing is committed without the shadow
 //! replica's ACK, and what was committed before is at the donor. What it is sent takes effect where
 //! it is later than what came by INVs meanwhile.
+//!
+//! Invariant:
+//! - J1: of no RMW that a complete replica knows and does not hold it doubts whether it was
+//!   committed. An RMW is decided where it is held, by its VAL or by what follows it. A shadow
+//!   replica that was told of one by its donor may hold what follows already. So of all those that
+//!   the donor doubts it asks again, until the donor has decided them.
 
-use crate::message::{Body, Chunk, Cursor, Modify, Output, Record, Update};
+use crate::message::{Body, Chunk, Completion, Cursor, Modify, Output, Record, Update};
 use crate::mutation::Mutation;
 use crate::process::Hermes;
-use meridian_core::{NodeId, Outbox, Slot, Time};
+use crate::timestamp::Timestamp;
+use meridian_core::{ClientId, NodeId, Outbox, Slot, Time};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// So many clients' last answers go in one message.
 const CLIENTS_CHUNK: usize = 1024;
@@ -26,11 +35,48 @@ pub(crate) struct Joining {
     /// So often it has asked in vain. From the third time on it waits twice as long each time, as
     /// an entry may be long.
     asked: u32,
+    /// The RMWs that a donor doubts (J1): by client, the number of the request and the place.
+    undecided: BTreeMap<ClientId, (u64, Timestamp)>,
 }
 
 impl Joining {
+    fn begin(donor: NodeId, now: Time, undecided: BTreeMap<ClientId, (u64, Timestamp)>) -> Joining {
+        Joining { donor, next: Some(Cursor::Entries(0)), due: now, asked: 0, undecided }
+    }
+
     pub fn is_complete(&self) -> bool {
         self.next.is_none()
+    }
+
+    /// Takes note of what the donor doubts.
+    fn doubt(&mut self, clients: &[(ClientId, Completion)]) {
+        let doubted = clients.iter().filter(|(_, known)| !known.committed);
+        let places = doubted.map(|(client, known)| (*client, (known.sequence, known.ts)));
+        self.undecided.extend(places);
+    }
+
+    /// The donor was asked again of this client: the RMW that it doubts no more. Of a later request
+    /// this replica has had the INV, or will have it.
+    fn decide(&mut self, client: ClientId, told: Option<&Completion>) -> Option<(u64, Timestamp)> {
+        let place = self.undecided.get_mut(&client)?;
+        match told {
+            Some(told) if !told.committed && told.sequence == place.0 => {
+                place.1 = told.ts;
+                None
+            }
+            Some(_) | None => self.undecided.remove(&client),
+        }
+    }
+
+    /// Whom to ask of after this, in turn.
+    fn next_undecided(&self, after: Cursor) -> Option<Cursor> {
+        let behind = match after {
+            Cursor::Client(client) => Bound::Excluded(client),
+            Cursor::Entries(_) | Cursor::Clients(_) => Bound::Unbounded,
+        };
+        let mut behind = self.undecided.range((behind, Bound::Unbounded));
+        let (client, _) = behind.next().or_else(|| self.undecided.first_key_value())?;
+        Some(Cursor::Client(*client))
     }
 }
 
@@ -51,8 +97,9 @@ impl<M: Modify> Hermes<M> {
             Some(joining) if joining.is_complete() => self.say_complete(out),
             Some(joining) if self.members.is_live(joining.donor) => {}
             joining => {
-                *joining =
-                    Some(Joining { donor, next: Some(Cursor::Entries(0)), due: now, asked: 0 })
+                // What the last donor doubted the next one may have forgotten as defeated.
+                let undecided = joining.take().map(|joining| joining.undecided);
+                *joining = Some(Joining::begin(donor, now, undecided.unwrap_or_default()));
             }
         }
         self.fetch_again(now, out);
@@ -106,6 +153,10 @@ impl<M: Modify> Hermes<M> {
                 let last = clients.last().map(|(client, _)| *client);
                 full.then_some(Cursor::Clients(last))
             }
+            Cursor::Client(client) => {
+                clients.extend(self.completions.of(client).map(|known| (client, known.clone())));
+                None
+            }
         };
         Chunk { cursor, entries, clients, next }
     }
@@ -117,22 +168,56 @@ impl<M: Modify> Hermes<M> {
         chunk: Chunk,
         out: &mut Outbox<Self>,
     ) {
-        let wanted =
-            |joining: &&mut Joining| joining.donor == from && joining.next == Some(chunk.cursor);
+        let Chunk { cursor, entries, clients, next } = chunk;
+        let wanted = |joining: &&mut Joining| joining.donor == from && joining.next == Some(cursor);
         let Some(joining) = self.joining.as_mut().filter(wanted) else { return };
-        (joining.next, joining.due, joining.asked) = (chunk.next, now, 0);
+        (joining.due, joining.asked) = (now, 0);
+        let mut defeated = None;
+        match cursor {
+            Cursor::Entries(_) => {}
+            Cursor::Clients(_) => joining.doubt(&clients),
+            Cursor::Client(client) => {
+                let told = clients.first().map(|(_, known)| known);
+                match joining.decide(client, told) {
+                    Some(place) if told.is_none() => defeated = Some((client, place)),
+                    Some(_) => {}
+                    None => joining.due = now + self.options.message_loss_timeout,
+                }
+            }
+        }
+        joining.next = next.or_else(|| joining.next_undecided(cursor));
+        if self.mutation.is(Mutation::LeavesUndecided) {
+            joining.next = next;
+        }
         let complete = joining.is_complete();
-        for (update, valid) in chunk.entries {
+        for (update, valid) in entries {
             self.take_entry(now, from, update, valid, out);
         }
-        for (client, known) in chunk.clients {
+        for (client, known) in clients {
             self.record(|| Record::Completed(client, known.clone()), out);
             self.completions.put(client, known);
+        }
+        if let Some((client, place)) = defeated {
+            self.forget_defeated(client, place, out);
         }
         if complete {
             return self.say_complete(out);
         }
         self.fetch_again(now, out);
+    }
+
+    /// The donor has forgotten this RMW, as it was defeated: nobody may doubt it for ever.
+    fn forget_defeated(
+        &mut self,
+        client: ClientId,
+        place: (u64, Timestamp),
+        out: &mut Outbox<Self>,
+    ) {
+        let known = self.completions.of(client);
+        if known.is_some_and(|known| !known.committed && (known.sequence, known.ts) == place) {
+            self.record(|| Record::Forgotten(client), out);
+            self.completions.forget(client);
+        }
     }
 
     /// Takes an entry of the donor if it is later than what is held, or as late and Valid.

@@ -50,6 +50,8 @@ pub enum Cursor {
     Entries(u32),
     /// What clients after this one were answered last.
     Clients(Option<ClientId>),
+    /// What this one was answered last, whose RMW the donor did not know to be committed.
+    Client(ClientId),
 }
 
 /// What a replica knows of the last request of a client.

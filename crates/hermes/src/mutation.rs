@@ -33,6 +33,8 @@ pub enum Mutation {
     NeverReplays,
     /// A donor answers before all live replicas have installed the epoch of the shadow replica.
     DonatesEarly,
+    /// A shadow replica does not ask again what became of RMWs that its donor was in doubt of.
+    LeavesUndecided,
     /// Does not wait until what it has taken from another is durable.
     AcksBeforeDurable,
     /// A shadow replica keeps what its disk had.

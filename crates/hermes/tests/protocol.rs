@@ -12,6 +12,7 @@ use meridian_hermes::{
 };
 use net::{Append, LEASE, Net, bytes, key, value};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Hermes, section 3.2: one round trip, then VALs: 3 (n - 1) messages.
 #[test]
@@ -253,6 +254,18 @@ fn a_defeated_rmw_is_not_taken_for_one_that_happened() {
 }
 
 #[test]
+fn a_donor_waits_until_all_are_in_the_epoch_of_the_shadow_replica() {
+    for bug in [Mutation::Correct, Mutation::DonatesEarly] {
+        let mut net = Net::of(2, &Options::default(), bug);
+        net.start(5);
+        net.install(&[0, 1], &[(5, 2)], &[0, 5]);
+        net.run();
+        net.tick();
+        assert_eq!(net.complete.is_empty(), bug == Mutation::Correct);
+    }
+}
+
+#[test]
 fn a_shadow_replica_serves_only_with_everything() {
     let mut net = Net::new(2);
     net.write(0, 1, "a");
@@ -276,6 +289,47 @@ fn a_shadow_replica_serves_only_with_everything() {
     net.append(5, 4, "!");
     net.run();
     assert_eq!(net.agreed(), bytes("b!"));
+}
+
+/// J1: the donor doubts an RMW when it tells of it, and the shadow replica holds what follows. It
+/// asks again, and so it knows the request when that is asked again.
+#[test]
+fn what_the_donor_doubts_a_shadow_replica_asks_again() {
+    for bug in [Mutation::Correct, Mutation::LeavesUndecided] {
+        let id = Some(MessageId { client: ClientId(7), sequence: 1 });
+        let mut net = Net::of(2, &Options::default(), bug);
+        net.update(1, 1, id, Action::Modify(Append("a")));
+        net.carry(1, 0);
+        net.carry(0, 1);
+        net.lose(1, 0); // The VAL.
+        net.start(5);
+        net.install(&[0, 1], &[(5, 2)], &[0, 1, 5]);
+        net.carry(1, 0); // The donor knows that all are in the epoch.
+        net.lose(0, 1); // It asks in vain what became of the RMW.
+        net.append(1, 2, "b");
+        net.carry(1, 5);
+        net.now = net.now + Duration::from_secs(1);
+        net.step(5, Event::Timer(meridian_hermes::Timer::Tick));
+        for _ in 0..4 {
+            net.carry(5, 0);
+            net.carry(0, 5);
+        }
+        assert_eq!(net.complete.is_empty(), bug == Mutation::Correct);
+        net.run();
+        net.tick();
+        assert!(net.complete.contains(&5), "the donor has decided");
+        net.install(&[0, 1, 5], &[], &[0, 1, 5]);
+        net.run();
+        net.crash(1);
+        net.install(&[0, 5], &[], &[0, 5]);
+        net.run();
+        net.update(5, 3, id, Action::Modify(Append("a")));
+        net.run();
+        let twice = bug == Mutation::LeavesUndecided;
+        assert_eq!(net.agreed(), bytes(if twice { "aba" } else { "ab" }));
+        let answer = if twice { "aba" } else { "a" };
+        assert_eq!(net.answers[&3], Answer::Modified(Bytes::from(answer)));
+    }
 }
 
 #[test]

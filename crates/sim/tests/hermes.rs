@@ -38,18 +38,14 @@ fn keys_are_linearizable_and_agree_in_the_end() {
 
 #[test]
 fn each_planted_bug_is_found() {
-    of::each_planted_is_found(&Trial::planted(), |trial| {
-        let first = planted::first_seed(trial.mutation);
-        first..first + SEEDS_MAX
-    });
+    of::each_planted_is_found(&Trial::planted(), |_| 0..SEEDS_MAX);
 }
 
 #[test]
 fn without_a_bug_the_same_trials_hold() {
     for mutation in planted::ALL {
         let trial = Trial { mutation: Default::default(), ..planted::trial(*mutation) };
-        let first = planted::first_seed(*mutation);
-        for seed in first..first + 8 {
+        for seed in 0..8 {
             if let Err(failure) = run(seed, &trial) {
                 panic!("the trial for {mutation:?}: {failure}");
             }

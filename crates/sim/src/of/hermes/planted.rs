@@ -17,7 +17,6 @@ pub const ALL: &[Mutation] = &[
     Mutation::AcksLowerRmw,
     Mutation::ForgetsRequests,
     Mutation::NeverReplays,
-    Mutation::DonatesEarly,
     Mutation::AcksBeforeDurable,
     Mutation::TrustsItsDisk,
 ];
@@ -61,15 +60,6 @@ fn without_power() -> Trial {
     Trial { faults: Some(faults), profile, durability, nodes: Some(3), ..Trial::default() }
 }
 
-/// The seed at which to begin to look for this bug.
-pub fn first_seed(mutation: Mutation) -> u64 {
-    match mutation {
-        // One seed in some thousands shows it, with requests that are asked again after a join.
-        Mutation::DonatesEarly => 6_180,
-        _ => 0,
-    }
-}
-
 /// The trial with this bug.
 pub fn trial(mutation: Mutation) -> Trial {
     let bad = Loss { lost: 60, repeated: 100, delayed: 200, delay: 40 * MS };
@@ -84,10 +74,6 @@ pub fn trial(mutation: Mutation) -> Trial {
         Mutation::NeverReplays | Mutation::ForgetsRequests => {
             Trial { faults: Some(crashes), ..crowd() }
         }
-        Mutation::DonatesEarly => {
-            let durability = Some(Durability::Memory);
-            Trial { durability, power: Some(false), ..Trial::default() }
-        }
         Mutation::AcksBeforeDurable | Mutation::TrustsItsDisk => without_power(),
         Mutation::Correct
         | Mutation::KeepsLostKeys
@@ -95,6 +81,8 @@ pub fn trial(mutation: Mutation) -> Trial {
         | Mutation::ReadsInvalid
         | Mutation::MissesAnAck
         | Mutation::AbortsEarly
+        | Mutation::DonatesEarly
+        | Mutation::LeavesUndecided
         | Mutation::AcksOwnRmw
         | Mutation::CountsOldEpochs => crowd(),
     };
