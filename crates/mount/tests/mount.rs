@@ -209,7 +209,9 @@ struct Program(Child);
 
 impl Program {
     fn start(at: &Path, script: &str) -> Program {
-        Program(Command::new("python3").arg("-c").arg(script).current_dir(at).spawn().unwrap())
+        // The shell enters the mount, not the one that starts it: that one may serve the mount.
+        let (enter, mut shell) = ("cd \"$0\" && exec python3 -c \"$1\"", Command::new("sh"));
+        Program(shell.arg("-c").arg(enter).arg(at).arg(script).spawn().unwrap())
     }
 
     /// Ends it by `signal`; how long that takes.
@@ -252,6 +254,26 @@ async fn who_waits_for_a_lock_can_be_killed() {
     }
     assert!(holder.end("-KILL").await < DEATH);
     world.run("flock us/f true").await;
+    world.mount.unmount().await.unwrap();
+}
+
+/// The clock of the mount is moved on whenever it has nothing to do, so minutes pass at once.
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_waited_for_as_long_as_it_takes() {
+    let world = mounted().await;
+    let holder = Program::start(world.at.path(), LOCK);
+    asked_for_locks(&world.cluster, 1).await;
+    let wait = "import fcntl; f = open('us/f', 'w'); fcntl.flock(f, 2)";
+    let mut waiter = Program::start(world.at.path(), wait);
+    asked_for_locks(&world.cluster, 2).await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let waits = waiter.0.try_wait().unwrap().is_none();
+    holder.end("-KILL").await;
+    assert!(waits, "it waits no longer");
+    while waiter.0.try_wait().unwrap().is_none() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(waiter.0.wait().unwrap().success());
     world.mount.unmount().await.unwrap();
 }
 
