@@ -5,10 +5,11 @@
 mod fake;
 
 use fake::Cluster;
-use meridian_fs::Update;
+use meridian_fs::{FsError, Update};
 use meridian_mount::{Access, Mount, MountError, clear_stale, mount};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -313,6 +314,36 @@ async fn who_waits_for_a_region_out_of_reach_can_be_killed() {
         world.run("rm us/begun").await;
     }
     nodes.into_iter().for_each(|node| world.cluster.set_down(node, false));
+    world.mount.unmount().await.unwrap();
+}
+
+/// What was written is sent for one of them; the others hear of it later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_open_file_is_told_once_of_what_could_not_be_stored() {
+    let world = mounted().await;
+    let script = "import errno, os
+def says(call, file):
+    try: call(file); print('ok')
+    except OSError as error: print(errno.errorcode[error.errno])
+first, second, third = [os.open('us/f', os.O_RDWR | os.O_CREAT) for _ in range(3)]
+os.write(first, b'text')
+says(os.fsync, third)
+input()
+says(os.fsync, first); says(os.fsync, first)
+says(os.close, second)
+says(os.fsync, os.open('us/f', os.O_RDWR))";
+    world.cluster.refuse_writes(Some(FsError::NoSpace));
+    let mut program = Command::new("python3");
+    program.args(["-uc", script]).current_dir(world.at.path());
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(program.stdout.take().unwrap()).lines();
+    assert_eq!(printed.next().unwrap().unwrap(), "ENOSPC");
+    world.cluster.refuse_writes(None);
+    program.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let told: Vec<_> = printed.map(Result::unwrap).collect();
+    assert!(program.wait().unwrap().success());
+    assert_eq!(told, ["ENOSPC", "ok", "ENOSPC", "ok"]);
+    assert_eq!(world.run("cat us/f").await, "text");
     world.mount.unmount().await.unwrap();
 }
 
