@@ -143,9 +143,10 @@ fn what_a_node_keeps_is_for_its_owner_alone() {
     for node in ["us-1", "us-2", "eu-1"] {
         let dir = room.path("data").join(node);
         assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
-        for part in ["wal", "blocks", "identity", "incarnation"] {
-            assert_private(&dir.join(part));
+        for part in ["wal", "blocks", "identity", "incarnation", "node.json", "server.log"] {
+            assert!(dir.join(part).exists(), "{part}");
         }
+        assert_private(&dir);
     }
 }
 

@@ -1,8 +1,9 @@
 //! The directory of one server: held by one process at a time, which counts its starts.
 
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The file that is locked.
@@ -51,7 +52,7 @@ impl Directory {
     /// If another process holds it, or the disk refuses.
     pub fn lock(path: &Path) -> Result<Directory, DirectoryError> {
         let file = path.join(LOCK);
-        let open = File::options().create(true).truncate(false).write(true).open(&file);
+        let open = private(File::options().create(true).truncate(false).write(true), &file);
         let lock = open.map_err(|error| failed("open", &file, error))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Directory { path: path.into(), _lock: lock }),
@@ -79,14 +80,14 @@ impl Directory {
     }
 }
 
-/// Replaces the content of the file at `path`, as a whole and durably.
+/// Replaces the content of the file at `path`, as a whole and durably. It is for its owner alone.
 ///
 /// # Errors
 /// If the disk refuses.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), DirectoryError> {
     let beside = path.with_extension("tmp");
     let write = || {
-        let mut file = File::create(&beside)?;
+        let mut file = private(File::options().write(true).create(true).truncate(true), &beside)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&beside, path)?;
@@ -94,6 +95,11 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), DirectoryError> {
         File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().map_err(|error| failed("write", path, error))
+}
+
+/// Opens a file which, if it is made, is for its owner alone.
+fn private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.mode(0o600).open(path)
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> DirectoryError {
