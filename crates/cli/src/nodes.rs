@@ -42,6 +42,8 @@ pub enum ClusterCommand {
     AddNode(AddArgs),
     /// Remove a node from a cluster that runs
     RemoveNode(RemoveArgs),
+    /// Take the removal of a node back, while it is drained
+    KeepNode(KeepArgs),
 }
 
 /// What to show.
@@ -108,6 +110,22 @@ pub struct RemoveArgs {
     of: Of,
 }
 
+/// Whose removal to take back.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A node that is drained is still a member of its groups. It stays one, takes blocks again, and what
+was copied meanwhile stays where it is. Once it has left that is not possible any more. If another
+node keeps the configuration in its place, that one goes on with it.
+
+Example:
+  meridian cluster keep-node us-2")]
+pub struct KeepArgs {
+    /// Its name
+    name: String,
+    #[command(flatten)]
+    of: Of,
+}
+
 /// Of which cluster, and how to tell.
 #[derive(Debug, Args)]
 struct Of {
@@ -131,6 +149,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<ExitCode> {
             ClusterCommand::Show(args) => show(args).await,
             ClusterCommand::AddNode(args) => add(args).await,
             ClusterCommand::RemoveNode(args) => remove(args).await,
+            ClusterCommand::KeepNode(args) => keep(args).await,
         }
     })
 }
@@ -329,6 +348,9 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
         cluster.follow(&mut keepers).await?;
     }
     cluster.watch_drain(&mut keepers, id).await?;
+    if !cluster.newest.topology.node(id).leaves {
+        bail!("{name} stays: its removal was taken back");
+    }
     if !cluster.wait(&mut keepers, |topology| topology.is_gone(id)).await? {
         bail!(
             "{name} is to leave and is still in {} after {} s: see `meridian cluster show`",
@@ -337,6 +359,14 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
         );
     }
     done(args.of.json, &cluster.newest.topology, name, "removed")
+}
+
+async fn keep(args: &KeepArgs) -> anyhow::Result<ExitCode> {
+    let mut cluster = Cluster::open_newest(&args.of).await?;
+    let mut keepers = cluster.keepers();
+    keepers.change(&Request::KeepNode { name: args.name.clone() }).await?;
+    cluster.follow(&mut keepers).await?;
+    done(args.of.json, &cluster.newest.topology, &args.name, "kept")
 }
 
 fn done(json: bool, topology: &Topology, name: &str, what: &str) -> anyhow::Result<ExitCode> {

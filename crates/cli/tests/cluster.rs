@@ -210,6 +210,9 @@ fn a_node_is_drained_though_nobody_waits_and_it_is_killed() {
     kill(pid, libc::SIGSTOP);
     ask_to_remove(&room, "us-3");
     assert_eq!(node(&ask(&room, &["show"]), "us-3")["state"], "draining");
+    assert_eq!(ask(&room, &["keep-node", "us-3"])["state"], "member", "it is taken back");
+    ask_to_remove(&room, "us-3");
+    assert_eq!(node(&ask(&room, &["show"]), "us-3")["state"], "draining");
     kill(pid, libc::SIGKILL);
     eventually("the server has ended", || blocks(&room, "us-3").is_none());
     let server = room.path("data/us-3");
@@ -283,6 +286,7 @@ fn the_configuration_is_shown_and_what_is_not_possible_is_refused_with_the_reaso
     let taken = node(&json, "ap-2")["address"].as_str().unwrap().to_string();
     refused(&["add-node", "--region", "us", "--address", &taken], "ap-2 listens at");
     refused(&["remove-node", "us-7"], "no node us-7");
+    refused(&["keep-node", "us-7"], "no node us-7");
     refused(&["show", "--cluster", "none.json"], "none.json");
     kill(room.pid_of("ap-2"), libc::SIGKILL);
     kill(room.pid_of("ap-3"), libc::SIGKILL);

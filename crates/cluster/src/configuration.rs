@@ -10,7 +10,7 @@
 //!
 //! A node that goes is drained first (decision 26): it stays a member until it has reported that
 //! what it holds is on enough nodes of its region that stay ([`Request::Drained`]), or, if it is
-//! down, all those have.
+//! down, all those have. Until then that can be taken back ([`Request::KeepNode`]).
 //!
 //! Invariants:
 //! - S1: the state is a topology: [`Topology::new`] takes it.
@@ -62,6 +62,11 @@ pub enum Request {
         up: BTreeSet<String>,
         /// If it keeps the configuration: who does in its place.
         keeper: Option<String>,
+    },
+    /// A node that is drained stays: its removal is taken back.
+    KeepNode {
+        /// Its name.
+        name: String,
     },
     /// A node that is to keep the configuration takes part in that.
     Keeps {
@@ -147,6 +152,7 @@ impl Configuration {
             (Some(file), Request::RemoveNode { name, up, keeper }) => {
                 remove(file, &name, &up, keeper)
             }
+            (Some(file), Request::KeepNode { name }) => keep(file, &name),
             (Some(file), Request::Keeps { name }) => {
                 let kept = &mut file.configuration;
                 kept.joining.remove(&name);
@@ -325,6 +331,24 @@ fn remove(
         Some(keeper) => replace_keeper(file, name, keeper),
         None => Ok(None),
     }
+}
+
+/// A node that is drained stays, unless it is about to leave its groups already. Whoever keeps the
+/// configuration in its place goes on with that.
+fn keep(file: &mut ClusterFile, name: &str) -> Changed {
+    let topology = Topology::new(file).map_err(|error| error.to_string())?;
+    let Some(node) = topology.node_named(name) else {
+        return Err(format!("no node {name}"));
+    };
+    if topology.node(node).leaves {
+        return Err(format!("node {name} has left: add a new one"));
+    }
+    let entry = &mut file.nodes[usize::from(node.0)];
+    if entry.draining.take().is_some() {
+        let region = entry.region.clone();
+        begin_anew(file, &region);
+    }
+    Ok(None)
 }
 
 /// Another node keeps the configuration in the place of `name`. The nodes bring that about.

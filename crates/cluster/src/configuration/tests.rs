@@ -181,6 +181,25 @@ fn a_node_stays_in_its_groups_until_what_it_holds_is_on_others() {
 }
 
 #[test]
+fn a_removal_is_taken_back_until_the_node_has_left() {
+    let keep = |name: &str| Request::KeepNode { name: name.into() };
+    let mut cluster = initialised();
+    cluster.change(remove("us-2"));
+    assert_eq!(cluster.change(keep("us-2")), done(3, None));
+    assert_eq!(drains(&cluster, "us-2"), None);
+    assert_eq!(cluster.change(keep("us-2")), done(3, None), "said twice");
+    assert_eq!(cluster.change(drained("us-2", 2)), done(3, None), "it is drained no longer");
+    assert!(!topology(&cluster).node(NodeId(1)).leaves);
+    cluster.change(remove("us-2"));
+    assert_eq!(cluster.change(drained("us-2", 2)), done(4, None), "not for that removal");
+    assert_eq!(cluster.change(drained("us-2", 4)), done(5, None));
+    assert!(
+        matches!(cluster.change(keep("us-2")), Reply::Refused(why) if why.contains("has left"))
+    );
+    assert!(matches!(cluster.change(keep("us-9")), Reply::Refused(_)));
+}
+
+#[test]
 fn all_that_stay_report_for_a_node_that_is_down() {
     let mut cluster = initialised();
     cluster.change(remove("us-2"));

@@ -138,7 +138,12 @@ pub enum Output {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {
     /// No block is taken any more.
-    Sealed,
+    Sealed {
+        /// See [`meridian_cluster::topology::Draining::since`].
+        since: u64,
+    },
+    /// The node stays, so it takes blocks again.
+    Unsealed,
 }
 
 /// The only timer.
@@ -171,6 +176,10 @@ pub enum Mutation {
     ForgetsSeal,
     /// Counts a copy when it is sent.
     CountsSent,
+    /// Takes no blocks though it stays.
+    StaysSealed,
+    /// Takes blocks again under a configuration from before its drain.
+    OpensEarly,
 }
 
 impl Mutation {

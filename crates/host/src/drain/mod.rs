@@ -7,6 +7,8 @@
 //! *sealed*), looks a last time at what came meanwhile, and reports. So a client that does not know
 //! yet has its block copied, or is refused and stores it elsewhere.
 //!
+//! A removal may be taken back until the node has left. The node then takes blocks again.
+//!
 //! Invariants:
 //! - D1: who is said to hold a block has said so itself, when the block was durable there and could
 //!   be read.
@@ -14,6 +16,8 @@
 //!   took before are on enough nodes that stay.
 //! - D3: a block that files lie in is never deleted, so what was said of it stays true as long as
 //!   the same nodes stay. When others stay all is looked at anew.
+//! - D4: a seal is broken only by a configuration that is newer than the drain that it was for and
+//!   in which the node stays. A node that starts with an older one does not know of that drain.
 
 mod messages;
 
@@ -41,7 +45,8 @@ const PATIENCE: u8 = 3;
 pub struct Drain {
     topology: Arc<Topology>,
     me: NodeId,
-    sealed: bool,
+    /// No blocks are taken since that drain, or a later one.
+    sealed: Option<u64>,
     work: Option<Work>,
     /// Names what was asked last.
     number: u64,
@@ -118,7 +123,7 @@ impl Drain {
     /// The node `me`, which takes blocks.
     pub fn new(topology: Arc<Topology>, me: NodeId) -> Drain {
         let mutation = Mutation::Correct;
-        Drain { topology, me, sealed: false, work: None, number: 0, ticking: false, mutation }
+        Drain { topology, me, sealed: None, work: None, number: 0, ticking: false, mutation }
     }
 
     /// The same with a bug.
@@ -129,7 +134,7 @@ impl Drain {
 
     /// Whether blocks may be stored here.
     pub fn takes_blocks(&self) -> bool {
-        !self.sealed
+        self.sealed.is_none()
     }
 
     /// How far it is, if there is something to do.
@@ -162,6 +167,7 @@ impl Drain {
 
     /// Begins what the configuration asks for, unless that is under way.
     fn refresh(&mut self, now: Time, out: &mut Outbox<Self>) {
+        self.unseal(out);
         let task = self.task();
         if self.work.as_ref().map(|work| &work.task) == task.as_ref() {
             return;
@@ -183,9 +189,21 @@ impl Drain {
         }
     }
 
+    /// Takes blocks again if the removal was taken back (D4).
+    fn unseal(&mut self, out: &mut Outbox<Self>) {
+        let node = self.topology.node(self.me);
+        let stays = node.draining.is_none() && !node.leaves;
+        let early = self.mutation.is(Mutation::OpensEarly);
+        let newer = self.sealed.is_some_and(|since| early || self.topology.version > since);
+        if newer && stays && !self.mutation.is(Mutation::StaysSealed) {
+            self.sealed = None;
+            out.persist(Record::Unsealed);
+        }
+    }
+
     /// Looks through all blocks from the first.
     fn begin_pass(&mut self, out: &mut Outbox<Self>) {
-        let sealed = self.sealed;
+        let sealed = self.sealed.is_some();
         let Some(work) = &mut self.work else { return };
         work.left = 0;
         work.absent.clear();
@@ -371,10 +389,11 @@ impl Drain {
         if work.left > 0 {
             work.stage = Stage::Resting;
         } else if work.task.own && !work.last && !never {
-            if !self.sealed {
-                self.sealed = true;
+            if self.sealed.is_none() {
+                let since = work.task.since;
+                self.sealed = Some(since);
                 if !self.mutation.is(Mutation::ForgetsSeal) {
-                    out.persist(Record::Sealed);
+                    out.persist(Record::Sealed { since });
                 }
             }
             work.stage = Stage::Sealing;
@@ -455,7 +474,7 @@ impl Drain {
                 out.output(Output::Which { by: from, number, blocks });
             }
             Message::Held { number, blocks } => self.on_held(from, (number, blocks), out),
-            Message::Copy { block, .. } if self.sealed => {
+            Message::Copy { block, .. } if self.sealed.is_some() => {
                 out.send(from, Message::Copied { block, stored: false });
             }
             Message::Copy { block, data } => out.output(Output::Store { from, block, data }),
@@ -514,11 +533,12 @@ impl Process for Drain {
 
     fn replay(&mut self, record: Record) {
         match record {
-            Record::Sealed => self.sealed = true,
+            Record::Sealed { since } => self.sealed = Some(since),
+            Record::Unsealed => self.sealed = None,
         }
     }
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
-        Box::new(self.sealed.then_some(Record::Sealed).into_iter())
+        Box::new(self.sealed.map(|since| Record::Sealed { since }).into_iter())
     }
 }

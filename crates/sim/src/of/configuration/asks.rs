@@ -75,6 +75,7 @@ impl Cluster {
             }
             Request::AddNode { .. }
             | Request::Up { .. }
+            | Request::KeepNode { .. }
             | Request::Keeps { .. }
             | Request::SetAddress { .. }
             | Request::InForce { .. } => Vec::new(),

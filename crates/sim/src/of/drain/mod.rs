@@ -1,5 +1,5 @@
-//! Nodes of one region that hold blocks are removed while clients store more: what was stored is
-//! never lost, and is on enough nodes at the end.
+//! Nodes of one region that hold blocks are removed while clients store more, and a removal may be
+//! taken back: what was stored is never lost, and is on enough nodes at the end.
 //!
 //! The nodes run the real [`Drain`] with the real log and the real store of blocks on a simulated
 //! disk ([`Stores`]), and the real configuration decides. Simulated are the groups whose members
@@ -35,9 +35,11 @@ pub const NAMED: Named = Named {
     help: "\
 Each seed is a run of four or five nodes in simulated time that hold blocks. Two of them are
 removed, one after the other or both at once, while clients store blocks, some of whom learn late of
-a change; links are cut and reset, nodes crash and start again with an old configuration, one node
-may be gone for good before it is removed. Then all is mended. Checked are that a block which was
-stored is never lost with the nodes that go, and at the end that it is on two nodes that stay.
+a change; the removal of one may be taken back at any moment; links are cut and reset, nodes crash
+and start again with an old configuration, one node may be gone for good before it is removed. Then
+all is mended. Checked are that a block which was stored is never lost with the nodes that go, and
+at the end that it is on two nodes that stay, and that a node whose removal was taken back takes
+blocks.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
@@ -77,6 +79,8 @@ enum Plan {
     Follow(NodeId),
     /// Somebody asks that a node is removed, or asks again.
     Remove(String),
+    /// Somebody takes the removal of a node back.
+    Keep(String),
     /// Somebody asks for a change.
     Change(Request),
 }
@@ -110,6 +114,10 @@ pub struct Blocks {
     changing: BTreeSet<(String, u64)>,
     /// Who is removed, and when.
     remove: Vec<(String, Duration)>,
+    /// Whose removal is taken back, and when.
+    keep: Option<(String, Duration)>,
+    /// Whose removal was.
+    kept: BTreeSet<String>,
     /// Who does not answer, and never will.
     dead: BTreeSet<String>,
 }
@@ -168,20 +176,28 @@ impl Blocks {
             stored: BTreeSet::new(),
             changing: BTreeSet::new(),
             remove,
+            keep: drawn.keep.map(|(node, at)| (name(node), at)),
+            kept: BTreeSet::new(),
             dead: drawn.dead.map(|_| name(drawn.remove[0].0)).into_iter().collect(),
             random,
             topology,
         }
     }
 
-    /// Whether all is stored and all who were to go are gone.
+    /// Whether all is stored, all who were to go are gone, and all who stay take blocks.
     fn is_done(&self) -> bool {
         let gone = |name: &String| {
             let node = self.topology.node_named(name);
             node.is_some_and(|node| self.topology.is_gone(node))
         };
-        let mut names = self.remove.iter().map(|(name, _)| name).chain(&self.dead);
-        self.clients.iter().all(Client::is_done) && names.all(gone)
+        let stays = |name: &String| {
+            let node = self.topology.node_named(name);
+            node.is_some_and(|node| self.servers[&node].up && !self.servers[&node].sealed)
+        };
+        let names = self.remove.iter().map(|(name, _)| name);
+        let mut goes = names.filter(|name| !self.kept.contains(*name)).chain(&self.dead);
+        let mut kept = self.kept.difference(&self.dead);
+        self.clients.iter().all(Client::is_done) && goes.all(gone) && kept.all(stays)
     }
 
     /// On how many nodes that were not removed a block is, durably.
@@ -272,6 +288,19 @@ impl Blocks {
         self.on_change(Request::RemoveNode { name, up, keeper: None }, now)
     }
 
+    /// A removal is taken back, if it was accepted and the node has not left.
+    fn on_keep(&mut self, name: String, now: Time) -> Vec<Stimulus<Drain>> {
+        let node = self.topology.node(self.topology.node_named(&name).expect("it was there"));
+        if node.leaves || self.dead.contains(&name) {
+            return Vec::new();
+        }
+        if node.draining.is_none() {
+            return vec![self.plan(MS * 50, Plan::Keep(name))];
+        }
+        self.kept.insert(name.clone());
+        self.on_change(Request::KeepNode { name }, now)
+    }
+
     /// The configuration is asked for a change. Groups follow after a while.
     fn on_change(&mut self, request: Request, now: Time) -> Vec<Stimulus<Drain>> {
         let before = self.topology.version;
@@ -329,6 +358,9 @@ impl Owner<Drain> for Blocks {
         for (name, after) in self.remove.clone() {
             stimuli.push(self.plan(after, Plan::Remove(name)));
         }
+        if let Some((name, after)) = self.keep.clone() {
+            stimuli.push(self.plan(after, Plan::Keep(name)));
+        }
         stimuli
     }
 
@@ -358,6 +390,7 @@ impl Owner<Drain> for Blocks {
             }
             Plan::Follow(node) => self.on_follow(node),
             Plan::Remove(name) => self.on_remove(name, now),
+            Plan::Keep(name) => self.on_keep(name, now),
             Plan::Change(request) => self.on_change(request, now),
         }
     }

@@ -1,4 +1,4 @@
-//! A trial: two of four or five nodes are removed.
+//! A trial: two of four or five nodes are removed, and one of them may stay after all.
 
 use super::{Blocks, MS, topology};
 use crate::faults::Faults;
@@ -38,6 +38,8 @@ pub struct Drawn {
     pub clients: usize,
     /// Which nodes are removed, and when.
     pub remove: Vec<(usize, Duration)>,
+    /// Whose removal is taken back, and when.
+    pub keep: Option<(usize, Duration)>,
     /// When the first of them is gone for good, if it is.
     pub dead: Option<Duration>,
     /// What may go wrong.
@@ -49,8 +51,9 @@ pub struct Drawn {
 
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Drawn { nodes, clients, remove, dead, .. } = self;
-        write!(f, "{nodes} nodes, {clients} clients, removed {remove:?}, dead {dead:?}")
+        let Drawn { nodes, clients, remove, keep, dead, .. } = self;
+        write!(f, "{nodes} nodes, {clients} clients, removed {remove:?}, ")?;
+        write!(f, "kept {keep:?}, dead {dead:?}")
     }
 }
 
@@ -83,9 +86,14 @@ impl Subject for Trial {
         let calm = random.random_ratio(1, 4);
         let dead = self.dead.unwrap_or(dead).then_some(dies);
         let drawn = if calm { Faults::none() } else { faults(nodes == 5 && dead.is_none()) };
+        // Long after it may have left: then it does not stay.
+        let (kept, at) = (random.random_range(0..2), random.random_range(0..5000));
+        let at = MS * at + if kept == 0 { first } else { second };
+        let keep = random.random_ratio(1, 2).then_some((order[kept], at));
         Drawn {
             nodes,
             clients,
+            keep,
             remove: vec![(order[0], first), (order[1], second)],
             dead,
             faults: self.faults.clone().unwrap_or(drawn),
@@ -143,6 +151,7 @@ impl Subject for Trial {
         let blocks = &world.owner;
         let counts = [
             ("stored", blocks.stored.len() as u64),
+            ("kept", blocks.kept.len() as u64),
             ("read", blocks.stores.reads()),
             ("altered", blocks.stores.altered().len() as u64),
             ("refused", world.refused().len() as u64),
@@ -160,6 +169,8 @@ impl Subject for Trial {
             Mutation::LooksEarly,
             Mutation::ForgetsSeal,
             Mutation::CountsSent,
+            Mutation::StaysSealed,
+            Mutation::OpensEarly,
         ];
         let of = |mutation| Trial { mutation, dead: Some(false), ..Trial::default() };
         let of_store = [
