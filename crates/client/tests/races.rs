@@ -42,6 +42,22 @@ fn let_go(cluster: &Cluster) {
 }
 
 #[tokio::test]
+async fn who_is_told_of_blocks_that_are_freed_reads_what_came_after() {
+    let cluster = Cluster::start(2, 0).await;
+    let (here, there) = (Files::new(cluster.client("us")), Files::new(cluster.client("eu")));
+    let (ino, handle) = create(&here, "f").await;
+    here.write(handle, 0, &[1; 50_000]).await.unwrap();
+    here.sync(handle).await.unwrap();
+    let before = cluster.blocks();
+    cluster.lag();
+    here.write(handle, 0, &[2; 50_000]).await.unwrap();
+    here.sync(handle).await.unwrap();
+    assert!(!before.is_empty() && cluster.blocks().is_disjoint(&before), "they are freed");
+    let other = there.open(ino, PLAIN).await.unwrap();
+    assert!(there.read(other, 0, 60_000).await.unwrap() == [2; 50_000]);
+}
+
+#[tokio::test]
 async fn an_allocation_does_not_cut_what_another_wrote_meanwhile() {
     let cluster = Cluster::start(1, 0).await;
     let (here, there) = (Files::new(cluster.client("us")), Files::new(cluster.client("eu")));

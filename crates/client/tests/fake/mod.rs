@@ -13,7 +13,7 @@ use meridian_fs::{Done, Effect, FsError, Operation, Partition, Query, Update};
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::update::Payload;
 use meridian_multicast::Start;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -69,6 +69,8 @@ pub struct World {
     pub applied: Vec<Update>,
     /// Writes are refused with this.
     pub refuse_writes: Option<FsError>,
+    /// Replicas that lag behind: they answer from these states whoever has seen nothing newer.
+    pub lagging: BTreeMap<GroupId, (Stamp, Partition)>,
 }
 
 impl Cluster {
@@ -112,6 +114,7 @@ impl Cluster {
                 last: Stamp(0),
                 applied: Vec::new(),
                 refuse_writes: None,
+                lagging: BTreeMap::new(),
             }),
             nodes: listeners.iter().map(|_| Control::new()).collect(),
             gate: Semaphore::new(0),
@@ -152,6 +155,19 @@ impl Cluster {
 
     pub fn applied(&self) -> Vec<Update> {
         self.shared.world.lock().unwrap().applied.clone()
+    }
+
+    /// From now on all replicas lag behind: see [`World::lagging`].
+    pub fn lag(&self) {
+        let mut world = self.shared.world.lock().unwrap();
+        let states = world.partitions.iter().map(|(group, state)| (*group, state.clone()));
+        world.lagging = states.map(|(group, state)| (group, (world.last, state))).collect();
+    }
+
+    /// The blocks that any node holds.
+    pub fn blocks(&self) -> BTreeSet<BlockId> {
+        let world = self.shared.world.lock().unwrap();
+        world.blocks.iter().flat_map(|held| held.keys().copied()).collect()
     }
 
     pub fn writes(&self) -> usize {
@@ -317,8 +333,12 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
                 return ReplyBody::Refused(Refusal::Overloaded);
             }
             let world = shared.world.lock().unwrap();
-            let partition = &world.partitions[&group];
-            assert!(vector.get(group) <= world.last, "nobody saw the future");
+            let seen = vector.get(group);
+            assert!(seen <= world.last, "nobody saw the future");
+            let partition = match world.lagging.get(&group) {
+                Some((until, partition)) if seen <= *until => partition,
+                _ => &world.partitions[&group],
+            };
             let result = partition.read(&query);
             ReplyBody::Answer { vector: partition.vector().clone(), result }
         }
@@ -397,7 +417,11 @@ impl World {
                     assert_eq!(id, start.id, "nothing else waits");
                     outcome = Some(result);
                 }
-                Effect::Released(_) => {} // Nothing is freed here.
+                // Freed at once, without the grace that real nodes give to readers.
+                Effect::Released(blocks) => {
+                    let all = self.blocks.iter_mut();
+                    all.for_each(|held| held.retain(|block, _| !blocks.contains(block)));
+                }
             }
         }
         let outcome = (ts, outcome.expect("all have voted"));
