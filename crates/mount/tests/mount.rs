@@ -240,7 +240,9 @@ async fn asked_for_locks(cluster: &Cluster, count: usize) {
     }
 }
 
-const LOCK: &str = "import fcntl, signal; f = open('us/f', 'w'); fcntl.flock(f, 2); signal.pause()";
+/// Takes a lock and keeps it. Who starts the tests may have had SIGINT ignored.
+const LOCK: &str = "import fcntl, signal; signal.signal(2, signal.default_int_handler); \
+     f = open('us/f', 'w'); fcntl.flock(f, 2); signal.pause()";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_a_lock_can_be_killed() {
