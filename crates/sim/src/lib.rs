@@ -12,6 +12,7 @@
 //! | [`trial`] | [`Subject`], [`run`]: a workload and faults for a while, then healing and a judgement |
 //! | [`checkers`] | linearizability over any sequential specification; causal consistency; recorded histories |
 //! | [`explore`] | a model checker: all orders of arrival in small cases |
+//! | [`sessions`] | clients of causally consistent stores, which move between regions |
 //! | [`stores`] | the blocks of simulated nodes: real stores on their disks |
 //! | `harness` | seeds of tests, traces, panics: all that meets the outside |
 //! | [`of`] | the subjects: the multicast, replicated state machines, whole nodes with files |
@@ -27,6 +28,7 @@ mod faults;
 mod harness;
 pub mod lossy;
 pub mod of;
+pub mod sessions;
 pub mod stores;
 pub mod trial;
 mod world;

@@ -1,12 +1,13 @@
 //! A trial: sessions and faults for a while; then all heals, and a judgement.
 
 use super::node::Node;
-use super::sessions::{Held, Profile, Sessions, value_of};
+use super::sessions::{Held, Profile, Sessions};
 use super::{Member, planted};
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
+use crate::sessions::{delays, value_of};
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{Delay, Random, Setup, World};
+use crate::world::{Random, Setup, World};
 use meridian_core::NodeId;
 use meridian_eunomia as eunomia;
 use meridian_hermes::reliable::{self, ReliableMembership};
@@ -135,21 +136,6 @@ fn membership_options(drift_ppm: u32) -> reliable::Options {
     reliable::Options { lease, beat, suspect_after, drift_ppm, doze: None, paxos }
 }
 
-/// Near within a region, far between two.
-fn delays(regions: Arc<Regions>, far: Duration) -> Delay<NodeId> {
-    Box::new(move |from: NodeId, to: NodeId, random: &mut Random| {
-        let near = if random.random_ratio(1, 20) { 10_000 } else { 500 };
-        let near = Duration::from_micros(random.random_range(50..=near));
-        let region = |node| regions.find(node).expect("a node of a region").0.0;
-        let (from, to) = (region(from), region(to));
-        if from == to {
-            return near;
-        }
-        // The way over a third one may be the shorter.
-        near + if (from + 2 * to) % 3 == 1 { far } else { far / 6 }
-    })
-}
-
 /// What each node holds.
 fn all_held(world: &Groups) -> Vec<Held> {
     let of = |node: &Node| {
@@ -227,9 +213,11 @@ impl Subject for Trial {
             let node = Node { membership, keys: keys.with_mutations(mutation, bug) };
             Lossy::new(node, now.clone(), seed)
         };
+        let known = regions.clone();
+        let region_of = move |node| known.find(node).expect("a node of a region").0;
         let setup = Setup {
             faults: drawn.faults.clone(),
-            delay: delays(regions.clone(), drawn.far),
+            delay: delays(region_of, drawn.far),
             ..Setup::lan(nodes.concat(), make)
         };
         let setup = Setup { regions: nodes, ..setup };
@@ -241,7 +229,7 @@ impl Subject for Trial {
     fn heal(stage: &mut Stage<Self>) {
         stage.world.heal();
         stage.operator.set(Loss::default());
-        stage.world.owner.ends = true;
+        stage.world.owner.end();
     }
 
     /// All is answered, all nodes are members, all regions have everything, and nothing is kept for
@@ -256,11 +244,11 @@ impl Subject for Trial {
                 && replica.requests(None).next().is_none()
                 && replica.entries().all(|(.., valid)| valid)
         };
-        world.owner.is_done() && world.processes().all(|(_, member)| done(&member.inner))
+        world.owner.all().is_done() && world.processes().all(|(_, member)| done(&member.inner))
     }
 
     fn progress(world: &Groups) -> Option<u64> {
-        Some(world.owner.counts.of("applied") + world.owner.counts.of("superseded"))
+        Some(world.owner.all().counts.of("applied") + world.owner.all().counts.of("superseded"))
     }
 
     fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
@@ -268,7 +256,7 @@ impl Subject for Trial {
     }
 
     fn describe(world: &Groups) -> String {
-        let mut text = format!("sessions are done: {}", world.owner.is_done());
+        let mut text = format!("sessions are done: {}", world.owner.all().is_done());
         for (name, member) in world.processes() {
             let keys = &member.inner.keys;
             let replica = keys.replica();
@@ -284,7 +272,7 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Groups) -> Counts {
-        world.owner.counts.clone()
+        world.owner.all().counts.clone()
     }
 
     fn planted() -> Vec<(String, Self)> {

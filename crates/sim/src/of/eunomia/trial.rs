@@ -4,13 +4,13 @@ use super::sessions::{Profile, Sessions};
 use super::{Member, planted};
 use crate::faults::Faults;
 use crate::lossy::{Loss, Lossy};
+use crate::sessions::{Held, delays, value_of};
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{Delay, Random, Setup, World};
+use crate::world::{Random, Setup, World};
 use meridian_core::RegionId;
 use meridian_eunomia::{self as eunomia, Mutation, Options, Peer, Shard, Site, Topology};
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -106,25 +106,11 @@ fn drawn_profile(random: &mut Random) -> Profile {
     }
 }
 
-/// Near within a region, far between two; the way over a third one may be the shorter.
-fn delays(far: Duration) -> Delay<Peer> {
-    Box::new(move |from: Peer, to: Peer, random: &mut Random| {
-        let near = if random.random_ratio(1, 20) { 10_000 } else { 500 };
-        let near = Duration::from_micros(random.random_range(50..=near));
-        if from.region == to.region {
-            return near;
-        }
-        let is_far = (from.region.0 + 2 * to.region.0) % 3 == 1;
-        near + if is_far { far } else { far / 6 }
-    })
-}
-
 /// What a region holds.
-fn held(world: &Regions, region: RegionId) -> BTreeMap<u8, u64> {
+fn held(world: &Regions, region: RegionId) -> Held {
     let of = |shard: &Shard| {
         let entry = |(key, value, _): (&bytes::Bytes, Option<&bytes::Bytes>, _)| {
-            let value = value?[..].try_into().expect("eight bytes were written");
-            Some((key[0], u64::from_be_bytes(value)))
+            Some((key[0], value_of(value?).expect("eight bytes were written")))
         };
         shard.entries().filter_map(entry).collect::<Vec<_>>()
     };
@@ -141,7 +127,7 @@ fn shards(world: &Regions) -> impl Iterator<Item = (Peer, &Shard)> {
     })
 }
 
-fn all_held(world: &Regions) -> Vec<(String, BTreeMap<u8, u64>)> {
+fn all_held(world: &Regions) -> Vec<(String, Held)> {
     let mut regions: Vec<_> = world.processes().map(|(peer, _)| peer.region).collect();
     regions.sort_unstable();
     regions.dedup();
@@ -195,7 +181,7 @@ impl Subject for Trial {
         let setup = Setup {
             faults: drawn.faults.clone(),
             regions: topology.regions().map(region).collect(),
-            delay: delays(drawn.far),
+            delay: delays(|peer: Peer| peer.region, drawn.far),
             ..Setup::lan(peers.clone(), make)
         };
         let random = Random::seed_from_u64(seed ^ 0xc11e);
@@ -206,17 +192,17 @@ impl Subject for Trial {
     fn heal(stage: &mut Stage<Self>) {
         stage.world.heal();
         stage.operator.set(Loss::default());
-        stage.world.owner.ends = true;
+        stage.world.owner.end();
     }
 
     /// All is answered, all regions have everything, and nothing is kept for them.
     fn is_quiet(world: &Regions) -> bool {
         let sent = shards(world).all(|(_, shard)| shard.outstanding() == 0);
-        sent && world.owner.is_done() && world.owner.lost().next().is_none()
+        sent && world.owner.all().is_done() && world.owner.lost().next().is_none()
     }
 
     fn progress(world: &Regions) -> Option<u64> {
-        Some(world.owner.counts.of("applied") + world.owner.counts.of("superseded"))
+        Some(world.owner.all().counts.of("applied") + world.owner.all().counts.of("superseded"))
     }
 
     fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
@@ -225,7 +211,8 @@ impl Subject for Trial {
 
     fn describe(world: &Regions) -> String {
         let lost: Vec<_> = world.owner.lost().collect();
-        let mut text = format!("sessions are done: {}, lost: {lost:?}", world.owner.is_done());
+        let mut text =
+            format!("sessions are done: {}, lost: {lost:?}", world.owner.all().is_done());
         for (peer, member) in world.processes() {
             text += &match &member.inner {
                 eunomia::Member::Shard(shard) => {
@@ -252,7 +239,7 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Regions) -> Counts {
-        world.owner.counts.clone()
+        world.owner.all().counts.clone()
     }
 
     fn planted() -> Vec<(String, Self)> {
