@@ -1,8 +1,7 @@
 //! Keys of all regions on groups of Hermes, under faults: many seeds.
 
 use meridian_sim::of::causal::{Trial, planted};
-use meridian_sim::trial::Counts;
-use meridian_sim::{Subject, each_seed, of, one_seed, run};
+use meridian_sim::{Subject, of, one_seed};
 
 /// How many seeds a planted bug may take.
 const SEEDS_MAX: u64 = 40;
@@ -25,11 +24,7 @@ const HAPPENED: [&str; 12] = [
 
 #[test]
 fn sessions_see_causal_histories_and_regions_converge() {
-    let mut counts = Counts::default();
-    each_seed(0..300, |seed| match run(seed, &Trial::default()) {
-        Ok(report) => counts.add_all(&report.counts),
-        Err(failure) => panic!("{failure}"),
-    });
+    let counts = of::trials_hold(0..300, &Trial::default());
     println!("{counts:?}");
     assert!(one_seed() || HAPPENED.iter().all(|what| counts.of(what) > 10), "{counts:?}");
 }
@@ -41,14 +36,10 @@ fn each_planted_bug_is_found() {
 
 #[test]
 fn without_a_bug_the_same_trials_hold() {
-    for (name, trial) in planted::trials() {
-        let trial = Trial { mutation: Default::default(), eunomia: Default::default(), ..trial };
-        for seed in 0..2 {
-            if let Err(failure) = run(seed, &trial) {
-                panic!("the trial for {name}: {failure}");
-            }
-        }
-    }
+    let correct = |(name, trial)| {
+        (name, Trial { mutation: Default::default(), eunomia: Default::default(), ..trial })
+    };
+    of::trials_hold_without_a_bug(planted::trials().into_iter().map(correct), 0..2);
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! Hermes with its reliable membership under faults: many seeds.
 
-use meridian_sim::of::hermes::{Trial, planted};
-use meridian_sim::trial::Counts;
-use meridian_sim::{Subject, each_seed, of, one_seed, run};
+use meridian_sim::of::hermes::Trial;
+use meridian_sim::{Subject, of, one_seed};
 
 /// How many seeds a planted bug may take; most show themselves in the first ten.
 const SEEDS_MAX: u64 = 3000;
@@ -27,11 +26,7 @@ const HAPPENED: [&str; 14] = [
 
 #[test]
 fn keys_are_linearizable_and_agree_in_the_end() {
-    let mut counts = Counts::default();
-    each_seed(0..500, |seed| match run(seed, &Trial::default()) {
-        Ok(report) => counts.add_all(&report.counts),
-        Err(failure) => panic!("{failure}"),
-    });
+    let counts = of::trials_hold(0..500, &Trial::default());
     println!("{counts:?}");
     assert!(one_seed() || HAPPENED.iter().all(|what| counts.of(what) > 10), "{counts:?}");
 }
@@ -43,14 +38,10 @@ fn each_planted_bug_is_found() {
 
 #[test]
 fn without_a_bug_the_same_trials_hold() {
-    for mutation in planted::ALL {
-        let trial = Trial { mutation: Default::default(), ..planted::trial(*mutation) };
-        for seed in 0..8 {
-            if let Err(failure) = run(seed, &trial) {
-                panic!("the trial for {mutation:?}: {failure}");
-            }
-        }
-    }
+    let correct = |(name, trial)| {
+        (name, Trial { mutation: Default::default(), fault: Default::default(), ..trial })
+    };
+    of::trials_hold_without_a_bug(Trial::planted().into_iter().map(correct), 0..8);
 }
 
 #[test]

@@ -7,11 +7,9 @@ use meridian_baselines::keys::{Answer, Answered, Command};
 use meridian_baselines::{Craq, Zab, craq, zab};
 use meridian_core::{NodeId, Process, Time};
 use meridian_sim::checkers::linearizable::{Call, Specification, check_each};
-use meridian_sim::of::first_failure;
+use meridian_sim::of::{self, first_failure};
 use meridian_sim::trial::{Counts, Made, Stage, Violation, WorldOf};
-use meridian_sim::{
-    Faults, Owner, Random, Setup, Stimulus, Subject, World, each_seed, one_seed, run,
-};
+use meridian_sim::{Faults, Owner, Random, Setup, Stimulus, Subject, World, one_seed};
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -341,11 +339,7 @@ fn nodes_of(seed: u64) -> u16 {
 }
 
 fn holds<P: Contender>() {
-    let mut counts = Counts::default();
-    each_seed(0..300, |seed| match run(seed, &Trial::<P>::correct()) {
-        Ok(report) => counts.add_all(&report.counts),
-        Err(failure) => panic!("{failure}"),
-    });
+    let counts = of::trials_hold(0..300, &Trial::<P>::correct());
     let happened = ["reads", "writes"].iter().all(|what| counts.of(what) > 5000);
     assert!(one_seed() || happened, "{counts:?}");
 }

@@ -9,7 +9,7 @@ use meridian_sim::of::multicast::planted;
 use meridian_sim::of::multicast::replica::groups_of;
 use meridian_sim::of::multicast::trial::Trial;
 use meridian_sim::of::multicast::workload::{Profile, Workload};
-use meridian_sim::{Stimulus, Unflushed, World, each_is_caught, run};
+use meridian_sim::{Stimulus, Unflushed, World, each_is_caught, of, run};
 use std::time::Duration;
 
 /// How many seeds it may take.
@@ -52,14 +52,9 @@ fn each_planted_bug_is_caught() {
 
 #[test]
 fn without_a_bug_the_same_trials_hold() {
-    for mutation in planted::ALL {
-        let trial = Trial { mutation: Mutation::Correct, ..planted::trial(mutation) };
-        for seed in 0..4 {
-            if let Err(failure) = run(seed, &trial) {
-                panic!("the trial for {mutation:?}: {failure}");
-            }
-        }
-    }
+    let correct =
+        |bug| (format!("{bug:?}"), Trial { mutation: Mutation::Correct, ..planted::trial(bug) });
+    of::trials_hold_without_a_bug(planted::ALL.map(correct), 0..4);
 }
 
 #[test]

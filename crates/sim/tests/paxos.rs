@@ -3,16 +3,11 @@
 use meridian_paxos::Recovery;
 use meridian_sim::of::paxos::Trial;
 use meridian_sim::trial::Counts;
-use meridian_sim::{each_seed, of, one_seed, run};
+use meridian_sim::{of, one_seed};
 
 /// Runs so many seeds, and adds up what happened.
 fn seeds(recovery: Recovery) -> Counts {
-    let trial = Trial::of(recovery);
-    let mut counts = Counts::default();
-    each_seed(0..130, |seed| match run(seed, &trial) {
-        Ok(report) => counts.add_all(&report.counts),
-        Err(failure) => panic!("{failure}"),
-    });
+    let counts = of::trials_hold(0..130, &Trial::of(recovery));
     println!("{} {counts:?}", recovery.name());
     counts
 }

@@ -12,7 +12,7 @@ use meridian_sim::of::paxos::clients::process;
 use meridian_sim::of::paxos::service::{Action, Call, Registers, register_of};
 use meridian_sim::of::paxos::trial::configuration;
 use meridian_sim::of::paxos::{Trial, planted};
-use meridian_sim::{each_is_caught, run};
+use meridian_sim::{Subject, each_is_caught, of, run};
 use std::time::Duration;
 
 /// How many seeds it may take.
@@ -57,13 +57,9 @@ fn without_a_bug_the_same_trials_and_scenarios_hold() {
         if let Some(holds) = scenario(mutation) {
             assert!(holds(Mutation::Correct), "the scenario for {mutation:?}");
         }
-        let trial = Trial { mutation: Mutation::Correct, ..planted::trial(mutation) };
-        for seed in 0..6 {
-            if let Err(failure) = run(seed, &trial) {
-                panic!("the trial for {mutation:?}: {failure}");
-            }
-        }
     }
+    let correct = |(name, trial)| (name, Trial { mutation: Mutation::Correct, ..trial });
+    of::trials_hold_without_a_bug(Trial::planted().into_iter().map(correct), 0..6);
 }
 
 fn node(node: u16) -> ProcessId {

@@ -12,7 +12,7 @@ pub mod paxos;
 
 use crate::checkers::linearizable::UNDECIDED;
 use crate::harness;
-use crate::trial::{Detail, Failure, Outcome, Report, Subject, run_with};
+use crate::trial::{Counts, Detail, Failure, Outcome, Report, Subject, run_with};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
@@ -142,6 +142,39 @@ pub fn first_failure<S: Subject>(
 ) -> Option<Failure<S::Drawn>> {
     let shows = |failure: &Failure<S::Drawn>| !failure.violated.contains(UNDECIDED);
     harness::quietly(|| seeds.find_map(|seed| crate::run(seed, subject).err().filter(shows)))
+}
+
+/// Runs a trial with each of these seeds ([`harness::each_seed`]); what happened.
+///
+/// # Panics
+/// If one fails.
+pub fn trials_hold<S: Subject>(seeds: std::ops::Range<u64>, subject: &S) -> Counts {
+    let mut counts = Counts::default();
+    harness::each_seed(seeds, |seed| match crate::run(seed, subject) {
+        Ok(report) => counts.add_all(&report.counts),
+        Err(failure) => panic!("{failure}"),
+    });
+    counts
+}
+
+/// Runs trials for planted bugs without their bugs: what finds these objects to nothing else.
+///
+/// # Panics
+/// If one fails.
+pub fn trials_hold_without_a_bug<S: Subject>(
+    trials: impl IntoIterator<Item = (String, S)>,
+    seeds: std::ops::Range<u64>,
+) {
+    let mut count = 0;
+    for (name, trial) in trials {
+        for seed in seeds.clone() {
+            if let Err(failure) = crate::run(seed, &trial) {
+                panic!("the trial for {name}: {failure}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 0, "there are no trials");
 }
 
 /// Looks for each of these planted bugs in trials with its seeds.
