@@ -25,8 +25,9 @@
 //! - L1: within a session the peer's owner is given a prefix of what was sent, in order, each once.
 //! - L2: what was sent before a [`LinkEvent::Restarted`] is never given to the peer's owner after
 //!   the one that it gets for the same session.
-//! - L3: what is queued is bounded by [`MAX_QUEUED_BYTES`] and [`MAX_QUEUED`], and without a
-//!   connection by [`MAX_QUEUED_DOWN_BYTES`]; one message more may be queued, however long.
+//! - L3: what is queued is bounded by [`MAX_QUEUED_BYTES`], [`MAX_QUEUED_LONG_BYTES`] and
+//!   [`MAX_QUEUED`], and without a connection by [`MAX_QUEUED_DOWN_BYTES`]; one message more may be
+//!   queued, however long. A long message leaves room for all that is short.
 
 use crate::time::Time;
 use bytes::{Bytes, BytesMut};
@@ -34,8 +35,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// When so many bytes wait for an acknowledgement, the next message resets the link.
+/// When so many bytes of short messages, of one piece, wait for an acknowledgement, the next one
+/// resets the link.
 pub const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// The same of long messages, of several pieces: one of the longest, and what is said again of it.
+pub const MAX_QUEUED_LONG_BYTES: usize = 256 << 20;
 /// The same while there is no connection: who is away for longer than a moment can be brought up
 /// otherwise.
 pub const MAX_QUEUED_DOWN_BYTES: usize = 8 << 20;
@@ -173,7 +177,10 @@ pub struct Link {
     state: Connection,
     /// What is not acknowledged; the first has number `first`.
     queue: VecDeque<Piece>,
-    queued_bytes: usize,
+    /// The bytes in it of short messages, and of long ones.
+    queued_bytes: [usize; 2],
+    /// Whether the first in the queue belongs to the message of the last that was acknowledged.
+    continues: bool,
     first: u64,
     /// The number to be sent next on this connection.
     cursor: u64,
@@ -209,7 +216,8 @@ impl Link {
             peer_connection: 0,
             state: Connection::Down,
             queue: VecDeque::new(),
-            queued_bytes: 0,
+            queued_bytes: [0; 2],
+            continues: false,
             first: 1,
             cursor: 1,
             expected: 1,
@@ -231,14 +239,15 @@ impl Link {
             return;
         }
         let pieces = message.len().div_ceil(PIECE_LEN).max(1);
-        let max = match self.state {
-            Connection::Down => MAX_QUEUED_DOWN_BYTES,
-            _ => MAX_QUEUED_BYTES,
+        let long = usize::from(pieces > 1);
+        let (queued, max) = match self.state {
+            Connection::Down => (self.queued_bytes.iter().sum(), MAX_QUEUED_DOWN_BYTES),
+            _ => (self.queued_bytes[long], [MAX_QUEUED_BYTES, MAX_QUEUED_LONG_BYTES][long]),
         };
-        if self.queued_bytes >= max || self.queue.len() + pieces > MAX_QUEUED {
+        if queued >= max || self.queue.len() + pieces > MAX_QUEUED {
             return self.give_up();
         }
-        self.queued_bytes += message.len();
+        self.queued_bytes[long] += message.len();
         for piece in 0..pieces {
             let (start, end) = (piece * PIECE_LEN, message.len().min((piece + 1) * PIECE_LEN));
             let more = piece + 1 < pieces;
@@ -426,7 +435,9 @@ impl Link {
     fn drop_below(&mut self, number: u64) {
         while self.first < number {
             let piece = self.queue.pop_front().expect("checked against the queue by the caller");
-            self.queued_bytes -= piece.bytes.len();
+            let long = usize::from(piece.more || self.continues);
+            self.queued_bytes[long] -= piece.bytes.len();
+            self.continues = piece.more;
             self.first += 1;
         }
     }
@@ -440,7 +451,7 @@ impl Link {
 
     fn start_anew(&mut self) {
         self.queue = VecDeque::new();
-        self.queued_bytes = 0;
+        (self.queued_bytes, self.continues) = ([0; 2], false);
         (self.first, self.cursor, self.expected) = (1, 1, 1);
         self.partial = BytesMut::new();
         self.clear_unacknowledged();

@@ -263,7 +263,7 @@ impl World {
             if receiver.received > 0 && receiver.receiving != Some(of) {
                 return Err(format!("{:?} instead of {of:?}", receiver.receiving));
             }
-            if !sender.link.queue.is_empty() || sender.link.queued_bytes != 0 {
+            if !sender.link.queue.is_empty() || sender.link.queued_bytes != [0; 2] {
                 return Err("something is kept for ever".into());
             }
         }
@@ -334,7 +334,7 @@ fn what_is_ready_travels_together_and_idle_links_are_silent() {
     let ack = b.poll_transmit(due).unwrap();
     assert!(matches!(ack, Packet::Ack { expected: 101, .. }));
     a.on_packet(due, ack).unwrap();
-    assert_eq!((a.queue.len(), a.queued_bytes), (0, 0));
+    assert_eq!((a.queue.len(), a.queued_bytes), (0, [0; 2]));
     assert_eq!((a.poll_timer(), b.poll_timer()), (None, None));
     assert_eq!((a.poll_transmit(due), b.poll_transmit(due)), (None, None));
 }
@@ -348,6 +348,30 @@ fn a_long_message_travels_in_pieces() {
         a.send(message.clone());
     }
     assert_eq!(carry(&mut a, &mut b, Time(0)), messages.map(LinkEvent::Message));
+}
+
+#[test]
+fn a_long_message_that_waits_leaves_room_for_short_ones() {
+    let (mut a, mut b) = pair();
+    let long = Bytes::from(vec![7; MAX_QUEUED_BYTES + 1]);
+    let short = Bytes::from_static(b"short");
+    let mut sent = Vec::new();
+    for _ in 0..2 {
+        a.send(long.clone());
+        (0..1000).for_each(|_| a.send(short.clone()));
+        sent.push(long.clone());
+        sent.extend(vec![short.clone(); 1000]);
+    }
+    assert!(!a.wants_reconnect());
+    let sent: Vec<_> = sent.into_iter().map(LinkEvent::Message).collect();
+    assert!(carry(&mut a, &mut b, Time(0)) == sent);
+    let ack = b.poll_transmit(b.poll_timer().unwrap_or(Time(0))).into_iter();
+    ack.for_each(|ack| drop(a.on_packet(Time(0), ack).unwrap()));
+    assert_eq!((a.queue.len(), a.queued_bytes), (0, [0; 2]));
+    for _ in 0..=MAX_QUEUED_LONG_BYTES / long.len() + 1 {
+        a.send(long.clone());
+    }
+    assert!(a.wants_reconnect(), "they are bounded, too");
 }
 
 #[test]
@@ -370,7 +394,7 @@ fn too_much_for_a_peer_that_is_away_is_dropped_and_told() {
     for _ in 0..100 {
         a.send(chunk.clone());
     }
-    assert_eq!((a.queue.len(), a.queued_bytes), (0, 0), "no memory is held");
+    assert_eq!((a.queue.len(), a.queued_bytes), (0, [0; 2]), "no memory is held");
     assert!(!a.wants_reconnect());
     assert_eq!(join(&mut a, &mut b), (vec![LinkEvent::Restarted], vec![LinkEvent::Restarted]));
     a.send(Bytes::from_static(b"anew"));

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Longer than anything takes on a slow machine.
@@ -242,6 +243,33 @@ async fn long_values_go_to_all_replicas_also_many_at_once() {
     for (key, length) in lengths.into_iter().enumerate() {
         assert_eq!(other.ask(&format!("strlen k{key}")).await, format!(":{length}\r\n"));
         assert!(!other.ask(&format!("ttl k{key}")).await.starts_with(":-"));
+    }
+    assert_eq!(region.status(0).live.len(), 3, "nobody was taken for dead");
+}
+
+/// What a link keeps of a long message must leave room for the ACKs of others.
+#[tokio::test]
+async fn long_values_at_all_nodes_at_once_get_into_all_logs() {
+    const LEN: usize = 64 << 20;
+    let region = Region::kept(1, Durability::Disk).await;
+    let value = Arc::new(vec![b'v'; LEN]);
+    let mut setting = JoinSet::new();
+    for node in [0, 1, 2, 0, 1, 2] {
+        let (mut client, value) = (region.served(node).await, value.clone());
+        setting.spawn(async move {
+            let head = format!("*3\r\n$3\r\nSET\r\n$2\r\nk{node}\r\n${LEN}\r\n");
+            client.socket.write_all(head.as_bytes()).await.unwrap();
+            client.socket.write_all(&value).await.unwrap();
+            client.socket.write_all(b"\r\n").await.unwrap();
+            client.read(1).await
+        });
+    }
+    assert!(setting.join_all().await.iter().all(|answer| answer == "+OK\r\n"));
+    for node in 0..3 {
+        let mut client = region.served(node).await;
+        for key in 0..3 {
+            assert_eq!(client.ask(&format!("strlen k{key}")).await, format!(":{LEN}\r\n"));
+        }
     }
     assert_eq!(region.status(0).live.len(), 3, "nobody was taken for dead");
 }
