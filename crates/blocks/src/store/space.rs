@@ -72,7 +72,10 @@ impl Store {
         let Some(mut emptied) = self.emptied.take() else { return Ok(()) };
         let mut moved = 0;
         while moved < limit {
-            let Some((offset, block)) = emptied.rest.pop_front() else { return Ok(()) };
+            let Some((offset, block)) = emptied.rest.pop_front() else {
+                self.leave_if_unread(emptied.number);
+                return Ok(());
+            };
             match self.move_one(emptied.number, offset, block) {
                 Ok(bytes) => moved += bytes,
                 Err(BlockError::Full) => {
@@ -80,9 +83,7 @@ impl Store {
                     return Ok(());
                 }
                 Err(BlockError::Damaged(_)) => {
-                    let mut index = self.blocks.write_index();
-                    let of = index.segments.get_mut(&emptied.number);
-                    of.expect("it is not empty").is_damaged = true;
+                    self.leave_if_unread(emptied.number);
                     return Ok(());
                 }
                 Err(error) => {
@@ -93,6 +94,14 @@ impl Store {
         }
         self.emptied = Some(emptied);
         Ok(())
+    }
+
+    /// A segment that was gone through and still holds something cannot all be read: it stays.
+    fn leave_if_unread(&self, number: u64) {
+        let mut index = self.blocks.write_index();
+        if let Some(segment) = index.segments.get_mut(&number) {
+            segment.is_damaged = segment.live > 0;
+        }
     }
 
     /// Moves a block unless it was freed, or lies elsewhere; how many bytes that were.

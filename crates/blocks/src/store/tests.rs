@@ -234,6 +234,17 @@ fn emptying_loses(mutation: Mutation) -> Option<u128> {
 /// What is left of a damaged segment is not thrown away: it may be all that there is.
 #[test]
 fn a_segment_that_cannot_be_read_stays() {
+    segment_damaged_at(HEADER_LEN as u64);
+}
+
+/// The place of the block is known, and what follows is found.
+#[test]
+fn a_segment_of_which_a_header_cannot_be_read_stays() {
+    segment_damaged_at(8);
+}
+
+/// What is left of the first segment when so many bytes behind the start of a block are damaged.
+fn segment_damaged_at(after: u64) {
     let disk = SimDisk::new();
     let (mut store, _) = open(&disk).unwrap();
     let mut offsets = Vec::new();
@@ -243,9 +254,10 @@ fn a_segment_that_cannot_be_read_stays() {
     }
     store.sync().unwrap();
     let in_first = offsets.iter().filter(|(newest, _)| *newest == offsets[1].0).count();
-    disk.flip(&segment(offsets[1].0), offsets[1].1 + HEADER_LEN as u64, 1);
+    disk.flip(&segment(offsets[1].0), offsets[1].1 + after, 1);
     store.free((2..in_first as u128).map(BlockId));
     tidy(&mut store);
+    assert!(disk.files().iter().any(|(path, _)| *path == segment(offsets[1].0)));
     assert!(matches!(get(&store, 1), Err(BlockError::Damaged(BlockId(1)))));
     assert_eq!(get(&store, 0).unwrap(), data(0));
 }
