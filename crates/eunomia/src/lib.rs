@@ -25,6 +25,7 @@
 //! | [`message`] | who takes part, what they say | |
 //! | [`options`] | how they behave | |
 //! | [`source`] | timestamps and promises | Algorithm 2 |
+//! | [`inbox`] | updates of other regions, until they are applied | 3.4.2.2 |
 //! | [`shard`] | keys on a source | Algorithm 2, 3.4.1, 3.4.2.2 |
 //! | [`stabilizer`] | what is stable | Algorithm 3 |
 //! | [`replica`] | the service | Algorithm 4 |
@@ -32,6 +33,7 @@
 //! | [`member`] | any of the processes | |
 #![forbid(unsafe_code)]
 
+pub mod inbox;
 pub mod member;
 pub mod message;
 mod mutation;
@@ -44,6 +46,7 @@ pub mod source;
 pub mod stabilizer;
 pub mod timestamp;
 
+pub use inbox::Inbox;
 pub use member::Member;
 pub use message::{Batch, Label, Message, Peer, Role, Site, Timer, Topology, Update, place_of};
 pub use mutation::Mutation;

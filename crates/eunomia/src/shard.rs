@@ -8,15 +8,16 @@
 //! - A key holds the update with the greatest [`Order`] of all that were committed or applied here.
 //! - The data of an update is kept until all other regions have applied it.
 
+use crate::inbox::{Inbox, Name};
 use crate::message::{Label, Message, Peer, Role, Timer, Topology, Update, place_of};
 use crate::mutation::Mutation;
 use crate::options::Options;
 use crate::source::Source;
-use crate::timestamp::{Order, Seen, Timestamp, Vector};
+use crate::timestamp::{Order, Seen, Timestamp};
 use bytes::Bytes;
 use meridian_core::{Event, Outbox, Process, RegionId, Time};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -140,14 +141,8 @@ pub struct Shard {
     data: BTreeMap<Timestamp, Update>,
     /// Updates made here whose data was not sent yet.
     unsent: Vec<Timestamp>,
-    /// Data that has come, and is not applied.
-    inbox: BTreeMap<(RegionId, Timestamp), Update>,
-    /// What is to be applied when its data comes, and when that was asked for last.
-    wanted: BTreeMap<(RegionId, Timestamp), Option<Time>>,
-    /// What was applied, above what the receiver knows to be.
-    applied: BTreeSet<(RegionId, Timestamp)>,
-    /// Up to where the receiver knows all to be applied.
-    floor: Vector,
+    /// Updates of other regions.
+    inbox: Inbox,
     mutation: Mutation,
 }
 
@@ -163,10 +158,7 @@ impl Shard {
             begun: BTreeMap::new(),
             data: BTreeMap::new(),
             unsent: Vec::new(),
-            inbox: BTreeMap::new(),
-            wanted: BTreeMap::new(),
-            applied: BTreeSet::new(),
-            floor: Vector::default(),
+            inbox: Inbox::default(),
             mutation: Mutation::Correct,
         }
     }
@@ -248,34 +240,15 @@ impl Shard {
         labels: Vec<Label>,
         out: &mut Outbox<Self>,
     ) {
-        self.raise_floor(origin, applied);
-        let mut done = Vec::new();
-        for label in labels {
-            let name = (origin, label.ts);
-            if label.ts <= self.floor[origin] || self.applied.contains(&name) {
-                done.push(label.ts);
-            } else if let Some(update) = self.inbox.remove(&name) {
-                self.apply(update, out);
-                done.push(label.ts);
-            } else {
-                self.wanted.entry(name).or_default();
-            }
+        self.inbox.raise_floor(origin, applied);
+        let (mut done, next) = self.inbox.ask(origin, labels);
+        for update in next {
+            done.push(update.label.ts);
+            self.apply(update, out);
         }
         if !done.is_empty() {
             out.send(receiver, Message::Applied { origin, stamps: done });
         }
-    }
-
-    /// What is known of updates up to here is not needed any more.
-    fn raise_floor(&mut self, origin: RegionId, floor: Timestamp) {
-        if floor <= self.floor[origin] {
-            return;
-        }
-        self.floor[origin] = floor;
-        let old = (origin, Timestamp::ZERO)..=(origin, floor);
-        self.inbox.extract_if(old.clone(), |_, _| true).for_each(drop);
-        self.wanted.extract_if(old.clone(), |_, _| true).for_each(drop);
-        self.applied.extract_if(old, |_| true).for_each(drop);
     }
 
     fn apply(&mut self, update: Update, out: &mut Outbox<Self>) {
@@ -284,25 +257,22 @@ impl Shard {
         if changed {
             out.persist(Record::Held(update));
         }
-        self.applied.insert((origin, ts));
+        self.inbox.ended((origin, ts), true);
         out.output(Output::Applied { origin, ts, changed });
     }
 
     /// Data has come; its label may have come before.
     fn on_data(&mut self, updates: Vec<Update>, out: &mut Outbox<Self>) {
         let mut done: BTreeMap<RegionId, Vec<Timestamp>> = BTreeMap::new();
-        for update in updates {
-            let (origin, ts) = (update.origin, update.label.ts);
-            let known = ts <= self.floor[origin] || self.applied.contains(&(origin, ts));
-            if known && !self.mutation.is(Mutation::AppliesAgain) {
-                continue;
-            }
-            if self.wanted.remove(&(origin, ts)).is_some() || known {
-                self.apply(update, out);
-                done.entry(origin).or_default().push(ts);
-            } else if self.inbox.len() < self.options.inbox_max {
-                self.inbox.insert((origin, ts), update);
-            }
+        let known = |update: &Update| self.inbox.is_applied(&(update.origin, update.label.ts));
+        let (again, fresh) = updates.into_iter().partition::<Vec<_>, _>(known);
+        let mut next = self.inbox.take(fresh, self.options.inbox_max);
+        if self.mutation.is(Mutation::AppliesAgain) {
+            next.extend(again);
+        }
+        for update in next {
+            done.entry(update.origin).or_default().push(update.label.ts);
+            self.apply(update, out);
         }
         let receiver = Peer { role: Role::Receiver, ..self.me };
         for (origin, stamps) in done {
@@ -326,22 +296,8 @@ impl Shard {
 
     /// Asks for data that has not come. What is wanted for the first time may be on its way.
     fn pull(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let mut missing: BTreeMap<Peer, Vec<Timestamp>> = BTreeMap::new();
-        for ((origin, ts), asked) in &mut self.wanted {
-            let Some(last) = asked else {
-                *asked = Some(now);
-                continue;
-            };
-            if now.since(*last) < self.options.retry {
-                continue;
-            }
-            *asked = Some(now);
-            let source = Peer { region: *origin, role: Role::Shard(ts.source()) };
-            let stamps = missing.entry(source).or_default();
-            if stamps.len() < self.options.labels_max {
-                stamps.push(*ts);
-            }
-        }
+        let source = |(region, ts): Name, _| Peer { region, role: Role::Shard(ts.source()) };
+        let missing = self.inbox.missing(now, &self.options, source);
         missing.into_iter().for_each(|(to, stamps)| out.send(to, Message::Pull(stamps)));
     }
 

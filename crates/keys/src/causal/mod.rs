@@ -25,10 +25,8 @@
 //! | [`message`] | what nodes say, what they are asked and tell |
 //! | [`node`] | the process: its parts, and how they speak with those of other nodes |
 //! | `make` | updates that are made here |
-//! | `import` | updates of other regions |
 
 pub mod change;
-mod import;
 mod make;
 pub mod message;
 mod mutation;

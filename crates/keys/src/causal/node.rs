@@ -1,12 +1,12 @@
 //! The process: its parts, and how they speak with those of other nodes.
 
 use super::change::Change;
-use super::import::{Import, Name};
 use super::make::Making;
 use super::message::{Command, Message, Output, Record, Timer};
 use super::mutation::Mutation;
 use super::regions::Regions;
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
+use meridian_eunomia::inbox::{Inbox, Name};
 use meridian_eunomia::{
     self as eunomia, Options, Peer, Receiver, Replica, Role, Source, Timestamp, receiver,
 };
@@ -41,7 +41,7 @@ pub struct Causal<M> {
     pub(super) source: Source,
     pub(super) service: Replica,
     receiver: Receiver,
-    import: Import,
+    inbox: Inbox,
     /// What the source may have promised before it started.
     reserved: Timestamp,
     /// Whether the source has taken up what it had left.
@@ -77,7 +77,7 @@ impl<M: Modify> Causal<M> {
             options,
             mutation: Mutation::Correct,
             replica,
-            import: Import::default(),
+            inbox: Inbox::default(),
             reserved: Timestamp::ZERO,
             recovered: false,
             unresolved: BTreeSet::new(),
@@ -194,8 +194,8 @@ impl<M: Modify> Causal<M> {
             }
         }
         for (origin, applied, labels) in applies {
-            self.import.raise_floor(origin, applied);
-            let (done, next) = self.import.ask(origin, labels);
+            self.inbox.raise_floor(origin, applied);
+            let (done, next) = self.inbox.ask(origin, labels);
             self.tell_applied(now, origin, done, out);
             self.merge(now, next, out);
         }
@@ -262,7 +262,7 @@ impl<M: Modify> Causal<M> {
     fn on_merged(&mut self, now: Time, name: Name, answer: &Answer, out: &mut Outbox<Self>) {
         let changed = matches!(answer, Answer::Modified(_));
         let applied = changed || matches!(answer, Answer::Kept { .. });
-        self.import.merged(name, applied);
+        self.inbox.ended(name, applied);
         if applied {
             let (origin, ts) = name;
             out.output(Output::Applied { origin, ts, changed });
@@ -301,7 +301,7 @@ impl<M: Modify> Causal<M> {
         let from = Peer { region, role: from };
         match (to, message) {
             (_, Data(updates)) => {
-                let next = self.import.take(updates, self.options.inbox_max);
+                let next = self.inbox.take(updates, self.options.inbox_max);
                 self.merge(now, next, out);
             }
             (_, Pull(stamps)) => self.on_pull(node, &stamps, out),
@@ -340,7 +340,10 @@ impl<M: Modify> Causal<M> {
         if self.recovered {
             self.send_batches(now, out);
         }
-        let missing = self.import.missing(now, &self.regions, &self.options);
+        // Its source, then the others of its region, which know it, too.
+        let holder =
+            |(origin, ts): Name, times| self.regions.node(origin, usize::from(ts.source()) + times);
+        let missing = self.inbox.missing(now, &self.options, holder);
         for (node, stamps) in missing {
             let (from, message) = (Role::Receiver, eunomia::Message::Pull(stamps));
             out.send(node, Message::Eunomia { from, to: Role::Shard(0), message });
