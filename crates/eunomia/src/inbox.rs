@@ -101,8 +101,8 @@ impl Inbox {
         }
     }
 
-    /// Whom to ask for data that has not come: `holder` says who has an update that was asked for so
-    /// many times before. What is wanted for the first time may be on its way.
+    /// Whom to ask for data that has not come: `holder` says who has an update that was asked for
+    /// so many times before. What is wanted for the first time may be on its way.
     pub fn missing<P: Ord>(
         &mut self,
         now: Time,
