@@ -43,12 +43,16 @@ pub fn forget(cluster: &std::path::Path) {
     }
 }
 
-/// In the user's runtime directory, else at home.
 fn path() -> Option<PathBuf> {
+    Some(folder()?.join("last-demo.json"))
+}
+
+/// Where this user's commands keep what others of them need: in the runtime directory, else at
+/// home.
+pub fn folder() -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let folder = var("XDG_RUNTIME_DIR")
+    var("XDG_RUNTIME_DIR")
         .filter(|dir| dir.is_dir())
         .map(|dir| dir.join("meridian"))
-        .or_else(|| var("HOME").map(|home| home.join(".meridian")))?;
-    Some(folder.join("last-demo.json"))
+        .or_else(|| var("HOME").map(|home| home.join(".meridian")))
 }

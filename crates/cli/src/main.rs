@@ -81,6 +81,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = mount::helper::called() {
+        return code;
+    }
     let result = match &Cli::parse().command {
         Command::Demo(args) => demo::run(args),
         Command::Server(args) => server::run(args),

@@ -1,5 +1,8 @@
 //! `meridian mount`, and what the demo needs to mount.
 
+mod background;
+pub mod helper;
+
 use crate::configuration::Newest;
 use crate::signals::Signals;
 use crate::{cluster, configuration, last, output};
@@ -9,6 +12,7 @@ use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_mount::Access;
 use meridian_terminal::note;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +30,10 @@ Nodes that come to the cluster are used, those that go are not asked any more.
 Examples:
   meridian mount --region eu /mnt/eu
   meridian mount --cluster DATA/cluster.json --region ap ./ap
-  meridian mount --region us -o allow_other,noatime /srv    for all users of this machine")]
+  meridian mount --region us -o allow_other,noatime /srv    for all users of this machine
+  meridian mount --region us --background ./us              returns when it is mounted
+  ln -s $(command -v meridian) /sbin/mount.meridian         then `mount` and fstab know it:
+  mount -t meridian /etc/meridian/cluster.json /srv -o region=us,allow_other")]
 pub struct MountArgs {
     /// An empty or new directory
     dir: PathBuf,
@@ -38,9 +45,16 @@ pub struct MountArgs {
     cluster: Option<PathBuf>,
     #[command(flatten)]
     how: HowToMount,
-    /// Stay in the foreground; it always does
+    /// Go on in the background once it is mounted; `umount DIR` ends it. What it says later goes
+    /// to a file that is named then
+    #[arg(long, conflicts_with = "foreground")]
+    background: bool,
+    /// Stay in the foreground, as it does without this word
     #[arg(long)]
     foreground: bool,
+    /// What `df` and tables of mounts show as the source
+    #[arg(long, value_name = "WORD", hide = true, default_value = "meridian")]
+    source: OsString,
 }
 
 /// Who may do what through a mount.
@@ -57,10 +71,14 @@ pub struct HowToMount {
 /// # Errors
 /// If it cannot be mounted, or not unmounted.
 pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
-    output::log_to_stderr(WARNINGS);
     check_fuse()?;
     let cluster = cluster::named_or_last(args.cluster.as_deref())?;
-    let point = MountPoint::prepare(&args.dir)?.with(args.how);
+    if args.background {
+        output::print(&background::start(args, &cluster)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    output::log_to_stderr(WARNINGS);
+    let point = MountPoint::prepare(&args.dir)?.with(args.how).shown_as(&args.source);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
@@ -95,6 +113,7 @@ pub struct MountPoint {
     path: PathBuf,
     made: bool,
     access: Access,
+    source: OsString,
 }
 
 impl MountPoint {
@@ -123,12 +142,18 @@ impl MountPoint {
         if entries.next().is_some() {
             bail!("{} is not empty: mount on an empty or new directory", path.display());
         }
-        Ok(MountPoint { path, made, access: Access::default() })
+        Ok(MountPoint { path, made, access: Access::default(), source: "meridian".into() })
     }
 
     /// It is mounted in this way.
     pub fn with(mut self, how: HowToMount) -> MountPoint {
         self.access = how.access;
+        self
+    }
+
+    /// Tables of mounts show that as what is mounted.
+    pub fn shown_as(mut self, source: &OsStr) -> MountPoint {
+        self.source = source.into();
         self
     }
 
@@ -194,7 +219,8 @@ impl Mount {
     /// If there is no such region, or mounting is not permitted.
     pub fn start(topology: Topology, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
         let client = Client::connect(topology, &ClientOptions::new(region))?;
-        let mounted = meridian_mount::mount(client.clone(), &point.path, point.access)?;
+        let MountPoint { path, access, source, .. } = &point;
+        let mounted = meridian_mount::mount_as(client.clone(), path, *access, source)?;
         Ok(Mount { client, mounted, point })
     }
 

@@ -12,7 +12,9 @@ use meridian_node::Keepers;
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -318,6 +320,45 @@ fn without_a_majority_of_those_that_keep_the_configuration_the_cluster_goes_on()
     let second = Running::start(room.meridian(&args), room.path("eu"));
     assert_eq!(fs::read_to_string(second.mount().join("us/file")).unwrap(), "goes on");
     second.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+/// What `mount -t meridian` and `mount -a` run, with the words that they give.
+#[test]
+fn the_helper_of_mount_mounts_changes_and_refuses() {
+    let room = Room::new();
+    let demo = room.demo();
+    let (cluster, eu) = (room.path("data/cluster.json"), room.path("eu"));
+    let mount = |words: &str| {
+        let mut command = room.meridian(&[]);
+        command.arg0("/sbin/mount.meridian");
+        command.arg(&cluster).arg(&eu).args(["-o", words]);
+        harness::finish(command)
+    };
+    let refused = mount("rw,noatime");
+    assert_eq!(refused.status.code(), Some(32), "{refused:?}");
+    assert!(refused.stderr.contains("region=eu"), "{refused:?}");
+    let refused = mount("region=mars");
+    assert_eq!(refused.status.code(), Some(32), "{refused:?}");
+    assert!(refused.stderr.contains("mars"), "{refused:?}");
+    let mounted = mount("rw,noatime,region=eu");
+    assert!(mounted.status.success(), "{mounted:?}");
+    let table = fs::read_to_string("/proc/mounts").unwrap();
+    let line = format!("{} {} fuse.meridian rw,", cluster.display(), eu.display());
+    assert!(table.contains(&line), "{line}: {table}");
+    fs::write(eu.join("us/file"), "written").unwrap();
+    assert_eq!(fs::read_to_string(demo.mount().join("us/file")).unwrap(), "written");
+    let twice = mount("region=eu");
+    assert_eq!(twice.status.code(), Some(32), "{twice:?}");
+    assert!(twice.stderr.contains("already"), "{twice:?}");
+    let changed = mount("remount,ro,default_permissions,max_read=1048576");
+    assert!(changed.status.success(), "{changed:?}");
+    let error = fs::write(eu.join("us/file"), "again").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS));
+    assert_eq!(fs::read_to_string(eu.join("us/file")).unwrap(), "written");
+    assert!(Command::new("umount").arg(&eu).status().unwrap().success());
+    eventually("its process ends, and takes the directory along", || !eu.exists());
     demo.stop();
     room.assert_clean();
 }

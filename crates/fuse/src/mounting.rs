@@ -8,6 +8,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 use std::ffi::{CString, OsStr, OsString};
+use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
@@ -19,10 +20,12 @@ use std::str::FromStr;
 const HELPER: &str = "fusermount3";
 
 /// How a file system is mounted, and what it can do. The kernel checks permissions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
-    /// What tables of mounts show as the source, and behind `fuse.` as the type. No comma.
+    /// What tables of mounts show behind `fuse.` as the type. No comma.
     pub name: &'static str,
+    /// What they show as the source.
+    pub source: OsString,
     /// Who may do what through it.
     pub access: Access,
     /// The most that is written, or read ahead, at a time, in bytes: at most 1 MiB.
@@ -72,7 +75,8 @@ impl FromStr for Access {
                 "atime" | "relatime" => access.noatime = false,
                 "noatime" => access.noatime = true,
                 "" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" => {}
-                word if word.starts_with("x-") => {}
+                "async" | "user" | "users" | "nouser" | "owner" | "group" => {}
+                word if word.starts_with("x-") || word.starts_with("user=") => {}
                 word => {
                     return Err(format!(
                         "no option {word}: there are ro, rw, allow_other, suid, nosuid, dev, nodev, \
@@ -82,6 +86,34 @@ impl FromStr for Access {
             }
         }
         Ok(access)
+    }
+}
+
+impl fmt::Display for Access {
+    /// Words that are read back to the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            (self.read_only, "ro"),
+            (self.allow_other, "allow_other"),
+            (self.suid, "suid"),
+            (self.dev, "dev"),
+            (self.noexec, "noexec"),
+            (self.noatime, "noatime"),
+        ];
+        let chosen = words.iter().filter(|(wanted, _)| *wanted).map(|(_, word)| *word);
+        f.write_str(&chosen.collect::<Vec<_>>().join(","))
+    }
+}
+
+impl Access {
+    fn flags(self) -> MountFlags {
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOSUID, !self.suid);
+        flags.set(MountFlags::NODEV, !self.dev);
+        flags.set(MountFlags::NOEXEC, self.noexec);
+        flags.set(MountFlags::NOATIME, self.noatime);
+        flags
     }
 }
 
@@ -123,15 +155,18 @@ fn by_kernel(at: &Path, options: &Options) -> io::Result<Device> {
     if access.allow_other {
         data.push_str(",allow_other");
     }
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, access.read_only);
-    flags.set(MountFlags::NOSUID, !access.suid);
-    flags.set(MountFlags::NODEV, !access.dev);
-    flags.set(MountFlags::NOEXEC, access.noexec);
-    flags.set(MountFlags::NOATIME, access.noatime);
     let data = CString::new(data)?;
-    rustix::mount::mount(options.name, at, format!("fuse.{}", options.name), flags, &*data)?;
+    let kind = format!("fuse.{}", options.name);
+    rustix::mount::mount(&options.source, at, kind, access.flags(), &*data)?;
     Ok(device)
+}
+
+/// Changes how that which is mounted at `at` may be used. Who may use it stays as it was.
+///
+/// # Errors
+/// As those of `mount`: for root only, and `InvalidInput` if nothing is mounted there.
+pub fn remount(at: &Path, access: Access) -> io::Result<()> {
+    Ok(rustix::mount::mount_remount(at, access.flags(), c"")?)
 }
 
 /// Takes what is mounted at `at` out of the tree at once; who is in it may stay until it leaves.
@@ -150,19 +185,18 @@ pub fn unmount(at: &Path) -> io::Result<()> {
 
 /// Words for the helper's `-o`.
 fn words(options: &Options) -> OsString {
-    let Options { name, max_transfer, access, .. } = options;
-    let mut words = format!(
-        "fsname={name},subtype={name},default_permissions,max_read={max_transfer},\
-         nosuid,nodev"
-    );
-    let chosen = [
-        (access.read_only, ",ro"),
-        (access.allow_other, ",allow_other"),
-        (access.noexec, ",noexec"),
-        (access.noatime, ",noatime"),
-    ];
-    chosen.iter().filter(|(wanted, _)| *wanted).for_each(|(_, word)| words.push_str(word));
-    words.into()
+    let Options { name, source, max_transfer, access, .. } = options;
+    let mut words = OsString::from("fsname=");
+    for byte in source.as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            words.push("\\");
+        }
+        words.push(OsStr::from_bytes(&[*byte]));
+    }
+    words.push(format!(
+        ",subtype={name},default_permissions,max_read={max_transfer},nosuid,nodev,{access}"
+    ));
+    words
 }
 
 fn by_helper(at: &Path, options: &Options) -> io::Result<Device> {
@@ -219,6 +253,7 @@ mod tests {
         assert_eq!("defaults,_netdev,x-systemd.automount,rw".parse(), Ok(none));
         let wanted = Access { allow_other: true, suid: true, noatime: true, ..none };
         assert_eq!("allow_other,suid,dev,noatime,nodev".parse(), Ok(wanted));
+        assert_eq!(wanted.to_string().parse(), Ok(wanted));
         assert!("ro,colour".parse::<Access>().unwrap_err().contains("no option colour"));
     }
 }

@@ -140,6 +140,7 @@ fn world(threads: usize) -> World {
     let at = tempfile::tempdir().unwrap();
     let options = Options {
         name: "small",
+        source: "small".into(),
         access: Access::default(),
         max_transfer: 1 << 20,
         threads,
@@ -217,6 +218,7 @@ fn what_cannot_be_mounted_leaves_nothing_behind() {
     let small = Small { files: Mutex::default(), waits };
     let options = Options {
         name: "small",
+        source: "small".into(),
         access: Access::default(),
         max_transfer: 1 << 20,
         threads: 1,

@@ -34,4 +34,5 @@ pub mod session;
 mod signals;
 
 pub use meridian_fuse::Access;
-pub use session::{Mount, MountError, clear_stale, mount};
+pub use meridian_fuse::mounting::remount;
+pub use session::{Mount, MountError, clear_stale, mount, mount_as};

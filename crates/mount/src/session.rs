@@ -4,12 +4,15 @@ use crate::handler::Handler;
 use meridian_client::{Client, ClientError, Files};
 use meridian_fuse::mounting::{Features, unmount};
 use meridian_fuse::{Access, Options};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
+/// The file system's name in tables of mounts.
+const NAME: &str = "meridian";
 /// The device of FUSE.
 const DEVICE: &str = "/dev/fuse";
 /// Threads that read requests: two with descriptors of their own are best, more are worse.
@@ -82,6 +85,19 @@ pub struct Mount {
 /// # Errors
 /// One line that says what is missing and what to do.
 pub fn mount(client: Client, mountpoint: &Path, access: Access) -> Result<Mount, MountError> {
+    mount_as(client, mountpoint, access, NAME.as_ref())
+}
+
+/// As [`mount`]; tables of mounts show `source` as what is mounted.
+///
+/// # Errors
+/// As [`mount`].
+pub fn mount_as(
+    client: Client,
+    mountpoint: &Path,
+    access: Access,
+    source: &OsStr,
+) -> Result<Mount, MountError> {
     let runtime = tokio::runtime::Handle::current();
     check(mountpoint)?;
     let system = |action| {
@@ -92,14 +108,15 @@ pub fn mount(client: Client, mountpoint: &Path, access: Access) -> Result<Mount,
     let files = Files::new(client);
     let handler = Handler::new(files.clone(), runtime.clone());
     let kernel = handler.kernel();
-    let session = meridian_fuse::mount(handler, &at, &kernel_options(access)).map_err(
-        |source| match source.kind() {
-            io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
-                MountError::NotPermitted { at: at.clone(), source }
+    let session =
+        meridian_fuse::mount(handler, &at, &kernel_options(access, source)).map_err(|source| {
+            match source.kind() {
+                io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
+                    MountError::NotPermitted { at: at.clone(), source }
+                }
+                _ => MountError::System { action: "mount at", at: at.clone(), source },
             }
-            _ => MountError::System { action: "mount at", at: at.clone(), source },
-        },
-    )?;
+        })?;
     let _ = kernel.set(session.notifier()); // Nobody else sets it.
     let (ended_now, ended) = watch::channel(false);
     let wait = move || {
@@ -113,9 +130,10 @@ pub fn mount(client: Client, mountpoint: &Path, access: Access) -> Result<Mount,
     Ok(Mount { at, files, ended, detached: false, runtime })
 }
 
-fn kernel_options(access: Access) -> Options {
+fn kernel_options(access: Access, source: &OsStr) -> Options {
     Options {
-        name: "meridian",
+        name: NAME,
+        source: source.into(),
         access,
         max_transfer: MAX_TRANSFER,
         threads: THREADS,
