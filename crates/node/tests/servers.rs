@@ -14,7 +14,7 @@ use meridian_node::{ServerDisk, ServerError};
 use meridian_runtime::directory::DirectoryError;
 use meridian_runtime::journal;
 use meridian_storage::disk::{read_all, write_whole};
-use meridian_storage::{Disk, DiskFile, SimDisk};
+use meridian_storage::{Disk, DiskFile, Room, SimDisk};
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -415,6 +415,9 @@ impl Disk for Held {
     }
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.disk.sync_dir(dir)
+    }
+    fn room(&self, dir: &Path) -> io::Result<Room> {
+        self.disk.room(dir)
     }
 }
 

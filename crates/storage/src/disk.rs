@@ -30,6 +30,20 @@ pub trait Disk: Send + Sync {
 
     /// Makes names durable: all that was created, renamed and removed in `dir` until now.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// How much room there is for files in a directory.
+    fn room(&self, dir: &Path) -> io::Result<Room>;
+}
+
+/// How much room a file system has, for this user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Room {
+    /// Bytes that can still be written.
+    pub free: u64,
+    /// Bytes in all.
+    pub total: u64,
+    /// Differs between file systems of one machine, and mostly between those of different ones.
+    pub device: u64,
 }
 
 /// An open file; its methods may be called from several threads at once.

@@ -19,6 +19,6 @@ pub mod record;
 pub mod sim_disk;
 pub mod wal;
 
-pub use disk::{Disk, DiskFile};
+pub use disk::{Disk, DiskFile, Room};
 pub use real_disk::RealDisk;
 pub use sim_disk::SimDisk;

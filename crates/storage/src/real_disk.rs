@@ -1,11 +1,12 @@
 //! The real disk: [`Disk`] over the operating system's files.
 
-use crate::{Disk, DiskFile};
+use crate::{Disk, DiskFile, Room};
+use meridian_core::mix;
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -69,6 +70,19 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         sync_dir(dir)
+    }
+
+    fn room(&self, dir: &Path) -> io::Result<Room> {
+        let of = rustix::fs::statvfs(dir)?;
+        let device = std::fs::metadata(dir)?.dev();
+        // Numbers of devices are the same on many machines.
+        let machine = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let machine = machine.iter().fold(0, |hash, byte| mix(hash ^ u64::from(*byte)));
+        Ok(Room {
+            free: of.f_bavail.saturating_mul(of.f_frsize),
+            total: of.f_blocks.saturating_mul(of.f_frsize),
+            device: mix(machine ^ device),
+        })
     }
 }
 

@@ -4,12 +4,15 @@
 //! until [`SimDisk::restart`], which decides by a seed what became of everything that was not
 //! synced: each sector of [`SECTOR`] bytes and each change of a directory is kept or lost, alone.
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Room};
 use meridian_core::mix;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many bytes a disk has that has no limit.
+const UNLIMITED: u64 = 1 << 50;
 
 /// What the disk writes whole or not at all, in bytes.
 pub const SECTOR: usize = 512;
@@ -36,6 +39,7 @@ struct State {
     off: bool,
     fail_sync_at: Option<u64>,
     capacity: Option<u64>,
+    refused: u64,
 }
 
 /// A name that now stands for an inode, or for nothing.
@@ -118,6 +122,11 @@ impl SimDisk {
     /// The files together may have so many bytes; `None`: no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
+    }
+
+    /// How often there was no room since the start.
+    pub fn refused(&self) -> u64 {
+        self.state().refused
     }
 
     /// Cuts the power and switches it on again: `seed` decides what became of what was not synced.
@@ -273,14 +282,20 @@ impl State {
     }
 
     /// Whether a file may grow by so many bytes.
-    fn room(&self, growth: usize) -> io::Result<()> {
-        let used: usize = self.names.values().map(|inode| self.inodes[inode].now.len()).sum();
-        match self.capacity {
-            Some(capacity) if growth > 0 && (used + growth) as u64 > capacity => {
+    fn grow(&mut self, growth: usize) -> io::Result<()> {
+        match growth > 0 && growth as u64 > self.free() {
+            true => {
+                self.refused += 1;
                 Err(io::ErrorKind::StorageFull.into())
             }
-            _ => Ok(()),
+            false => Ok(()),
         }
+    }
+
+    /// By how many bytes all files together may grow.
+    fn free(&self) -> u64 {
+        let used: usize = self.names.values().map(|inode| self.inodes[inode].now.len()).sum();
+        self.capacity.unwrap_or(UNLIMITED).saturating_sub(used as u64)
     }
 }
 
@@ -331,6 +346,13 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn room(&self, _dir: &Path) -> io::Result<Room> {
+        let state = self.state();
+        state.on()?;
+        let total = state.capacity.unwrap_or(UNLIMITED);
+        Ok(Room { free: state.free(), total, device: 0 })
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.state();
         state.operation()?;
@@ -362,7 +384,7 @@ impl SimFile {
             Change::Write { offset, bytes } => offset + bytes.len(),
             Change::Length(len) => *len,
         };
-        state.room(end.saturating_sub(len))?;
+        state.grow(end.saturating_sub(len))?;
         let inode = state.inodes.get_mut(&self.inode).expect("inodes are kept for ever");
         change.apply(&mut inode.now);
         inode.pending.push(change);

@@ -4,7 +4,8 @@
 //! A directory holds `FORMAT`, segments `wal-<index>` (see [`crate::record`] for what is in
 //! them) and at most one `checkpoint-<index>`: the records that stand for everything before the
 //! segment of that index. One thread writes: it takes all that waits, writes it, syncs once, and
-//! tells. Another makes the next segment ready, a third writes a checkpoint when asked.
+//! tells. Another makes the next segment ready, a third writes a checkpoint when asked. Where the
+//! disk has no room for the next segment, the first waits for it: nothing is durable until then.
 //!
 //! Invariants:
 //! - W1: a record is reported durable only after a sync that succeeded, and all before it are too.
@@ -81,6 +82,14 @@ pub enum WalError {
     },
 }
 
+impl WalError {
+    /// Whether the disk has no room.
+    fn is_full(&self) -> bool {
+        let WalError::Io { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
 /// How a log is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -151,7 +160,7 @@ struct Shared {
     /// How long the last checkpoint is, in bytes.
     checkpoint_bytes: Arc<AtomicU64>,
     checkpointing: AtomicBool,
-    closing: AtomicBool,
+    closing: Arc<AtomicBool>,
     report: Box<dyn Fn(Report) + Send + Sync>,
 }
 
@@ -248,7 +257,7 @@ impl Wal {
         report: impl Fn(Report) + Send + Sync + 'static,
     ) -> Result<(Recovered, Wal), WalError> {
         let (recovered, files, tail) = log::recover(disk, dir, options)?;
-        let shared = |log: Log| {
+        let shared = |log: Log, closing| {
             Arc::new(Shared {
                 since_checkpoint: log.since_checkpoint(),
                 checkpoint_bytes: log.checkpoint_bytes(),
@@ -256,7 +265,7 @@ impl Wal {
                 queue: Mutex::default(),
                 wake: Condvar::new(),
                 checkpointing: AtomicBool::new(false),
-                closing: AtomicBool::new(false),
+                closing,
                 report: Box::new(report),
             })
         };

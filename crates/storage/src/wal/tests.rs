@@ -340,18 +340,32 @@ fn a_sync_that_fails_on_the_thread_of_the_owner_closes_the_log() {
 }
 
 #[test]
-fn a_full_disk_closes_the_log_and_loses_nothing() {
+fn a_log_waits_while_the_disk_is_full_and_goes_on_when_it_is_not() {
     let disk = SimDisk::new();
     let log = open(&disk).unwrap();
-    disk.set_capacity(Some(12 * SEGMENT));
-    let written = (0..).take_while(|number| log.write(&[record(*number)])).count();
-    assert!(written > 10);
-    drop(log);
+    disk.set_capacity(Some(6 * SEGMENT));
+    let all: Vec<_> = (0..400).map(record).collect();
+    let mut last = 0;
+    for record in &all {
+        last = log.wal.append(record.clone(), true);
+    }
+    let tries = disk.refused() + 3;
+    while disk.refused() < tries {
+        std::thread::yield_now();
+    }
+    let durable = |report: Report| match report {
+        Report::Durable { upto, .. } => upto,
+        other => panic!("{other:?}"),
+    };
+    assert!(log.reports.try_iter().map(durable).max().unwrap_or(0) < last);
+    disk.set_capacity(None);
+    assert!(log.reports.iter().map(durable).any(|upto| upto == last));
+    disk.set_capacity(Some(0));
+    log.wal.append(record(1000), true);
+    drop(log); // It does not wait for room then.
     disk.restart(3);
     disk.set_capacity(None);
-    let all = open(&disk).unwrap().all();
-    assert!(all.len() >= written);
-    assert_eq!(all, (0..all.len()).map(record).collect::<Vec<_>>());
+    assert_eq!(open(&disk).unwrap().all()[..all.len()], all);
 }
 
 #[test]

@@ -6,13 +6,15 @@ use super::recover::Tail;
 use super::{Queue, Records, Report, Shared, WalError};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// A flush that takes no longer than this is fast: two threads that wake each other take as long.
 const FAST: Duration = Duration::from_micros(300);
+/// How long a log waits on a full disk until it tries again.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
 /// After so many fast flushes, one after the other, the next is expected to be fast.
 const FAST_FLUSHES: u32 = 8;
 
@@ -32,6 +34,7 @@ pub(super) struct Flusher {
 
 /// The thread that makes segments ready.
 struct Spare {
+    closing: Arc<AtomicBool>,
     wanted: Option<Sender<u64>>,
     ready: Receiver<Result<Segment, WalError>>,
     thread: Option<JoinHandle<()>>,
@@ -43,7 +46,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 }
 
 impl Spare {
-    fn start(files: Arc<Files>) -> Result<Self, WalError> {
+    fn start(files: Arc<Files>, closing: Arc<AtomicBool>) -> Result<Self, WalError> {
         let (wanted, orders) = channel::<u64>();
         let (done, ready) = channel();
         let thread = spawn("wal-spare", move || {
@@ -53,16 +56,23 @@ impl Spare {
                 }
             }
         })?;
-        Ok(Spare { wanted: Some(wanted), ready, thread: Some(thread) })
+        Ok(Spare { closing, wanted: Some(wanted), ready, thread: Some(thread) })
     }
 }
 
 impl Source for Spare {
     fn take(&mut self, files: &Files, index: u64) -> Result<Segment, WalError> {
-        match self.ready.recv() {
-            Ok(Ok(segment)) => Ok(segment),
-            // There may be room now.
-            Ok(Err(_)) | Err(_) => files.make_segment(index),
+        if let Ok(Ok(segment)) = self.ready.recv() {
+            return Ok(segment);
+        }
+        // There may be room now. If not, the log waits for it: what was written is whole.
+        loop {
+            match files.make_segment(index) {
+                Err(error) if error.is_full() && !self.closing.load(Ordering::Acquire) => {
+                    std::thread::sleep(FULL_PAUSE);
+                }
+                result => return result,
+            }
         }
     }
 
@@ -120,12 +130,13 @@ impl Flusher {
 impl Writer {
     /// Begins a segment, durably, and starts the thread.
     pub fn start(
-        shared: impl FnOnce(Log) -> Arc<Shared>,
+        shared: impl FnOnce(Log, Arc<AtomicBool>) -> Arc<Shared>,
         files: Arc<Files>,
         tail: &Tail,
     ) -> Result<(Arc<Shared>, JoinHandle<()>), WalError> {
-        let spare = Spare::start(files.clone())?;
-        let shared = shared(Log::start(files, tail, Box::new(spare))?);
+        let closing = Arc::new(AtomicBool::new(false));
+        let spare = Spare::start(files.clone(), closing.clone())?;
+        let shared = shared(Log::start(files, tail, Box::new(spare))?, closing);
         let writer = Writer { shared: shared.clone(), checkpoint: None };
         Ok((shared, spawn("wal", move || writer.run())?))
     }
