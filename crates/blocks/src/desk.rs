@@ -15,6 +15,7 @@ use bytes::Bytes;
 use meridian_core::{BlockId, NodeId};
 use meridian_host::api::{NAMES_MAX, Refusal, Reply, ReplyBody, RequestBody};
 use meridian_host::{ConnectionId, drain, space};
+use meridian_storage::Room;
 
 /// So many bytes of blocks are moved with one sync: what a disk takes in some milliseconds.
 const MOVED_MAX: u64 = 1 << 20;
@@ -76,6 +77,8 @@ pub enum Read {
         /// To be given back.
         to: Option<NodeId>,
     },
+    /// How much room the disk has: see [`space::Output::Measure`].
+    Room,
     /// Which of these can be read: see [`drain::Output::Which`].
     Check {
         /// Who asks.
@@ -181,6 +184,7 @@ pub fn on_space(blocks: &Blocks, output: space::Output) -> Next {
             let blocks = blocks.names(after, space::PAGE);
             Next::Answer(Answer::Space(space::Command::Names { number, blocks }))
         }
+        space::Output::Measure => Next::Read(Read::Room),
         space::Output::Free(blocks) => Next::Write(Write::Free(blocks)),
     }
 }
@@ -226,6 +230,15 @@ impl Read {
                 let data = blocks.get(block, 0, u32::MAX).ok();
                 Answer::Node(drain::Command::Data { block, to, data })
             }
+            Read::Room => {
+                let room = blocks.room().ok().map(|Room { free, total, device }| space::Room {
+                    free,
+                    writable: blocks.writable(free),
+                    total,
+                    device,
+                });
+                Answer::Space(space::Command::Room(room))
+            }
             Read::Check { by, number, blocks: mut asked } => {
                 asked.retain(|block| blocks.is_sound(*block));
                 Answer::Node(drain::Command::Held { by, number, blocks: asked })
@@ -240,7 +253,7 @@ impl Read {
             Read::Whole { block, to } => {
                 Some(Answer::Node(drain::Command::Data { block, to, data: None }))
             }
-            Read::Check { .. } => None,
+            Read::Room | Read::Check { .. } => None,
         }
     }
 }
@@ -320,7 +333,8 @@ fn refusal(error: &BlockError) -> Refusal {
         BlockError::Damaged(block) => Refusal::Damaged(*block),
         BlockError::Length(_) => Refusal::Bad(error.to_string()),
         BlockError::Busy => Refusal::Overloaded,
-        BlockError::Full | BlockError::Closed => Refusal::Disk(error.to_string()),
+        BlockError::Full => Refusal::Full,
+        BlockError::Closed => Refusal::Disk(error.to_string()),
         BlockError::Io { source, .. } => Refusal::Disk(format!("{error}: {source}")),
     }
 }
@@ -336,7 +350,7 @@ mod tests {
     const BY: Asker = Asker { connection: ConnectionId(1), id: 7 };
 
     fn writer(disk: &SimDisk) -> Writer {
-        let options = Options { segment_bytes: 4096, salt: 5 };
+        let options = Options { segment_bytes: 4096, salt: 5, reserve_bytes: 0 };
         let opened = Store::open(Arc::new(disk.clone()), Path::new("/blocks"), options);
         Writer::new(opened.unwrap().0)
     }

@@ -15,7 +15,7 @@ use crate::record::{self, HEADER_LEN, Header, MAX_BLOCK};
 use bytes::{Bytes, BytesMut};
 use meridian_core::{BlockId, PLANTED_BUGS};
 use meridian_storage::format::{self, FormatError};
-use meridian_storage::{Disk, DiskFile};
+use meridian_storage::{Disk, DiskFile, Room};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
@@ -79,6 +79,9 @@ pub struct Options {
     /// A random number, used when the directory is new; see
     /// [`format`](mod@meridian_storage::format).
     pub salt: u64,
+    /// So many bytes of the disk no block takes: they are for what lies beside the blocks. Half of
+    /// it blocks may take that are moved, to give back more.
+    pub reserve_bytes: u64,
 }
 
 /// A planted bug, for the tests of the checkers.
@@ -96,6 +99,8 @@ pub enum Mutation {
     TrustsIndex,
     /// A segment is removed before the copies of what it held are durable.
     RemovesEarly,
+    /// Blocks take all of the disk.
+    TakesReserve,
 }
 
 impl Mutation {
@@ -126,6 +131,10 @@ pub struct Findings {
 #[derive(Clone)]
 pub struct Blocks {
     index: Arc<RwLock<Index>>,
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    segment_bytes: u64,
+    reserve_bytes: u64,
     mutation: Mutation,
 }
 
@@ -169,7 +178,6 @@ pub struct Store {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     salt: u64,
-    segment_bytes: u64,
     blocks: Blocks,
     /// The segment that is appended to, by number.
     newest: u64,
@@ -182,6 +190,8 @@ pub struct Store {
     emptied: Option<space::Emptied>,
     /// The disk was full when a block was to be moved, and nothing was freed since.
     is_tight: bool,
+    /// The newest segment has taken of the reserve: it is for blocks that are moved.
+    is_borrowed: bool,
     buffer: BytesMut,
 }
 
@@ -249,6 +259,21 @@ impl Blocks {
 
     fn matches(&self, header: &Header, data: &[u8]) -> bool {
         header.matches(data) || self.mutation.is(Mutation::ChecksNothing)
+    }
+
+    /// How much room the disk has.
+    ///
+    /// # Errors
+    /// If it does not say so.
+    pub fn room(&self) -> Result<Room, BlockError> {
+        self.disk.room(&self.dir).map_err(failed("measure", &self.dir))
+    }
+
+    /// How many bytes more may be taken by blocks when the disk has so many: none when a segment
+    /// does not fit beside the reserve.
+    pub fn writable(&self, free: u64) -> u64 {
+        let left = free.saturating_sub(self.reserve_bytes);
+        if left < self.segment_bytes { 0 } else { left }
     }
 
     /// The names of the blocks after `after`, in order, `limit` at most.
@@ -324,17 +349,24 @@ impl Store {
         let names = disk.list(dir).map_err(failed("list", dir))?;
         let numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
         let mut store = Store {
+            blocks: Blocks {
+                index: Arc::default(),
+                disk: disk.clone(),
+                dir: dir.to_owned(),
+                segment_bytes: options.segment_bytes,
+                reserve_bytes: options.reserve_bytes,
+                mutation,
+            },
             disk,
             dir: dir.to_owned(),
             salt,
-            segment_bytes: options.segment_bytes,
-            blocks: Blocks { index: Arc::default(), mutation },
             newest: 0,
             end: 0,
             durable: 0,
             closed: false,
             emptied: None,
             is_tight: false,
+            is_borrowed: false,
             buffer: BytesMut::new(),
         };
         let mut findings = Findings::default();
@@ -404,7 +436,7 @@ impl Store {
         let rewritten = || {
             segment.file.write_at(durable, &doubtful)?;
             segment.file.truncate(end)?;
-            match segment.file.preallocate(self.segment_bytes) {
+            match segment.file.preallocate(self.blocks.segment_bytes) {
                 // It can be read; the next put will say that the disk is full.
                 Err(full) if full.kind() == io::ErrorKind::StorageFull => {}
                 result => result?,
@@ -432,18 +464,29 @@ impl Store {
         if self.blocks.get(block, 0, 0).is_ok() {
             return Ok(());
         }
-        let result = self.append(block, data);
+        if self.is_borrowed {
+            let free = self.free_bytes()?;
+            if free < self.blocks.reserve_bytes {
+                return Err(BlockError::Full);
+            }
+            self.is_borrowed = false;
+        }
+        let result = self.append(block, data, self.blocks.reserve_bytes);
         self.closed |= matches!(result, Err(BlockError::Io { .. }));
         result
     }
 
-    fn append(&mut self, block: BlockId, data: &[u8]) -> Result<(), BlockError> {
+    /// Appends a block, and leaves so many bytes of the disk as they are.
+    fn append(&mut self, block: BlockId, data: &[u8], leave: u64) -> Result<(), BlockError> {
         let len = (HEADER_LEN + data.len()) as u64;
-        let full = self.end > 0 && self.end + len > self.segment_bytes;
+        let full = self.end > 0 && self.end + len > self.blocks.segment_bytes;
         if full || self.blocks.read_index().segments.is_empty() {
-            self.begin_segment()?;
+            self.begin_segment(len, leave)?;
         }
         let segment = self.blocks.read_index().segments[&self.newest].clone();
+        if self.end + len > segment.size {
+            self.free_beside(self.end + len - segment.size, leave)?; // It could not be made long.
+        }
         self.buffer.clear();
         record::encode(&mut self.buffer, segment.name, self.durable, block, data);
         segment.file.write_at(self.end, &self.buffer).map_err(failed("write", &segment.path))?;
@@ -453,13 +496,29 @@ impl Store {
         Ok(())
     }
 
-    fn begin_segment(&mut self) -> Result<(), BlockError> {
+    fn free_bytes(&self) -> Result<u64, BlockError> {
+        if self.blocks.mutation.is(Mutation::TakesReserve) {
+            return Ok(u64::MAX);
+        }
+        Ok(self.blocks.room()?.free)
+    }
+
+    /// How many bytes are free, if so many more can be taken, and so many left.
+    fn free_beside(&self, more: u64, leave: u64) -> Result<u64, BlockError> {
+        let free = self.free_bytes()?;
+        if free < more.saturating_add(leave) { Err(BlockError::Full) } else { Ok(free) }
+    }
+
+    /// Goes on in a new segment, for a block of that length.
+    fn begin_segment(&mut self, len: u64, leave: u64) -> Result<(), BlockError> {
+        let len = len.max(self.blocks.segment_bytes);
+        let free = self.free_beside(len, leave)?;
         self.sync()?;
         let number = self.newest + 1;
         let path = self.dir.join(name_of(number));
         let file = self.disk.create(&path).map_err(failed("create", &path))?;
         let made = || {
-            file.preallocate(self.segment_bytes)?;
+            file.preallocate(len)?;
             file.sync_data()?;
             self.disk.sync_dir(&self.dir)
         };
@@ -467,10 +526,11 @@ impl Store {
             self.disk.remove(&path).map_err(failed("remove", &path))?;
             return Err(failed("make", &path)(error));
         }
-        let (name, size) = (self.salt.wrapping_add(number), self.segment_bytes);
+        let (name, size) = (self.salt.wrapping_add(number), len);
         let segment = Segment { path, file, name, live: 0, size, is_damaged: false };
         self.blocks.write_index().segments.insert(number, segment);
         (self.newest, self.end, self.durable) = (number, 0, 0);
+        self.is_borrowed = free - len < self.blocks.reserve_bytes;
         Ok(())
     }
 

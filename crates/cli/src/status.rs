@@ -27,7 +27,10 @@ Of keys each node's shards are shown: who is live in its epoch (what follows a +
 what there is), and for how long the node serves unless its lease is renewed. While nobody asks for
 keys, nodes doze, and hold no lease; the first request gets one.
 
-Exit status 0 if all nodes answer and all groups have a primary, else 1.
+disk free is what the node's disk has left, in bytes. A node whose disk is full stores no more
+blocks; with still less it takes nothing that needs room, until there is some again.
+
+Exit status 0 if all nodes answer, all groups have a primary and no disk is full, else 1.
 
 Examples:
   meridian status
@@ -71,6 +74,12 @@ struct NodeReport {
     /// So many blocks no file lies in any more that are not freed yet.
     to_free: Option<u64>,
     block_bytes: Option<u64>,
+    /// How many bytes its disk has left.
+    disk_free_bytes: Option<u64>,
+    /// Whether it stores no more blocks, as its disk is full.
+    full: bool,
+    /// Whether it takes nothing at all that needs room.
+    takes_nothing: bool,
     bad_frames: Option<u64>,
 }
 
@@ -132,7 +141,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     })?;
     let text = if args.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
     output::print(&text)?;
-    let well = report.nodes.iter().all(|node| node.reachable) && report.all_led();
+    let well = report.nodes.iter().all(|node| node.reachable && !node.full) && report.all_led();
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -160,7 +169,7 @@ pub async fn answers(client: &Client, topology: &Topology) -> BTreeMap<NodeId, A
 }
 
 /// What is told of each node.
-const NODE_HEAD: [&str; 11] = [
+const NODE_HEAD: [&str; 12] = [
     "node",
     "region",
     "pid",
@@ -171,8 +180,20 @@ const NODE_HEAD: [&str; 11] = [
     "bytes",
     "on disk",
     "to free",
+    "disk free",
     "reachable",
 ];
+
+impl NodeReport {
+    /// How it is, if it is reachable.
+    fn state(&self) -> &'static str {
+        match (self.full, self.takes_nothing) {
+            (false, false) => "yes",
+            (true, false) => "yes, but FULL: stores no more blocks",
+            (_, true) => "yes, but FULL: takes nothing that needs room",
+        }
+    }
+}
 
 impl Report {
     fn new(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Report {
@@ -192,6 +213,9 @@ impl Report {
                 block_bytes: status.map(|s| s.blocks.1),
                 block_disk_bytes: status.map(|s| s.block_disk_bytes),
                 to_free: status.map(|s| s.to_free),
+                disk_free_bytes: status.and_then(|s| s.room).map(|room| room.free),
+                full: status.and_then(|s| s.room).is_some_and(|room| room.writable == 0),
+                takes_nothing: status.is_some_and(|s| s.full),
                 bad_frames: status.map(|s| s.bad_frames),
             }
         });
@@ -230,7 +254,8 @@ impl Report {
                 or_dash(node.block_bytes),
                 or_dash(node.block_disk_bytes),
                 or_dash(node.to_free),
-                node.error.as_ref().map_or("yes".into(), |error| format!("NO: {error}")),
+                or_dash(node.disk_free_bytes),
+                node.error.as_ref().map_or(node.state().into(), |error| format!("NO: {error}")),
             ]
         });
         let nodes = output::table(&NODE_HEAD, nodes);
@@ -381,7 +406,8 @@ mod tests {
         let replicas: Vec<_> = replicas.collect();
         serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
             "replicas": replicas, "blocks": [1, 2],
-            "block_disk_bytes": 3, "to_free": 4, "bad_frames": 0, "connected": [], "configured": 0,
+            "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
+            "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "bad_frames": 0, "connected": [], "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2],
             "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60}]}))
         .unwrap()
@@ -406,6 +432,7 @@ mod tests {
         assert!(text.contains("NO: connection refused") && text.contains("NONE"), "{text}");
         assert!(text.ends_with("order: sequential"), "{text}");
         assert_eq!(text.matches("us-1, us-2 + us-3").count(), 2, "{text}");
+        assert!(text.contains("stores no more blocks") && text.contains("takes nothing"));
         assert!(text.contains("90 ms") && text.contains("no lease"), "{text}");
     }
 }

@@ -322,6 +322,83 @@ fn directories_are_placed_and_paths_found() {
     room.assert_clean();
 }
 
+/// A small disk in memory, and something on it that only takes room.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(at: std::path::PathBuf, len_mib: u64) -> SmallDisk {
+        fs::create_dir(&at).unwrap();
+        let size = std::ffi::CString::new(format!("size={len_mib}m")).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("none", &at, "tmpfs", flags, size.as_c_str()).unwrap();
+        SmallDisk(at)
+    }
+
+    /// Leaves so many bytes free.
+    fn leave(&self, bytes: u64) {
+        let ballast = File::create(self.0.join("ballast")).unwrap();
+        let of = rustix::fs::statvfs(&self.0).unwrap();
+        let len = (of.f_bavail * of.f_frsize).saturating_sub(bytes);
+        if len > 0 {
+            rustix::fs::fallocate(&ballast, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Programs are told at once that there is no room, reading and removing go on, no node stops, and
+/// when there is room again all goes on by itself.
+#[test]
+fn a_full_disk_is_told_and_stops_nothing() {
+    const NO_SPACE: Option<i32> = Some(libc::ENOSPC);
+    let room = Room::new();
+    let disk = SmallDisk::mount(room.path("data"), 640);
+    let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+    let demo = Running::start(room.meridian(&args), room.mount());
+    let dir = demo.mount().join("us");
+    let small = |name: &str| fs::write(dir.join(name), name);
+    let large = |name: &str, len_mib: usize| {
+        let written = File::create(dir.join(name))?.write_all(&vec![7; len_mib << 20]);
+        written.and_then(|()| File::open(dir.join(name))?.sync_all())
+    };
+    let nodes_are = |what: &str, so: bool| {
+        let status = room.status();
+        let nodes = status["nodes"].as_array().unwrap();
+        nodes.iter().all(|node| node["reachable"] == true && node[what] == so)
+    };
+    small("kept").unwrap();
+    large("first", 8).unwrap();
+    disk.leave(100 << 20); // Less than blocks leave, more than the logs need.
+    eventually("nodes say that they are full", || nodes_are("full", true));
+    let since = std::time::Instant::now();
+    let full = large("second", 120).unwrap_err();
+    assert_eq!(full.raw_os_error(), NO_SPACE, "{full}");
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    assert_eq!(rustix::fs::statvfs(&dir).unwrap().f_bavail, 0);
+    small("beside it").unwrap();
+    disk.leave(0);
+    eventually("nodes take nothing", || nodes_are("takes_nothing", true));
+    assert_eq!(small("third").unwrap_err().raw_os_error(), NO_SPACE);
+    assert_eq!(fs::create_dir(dir.join("dir")).unwrap_err().raw_os_error(), NO_SPACE);
+    assert_eq!(fs::read(dir.join("first")).unwrap(), vec![7; 8 << 20]);
+    fs::rename(dir.join("kept"), dir.join("moved")).unwrap();
+    File::options().write(true).open(dir.join("first")).unwrap().set_len(10).unwrap();
+    fs::remove_file(dir.join("beside it")).unwrap();
+    fs::remove_file(disk.0.join("ballast")).unwrap();
+    eventually("nodes have room", || nodes_are("takes_nothing", false));
+    small("third").unwrap();
+    assert_eq!(fs::read_to_string(dir.join("moved")).unwrap(), "kept");
+    assert_eq!(fs::read(dir.join("first")).unwrap(), [7; 10]);
+    fs::remove_file(dir.join("second")).unwrap(); // It waits for more room than there is.
+    demo.stop();
+    drop(disk);
+}
+
 #[test]
 fn the_benchmark_runs_on_a_mount() {
     let room = Room::new();

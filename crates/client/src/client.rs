@@ -13,11 +13,18 @@ use meridian_core::{BlockId, ClientId, GroupId, NodeId, Stamp, Time};
 use meridian_fs::types::Timestamp;
 use meridian_fs::{Answer, Done, FsError, Query, Update, Vector};
 use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
+use meridian_host::space::Room;
 use meridian_host::update::Change;
+use meridian_session::room::room_for;
 use meridian_session::{BlockNames, Command, Failure, Output};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::task::JoinSet;
+
+/// How long a node may take to say how much room its disk has, and for how long that counts.
+const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
 /// How a client shall be.
 #[derive(Clone, Debug)]
@@ -53,7 +60,12 @@ pub(crate) struct Inner {
     random: Random,
     block_names: Mutex<BlockNames>,
     pub(crate) cache: Mutex<Cache>,
+    /// What nodes have said of their disks, and when.
+    rooms: Mutex<Option<(Instant, Rooms)>>,
 }
+
+/// How much room the disks of nodes have.
+type Rooms = BTreeMap<NodeId, Room>;
 
 /// An update that keeps its name however often it is sent, until it has ended. Dropped before that,
 /// it is given up: it may still happen, but not after a later one that touches the same and was
@@ -109,6 +121,7 @@ impl Client {
             random,
             block_names: Mutex::default(),
             cache: Mutex::new(Cache::new(options.cache_bytes)),
+            rooms: Mutex::default(),
         };
         Ok(Client { inner: Arc::new(inner) })
     }
@@ -280,6 +293,30 @@ impl Client {
             ReplyBody::Status(status) => Ok(*status),
             other => Err(strange(&other)),
         }
+    }
+
+    /// How many bytes can still be written to `partition`. Nodes that take longer than a second to
+    /// answer count as full; what was said within the last second is not asked again.
+    pub async fn room(&self, partition: GroupId) -> u64 {
+        let topology = self.topology();
+        let known = lock(&self.inner.rooms).clone();
+        if let Some((_, rooms)) = known.filter(|(at, _)| at.elapsed() < ROOM_LIMIT) {
+            return room_for(&topology, partition, &rooms);
+        }
+        let mut asked = JoinSet::new();
+        for node in topology.present() {
+            let client = self.clone();
+            asked.spawn(async move { (node, client.status(node, ROOM_LIMIT).await) });
+        }
+        let mut rooms = Rooms::new();
+        while let Some(answer) = asked.join_next().await {
+            if let Ok((node, Ok(status))) = answer {
+                rooms.extend(status.room.map(|room| (node, room)));
+            }
+        }
+        let room = room_for(&topology, partition, &rooms);
+        *lock(&self.inner.rooms) = Some((Instant::now(), rooms));
+        room
     }
 
     /// Asks one node once.

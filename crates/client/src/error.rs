@@ -51,6 +51,7 @@ impl ClientError {
             ClientError::Timeout { .. }
             | ClientError::Unreachable { .. }
             | ClientError::OutOfReach { .. } => ETIMEDOUT,
+            ClientError::Refused(Refusal::Full) => FsError::NoSpace.errno(),
             ClientError::Refused(_) | ClientError::Lost(_) | ClientError::Protocol(_) => EIO,
         }
     }

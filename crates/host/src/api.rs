@@ -4,6 +4,7 @@
 //! the other, and the node answers each request with one [`Reply`] of the same id, in any order and
 //! any number to a frame. Nodes send each other [`meridian_core::link`] packets.
 
+use crate::space::Room;
 use bytes::Bytes;
 use meridian_core::{BlockId, GroupId, MessageId, NodeId, Position, Stamp};
 use meridian_fs::{Answer, Done, FsError, Query, Vector};
@@ -138,6 +139,9 @@ pub enum Refusal {
     /// Too much waits here already.
     #[error("overloaded")]
     Overloaded,
+    /// The node's disk is full: it takes nothing that needs room.
+    #[error("the disk of the node is full")]
+    Full,
     /// The node is to go: store the block elsewhere.
     #[error("this node is being removed and takes no blocks")]
     Draining,
@@ -158,6 +162,10 @@ pub struct NodeStatus {
     pub blocks: (u64, u64),
     /// How much of the disk the blocks take, in bytes.
     pub block_disk_bytes: u64,
+    /// How much room its disk has, if it has said so.
+    pub room: Option<Room>,
+    /// Its disk is so full that it takes no updates that need room, only such as give it back.
+    pub full: bool,
     /// So many blocks no file lies in any more that are not freed yet, here or at other nodes.
     pub to_free: u64,
     /// While a node is drained: how many of these blocks are not known to be on enough nodes that

@@ -166,10 +166,10 @@ impl Node {
             out.output(Output::Reply { connection, reply });
             return;
         };
-        let mut start = None;
+        let (mut start, is_full) = (None, self.space.is_full());
         match request.body {
             RequestBody::Update { start: wanted, .. } => {
-                if replica.on_update(waiter, &wanted, &mut wishes) {
+                if replica.on_update(waiter, &wanted, is_full, &mut wishes) {
                     start = Some(wanted);
                 }
             }
@@ -422,6 +422,7 @@ impl Process for Node {
                 self.all_step(now, &Event::Started, out);
                 self.step_drain(now, Event::Started, out);
                 self.step_configuration(now, Event::Started, out);
+                out.output(Output::Space(crate::space::Output::Measure));
                 out.timer(now + self.space.options().tick, Timer::Space(crate::space::Tick));
                 for group in self.replicas.keys() {
                     out.timer(now + REPLICA_TICK, Timer::Replica(*group));

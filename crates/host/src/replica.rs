@@ -164,32 +164,32 @@ impl Replica {
     }
 
     /// A client asks for an update. Returns whether it must be multicast: otherwise it is answered.
-    pub fn on_update(&mut self, waiter: Waiter, start: &Start, out: &mut Vec<Wish>) -> bool {
+    pub fn on_update(
+        &mut self,
+        waiter: Waiter,
+        start: &Start,
+        is_full: bool,
+        out: &mut Vec<Wish>,
+    ) -> bool {
         if let Some(outcome) = self.sessions.outcome(start.id) {
             let reply = self.updated(start.id, outcome.clone());
             out.push(Wish::Reply(waiter, reply));
             return false;
         }
-        let mut refuse = |refusal| out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
-        if self.sessions.has_ended(start.id) {
-            refuse(Refusal::Bad(format!(
-                "message {} has ended, its outcome is forgotten",
-                start.id
-            )));
-            return false;
-        }
-        if let Err(reason) = Payload::read(start) {
-            refuse(Refusal::Bad(reason));
-            return false;
-        }
-        let full = self.multicast.log_bytes() >= LOG_BYTES_MAX;
-        if full || self.updates.len() >= WAITING_MAX {
-            refuse(Refusal::Overloaded);
-            return false;
-        }
-        let waiters = self.updates.entry(start.id).or_default();
-        waiters.push(waiter);
-        true
+        let has_room = self.multicast.log_bytes() < LOG_BYTES_MAX;
+        let refusal = match Payload::admit(start, is_full) {
+            _ if self.sessions.has_ended(start.id) => {
+                Refusal::Bad(format!("{} has ended, its outcome is forgotten", start.id))
+            }
+            Err(refusal) => refusal,
+            Ok(()) if has_room && self.updates.len() < WAITING_MAX => {
+                self.updates.entry(start.id).or_default().push(waiter);
+                return true;
+            }
+            Ok(()) => Refusal::Overloaded,
+        };
+        out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
+        false
     }
 
     /// A client asks a question.

@@ -9,6 +9,10 @@
 //!   names of all blocks that it holds, a page at a time, for those that the tree will never name
 //!   again ([`meridian_fs::Partition::never_named`]).
 //!
+//! The node also looks how much room its disk has. When it is nearly full the node takes no updates
+//! that need room: what is left is for the log of those that give room back, and of what other
+//! nodes have ordered. Blocks stop earlier, in their store.
+//!
 //! Nothing is durable: what was released and is not freed when the node stops is found among the
 //! others after it.
 //!
@@ -16,9 +20,12 @@
 //! - F1: a block is freed only if no file lies in it, and none ever will, in a state of its
 //!   partition that is durable here.
 //! - F2: a block that was released is not freed before the grace is over.
+//! - F3: a node that knows its disk to be nearly full has no update of a client ordered that needs
+//!   room.
 
 use crate::replica::Replica;
 use meridian_core::{BlockId, GroupId, PLANTED_BUGS, Time};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -28,7 +35,11 @@ pub const PAGE: usize = 1024;
 /// So many blocks are freed with one tick.
 const FREED_MAX: usize = 4096;
 
-/// How long what takes.
+/// A third of what the store of blocks leaves: two segments of the log, so that those go on which
+/// give room back, and the node can be started again.
+const LEAST_BYTES: u64 = 64 << 20;
+
+/// How long what takes, and how full a disk may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     /// How often something is done.
@@ -39,6 +50,21 @@ pub struct Options {
     /// How long after a block was named an update may come that names it: much longer than a slow
     /// client takes that is still alive. One that comes too late stores its bytes anew.
     pub window: Duration,
+    /// With less room on the disk than so many bytes, the node takes no updates that need more.
+    pub least_bytes: u64,
+}
+
+/// How much room a disk has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Room {
+    /// Bytes that can still be written.
+    pub free: u64,
+    /// Bytes of that which blocks may still take; the rest is for the log.
+    pub writable: u64,
+    /// Bytes in all.
+    pub total: u64,
+    /// Nodes that name the same device share the disk.
+    pub device: u64,
 }
 
 impl Default for Options {
@@ -47,8 +73,21 @@ impl Default for Options {
             tick: Duration::from_secs(1),
             grace: Duration::from_secs(5),
             window: Duration::from_secs(3600),
+            least_bytes: LEAST_BYTES,
         }
     }
+}
+
+/// How full the disk is, and what is to be freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How many blocks the tree has released that are not freed yet, here or at other nodes of the
+    /// region.
+    pub to_free: usize,
+    /// How much room the disk has, when that was looked at last.
+    pub room: Option<Room>,
+    /// Whether the disk is nearly full.
+    pub is_full: bool,
 }
 
 /// What the owner, who has the blocks, is to do.
@@ -61,6 +100,8 @@ pub enum Output {
         /// Those after this one.
         after: Option<BlockId>,
     },
+    /// Tell how much room there is on the disk.
+    Measure,
     /// Free these, if they are here.
     Free(Vec<BlockId>),
 }
@@ -68,6 +109,8 @@ pub enum Output {
 /// What the owner answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
+    /// To [`Output::Measure`]; nothing if the disk does not say.
+    Room(Option<Room>),
     /// To [`Output::List`].
     Names {
         /// That of the question.
@@ -92,6 +135,8 @@ pub enum Mutation {
     NeverLooks,
     /// What no file lies in is freed though an update that names it may be under way.
     FreesUnnamed,
+    /// Nobody minds that the disk is full.
+    TakesAll,
 }
 
 impl Mutation {
@@ -112,6 +157,7 @@ pub struct Space {
     number: u64,
     /// Up to which block all were looked at.
     looked: Option<BlockId>,
+    room: Option<Room>,
     mutation: Mutation,
 }
 
@@ -124,6 +170,7 @@ impl Space {
             queue: VecDeque::new(),
             number: 0,
             looked: None,
+            room: None,
             mutation: Mutation::Correct,
         }
     }
@@ -139,10 +186,15 @@ impl Space {
         self.options
     }
 
-    /// How many blocks the tree has released that are not freed yet, here or at other nodes of the
-    /// region.
-    pub fn to_free(&self) -> usize {
-        self.released.len()
+    /// How it is.
+    pub fn report(&self) -> Report {
+        Report { to_free: self.released.len(), room: self.room, is_full: self.is_full() }
+    }
+
+    /// Whether the disk is nearly full.
+    pub fn is_full(&self) -> bool {
+        self.room.is_some_and(|room| room.free < self.options.least_bytes)
+            && !self.mutation.is(Mutation::TakesAll)
     }
 
     /// Some time has passed.
@@ -165,7 +217,7 @@ impl Space {
             self.released.remove(&block);
             freed.entry(block.partition()).or_default().push(block);
         }
-        let mut out = Vec::new();
+        let mut out = vec![Output::Measure];
         for (group, blocks) in freed {
             let Some(replica) = replicas.get(&group) else { continue };
             out.push(Output::Free(replica.partition().unnamed(blocks)));
@@ -183,7 +235,13 @@ impl Space {
         command: Command,
         replicas: &BTreeMap<GroupId, Replica>,
     ) -> Option<Output> {
-        let Command::Names { number, blocks } = command;
+        let (number, blocks) = match command {
+            Command::Names { number, blocks } => (number, blocks),
+            Command::Room(room) => {
+                self.room = room.or(self.room);
+                return None;
+            }
+        };
         if number != self.number {
             return None;
         }

@@ -1,6 +1,7 @@
 //! An update as it is multicast: what a client sends to the groups, and what their replicas read of
 //! it.
 
+use crate::api::Refusal;
 use crate::sessions;
 use meridian_core::{ClientId, GroupId, MessageId};
 use meridian_fs::{Operation, Timestamp, Update, Vector};
@@ -91,6 +92,18 @@ impl Payload {
             return Err("it was sent where it does not belong".into());
         }
         Ok(payload)
+    }
+
+    /// Whether a node may have the message ordered, whose disk is full or not.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(start: &Start, is_full: bool) -> Result<(), Refusal> {
+        let payload = Payload::read(start).map_err(Refusal::Bad)?;
+        match payload.change {
+            Some(change) if is_full && change.update.needs_room() => Err(Refusal::Full), // F3
+            _ => Ok(()),
+        }
     }
 
     /// The operation that it asks for, if any.

@@ -442,7 +442,7 @@ fn who_waits_for_a_group_out_of_reach_is_told() {
     let waiter = Waiter { connection: ConnectionId(1), request: 3 };
     let start = message(1, link(place(US, 0)));
     let mut wishes = Vec::new();
-    assert!(replica.on_update(waiter, &start, &mut wishes));
+    assert!(replica.on_update(waiter, &start, false, &mut wishes));
     replica.on_refused(start.id, EU, &mut wishes);
     let refused = ReplyBody::Refused(Refusal::OutOfReach(EU));
     assert_eq!(wishes, [Wish::Reply(waiter, refused)]);

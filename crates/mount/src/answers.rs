@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// What `statfs` calls a block, in bytes.
 const STATFS_BLOCK: u32 = 4096;
-/// Blocks and inodes that `statfs` shows in all: nodes do not tell how much room they have.
-const STATFS_TOTAL: u64 = 1 << 38;
+/// Inodes that `statfs` shows in all: no disk says how many there may be.
+const STATFS_INODES: u64 = 1 << 38;
 
 /// What a name leads to.
 fn entry_of(found: &Attributes, kept: Duration) -> Entry {
@@ -103,19 +103,19 @@ pub(crate) fn xattr(result: Result<Bytes, ClientError>, size: u32, reply: Reply)
     }
 }
 
-/// How many inodes and bytes there are.
-pub(crate) fn totals_of(result: Result<(u64, u64), ClientError>, reply: Reply) {
+/// How many inodes and bytes there are, and how many bytes more there may be.
+pub(crate) fn totals_of(result: Result<(u64, u64, u64), ClientError>, reply: Reply) {
     match result {
-        Ok((inodes, bytes)) => {
+        Ok((inodes, bytes, room)) => {
             let used = bytes.div_ceil(u64::from(STATFS_BLOCK));
-            let free = STATFS_TOTAL.saturating_sub(used);
+            let free = room / u64::from(STATFS_BLOCK);
             reply.room(&Room {
                 block_size: STATFS_BLOCK,
-                blocks: STATFS_TOTAL,
+                blocks: used + free,
                 free,
                 available: free,
-                inodes: STATFS_TOTAL,
-                free_inodes: STATFS_TOTAL.saturating_sub(inodes),
+                inodes: STATFS_INODES,
+                free_inodes: STATFS_INODES.saturating_sub(inodes),
                 name_max: NAME_MAX as u32,
             });
         }

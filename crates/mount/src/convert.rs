@@ -11,10 +11,11 @@ const BLOCK_SIZE: u32 = 64 << 10;
 
 /// The errno of a failure.
 pub fn errno(error: &ClientError) -> i32 {
-    if !matches!(error, ClientError::Fs(_)) {
-        tracing::warn!("{error}");
+    let errno = error.errno();
+    if !matches!(error, ClientError::Fs(_)) && errno != libc::ENOSPC {
+        tracing::warn!("{error}"); // Of full disks nodes tell.
     }
-    error.errno()
+    errno
 }
 
 /// A kind as the type bits of a mode.

@@ -16,7 +16,7 @@ use meridian_cluster::Topology;
 use meridian_core::hello::ServiceId;
 use meridian_core::{GroupId, NodeId, Time};
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
-use meridian_host::{Output, drain};
+use meridian_host::{Output, drain, space};
 use meridian_paxos as paxos;
 use meridian_runtime::smr::Desk;
 use meridian_runtime::wire::{WireError, take};
@@ -152,6 +152,8 @@ pub(crate) struct Requests<P: Service> {
     /// For clients of the configuration.
     desk: Desk<P::Command>,
     started: Option<Time>,
+    /// The disk had no room for blocks when that was looked at last.
+    is_full: bool,
 }
 
 impl<P: Service> Requests<P> {
@@ -161,7 +163,15 @@ impl<P: Service> Requests<P> {
         replies: Arc<Replies>,
     ) -> Requests<P> {
         let desk = Desk::new(shared.me, P::configuration);
-        Requests { shared, blocks, replies, clients: BTreeMap::new(), desk, started: None }
+        Requests {
+            shared,
+            blocks,
+            replies,
+            clients: BTreeMap::new(),
+            desk,
+            started: None,
+            is_full: false,
+        }
     }
 
     /// Notes a request; tells whether there is room for it.
@@ -258,12 +268,32 @@ impl<P: Service> Requests<P> {
                 }
                 at.command(P::blocks(command));
             }
-            Answer::Space(command) => at.command(P::space(command)),
+            Answer::Space(command) => {
+                if let space::Command::Room(Some(room)) = command {
+                    self.note_room(room);
+                }
+                at.command(P::space(command));
+            }
+        }
+    }
+
+    /// Says so when the disk becomes full, and when it is so no more.
+    fn note_room(&mut self, room: space::Room) {
+        let is_full = room.writable == 0;
+        if is_full == self.is_full {
+            return;
+        }
+        self.is_full = is_full;
+        let (free, total) = (room.free, room.total);
+        match is_full {
+            true => tracing::warn!(free, total, "full: no more blocks are stored here"),
+            false => tracing::info!(free, total, "no more full: blocks are stored again"),
         }
     }
 
     fn status(&self, at: &At<'_, P>) -> NodeStatus {
         let held = self.blocks.blocks().counters();
+        let freed = at.process.room();
         let uptime = at.now.since(self.started.unwrap_or(at.now));
         NodeStatus {
             node: self.shared.me,
@@ -272,7 +302,9 @@ impl<P: Service> Requests<P> {
             replicas: at.process.status(at.now),
             blocks: (held.blocks, held.bytes),
             block_disk_bytes: self.blocks.blocks().disk_bytes(),
-            to_free: at.process.to_free() as u64,
+            room: freed.room,
+            full: freed.is_full,
+            to_free: freed.to_free as u64,
             to_drain: at.process.drain().progress().map(|progress| {
                 let all_safe = progress.done;
                 held.blocks.saturating_sub(progress.safe) * u64::from(!all_safe)

@@ -16,6 +16,12 @@ use std::thread::{Builder, JoinHandle};
 
 /// How long a segment becomes, in bytes.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
+/// So many bytes of the disk are not for blocks: a log has up to four segments of 32 MiB, and makes
+/// the next before it removes the first.
+pub const RESERVE_BYTES: u64 = 192 << 20;
+/// So many bytes more at most on a large disk, of which a 64th is kept: a large tree takes its
+/// length twice while a checkpoint is written.
+const RESERVE_MORE: u64 = 4 << 30;
 /// How much may wait to be written, in bytes, before a put is answered [`BlockError::Busy`]: some
 /// hundred milliseconds of what a disk takes.
 pub const WRITE_QUEUE_BYTES: usize = 64 << 20;
@@ -70,7 +76,10 @@ impl BlockEngine {
     /// # Errors
     /// If the disk refuses, or the directory is of another version.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, tell: Tell) -> Result<Self, OpenError> {
-        let options = Options { segment_bytes: SEGMENT_BYTES, salt: random_salt() };
+        // If the disk does not tell, the first block will say so.
+        let total = disk.room(dir.parent().unwrap_or(dir)).map_or(0, |room| room.total);
+        let reserve_bytes = RESERVE_BYTES + (total / 64).min(RESERVE_MORE);
+        let options = Options { segment_bytes: SEGMENT_BYTES, salt: random_salt(), reserve_bytes };
         Self::open_with(disk, dir, options, tell)
     }
 
@@ -271,7 +280,7 @@ mod tests {
             let id = if let Answer::Client(_, reply) = &answer { reply.id } else { 0 };
             let _ = lock(&told)[&id].send(answer);
         };
-        let options = Options { segment_bytes: 1 << 16, salt: 5 };
+        let options = Options { segment_bytes: 1 << 16, salt: 5, reserve_bytes: 0 };
         let engine = BlockEngine::open_with(disk, dir, options, Arc::new(tell)).unwrap();
         Engine { engine, waiting, asked: Default::default() }
     }
@@ -364,7 +373,7 @@ mod tests {
         disk.set_capacity(Some(100_000));
         let put = |at: &u128| engine.put(*at, vec![1; 5_000]) == ReplyBody::Stored;
         assert!((0..).take_while(put).count() > 5);
-        assert!(matches!(engine.put(1_000, vec![1; 5_000]), ReplyBody::Refused(Refusal::Disk(_))));
+        assert_eq!(engine.put(1_000, vec![1; 5_000]), ReplyBody::Refused(Refusal::Full));
         assert_eq!(engine.get(3, 0, 9), block(&[1; 9]));
         assert_eq!(engine.engine.failed(), None);
         disk.set_capacity(None);

@@ -49,7 +49,7 @@ pub trait Service:
     fn space(command: space::Command) -> Self::Command;
 
     /// How many blocks are to be freed.
-    fn to_free(&self) -> usize;
+    fn room(&self) -> space::Report;
 
     /// The command that hands it what a client asks of the configuration.
     fn configuration(command: paxos::Command) -> Self::Command;
@@ -95,8 +95,8 @@ impl Service for Node {
         Command::Space(command)
     }
 
-    fn to_free(&self) -> usize {
-        Node::space(self).to_free()
+    fn room(&self) -> space::Report {
+        Node::space(self).report()
     }
 
     fn configuration(command: paxos::Command) -> Command {

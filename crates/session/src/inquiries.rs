@@ -58,6 +58,8 @@ struct Inquiry {
     patience: Duration,
     /// How many requests were sent.
     sent: u32,
+    /// The nodes that have said that their disks are full.
+    full: BTreeSet<NodeId>,
     /// Whether a node has refused or was slow: then not all are out of reach.
     anyone_there: bool,
 }
@@ -70,6 +72,15 @@ pub(crate) struct Inquiries {
     requests: BTreeMap<u64, (InquiryId, NodeId)>,
     due: BTreeSet<(Time, InquiryId)>,
     last: u64,
+}
+
+impl Inquiry {
+    /// One more node has a full disk; whether that are so many of the group that the others have
+    /// no quorum.
+    fn is_full(&mut self, node: NodeId, topology: &Topology) -> bool {
+        self.full.insert(node);
+        self.full.len() * 2 >= topology.group(self.group).members.len()
+    }
 }
 
 impl Inquiries {
@@ -100,6 +111,7 @@ impl Inquiries {
             due: now,
             patience: patience(&nodes.topology),
             sent: 0,
+            full: BTreeSet::new(),
             anyone_there: false,
         };
         self.all.insert(id, inquiry);
@@ -152,6 +164,9 @@ impl Inquiries {
             }
             ReplyBody::Refused(refusal @ Refusal::Bad(_)) => {
                 Verdict::Failed(Failure::Refused(refusal))
+            }
+            ReplyBody::Refused(Refusal::Full) if inquiry.is_full(node, &nodes.topology) => {
+                Verdict::Failed(Failure::Refused(Refusal::Full))
             }
             ReplyBody::Refused(_) => {
                 inquiry.anyone_there = true;

@@ -28,6 +28,7 @@ mod inquiries;
 pub mod mutation;
 pub mod names;
 mod nodes;
+pub mod room;
 pub mod routes;
 pub mod session;
 mod update;

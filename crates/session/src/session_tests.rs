@@ -19,7 +19,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 const TWO: [&str; 4] = ["us-1", "us-2", "eu-1", "eu-2"];
 
 /// Nodes whose names begin with their region's.
-fn topology(names: &[&str]) -> Arc<Topology> {
+pub(crate) fn topology(names: &[&str]) -> Arc<Topology> {
     let node = |name: &str| NodeEntry {
         name: name.into(),
         region: name[..2].into(),
@@ -345,6 +345,20 @@ fn a_group_that_hears_that_another_is_out_of_reach_ends_the_call() {
     let sent = client.sent();
     client.reply(&sent[0], ReplyBody::Refused(Refusal::OutOfReach(EU)));
     let failure = Failure::OutOfReach { group: EU };
+    assert!(matches!(client.output(), Output::GaveUp { failure: of, .. } if of == failure));
+}
+
+/// A node whose disk is full may have others beside it that are no quorum.
+#[test]
+fn a_group_that_has_no_quorum_without_full_disks_ends_the_call() {
+    let mut client = Client::new();
+    client.update(touch(GroupId::GLOBAL));
+    let first = client.sent_one();
+    client.reply(&first, ReplyBody::Refused(Refusal::Full));
+    let second = client.sent_one();
+    assert!(second.0 != first.0 && client.outputs.is_empty());
+    client.reply(&second, ReplyBody::Refused(Refusal::Full));
+    let failure = Failure::Refused(Refusal::Full);
     assert!(matches!(client.output(), Output::GaveUp { failure: of, .. } if of == failure));
 }
 

@@ -28,6 +28,8 @@ use std::time::Duration;
 const DIR: &str = "/node/blocks";
 /// Short, so that most runs go on from segment to segment.
 const SEGMENT_BYTES: u64 = 8 << 10;
+/// What blocks leave of a disk: some segments of the simulated log.
+const RESERVE_BYTES: u64 = 96 << 10;
 
 /// What comes later, and is given back to [`Stores::on_due`] then.
 #[derive(Clone, Debug)]
@@ -117,7 +119,7 @@ impl Stores {
     /// If a block is lost, or another than was stored.
     pub fn mount(&mut self, at: NodeId, disk: &SimDisk, altered: bool) -> Result<(), DiskFailure> {
         let salt = self.random.random();
-        let options = Options { segment_bytes: SEGMENT_BYTES, salt };
+        let options = Options { segment_bytes: SEGMENT_BYTES, salt, reserve_bytes: RESERVE_BYTES };
         let opened =
             Store::open_mutated(Arc::new(disk.clone()), Path::new(DIR), options, self.mutation);
         let writer = Writer::new(opened.map_err(failed)?.0);
@@ -289,7 +291,14 @@ impl Stores {
         };
         match what {
             What::Append => {
+                let before = writer.blocks().disk_bytes();
                 writer.append(std::mem::take(&mut place.waiting));
+                let blocks = writer.blocks();
+                if blocks.disk_bytes() > before
+                    && let Ok(room) = blocks.room()
+                {
+                    assert!(room.free >= RESERVE_BYTES, "reserve: {at} has {room:?} left");
+                }
                 // Mostly short; sometimes long enough for much else to happen.
                 let long = self.random.random_ratio(1, 12);
                 let most = if long { 1_500_000 } else { 4_000 };
@@ -348,7 +357,7 @@ impl Stores {
         let (block, offset, len) = match read {
             Read::Part { block, offset, len, .. } => (*block, *offset, *len),
             Read::Whole { block, .. } => (*block, 0, u32::MAX),
-            Read::Check { .. } => return,
+            Read::Room | Read::Check { .. } => return,
         };
         let read = match answer {
             Answer::Client(_, Reply { body: ReplyBody::Block(data), .. })

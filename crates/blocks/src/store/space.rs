@@ -111,7 +111,7 @@ impl Store {
             return Ok(0);
         }
         let data = self.blocks.get(block, 0, u32::MAX)?;
-        self.append(block, &data)?;
+        self.append(block, &data, self.blocks.reserve_bytes / 2)?;
         Ok(data.len() as u64)
     }
 

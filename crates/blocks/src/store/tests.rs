@@ -7,7 +7,7 @@ const DIR: &str = "/blocks";
 const SALT: u64 = 77;
 
 fn open(disk: &SimDisk) -> Result<(Store, Findings), OpenError> {
-    let options = Options { segment_bytes: 4096, salt: SALT };
+    let options = Options { segment_bytes: 4096, salt: SALT, reserve_bytes: 0 };
     Store::open(Arc::new(disk.clone()), Path::new(DIR), options)
 }
 
@@ -204,7 +204,7 @@ fn emptying_loses(mutation: Mutation) -> Option<u128> {
     let kept = |block: &u128| block.is_multiple_of(4);
     for cut in 1..500 {
         let disk = SimDisk::new();
-        let options = Options { segment_bytes: 4096, salt: SALT };
+        let options = Options { segment_bytes: 4096, salt: SALT, reserve_bytes: 0 };
         let dir = Path::new(DIR);
         let opened = Store::open_mutated(Arc::new(disk.clone()), dir, options, mutation);
         let mut store = opened.unwrap().0;
@@ -281,6 +281,41 @@ fn on_a_full_disk_segments_that_are_empty_still_go() {
         store.blocks().disk_bytes()
     );
     assert_eq!(get(&store, 57).unwrap(), data(57));
+}
+
+/// Blocks leave what is reserved, those that are moved half of it, and all goes on by itself when
+/// there is room.
+#[test]
+fn blocks_leave_what_is_reserved_for_others() {
+    const RESERVE: u64 = 3 * 4096;
+    let filled = |mutation| {
+        let disk = SimDisk::new();
+        disk.set_capacity(Some(20 * 4096));
+        let options = Options { segment_bytes: 4096, salt: SALT, reserve_bytes: RESERVE };
+        let dir = Path::new(DIR);
+        let opened = Store::open_mutated(Arc::new(disk.clone()), dir, options, mutation);
+        let mut store = opened.unwrap().0;
+        let stored = (0..).take_while(|block| store.put(BlockId(*block), &data(*block)).is_ok());
+        (stored.count() as u128, store, disk)
+    };
+    let (stored, mut store, disk) = filled(Mutation::Correct);
+    assert!((RESERVE..RESERVE + 4096).contains(&store.blocks().room().unwrap().free));
+    assert!(matches!(store.put(BlockId(stored), &data(stored)), Err(BlockError::Full)));
+    // Every other block goes, so that no segment is empty.
+    store.free((0..stored).filter(|block| block % 2 == 0).map(BlockId));
+    tidy(&mut store);
+    assert!(store.blocks().room().unwrap().free >= RESERVE + 4096, "the reserve is whole again");
+    assert!((1..stored).step_by(2).all(|block| get(&store, block).unwrap() == data(block)));
+    store.put(BlockId(stored), &data(stored)).unwrap();
+    assert!(store.blocks().room().unwrap().free >= RESERVE);
+    disk.set_capacity(Some(0));
+    let mut put = |block| store.put(BlockId(block), &data(block));
+    assert!((stored + 1..stored + 100).any(|block| put(block).is_err()));
+    disk.set_capacity(None);
+    store.put(BlockId(stored + 200), &data(0)).unwrap();
+    // The checker notices who does not mind.
+    let (_, store, _) = filled(Mutation::TakesReserve);
+    assert!(!PLANTED_BUGS || store.blocks().room().unwrap().free < RESERVE);
 }
 
 proptest! {

@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 /// The extended attribute that shows, and on an empty directory changes, where it lives.
 pub const PLACEMENT: &[u8] = b"user.meridian.placement";
+/// So many bytes `fallocate` gives a file without asking whether there is room.
+const SMALL: u64 = 1 << 20;
 /// How often `stat` asks again before it keeps flushes from coming between.
 const PATIENT_AFTER: usize = 4;
 
@@ -120,12 +122,20 @@ impl Files {
         self.ordered(Some(&inode), inode.place.ino, hole).await.map(drop)
     }
 
-    /// `fallocate` without flags: the file is at least so long. Nothing is reserved.
+    /// `fallocate` without flags: the file is at least so long. Nothing is reserved, but what could
+    /// not be written now is refused.
     ///
     /// # Errors
-    /// As [`Files::set_attributes`].
+    /// As [`Files::set_attributes`]; [`FsError::NoSpace`] if there is no room for so much more.
     pub async fn extend(&self, handle: Handle, size: u64) -> Result<(), ClientError> {
         let inode = self.file(handle)?.inode;
+        if size > SMALL {
+            let now = self.attributes(inode.place.ino).await?;
+            let more = size.saturating_sub(now.size);
+            if more > SMALL && more > self.client.room(now.place.partition).await {
+                return Err(FsError::NoSpace.into());
+            }
+        }
         let _guard = self.flushed(Some(&inode)).await?;
         let extend = |inode| Update::Extend { inode, size };
         self.ordered(Some(&inode), inode.place.ino, extend).await.map(drop)
@@ -256,13 +266,15 @@ impl Files {
         self.ordered(open.as_ref(), ino, update).await.map(drop)
     }
 
-    /// How many inodes and bytes `partition` holds.
+    /// How many inodes and bytes `partition` holds, and how many bytes more can be written to it.
     ///
     /// # Errors
     /// If it does not answer.
-    pub async fn totals(&self, partition: GroupId) -> Result<(u64, u64), ClientError> {
-        match self.client.read(Query::Totals { partition }).await? {
-            Answer::Totals { inodes, bytes } => Ok((inodes, bytes)),
+    pub async fn totals(&self, partition: GroupId) -> Result<(u64, u64, u64), ClientError> {
+        let read = self.client.read(Query::Totals { partition });
+        let (read, room) = tokio::join!(read, self.client.room(partition));
+        match read? {
+            Answer::Totals { inodes, bytes } => Ok((inodes, bytes, room)),
             _ => Err(strange()),
         }
     }

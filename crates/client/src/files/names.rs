@@ -4,6 +4,7 @@
 use crate::client::lock;
 use crate::error::ClientError;
 use crate::files::attributes::strange;
+use crate::files::buffer::Buffer;
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode, OpenMode};
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp};
@@ -237,6 +238,7 @@ impl Files {
             match self.client.update(&update).await {
                 Ok(_) => {
                     self.name_lost(kept).await;
+                    self.drop_unsent(child.ino).await;
                     drop(unlinking);
                     return Ok(());
                 }
@@ -262,6 +264,29 @@ impl Files {
             Ok(_) | Err(_) => false,
         };
         self.keep(&open, nameless).await;
+    }
+
+    /// A name of a file went. What could not be stored of one that nobody has open is dropped if
+    /// that was the last: there may never be room for it.
+    async fn drop_unsent(&self, ino: Ino) {
+        let Some(inode) = self.open_inode(ino) else { return };
+        let is_idle = |buffer: &Buffer| buffer.writes.open_count() == 0;
+        {
+            let buffer = lock(&inode.buffer);
+            if !is_idle(&buffer) || buffer.writes.held() == 0 {
+                return;
+            }
+        }
+        let _guard = inode.flushing.lock().await; // A flush must not find its batch gone.
+        let read = self.client.read(Query::Attributes { inode: inode.place }).await;
+        if let Err(ClientError::Fs(_)) = read {
+            self.change_buffer(&inode, |buffer| {
+                if is_idle(buffer) {
+                    buffer.clear();
+                }
+            });
+            self.forget_if_unused(&inode);
+        }
     }
 
     /// As [`Files::name_lost`] if an update failed with `error`, after which it may still happen.
@@ -360,6 +385,9 @@ impl Files {
                 Err(error) => return Err(self.name_perhaps_lost(kept, error).await),
                 Ok(_) => {
                     self.name_lost(kept).await;
+                    if let Some(entry) = goes {
+                        self.drop_unsent(entry.place.ino).await;
+                    }
                     drop(unlinking);
                     return Ok(());
                 }

@@ -11,6 +11,7 @@ use meridian_core::hello::{Answer, Hello};
 use meridian_core::{BlockId, GroupId, MessageId, NodeId, Stamp};
 use meridian_fs::{Done, Effect, FsError, Operation, Partition, Query, Update};
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_host::space::Room;
 use meridian_host::update::Payload;
 use meridian_multicast::Start;
 use std::collections::{BTreeMap, BTreeSet};
@@ -371,6 +372,8 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             replicas: Vec::new(),
             blocks: (0, 0),
             block_disk_bytes: 0,
+            room: Some(Room { writable: 1 << 40, ..Room::default() }),
+            full: false,
             to_free: 0,
             to_drain: None,
             bad_frames: 0,

@@ -209,8 +209,8 @@ impl Service for Toy {
         unreachable!("nobody asked")
     }
 
-    fn to_free(&self) -> usize {
-        0
+    fn room(&self) -> space::Report {
+        space::Report::default()
     }
 
     fn configuration(_: paxos::Command) -> Command {

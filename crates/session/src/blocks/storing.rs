@@ -92,7 +92,9 @@ impl Storing {
         region.asked.remove(&from);
         match reply {
             Some(ReplyBody::Stored) => region.placing.on_stored(from),
-            Some(ReplyBody::Refused(Refusal::Disk(_))) => region.placing.on_full(from),
+            Some(ReplyBody::Refused(Refusal::Full | Refusal::Disk(_))) => {
+                region.placing.on_full(from)
+            }
             _ => {
                 nodes.routes.failed(Service::Blocks, from, now);
                 region.placing.on_failed(from);

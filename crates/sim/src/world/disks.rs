@@ -16,6 +16,10 @@ const REMEMBER: Duration = Duration::from_millis(200);
 /// When a process is tried again whose disk is not what it was, while some are away.
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
+/// How many bytes are left at most on a disk that becomes full: mostly enough for the log to go on,
+/// and not for blocks.
+const LEFT: u64 = 128 << 10;
+
 /// A bug planted in what surrounds the processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskBug {
@@ -267,7 +271,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             1 => disk.cut_power_at(disk.operations() + soon),
             _ => {
                 let used: u64 = disk.files().iter().map(|(_, len)| len).sum();
-                disk.set_capacity(Some(used));
+                let left = self.random.random_range(0..=LEFT);
+                disk.set_capacity(Some(used + left));
                 let after = self.up_to(self.faults.outage * 2);
                 self.plan(after, Plan::DiskFreed(slot));
             }

@@ -177,6 +177,7 @@ impl Subject for Trial {
             store::Mutation::NeverSyncs,
             store::Mutation::ChecksNothing,
             store::Mutation::TrustsIndex,
+            store::Mutation::TakesReserve,
         ];
         let in_store = |in_store| Trial { in_store, dead: Some(false), ..Trial::default() };
         let drains = all.map(|mutation| (format!("{mutation:?}"), of(mutation)));

@@ -8,6 +8,7 @@ use crate::world::Random;
 use meridian_core::Time;
 use meridian_fs::types::INLINE_MAX;
 use meridian_fs::{Done, FsError, Place, Timestamp};
+use meridian_host::api::Refusal;
 use meridian_host::update::Change;
 use meridian_session::writeback::Accepted;
 use meridian_session::writeback::flush::{Sent, Step};
@@ -213,6 +214,7 @@ pub(super) fn expect(failure: &Failure) {
         | Failure::Unreachable { .. }
         | Failure::OutOfReach { .. }
         | Failure::TooFewNodes { .. }
+        | Failure::Refused(Refusal::Full)
         | Failure::NoSpace => true,
         Failure::Lost { .. } | Failure::Refused(_) | Failure::Strange(_) => false,
     };

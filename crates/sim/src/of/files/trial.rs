@@ -51,6 +51,7 @@ const SPACE: Options = Options {
     tick: Duration::from_millis(200),
     grace: Duration::from_millis(500),
     window: Duration::from_secs(3),
+    least_bytes: 40 << 10,
 };
 /// How long it may take until nothing is left that no file lies in.
 const TIDY: Duration = Duration::from_secs(60);
