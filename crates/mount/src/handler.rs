@@ -391,19 +391,24 @@ impl Handler {
 
     fn allocate(&self, call: Call, handle: Handle, (offset, length): (u64, u64), mode: i32) {
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+        const ZERO_WITHIN: i32 = ZERO | libc::FALLOC_FL_KEEP_SIZE;
         if mode == libc::FALLOC_FL_KEEP_SIZE {
             return call.reply.ok(); // Room is not reserved.
         }
         let Some(size) = offset.checked_add(length) else {
             return call.reply.error(libc::EFBIG);
         };
-        if mode != 0 && mode != PUNCH {
+        if ![0, PUNCH, ZERO, ZERO_WITHIN].contains(&mode) {
             return call.reply.error(libc::EOPNOTSUPP);
         }
         self.answer(call, empty, move |files| async move {
+            if mode == 0 || mode == ZERO {
+                files.extend(handle, size).await?;
+            }
             match mode {
-                PUNCH => files.punch_hole(handle, offset, length).await,
-                _ => files.extend(handle, size).await,
+                0 => Ok(()),
+                _ => files.punch_hole(handle, offset, length).await, // Holes are zeros.
             }
         });
     }

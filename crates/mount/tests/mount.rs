@@ -30,7 +30,8 @@ impl Mounted {
     /// A second mount of the same tree, in another region.
     fn again(&self, region: &str) -> (TempDir, Mount) {
         let at = tempfile::tempdir().unwrap();
-        let mount = mount(self.cluster.client(region), at.path(), Access::default()).unwrap();
+        let mount =
+            mount(self.cluster.client(region), at.path(), Access::default()).unwrap();
         (at, mount)
     }
 
@@ -93,8 +94,17 @@ async fn long_files_keep_their_bytes() {
         dd if=us/r of=us/p bs=4096 skip=3 seek=3 count=2000 conv=notrunc status=none; \
         cmp -n 8192000 -i 12288 us/r us/p; truncate -s 1000 f; cmp -n 1000 f us/r; \
         truncate -s 5000000 f; stat -c %s f; tail -c 4999000 f | tr -d '\\0' | wc -c; \
-        fallocate -p -o 0 -l 500 f; head -c 500 f | tr -d '\\0' | wc -c; stat -c %s f";
-    assert_eq!(world.run(script).await, "5000000\n0\n0\n5000000\n");
+        fallocate -p -o 0 -l 500 f; head -c 500 f | tr -d '\\0' | wc -c; stat -c %s f; \
+        fallocate -z -o 500 -l 400 f; head -c 1000 f | tr -d '\\0' | wc -c; stat -c %s f; \
+        cmp -i 900 -n 100 f us/r; \
+        fallocate -z -n -o 4999000 -l 9000 f; stat -c %s f; \
+        fallocate -z -o 4999000 -l 9000 f; stat -c %s f; tail -c 9000 f | tr -d '\\0' | wc -c";
+    let printed = world.run(script).await;
+    let zeroed: Vec<_> = printed.lines().collect();
+    let left: u64 = zeroed[4].parse().unwrap();
+    assert!((1..=100).contains(&left), "{left} bytes of 100 random ones are not zero");
+    let sizes = ["5000000", "0", "0", "5000000", zeroed[4], "5000000", "5000000", "5008000", "0"];
+    assert_eq!(zeroed, sizes);
     world.mount.unmount().await.unwrap();
 }
 
