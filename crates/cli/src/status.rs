@@ -124,6 +124,8 @@ struct KeysReport {
     clients: u64,
     keys: u64,
     bytes: u64,
+    /// `memory` or `disk`.
+    kept_in: &'static str,
 }
 
 /// Runs `meridian status`.
@@ -305,8 +307,10 @@ impl Report {
 }
 
 impl KeysReport {
-    const HEAD: [&str; 9] =
-        ["keys of", "shard", "node", "epoch", "live", "serves", "clients", "keys", "bytes"];
+    const HEAD: [&str; 10] = [
+        "keys of", "shard", "node", "epoch", "live", "serves", "clients", "keys", "bytes",
+        "kept in",
+    ];
 
     fn row(&self) -> Vec<String> {
         let mut live = self.live.join(", ");
@@ -322,6 +326,7 @@ impl KeysReport {
         let shard = self.shard.to_string();
         let mut row = vec![self.region.clone(), shard, self.node.clone(), epoch, live, serves];
         row.extend(numbers);
+        row.push(self.kept_in.into());
         row
     }
 }
@@ -347,6 +352,7 @@ fn keys_reports(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Ve
             clients: status.clients,
             keys: status.keys,
             bytes: status.bytes,
+            kept_in: if status.on_disk { "disk" } else { "memory" },
         }));
     }
     // All replicas of a shard stand together.
@@ -409,7 +415,7 @@ mod tests {
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
             "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "bad_frames": 0, "connected": [], "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2],
-            "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60}]}))
+            "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1}]}))
         .unwrap()
     }
 
@@ -434,5 +440,10 @@ mod tests {
         assert_eq!(text.matches("us-1, us-2 + us-3").count(), 2, "{text}");
         assert!(text.contains("stores no more blocks") && text.contains("takes nothing"));
         assert!(text.contains("90 ms") && text.contains("no lease"), "{text}");
+        assert_eq!(
+            (text.matches("  memory").count(), text.matches("  disk\n").count()),
+            (1, 1),
+            "{text}"
+        );
     }
 }

@@ -259,6 +259,14 @@ fn keys_on_disk_outlive_the_end_of_all_nodes() {
         assert_eq!(ask(2, &["INCR", "n"]), Answered::Integer(count));
     }
     assert_eq!(ask(1, &["DEL", "k0"]), Answered::Integer(1));
+    let Answered::Bulk(info) = ask(0, &["INFO", "persistence"]) else { panic!("no INFO") };
+    assert!(info.ends_with(b"keys_durability:disk\r\n\r\n"), "{info:?}");
+    let status = nodes.room.status();
+    let shards = status["keys"].as_array().unwrap();
+    assert!(
+        shards.len() == 3 && shards.iter().all(|shard| shard["kept_in"] == "disk"),
+        "{shards:?}"
+    );
     let pids: Vec<_> = (0..3).map(|node| nodes.room.pid_of(&Nodes::name(node))).collect();
     pids.iter().for_each(|pid| kill(*pid, libc::SIGKILL));
     // What is kept on disk is so at the next start, too, though nothing says it.

@@ -10,7 +10,7 @@ use crate::message::{
     Update,
 };
 use crate::mutation::Mutation;
-use crate::options::{Options, Reads};
+use crate::options::{Durability, Options, Reads};
 use crate::reads::Checks;
 use crate::replay::Installed;
 use crate::store::Store;
@@ -118,6 +118,11 @@ impl<M: Modify> Hermes<M> {
     /// Which node's it is.
     pub fn me(&self) -> NodeId {
         self.me
+    }
+
+    /// Where it keeps what it acknowledges.
+    pub fn durability(&self) -> Durability {
+        self.options.durability
     }
 
     /// When its lease ends, by its own clock.

@@ -201,6 +201,8 @@ pub struct KeysStatus {
     pub keys: u64,
     /// What all keys and values take, in bytes.
     pub bytes: u64,
+    /// Whether what it acknowledges is on its disk, too.
+    pub on_disk: bool,
 }
 
 /// How a replica of the configuration is.

@@ -2,12 +2,12 @@
 //! own notice at the end of a batch, and waits for nobody.
 
 use meridian_core::{NodeId, Time};
-use meridian_hermes::Membership;
+use meridian_hermes::{Durability, Membership};
 use meridian_host::api::KeysStatus;
 use meridian_keys::desk::{Held, Replica};
 use meridian_keys::slots::Shard;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// One notice for each shard.
@@ -26,6 +26,7 @@ struct Notice {
     clients: AtomicU64,
     keys: AtomicU64,
     bytes: AtomicU64,
+    on_disk: AtomicBool,
 }
 
 impl Board {
@@ -48,6 +49,8 @@ impl Board {
         set(&notice.clients, clients as u64);
         set(&notice.keys, replica.len() as u64);
         set(&notice.bytes, replica.bytes() as u64);
+        let on_disk = replica.durability() == Durability::Disk;
+        notice.on_disk.store(on_disk, Ordering::Relaxed);
     }
 
     /// How many shards there are.
@@ -106,6 +109,7 @@ impl Notice {
             clients: get(&self.clients),
             keys: get(&self.keys),
             bytes: get(&self.bytes),
+            on_disk: self.on_disk.load(Ordering::Relaxed),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::exchange::{Exchange, Said};
 use crate::board::Board;
 use meridian_core::hello::ServiceId;
 use meridian_core::{NodeId, Time};
-use meridian_hermes as hermes;
+use meridian_hermes::{self as hermes, Durability};
 use meridian_keys::change::Rmw;
 use meridian_keys::command::KEY_MAX;
 use meridian_keys::desk::passing::Passed;
@@ -116,6 +116,13 @@ impl Counter for Here<'_, '_> {
                 "# Memory\r\nused_memory_dataset:{}\r\nmaxmemory:{BYTES_MAX}\r\n\r\n",
                 held.bytes
             );
+        }
+        if wanted(b"persistence") {
+            let kept_in = match self.at.process.replica().durability() {
+                Durability::Memory => "memory",
+                Durability::Disk => "disk",
+            };
+            text += &format!("# Persistence\r\nkeys_durability:{kept_in}\r\n\r\n");
         }
         if wanted(b"keyspace") {
             text += &format!("# Keyspace\r\ndb0:keys={}\r\n\r\n", self.board.held().keys);
