@@ -175,8 +175,6 @@ impl Location {
 
 /// The blocks, to be written.
 pub struct Store {
-    disk: Arc<dyn Disk>,
-    dir: PathBuf,
     salt: u64,
     blocks: Blocks,
     /// The segment that is appended to, by number.
@@ -351,14 +349,12 @@ impl Store {
         let mut store = Store {
             blocks: Blocks {
                 index: Arc::default(),
-                disk: disk.clone(),
+                disk,
                 dir: dir.to_owned(),
                 segment_bytes: options.segment_bytes,
                 reserve_bytes: options.reserve_bytes,
                 mutation,
             },
-            disk,
-            dir: dir.to_owned(),
             salt,
             newest: 0,
             end: 0,
@@ -372,7 +368,7 @@ impl Store {
         let mut findings = Findings::default();
         for number in &numbers {
             let path = dir.join(name_of(*number));
-            let file = store.disk.open(&path).map_err(failed("open", &path))?;
+            let file = store.blocks.disk.open(&path).map_err(failed("open", &path))?;
             let size = file.len().map_err(failed("measure", &path))?;
             let name = salt.wrapping_add(*number);
             let segment = Segment { path, file, name, live: 0, size, is_damaged: false };
@@ -442,7 +438,7 @@ impl Store {
                 result => result?,
             }
             segment.file.sync_data()?;
-            self.disk.sync_dir(&self.dir)
+            self.blocks.disk.sync_dir(&self.blocks.dir)
         };
         rewritten().map_err(failed("make durable", &segment.path))?;
         (self.newest, self.end, self.durable) = (number, end, end);
@@ -515,15 +511,15 @@ impl Store {
         let free = self.free_beside(len, leave)?;
         self.sync()?;
         let number = self.newest + 1;
-        let path = self.dir.join(name_of(number));
-        let file = self.disk.create(&path).map_err(failed("create", &path))?;
+        let path = self.blocks.dir.join(name_of(number));
+        let file = self.blocks.disk.create(&path).map_err(failed("create", &path))?;
         let made = || {
             file.preallocate(len)?;
             file.sync_data()?;
-            self.disk.sync_dir(&self.dir)
+            self.blocks.disk.sync_dir(&self.blocks.dir)
         };
         if let Err(error) = made() {
-            self.disk.remove(&path).map_err(failed("remove", &path))?;
+            self.blocks.disk.remove(&path).map_err(failed("remove", &path))?;
             return Err(failed("make", &path)(error));
         }
         let (name, size) = (self.salt.wrapping_add(number), len);

@@ -220,7 +220,7 @@ impl Mount {
     pub fn start(topology: Topology, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
         let client = Client::connect(topology, &ClientOptions::new(region))?;
         let MountPoint { path, access, source, .. } = &point;
-        let mounted = meridian_mount::mount_as(client.clone(), path, *access, source)?;
+        let mounted = meridian_mount::mount(client.clone(), path, *access, source)?;
         Ok(Mount { client, mounted, point })
     }
 

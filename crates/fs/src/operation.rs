@@ -297,27 +297,22 @@ impl Update {
     /// Whether the tree keeps more after it than before: what is refused on a full disk. What gives
     /// room back or moves something goes on there, with what that takes.
     pub fn needs_room(&self) -> bool {
-        match self {
-            Update::Create { .. }
-            | Update::Link { .. }
-            | Update::Write { .. }
-            | Update::Extend { .. }
-            | Update::SetXattr { .. }
-            | Update::PlaceDirectory { .. } => true,
+        !matches!(
+            self,
             Update::Unlink { .. }
-            | Update::Rmdir { .. }
-            | Update::Rename { .. }
-            | Update::SetAttributes { .. }
-            | Update::Merge { .. }
-            | Update::PunchHole { .. }
-            | Update::RemoveXattr { .. }
-            | Update::Lock { .. }
-            | Update::Unlock { .. }
-            | Update::Forget { .. }
-            | Update::Renew { .. }
-            | Update::Expire { .. }
-            | Update::RaiseHorizon { .. } => false,
-        }
+                | Update::Rmdir { .. }
+                | Update::Rename { .. }
+                | Update::SetAttributes { .. }
+                | Update::Merge { .. }
+                | Update::PunchHole { .. }
+                | Update::RemoveXattr { .. }
+                | Update::Lock { .. }
+                | Update::Unlock { .. }
+                | Update::Forget { .. }
+                | Update::Renew { .. }
+                | Update::Expire { .. }
+                | Update::RaiseHorizon { .. }
+        )
     }
 
     /// The partitions that it concerns: where it must be multicast. At least one.

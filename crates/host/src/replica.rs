@@ -176,17 +176,15 @@ impl Replica {
             out.push(Wish::Reply(waiter, reply));
             return false;
         }
-        let has_room = self.multicast.log_bytes() < LOG_BYTES_MAX;
-        let refusal = match Payload::admit(start, is_full) {
-            _ if self.sessions.has_ended(start.id) => {
-                Refusal::Bad(format!("{} has ended, its outcome is forgotten", start.id))
-            }
-            Err(refusal) => refusal,
-            Ok(()) if has_room && self.updates.len() < WAITING_MAX => {
-                self.updates.entry(start.id).or_default().push(waiter);
-                return true;
-            }
-            Ok(()) => Refusal::Overloaded,
+        let refusal = if self.sessions.has_ended(start.id) {
+            Refusal::Bad(format!("{} has ended, its outcome is forgotten", start.id))
+        } else if let Err(refusal) = Payload::admit(start, is_full) {
+            refusal
+        } else if self.multicast.log_bytes() >= LOG_BYTES_MAX || self.updates.len() >= WAITING_MAX {
+            Refusal::Overloaded
+        } else {
+            self.updates.entry(start.id).or_default().push(waiter);
+            return true;
         };
         out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
         false

@@ -35,9 +35,9 @@ pub const PAGE: usize = 1024;
 /// So many blocks are freed with one tick.
 const FREED_MAX: usize = 4096;
 
-/// A third of what the store of blocks leaves: two segments of the log, so that those go on which
-/// give room back, and the node can be started again.
-const LEAST_BYTES: u64 = 64 << 20;
+/// With less room on its disk a node takes no updates that need more: two segments of the log, so
+/// that those go on which give room back, and the node can be started again.
+pub const LEAST_BYTES: u64 = 64 << 20;
 
 /// How long what takes, and how full a disk may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,6 +6,7 @@ use crate::listing::Line;
 use bytes::Bytes;
 use meridian_client::ClientError;
 use meridian_client::files::OpenMode;
+use meridian_client::files::attributes::Totals;
 use meridian_fs::types::{Attributes, Lock, NAME_MAX};
 use meridian_fuse::{Directory, Entry, Lifetime, Reply, Room};
 use std::time::Duration;
@@ -104,9 +105,9 @@ pub(crate) fn xattr(result: Result<Bytes, ClientError>, size: u32, reply: Reply)
 }
 
 /// How many inodes and bytes there are, and how many bytes more there may be.
-pub(crate) fn totals_of(result: Result<(u64, u64, u64), ClientError>, reply: Reply) {
+pub(crate) fn totals_of(result: Result<Totals, ClientError>, reply: Reply) {
     match result {
-        Ok((inodes, bytes, room)) => {
+        Ok(Totals { inodes, bytes, room }) => {
             let used = bytes.div_ceil(u64::from(STATFS_BLOCK));
             let free = room / u64::from(STATFS_BLOCK);
             reply.room(&Room {

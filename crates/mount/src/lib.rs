@@ -35,4 +35,4 @@ mod signals;
 
 pub use meridian_fuse::Access;
 pub use meridian_fuse::mounting::remount;
-pub use session::{Mount, MountError, clear_stale, mount, mount_as};
+pub use session::{Mount, MountError, clear_stale, mount};

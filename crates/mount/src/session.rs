@@ -80,23 +80,15 @@ pub struct Mount {
 }
 
 /// Mounts the tree of `client`'s cluster at `mountpoint`. Must be called within a tokio runtime
-/// with more than one thread: its tasks answer the kernel.
+/// with more than one thread: its tasks answer the kernel. Tables of mounts show `source`.
 ///
 /// # Errors
 /// One line that says what is missing and what to do.
-pub fn mount(client: Client, mountpoint: &Path, access: Access) -> Result<Mount, MountError> {
-    mount_as(client, mountpoint, access, NAME.as_ref())
-}
-
-/// As [`mount`]; tables of mounts show `source` as what is mounted.
-///
-/// # Errors
-/// As [`mount`].
-pub fn mount_as(
+pub fn mount(
     client: Client,
     mountpoint: &Path,
     access: Access,
-    source: &OsStr,
+    source: impl AsRef<OsStr>,
 ) -> Result<Mount, MountError> {
     let runtime = tokio::runtime::Handle::current();
     check(mountpoint)?;
@@ -108,14 +100,12 @@ pub fn mount_as(
     let files = Files::new(client);
     let handler = Handler::new(files.clone(), runtime.clone());
     let kernel = handler.kernel();
-    let session =
-        meridian_fuse::mount(handler, &at, &kernel_options(access, source)).map_err(|source| {
-            match source.kind() {
-                io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
-                    MountError::NotPermitted { at: at.clone(), source }
-                }
-                _ => MountError::System { action: "mount at", at: at.clone(), source },
+    let session = meridian_fuse::mount(handler, &at, &kernel_options(access, source.as_ref()))
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
+                MountError::NotPermitted { at: at.clone(), source }
             }
+            _ => MountError::System { action: "mount at", at: at.clone(), source },
         })?;
     let _ = kernel.set(session.notifier()); // Nobody else sets it.
     let (ended_now, ended) = watch::channel(false);

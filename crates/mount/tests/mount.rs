@@ -13,6 +13,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// What tables of mounts show.
+const SOURCE: &str = "meridian";
+
 struct Mounted {
     cluster: Cluster,
     at: TempDir,
@@ -22,7 +25,7 @@ struct Mounted {
 async fn mounted() -> Mounted {
     let cluster = Cluster::start(2, 0).await;
     let at = tempfile::tempdir().unwrap();
-    let mount = mount(cluster.client("us"), at.path(), Access::default()).unwrap();
+    let mount = mount(cluster.client("us"), at.path(), Access::default(), SOURCE).unwrap();
     Mounted { cluster, at, mount }
 }
 
@@ -31,7 +34,7 @@ impl Mounted {
     fn again(&self, region: &str) -> (TempDir, Mount) {
         let at = tempfile::tempdir().unwrap();
         let mount =
-            mount(self.cluster.client(region), at.path(), Access::default()).unwrap();
+            mount(self.cluster.client(region), at.path(), Access::default(), SOURCE).unwrap();
         (at, mount)
     }
 
@@ -366,7 +369,7 @@ async fn a_mount_can_be_for_all_users() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(at.path(), mode).unwrap();
     let access = Access { allow_other: true, suid: true, noexec: true, ..Access::default() };
-    let second = mount(world.cluster.client("eu"), at.path(), access).unwrap();
+    let second = mount(world.cluster.client("eu"), at.path(), access, SOURCE).unwrap();
     let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
     let script = format!(
         "mkdir -m 777 us/all; mkdir -m 700 us/mine; {nobody} touch us/all/f; stat -c %u us/all/f; \
@@ -431,7 +434,7 @@ async fn a_read_only_mount_changes_nothing() {
     let cluster = Cluster::start(1, 0).await;
     let at = tempfile::tempdir().unwrap();
     let options = Access { read_only: true, ..Access::default() };
-    let mount = mount(cluster.client("us"), at.path(), options).unwrap();
+    let mount = mount(cluster.client("us"), at.path(), options, SOURCE).unwrap();
     let printed = run(at.path(), "touch us/f 2>&1 || true").await;
     assert!(printed.contains("Read-only"), "{printed}");
     assert!(cluster.applied().is_empty());
@@ -442,7 +445,7 @@ async fn a_read_only_mount_changes_nothing() {
 async fn a_missing_directory_is_named() {
     let cluster = Cluster::start(1, 0).await;
     let missing = Path::new("/nowhere/at/all");
-    let error = mount(cluster.client("us"), missing, Access::default()).unwrap_err();
+    let error = mount(cluster.client("us"), missing, Access::default(), SOURCE).unwrap_err();
     assert!(matches!(error, MountError::NoDirectory { .. }), "{error}");
     assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
     assert!(!clear_stale(missing).unwrap());

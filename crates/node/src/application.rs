@@ -293,7 +293,7 @@ impl<P: Service> Requests<P> {
 
     fn status(&self, at: &At<'_, P>) -> NodeStatus {
         let held = self.blocks.blocks().counters();
-        let freed = at.process.room();
+        let space = at.process.space_report();
         let uptime = at.now.since(self.started.unwrap_or(at.now));
         NodeStatus {
             node: self.shared.me,
@@ -302,9 +302,9 @@ impl<P: Service> Requests<P> {
             replicas: at.process.status(at.now),
             blocks: (held.blocks, held.bytes),
             block_disk_bytes: self.blocks.blocks().disk_bytes(),
-            room: freed.room,
-            full: freed.is_full,
-            to_free: freed.to_free as u64,
+            room: space.room,
+            full: space.is_full,
+            to_free: space.to_free as u64,
             to_drain: at.process.drain().progress().map(|progress| {
                 let all_safe = progress.done;
                 held.blocks.saturating_sub(progress.safe) * u64::from(!all_safe)

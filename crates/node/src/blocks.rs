@@ -6,6 +6,7 @@
 use meridian_blocks::desk::{Answer, Next, Read, Write, Writer};
 use meridian_blocks::store::{Blocks, OpenError, Options};
 use meridian_blocks::{BlockError, Store};
+use meridian_host::space::LEAST_BYTES;
 use meridian_runtime::journal::describe;
 use meridian_storage::Disk;
 use meridian_storage::real_disk::random_salt;
@@ -17,8 +18,9 @@ use std::thread::{Builder, JoinHandle};
 /// How long a segment becomes, in bytes.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 /// So many bytes of the disk are not for blocks: a log has up to four segments of 32 MiB, and makes
-/// the next before it removes the first.
-pub const RESERVE_BYTES: u64 = 192 << 20;
+/// the next before it removes the first. Half of it, for blocks that are moved, is more than
+/// [`LEAST_BYTES`]: segments are emptied while updates are taken.
+pub const RESERVE_BYTES: u64 = 3 * LEAST_BYTES;
 /// So many bytes more at most on a large disk, of which a 64th is kept: a large tree takes its
 /// length twice while a checkpoint is written.
 const RESERVE_MORE: u64 = 4 << 30;

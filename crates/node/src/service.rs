@@ -48,8 +48,8 @@ pub trait Service:
     /// The command that names the blocks that are here; see [`space`].
     fn space(command: space::Command) -> Self::Command;
 
-    /// How many blocks are to be freed.
-    fn room(&self) -> space::Report;
+    /// How full the disk is, and how many blocks are to be freed.
+    fn space_report(&self) -> space::Report;
 
     /// The command that hands it what a client asks of the configuration.
     fn configuration(command: paxos::Command) -> Self::Command;
@@ -95,7 +95,7 @@ impl Service for Node {
         Command::Space(command)
     }
 
-    fn room(&self) -> space::Report {
+    fn space_report(&self) -> space::Report {
         Node::space(self).report()
     }
 

@@ -131,7 +131,7 @@ impl Store {
             let segment = self.blocks.write_index().segments.remove(&number);
             let path = segment.expect("it is empty").path;
             self.is_tight = false;
-            if let Err(error) = self.disk.remove(&path) {
+            if let Err(error) = self.blocks.disk.remove(&path) {
                 self.closed = true;
                 return Err(failed("remove", &path)(error));
             }

@@ -16,6 +16,17 @@ const SMALL: u64 = 1 << 20;
 /// How often `stat` asks again before it keeps flushes from coming between.
 const PATIENT_AFTER: usize = 4;
 
+/// How much a partition holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// How many inodes.
+    pub inodes: u64,
+    /// How many bytes in files.
+    pub bytes: u64,
+    /// How many bytes more can be written.
+    pub room: u64,
+}
+
 impl Files {
     /// `stat`, with what is buffered here.
     ///
@@ -266,15 +277,15 @@ impl Files {
         self.ordered(open.as_ref(), ino, update).await.map(drop)
     }
 
-    /// How many inodes and bytes `partition` holds, and how many bytes more can be written to it.
+    /// How much `partition` holds, and how much more can be written to it.
     ///
     /// # Errors
     /// If it does not answer.
-    pub async fn totals(&self, partition: GroupId) -> Result<(u64, u64, u64), ClientError> {
+    pub async fn totals(&self, partition: GroupId) -> Result<Totals, ClientError> {
         let read = self.client.read(Query::Totals { partition });
         let (read, room) = tokio::join!(read, self.client.room(partition));
         match read? {
-            Answer::Totals { inodes, bytes } => Ok((inodes, bytes, room)),
+            Answer::Totals { inodes, bytes } => Ok(Totals { inodes, bytes, room }),
             _ => Err(strange()),
         }
     }

@@ -209,7 +209,7 @@ impl Service for Toy {
         unreachable!("nobody asked")
     }
 
-    fn room(&self) -> space::Report {
+    fn space_report(&self) -> space::Report {
         space::Report::default()
     }
 
