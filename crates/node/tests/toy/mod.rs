@@ -24,7 +24,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -40,6 +40,9 @@ pub struct Toy {
     restarts: u64,
     drain: Drain,
 }
+
+/// How long a server may take to find out that it cannot go on.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How often a checkpoint of any toy was begun.
 pub static CHECKPOINTS: AtomicUsize = AtomicUsize::new(0);
@@ -238,7 +241,7 @@ impl Service for Toy {
 }
 
 /// What stops a server, and its thread.
-type Running = (oneshot::Sender<()>, JoinHandle<Result<(), ServerError>>);
+type Running = (oneshot::Sender<()>, Receiver<Result<(), ServerError>>);
 
 /// Servers as threads, one region each.
 pub struct Cluster {
@@ -323,26 +326,27 @@ impl Cluster {
         let options = ServerOptions { dir: self.dir(node), cluster: None, keys };
         let on = ServerDisk { disk: self.disks[node].clone(), checkpoint_bytes };
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn(move || {
-            serve::<P>(&options, on, async {
+        let (ending, ended) = channel();
+        std::thread::spawn(move || {
+            let _ = ending.send(serve::<P>(&options, on, async {
                 let _ = stopped.await;
                 Ok(())
-            })
+            }));
         });
-        self.running[node] = Some((stop, thread));
+        self.running[node] = Some((stop, ended));
     }
 
     /// Stops a server; how it ended.
     pub fn stop_node(&mut self, node: usize) -> Result<(), ServerError> {
-        let (stop, thread) = self.running[node].take().unwrap();
+        let (stop, ended) = self.running[node].take().unwrap();
         let _ = stop.send(()); // It may have ended by itself.
-        thread.join().unwrap()
+        ended.recv().unwrap()
     }
 
     /// Waits for a server to end by itself.
     pub fn wait_node(&mut self, node: usize) -> Result<(), ServerError> {
-        let (_stop, thread) = self.running[node].take().unwrap();
-        thread.join().unwrap()
+        let (_stop, ended) = self.running[node].take().unwrap();
+        ended.recv_timeout(ENDS_WITHIN).expect("the node ends")
     }
 
     pub fn client(&self, node: usize) -> Client {
@@ -352,9 +356,9 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for (stop, thread) in self.running.iter_mut().filter_map(Option::take) {
+        for (stop, ended) in self.running.iter_mut().filter_map(Option::take) {
             let _ = stop.send(());
-            let _ = thread.join();
+            let _ = ended.recv();
         }
     }
 }
