@@ -16,12 +16,14 @@ use bytes::{Bytes, BytesMut};
 use meridian_core::{BlockId, PLANTED_BUGS};
 use meridian_storage::format::{self, FormatError};
 use meridian_storage::{Disk, DiskFile, Room};
+use reach::Reach;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+pub mod reach;
 pub mod space;
 
 /// The version of the directory, in `FORMAT`.
@@ -125,6 +127,8 @@ pub struct Findings {
     pub cut: Option<(PathBuf, u64)>,
     /// Places where no record can be read, though others follow.
     pub damaged: Vec<(PathBuf, u64)>,
+    /// How far records go, though the last may not be whole.
+    pub reach: Reach,
 }
 
 /// The blocks, to be read; clones see the same.
@@ -143,6 +147,8 @@ struct Index {
     blocks: BTreeMap<BlockId, Location>,
     segments: BTreeMap<u64, Segment>,
     bytes: u64,
+    /// Up to where all is durable.
+    reach: Reach,
 }
 
 #[derive(Clone)]
@@ -404,6 +410,7 @@ impl Store {
     ) -> Result<(), BlockError> {
         let len = segment.len()?;
         let durable = found.iter().map(|(_, header)| header.durable).max().unwrap_or(0).min(len);
+        let shown = found.iter().map(|(offset, header)| header.end(*offset)).max().unwrap_or(0);
         let mut end = durable;
         let mut bad = Vec::new();
         for (offset, header) in found.iter().filter(|(offset, _)| *offset >= durable) {
@@ -423,6 +430,7 @@ impl Store {
             .damaged
             .extend(bad.iter().filter(|at| **at < end).map(|at| (segment.path.clone(), *at)));
         self.enter(number, &found);
+        findings.reach = Reach { segment: number, end: shown.max(end) };
         let doubtful = segment.read(durable, (end - durable) as usize)?;
         let tail = segment.read(end, (len - end) as usize)?;
         if tail.iter().any(|byte| *byte != 0) {
@@ -441,7 +449,8 @@ impl Store {
             self.blocks.disk.sync_dir(&self.blocks.dir)
         };
         rewritten().map_err(failed("make durable", &segment.path))?;
-        (self.newest, self.end, self.durable) = (number, end, end);
+        (self.newest, self.end) = (number, end);
+        self.note_durable();
         Ok(())
     }
 
@@ -548,7 +557,7 @@ impl Store {
             let path = segment.path;
             return Err(BlockError::Io { action: "sync", path, source: Arc::new(source) });
         }
-        self.durable = self.end;
+        self.note_durable();
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 //! [`READERS`] threads read. Answers are given on these threads.
 
 use meridian_blocks::desk::{Answer, Next, Read, Write, Writer};
+use meridian_blocks::store::reach::Reach;
 use meridian_blocks::store::{Blocks, OpenError, Options};
 use meridian_blocks::{BlockError, Store};
 use meridian_host::space::LEAST_BYTES;
@@ -43,6 +44,7 @@ pub type Tell = Arc<dyn Fn(Option<Answer>) + Send + Sync>;
 pub struct BlockEngine {
     shared: Arc<Shared>,
     blocks: Blocks,
+    found: Reach,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -103,7 +105,8 @@ impl BlockEngine {
             tracing::warn!(file = %file.display(), offset, "a block here cannot be read");
         }
         let (shared, blocks) = (Arc::new(Shared::new(tell)), store.blocks());
-        let mut engine = BlockEngine { shared, blocks, threads: Vec::new() };
+        let found = findings.reach;
+        let mut engine = BlockEngine { shared, blocks, found, threads: Vec::new() };
         let shared = engine.shared.clone();
         engine.spawn("blocks-write", dir, move || shared.write(Writer::new(store)))?;
         for _ in 0..READERS {
@@ -130,6 +133,11 @@ impl BlockEngine {
     /// Does what is needed. The answer is told, now or later.
     pub fn go_on(&self, next: Next) {
         self.shared.go_on(next);
+    }
+
+    /// How far records went when it was opened.
+    pub fn found(&self) -> Reach {
+        self.found
     }
 
     /// The blocks, to be looked at without waiting.

@@ -5,8 +5,8 @@
 //! names its log and its blocks (their `FORMAT` with its salt), and does not start with others. A
 //! log, or a whole directory, that is lost or older than it was the other nodes notice
 //! ([`meridian_core::standing`]). Of blocks they remember nothing, so each start is counted beside
-//! the blocks, and then beside the log: blocks that know of fewer are older. (Blocks as they were
-//! at some time since the last start are not noticed.)
+//! the blocks, and then beside the log: blocks that know of fewer are older. Those as they were
+//! at some time since the last start [`crate::reach`] finds.
 
 use crate::config::NodeDir;
 use crate::error::ServerError;

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`config`] | a node's directory: `node.json`, the lock, the incarnation |
 //! | `identity` | which log and blocks are the node's own: with others it does not start |
+//! | `reach` | how far its blocks went: with older ones it does not start |
 //! | [`configuration`] | who keeps the cluster's configuration, and how it is followed |
 //! | [`service`] | what a process must be for a server to run it |
 //! | [`server`] | start, run until told to stop, stop |
@@ -19,6 +20,7 @@ pub mod configuration;
 pub mod error;
 mod identity;
 pub mod keys;
+mod reach;
 pub mod server;
 pub mod service;
 

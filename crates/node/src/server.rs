@@ -8,6 +8,7 @@ use crate::configuration;
 use crate::error::ServerError;
 use crate::identity;
 use crate::keys::{self, KeysOptions, Running};
+use crate::reach::{self, Notes};
 use crate::service::Service;
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
@@ -96,7 +97,8 @@ pub fn serve<P: Service>(
     let stopped = |error| stopped(&dir, error);
     let ended = LocalSet::new().block_on(&runtime, async {
         let disk = on.disk.clone();
-        let handle = host::<P>(&dir, on, (listener, lanes), &shared).await?;
+        // The last note is taken when the node has ended.
+        let (handle, _notes) = host::<P>(&dir, on, (listener, lanes), &shared).await?;
         let keys = match keys {
             Some(keys) => Some(keys.start(&disk, &board).await.map_err(stopped)?),
             None => None,
@@ -136,13 +138,14 @@ async fn ended(keys: Option<&Running>) -> Result<(), MemberError> {
     }
 }
 
-/// Starts the node's process, with its sockets and its log, on a thread of its own.
+/// Starts the node's process, with its sockets and its log, on a thread of its own, and notes of
+/// how far its blocks go.
 async fn host<P: Service>(
     dir: &NodeDir,
     on: ServerDisk,
     door: (TcpListener, Lanes),
     shared: &Arc<Shared>,
-) -> Result<Handle<Configured, NodeId>, ServerError> {
+) -> Result<(Handle<Configured, NodeId>, Notes), ServerError> {
     let (topology, me) = (shared.topology(), shared.me);
     let (listener, lanes) = door;
     let ServerDisk { disk, checkpoint_bytes } = on;
@@ -153,6 +156,7 @@ async fn host<P: Service>(
     let tell = Arc::new(move |answer| left.leave(answer));
     let blocks = BlockEngine::open(disk.clone(), &dir.dir.join("blocks"), tell)
         .map_err(|error| ServerError::Blocks(describe(&error)))?;
+    reach::check(&*disk, dir, blocks.found())?;
     let path = dir.dir.join("wal");
     let options = Options {
         peers: peers_of(&topology, me),
@@ -166,6 +170,7 @@ async fn host<P: Service>(
         ..Options::new(topology.cluster.to_string(), me, "", Default::default())
     };
     let (node, address) = (&dir.file.node, &topology.node(me).address);
+    let kept = blocks.blocks().clone();
     let requests = Requests::new(shared.clone(), blocks, replies);
     let worker = Worker::start("node").map_err(|error| stopped(dir, error))?;
     let process = P::new(topology.clone(), me);
@@ -173,7 +178,7 @@ async fn host<P: Service>(
     let handle = hosted.map_err(|error| stopped(dir, error))?;
     identity::note(&*disk, dir)?;
     tracing::info!(node, incarnation, address, "started");
-    Ok(handle)
+    Ok((handle, Notes::start(disk, dir, kept)?))
 }
 
 /// Why the server ends, when its member has. After a bug it ends at once: what is durable is safe.
