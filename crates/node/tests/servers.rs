@@ -535,6 +535,9 @@ fn a_failed_sync_stops_the_server() {
     let (mut cluster, held) = held_cluster();
     let mut client = cluster.client(0);
     assert_eq!(client.call(update(1)), ReplyBody::Stored);
+    while !meridian_node::has_run(&cluster.dir(0)) {
+        client.status(); // Clients are served while it still notes its start.
+    }
     held.set(Syncs::Fail);
     client.ask(update(2));
     let error = cluster.wait_node(0).unwrap_err();
