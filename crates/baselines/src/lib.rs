@@ -1,4 +1,4 @@
-//! The protocols that PrimCast and Hermes are compared with, on the same [`Process`] trait: so that
+//! The protocols that PrimCast, Hermes and Eunomia are compared with, on the same [`Process`] trait: so that
 //! the thesis's figures 4.2 to 4.5 and the Hermes paper's 5 to 7 can be drawn on one runtime.
 //!
 //! | module | what |
@@ -12,6 +12,7 @@
 //! | [`craq`] | replicated keys by CRAQ (Hermes, section 5.1.2): a chain; linearizable |
 //! | [`zab`] | the same by ZAB (section 5.1.1): a leader; its reads are sequentially consistent |
 //! | [`keys`] | what both are asked and answer |
+//! | [`sequencer`] | numbers for updates, one after the other (Eunomia, section 4.2) |
 //!
 //! White-Box and FastCast order all messages, whatever they touch, and know the lower bound of a
 //! timestamp (`Start::after`).
@@ -48,6 +49,7 @@ pub mod fast_cast;
 pub mod keys;
 mod place;
 mod queue;
+pub mod sequencer;
 pub mod skeen;
 pub mod white_box;
 pub mod zab;
@@ -55,6 +57,7 @@ pub mod zab;
 pub use batch::{Batch, Nothing};
 pub use craq::Craq;
 pub use fast_cast::FastCast;
+pub use sequencer::Sequencer;
 pub use skeen::Skeen;
 pub use white_box::WhiteBox;
 pub use zab::Zab;

@@ -6,6 +6,7 @@
 //! | `multicast` | multicast protocols over TCP |
 //! | `paxos` | a replicated service over TCP |
 //! | `kv` | replicated keys: Hermes, CRAQ and ZAB |
+//! | `eunomia` | the service that orders a region's updates, and a sequencer |
 //! | `fs` | POSIX calls on a directory, or on a demo of its own |
 //!
 //! Another protocol brings its arguments and up to four things that the harness asks for:
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod dissemination;
+mod eunomia;
 mod fs;
 mod harness;
 mod kv;
@@ -70,6 +72,21 @@ Examples:
   meridian bench kv --json | jq .writes.p99_us
   meridian bench kv local                                  reads of one core, without any network")]
     Kv(kv::KvArgs),
+    /// How many updates of a region Eunomia orders, and a sequencer, over TCP inside this process; 8 s
+    #[command(after_help = "\
+Partitions update as fast as they may, and do nothing else: what is measured is the service alone.
+With Eunomia they send the labels of 2 ms at a time, behind the back of clients; an update counts
+when its label has come to another region. With the sequencer each partition waits for the number of
+an update before it begins the next; several replicas are a chain. Replicas have a thread each, all
+else shares another: where there are fewer cores, look at what a replica does in a second of its
+processor time.
+
+Examples:
+  meridian bench eunomia
+  meridian bench eunomia --partitions 15,30,45,60,75 --replicas 1,3
+  meridian bench eunomia --service sequencer --clients 64     partitions with many clients
+  meridian bench eunomia figures --out figures")]
+    Eunomia(eunomia::EunomiaArgs),
     /// Messages to several groups, over TCP inside this process; 6 s
     #[command(after_help = "\
 All members run in this process and speak over TCP on 127.0.0.1; one client is with each. The
@@ -105,6 +122,7 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     match command {
         BenchCommand::Fs(args) => fs::run(args),
         BenchCommand::Kv(args) => kv::run(args),
+        BenchCommand::Eunomia(args) => eunomia::run(args),
         BenchCommand::Multicast(args) => multicast::run(args),
         BenchCommand::Paxos(args) => paxos::run(args),
     }

@@ -2,8 +2,9 @@
 
 use crate::timestamp::{Order, Timestamp, Vector};
 use bytes::Bytes;
-use meridian_core::RegionId;
+use meridian_core::{Endpoint, GroupId, RegionId};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What a process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,6 +24,23 @@ pub struct Peer {
     pub region: RegionId,
     /// Its part there.
     pub role: Role,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let region = self.region.0;
+        match self.role {
+            Role::Shard(number) => write!(f, "shard {number} of region {region}"),
+            Role::Replica(number) => write!(f, "replica {number} of region {region}"),
+            Role::Receiver => write!(f, "receiver of region {region}"),
+        }
+    }
+}
+
+impl Endpoint for Peer {
+    fn group(&self) -> Option<GroupId> {
+        None
+    }
 }
 
 /// How many processes a region has.
