@@ -27,7 +27,10 @@ type Replica = Hermes<Add>;
 fn run(replicas: &mut [Replica], to: NodeId, event: Event<Replica>) {
     let (mut events, mut out) = (VecDeque::from([(to, event)]), Outbox::new());
     while let Some((at, event)) = events.pop_front() {
-        replicas[usize::from(at.0)].step(Time(0), event, &mut out);
+        // What a replica has to say goes out when no more input is ready.
+        for event in [event, Event::Idle] {
+            replicas[usize::from(at.0)].step(Time(0), event, &mut out);
+        }
         for effect in out.drain() {
             match effect {
                 Effect::Send { to, message } => {

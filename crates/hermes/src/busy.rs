@@ -5,8 +5,9 @@
 use crate::members::NodeSet;
 use crate::message::{Modify, Request, Update};
 use crate::store::Entry;
+use crate::timestamp::Timestamp;
 use bytes::Bytes;
-use meridian_core::{Slot, Time};
+use meridian_core::{MessageId, Slot, Time};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The state of a key at a replica (Hermes, section 3.1).
@@ -28,21 +29,39 @@ pub enum State {
 /// key, so that a later update cannot make it forget who asked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pending<M> {
-    pub update: Update,
+    pub ts: Timestamp,
+    /// Its number in this epoch, if it was begun in it.
+    pub number: Option<u64>,
+    /// It was said again, by name: not all followers know its number.
+    pub named: bool,
     /// Who has acknowledged it, in this epoch.
     pub acks: NodeSet,
     /// An RMW that has met a later update: it is not committed any more (M3).
     pub losing: bool,
-    pub request: Request<M>,
-    pub attempt: u32,
-    /// What an RMW answers once it is committed.
-    pub answer: Bytes,
+    pub token: u64,
+    pub id: Option<MessageId>,
+    pub bytes: usize,
+    /// The update, once something later is held in its place.
+    pub superseded: Option<Box<Update>>,
+    /// Of an RMW, which may have to be computed anew.
+    pub rmw: Option<Box<Attempt<M>>>,
 }
 
 impl<M> Pending<M> {
-    pub fn bytes(&self) -> usize {
-        self.update.value.as_ref().map_or(0, Bytes::len)
+    /// The update itself: what is held, if nothing later is.
+    pub fn update<'a>(&'a self, entry: &'a Entry) -> &'a Update {
+        self.superseded.as_deref().unwrap_or(&entry.update)
     }
+}
+
+/// An RMW that is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Attempt<M> {
+    pub request: Request<M>,
+    /// So often it was tried before.
+    pub attempt: u32,
+    /// What it answers once it is committed.
+    pub answer: Bytes,
 }
 
 /// Who waits for a key.
@@ -86,13 +105,13 @@ impl<M: Modify> Busy<M> {
     /// How many bytes the own update and who waits have, without the key.
     pub fn bytes(&self) -> usize {
         let parked: usize = self.parked.iter().map(Parked::bytes).sum();
-        self.own.as_ref().map_or(0, Pending::bytes) + parked
+        self.own.as_ref().map_or(0, |own| own.bytes) + parked
     }
 
     pub fn state(&self, entry: &Entry) -> State {
         match &self.own {
             _ if self.replay.is_some() => State::Replay,
-            Some(own) if own.update.ts == entry.update.ts => State::Write,
+            Some(own) if own.ts == entry.update.ts => State::Write,
             Some(own) if !own.losing => State::Trans,
             Some(_) | None => State::Invalid,
         }
@@ -140,7 +159,7 @@ impl<M: Modify> Unsettled<M> {
     /// The own update of a key is no more under way.
     pub fn end_own(&mut self, slot: Slot) -> Option<Pending<M>> {
         let own = self.keys.get_mut(&slot)?.own.take()?;
-        self.bytes -= own.bytes();
+        self.bytes -= own.bytes;
         Some(own)
     }
 

@@ -1,6 +1,6 @@
 //! The coordinator: updates from their requests to their answers (Hermes, sections 3.2 and 3.6).
 
-use crate::busy::{Parked, Pending, State};
+use crate::busy::{Attempt, Parked, Pending, State};
 use crate::completions::Known;
 use crate::members::NodeSet;
 use crate::message::{
@@ -24,24 +24,27 @@ struct Draft {
 }
 
 impl<M: Modify> Hermes<M> {
-    /// Begins an update of a key that is Valid; it was tried before so often (M1).
+    /// Begins an update of a key that is Valid, and is at this place if it is there; it was tried
+    /// before so often (M1).
     pub(crate) fn start(
         &mut self,
         now: Time,
-        request: Request<M>,
-        attempt: u32,
+        mut request: Request<M>,
+        (slot, attempt): (Option<Slot>, u32),
         out: &mut Outbox<Self>,
     ) {
-        let slot = self.store.find(&request.key);
         let held = slot.map(|slot| &self.store.get(slot).update);
-        let (base, found) =
-            held.map_or((Timestamp::NONE, None), |held| (held.ts, held.value.clone()));
+        let base = held.map_or(Timestamp::NONE, |held| held.ts);
+        let found = match request.action {
+            Action::Write(_) => None,
+            Action::Modify(_) => held.and_then(|held| held.value.clone()),
+        };
         if attempt == 0 && self.is_answered(&request, base, out) {
             return;
         }
-        let draft = match &request.action {
+        let draft = match &mut request.action {
             Action::Write(value) => {
-                let (value, ts) = (value.clone(), self.place(base, Kind::Write));
+                let (value, ts) = (value.take(), self.place(base, Kind::Write));
                 Draft {
                     kind: Kind::Write,
                     ts: ts.expect("of a write"),
@@ -59,7 +62,8 @@ impl<M: Modify> Hermes<M> {
                 }
             },
         };
-        self.issue(now, (request, attempt), base, draft, out);
+        let slot = slot.unwrap_or_else(|| self.store.slot(&request.key, self.me));
+        self.issue(now, (request, attempt), (slot, base), draft, out);
     }
 
     /// Whether the request was asked before and its answer is known, or none is due.
@@ -108,32 +112,39 @@ impl<M: Modify> Hermes<M> {
         &mut self,
         now: Time,
         (request, attempt): (Request<M>, u32),
-        base: Timestamp,
+        (slot, base): (Slot, Timestamp),
         draft: Draft,
         out: &mut Outbox<Self>,
     ) {
         let Draft { kind, ts, value, answer } = draft;
-        let completed = request.id.map(|id| Completed { id, answer: answer.clone() });
-        let key = request.key.clone();
+        let (token, id) = (request.token, request.id);
+        let completed = id.map(|id| Completed { id, answer: answer.clone() });
+        let (key, rmw) = match kind {
+            Kind::Write => (request.key, None),
+            Kind::Rmw => {
+                (request.key.clone(), Some(Box::new(Attempt { request, attempt, answer })))
+            }
+        };
         let update = Update { key, ts, base, kind, value, request: completed };
-        let slot = self.store.slot(&request.key, self.me);
-        let entry = self.store.get_mut(slot);
+        let entry = self.store.get(slot);
         assert!(entry.valid && ts > base, "an update of {:?} begins on {base:?}", update.key);
         self.completions.record(&update);
-        (entry.valid, entry.last_writer) = (false, self.me);
-        self.store.hold(slot, update.clone());
+        self.store.hold(slot, update.clone(), self.me);
         self.record(|| Record::Held { update: update.clone(), from: self.me }, out);
-        let acks = self.own_ack(&update.key, ts, out);
-        let due = self.due_of(now, &update);
+        // With a log the own ACK is a message that comes when the record is durable: else a key
+        // could be Valid, and read, that a crash takes back.
+        let acks = if self.is_on_disk() { NodeSet::default() } else { self.members.me };
+        let (due, bytes) = (self.due_of(now, &update), update.bytes());
+        let number = Some(self.send_inv(slot, update, out));
         let busy = self.unsettled.at(slot, due);
         (busy.heard, busy.due) = (acks, due);
-        let (losing, own) = (false, update.clone());
-        let own = Pending { update: own, acks, losing, request, attempt, answer };
-        let bytes = own.bytes();
+        let (named, losing, superseded) = (false, false, None);
+        let own = Pending { ts, number, named, acks, losing, token, id, bytes, superseded, rmw };
         busy.own = Some(own);
         self.unsettled.bytes += bytes;
-        self.broadcast(&Body::Inv(update), out);
-        self.look_at_own(now, slot, out);
+        if self.is_enough(acks) {
+            self.look_at_own(now, slot, out);
+        }
     }
 
     /// An ACK counts for what this replica coordinates, and, if ACKs go to all, for what it holds.
@@ -146,23 +157,40 @@ impl<M: Modify> Hermes<M> {
         out: &mut Outbox<Self>,
     ) {
         let Some(slot) = self.store.find(key) else { return self.heard_early(from, key, ts) };
-        let held = self.store.get(slot).update.ts;
-        if ts > held {
+        if ts > self.store.get(slot).update.ts {
             return self.heard_early(from, key, ts);
         }
+        self.count_ack(now, self.members.of(&[from]), slot, ts, out);
+    }
+
+    /// An ACK for what is held at a place, or was.
+    pub(crate) fn count_ack(
+        &mut self,
+        now: Time,
+        from: NodeSet,
+        slot: Slot,
+        ts: Timestamp,
+        out: &mut Outbox<Self>,
+    ) {
         let Some(busy) = self.unsettled.keys.get_mut(&slot) else { return };
-        let members = &self.members;
-        if let Some(own) = busy.own.as_mut().filter(|own| own.update.ts == ts && !own.losing) {
-            members.add(&mut own.acks, from);
+        let mut acks = NodeSet::default();
+        if let Some(own) = busy.own.as_mut().filter(|own| own.ts == ts && !own.losing) {
+            own.acks.join(from);
+            acks = own.acks;
         }
-        if ts == held {
-            members.add(&mut busy.heard, from);
+        let counts_held = busy.replay.is_some() || self.options.acks == Acks::All;
+        if counts_held && ts == self.store.get(slot).update.ts {
+            busy.heard.join(from);
             if let Some(acks) = &mut busy.replay {
-                members.add(acks, from);
+                acks.join(from);
             }
         }
-        self.look_at_own(now, slot, out);
-        self.look_at_held(now, slot, out);
+        if self.is_enough(acks) {
+            self.look_at_own(now, slot, out);
+        }
+        if counts_held {
+            self.look_at_held(now, slot, out);
+        }
     }
 
     fn is_enough(&self, acks: NodeSet) -> bool {
@@ -174,15 +202,29 @@ impl<M: Modify> Hermes<M> {
     pub(crate) fn look_at_own(&mut self, now: Time, slot: Slot, out: &mut Outbox<Self>) {
         let own = self.unsettled.own(slot);
         let Some(own) = own.filter(|own| !own.losing && self.is_enough(own.acks)) else { return };
-        let held = &self.store.get(slot).update;
-        if own.update.ts == held.ts {
-            self.validate(held.kind, slot, out);
+        let (token, number) = (own.token, own.number.filter(|_| !own.named));
+        if own.superseded.is_none() {
+            let kind = if own.rmw.is_some() { Kind::Rmw } else { Kind::Write };
+            match number {
+                Some(number) if !self.goes_to_all(kind) => self.batches.commit(number),
+                _ => self.validate(kind, slot, out),
+            }
             return self.become_valid(now, slot, out);
         }
-        // Trans: it was superseded, and whoever has superseded it sends the VAL (O1).
-        let token = own.request.token;
-        self.unsettled.end_own(slot);
+        // Trans: whoever has superseded it sends the VAL (O1).
+        self.end_own(slot);
         self.answer(token, Answer::Written, out);
+    }
+
+    /// The own update of a key is no more under way.
+    pub(crate) fn end_own(&mut self, slot: Slot) {
+        let own = self.unsettled.end_own(slot);
+        own.and_then(|own| own.number).into_iter().for_each(|number| self.batches.end(number));
+    }
+
+    /// Whether ACKs of such an update go to all, who then need no VAL (O3).
+    pub(crate) fn goes_to_all(&self, kind: Kind) -> bool {
+        self.options.acks == Acks::All && kind == Kind::Write
     }
 
     /// Commits what is held, if it is being replayed and all have acknowledged it; or if all are
@@ -191,7 +233,7 @@ impl<M: Modify> Hermes<M> {
         let Some(busy) = self.unsettled.keys.get(&slot) else { return };
         let entry = self.store.get(slot);
         let kind = entry.update.kind;
-        let heard = self.options.acks == Acks::All && kind == Kind::Write;
+        let heard = self.goes_to_all(kind);
         if busy.replay.is_some_and(|acks| self.is_enough(acks)) {
             self.validate(Kind::Rmw, slot, out);
             self.become_valid(now, slot, out);
@@ -202,7 +244,7 @@ impl<M: Modify> Hermes<M> {
 
     /// Tells the followers that what is held is committed, unless they have heard all ACKs.
     fn validate(&self, kind: Kind, slot: Slot, out: &mut Outbox<Self>) {
-        if self.options.acks == Acks::All && kind == Kind::Write {
+        if self.goes_to_all(kind) {
             return;
         }
         let held = &self.store.get(slot).update;
@@ -215,24 +257,32 @@ impl<M: Modify> Hermes<M> {
         let entry = self.store.get_mut(slot);
         entry.valid = true;
         self.completions.committed(&entry.update);
-        let (key, held) = (entry.update.key.clone(), entry.update.ts);
+        let update = &self.store.get(slot).update;
+        let held = update.ts;
         if self.watched {
-            out.output(Output::Committed { key: key.clone() });
+            out.output(Output::Committed { key: update.key.clone() });
         }
-        self.note(|| Record::Valid { key, ts: held }, out);
+        self.note(|| Record::Valid { key: update.key.clone(), ts: held }, out);
         let mut parked = busy.parked;
-        if let Some(Pending { update, request, attempt, answer, .. }) = busy.own {
-            match update.kind {
-                Kind::Write => self.answer(request.token, Answer::Written, out),
-                Kind::Rmw if update.ts == held => {
-                    self.answer(request.token, Answer::Modified(answer), out);
+        if let Some(own) = busy.own {
+            own.number.into_iter().for_each(|number| self.batches.end(number));
+            match own.rmw {
+                None => self.answer(own.token, Answer::Written, out),
+                Some(rmw) if own.ts == held => {
+                    self.answer(own.token, Answer::Modified(rmw.answer), out);
                 }
                 // All live replicas hold something later: it can no more be replayed (M4).
-                Kind::Rmw => self.try_again(request, attempt + 1, &mut parked, out),
+                Some(rmw) => {
+                    let Attempt { mut request, attempt, .. } = *rmw;
+                    request.token = own.token;
+                    self.try_again(request, attempt + 1, &mut parked, out);
+                }
             }
         }
         self.replays_end(slot, out);
-        self.serve_parked(now, slot, parked, out);
+        if !parked.is_empty() {
+            self.serve_parked(now, slot, parked, out);
+        }
     }
 
     fn try_again(
@@ -271,7 +321,7 @@ impl<M: Modify> Hermes<M> {
         }
         while self.store.get(slot).valid {
             let Some(Parked::Update(request, attempt)) = updates.pop_front() else { return };
-            self.start(now, request, attempt, out);
+            self.start(now, request, (Some(slot), attempt), out);
         }
         if !updates.is_empty() {
             let due = self.due(now);

@@ -60,7 +60,7 @@ impl<M: Modify> Hermes<M> {
     /// else a key could be Valid, and read, that a crash takes back.
     pub(crate) fn own_ack(&self, key: &Bytes, ts: Timestamp, out: &mut Outbox<Self>) -> NodeSet {
         if !self.is_on_disk() {
-            return self.members.of(&[self.me]);
+            return self.members.me;
         }
         self.send(self.me, Body::Ack { key: key.clone(), ts }, out);
         NodeSet::default()
@@ -126,9 +126,7 @@ impl<M: Modify> Hermes<M> {
     /// Holds what a record says; it is not known to be committed. What it coordinated itself it
     /// will replay.
     fn restore(&mut self, slot: Slot, update: Update, from: NodeId) {
-        let entry = self.store.get_mut(slot);
-        (entry.valid, entry.last_writer) = (false, from);
-        self.store.hold(slot, update);
+        self.store.hold(slot, update, from);
         let busy = self.unsettled.at(slot, Time(0));
         busy.replay = (from == self.me).then(NodeSet::default);
         if self.mutation.is(Mutation::TrustsItsDisk) {
@@ -144,6 +142,7 @@ impl<M: Modify> Hermes<M> {
     pub(crate) fn forget_all(&mut self) {
         self.store = Store::default();
         self.unsettled = Default::default();
+        self.batches = Default::default();
         self.completions = Default::default();
     }
 

@@ -34,23 +34,40 @@ impl<M: Modify> Hermes<M> {
         out: &mut Outbox<Self>,
     ) {
         let slot = self.store.slot(&update.key, self.me);
-        let held = self.store.get(slot).update.ts;
         let (key, ts, kind) = (update.key.clone(), update.ts, update.kind);
-        match ts.cmp(&held) {
+        if self.take_inv(now, from, slot, update, out) {
+            self.acknowledge(from, key, ts, kind, out);
+        }
+    }
+
+    /// Takes an INV; whether it is to be acknowledged.
+    pub(crate) fn take_inv(
+        &mut self,
+        now: Time,
+        from: NodeId,
+        slot: Slot,
+        update: Update,
+        out: &mut Outbox<Self>,
+    ) -> bool {
+        let (ts, kind) = (update.ts, update.kind);
+        match ts.cmp(&self.store.get(slot).update.ts) {
             Ordering::Greater => {
                 self.apply(now, from, slot, update, out);
-                self.acknowledge(from, key, ts, kind, out);
-                self.look_at_held(now, slot, out);
+                if self.goes_to_all(kind) {
+                    self.look_at_held(now, slot, out);
+                }
+                true
             }
             Ordering::Equal if self.coordinates_rmw(slot, ts) => {
                 // Nobody else commits it: its coordinator would say that it was aborted (M5).
                 self.repeat_own(slot, from, out);
+                false
             }
-            Ordering::Equal => self.acknowledge(from, key, ts, kind, out),
             Ordering::Less if kind == Kind::Rmw && !self.mutation.is(Mutation::AcksLowerRmw) => {
                 self.tell_held(from, slot, out);
+                false
             }
-            Ordering::Less => self.acknowledge(from, key, ts, kind, out),
+            Ordering::Equal | Ordering::Less => true,
         }
     }
 
@@ -63,24 +80,24 @@ impl<M: Modify> Hermes<M> {
         update: Update,
         out: &mut Outbox<Self>,
     ) {
-        let entry = self.store.get_mut(slot);
-        self.completions.followed(&entry.update, update.base);
+        self.completions.followed(&self.store.get(slot).update, update.base);
         self.completions.record(&update);
-        (entry.valid, entry.last_writer) = (false, from);
-        let (key, ts) = (update.key.clone(), update.ts);
         let due = self.due_of(now, &update);
         self.record_taken(&update, from, out);
-        self.store.hold(slot, update);
         let me = if self.is_on_disk() { from } else { self.me }; // See `own_ack`.
         let mut heard = self.members.of(&[me, from]);
-        self.take_early(&key, ts, &mut heard);
+        self.take_early(&update, &mut heard);
+        let before = self.store.hold(slot, update, from);
         let busy = self.unsettled.at(slot, due);
         (busy.replay, busy.heard, busy.due) = (None, heard, due);
-        if let Some(own) = busy.own.as_mut().filter(|own| own.update.kind == Kind::Rmw) {
-            own.losing = true; // It is not committed any more (M3); it is answered later (M4).
-            if self.mutation.is(Mutation::AbortsEarly) {
-                let token = own.request.token;
-                self.unsettled.end_own(slot);
+        if let Some(own) = &mut busy.own {
+            if own.ts == before.ts {
+                own.superseded = Some(Box::new(before));
+            }
+            own.losing = own.rmw.is_some(); // Not committed any more (M3); answered later (M4).
+            if own.losing && self.mutation.is(Mutation::AbortsEarly) {
+                let token = own.token;
+                self.end_own(slot);
                 self.answer(token, Answer::Aborted, out);
             }
         }
@@ -95,20 +112,19 @@ impl<M: Modify> Hermes<M> {
         }
     }
 
-    fn take_early(&mut self, key: &Bytes, ts: Timestamp, heard: &mut NodeSet) {
+    fn take_early(&mut self, update: &Update, heard: &mut NodeSet) {
         if !self.early.0.is_empty() {
-            let early = self.early.0.remove(&(key.clone(), ts)).unwrap_or_default();
+            let early = self.early.0.remove(&(update.key.clone(), update.ts)).unwrap_or_default();
             heard.join(early);
         }
     }
 
     fn coordinates_rmw(&self, slot: Slot, ts: Timestamp) -> bool {
-        let own = self.unsettled.own(slot).filter(|own| own.update.ts == ts);
-        own.is_some_and(|own| own.update.kind == Kind::Rmw)
-            && !self.mutation.is(Mutation::AcksOwnRmw)
+        let own = self.unsettled.own(slot).filter(|own| own.ts == ts);
+        own.is_some_and(|own| own.rmw.is_some()) && !self.mutation.is(Mutation::AcksOwnRmw)
     }
 
-    fn acknowledge(
+    pub(crate) fn acknowledge(
         &self,
         to: NodeId,
         key: Bytes,
@@ -117,7 +133,7 @@ impl<M: Modify> Hermes<M> {
         out: &mut Outbox<Self>,
     ) {
         let ack = Body::Ack { key, ts };
-        if self.options.acks == Acks::All && kind == Kind::Write {
+        if self.goes_to_all(kind) {
             self.broadcast(&ack, out);
             if self.is_on_disk() {
                 self.send(self.me, ack, out);
@@ -139,8 +155,21 @@ impl<M: Modify> Hermes<M> {
 
     pub(crate) fn on_val(&mut self, now: Time, key: &Bytes, ts: Timestamp, out: &mut Outbox<Self>) {
         let Some(slot) = self.store.find(key) else { return };
-        let held = self.store.get(slot).update.ts;
-        if ts == held || self.mutation.is(Mutation::ValidatesAnything) {
+        if self.mutation.is(Mutation::ValidatesAnything) {
+            return self.become_valid(now, slot, out);
+        }
+        self.validated(now, slot, ts, out);
+    }
+
+    /// What was at this place of a key is committed.
+    pub(crate) fn validated(
+        &mut self,
+        now: Time,
+        slot: Slot,
+        ts: Timestamp,
+        out: &mut Outbox<Self>,
+    ) {
+        if ts == self.store.get(slot).update.ts {
             self.become_valid(now, slot, out);
         }
     }

@@ -33,6 +33,7 @@
 //! | [`process`] | all of it together | |
 //! | `coordinator` | updates from their requests to their answers | 3.2, 3.6 |
 //! | `follower` | updates that others coordinate | 3.2, 3.6 |
+//! | `batch` | INVs, ACKs and VALs that travel together (decision 55) | |
 //! | `replay` | losses, new epochs | 3.4 |
 //! | `reads` | who vouches for a read | 8 |
 //! | `join` | shadow replicas | 3.4 |
@@ -42,6 +43,7 @@
 #![forbid(unsafe_code)]
 
 mod attention;
+mod batch;
 mod busy;
 pub mod completions;
 mod coordinator;
@@ -60,6 +62,7 @@ mod replay;
 mod store;
 pub mod timestamp;
 
+pub use batch::Numbers;
 pub use busy::State;
 pub use members::{Epoch, MEMBERS_MAX, Membership};
 pub use message::{

@@ -50,15 +50,23 @@ pub(crate) struct Members {
     pub now: Membership,
     /// Live and shadow replicas, in order; the place of one is its bit.
     followers: Vec<NodeId>,
+    /// Whether this replica is live.
+    pub i_am_live: bool,
+    /// This replica, if it is one of them.
+    pub me: NodeSet,
 }
 
 impl Members {
-    pub fn new(now: Membership) -> Members {
+    /// As the replica `me` needs it.
+    pub fn new(now: Membership, me: NodeId) -> Members {
         let mut followers = now.live.clone();
         followers.extend(now.shadows.keys());
         let followers: Vec<_> = followers.into_iter().collect();
         assert!(followers.len() <= MEMBERS_MAX, "{} replicas", followers.len());
-        Members { now, followers }
+        let i_am_live = now.live.contains(&me);
+        let mut members = Members { now, followers, i_am_live, me: NodeSet::default() };
+        members.me = members.of(&[me]);
+        members
     }
 
     pub fn epoch(&self) -> Epoch {
@@ -110,7 +118,7 @@ mod tests {
     fn shadow_replicas_acknowledge_like_live_ones() {
         let live = BTreeSet::from([NodeId(0), NodeId(7)]);
         let shadows = BTreeMap::from([(NodeId(3), Epoch::FIRST)]);
-        let members = Members::new(Membership { epoch: Epoch::FIRST, live, shadows });
+        let members = Members::new(Membership { epoch: Epoch::FIRST, live, shadows }, NodeId(0));
         let set = members.of(&[NodeId(0), NodeId(7), NodeId(9)]);
         assert!(!members.is_all(set) && !members.is_live(NodeId(3)));
         assert_eq!(members.missing(set).collect::<Vec<_>>(), [NodeId(3)]);

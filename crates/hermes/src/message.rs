@@ -1,5 +1,6 @@
 //! What replicas say, what the owner asks, and what it is told.
 
+use crate::batch::Numbers;
 use crate::members::{Epoch, Membership};
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
@@ -7,6 +8,7 @@ use meridian_core::{ClientId, MessageId, NodeId, Time};
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::sync::Arc;
 
 /// Which rule an update follows (Hermes, `RMW_flag`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -41,6 +43,13 @@ pub struct Update {
     pub value: Option<Bytes>,
     /// Who asked for it.
     pub request: Option<Completed>,
+}
+
+impl Update {
+    /// How many bytes its value has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.value.as_ref().map_or(0, Bytes::len)
+    }
 }
 
 /// How far a shadow replica has asked its donor.
@@ -111,6 +120,19 @@ pub enum Body {
         /// Its place.
         ts: Timestamp,
     },
+    /// INVs of a batch: those of updates that the sender coordinates, with successive numbers.
+    Invs {
+        /// The number of the first.
+        first: u64,
+        /// Of those before this one no more is said by number.
+        ended: u64,
+        /// The updates.
+        updates: Arc<Vec<Update>>,
+    },
+    /// ACKs of a batch, by the receiver's numbers.
+    Acks(Numbers),
+    /// VALs of a batch, by the sender's numbers.
+    Vals(Numbers),
     /// What has become of the update that you sent me? (M6)
     Probe {
         /// Of this key.

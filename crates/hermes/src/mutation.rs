@@ -23,6 +23,10 @@ pub enum Mutation {
     MissesAnAck,
     /// Acknowledges an RMW though it holds something later.
     AcksLowerRmw,
+    /// Acknowledges all of a batch of INVs, those that it refuses among them (against B2).
+    AcksWholeBatches,
+    /// Takes a number in a batch of VALs for whatever it holds of the key (against B2).
+    ValidatesNumbers,
     /// Says that an RMW is aborted as soon as it hears of something later (against M4).
     AbortsEarly,
     /// Acknowledges the replay of an RMW that it coordinates itself (against M5).

@@ -1,5 +1,6 @@
 //! The process: all parts of a replica, and who handles what.
 
+use crate::batch::Batches;
 use crate::busy::{Parked, State, Unsettled};
 use crate::completions::Completions;
 use crate::follower::EarlyAcks;
@@ -18,6 +19,7 @@ use crate::timestamp::{Timestamp, Writer};
 use bytes::Bytes;
 use meridian_core::{ClientId, Event, NodeId, Outbox, PLANTED_BUGS, Process, Slot, Time, mix};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A replica of keys, on which RMWs are `M`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +37,7 @@ pub struct Hermes<M> {
     pub(crate) checks: Checks<M>,
     pub(crate) joining: Option<Joining>,
     pub(crate) early: EarlyAcks,
+    pub(crate) batches: Batches,
     /// What is asked while too much is under way, in order.
     held_up: VecDeque<Command<M>>,
     /// Whether the log has all that this replica acknowledged since it last began with nothing.
@@ -64,6 +67,7 @@ impl<M: Modify> Hermes<M> {
             checks: Checks::default(),
             joining: None,
             early: EarlyAcks::default(),
+            batches: Batches::default(),
             held_up: VecDeque::new(),
             begun: false,
             draws: seed,
@@ -217,7 +221,7 @@ impl<M: Modify> Hermes<M> {
                 return Err(format!("states: {:?} is valid: {}", entry.update.key, entry.valid));
             }
             let own = busy.and_then(|busy| busy.own.as_ref());
-            if own.is_some_and(|own| own.update.ts > entry.update.ts) {
+            if own.is_some_and(|own| own.ts > entry.update.ts) {
                 return Err(format!("order: {:?} is behind its own update", entry.update.key));
             }
         }
@@ -238,7 +242,7 @@ impl<M: Modify> Hermes<M> {
 
     /// Whether it is a member that may serve, with a lease or without one now.
     pub fn is_live(&self) -> bool {
-        self.members.is_live(self.me)
+        self.members.i_am_live
     }
 
     pub(crate) fn send(&self, to: NodeId, body: Body, out: &mut Outbox<Self>) {
@@ -301,11 +305,11 @@ impl<M: Modify> Hermes<M> {
         if !self.serves(now) {
             return self.refuse(request.token, Refusal::NotServing, out);
         }
-        let slot = self.store.find(&request.key);
-        match slot.filter(|slot| !self.store.get(*slot).valid) {
+        let found = self.store.find(&request.key);
+        match found.filter(|slot| !self.store.get(*slot).valid) {
             Some(slot) if self.attach(slot, &request) => {}
             Some(slot) => self.park(now, slot, Parked::Update(request, 0), out),
-            None => self.start(now, request, 0, out),
+            None => self.start(now, request, (found, 0), out),
         }
     }
 
@@ -314,13 +318,13 @@ impl<M: Modify> Hermes<M> {
         let Some(busy) = self.unsettled.keys.get_mut(&slot).filter(|_| asked.id.is_some()) else {
             return false;
         };
-        let own = busy.own.iter_mut().map(|own| &mut own.request);
+        let own = busy.own.iter_mut().map(|own| (own.id, &mut own.token));
         let parked = busy.parked.iter_mut().filter_map(|parked| match parked {
-            Parked::Update(request, _) => Some(request),
+            Parked::Update(request, _) => Some((request.id, &mut request.token)),
             Parked::Read { .. } => None,
         });
-        let same = own.chain(parked).find(|request| request.id == asked.id);
-        same.map(|request| request.token = asked.token).is_some()
+        let same = own.chain(parked).find(|(id, _)| *id == asked.id);
+        same.map(|(_, token)| *token = asked.token).is_some()
     }
 
     fn park(&mut self, now: Time, slot: Slot, parked: Parked<M>, out: &mut Outbox<Self>) {
@@ -338,18 +342,26 @@ impl<M: Modify> Hermes<M> {
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
         let Message { epoch, body } = message;
         let current = epoch == self.members.epoch() && self.members.contains(from);
+        let counts_old = self.mutation.is(Mutation::CountsOldEpochs);
         match body {
             Body::Val { key, ts } => self.on_val(now, &key, ts, out),
             Body::Installed { asks, settled } => {
                 self.on_installed((from, epoch), asks, settled, out);
             }
-            Body::Ack { key, ts } => {
-                if current || self.mutation.is(Mutation::CountsOldEpochs) {
-                    self.on_ack(now, from, &key, ts, out);
-                }
+            Body::Ack { key, ts } if current || counts_old => {
+                self.on_ack(now, from, &key, ts, out);
+            }
+            Body::Acks(numbers) if current || counts_old => {
+                self.on_acks(now, from, &numbers, out);
             }
             _ if !current => {} // Said again in the epoch of both.
             Body::Inv(update) => self.on_inv(now, from, update, out),
+            Body::Invs { first, ended, updates } => {
+                let updates = Arc::unwrap_or_clone(updates);
+                self.on_invs(now, from, (first, ended), updates, out);
+            }
+            Body::Ack { .. } | Body::Acks(_) => {}
+            Body::Vals(numbers) => self.on_vals(now, from, &numbers, out),
             Body::Probe { key, ts } => self.on_probe(from, &key, ts, out),
             Body::Check { round } => self.send(from, Body::CheckOk { round }, out),
             Body::CheckOk { round } => self.on_check_ok(from, round, out),
@@ -433,7 +445,10 @@ impl<M: Modify> Process for Hermes<M> {
                 self.on_tick(now, out);
             }
             Event::Restarted(peer) => self.resync(peer, out),
-            Event::Idle => self.begin_check(out),
+            Event::Idle => {
+                self.send_batches(out);
+                self.begin_check(out);
+            }
         }
         self.go_on(now, out);
         if !self.ticking && self.waits() {

@@ -1,6 +1,7 @@
 //! What is said again: after a loss (mlt), after a link broke, and in a new epoch, where also the
 //! updates of coordinators that have gone are replayed (Hermes, section 3.4).
 
+use crate::batch::Batches;
 use crate::busy::{Parked, State};
 use crate::members::{Epoch, Members, Membership};
 use crate::message::{Answer, Body, Command, Modify, Record, Update};
@@ -61,7 +62,11 @@ impl<M: Modify> Hermes<M> {
         assert!(has_all || !next.live.contains(&me), "{me} is live in {next:?} and has not all");
         let goes_on = next.live.contains(&me)
             || next.shadows.get(&me).is_some_and(|since| *since <= self.members.epoch());
-        self.members = Members::new(next);
+        self.send_batches(out);
+        if !self.mutation.is(Mutation::CountsOldEpochs) {
+            self.batches = Batches::default();
+        }
+        self.members = Members::new(next, me);
         self.early.clear();
         self.installed.replays.clear();
         let mut again = self.drop_checks();
@@ -93,16 +98,17 @@ impl<M: Modify> Hermes<M> {
             let orphan = !self.members.is_live(entry.last_writer);
             let (key, held) = (entry.update.key.clone(), entry.update.ts);
             let only_me = self.own_ack(&key, held, out);
-            let own = self.unsettled.own(slot).map(|own| own.update.ts);
+            let own = self.unsettled.own(slot).map(|own| own.ts);
             if let Some(own) = own.filter(|own| *own != held) {
                 self.own_ack(&key, own, out);
             }
             let Some(busy) = self.unsettled.keys.get_mut(&slot) else { continue };
             (busy.heard, busy.due) = (only_me, due);
-            if let Some(own) =
-                busy.own.as_mut().filter(|_| !self.mutation.is(Mutation::CountsOldEpochs))
-            {
-                own.acks = only_me;
+            if let Some(own) = &mut busy.own {
+                own.named = true;
+                if !self.mutation.is(Mutation::CountsOldEpochs) {
+                    (own.number, own.acks) = (None, only_me);
+                }
             }
             if (orphan || busy.replay.is_some()) && !self.mutation.is(Mutation::NeverReplays) {
                 let again = busy.replay.replace(only_me).is_some();
@@ -123,7 +129,7 @@ impl<M: Modify> Hermes<M> {
         let unsettled = std::mem::take(&mut self.unsettled);
         let mut tokens: Vec<u64> = held.collect();
         for busy in unsettled.keys.into_values() {
-            tokens.extend(busy.own.map(|own| own.request.token));
+            tokens.extend(busy.own.map(|own| own.token));
             tokens.extend(busy.parked.into_iter().map(|parked| match parked {
                 Parked::Read { token } => token,
                 Parked::Update(request, _) => request.token,
@@ -191,20 +197,24 @@ impl<M: Modify> Hermes<M> {
     }
 
     /// The link to a peer has lost something, or the peer something that was said.
-    pub(crate) fn resync(&self, peer: NodeId, out: &mut Outbox<Self>) {
+    pub(crate) fn resync(&mut self, peer: NodeId, out: &mut Outbox<Self>) {
         if self.members.contains(peer) {
-            self.unsettled.keys.keys().for_each(|slot| self.repeat(*slot, Some(peer), out));
+            let slots: Vec<_> = self.unsettled.keys.keys().copied().collect();
+            slots.into_iter().for_each(|slot| self.repeat(slot, Some(peer), out));
         }
     }
 
     /// Says again what is under way for a key, to all who have not answered or to one of them.
-    fn repeat(&self, slot: Slot, only: Option<NodeId>, out: &mut Outbox<Self>) {
+    fn repeat(&mut self, slot: Slot, only: Option<NodeId>, out: &mut Outbox<Self>) {
+        if let Some(busy) = self.unsettled.keys.get_mut(&slot) {
+            busy.own.iter_mut().for_each(|own| own.named = true);
+        }
         let Some(busy) = self.unsettled.keys.get(&slot) else { return };
         let entry = self.store.get(slot);
         let wanted = |node: &NodeId| only.is_none_or(|only| only == *node);
         if let Some(own) = busy.own.as_ref().filter(|own| !own.losing) {
             for node in self.members.missing(own.acks).filter(wanted) {
-                self.say_again(node, &own.update, out);
+                self.say_again(node, own.update(entry), out);
             }
         }
         if let Some(acks) = busy.replay {
@@ -232,8 +242,9 @@ impl<M: Modify> Hermes<M> {
 
     /// Says its own update again to one who has been told of it by another.
     pub(crate) fn repeat_own(&self, slot: Slot, to: NodeId, out: &mut Outbox<Self>) {
-        let own = self.unsettled.own(slot);
-        own.into_iter().for_each(|own| self.send(to, Body::Inv(own.update.clone()), out));
+        let Some(own) = self.unsettled.own(slot) else { return };
+        let update = own.update(self.store.get(slot)).clone();
+        self.send(to, Body::Inv(update), out);
     }
 
     pub(crate) fn on_probe(

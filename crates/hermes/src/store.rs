@@ -54,15 +54,16 @@ impl Store {
         self.entries.get_mut(slot)
     }
 
-    /// From now on this is held.
-    pub fn hold(&mut self, slot: Slot, update: Update) {
-        let held = &mut self.entries.get_mut(slot).update;
-        let len = |update: &Update| update.value.as_ref().map_or(0, Bytes::len);
+    /// From now on this is held, which `from` has sent, and the key is not Valid; what was held
+    /// before.
+    pub fn hold(&mut self, slot: Slot, update: Update, from: NodeId) -> Update {
+        let entry = self.entries.get_mut(slot);
         self.live += usize::from(update.value.is_some());
-        self.live -= usize::from(held.value.is_some());
-        self.bytes += len(&update);
-        self.bytes -= len(held);
-        *held = update;
+        self.live -= usize::from(entry.update.value.is_some());
+        self.bytes += update.bytes();
+        self.bytes -= entry.update.bytes();
+        (entry.valid, entry.last_writer) = (false, from);
+        std::mem::replace(&mut entry.update, update)
     }
 
     /// How many keys have a value.

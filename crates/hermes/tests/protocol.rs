@@ -8,7 +8,7 @@ mod net;
 use bytes::Bytes;
 use meridian_core::{ClientId, Event, MessageId, NodeId, Time};
 use meridian_hermes::{
-    Acks, Action, Answer, Body, Command, Mutation, Options, Reads, Refusal, Request, State,
+    Acks, Action, Answer, Body, Command, Message, Mutation, Options, Reads, Refusal, Request, State,
 };
 use net::{Append, LEASE, Net, bytes, key, value};
 use std::collections::BTreeSet;
@@ -203,7 +203,8 @@ fn a_live_coordinator_acknowledges_no_replay_of_its_rmw() {
             net.step(0, Event::Message { from: NodeId(1), message });
         }
         let said = net.links.remove(&(0, 1)).unwrap();
-        let acks = said.iter().any(|message| matches!(message.body, Body::Ack { .. }));
+        let is_ack = |message: &Message| matches!(message.body, Body::Ack { .. } | Body::Acks(_));
+        let acks = said.iter().any(is_ack);
         assert_eq!(acks, bug == Mutation::AcksOwnRmw, "{said:?}");
     }
 }

@@ -15,6 +15,8 @@ pub const ALL: &[Mutation] = &[
     Mutation::ReadsWithoutLease,
     Mutation::MissesAnAck,
     Mutation::AcksLowerRmw,
+    Mutation::AcksWholeBatches,
+    Mutation::ValidatesNumbers,
     Mutation::ForgetsRequests,
     Mutation::NeverReplays,
     Mutation::AcksBeforeDurable,
@@ -68,7 +70,7 @@ pub fn trial(mutation: Mutation) -> Trial {
     let crashes = Faults { crash: Some(150 * MS), outage: 80 * MS, ..Faults::none() };
     let trial = match mutation {
         Mutation::ReadsWithoutLease => split(),
-        Mutation::PaperTimestamps | Mutation::AcksLowerRmw => {
+        Mutation::PaperTimestamps | Mutation::AcksLowerRmw | Mutation::AcksWholeBatches => {
             Trial { faults: Some(Faults::none()), ..crowd() }
         }
         Mutation::NeverReplays | Mutation::ForgetsRequests => {
@@ -79,6 +81,7 @@ pub fn trial(mutation: Mutation) -> Trial {
         | Mutation::KeepsLostKeys
         | Mutation::ValidatesAnything
         | Mutation::ReadsInvalid
+        | Mutation::ValidatesNumbers
         | Mutation::MissesAnAck
         | Mutation::AbortsEarly
         | Mutation::DonatesEarly
