@@ -39,6 +39,8 @@ pub(crate) struct Pending<M> {
     /// An RMW that has met a later update: it is not committed any more (M3).
     pub losing: bool,
     pub token: u64,
+    /// Of writes that take effect directly before this one (decision 55).
+    pub before: Vec<u64>,
     pub id: Option<MessageId>,
     pub bytes: usize,
     /// The update, once something later is held in its place.
@@ -48,6 +50,11 @@ pub(crate) struct Pending<M> {
 }
 
 impl<M> Pending<M> {
+    /// Whom its end is told.
+    pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
+        self.before.iter().copied().chain([self.token])
+    }
+
     /// The update itself: what is held, if nothing later is.
     pub fn update<'a>(&'a self, entry: &'a Entry) -> &'a Update {
         self.superseded.as_deref().unwrap_or(&entry.update)

@@ -23,14 +23,22 @@ struct Draft {
     answer: Bytes,
 }
 
+/// What is known of a request that begins.
+#[derive(Default)]
+pub(crate) struct Tried {
+    /// So often it was tried before.
+    attempt: u32,
+    /// The writes that take effect directly before it.
+    before: Vec<u64>,
+}
+
 impl<M: Modify> Hermes<M> {
-    /// Begins an update of a key that is Valid, and is at this place if it is there; it was tried
-    /// before so often (M1).
+    /// Begins an update of a key that is Valid, and is at this place if it is there (M1).
     pub(crate) fn start(
         &mut self,
         now: Time,
-        mut request: Request<M>,
-        (slot, attempt): (Option<Slot>, u32),
+        (mut request, tried): (Request<M>, Tried),
+        slot: Option<Slot>,
         out: &mut Outbox<Self>,
     ) {
         let held = slot.map(|slot| &self.store.get(slot).update);
@@ -39,7 +47,7 @@ impl<M: Modify> Hermes<M> {
             Action::Write(_) => None,
             Action::Modify(_) => held.and_then(|held| held.value.clone()),
         };
-        if attempt == 0 && self.is_answered(&request, base, out) {
+        if tried.attempt == 0 && self.is_answered(&request, base, out) {
             return;
         }
         let draft = match &mut request.action {
@@ -63,7 +71,7 @@ impl<M: Modify> Hermes<M> {
             },
         };
         let slot = slot.unwrap_or_else(|| self.store.slot(&request.key, self.me));
-        self.issue(now, (request, attempt), (slot, base), draft, out);
+        self.issue(now, (request, tried), (slot, base), draft, out);
     }
 
     /// Whether the request was asked before and its answer is known, or none is due.
@@ -111,7 +119,7 @@ impl<M: Modify> Hermes<M> {
     fn issue(
         &mut self,
         now: Time,
-        (request, attempt): (Request<M>, u32),
+        (request, Tried { attempt, before }): (Request<M>, Tried),
         (slot, base): (Slot, Timestamp),
         draft: Draft,
         out: &mut Outbox<Self>,
@@ -139,7 +147,8 @@ impl<M: Modify> Hermes<M> {
         let busy = self.unsettled.at(slot, due);
         (busy.heard, busy.due) = (acks, due);
         let (named, losing, superseded) = (false, false, None);
-        let own = Pending { ts, number, named, acks, losing, token, id, bytes, superseded, rmw };
+        let own =
+            Pending { ts, number, named, acks, losing, token, before, id, bytes, superseded, rmw };
         busy.own = Some(own);
         self.unsettled.bytes += bytes;
         if self.is_enough(acks) {
@@ -202,7 +211,7 @@ impl<M: Modify> Hermes<M> {
     pub(crate) fn look_at_own(&mut self, now: Time, slot: Slot, out: &mut Outbox<Self>) {
         let own = self.unsettled.own(slot);
         let Some(own) = own.filter(|own| !own.losing && self.is_enough(own.acks)) else { return };
-        let (token, number) = (own.token, own.number.filter(|_| !own.named));
+        let number = own.number.filter(|_| !own.named);
         if own.superseded.is_none() {
             let kind = if own.rmw.is_some() { Kind::Rmw } else { Kind::Write };
             match number {
@@ -212,14 +221,16 @@ impl<M: Modify> Hermes<M> {
             return self.become_valid(now, slot, out);
         }
         // Trans: whoever has superseded it sends the VAL (O1).
-        self.end_own(slot);
-        self.answer(token, Answer::Written, out);
+        let own = self.end_own(slot);
+        let tokens = own.iter().flat_map(Pending::tokens);
+        tokens.for_each(|token| self.answer(token, Answer::Written, out));
     }
 
     /// The own update of a key is no more under way.
-    pub(crate) fn end_own(&mut self, slot: Slot) {
-        let own = self.unsettled.end_own(slot);
-        own.and_then(|own| own.number).into_iter().for_each(|number| self.batches.end(number));
+    pub(crate) fn end_own(&mut self, slot: Slot) -> Option<Pending<M>> {
+        let own = self.unsettled.end_own(slot)?;
+        own.number.into_iter().for_each(|number| self.batches.end(number));
+        Some(own)
     }
 
     /// Whether ACKs of such an update go to all, who then need no VAL (O3).
@@ -267,7 +278,7 @@ impl<M: Modify> Hermes<M> {
         if let Some(own) = busy.own {
             own.number.into_iter().for_each(|number| self.batches.end(number));
             match own.rmw {
-                None => self.answer(own.token, Answer::Written, out),
+                None => own.tokens().for_each(|token| self.answer(token, Answer::Written, out)),
                 Some(rmw) if own.ts == held => {
                     self.answer(own.token, Answer::Modified(rmw.answer), out);
                 }
@@ -320,12 +331,37 @@ impl<M: Modify> Hermes<M> {
             }
         }
         while self.store.get(slot).valid {
+            let mut before = combine(&mut updates);
+            if self.mutation.is(Mutation::AnswersCombined) {
+                let early = std::mem::take(&mut before).into_iter();
+                early.for_each(|token| self.answer(token, Answer::Written, out));
+            }
             let Some(Parked::Update(request, attempt)) = updates.pop_front() else { return };
-            self.start(now, request, (Some(slot), attempt), out);
+            self.start(now, (request, Tried { attempt, before }), Some(slot), out);
         }
         if !updates.is_empty() {
             let due = self.due(now);
             self.unsettled.park(slot, due, updates);
         }
     }
+}
+
+/// Takes out the writes that wait in front of another write. They have all been asked and none is
+/// answered, so they may take effect directly before it, where nobody reads: they need no INV.
+/// Those with names stay, as their answers travel with their INVs.
+fn combine<M: Modify>(updates: &mut VecDeque<Parked<M>>) -> Vec<u64> {
+    let is_write = |parked: Option<&Parked<M>>| match parked {
+        Some(Parked::Update(Request { action: Action::Write(_), token, id, .. }, _)) => {
+            Some((*token, id.is_some()))
+        }
+        Some(Parked::Update(..) | Parked::Read { .. }) | None => None,
+    };
+    let mut before = Vec::new();
+    while let Some((token, false)) = is_write(updates.front())
+        && is_write(updates.get(1)).is_some()
+    {
+        updates.pop_front();
+        before.push(token);
+    }
+    before
 }

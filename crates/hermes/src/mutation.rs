@@ -27,6 +27,8 @@ pub enum Mutation {
     AcksWholeBatches,
     /// Takes a number in a batch of VALs for whatever it holds of the key (against B2).
     ValidatesNumbers,
+    /// Answers writes that were combined before the one that stands for them is committed.
+    AnswersCombined,
     /// Says that an RMW is aborted as soon as it hears of something later (against M4).
     AbortsEarly,
     /// Acknowledges the replay of an RMW that it coordinates itself (against M5).

@@ -3,6 +3,7 @@
 use crate::batch::Batches;
 use crate::busy::{Parked, State, Unsettled};
 use crate::completions::Completions;
+use crate::coordinator::Tried;
 use crate::follower::EarlyAcks;
 use crate::join::Joining;
 use crate::members::{Members, Membership};
@@ -309,7 +310,7 @@ impl<M: Modify> Hermes<M> {
         match found.filter(|slot| !self.store.get(*slot).valid) {
             Some(slot) if self.attach(slot, &request) => {}
             Some(slot) => self.park(now, slot, Parked::Update(request, 0), out),
-            None => self.start(now, request, (found, 0), out),
+            None => self.start(now, (request, Tried::default()), found, out),
         }
     }
 

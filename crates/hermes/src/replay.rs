@@ -129,7 +129,7 @@ impl<M: Modify> Hermes<M> {
         let unsettled = std::mem::take(&mut self.unsettled);
         let mut tokens: Vec<u64> = held.collect();
         for busy in unsettled.keys.into_values() {
-            tokens.extend(busy.own.map(|own| own.token));
+            tokens.extend(busy.own.iter().flat_map(|own| own.tokens()));
             tokens.extend(busy.parked.into_iter().map(|parked| match parked {
                 Parked::Read { token } => token,
                 Parked::Update(request, _) => request.token,

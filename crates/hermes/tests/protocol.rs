@@ -31,6 +31,36 @@ fn a_write_is_answered_after_one_round_trip_and_read_everywhere() {
     assert_eq!(net.replicas[&2].read(LEASE, &key()), None, "the lease has ended");
 }
 
+/// Decision 55: of the writes that wait at one replica only the last needs a round trip; an RMW
+/// behind them finds it.
+#[test]
+fn writes_that_wait_for_the_same_key_are_one() {
+    let mut net = Net::new(3);
+    for (token, text) in [(1, "a"), (2, "b"), (3, "c"), (4, "d")] {
+        net.write(0, token, text);
+    }
+    net.append(0, 5, "!");
+    net.run();
+    assert_eq!((net.agreed(), net.sent), (bytes("d!"), 6 + 6 + 6));
+    assert!((1..=4).all(|token| net.answers[&token] == Answer::Written), "{:?}", net.answers);
+    assert_eq!(net.answers[&5], Answer::Modified(Bytes::from("d!")));
+}
+
+#[test]
+fn of_writes_that_were_combined_nothing_is_known_after_a_removal() {
+    let mut net = Net::new(3);
+    for (token, text) in [(1, "a"), (2, "b"), (3, "c")] {
+        net.write(0, token, text);
+    }
+    net.carry(0, 1);
+    net.carry(0, 2);
+    net.carry(1, 0);
+    net.carry(2, 0);
+    assert_eq!(net.answers.remove(&1), Some(Answer::Written));
+    net.install(&[1, 2], &[], &[0, 1, 2]);
+    assert_eq!((&net.answers[&2], &net.answers[&3]), (&Answer::Unknown, &Answer::Unknown));
+}
+
 /// Hermes, section 3.5: both complete, the one with the greater place is last; O1: the other sends
 /// no VAL.
 #[test]

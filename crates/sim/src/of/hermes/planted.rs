@@ -17,6 +17,7 @@ pub const ALL: &[Mutation] = &[
     Mutation::AcksLowerRmw,
     Mutation::AcksWholeBatches,
     Mutation::ValidatesNumbers,
+    Mutation::AnswersCombined,
     Mutation::ForgetsRequests,
     Mutation::NeverReplays,
     Mutation::AcksBeforeDurable,
@@ -77,6 +78,10 @@ pub fn trial(mutation: Mutation) -> Trial {
             Trial { faults: Some(crashes), ..crowd() }
         }
         Mutation::AcksBeforeDurable | Mutation::TrustsItsDisk => without_power(),
+        Mutation::AnswersCombined => {
+            let profile = Profile { clients: 12, rmws: 0, ..CROWD };
+            Trial { profile: Some(profile), ..crowd() }
+        }
         Mutation::Correct
         | Mutation::KeepsLostKeys
         | Mutation::ValidatesAnything
