@@ -193,7 +193,10 @@ impl Net {
 
     fn step(&mut self, place: usize, event: Event<Replica>) {
         let (mut out, shards) = (Outbox::new(), self.shards);
-        self.replicas[place].step(Time(0), event, &mut out);
+        // Each event is a batch of its own.
+        for event in [event, Event::Idle] {
+            self.replicas[place].step(Time(0), event, &mut out);
+        }
         for effect in out.drain() {
             match effect {
                 Effect::Send { to, message } => {
@@ -283,7 +286,9 @@ fn a_read_waits_for_the_write_that_invalidated_its_key() {
     net.say(0, "set k new\n");
     let asked = net.papers[0].asked.pop().expect("a write");
     let mut out = Outbox::new();
-    net.replicas[0].step(Time(0), Event::Command(asked), &mut out);
+    for event in [Event::Command(asked), Event::Idle] {
+        net.replicas[0].step(Time(0), event, &mut out);
+    }
     let inv = out.drain().find_map(|effect| match effect {
         Effect::Send { to: NodeId(1), message } => Some(message),
         _ => None,
