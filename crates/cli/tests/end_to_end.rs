@@ -5,9 +5,10 @@
 mod harness;
 
 use harness::{Room, Running, eventually, kill};
+use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -289,6 +290,50 @@ fn two_mounts_see_each_others_files() {
     other.stop();
     demo.stop();
     room.assert_clean();
+}
+
+/// A program that runs, and files that are read and written, outlive their names until they are
+/// closed, though another mount took these and whatever nobody has open is gone.
+#[test]
+fn open_files_outlive_their_names_on_another_mount() {
+    let room = Room::new();
+    let demo = room.demo();
+    let cluster = room.path("data/cluster.json");
+    let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "eu", "eu"];
+    let other = Running::start(room.meridian(&args), room.path("eu"));
+    let (here, there) = (demo.mount(), other.mount());
+    for place in ["us", "eu", "."] {
+        let at = |name: &str| here.join(place).join(name);
+        fs::write(at("read"), "as it was").unwrap();
+        fs::write(at("closed"), "").unwrap();
+        fs::copy("/bin/sleep", at("program")).unwrap();
+        let mut open = File::options().read(true).write(true).open(at("read")).unwrap();
+        let unused = rustix::fs::open(at("closed"), OFlags::PATH, Mode::empty()).unwrap();
+        let mut program = Command::new(at("program")).arg("1000").spawn().unwrap();
+        for name in ["read", "closed", "program"] {
+            let new = there.join(place).join(format!("{name}.new"));
+            fs::write(&new, "replaced").unwrap();
+            fs::rename(&new, there.join(place).join(name)).unwrap();
+        }
+        let gone = Err(rustix::io::Errno::STALE);
+        eventually("what is not open goes", || rustix::fs::fstat(&unused).map(drop) == gone);
+        let mut text = String::new();
+        open.read_to_string(&mut text).unwrap();
+        open.write_all(b", and more").unwrap();
+        open.sync_all().unwrap();
+        assert_eq!((text.as_str(), open.metadata().unwrap().nlink()), ("as it was", 0));
+        assert_eq!(fs::read(format!("/proc/{}/exe", program.id())).unwrap(), sleep_itself());
+        assert_eq!(program.try_wait().unwrap(), None, "it runs");
+        program.kill().unwrap();
+        program.wait().unwrap();
+    }
+    other.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+fn sleep_itself() -> Vec<u8> {
+    fs::read("/bin/sleep").unwrap()
 }
 
 #[test]

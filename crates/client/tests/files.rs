@@ -241,7 +241,36 @@ async fn a_removed_file_that_is_open_stays_until_it_is_closed() {
     let (_, other) = create(&files, us, "g").await;
     files.rename(&named(us, "g"), &named(us, "f"), RenameMode::Replace).await.unwrap();
     files.release(other).await;
+    assert_eq!(cluster.reap(us.birthplace()), 1, "it is open");
     files.release(handle).await;
+    assert_eq!(cluster.reap(us.birthplace()), 0);
+    assert_eq!(files.attributes(ino).await.unwrap_err().errno(), 116);
+}
+
+#[tokio::test]
+async fn a_file_that_another_mount_removes_stays_until_it_is_closed() {
+    let cluster = Cluster::start(1, 0).await;
+    let (files, other) = (Files::new(cluster.client("us")), Files::new(cluster.client("eu")));
+    let us = top(&files, "us").await;
+    let (ino, handle) = create(&files, us, "f").await;
+    write(&files, handle, 0, b"data").await;
+    files.sync(handle).await.unwrap();
+    other.unlink(us, &name("f")).await.unwrap();
+    // Within a moment the partition hears that it is open.
+    let held = || cluster.applied().iter().any(|one| matches!(one, Update::Hold { .. }));
+    while !held() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(cluster.reap(us.birthplace()), 1);
+    assert_eq!(files.read(handle, 0, 9).await.unwrap(), b"data");
+    write(&files, handle, 4, b" and more").await;
+    files.sync(handle).await.unwrap();
+    let attributes = files.attributes(ino).await.unwrap();
+    assert_eq!((attributes.nlink, attributes.size), (0, 13));
+    files.release(handle).await;
+    while cluster.reap(us.birthplace()) > 0 {
+        tokio::task::yield_now().await;
+    }
     assert_eq!(files.attributes(ino).await.unwrap_err().errno(), 116);
 }
 

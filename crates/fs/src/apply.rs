@@ -7,7 +7,7 @@ use crate::operation::{Done, RenameMode, Update};
 use crate::tree::Tree;
 use crate::types::{Attributes, Entry, Ino, Kind, Name, Place, Rank, Timestamp};
 use crate::vote::{Conclusion, EmptyDirectory};
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 use meridian_core::{ClientId, GroupId};
 
 /// When an update is applied.
@@ -83,20 +83,18 @@ fn unset_entry(tree: &mut Tree, parent: Ino, name: &Name, time: Timestamp) {
     tree.change(parent, |inode| inode.touch(time));
 }
 
-/// A file loses a name; with the last one it goes, unless it is kept for a client.
+/// A file loses a name. Without any it stays for those who have it open: they may yet say so.
 fn drop_name(tree: &mut Tree, ino: Ino, keep_for: Option<ClientId>, moment: Moment) {
     let nlink = tree.change(ino, |inode| {
         inode.nlink -= 1;
         inode.ctime = moment.time;
         inode.nlink
     });
-    match keep_for {
-        _ if nlink > 0 => {}
-        Some(client) => {
-            tree.change(ino, |inode| inode.kept_for = Some(client));
-            tree.leases.hold(client, ino, moment.rank);
+    if nlink == 0 {
+        tree.lose_name(ino, moment.rank.0);
+        if let Some(client) = keep_for {
+            tree.hold(client, ino, moment.rank);
         }
-        None => drop(tree.remove(ino)),
     }
 }
 
@@ -185,7 +183,8 @@ fn place(
             xattrs: directory.xattrs.into_iter().collect(),
             content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
             locks: Locks::default(),
-            kept_for: None,
+            open_at: OrdSet::new(),
+            nameless: None,
         };
         tree.insert(child.ino, inode);
     }

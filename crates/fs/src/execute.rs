@@ -69,9 +69,24 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             let locks = of.locks.without(owner, family, start, end)?;
             give_lock_back(tree, inode.ino, owner.client, locks)
         }
-        Update::Forget { inode, client } => {
-            if tree.inode(inode).is_ok_and(|inode| inode.kept_for == Some(client)) {
-                tree.remove(inode.ino);
+        Update::Hold { client, inodes, .. } => {
+            hold(tree, client, &inodes, moment.rank);
+            Ok(Done::Nothing)
+        }
+        Update::Forget { client, inodes, .. } => {
+            for ino in inodes {
+                if tree.get(ino).is_some_and(|inode| inode.open_at.contains(&client)) {
+                    tree.forget(client, ino);
+                }
+            }
+            Ok(Done::Nothing)
+        }
+        Update::Reap { inodes, .. } => {
+            for (ino, ts) in inodes {
+                let is_unused = |inode: &Inode| inode.open_at.is_empty();
+                if tree.nameless().get(&ino) == Some(&ts) && tree.get(ino).is_some_and(is_unused) {
+                    tree.remove(ino);
+                }
             }
             Ok(Done::Nothing)
         }
@@ -251,7 +266,7 @@ fn give_lock_back(
 ) -> Result<Done, FsError> {
     set_locks(tree, ino, locks)?;
     let inode = tree.get(ino).expect("the caller found it here");
-    if !inode.locks.holds(client) && inode.kept_for != Some(client) {
+    if !inode.is_held_by(client) {
         tree.leases.release(client, ino);
     }
     Ok(Done::Nothing)
@@ -272,12 +287,21 @@ fn expire(tree: &mut Tree, client: ClientId, renewed: Rank, inodes: &[Ino]) {
     let lease = tree.leases.get(client).filter(|lease| lease.renewed == renewed).cloned();
     let Some(lease) = lease else { return };
     for ino in inodes.iter().filter(|ino| lease.inodes.contains(*ino)) {
-        let Some(inode) = tree.get(*ino) else { continue }; // Named twice.
-        if inode.kept_for == Some(client) {
-            tree.remove(*ino);
-            continue;
+        if tree.get(*ino).is_none() {
+            continue; // Named twice.
         }
         tree.change(*ino, |inode| inode.locks.drop_client(client));
-        tree.leases.release(client, *ino);
+        tree.forget(client, *ino);
+    }
+}
+
+/// Notes that the client has these files open. Directories need no such note: a removed one is
+/// empty for ever.
+fn hold(tree: &mut Tree, client: ClientId, inodes: &[Ino], rank: Rank) {
+    let is_file = |inode: &Inode| inode.kind != Kind::Directory;
+    for ino in inodes {
+        if tree.get(*ino).is_some_and(is_file) {
+            tree.hold(client, *ino, rank);
+        }
     }
 }

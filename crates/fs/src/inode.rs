@@ -5,8 +5,8 @@ use crate::locks::Locks;
 use crate::operation::NewNode;
 use crate::types::{Attributes, Data, Entry, Kind, Name, Place, Timestamp};
 use bytes::Bytes;
-use imbl::OrdMap;
-use meridian_core::{BlockId, ClientId};
+use imbl::{OrdMap, OrdSet};
+use meridian_core::{BlockId, ClientId, Stamp};
 use serde::{Deserialize, Serialize};
 
 /// The set-user-id bit.
@@ -34,8 +34,10 @@ pub(crate) struct Inode {
     pub xattrs: OrdMap<Name, Bytes>,
     pub content: Content,
     pub locks: Locks,
-    /// Who has it open though its last name is gone.
-    pub kept_for: Option<ClientId>,
+    /// Who has said that it has it open: it stays for them when its last name goes.
+    pub open_at: OrdSet<ClientId>,
+    /// Of a file without a name the message that took its last one.
+    pub nameless: Option<Stamp>,
 }
 
 /// What an inode holds, by its kind.
@@ -72,7 +74,8 @@ impl Inode {
             xattrs: OrdMap::new(),
             content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
             locks: Locks::default(),
-            kept_for: None,
+            open_at: OrdSet::new(),
+            nameless: None,
         }
     }
 
@@ -102,7 +105,8 @@ impl Inode {
             xattrs: OrdMap::new(),
             content,
             locks: Locks::default(),
-            kept_for: None,
+            open_at: OrdSet::new(),
+            nameless: None,
         }
     }
 
@@ -128,6 +132,11 @@ impl Inode {
             mtime: self.mtime,
             ctime: self.ctime,
         }
+    }
+
+    /// Whether the client holds anything of it.
+    pub fn is_held_by(&self, client: ClientId) -> bool {
+        self.open_at.contains(&client) || self.locks.holds(client)
     }
 
     /// The bytes that it stores.

@@ -38,6 +38,8 @@ pub(crate) fn check_partition(partition: &Partition) {
         }
     }
     check_leases(tree);
+    let gone = tree.nameless().keys().find(|ino| tree.get(**ino).is_none());
+    assert_eq!(gone, None, "a file without a name that is not there");
     let mut extents: BTreeMap<BlockId, u32> = BTreeMap::new();
     for block in tree.iter().flat_map(|(_, inode)| inode.blocks()) {
         *extents.entry(block).or_default() += 1;
@@ -66,7 +68,8 @@ fn check_inode(tree: &Tree, ino: Ino, inode: &Inode) {
     if inode.kind != Kind::Directory {
         assert!(inode.nlink <= LINK_MAX, "nlink of {ino:?}: {}", inode.nlink);
     }
-    assert_eq!(inode.nlink == 0, inode.kept_for.is_some(), "{ino:?} without a name is kept");
+    assert_eq!(inode.nlink == 0, inode.nameless.is_some(), "{ino:?} without a name is noted");
+    assert_eq!(inode.nameless, tree.nameless().get(&ino).copied(), "{ino:?} has lost its names");
     inode.locks.check_invariants();
 }
 
@@ -81,7 +84,8 @@ fn check_child(parent: Place, entry: &Entry, child: &Inode) {
 fn check_leases(tree: &Tree) {
     let mut held: BTreeMap<ClientId, BTreeSet<Ino>> = BTreeMap::new();
     for (ino, inode) in tree.iter() {
-        for client in inode.locks.holders().into_iter().chain(inode.kept_for) {
+        let open_at = inode.open_at.iter().copied();
+        for client in inode.locks.holders().into_iter().chain(open_at) {
             held.entry(client).or_default().insert(ino);
         }
     }

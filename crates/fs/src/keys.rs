@@ -142,15 +142,23 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::PunchHole { inode, .. }
         | Update::SetXattr { inode, .. }
         | Update::RemoveXattr { inode, .. }
-        | Update::Unlock { inode, .. }
-        | Update::Forget { inode, .. } => places.push(*inode),
+        | Update::Unlock { inode, .. } => places.push(*inode),
+        // What ends a hold needs no key of its client: see above.
+        Update::Forget { partition, inodes, .. } => places.extend(all_of(inodes, *partition)),
+        Update::Hold { client: of, partition, inodes } => {
+            places.extend(all_of(inodes, *partition));
+            client = Some((*partition, *of));
+        }
+        Update::Reap { partition, inodes } => {
+            places.extend(inodes.iter().map(|(ino, _)| Place { ino: *ino, partition: *partition }));
+        }
         Update::Lock { inode, lock } => {
             places.push(*inode);
             client = Some((inode.partition, lock.owner.client));
         }
         Update::Renew { client: of, partition } => client = Some((*partition, *of)),
         Update::Expire { client: of, partition, inodes, .. } => {
-            places.extend(inodes.iter().map(|ino| Place { ino: *ino, partition: *partition }));
+            places.extend(all_of(inodes, *partition));
             client = Some((*partition, *of));
         }
         Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
@@ -162,6 +170,10 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         }
     }
     Touched { places, names, nodes, client }
+}
+
+fn all_of(inodes: &[Ino], partition: GroupId) -> impl Iterator<Item = Place> {
+    inodes.iter().map(move |ino| Place { ino: *ino, partition })
 }
 
 /// The names of these keys of `partition`.

@@ -1,4 +1,4 @@
-//! What clients hold in a partition: locks, and files without a name.
+//! What clients hold in a partition: locks, and files that they have open.
 //!
 //! A lease begins with the first thing that a client holds here and ends with the last. Its rank is
 //! that of the client's last message that began a hold or renewed, so no later lease of the same
@@ -6,7 +6,7 @@
 //! one. And while the rank is the same, no inode was added.
 //!
 //! Invariants:
-//! - L3: a lease names exactly the inodes on which its client holds locks or which are kept for it.
+//! - L3: a lease names exactly the inodes on which its client holds locks or which it has open.
 //! - L4: the rank of a lease only grows: messages that have the client's key are executed in order.
 
 use crate::types::{Ino, Rank};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Lease {
     /// See the module's documentation.
     pub renewed: Rank,
-    /// With locks of the client on them, or kept for it.
+    /// With locks of the client on them, or open at it.
     pub inodes: OrdSet<Ino>,
 }
 

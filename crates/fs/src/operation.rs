@@ -6,7 +6,7 @@ use crate::types::{
     Timestamp, Vector,
 };
 use bytes::Bytes;
-use meridian_core::{BlockId, ClientId, GroupId};
+use meridian_core::{BlockId, ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -127,8 +127,7 @@ pub enum Update {
         name: Name,
         /// What it led to.
         child: Place,
-        /// If this was its last name, keep the inode for this client, which has it open, until it
-        /// says [`Update::Forget`] or is gone.
+        /// If this was its last name, note that this client has it open: as [`Update::Hold`].
         keep_for: Option<ClientId>,
     },
     /// `rmdir`.
@@ -245,12 +244,32 @@ pub enum Update {
         /// The last byte.
         end: u64,
     },
-    /// The client has closed a file without a name that was kept for it.
-    Forget {
-        /// The file.
-        inode: Place,
-        /// For whom it was kept.
+    /// The client has these files open: they outlive their last names until it says
+    /// [`Update::Forget`] or is gone. Those that are not here any more are passed over.
+    Hold {
+        /// Who.
         client: ClientId,
+        /// Where.
+        partition: GroupId,
+        /// What it has open.
+        inodes: Vec<Ino>,
+    },
+    /// The client has closed these files.
+    Forget {
+        /// Who.
+        client: ClientId,
+        /// Where.
+        partition: GroupId,
+        /// What it has closed.
+        inodes: Vec<Ino>,
+    },
+    /// Removes files without a name that nobody holds, each unless it has lost its last name again
+    /// since. Multicast by a node on behalf of the partition some time after they lost it.
+    Reap {
+        /// Where.
+        partition: GroupId,
+        /// Each with the timestamp of the message that took its last name.
+        inodes: Vec<(Ino, Stamp)>,
     },
     /// The client lives: what it holds in this partition (locks, files without a name) stays its.
     Renew {
@@ -308,7 +327,9 @@ impl Update {
                 | Update::RemoveXattr { .. }
                 | Update::Lock { .. }
                 | Update::Unlock { .. }
+                | Update::Hold { .. }
                 | Update::Forget { .. }
+                | Update::Reap { .. }
                 | Update::Renew { .. }
                 | Update::Expire { .. }
                 | Update::RaiseHorizon { .. }
@@ -343,9 +364,11 @@ impl Update {
             | Update::SetXattr { inode, .. }
             | Update::RemoveXattr { inode, .. }
             | Update::Lock { inode, .. }
-            | Update::Unlock { inode, .. }
-            | Update::Forget { inode, .. } => add(inode),
-            Update::Renew { partition, .. }
+            | Update::Unlock { inode, .. } => add(inode),
+            Update::Hold { partition, .. }
+            | Update::Forget { partition, .. }
+            | Update::Reap { partition, .. }
+            | Update::Renew { partition, .. }
             | Update::Expire { partition, .. }
             | Update::RaiseHorizon { partition, .. } => {
                 all.insert(*partition);

@@ -286,6 +286,13 @@ impl Partition {
         lease.into_iter().flat_map(|lease| lease.inodes.iter().copied())
     }
 
+    /// The files without a name, each with the timestamp of the message that took its last one, as
+    /// [`Update::Reap`] names it, and whether a client holds it open.
+    pub fn nameless(&self) -> impl Iterator<Item = ((Ino, Stamp), bool)> {
+        let is_held = |ino| self.tree.get(ino).is_some_and(|inode| !inode.open_at.is_empty());
+        self.tree.nameless().iter().map(move |(ino, ts)| ((*ino, *ts), is_held(*ino)))
+    }
+
     /// Which partition it is.
     pub fn group(&self) -> GroupId {
         self.tree.group
@@ -427,7 +434,9 @@ fn names_several(update: &Update) -> bool {
         | Update::RemoveXattr { .. }
         | Update::Lock { .. }
         | Update::Unlock { .. }
+        | Update::Hold { .. }
         | Update::Forget { .. }
+        | Update::Reap { .. }
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
         | Update::Expire { .. } => false,

@@ -4,9 +4,9 @@ use crate::FsError;
 use crate::blocks::Named;
 use crate::inode::{Directory, Inode};
 use crate::leases::Leases;
-use crate::types::{Attributes, Entry, Ino, Kind, NAME_MAX, Name, Place};
+use crate::types::{Attributes, Entry, Ino, Kind, NAME_MAX, Name, Place, Rank};
 use imbl::OrdMap;
-use meridian_core::GroupId;
+use meridian_core::{ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ pub(crate) struct Tree {
     /// would depend on when votes came; a person places few directories.
     moved: OrdMap<Ino, GroupId>,
     pub leases: Leases,
+    /// The files without a name, with the messages that took the last ones.
+    nameless: OrdMap<Ino, Stamp>,
     /// The bytes stored in all files.
     stored: u64,
     pub named: Named,
@@ -31,6 +33,7 @@ impl Tree {
             inodes: OrdMap::new(),
             moved: OrdMap::new(),
             leases: Leases::default(),
+            nameless: OrdMap::new(),
             stored: 0,
             named: Named::default(),
         }
@@ -130,10 +133,39 @@ impl Tree {
         for client in inode.locks.holders() {
             self.leases.release(client, ino);
         }
-        if let Some(client) = inode.kept_for {
+        for client in &inode.open_at {
+            self.leases.release(*client, ino);
+        }
+        self.nameless.remove(&ino);
+        inode
+    }
+
+    /// A file has lost its last name, by the message of that timestamp.
+    pub fn lose_name(&mut self, ino: Ino, ts: Stamp) {
+        self.change(ino, |inode| inode.nameless = Some(ts));
+        self.nameless.insert(ino, ts);
+    }
+
+    /// The files without a name, and when they lost the last one.
+    pub fn nameless(&self) -> &OrdMap<Ino, Stamp> {
+        &self.nameless
+    }
+
+    /// The client holds `ino` open, from the message of that rank on.
+    pub fn hold(&mut self, client: ClientId, ino: Ino, rank: Rank) {
+        self.change(ino, |inode| inode.open_at.insert(client));
+        self.leases.hold(client, ino, rank);
+    }
+
+    /// The client has `ino` open no more; its locks stay.
+    pub fn forget(&mut self, client: ClientId, ino: Ino) {
+        let held = self.change(ino, |inode| {
+            inode.open_at.remove(&client);
+            inode.is_held_by(client)
+        });
+        if !held {
             self.leases.release(client, ino);
         }
-        inode
     }
 
     /// Drops an inode that lives in `to` from now on.

@@ -115,7 +115,9 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
         | Update::RemoveXattr { .. }
         | Update::Lock { .. }
         | Update::Unlock { .. }
+        | Update::Hold { .. }
         | Update::Forget { .. }
+        | Update::Reap { .. }
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
         | Update::Expire { .. } => panic!("{update:?} is decided by one inode"),

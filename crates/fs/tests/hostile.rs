@@ -165,7 +165,8 @@ impl Forger<'_> {
     fn one_inode(&mut self) -> Update {
         let inode = self.place();
         let name = if self.flag() { self.name() } else { name("user.meridian.placement") };
-        match self.rng.below(9) {
+        let (client, partition) = (self.client(), inode.partition);
+        match self.rng.below(11) {
             0 => Update::SetAttributes { inode, changes: self.changes() },
             1 => {
                 let at = if self.flag() { WriteAt::End } else { WriteAt::Offset(self.number()) };
@@ -188,8 +189,18 @@ impl Forger<'_> {
                 let Lock { owner, family, start, end, .. } = self.lock();
                 Update::Unlock { inode, owner, family, start, end }
             }
-            _ => Update::Forget { inode, client: self.client() },
+            8 => Update::Hold { client, partition, inodes: self.inodes() },
+            9 => {
+                let ts = self.rng.next() % 300;
+                let inodes = self.inodes().into_iter().map(|ino| (ino, Stamp(ts))).collect();
+                Update::Reap { partition, inodes }
+            }
+            _ => Update::Forget { client, partition, inodes: self.inodes() },
         }
+    }
+
+    fn inodes(&mut self) -> Vec<Ino> {
+        (0..self.rng.below(9)).map(|_| self.place().ino).collect()
     }
 
     fn client_update(&mut self, leases: &[(ClientId, Rank)]) -> Update {
@@ -201,9 +212,7 @@ impl Forger<'_> {
         if self.rng.chance(20) {
             renewed.0 = Stamp(self.number());
         }
-        let count = self.rng.below(9);
-        let inodes = (0..count).map(|_| self.place().ino).collect();
-        Update::Expire { client, partition, renewed, inodes }
+        Update::Expire { client, partition, renewed, inodes: self.inodes() }
     }
 }
 

@@ -101,7 +101,8 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let family = *rng.pick(&[LockFamily::Posix, LockFamily::Flock]);
     let start = rng.below(20);
     let end = start + rng.below(10);
-    match rng.below(10) {
+    let partition = inode.partition;
+    match rng.below(12) {
         0..=2 => {
             let exclusive = rng.chance(50);
             let lock = Lock { owner, family, start, end, exclusive, pid: 1 };
@@ -110,8 +111,16 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
         3 => Update::Unlock { inode, owner, family, start, end },
         4 => {
             let id = MessageId { client: ME, sequence: rng.below(view.messages + 2) };
-            let ino = Ino::made(inode.partition, id); // Often one that is gone, or not there yet.
-            Update::Forget { inode: Place { ino, ..inode }, client }
+            let ino = Ino::made(partition, id); // Often one that is gone, or not there yet.
+            Update::Forget { client, partition, inodes: vec![ino, inode.ino] }
+        }
+        10 => {
+            let nameless = view.partitions[&partition].nameless().map(|((ino, _), _)| ino);
+            Update::Hold { client, partition, inodes: nameless.chain([inode.ino]).collect() }
+        }
+        11 => {
+            let nameless = view.partitions[&partition].nameless();
+            Update::Reap { partition, inodes: nameless.map(|(name, _)| name).collect() }
         }
         5 => Update::Renew { client, partition: inode.partition },
         6 => {
@@ -305,11 +314,12 @@ fn a_key_that_is_forgotten_is_noticed() {
         };
         match update {
             Update::Lock { inode, lock } => renew(lock.owner.client, inode.partition),
+            Update::Hold { client, partition, .. } => renew(*client, *partition),
             Update::Renew { client, partition } => renew(*client, *partition),
             _ => BTreeSet::new(),
         }
     }
-    let bugs: [(&str, Mix, Keys); 7] = [
+    let bugs: [(&str, Mix, Keys); 11] = [
         ("the parent of what is made", Mix::All, |update, id| match update {
             Update::Create { parent, .. } => without(update, id, &[parent.ino]),
             _ => update.keys(id),
@@ -337,6 +347,24 @@ fn a_key_that_is_forgotten_is_noticed() {
         }),
         ("that a lock begins a lease", Mix::Leases, |update, id| match update {
             Update::Lock { .. } => &update.keys(id) - &clients(update),
+            _ => update.keys(id),
+        }),
+        ("that an open file begins a lease", Mix::Leases, |update, id| match update {
+            Update::Hold { .. } => &update.keys(id) - &clients(update),
+            _ => update.keys(id),
+        }),
+        ("what is held", Mix::Leases, |update, id| match update {
+            Update::Hold { inodes, .. } => without(update, id, inodes),
+            _ => update.keys(id),
+        }),
+        ("what is closed", Mix::Leases, |update, id| match update {
+            Update::Forget { inodes, .. } => without(update, id, inodes),
+            _ => update.keys(id),
+        }),
+        ("what is reaped", Mix::Leases, |update, id| match update {
+            Update::Reap { inodes, .. } => {
+                without(update, id, &inodes.iter().map(|(ino, _)| *ino).collect::<Vec<_>>())
+            }
             _ => update.keys(id),
         }),
         ("whose lease is renewed", Mix::Leases, |update, id| match update {

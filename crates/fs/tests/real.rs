@@ -324,7 +324,11 @@ impl Model {
         self.world.write(inode, at, data, true, &mut self.rng)?;
         let nlink = self.world.attributes(inode)?.nlink;
         let seen = format!("{nlink} {}", digest(&self.world.contents(inode)?));
-        self.world.submit(Update::Forget { inode, client: ME })?;
+        let (partition, inodes) = (inode.partition, vec![inode.ino]);
+        self.world.submit(Update::Forget { client: ME, partition, inodes })?;
+        self.world.reap(partition);
+        let gone = self.world.attributes(inode) == Err(FsError::Gone);
+        assert_eq!(gone, nlink == 0, "{nlink} other names");
         Ok(seen)
     }
 

@@ -155,6 +155,7 @@ fn what_was_removed_is_gone_and_nothing_is_made_in_it() {
     let (mut world, directory, file) = small();
     assert_eq!(world.submit(rmdir(top(1), "d", directory)), Err(FsError::NotEmpty));
     world.submit(unlink(directory, "f", file, None)).unwrap();
+    world.reap(US);
     world.submit(rmdir(top(1), "d", directory)).unwrap();
     assert_eq!(world.create(directory, "x", Kind::File), Err(FsError::NotFound));
     assert_eq!(world.lookup(directory, "x"), Err(FsError::NotFound));
@@ -221,6 +222,61 @@ fn names_over_partitions_count_too() {
     world.check();
 }
 
+fn forget(client: ClientId, file: Place) -> Update {
+    Update::Forget { client, partition: file.partition, inodes: vec![file.ino] }
+}
+
+fn hold(client: ClientId, file: Place) -> Update {
+    Update::Hold { client, partition: file.partition, inodes: vec![file.ino] }
+}
+
+#[test]
+fn a_file_outlives_its_name_where_it_is_open() {
+    let (mut world, directory, file) = small();
+    let data = || inline(b"as it was");
+    world.submit(Update::Write { inode: file, at: WriteAt::End, pieces: data() }).unwrap();
+    world.submit(hold(ME, file)).unwrap();
+    let other = world.create(directory, "o", Kind::File).unwrap();
+    world.rename((directory, "o"), (directory, "f"), RenameMode::Replace, None).unwrap();
+    assert_eq!(world.lookup(directory, "f"), Ok((other, Kind::File)));
+    world.submit(hold(YOU, file)).unwrap();
+    for client in [ME, YOU] {
+        world.reap(US);
+        assert_eq!(world.contents(file).unwrap(), b"as it was");
+        world.check();
+        world.submit(forget(client, file)).unwrap();
+    }
+    assert_eq!(world.attributes(file).unwrap().nlink, 0, "another may yet say so");
+    world.reap(US);
+    assert_eq!(world.attributes(file), Err(FsError::Gone));
+    world.submit(hold(ME, file)).unwrap();
+    assert_eq!(world.partitions[&US].leases().count(), 0, "it is too late");
+    world.check();
+}
+
+#[test]
+fn a_late_reaping_takes_no_file_that_has_lost_another_name_since() {
+    let (mut world, directory, file) = small();
+    world.submit(unlink(directory, "f", file, None)).unwrap();
+    let ((ino, ts), _) = world.partitions[&US].nameless().next().unwrap();
+    let inodes = vec![(ino, Stamp(ts.0 + 1)), (Ino::top(US), ts), (Ino(99), ts)];
+    world.submit(Update::Reap { partition: US, inodes }).unwrap();
+    assert_eq!(world.attributes(file).unwrap().nlink, 0);
+    world.check();
+}
+
+#[test]
+fn nobody_holds_a_directory_open() {
+    let (mut world, directory, file) = small();
+    world.submit(hold(ME, directory)).unwrap();
+    assert_eq!(world.partitions[&US].leases().count(), 0);
+    world.submit(hold(ME, file)).unwrap();
+    world.submit(Update::Lock { inode: file, lock: lock(ME, 0, 9) }).unwrap();
+    world.submit(forget(ME, file)).unwrap();
+    assert_eq!(world.partitions[&US].held_by(ME).count(), 1, "it has a lock");
+    world.check();
+}
+
 #[test]
 fn a_file_without_a_name_is_kept_until_it_is_forgotten() {
     let (mut world, directory, file) = small();
@@ -230,9 +286,11 @@ fn a_file_without_a_name_is_kept_until_it_is_forgotten() {
     assert_eq!(world.attributes(file).unwrap().nlink, 0);
     assert_eq!(world.submit(link(file, directory, "again")), Err(FsError::NotFound));
     world.check();
-    world.submit(Update::Forget { inode: file, client: YOU }).unwrap();
+    world.submit(forget(YOU, file)).unwrap();
+    world.reap(US);
     assert_eq!(world.contents(file).unwrap(), b"still", "forgotten by another");
-    world.submit(Update::Forget { inode: file, client: ME }).unwrap();
+    world.submit(forget(ME, file)).unwrap();
+    world.reap(US);
     assert_eq!(world.attributes(file), Err(FsError::Gone));
     assert_eq!(world.partitions[&US].leases().count(), 0);
     assert_eq!(
@@ -276,7 +334,10 @@ fn a_client_that_expires_loses_what_it_holds_unless_it_renewed() {
     assert_eq!(world.submit(expire(later, vec![file.ino, file.ino])), Ok(Done::Nothing));
     world.submit(take(YOU, 1)).unwrap();
     assert_eq!(renewed(&world), Some(later));
+    world.reap(US);
+    assert_eq!(world.attributes(open).unwrap().nlink, 0);
     assert_eq!(world.submit(expire(later, held)), Ok(Done::Nothing));
+    world.reap(US);
     assert_eq!(world.attributes(open), Err(FsError::Gone));
     assert_eq!(renewed(&world), None);
     // A later lease is another one: a late message does not end it. To take something renews.
@@ -309,6 +370,7 @@ fn locks_end_with_their_inode_and_have_a_limit() {
     let unlock = Update::Unlock { inode: file, owner, family, start: 0, end: 9 };
     world.submit(unlock.clone()).unwrap();
     world.submit(unlink(directory, "f", file, None)).unwrap();
+    world.reap(US);
     assert_eq!(world.partitions[&US].leases().count(), 0);
     assert_eq!(world.submit(unlock), Ok(Done::Nothing), "nothing is left to give back");
     world.check();
@@ -736,6 +798,7 @@ fn blocks_are_those_of_all_files() {
     let blocks: Vec<_> = world.partitions[&US].blocks().collect();
     assert_eq!(blocks, [BlockId::named(US, 0, 5), BlockId::named(US, 0, 5)]);
     world.submit(unlink(directory, "f", file, None)).unwrap();
+    world.reap(US);
     assert_eq!(world.partitions[&US].blocks().count(), 0);
 }
 

@@ -147,6 +147,10 @@ pub(crate) enum Received<'a> {
     Init { unique: u64, major: u32, minor: u32, read_ahead: u32, flags: u32 },
     /// It no longer wants to wait for the reply to this request.
     Interrupt { unique: u64 },
+    /// It has dropped so many references to the node: as many replies had named it as entries.
+    Forget { node: u64, lookups: u64 },
+    /// The same of many: each a node and a count.
+    ForgetMany(&'a [u8]),
     /// Nothing that is answered.
     Nothing,
     /// The file system is unmounted.
@@ -209,7 +213,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Received<'_>> {
         opcode::INTERRUPT => {
             fields.u64().map_or(Received::Nothing, |unique| Received::Interrupt { unique })
         }
-        opcode::FORGET | opcode::BATCH_FORGET => Received::Nothing,
+        opcode::FORGET => {
+            fields.u64().map_or(Received::Nothing, |lookups| Received::Forget { node, lookups })
+        }
+        opcode::BATCH_FORGET => {
+            fields.skip(8).map_or(Received::Nothing, |()| Received::ForgetMany(fields.rest))
+        }
         opcode::DESTROY => Received::Destroy { unique },
         _ => match operation(code, &mut fields) {
             Ok(Some(operation)) => {
@@ -218,6 +227,15 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Received<'_>> {
             Ok(None) => malformed,
             Err(errno) => Received::Refused { unique, errno },
         },
+    })
+}
+
+/// The nodes and counts of [`Received::ForgetMany`].
+pub(crate) fn forgotten(many: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let (pairs, _) = many.as_chunks::<16>();
+    pairs.iter().filter_map(|pair| {
+        let mut fields = Fields { rest: pair };
+        Some((fields.u64()?, fields.u64()?))
     })
 }
 

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::interrupts::Interrupts;
 use crate::mounting::{self, Options};
 use crate::reply::Reply;
-use crate::request::{Received, Request, buffer_size, parse};
+use crate::request::{Received, Request, buffer_size, forgotten, parse};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,6 +20,12 @@ pub trait Service: Send + Sync + 'static {
     /// Answers a request, now or later. Several threads call it at a time; a call that waits holds
     /// up the requests behind it.
     fn call(&self, request: Request<'_>, reply: Reply);
+
+    /// The kernel has dropped so many references to a node: each reply that named it as an entry
+    /// had given it one. Without any the node is in no use there.
+    fn forget(&self, node: u64, lookups: u64) {
+        let _ = (node, lookups);
+    }
 }
 
 /// A mounted file system. Dropped, it goes on; it ends when it is unmounted.
@@ -162,6 +168,10 @@ impl<S: Service> Worker<S> {
                 Some(Received::Destroy { unique }) => self.refuse(unique, 0),
                 Some(Received::Init { unique, .. }) => self.refuse(unique, libc::EPROTO),
                 Some(Received::Refused { unique, errno }) => self.refuse(unique, errno),
+                Some(Received::Forget { node, lookups }) => self.service.forget(node, lookups),
+                Some(Received::ForgetMany(many)) => {
+                    forgotten(many).for_each(|(node, lookups)| self.service.forget(node, lookups));
+                }
                 Some(Received::Nothing) => {}
                 None => tracing::warn!("the kernel sent {} bytes, not a request", bytes.len()),
             }

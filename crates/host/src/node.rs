@@ -346,6 +346,9 @@ impl Node {
             let mut wishes = Vec::new();
             replica.on_tick(now, &mut wishes);
             replica.raise_horizon(now, self.space.options().window, &mut wishes);
+            if let Some(linger) = self.space.linger() {
+                replica.reap(now, linger, &mut wishes);
+            }
             self.grant(now, group, wishes, Some(out));
             self.change_members(now, group, out);
             out.timer(now + REPLICA_TICK, Timer::Replica(group));

@@ -31,7 +31,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+mod nameless;
 mod space;
+
+use nameless::Nameless;
 
 /// How long a client may hold locks and files without a name without saying that it lives.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -95,6 +98,7 @@ pub struct Replica {
     leases_seen: Time,
     /// Blocks that no file lies in any more.
     released: Vec<BlockId>,
+    nameless: Nameless,
     /// When it last looked at what waits.
     ticked: Time,
 }
@@ -154,6 +158,7 @@ impl Replica {
             votes_asked: Time(0),
             leases_seen: Time(0),
             released: Vec::new(),
+            nameless: Nameless::default(),
             ticked: Time(0),
         }
     }

@@ -52,6 +52,9 @@ pub struct Options {
     pub window: Duration,
     /// With less room on the disk than so many bytes, the node takes no updates that need more.
     pub least_bytes: u64,
+    /// How long a file stays that has lost its last name, beside those who are known to have it
+    /// open: several times as long as a client takes to say so (`meridian_session::opens`).
+    pub linger: Duration,
 }
 
 /// How much room a disk has.
@@ -74,6 +77,7 @@ impl Default for Options {
             grace: Duration::from_secs(5),
             window: Duration::from_secs(3600),
             least_bytes: LEAST_BYTES,
+            linger: Duration::from_secs(10),
         }
     }
 }
@@ -137,6 +141,10 @@ pub enum Mutation {
     FreesUnnamed,
     /// Nobody minds that the disk is full.
     TakesAll,
+    /// A file goes with its last name, unless somebody has said before that it is open there.
+    NeverLingers,
+    /// Files without a name are never removed.
+    NeverReaps,
 }
 
 impl Mutation {
@@ -184,6 +192,15 @@ impl Space {
     /// How long what takes.
     pub fn options(&self) -> Options {
         self.options
+    }
+
+    /// How long files stay that have lost their last names; none if they stay for ever.
+    pub(crate) fn linger(&self) -> Option<Duration> {
+        match self.mutation {
+            Mutation::NeverReaps if PLANTED_BUGS => None,
+            Mutation::NeverLingers if PLANTED_BUGS => Some(Duration::ZERO),
+            _ => Some(self.options.linger),
+        }
     }
 
     /// How it is.

@@ -1,12 +1,13 @@
 //! One method for each call of the kernel: translate, ask, answer.
 
 use crate::answers::{
-    attr, data, empty, entry, found, in_the_way, listed, open_mode, opened, totals_of, write_mode,
+    attr, data, empty, found, in_the_way, listed, open_mode, opened, totals_of, write_mode,
     written, xattr,
 };
 use crate::calls::{self, Opened};
 use crate::convert::{errno, kind_of_mode, permissions, timestamp};
 use crate::eager::Calls;
+use crate::known::Known;
 use crate::listing::Listings;
 use crate::made::Made;
 use bytes::Bytes;
@@ -30,6 +31,7 @@ pub struct Handler {
     calls: Calls,
     made: Arc<Made>,
     listings: Listings,
+    known: Arc<Known>,
     kernel: Arc<OnceLock<Notifier>>,
 }
 
@@ -92,13 +94,18 @@ impl Service for Handler {
             operation => self.call_of_file(call, operation),
         }
     }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        self.known.forget(Ino(node), lookups);
+    }
 }
 
 impl Handler {
     /// Answers from `files`, with tasks of `runtime`.
     pub fn new(files: Arc<Files>, runtime: tokio::runtime::Handle) -> Handler {
         let (calls, listings) = (Calls::new(runtime.clone()), Listings::default());
-        Handler { files, runtime, calls, made: Arc::default(), listings, kernel: Arc::default() }
+        let (made, known, kernel) = Default::default();
+        Handler { files, runtime, calls, made, listings, known, kernel }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -180,7 +187,7 @@ impl Handler {
     /// Who has only the number of a node, as from an earlier mount, asks for `.` and `..` in it.
     fn look_up(&self, call: Call, of: &[u8]) {
         let (node, name) = (call.node, name(of));
-        self.answer(call, entry, |files| async move {
+        self.answer(call, Known::give(&self.known), |files| async move {
             match &name[..] {
                 b"." => files.attributes(node).await,
                 b".." => files.attributes(files.parent(node).await?).await,
@@ -192,7 +199,8 @@ impl Handler {
     /// Makes something that is not opened.
     fn make(&self, call: Call, of: &[u8], node: NewNode) {
         let (parent, name) = (call.node, name(of));
-        self.answer(call, entry, |files| async move { files.create(parent, &name, node).await });
+        let give = Known::give(&self.known);
+        self.answer(call, give, |files| async move { files.create(parent, &name, node).await });
     }
 
     fn make_node(&self, call: Call, name: &[u8], mode: u32, rdev: u32) {
@@ -223,7 +231,8 @@ impl Handler {
 
     fn link(&self, call: Call, of: Ino, to: &[u8]) {
         let (parent, name) = (call.node, name(to));
-        self.answer(call, entry, |files| async move { files.link(of, parent, &name).await });
+        let give = Known::give(&self.known);
+        self.answer(call, give, |files| async move { files.link(of, parent, &name).await });
     }
 
     fn create(&self, call: Call, of: &[u8], mode: u32, flags: i32) {
@@ -240,7 +249,11 @@ impl Handler {
         if let Some(made) = self.made.take(call.thread, node) {
             return attr(Ok(made), call.reply);
         }
-        self.answer(call, attr, |files| async move { files.attributes(node).await });
+        let known = self.known.clone();
+        self.answer(call, attr, |files| async move {
+            let attributes = files.attributes(node).await;
+            attributes.or_else(|error| known.removed(node, error))
+        });
     }
 
     fn set_attributes(&self, call: Call, new: NewAttributes) {

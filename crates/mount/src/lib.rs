@@ -8,6 +8,7 @@
 //! | `answers` | answers that many calls share |
 //! | `eager` | calls that are begun on the thread that read them |
 //! | `made` | attributes of files just made, which the kernel asks for once more |
+//! | `known` | nodes in use that are not open |
 //! | `signals` | which interrupted threads are to die |
 //! | [`listing`] | open directories |
 //! | [`convert`] | attributes, kinds, times and errors in the kernel's words |
@@ -28,6 +29,7 @@ mod calls;
 pub mod convert;
 mod eager;
 pub mod handler;
+mod known;
 pub mod listing;
 mod made;
 pub mod session;

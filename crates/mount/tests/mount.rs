@@ -400,6 +400,28 @@ async fn a_removed_file_works_while_it_is_open() {
     world.mount.unmount().await.unwrap();
 }
 
+/// Of a directory that is removed, here or through another mount, while a process is in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_directory_is_empty_for_who_is_in_it() {
+    let world = mounted().await;
+    let (there, other) = world.again("eu");
+    let there = there.path().display();
+    let look = "stat -c '%h %F' .; ls -A | wc -l; \
+        (: > new) 2>&1 | grep -o 'No such file or directory'; mkfifo p 2>&1 | tail -c 26";
+    for remove in ["rmdir ../d", &format!("rmdir {there}/us/d")] {
+        let script = format!("mkdir us/d; cd us/d; {remove}; {look}; cd ..; ls");
+        let printed = "0 directory\n0\nNo such file or directory\nNo such file or directory\n";
+        assert_eq!(world.run(&script).await, printed);
+    }
+    let script = format!(
+        "mkfifo us/p; exec 3<>us/p; rm {there}/us/p; echo text >&3; head -n1 <&3; \
+        stat -Lc '%h %F' /proc/self/fd/3"
+    );
+    assert_eq!(world.run(&script).await, "text\n0 fifo\n");
+    other.unmount().await.unwrap();
+    world.mount.unmount().await.unwrap();
+}
+
 /// Pages that are written back have their place, and `fcntl` can change how a file is open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_opened_for_appending_is_mapped_and_reopened() {

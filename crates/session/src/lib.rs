@@ -11,6 +11,7 @@
 //! | [`blocks`] | blocks on their way: which nodes are asked, when one is stored or lost |
 //! | `nodes` | the nodes: the configuration, the order in which they come for a block |
 //! | [`writeback`] | what is written to a file and not yet stored, and in which order it goes out |
+//! | [`opens`] | which open files the partitions are told of |
 //! | [`routes`] | which node of a group to ask, and which to avoid for a while |
 //!
 //! Invariants:
@@ -28,6 +29,7 @@ mod inquiries;
 pub mod mutation;
 pub mod names;
 mod nodes;
+pub mod opens;
 pub mod room;
 pub mod routes;
 pub mod session;
@@ -39,6 +41,7 @@ pub use blocks::{Block, BlockNames, Part};
 pub use calls::{CallId, Command, Due, Failure, Message, Output};
 pub use mutation::Mutation;
 pub use names::{Name, Names};
+pub use opens::Opens;
 pub use routes::Routes;
 pub use session::Session;
 pub use writeback::WriteBack;

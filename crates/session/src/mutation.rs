@@ -35,6 +35,8 @@ pub enum Mutation {
     OvertakesAppended,
     /// Names written bytes anew though they may have been written already.
     NamesFlightAnew,
+    /// Tells no partition what is open.
+    NeverHolds,
     /// Goes on in the shard of a message that is delayed.
     NeverDetours,
     /// Takes what it gave up in another shard for cancelled by the next message to its groups.

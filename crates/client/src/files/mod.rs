@@ -33,12 +33,15 @@ use buffer::Buffer;
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::types::{Attributes, Ino, Name, Place};
 use meridian_fs::{Answer, FsError, Query, Update};
+use meridian_session::Opens;
+use meridian_session::opens::LAZY;
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 /// How often a call looks again when the tree has changed under it.
 pub(crate) const LOOK_AGAIN: usize = 16;
@@ -104,6 +107,8 @@ pub struct Files {
     /// Inodes of which names are being removed, and how many; opening them waits.
     unlinking: Mutex<HashMap<Ino, usize>>,
     unlinked: Notify,
+    /// What the partitions are told of open files.
+    opens: Arc<Mutex<Opens>>,
     next_handle: AtomicU64,
     /// Counts own changes of open files as they end.
     changes: AtomicU64,
@@ -115,8 +120,10 @@ pub struct Files {
 impl Files {
     /// Files over `client`. Must be called within a tokio runtime: a task flushes what is old.
     pub fn new(client: Client) -> Arc<Files> {
+        let opens = Arc::new(Mutex::new(Opens::new(client.id(), LAZY)));
         let files = Arc::new(Files {
             client,
+            opens,
             open: Mutex::default(),
             inodes: Mutex::default(),
             moved: Mutex::default(),
@@ -179,6 +186,7 @@ impl Files {
         });
         lock(&inode.buffer).writes.open(handle);
         lock(&self.open).insert(handle, OpenFile { inode: inode.clone(), mode });
+        lock(&self.opens).open(place, self.client.time());
         handle
     }
 
@@ -210,7 +218,10 @@ impl Files {
         };
         self.give_back_left(&inode).await;
         if kept {
-            self.forget_kept(&inode).await;
+            self.give_up_kept(&inode).await;
+        }
+        if lock(&self.opens).close(inode.place.ino) {
+            self.tell_opens().join_all().await;
         }
         self.forget_if_unused(&inode);
     }
@@ -228,24 +239,37 @@ impl Files {
             buffer.holders.close(handle);
         }
         lock(&self.open).remove(&handle);
+        lock(&self.opens).close(inode.place.ino);
         self.forget_if_unused(&inode);
         true
     }
 
     /// A file that is kept was closed. Without a name nobody can ever see it again; if it may have
     /// one what was written is sent before it is given up.
-    pub(crate) async fn forget_kept(&self, inode: &Arc<OpenInode>) {
+    pub(crate) async fn give_up_kept(&self, inode: &Arc<OpenInode>) {
         let _guard = inode.flushing.lock().await; // A flush must not find its batch gone.
         if lock(&inode.buffer).nameless {
             self.change_buffer(inode, |buffer| buffer.clear());
         } else if let Err(error) = self.flush_locked(inode, None).await {
             tracing::warn!("written data of a closed file wait to be sent: {error}");
         }
-        let update = Update::Forget { inode: inode.place, client: self.client.id() };
-        if let Err(error) = self.client.update(&update).await {
-            tracing::warn!("a removed file is freed with the lease only: {error}");
+    }
+
+    /// Tells the partitions what is open here and what is not any more, each at once: one out of
+    /// reach must not hold up the others.
+    pub(crate) fn tell_opens(&self) -> JoinSet<()> {
+        let (due, mut telling) = (lock(&self.opens).due(self.client.time()), JoinSet::new());
+        for (partition, update) in due {
+            let (client, opens) = (self.client.clone(), self.opens.clone());
+            telling.spawn(async move {
+                let told = client.update(&update).await;
+                if let Err(error) = &told {
+                    tracing::warn!("a partition does not hear which files are open: {error}");
+                }
+                lock(&opens).told(partition, told.is_ok());
+            });
         }
-        self.forget_if_unused(inode);
+        telling
     }
 
     pub(crate) fn forget_if_unused(&self, inode: &Arc<OpenInode>) {
@@ -431,14 +455,10 @@ impl Files {
     /// Says that the client lives where it holds something: to all partitions at once, since one
     /// out of reach must not let the leases of the others run out.
     fn renew(&self) {
-        let held: HashSet<GroupId> = lock(&self.inodes)
-            .values()
-            .filter(|inode| {
-                let buffer = lock(&inode.buffer);
-                buffer.kept || !buffer.holders.is_empty()
-            })
-            .map(|inode| inode.place.partition)
-            .collect();
+        let mut held = lock(&self.opens).partitions();
+        let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
+        let locked = inodes.iter().filter(|inode| !lock(&inode.buffer).holders.is_empty());
+        held.extend(locked.map(|inode| inode.place.partition));
         for partition in held {
             let client = self.client.clone();
             tokio::spawn(async move {
@@ -485,6 +505,7 @@ async fn keep_up(files: Weak<Files>) {
         let Some(files) = files.upgrade() else { return };
         files.flush_old();
         files.give_back_old();
+        files.tell_opens().detach_all();
         if renewed.elapsed() >= RENEW {
             renewed = Instant::now();
             files.renew();

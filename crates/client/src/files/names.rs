@@ -278,8 +278,12 @@ impl Files {
             }
         }
         let _guard = inode.flushing.lock().await; // A flush must not find its batch gone.
-        let read = self.client.read(Query::Attributes { inode: inode.place }).await;
-        if let Err(ClientError::Fs(_)) = read {
+        let nameless = match self.client.read(Query::Attributes { inode: inode.place }).await {
+            Ok(Answer::Attributes(attributes)) => attributes.nlink == 0,
+            Ok(_) => false,
+            Err(error) => matches!(error, ClientError::Fs(_)),
+        };
+        if nameless {
             self.change_buffer(&inode, |buffer| {
                 if is_idle(buffer) {
                     buffer.clear();
@@ -303,15 +307,17 @@ impl Files {
 
     /// Notes that `open` is kept for this client, and perhaps has certainly no name.
     async fn keep(&self, open: &Arc<OpenInode>, nameless: bool) {
-        let closed = {
+        {
             let mut buffer = lock(&open.buffer);
             buffer.kept = true;
             buffer.nameless |= nameless;
-            buffer.writes.open_count() == 0
-        };
-        if closed {
+        }
+        let now = self.client.time();
+        if lock(&self.opens).kept(open.place, nameless, now) {
             // Closed while its name went: nobody else will say so.
-            self.forget_kept(open).await;
+            self.give_up_kept(open).await;
+            self.tell_opens().join_all().await;
+            self.forget_if_unused(open);
         }
     }
 

@@ -8,8 +8,8 @@ use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::hello::{Answer, Hello};
-use meridian_core::{BlockId, GroupId, MessageId, NodeId, Stamp};
-use meridian_fs::{Done, Effect, FsError, Operation, Partition, Query, Update};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Stamp};
+use meridian_fs::{Done, Effect, FsError, Operation, Partition, Query, Timestamp, Update, Vector};
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::space::Room;
 use meridian_host::update::Payload;
@@ -156,6 +156,22 @@ impl Cluster {
 
     pub fn applied(&self) -> Vec<Update> {
         self.shared.world.lock().unwrap().applied.clone()
+    }
+
+    /// Removes all files of `group` that have no name and are open nowhere, as nodes do after a
+    /// while. Returns how many without a name are left.
+    pub fn reap(&self, group: GroupId) -> usize {
+        let mut world = self.shared.world.lock().unwrap();
+        world.last = Stamp(world.last.0 + 1);
+        let (ts, client) = (world.last, ClientId(u64::MAX));
+        let partition = world.partitions.get_mut(&group).unwrap();
+        let unused = partition.nameless().filter(|(_, is_held)| !is_held);
+        let inodes = unused.map(|(name, _)| name).collect();
+        let update = Update::Reap { partition: group, inodes };
+        let (vector, time) = (Vector::default(), Timestamp::default());
+        let id = MessageId { client, sequence: ts.0 };
+        partition.deliver(id, ts, Operation { vector, time, update }, &mut Vec::new());
+        partition.nameless().count()
     }
 
     /// From now on all replicas lag behind: see [`World::lagging`].

@@ -182,6 +182,13 @@ impl World {
         first
     }
 
+    /// Removes all files of `group` that have no name and are open nowhere.
+    pub fn reap(&mut self, group: GroupId) {
+        let nameless = self.partitions[&group].nameless();
+        let inodes = nameless.filter(|(_, is_held)| !is_held).map(|(name, _)| name).collect();
+        self.submit(Update::Reap { partition: group, inodes }).unwrap();
+    }
+
     pub fn read(&self, query: &Query) -> Result<Answer, FsError> {
         self.partitions[&query.partition()].read(query)
     }

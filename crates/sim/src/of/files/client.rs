@@ -6,6 +6,7 @@
 //! program touches the same inode, looks what came of it, and holds the tree to that.
 
 use super::model::{Action, File, Model};
+use super::opening::Opening;
 use super::reading::Reading;
 use super::saving::{self, Saving};
 use crate::world::Random;
@@ -62,6 +63,8 @@ pub struct Tally {
     pub late: u64,
     /// Files of which all bytes were read.
     pub files: u64,
+    /// Files without a name that were read by who had them open.
+    pub held: u64,
 }
 
 /// See the module.
@@ -71,6 +74,8 @@ pub(super) struct Client {
     doing: Option<Doing>,
     /// The file that is being written and stored.
     saving: Option<Saving>,
+    /// The files that it has open.
+    opening: Opening,
     mutation: Mutation,
     /// What the program waits for.
     call: CallId,
@@ -86,6 +91,7 @@ impl Client {
         let regions = topology.regions.len() as u64;
         let region = RegionId(u16::try_from(number % regions).expect("there are few regions"));
         Client {
+            opening: Opening::new(number, mutation),
             session: Session::new(topology.clone(), region, seed).with_mutation(mutation),
             model: Model::new(number, topology.group_ids().collect()),
             doing: None,
@@ -104,15 +110,15 @@ impl Client {
 
     /// Whether it has done all it had to.
     pub fn is_done(&self) -> bool {
-        self.left == 0 && self.doing.is_none() && self.saving.is_none()
+        self.left == 0 && self.doing.is_none() && self.saving.is_none() && self.opening.is_done()
     }
 
     /// What it waits for, in words.
     pub fn waiting(&self) -> Option<String> {
-        let (doing, saving) = (&self.doing, &self.saving);
-        (doing.is_some() || saving.is_some()).then(|| {
+        let (doing, saving, opening) = (&self.doing, &self.saving, &self.opening);
+        (!self.is_done()).then(|| {
             let vector = self.session.vector();
-            format!("{:?}: {doing:?}, {saving:?}, {vector:?}", self.call)
+            format!("{:?}: {doing:?}, {saving:?}, {opening:?}, {vector:?}", self.call)
         })
     }
 
@@ -133,6 +139,15 @@ impl Client {
             }),
         };
         self.ask(now, random)
+    }
+
+    /// Opens and closes files, and reads those that are open, unless it is just doing so. `calm`:
+    /// partitions always hear in time what is open.
+    pub fn open(&mut self, now: Time, random: &mut Random, calm: bool) -> Vec<Command> {
+        // What is being done may be what takes the name of a file.
+        let may_open = self.left > 0 && self.doing.is_none();
+        let file = self.model.any_file(random).filter(|_| may_open);
+        self.opening.go_on(file.map(|file| file.place), now, &mut self.last, random, calm)
     }
 
     /// Begins to write a file, unless one is being written.
@@ -180,6 +195,9 @@ impl Client {
     ) -> Vec<Command> {
         if self.saving.as_ref().is_some_and(|saving| saving.waits_for(output.call())) {
             return self.on_saving(output, now, random, done);
+        }
+        if self.opening.waits_for(output.call()) {
+            return self.opening.on_output(output, &mut done.held);
         }
         assert_eq!(output.call(), self.call, "an output of a call that is over: {output:?}");
         let doing = self.doing.take().expect("a call has one output");

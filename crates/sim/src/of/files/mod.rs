@@ -11,6 +11,7 @@
 mod client;
 mod holders;
 mod model;
+mod opening;
 mod reading;
 pub mod regions;
 mod saving;
@@ -469,7 +470,12 @@ impl Owner<Node> for FilesWorkload {
             let events = commands.into_iter().map(Event::Command).collect();
             stimuli.extend(self.step(at, now, events));
         }
-        if self.clients[at].left > 0 {
+        let commands = self.clients[at].open(now, &mut self.random, self.calm);
+        if !commands.is_empty() {
+            let events = commands.into_iter().map(Event::Command).collect();
+            stimuli.extend(self.step(at, now, events));
+        }
+        if !self.clients[at].is_done() {
             let after = Duration::from_millis(self.random.random_range(10..200));
             stimuli.push(Stimulus::Wake { token, after });
         }

@@ -36,7 +36,8 @@ const IN_SESSION: [session::Mutation; 11] = [
 ];
 
 /// The bugs of what frees blocks.
-const IN_SPACE: [space::Mutation; 2] = [space::Mutation::NeverLooks, space::Mutation::FreesUnnamed];
+const IN_SPACE: [space::Mutation; 3] =
+    [space::Mutation::NeverLooks, space::Mutation::FreesUnnamed, space::Mutation::NeverReaps];
 
 /// The world of a trial.
 pub type Cluster = World<Node, FilesWorkload>;
@@ -52,6 +53,7 @@ const SPACE: Options = Options {
     grace: Duration::from_millis(500),
     window: Duration::from_secs(3),
     least_bytes: 40 << 10,
+    linger: Duration::from_secs(3),
 };
 /// How long it may take until nothing is left that no file lies in.
 const TIDY: Duration = Duration::from_secs(60);
@@ -201,7 +203,8 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Cluster) -> Counts {
-        let Tally { updates, reads, given_up, again, blocks, late, files } = world.owner.tally;
+        let Tally { updates, reads, given_up, again, blocks, late, files, held } =
+            world.owner.tally;
         let counts = [
             ("updates", updates),
             ("reads", reads),
@@ -211,6 +214,7 @@ impl Subject for Trial {
             ("late", late),
             ("freed", world.owner.freed().len() as u64),
             ("files", files),
+            ("held", held),
             ("refused", world.refused().len() as u64),
         ];
         Counts(BTreeMap::from(counts))

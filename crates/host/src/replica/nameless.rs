@@ -1,0 +1,78 @@
+//! Files that have lost their last names, and are removed in the end.
+//!
+//! A client says only of a file that it has had open for some time that it has it open. So a file
+//! without a name stays for a while, in which those may yet say so who opened it before. The
+//! primary measures that by its own clock; what it finds is ordered like all else.
+
+use super::{Replica, Wish};
+use crate::sessions;
+use crate::update::Payload;
+use meridian_core::{MessageId, Stamp, Time, mix};
+use meridian_fs::{Ino, Timestamp, Update, Vector};
+use meridian_multicast::{Role, Start};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// In the name of the sessions in which a group removes files.
+const REAP_SESSION: u64 = 0x7265_6170_0000_0000;
+/// So many files one message removes: some milliseconds' work, and with one message each second
+/// more than a group can unlink.
+const REAPED_MAX: usize = 8192;
+
+/// What a primary knows of the files without a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Nameless {
+    /// When each was first seen here: with the message that took its last name.
+    seen: BTreeMap<(Ino, Stamp), Time>,
+    looked: Time,
+    /// The last message: said again it must be the same.
+    said: Option<Start>,
+}
+
+impl Replica {
+    /// The primary has those files removed that lost their last names `linger` ago and that nobody
+    /// is known to have open.
+    pub fn reap(&mut self, now: Time, linger: Duration, out: &mut Vec<Wish>) {
+        if self.multicast.role() != Role::Primary {
+            self.nameless = Nameless::default();
+            return;
+        }
+        if now.since(self.nameless.looked) < linger / 10 {
+            return; // There may be very many.
+        }
+        self.nameless.looked = now;
+        let mut seen = BTreeMap::new();
+        let mut due = Vec::new();
+        for (name, is_held) in self.partition.nameless() {
+            let since = self.nameless.seen.get(&name).copied().unwrap_or(now);
+            seen.insert(name, since);
+            if !is_held && now.since(since) >= linger && due.len() < REAPED_MAX {
+                due.push(name);
+            }
+        }
+        self.nameless.seen = seen;
+        if !due.is_empty() {
+            out.push(Wish::Multicast(self.reaping(due)));
+        }
+    }
+
+    /// Named after what is decided, in a session of this epoch's: until something has come of
+    /// anything the message is the same as before.
+    fn reaping(&mut self, inodes: Vec<(Ino, Stamp)>) -> Start {
+        let sequence = self.partition.vector().get(self.group).0 + 1;
+        let epoch = self.multicast.epoch();
+        let session = mix(mix(REAP_SESSION ^ epoch.config) ^ epoch.number);
+        let client = sessions::name(mix(session ^ u64::from(epoch.leader.0)), &[self.group]);
+        let id = MessageId { client, sequence };
+        if let Some(said) = self.nameless.said.as_ref().filter(|said| said.id == id) {
+            return said.clone();
+        }
+        let mut vector = Vector::default();
+        vector.raise(self.group, Stamp(sequence - 1));
+        let update = Update::Reap { partition: self.group, inodes };
+        let payload = Payload::new(vector, Timestamp::default(), update);
+        let start = payload.into_start(id, sequence, &[self.group]);
+        self.nameless.said = Some(start.clone());
+        start
+    }
+}
