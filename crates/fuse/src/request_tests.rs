@@ -41,6 +41,17 @@ fn operation_ends_with_a_field(code: u32) -> bool {
 }
 
 #[test]
+fn references_are_dropped_one_by_one_or_many_at_once() {
+    let one = sent(opcode::FORGET, &large(&[3]));
+    assert_eq!(parse(&one), Some(Received::Forget { node: 5, lookups: 3 }));
+    let many = sent(opcode::BATCH_FORGET, &[small(&[2, 0]), large(&[6, 1, 7, 4])].concat());
+    let Some(Received::ForgetMany(many)) = parse(&many) else { panic!() };
+    assert_eq!(forgotten(many).collect::<Vec<_>>(), [(6, 1), (7, 4)]);
+    assert_eq!(forgotten(&many[..31]).count(), 1);
+    assert_eq!(parse(&sent(opcode::FORGET, &[])), Some(Received::Nothing));
+}
+
+#[test]
 fn names_are_cut_at_their_nul() {
     use opcode as c;
     let name = b"name\0".to_vec();

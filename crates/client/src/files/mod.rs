@@ -161,9 +161,19 @@ impl Files {
             verify = true;
             unlinked.await;
         };
-        if verify && let Err(error) = self.attributes(ino).await {
-            self.release(handle).await;
-            return Err(error);
+        if verify {
+            let attributes = self.attributes(ino).await;
+            let first = self.open_inode(ino);
+            let first = first.is_none_or(|open| lock(&open.buffer).writes.open_count() == 1);
+            // Who looks again finds no name.
+            let gone = |found: &Attributes| found.nlink == 0 && first;
+            if let Err(error) = attributes.and_then(|found| match gone(&found) {
+                true => Err(FsError::Gone.into()),
+                false => Ok(()),
+            }) {
+                self.release(handle).await;
+                return Err(error);
+            }
         }
         Ok(handle)
     }

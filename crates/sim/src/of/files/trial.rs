@@ -284,8 +284,20 @@ fn check_space(world: &mut Cluster) -> Result<(), Violation> {
         }
     }
     let tidy = world.run_until(|world| unreachable_blocks(world).is_empty(), TIDY);
-    let left = || format!("space: nobody frees {:?}", unreachable_blocks(world));
-    if tidy { Ok(()) } else { Err(left()) }
+    if !tidy {
+        return Err(format!("space: nobody frees {:?}", unreachable_blocks(world)));
+    }
+    match world.run_until(|world| nameless(world) == 0, TIDY) {
+        true => Ok(()),
+        false => Err(format!("space: nobody reaps {} files without a name", nameless(world))),
+    }
+}
+
+/// How many files without a name replicas have. Nobody has any open in the end.
+fn nameless(world: &Cluster) -> usize {
+    let groups = world.owner.topology().group_ids();
+    let all = groups.flat_map(|group| partitions(world, group));
+    all.map(|partition| partition.nameless().count()).sum()
 }
 
 /// The blocks that no file lies in, and who holds them though it has their partition. Not those
