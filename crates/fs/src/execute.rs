@@ -10,7 +10,7 @@ use crate::types::{
     Entry, Ino, Kind, Lock, NAME_MAX, Name, Place, Rank, SYMLINK_MAX, Timestamp, XATTR_MAX,
 };
 use bytes::Bytes;
-use meridian_core::ClientId;
+use meridian_core::{ClientId, Stamp};
 
 /// The extended attribute that shows in which partition an inode lives. It is not stored.
 const PLACEMENT_XATTR: &[u8] = b"user.meridian.placement";
@@ -42,15 +42,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             Ok(())
         }),
         Update::PunchHole { inode, offset, len } => {
-            offset.checked_add(len).ok_or(FsError::TooLarge)?;
-            if len == 0 {
-                return Err(FsError::Invalid);
-            }
-            change_inode(tree, inode, |file| {
-                file_of(file)?.punch(offset, len);
-                file.touch(moment.time);
-                Ok(())
-            })
+            punch_hole(tree, inode, (offset, len), moment.time)
         }
         Update::SetXattr { inode, name, value, mode } => change_inode(tree, inode, |inode| {
             set_xattr(inode, name, value, mode)?;
@@ -69,27 +61,9 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             let locks = of.locks.without(owner, family, start, end)?;
             give_lock_back(tree, inode.ino, owner.client, locks)
         }
-        Update::Hold { client, inodes, .. } => {
-            hold(tree, client, &inodes, moment.rank);
-            Ok(Done::Nothing)
-        }
-        Update::Forget { client, inodes, .. } => {
-            for ino in inodes {
-                if tree.get(ino).is_some_and(|inode| inode.open_at.contains(&client)) {
-                    tree.forget(client, ino);
-                }
-            }
-            Ok(Done::Nothing)
-        }
-        Update::Reap { inodes, .. } => {
-            for (ino, ts) in inodes {
-                let is_unused = |inode: &Inode| inode.open_at.is_empty();
-                if tree.nameless().get(&ino) == Some(&ts) && tree.get(ino).is_some_and(is_unused) {
-                    tree.remove(ino);
-                }
-            }
-            Ok(Done::Nothing)
-        }
+        Update::Hold { client, inodes, .. } => Ok(hold(tree, client, &inodes, moment.rank)),
+        Update::Forget { client, inodes, .. } => Ok(forget(tree, client, &inodes)),
+        Update::Reap { inodes, .. } => Ok(reap(tree, &inodes)),
         Update::Renew { client, .. } => {
             tree.leases.renew(client, moment.rank);
             Ok(Done::Nothing)
@@ -119,6 +93,23 @@ fn change_inode(
     tree.change(place.ino, |inode| {
         change(inode)?;
         Ok(Done::Attributes(inode.attributes(place)))
+    })
+}
+
+fn punch_hole(
+    tree: &mut Tree,
+    place: Place,
+    (offset, len): (u64, u64),
+    time: Timestamp,
+) -> Result<Done, FsError> {
+    offset.checked_add(len).ok_or(FsError::TooLarge)?;
+    if len == 0 {
+        return Err(FsError::Invalid);
+    }
+    change_inode(tree, place, |file| {
+        file_of(file)?.punch(offset, len);
+        file.touch(time);
+        Ok(())
     })
 }
 
@@ -297,11 +288,33 @@ fn expire(tree: &mut Tree, client: ClientId, renewed: Rank, inodes: &[Ino]) {
 
 /// Notes that the client has these files open. Directories need no such note: a removed one is
 /// empty for ever.
-fn hold(tree: &mut Tree, client: ClientId, inodes: &[Ino], rank: Rank) {
+fn hold(tree: &mut Tree, client: ClientId, inodes: &[Ino], rank: Rank) -> Done {
     let is_file = |inode: &Inode| inode.kind != Kind::Directory;
     for ino in inodes {
         if tree.get(*ino).is_some_and(is_file) {
             tree.hold(client, *ino, rank);
         }
     }
+    Done::Nothing
+}
+
+/// Notes that the client has these files open no more.
+fn forget(tree: &mut Tree, client: ClientId, inodes: &[Ino]) -> Done {
+    for ino in inodes {
+        if tree.get(*ino).is_some_and(|inode| inode.open_at.contains(&client)) {
+            tree.forget(client, *ino);
+        }
+    }
+    Done::Nothing
+}
+
+/// Removes those that lost their last names with these messages and that nobody has open.
+fn reap(tree: &mut Tree, inodes: &[(Ino, Stamp)]) -> Done {
+    for (ino, ts) in inodes {
+        let is_unused = |inode: &Inode| inode.open_at.is_empty();
+        if tree.nameless().get(ino) == Some(ts) && tree.get(*ino).is_some_and(is_unused) {
+            tree.remove(*ino);
+        }
+    }
+    Done::Nothing
 }

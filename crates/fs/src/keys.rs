@@ -28,7 +28,7 @@
 
 use crate::operation::{Query, Update};
 use crate::types::{Ino, Name, Place};
-use meridian_core::{ClientId, GroupId, MessageId, mix};
+use meridian_core::{ClientId, GroupId, MessageId, Stamp, mix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -143,24 +143,12 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::SetXattr { inode, .. }
         | Update::RemoveXattr { inode, .. }
         | Update::Unlock { inode, .. } => places.push(*inode),
-        // What ends a hold needs no key of its client: see above.
-        Update::Forget { partition, inodes, .. } => places.extend(all_of(inodes, *partition)),
-        Update::Hold { client: of, partition, inodes } => {
-            places.extend(all_of(inodes, *partition));
-            client = Some((*partition, *of));
-        }
-        Update::Reap { partition, inodes } => {
-            places.extend(inodes.iter().map(|(ino, _)| Place { ino: *ino, partition: *partition }));
-        }
-        Update::Lock { inode, lock } => {
-            places.push(*inode);
-            client = Some((inode.partition, lock.owner.client));
-        }
-        Update::Renew { client: of, partition } => client = Some((*partition, *of)),
-        Update::Expire { client: of, partition, inodes, .. } => {
-            places.extend(all_of(inodes, *partition));
-            client = Some((*partition, *of));
-        }
+        Update::Lock { .. }
+        | Update::Hold { .. }
+        | Update::Forget { .. }
+        | Update::Reap { .. }
+        | Update::Renew { .. }
+        | Update::Expire { .. } => (places, client) = touched_of_held(update),
         Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
         Update::PlaceDirectory { parent, name, child, to } => {
             let moved = [*child, Place { ino: child.ino, partition: *to }];
@@ -170,6 +158,25 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         }
     }
     Touched { places, names, nodes, client }
+}
+
+/// The inodes and the client of an update of what clients hold. What only ends a hold needs no key
+/// of its client: see the module's documentation.
+fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>) {
+    match update {
+        Update::Lock { inode, lock } => (vec![*inode], Some((inode.partition, lock.owner.client))),
+        Update::Forget { partition, inodes, .. } => (all_of(inodes, *partition).collect(), None),
+        Update::Hold { client, partition, inodes }
+        | Update::Expire { client, partition, inodes, .. } => {
+            (all_of(inodes, *partition).collect(), Some((*partition, *client)))
+        }
+        Update::Reap { partition, inodes } => {
+            let place = |(ino, _): &(Ino, Stamp)| Place { ino: *ino, partition: *partition };
+            (inodes.iter().map(place).collect(), None)
+        }
+        Update::Renew { client, partition } => (Vec::new(), Some((*partition, *client))),
+        other => panic!("{other:?} is not about what clients hold"),
+    }
 }
 
 fn all_of(inodes: &[Ino], partition: GroupId) -> impl Iterator<Item = Place> {

@@ -298,28 +298,30 @@ fn directories_stay_one_tree() {
     each_seed(200, |seed| assert_independent(1_000 + seed, 150, Mix::Directories));
 }
 
-/// What the keys leave out must show: each of these forgets one.
-#[test]
-fn a_key_that_is_forgotten_is_noticed() {
-    fn without(update: &Update, id: MessageId, forgotten: &[Ino]) -> BTreeSet<u64> {
-        let mut keys = update.keys(id);
-        keys.retain(|key| !forgotten.iter().any(|ino| ino.key() == *key));
-        keys
+/// The keys of an update without those of these inodes.
+fn without(update: &Update, id: MessageId, forgotten: &[Ino]) -> BTreeSet<u64> {
+    let mut keys = update.keys(id);
+    keys.retain(|key| !forgotten.iter().any(|ino| ino.key() == *key));
+    keys
+}
+
+/// The key of a client alone.
+fn clients(update: &Update) -> BTreeSet<u64> {
+    let renew = |client, partition| {
+        let id = MessageId { client, sequence: 0 };
+        Update::Renew { client, partition }.keys(id)
+    };
+    match update {
+        Update::Lock { inode, lock } => renew(lock.owner.client, inode.partition),
+        Update::Hold { client, partition, .. } => renew(*client, *partition),
+        Update::Renew { client, partition } => renew(*client, *partition),
+        _ => BTreeSet::new(),
     }
-    /// The key of a client alone.
-    fn clients(update: &Update) -> BTreeSet<u64> {
-        let renew = |client, partition| {
-            let id = MessageId { client, sequence: 0 };
-            Update::Renew { client, partition }.keys(id)
-        };
-        match update {
-            Update::Lock { inode, lock } => renew(lock.owner.client, inode.partition),
-            Update::Hold { client, partition, .. } => renew(*client, *partition),
-            Update::Renew { client, partition } => renew(*client, *partition),
-            _ => BTreeSet::new(),
-        }
-    }
-    let bugs: [(&str, Mix, Keys); 11] = [
+}
+
+/// Keys that forget something of names and inodes.
+fn forgetful_of_names() -> Vec<(&'static str, Mix, Keys)> {
+    vec![
         ("the parent of what is made", Mix::All, |update, id| match update {
             Update::Create { parent, .. } => without(update, id, &[parent.ino]),
             _ => update.keys(id),
@@ -341,6 +343,12 @@ fn a_key_that_is_forgotten_is_noticed() {
             }
             _ => update.keys(id),
         }),
+    ]
+}
+
+/// Keys that forget something of what clients hold.
+fn forgetful_of_holds() -> Vec<(&'static str, Mix, Keys)> {
+    vec![
         ("what is held by who is gone", Mix::Leases, |update, id| match update {
             Update::Expire { inodes, .. } => without(update, id, inodes),
             _ => update.keys(id),
@@ -371,8 +379,13 @@ fn a_key_that_is_forgotten_is_noticed() {
             Update::Renew { .. } => &update.keys(id) - &clients(update),
             _ => update.keys(id),
         }),
-    ];
-    for (what, mix, keys) in bugs {
+    ]
+}
+
+/// What the keys leave out must show: each of these forgets one.
+#[test]
+fn a_key_that_is_forgotten_is_noticed() {
+    for (what, mix, keys) in forgetful_of_names().into_iter().chain(forgetful_of_holds()) {
         let noticed = (0..60).find(|seed| {
             let run = || assert_independent_with(3_000 + seed, 150, mix, keys);
             std::panic::catch_unwind(run).is_err()

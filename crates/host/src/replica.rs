@@ -15,7 +15,7 @@ use crate::sessions::{Admission, Outcome, Sessions};
 use crate::update::{Payload, expiry_session};
 use bytes::Bytes;
 use meridian_cluster::Topology;
-use meridian_cluster::topology::{DeliveryOrder, Group};
+use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{
     BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Stamp, Time,
 };
@@ -31,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+mod members;
 mod nameless;
 mod space;
 
@@ -50,10 +51,6 @@ const VOTE_RETRY: Duration = Duration::from_millis(500);
 
 /// How many inodes are named in one message that ends a lease.
 const EXPIRED_MAX: usize = 4096;
-
-/// The client in the names of messages that change members, with the group's number: none of the
-/// others, which are drawn at random, has its name.
-const MEMBERS_CLIENT: u64 = 0x6d65_6d62_6572_0000;
 
 /// How many waiting reads are looked at with each tick though nothing has happened that they wait
 /// for.
@@ -480,34 +477,6 @@ impl Replica {
         vector.raise(self.group, Stamp(sequence - 1));
         let payload = Payload::new(vector, Timestamp::default(), update);
         payload.into_start(id, sequence, &[self.group])
-    }
-
-    /// The message by which the group gets its next members, if it is for this replica to have that
-    /// ordered: the primary does, as long as the members before count and nothing else was ordered.
-    /// It is one message however often it is said: what configuration has which number is decided
-    /// elsewhere.
-    pub fn next_members(&self, group: &Group) -> Option<Start> {
-        let next = group.next.as_ref()?;
-        let known = self.multicast.members().number(self.group);
-        let leads = self.multicast.role() == Role::Primary;
-        if !leads
-            || group.waits_for.is_some()
-            || self.multicast.epoch().config != group.number
-            || known != group.number
-        {
-            return None;
-        }
-        let number = group.number + 1;
-        let client = ClientId(MEMBERS_CLIENT | u64::from(self.group.0));
-        let id = MessageId { client, sequence: number };
-        let start = Start::configure(id, self.group, number, next.clone());
-        Some(Start { low: number, ..start })
-    }
-
-    /// The number of the configuration whose quorums count, if this replica is the one to know.
-    pub fn in_force(&self) -> Option<u64> {
-        let leads = self.multicast.role() == Role::Primary;
-        leads.then(|| self.multicast.epoch().config)
     }
 
     /// The state of partition and sessions, in bytes.

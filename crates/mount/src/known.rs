@@ -1,9 +1,9 @@
 //! Nodes that programs use without opening them here: a directory that a process is in, a pipe.
 //!
-//! Nobody tells the partition that they are in use, so they go with their last name. What is left to
-//! be seen of them then is little, and the same for ever: a removed directory is empty, and nothing
-//! can be made in it. The attributes that they had are remembered as long as the kernel refers to
-//! them.
+//! Nobody tells the partition that they are in use, so they go soon after their last name. What is
+//! left to be seen of them then is little, and the same for ever: a removed directory is empty, and
+//! nothing can be made in it. The attributes that they had are remembered as long as the kernel
+//! refers to them.
 
 use crate::answers::entry;
 use meridian_client::ClientError;

@@ -73,6 +73,6 @@ fn a_disk_that_is_not_what_it_was_does_no_harm() {
 #[test]
 fn planted_bugs_are_noticed() {
     for (bug, trial) in Trial::planted() {
-        assert!(first_failure(0..200, &trial).is_some(), "nobody noticed {bug}");
+        assert!(first_failure(0..1_000, &trial).is_some(), "nobody noticed {bug}");
     }
 }
