@@ -1,7 +1,8 @@
-//! `meridian fs`: where paths of a mount are placed, and placing directories.
+//! `meridian fs`: where paths of a mount are placed, placing directories, and their quotas.
 //!
-//! Both go through the extended attribute `user.meridian.placement` of the mounted path, so any
-//! mount of this machine will do, and no connection of their own is needed.
+//! All go through extended attributes of the mounted path, `user.meridian.placement` and
+//! `user.meridian.quota`, so any mount of this machine will do, and no connection of their own is
+//! needed.
 
 use crate::{cluster, configuration, output};
 use anyhow::{Context, bail};
@@ -15,6 +16,8 @@ use std::process::ExitCode;
 
 /// The attribute that says where an inode is placed: `global`, or a region's name.
 const PLACEMENT: &str = "user.meridian.placement";
+/// The attribute that says how much may lie below a directory, and how much does.
+const QUOTA: &str = "user.meridian.quota";
 /// How many nodes of each region that holds a file keep each of its data blocks.
 const BLOCK_REPLICAS: usize = 2;
 
@@ -36,6 +39,17 @@ Examples:
   mkdir meridian/shared && meridian fs place meridian/shared --region eu
   mkdir meridian/us/world && meridian fs place meridian/us/world --global")]
     Place(PlaceArgs),
+    /// Limit what may lie below a directory, or tell how much does
+    #[command(after_help = "\
+A directory must be empty to be given a quota; its limits can be changed at any time. What lies
+below it in its own placement counts, each file once and the directory itself; what is placed
+elsewhere does not. Only root may set it. `df DIR` shows it, too.
+
+Examples:
+  mkdir meridian/us/ann && meridian fs quota meridian/us/ann --bytes 10G --inodes 100000
+  meridian fs quota meridian/us/ann
+  meridian fs quota meridian/us/ann --none")]
+    Quota(QuotaArgs),
 }
 
 /// See [`FsCommand::Where`].
@@ -66,6 +80,22 @@ pub struct PlaceArgs {
     global: bool,
 }
 
+/// See [`FsCommand::Quota`].
+#[derive(Debug, Args)]
+pub struct QuotaArgs {
+    /// A directory in a mount
+    dir: PathBuf,
+    /// So many bytes in files at most; K, M, G and T stand for powers of 1024
+    #[arg(long, value_name = "N", value_parser = bytes_of)]
+    bytes: Option<u64>,
+    /// So many files and directories at most
+    #[arg(long, value_name = "N")]
+    inodes: Option<u64>,
+    /// No limits any more; what there is goes on being counted
+    #[arg(long, conflicts_with_all = ["bytes", "inodes"])]
+    none: bool,
+}
+
 /// The answer of `fs where`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Whereabouts {
@@ -84,6 +114,7 @@ pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
     match command {
         FsCommand::Where(args) => tell_where(args),
         FsCommand::Place(args) => place(args),
+        FsCommand::Quota(args) => quota(args),
     }?;
     Ok(ExitCode::SUCCESS)
 }
@@ -168,6 +199,44 @@ fn place(args: &PlaceArgs) -> anyhow::Result<()> {
     }
 }
 
+fn quota(args: &QuotaArgs) -> anyhow::Result<()> {
+    let dir = args.dir.display();
+    placement_of(&args.dir)?; // It is in a mount.
+    if args.none || args.bytes.is_some() || args.inodes.is_some() {
+        let limit = |limit: Option<u64>| limit.map_or("none".into(), |limit| limit.to_string());
+        let value = format!("bytes={} inodes={}", limit(args.bytes), limit(args.inodes));
+        match rustix::fs::setxattr(&args.dir, QUOTA, value.as_bytes(), XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::NOTEMPTY) => bail!(
+                "{dir} has no quota and is not empty: what is in it would not count. Make a new \
+                 directory, give that a quota, and move everything there"
+            ),
+            Err(Errno::NOTDIR) => bail!("{dir} is not a directory"),
+            Err(Errno::PERM | Errno::ACCESS) => bail!("only root may set a quota"),
+            Err(error) => return Err(not_here(&args.dir, error)),
+        }
+    }
+    let mut value = [0; 256];
+    match rustix::fs::getxattr(&args.dir, QUOTA, &mut value) {
+        Ok(len) => output::print(&format!("{dir} {}", String::from_utf8_lossy(&value[..len]))),
+        Err(Errno::NODATA) => output::print(&format!("{dir} has no quota")),
+        Err(error) => Err(not_here(&args.dir, error)),
+    }
+}
+
+/// A number of bytes, perhaps with a unit.
+fn bytes_of(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        Some(b'G') => (&text[..text.len() - 1], 30),
+        Some(b'T') => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no number of bytes"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too much"))
+}
+
 fn known_regions() -> String {
     let known = cluster::named_or_last(None).and_then(|path| cluster::read(&path));
     known.map_or_else(
@@ -207,6 +276,13 @@ mod tests {
         );
         assert_eq!(at("global").unwrap().metadata_on.len(), 6);
         assert!(at("mars").is_err());
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes_of("10"), Ok(10));
+        assert_eq!((bytes_of("3k"), bytes_of("2G")), (Ok(3 << 10), Ok(2 << 30)));
+        assert!(bytes_of("").is_err() && bytes_of("x").is_err() && bytes_of("99999999T").is_err());
     }
 
     #[test]

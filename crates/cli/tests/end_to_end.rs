@@ -332,6 +332,37 @@ fn open_files_outlive_their_names_on_another_mount() {
     room.assert_clean();
 }
 
+#[test]
+fn a_quota_is_kept_and_shown() {
+    let room = Room::new();
+    let demo = room.demo();
+    let dir = demo.mount().join("us/limited");
+    let quota = |args: &[&str]| room.run(&[&["fs", "quota", dir.to_str().unwrap()], args].concat());
+    fs::create_dir(&dir).unwrap();
+    assert!(quota(&[]).stdout.contains("has no quota"));
+    let set = quota(&["--bytes", "1M", "--inodes", "3"]);
+    assert!(set.stdout.contains("bytes=0/1048576 inodes=1/3"), "{set:?}");
+    fs::write(dir.join("a"), vec![1; 1 << 19]).unwrap();
+    fs::write(dir.join("b"), "").unwrap();
+    let over = |result: std::io::Result<()>| result.unwrap_err().raw_os_error() == Some(122);
+    assert!(over(File::create(dir.join("c")).map(drop)));
+    let mut file = File::create(dir.join("b")).unwrap();
+    assert!(over(file.write_all(&vec![1; 1 << 20]).and(file.sync_all())));
+    drop(file);
+    let room_there = rustix::fs::statvfs(&dir).unwrap();
+    assert_eq!((room_there.f_files, room_there.f_ffree), (3, 0));
+    assert_eq!(room_there.f_blocks * room_there.f_frsize, 1 << 20);
+    let moved = fs::rename(dir.join("a"), demo.mount().join("us/a")).unwrap_err();
+    assert_eq!(moved.raw_os_error(), Some(18), "{moved}");
+    fs::remove_file(dir.join("b")).unwrap();
+    assert!(quota(&["--none"]).stdout.contains("bytes=524288/none inodes=2/none"));
+    let other =
+        room.run(&["fs", "quota", demo.mount().join("us").to_str().unwrap(), "--inodes", "5"]);
+    assert!(other.stderr.contains("is not empty"), "{other:?}");
+    demo.stop();
+    room.assert_clean();
+}
+
 fn sleep_itself() -> Vec<u8> {
     fs::read("/bin/sleep").unwrap()
 }

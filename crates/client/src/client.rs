@@ -11,13 +11,13 @@ use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
 use meridian_core::{BlockId, ClientId, GroupId, NodeId, Stamp, Time};
 use meridian_fs::types::Timestamp;
-use meridian_fs::{Answer, Done, FsError, Query, Update, Vector};
+use meridian_fs::{Answer, Done, FsError, Place, Query, Update, Vector};
 use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
 use meridian_host::space::Room;
 use meridian_host::update::Change;
 use meridian_session::room::room_for;
 use meridian_session::{BlockNames, Command, Failure, Output};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -25,6 +25,11 @@ use tokio::task::JoinSet;
 
 /// How long a node may take to say how much room its disk has, and for how long that counts.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
+
+/// How often an update is told the quota that it counts against: again if others move it.
+const QUOTAS_SAID: usize = 4;
+/// Of so many inodes it is remembered against whose quotas they count; some MiB.
+const QUOTAS_KNOWN: usize = 1 << 16;
 
 /// How a client shall be.
 #[derive(Clone, Debug)]
@@ -60,6 +65,8 @@ pub(crate) struct Inner {
     random: Random,
     block_names: Mutex<BlockNames>,
     pub(crate) cache: Mutex<Cache>,
+    /// Against whose quotas inodes count, as far as was said.
+    quotas: Mutex<HashMap<Place, Place>>,
     /// What nodes have said of their disks, and when.
     rooms: Mutex<Option<(Instant, Rooms)>>,
 }
@@ -121,6 +128,7 @@ impl Client {
             random,
             block_names: Mutex::default(),
             cache: Mutex::new(Cache::new(options.cache_bytes)),
+            quotas: Mutex::default(),
             rooms: Mutex::default(),
         };
         Ok(Client { inner: Arc::new(inner) })
@@ -186,13 +194,48 @@ impl Client {
     /// # Errors
     /// As [`Client::update`].
     pub async fn apply(&self, update: &Update) -> Result<(Done, Stamp), ClientError> {
-        self.send(&self.prepare(update, now())).await
+        let time = now();
+        for _ in 0..QUOTAS_SAID {
+            match self.send(&self.prepare(update, time)).await {
+                Err(ClientError::Fs(FsError::UnnamedQuota { quota })) => {
+                    let of = update.changes_quota_of();
+                    of.into_iter().for_each(|of| self.counts_against(of, quota));
+                }
+                Ok((done, ts)) => {
+                    self.learn_quota(update, &done);
+                    return Ok((done, ts));
+                }
+                other => return other,
+            }
+        }
+        self.send(&self.prepare(update, time)).await
+    }
+
+    /// What is made counts against the quota of its directory.
+    fn learn_quota(&self, update: &Update, done: &Done) {
+        let (Update::Create { parent, .. }, Done::Attributes(made)) = (update, done) else {
+            return;
+        };
+        let quota = lock(&self.inner.quotas).get(parent).copied();
+        quota.into_iter().for_each(|quota| self.counts_against(made.place, quota));
+    }
+
+    /// An inode counts against this quota, as was said.
+    pub(crate) fn counts_against(&self, of: Place, quota: Place) {
+        let mut quotas = lock(&self.inner.quotas);
+        if quotas.len() >= QUOTAS_KNOWN {
+            quotas.clear();
+        }
+        quotas.insert(of, quota);
     }
 
     /// Prepares `update` to be sent, perhaps more than once, under one name; `time` is what `stat`
     /// will show of it.
     pub fn prepare(&self, update: &Update, time: Timestamp) -> Prepared {
-        let change = Change { time, update: update.clone() };
+        let counts = update.changes_quota_of();
+        let quotas = counts.and_then(|of| lock(&self.inner.quotas).get(&of).copied());
+        let quotas = quotas.into_iter().collect();
+        let change = Change { time, quotas, update: update.clone() };
         let (caller, what) = (self.inner.driver.caller(), name_of(update));
         Prepared { caller, change: Mutex::new(Some(change)), what }
     }

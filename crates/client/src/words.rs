@@ -19,6 +19,7 @@ pub(crate) fn name_of(update: &Update) -> &'static str {
         Update::RemoveXattr { .. } => "removexattr",
         Update::Lock { .. } => "lock",
         Update::Unlock { .. } => "unlock",
+        Update::SetQuota { .. } => "quota",
         Update::Hold { .. } => "hold",
         Update::Forget { .. } => "forget",
         Update::Reap { .. } => "reap",

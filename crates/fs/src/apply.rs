@@ -183,6 +183,7 @@ fn place(
             xattrs: directory.xattrs.into_iter().collect(),
             content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
             locks: Locks::default(),
+            quota: None,
             open_at: OrdSet::new(),
             nameless: None,
         };

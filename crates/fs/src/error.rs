@@ -1,5 +1,6 @@
 //! Why an operation on the tree is refused, and which errno that is.
 
+use crate::types::Place;
 use serde::{Deserialize, Serialize};
 
 /// Why an operation is refused; nothing of it was done.
@@ -53,6 +54,19 @@ pub enum FsError {
     /// `ENOSPC`: the attributes of this inode, or what one client may hold, are full.
     #[error("no space")]
     NoSpace,
+    /// `EDQUOT`: more than the quota of a directory above allows.
+    #[error("disk quota exceeded")]
+    OverQuota,
+    /// `EXDEV`: what counts against one quota cannot get a name under another.
+    #[error("it counts against another quota")]
+    OtherQuota,
+    /// The update counts against a quota that its client did not name: it names it and repeats.
+    /// Never shown to a program.
+    #[error("it counts against the quota of {quota:?}")]
+    UnnamedQuota {
+        /// The directory whose quota it is.
+        quota: Place,
+    },
     /// `EAGAIN`: another holds a lock.
     #[error("locked by another")]
     WouldBlock,
@@ -89,10 +103,11 @@ impl FsError {
         match self {
             FsError::NotPermitted => 1,
             FsError::NotFound => 2,
-            FsError::Expired | FsError::Late { .. } => 5,
+            FsError::Expired | FsError::Late { .. } | FsError::UnnamedQuota { .. } => 5,
             FsError::WouldBlock => 11,
             FsError::Busy => 16,
             FsError::Exists => 17,
+            FsError::OtherQuota => 18,
             FsError::NotDirectory => 20,
             FsError::IsDirectory => 21,
             FsError::Invalid => 22,
@@ -103,6 +118,7 @@ impl FsError {
             FsError::NotEmpty => 39,
             FsError::NoAttribute => 61,
             FsError::Gone | FsError::Stale => 116,
+            FsError::OverQuota => 122,
         }
     }
 }

@@ -5,15 +5,19 @@ use crate::apply::Moment;
 use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
 use crate::locks::Locks;
 use crate::operation::{Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
+use crate::quota::Limits;
 use crate::tree::{Tree, check_name};
 use crate::types::{
     Entry, Ino, Kind, Lock, NAME_MAX, Name, Place, Rank, SYMLINK_MAX, Timestamp, XATTR_MAX,
+    XATTR_VALUE_MAX,
 };
 use bytes::Bytes;
 use meridian_core::{ClientId, Stamp};
 
 /// The extended attribute that shows in which partition an inode lives. It is not stored.
 const PLACEMENT_XATTR: &[u8] = b"user.meridian.placement";
+/// The one that shows how much may lie below a directory.
+const QUOTA_XATTR: &[u8] = b"user.meridian.quota";
 
 /// How many locks may lie on one inode: enough for any program, little enough that the state stays
 /// small.
@@ -55,6 +59,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             inode.ctime = moment.time;
             Ok(())
         }),
+        Update::SetQuota { inode, limits } => set_quota(tree, inode, limits),
         Update::Lock { inode, lock } => take_lock(tree, inode, &lock, moment),
         Update::Unlock { inode, owner, family, start, end } => {
             let Ok(of) = tree.inode(inode) else { return Ok(Done::Nothing) }; // It went with them.
@@ -79,6 +84,21 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         | Update::Rename { .. }
         | Update::PlaceDirectory { .. } => panic!("{update:?} is decided by several inodes"),
     }
+}
+
+/// Gives a directory a quota, or other limits.
+fn set_quota(tree: &mut Tree, place: Place, limits: Limits) -> Result<Done, FsError> {
+    let inode = tree.inode(place)?;
+    let directory = inode.as_directory().ok_or(FsError::NotDirectory)?;
+    if tree.quotas.get(place.ino).is_none() {
+        if !directory.entries.is_empty() {
+            return Err(FsError::NotEmpty); // What is in it does not count against it.
+        }
+        tree.quotas.add(place.ino);
+        tree.change(place.ino, |inode| inode.quota = Some(place.ino));
+    }
+    tree.quotas.limit(place.ino, limits);
+    Ok(Done::Nothing)
 }
 
 /// Changes one inode, or nothing if `change` refuses.
@@ -150,7 +170,8 @@ fn create(
         return Err(FsError::Stale); // Another message will have another number.
     }
     let entry = Entry { place, kind: node.kind };
-    let inode = Inode::new(node, parent, moment.time);
+    let quota = above.quota;
+    let inode = Inode { quota, ..Inode::new(node, parent, moment.time) };
     let attributes = inode.attributes(place);
     tree.insert(place.ino, inode);
     tree.change_directory(parent.ino, |directory, nlink| directory.set(nlink, name, entry));
@@ -217,7 +238,7 @@ fn check_xattr_name(name: &Name) -> Result<(), FsError> {
     if name.len() > NAME_MAX {
         return Err(FsError::NameTooLong);
     }
-    if &name[..] == PLACEMENT_XATTR {
+    if [PLACEMENT_XATTR, QUOTA_XATTR].contains(&&name[..]) {
         return Err(FsError::NotPermitted);
     }
     Ok(())
@@ -235,7 +256,8 @@ fn set_xattr(inode: &mut Inode, name: Name, value: Bytes, mode: XattrMode) -> Re
     let len = |name: &Name, value: &Bytes| name.len() + value.len();
     let others: usize = inode.xattrs.iter().map(|(name, value)| len(name, value)).sum();
     let before = before.map_or(0, |value| len(&name, value));
-    if others - before + len(&name, &value) > XATTR_MAX {
+    let long = value.len() > XATTR_VALUE_MAX;
+    if long || others - before + len(&name, &value) > XATTR_MAX {
         return Err(FsError::NoSpace);
     }
     inode.xattrs.insert(name, value);

@@ -3,7 +3,7 @@
 use crate::extents::Extents;
 use crate::locks::Locks;
 use crate::operation::NewNode;
-use crate::types::{Attributes, Data, Entry, Kind, Name, Place, Timestamp};
+use crate::types::{Attributes, Data, Entry, Ino, Kind, Name, Place, Timestamp};
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
 use meridian_core::{BlockId, ClientId, Stamp};
@@ -34,6 +34,8 @@ pub(crate) struct Inode {
     pub xattrs: OrdMap<Name, Bytes>,
     pub content: Content,
     pub locks: Locks,
+    /// The directory against whose quota it counts: itself, or one above in this partition.
+    pub quota: Option<Ino>,
     /// Who has said that it has it open: it stays for them when its last name goes.
     pub open_at: OrdSet<ClientId>,
     /// Of a file without a name the message that took its last one.
@@ -74,6 +76,7 @@ impl Inode {
             xattrs: OrdMap::new(),
             content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
             locks: Locks::default(),
+            quota: None,
             open_at: OrdSet::new(),
             nameless: None,
         }
@@ -105,6 +108,7 @@ impl Inode {
             xattrs: OrdMap::new(),
             content,
             locks: Locks::default(),
+            quota: None,
             open_at: OrdSet::new(),
             nameless: None,
         }

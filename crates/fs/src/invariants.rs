@@ -38,6 +38,7 @@ pub(crate) fn check_partition(partition: &Partition) {
         }
     }
     check_leases(tree);
+    check_quotas(tree);
     let gone = tree.nameless().keys().find(|ino| tree.get(**ino).is_none());
     assert_eq!(gone, None, "a file without a name that is not there");
     let mut extents: BTreeMap<BlockId, u32> = BTreeMap::new();
@@ -95,6 +96,22 @@ fn check_leases(tree: &Tree) {
         .map(|(client, lease)| (client, lease.inodes.iter().copied().collect()))
         .collect();
     assert_eq!(leases, held, "L3");
+}
+
+fn check_quotas(tree: &Tree) {
+    let mut used: BTreeMap<Ino, (u64, u64)> = BTreeMap::new();
+    for (directory, _) in tree.quotas.iter() {
+        let own = tree.get(directory).and_then(|inode| inode.quota);
+        assert_eq!(own, Some(directory), "the directory of a quota counts against it");
+        used.insert(directory, (0, 0));
+    }
+    for (quota, bytes) in tree.iter().filter_map(|(_, inode)| inode.counted()) {
+        let sum = used.get_mut(&quota).unwrap_or_else(|| panic!("U1: {quota:?} has no quota"));
+        (sum.0, sum.1) = (sum.0 + bytes, sum.1 + 1);
+    }
+    for (directory, quota) in tree.quotas.iter() {
+        assert_eq!((quota.bytes, quota.inodes), used[&directory], "U1: {directory:?}");
+    }
 }
 
 /// Panics unless all partitions together are one tree. They must have decided the same updates,

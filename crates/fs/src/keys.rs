@@ -19,6 +19,9 @@
 //! - **Sums and maxima**: bytes stored, the count and the hash of what was decided, the vector.
 //! - What is told of a client's earlier messages (`low`, in `host`) is a maximum, too.
 //!
+//! - **Quotas**: what counts against one is a sum, but whether an update is refused depends on it.
+//!   So whatever changes a sum names the quota ([`Operation::quotas`]) and has its key.
+//!
 //! Reads wait for keys, too, and for as few as their answer needs. So what changes a directory's
 //! entries has, beside the directory's inode, the *name* that it changes; and what makes, removes,
 //! places or changes an inode itself has its *node*. Whoever looks a name up needs that name and
@@ -26,7 +29,7 @@
 //!
 //! The limit of locks is one per inode, so that no client's locks need to be counted together.
 
-use crate::operation::{Query, Update};
+use crate::operation::{Operation, Query, Update};
 use crate::types::{Ino, Name, Place};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp, mix};
 use serde::{Deserialize, Serialize};
@@ -41,6 +44,8 @@ pub(crate) enum Key {
     Client(ClientId),
     /// What a name in a directory leads to; the name as its hash.
     Name(Ino, u64),
+    /// How much counts against the quota of a directory.
+    Quota(Ino),
     /// That an inode is here, and what only an update of the inode itself changes: not what changes
     /// with a directory's entries.
     Node(Ino),
@@ -56,6 +61,7 @@ impl Key {
             Key::Client(client) => mix(client.0 ^ u64::from(partition.0) << 48) | 1 << 63,
             Key::Name(directory, name) => mix(mix(directory.0) ^ name) | 1 << 63,
             Key::Node(ino) => mix(!ino.0) | 1 << 63,
+            Key::Quota(ino) => mix(ino.0.rotate_left(32) ^ 0x7175_6f74_61) | 1 << 63,
         }
     }
 
@@ -67,10 +73,16 @@ impl Key {
     }
 }
 
-/// The keys that `update`, named `id`, has in `partition`.
-pub(crate) fn keys_in(update: &Update, id: MessageId, partition: GroupId) -> BTreeSet<Key> {
+/// The keys that `operation`, named `id`, has in `partition`.
+pub(crate) fn keys_in(operation: &Operation, id: MessageId, partition: GroupId) -> BTreeSet<Key> {
     let here = |(of, key): (GroupId, Key)| (of == partition).then_some(key);
-    all_keys(update, id).into_iter().filter_map(here).collect()
+    let quotas = operation.quotas.iter().map(|quota| (quota.partition, Key::Quota(quota.ino)));
+    all_keys(&operation.update, id).into_iter().chain(quotas).filter_map(here).collect()
+}
+
+/// What an update touches that names these quotas, beside its own keys.
+pub fn quota_keys(quotas: &[Place]) -> impl Iterator<Item = u64> + '_ {
+    quotas.iter().map(|quota| Key::Quota(quota.ino).number(quota.partition))
 }
 
 /// What an update touches.
@@ -80,21 +92,24 @@ struct Touched<'a> {
     names: Vec<(Place, &'a Name)>,
     /// Those whose attributes it needs or changes as a whole.
     nodes: Vec<Place>,
+    /// Those whose quotas it sets.
+    quotas: Vec<Place>,
     client: Option<(GroupId, ClientId)>,
 }
 
 /// Each key, and in which partition.
 fn all_keys(update: &Update, id: MessageId) -> Vec<(GroupId, Key)> {
-    let Touched { places, names, nodes, client } = touched(update, id);
+    let Touched { places, names, nodes, quotas, client } = touched(update, id);
     let inodes = places.into_iter().map(|place| (place.partition, Key::Inode(place.ino)));
     let names = names.into_iter().map(|(of, name)| (of.partition, Key::name(of.ino, name)));
     let nodes = nodes.into_iter().map(|place| (place.partition, Key::Node(place.ino)));
     let client = client.map(|(partition, of)| (partition, Key::Client(of)));
-    inodes.chain(names).chain(nodes).chain(client).collect()
+    let quotas = quotas.into_iter().map(|place| (place.partition, Key::Quota(place.ino)));
+    inodes.chain(names).chain(nodes).chain(quotas).chain(client).collect()
 }
 
 fn touched(update: &Update, id: MessageId) -> Touched<'_> {
-    let Touched { mut places, mut names, mut nodes, mut client } = Touched::default();
+    let Touched { mut places, mut names, mut nodes, mut quotas, mut client } = Touched::default();
     match update {
         Update::Create { parent, name, .. } => {
             let made = Place { ino: Ino::made(parent.partition, id), ..*parent };
@@ -136,6 +151,10 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             places.push(*inode);
             nodes.push(*inode);
         }
+        Update::SetQuota { inode, .. } => {
+            places.push(*inode);
+            quotas.push(*inode);
+        }
         Update::Write { inode, .. }
         | Update::Merge { inode, .. }
         | Update::Extend { inode, .. }
@@ -157,7 +176,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             nodes.extend(moved);
         }
     }
-    Touched { places, names, nodes, client }
+    Touched { places, names, nodes, quotas, client }
 }
 
 /// The inodes and the client of an update of what clients hold. What only ends a hold needs no key
@@ -207,6 +226,7 @@ impl Query {
             | Query::Contents { inode, .. }
             | Query::Xattr { inode, .. }
             | Query::Xattrs { inode }
+            | Query::Quota { inode }
             | Query::LockInTheWay { inode, .. } => Some(inode.ino),
             Query::Totals { .. } => None,
         }
@@ -227,6 +247,7 @@ impl Query {
             | Query::Contents { .. }
             | Query::Xattr { .. }
             | Query::Xattrs { .. }
+            | Query::Quota { .. }
             | Query::LockInTheWay { .. }
             | Query::Totals { .. } => self.inode().map(Key::Inode).into_iter().collect(),
         }
@@ -243,6 +264,7 @@ impl Query {
             | Query::Contents { .. }
             | Query::Xattr { .. }
             | Query::Xattrs { .. }
+            | Query::Quota { .. }
             | Query::LockInTheWay { .. }
             | Query::Totals { .. } => None,
         }

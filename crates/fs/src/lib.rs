@@ -11,6 +11,7 @@
 //! | [`vote`] | how several partitions agree on an update |
 //! | `apply`, `execute` | what updates of several inodes and of one inode do |
 //! | `read` | answers to queries |
+//! | [`quota`] | how much may lie below a directory, and how much does |
 //! | `tree`, `inode`, `extents`, `locks`, `leases` | the state itself |
 //! | [`invariants`] | walks that panic if the state contradicts itself |
 //!
@@ -31,12 +32,14 @@ mod locks;
 pub mod operation;
 pub mod partition;
 mod pending;
+pub mod quota;
 mod read;
 mod tree;
 pub mod types;
 pub mod vote;
 
 pub use error::FsError;
+pub use keys::quota_keys;
 pub use operation::{Answer, Done, Operation, Query, Update};
 pub use partition::{Effect, Partition};
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};

@@ -1,6 +1,7 @@
 //! What clients ask of the tree: updates, which are multicast, and queries, which one replica
 //! answers.
 
+use crate::quota::{Limits, Quota};
 use crate::types::{
     Attributes, Entry, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank,
     Timestamp, Vector,
@@ -17,6 +18,8 @@ pub struct Operation {
     pub vector: Vector,
     /// The client's wall clock, for the times that `stat` shows.
     pub time: Timestamp,
+    /// The quotas that it may count against or give back to: see [`crate::quota`].
+    pub quotas: Vec<Place>,
     /// What to do.
     pub update: Update,
 }
@@ -299,6 +302,14 @@ pub enum Update {
         /// Milliseconds since 1970.
         horizon_ms: u64,
     },
+    /// `meridian fs quota`: limits what lies below a directory in its partition. One that has no
+    /// quota yet must be empty.
+    SetQuota {
+        /// The directory.
+        inode: Place,
+        /// How much there may be.
+        limits: Limits,
+    },
     /// `meridian fs place`: an empty directory is placed in another partition.
     PlaceDirectory {
         /// The directory above.
@@ -364,7 +375,8 @@ impl Update {
             | Update::SetXattr { inode, .. }
             | Update::RemoveXattr { inode, .. }
             | Update::Lock { inode, .. }
-            | Update::Unlock { inode, .. } => add(inode),
+            | Update::Unlock { inode, .. }
+            | Update::SetQuota { inode, .. } => add(inode),
             Update::Hold { partition, .. }
             | Update::Forget { partition, .. }
             | Update::Reap { partition, .. }
@@ -459,6 +471,11 @@ pub enum Query {
         /// The lock that is wanted.
         lock: Lock,
     },
+    /// The quota that an inode counts against, if any.
+    Quota {
+        /// Which.
+        inode: Place,
+    },
     /// `statfs`: how much the partition holds.
     Totals {
         /// Which.
@@ -477,6 +494,7 @@ impl Query {
             | Query::Contents { inode, .. }
             | Query::Xattr { inode, .. }
             | Query::Xattrs { inode }
+            | Query::Quota { inode }
             | Query::LockInTheWay { inode, .. } => inode.partition,
             Query::Totals { partition } => *partition,
         }
@@ -520,6 +538,8 @@ pub enum Answer {
     Names(Vec<Name>),
     /// To [`Query::LockInTheWay`].
     Lock(Option<Lock>),
+    /// To [`Query::Quota`].
+    Quota(Option<Quota>),
     /// To [`Query::Totals`].
     Totals {
         /// Inodes.

@@ -134,7 +134,7 @@ impl Partition {
             self.finish(rank, &BTreeSet::new(), Err(FsError::Invalid), out);
             return;
         }
-        let keys = keys_in(&operation.update, id, self.tree.group);
+        let keys = keys_in(&operation, id, self.tree.group);
         if let Err(error) = self.tree.named.admit(self.tree.group, &operation.update) {
             self.finish(rank, &keys, Err(error), out);
             return;
@@ -332,8 +332,9 @@ impl Partition {
     /// Votes on a message that is first in its queues.
     fn cast_vote(&mut self, rank: Rank, out: &mut Vec<Effect>) {
         let waiting = self.pending.get(rank).expect("the caller found it");
-        let Operation { update, time, .. } = &waiting.operation;
-        let vote = Vote { result: prepare(&self.tree, update, *time) };
+        let Operation { update, time, quotas, .. } = &waiting.operation;
+        let named = self.tree.check_named(update, quotas);
+        let vote = Vote { result: named.and_then(|()| prepare(&self.tree, update, *time)) };
         let (id, to) = (rank.1, waiting.others.iter().copied().collect());
         self.own_votes.insert(id, vote.clone());
         self.pending.note(rank, self.tree.group, vote.clone());
@@ -342,14 +343,22 @@ impl Partition {
 
     /// Decides and applies an update that concerns this partition only.
     fn decide_alone(&mut self, operation: Operation, rank: Rank) -> Result<Done, FsError> {
-        let Operation { vector, time, update } = operation;
+        let Operation { vector, time, quotas, update } = operation;
         let moment = Moment { rank, time };
+        self.tree.check_named(&update, &quotas)?;
         let done = if names_several(&update) {
             let vote = prepare(&self.tree, &update, time);
             let conclusion = conclude(&update, &BTreeMap::from([(self.tree.group, &vote)]))?;
             apply(&mut self.tree, &update, conclusion, moment)
-        } else {
+        } else if quotas.is_empty() {
             execute(&mut self.tree, update, moment)?
+        } else {
+            // Taken back as a whole if it is too much.
+            let mut tree = self.tree.clone();
+            let done = execute(&mut tree, update, moment)?;
+            tree.quotas.check_limits(&self.tree.quotas, &quotas)?;
+            self.tree = tree;
+            done
         };
         self.merge(&vector);
         Ok(done)
@@ -357,7 +366,8 @@ impl Partition {
 
     /// Decides an update of several partitions, all of which have voted, and applies its part here.
     fn decide_together(&mut self, waiting: Waiting, rank: Rank) -> Result<Done, FsError> {
-        let Waiting { operation: Operation { vector, time, update }, votes, others, .. } = waiting;
+        let Waiting { operation, votes, others, .. } = waiting;
+        let Operation { vector, time, update, .. } = operation;
         for other in &others {
             // The timestamp is the same there. Also for a refusal: it tells of that state.
             self.vector.raise(*other, rank.0);
@@ -439,6 +449,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Reap { .. }
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
+        | Update::SetQuota { .. }
         | Update::Expire { .. } => false,
     }
 }

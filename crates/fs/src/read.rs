@@ -44,6 +44,10 @@ pub(crate) fn read(tree: &Tree, query: &Query) -> Result<Answer, FsError> {
         Query::LockInTheWay { inode, lock } => {
             Ok(Answer::Lock(tree.inode(*inode)?.locks.in_the_way(lock)))
         }
+        Query::Quota { inode } => {
+            let quota = tree.inode(*inode)?.quota.and_then(|of| tree.quotas.get(of).copied());
+            Ok(Answer::Quota(quota))
+        }
         Query::Totals { partition } if *partition == tree.group => {
             let (inodes, bytes) = tree.totals();
             Ok(Answer::Totals { inodes, bytes })

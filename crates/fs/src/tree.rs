@@ -4,6 +4,7 @@ use crate::FsError;
 use crate::blocks::Named;
 use crate::inode::{Directory, Inode};
 use crate::leases::Leases;
+use crate::quota::Quotas;
 use crate::types::{Attributes, Entry, Ino, Kind, NAME_MAX, Name, Place, Rank};
 use imbl::OrdMap;
 use meridian_core::{ClientId, GroupId, Stamp};
@@ -21,6 +22,7 @@ pub(crate) struct Tree {
     pub leases: Leases,
     /// The files without a name, with the messages that took the last ones.
     nameless: OrdMap<Ino, Stamp>,
+    pub quotas: Quotas,
     /// The bytes stored in all files.
     stored: u64,
     pub named: Named,
@@ -34,6 +36,7 @@ impl Tree {
             moved: OrdMap::new(),
             leases: Leases::default(),
             nameless: OrdMap::new(),
+            quotas: Quotas::default(),
             stored: 0,
             named: Named::default(),
         }
@@ -95,9 +98,10 @@ impl Tree {
     pub fn change<T>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> T) -> T {
         let inode = self.inodes.get_mut(&ino).expect("the caller found it here");
         let inode = Arc::make_mut(inode);
-        let before = inode.stored();
+        let (before, counted) = (inode.stored(), inode.counted());
         let result = change(inode);
         self.stored = self.stored - before + inode.stored();
+        self.quotas.change(counted, inode.counted());
         self.named.change(&inode.take_changes());
         result
     }
@@ -119,6 +123,7 @@ impl Tree {
 
     pub fn insert(&mut self, ino: Ino, inode: Inode) {
         self.stored += inode.stored();
+        self.quotas.change(None, inode.counted());
         self.named.change(&inode.blocks().map(|block| (block, true)).collect::<Vec<_>>());
         self.moved.remove(&ino);
         let before = self.inodes.insert(ino, Arc::new(inode));
@@ -129,6 +134,8 @@ impl Tree {
     pub fn remove(&mut self, ino: Ino) -> Arc<Inode> {
         let inode = self.inodes.remove(&ino).expect("the caller found it here");
         self.stored -= inode.stored();
+        self.quotas.change(inode.counted(), None);
+        self.quotas.remove(ino);
         self.named.change(&inode.blocks().map(|block| (block, false)).collect::<Vec<_>>());
         for client in inode.locks.holders() {
             self.leases.release(client, ino);
@@ -142,7 +149,7 @@ impl Tree {
 
     /// A file has lost its last name, by the message of that timestamp.
     pub fn lose_name(&mut self, ino: Ino, ts: Stamp) {
-        self.change(ino, |inode| inode.nameless = Some(ts));
+        self.change(ino, |inode| (inode.nameless, inode.quota) = (Some(ts), None));
         self.nameless.insert(ino, ts);
     }
 

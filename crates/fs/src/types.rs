@@ -21,8 +21,11 @@ pub const INLINE_MAX: usize = 16 << 10;
 pub const BLOCK_MAX: usize = 1 << 20;
 /// How many extents one answer tells of at most: some hundred KiB, far below what a frame holds.
 pub const EXTENTS_MAX: usize = 8192;
-/// The longest extended attribute, in bytes, and the most that one inode may have in all.
-pub const XATTR_MAX: usize = 64 << 10;
+/// The longest value of an extended attribute, in bytes: Linux has no longer ones.
+pub const XATTR_VALUE_MAX: usize = 64 << 10;
+/// The most that the extended attributes of one inode may take in all, names and values. They are
+/// in each replica's memory, and go along when a directory is placed.
+pub const XATTR_MAX: usize = 4 * XATTR_VALUE_MAX;
 /// Hard links of one inode.
 pub const LINK_MAX: u32 = 65_000;
 

@@ -73,6 +73,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
             if here(target) {
                 found.target = Some(check_target(tree, *target, time)?);
             }
+            tree.check_same_quota(*target, *parent)?;
         }
         Update::Unlink { parent, name, child, .. } => {
             if here(parent) && tree.entry(*parent, name, *child)?.kind == Kind::Directory {
@@ -101,6 +102,9 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
             if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
                 return Err(FsError::NotDirectory);
             }
+            if here(parent) && parent.partition == *to && child.partition != *to {
+                tree.check_same_quota(*child, *parent)?; // It would come back uncounted.
+            }
             if here(child) {
                 found.directory = Some(Box::new(check_placeable(tree, *child, *to)?));
             }
@@ -120,6 +124,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
         | Update::Reap { .. }
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
+        | Update::SetQuota { .. }
         | Update::Expire { .. } => panic!("{update:?} is decided by one inode"),
     }
     Ok(found)
@@ -156,7 +161,7 @@ fn check_placeable(tree: &Tree, child: Place, to: GroupId) -> Result<EmptyDirect
     }
     if to != child.partition {
         check_empty(tree, child)?;
-        if !inode.locks.is_empty() {
+        if !inode.locks.is_empty() || tree.quotas.get(child.ino).is_some() {
             return Err(FsError::Busy);
         }
     }
@@ -195,6 +200,11 @@ fn prepare_rename(tree: &Tree, update: &Update) -> Result<Evidence, FsError> {
     }
     if here(moved) {
         tree.inode(*moved).or(Err(FsError::Stale))?;
+    }
+    if from != to {
+        tree.check_same_quota(*moved, *to)?;
+        let back = replaced.filter(|_| *mode == RenameMode::Exchange);
+        back.map_or(Ok(()), |back| tree.check_same_quota(back, *from))?;
     }
     if let Some(replaced) = replaced.as_ref().filter(|place| here(place)) {
         let inode = tree.inode(*replaced).or(Err(FsError::Stale))?;

@@ -11,10 +11,11 @@ use bytes::Bytes;
 use common::{ME, Rng, World, name, node};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp};
 use meridian_fs::operation::{Changes, Piece, RenameMode, WriteAt, XattrMode};
+use meridian_fs::quota::Limits;
 use meridian_fs::types::{Data, Lock, LockFamily, LockOwner};
 use meridian_fs::{
     Answer, Done, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query, Timestamp,
-    Update, Vector,
+    Update, Vector, quota_keys,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -94,6 +95,17 @@ fn random_update(view: &World, rng: &mut Rng, mix: Mix) -> Update {
     }
 }
 
+/// The quotas that a client names, who may not know them.
+fn quotas_of(view: &World, update: &Update, rng: &mut Rng) -> Vec<Place> {
+    let all = view.entries().into_iter().filter(|_| rng.chance(90)).map(|entry| entry.2);
+    let quota = |place: &Place| {
+        let named = view.read(&Query::Quota { inode: *place });
+        matches!(named, Ok(Answer::Quota(Some(_))))
+    };
+    let groups = update.partitions();
+    all.filter(|place| groups.contains(&place.partition) && quota(place)).collect()
+}
+
 /// A change of one inode, or of what a client holds.
 fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let client = *rng.pick(&CLIENTS);
@@ -102,7 +114,12 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let start = rng.below(20);
     let end = start + rng.below(10);
     let partition = inode.partition;
-    match rng.below(12) {
+    match rng.below(14) {
+        12 | 13 => {
+            let limit = |rng: &mut Rng| rng.chance(60).then(|| rng.below(6));
+            let limits = Limits { bytes: limit(rng).map(|n| 7 * n), inodes: limit(rng) };
+            Update::SetQuota { inode, limits }
+        }
         0..=2 => {
             let exclusive = rng.chance(50);
             let lock = Lock { owner, family, start, end, exclusive, pid: 1 };
@@ -169,7 +186,8 @@ fn reference(seed: u64, steps: u64, mix: Mix) -> Reference {
         let id = MessageId { client: ME, sequence: step };
         let vector = view.partitions[rng.pick(&[GroupId(0), GroupId(1)])].vector().clone();
         let time = Timestamp { seconds: i64::try_from(step).unwrap(), nanos: 0 };
-        let operation = Operation { vector, time, update };
+        let quotas = quotas_of(view, &update, &mut rng);
+        let operation = Operation { vector, time, quotas, update };
         let groups = operation.update.partitions();
         let result = world.submit_as(id, operation.clone());
         outcomes.extend(groups.iter().map(|group| ((id, *group), result.clone())));
@@ -214,7 +232,11 @@ fn shuffled(reference: &mut Reference, seed: u64, keys: Keys) -> World {
     let mut rng = Rng(seed);
     let mut world = World::new(3);
     let all = &reference.messages;
-    let keys: Vec<_> = all.iter().map(|(id, operation)| keys(&operation.update, *id)).collect();
+    let keys = |(id, operation): &(MessageId, Operation)| {
+        let quotas = quota_keys(&operation.quotas);
+        keys(&operation.update, *id).into_iter().chain(quotas).collect()
+    };
+    let keys: Vec<_> = all.iter().map(keys).collect();
     let mut to_deliver: BTreeMap<GroupId, Queue<'_>> = BTreeMap::new();
     for (index, (_, operation)) in all.iter().enumerate() {
         for group in operation.update.partitions() {
@@ -367,6 +389,10 @@ fn forgetful_of_holds() -> Vec<(&'static str, Mix, Keys)> {
         }),
         ("what is closed", Mix::Leases, |update, id| match update {
             Update::Forget { inodes, .. } => without(update, id, inodes),
+            _ => update.keys(id),
+        }),
+        ("whose quota is set", Mix::All, |update, id| match update {
+            Update::SetQuota { inode, .. } => without(update, id, &[inode.ino]),
             _ => update.keys(id),
         }),
         ("what is reaped", Mix::Leases, |update, id| match update {

@@ -9,6 +9,7 @@ use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp};
 use meridian_fs::operation::{Changes, NewNode, Piece, RenameMode, WriteAt, XattrMode};
 use meridian_fs::types::{
     Data, FILE_MAX, INLINE_MAX, LINK_MAX, Lock, LockFamily, LockOwner, SYMLINK_MAX, XATTR_MAX,
+    XATTR_VALUE_MAX,
 };
 use meridian_fs::{
     Answer, Done, Effect, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query,
@@ -616,8 +617,12 @@ fn attributes_have_a_limit_and_placement_is_not_one() {
         let value = Bytes::from(vec![1; len]);
         world.submit(Update::SetXattr { inode, name: name(text), value, mode })
     };
-    assert_eq!(set("user.a", XATTR_MAX, XattrMode::Any), Err(FsError::NoSpace));
-    assert!(set("user.a", XATTR_MAX - 6, XattrMode::Create).is_ok());
+    assert_eq!(set("user.a", XATTR_VALUE_MAX + 1, XattrMode::Any), Err(FsError::NoSpace));
+    assert!(set("user.a", XATTR_VALUE_MAX, XattrMode::Create).is_ok());
+    let full = XATTR_VALUE_MAX;
+    for (text, len) in [("user.c", full), ("user.d", full), ("user.e", full - 4 * 6)] {
+        set(text, len, XattrMode::Create).unwrap();
+    }
     assert_eq!(set("user.a", 1, XattrMode::Create), Err(FsError::Exists));
     assert_eq!(set("user.b", 1, XattrMode::Replace), Err(FsError::NoAttribute));
     assert_eq!(set("user.b", 1, XattrMode::Any), Err(FsError::NoSpace));
@@ -626,7 +631,8 @@ fn attributes_have_a_limit_and_placement_is_not_one() {
     let placement = "user.meridian.placement";
     assert_eq!(set(placement, 1, XattrMode::Any), Err(FsError::NotPermitted));
     let names = world.read(&Query::Xattrs { inode });
-    assert_eq!(names, Ok(Answer::Names(vec![name("user.a"), name("user.b")])));
+    let all = ["a", "b", "c", "d", "e"].map(|letter| name(&format!("user.{letter}")));
+    assert_eq!(names, Ok(Answer::Names(all.to_vec())));
     world.submit(Update::RemoveXattr { inode, name: name("user.a") }).unwrap();
     let again = world.submit(Update::RemoveXattr { inode, name: name("user.a") });
     assert_eq!(again, Err(FsError::NoAttribute));
@@ -755,7 +761,12 @@ fn a_skipped_message_counts() {
     let update = Update::Renew { client: ME, partition: EU };
     let (vector, time) = (Vector::default(), Timestamp::default());
     let id = MessageId { client: ME, sequence: 2 };
-    partition.deliver(id, Stamp(7), Operation { vector, time, update }, &mut out);
+    partition.deliver(
+        id,
+        Stamp(7),
+        Operation { vector, time, quotas: Vec::new(), update },
+        &mut out,
+    );
     assert_eq!(out, [refused(id, 7)]);
     assert_eq!(partition.vector().get(US), Stamp(8));
     partition.check_invariants();

@@ -124,7 +124,6 @@ fn what_is_not_known_is_refused() {
     assert_eq!(parse(&cut[..20]), None);
     let told = sent(opcode::INTERRUPT, &large(&[5]));
     assert_eq!(parse(&told), Some(Received::Interrupt { unique: 5 }));
-    assert_eq!(parse(&sent(opcode::FORGET, &large(&[1]))), Some(Received::Nothing));
 }
 
 proptest! {

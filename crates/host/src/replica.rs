@@ -282,6 +282,7 @@ impl Replica {
             | Answer::Contents { .. }
             | Answer::Names(_)
             | Answer::Lock(_)
+            | Answer::Quota(_)
             | Answer::Totals { .. } => return,
         };
         shown.retain(|attributes| attributes.is_some());

@@ -4,13 +4,16 @@
 use crate::api::Refusal;
 use crate::sessions;
 use meridian_core::{ClientId, GroupId, MessageId};
-use meridian_fs::{Operation, Timestamp, Update, Vector};
+use meridian_fs::{Operation, Place, Timestamp, Update, Vector, quota_keys};
 use meridian_multicast::{self as multicast, Start, Touches};
 use serde::{Deserialize, Serialize};
 
 /// The longest payload of an update, in bytes. A write of a file that was changed in very many
 /// places is the largest that a client makes: each place takes some 30 bytes. Half of a frame.
 const PAYLOAD_MAX: usize = 2 << 20;
+
+/// An update changes what is used of one quota in each partition, and no update has more.
+const QUOTAS_MAX: usize = 16;
 
 /// The payload of a message that a client multicasts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -30,14 +33,23 @@ pub struct Payload {
 pub struct Change {
     /// The client's wall clock, for the times that `stat` shows.
     pub time: Timestamp,
+    /// The quotas that it may count against: see [`Operation::quotas`].
+    pub quotas: Vec<Place>,
     /// What to do.
     pub update: Update,
+}
+
+impl Change {
+    /// Does `update`, which counts against no quota as far as is known.
+    pub fn new(time: Timestamp, update: Update) -> Change {
+        Change { time, quotas: Vec::new(), update }
+    }
 }
 
 impl Payload {
     /// A payload that does `update` and cancels nothing.
     pub fn new(vector: Vector, time: Timestamp, update: Update) -> Payload {
-        Payload { vector, cancels: Vec::new(), change: Some(Change { time, update }) }
+        Payload { vector, cancels: Vec::new(), change: Some(Change::new(time, update)) }
     }
 
     /// The message `id` to `dest`, which says that its client waits for nothing below `low`.
@@ -45,7 +57,7 @@ impl Payload {
     /// # Panics
     /// If an update cannot be encoded: none of its values can fail to.
     pub fn into_start(self, id: MessageId, low: u64, dest: &[GroupId]) -> Start {
-        let touches = touches(id, self.change.as_ref().map(|change| &change.update));
+        let touches = touches(id, self.change.as_ref());
         let payload = postcard::to_stdvec(&self).expect("plain values can be encoded");
         Start { low, touches, ..Start::new(id, dest, payload) }
     }
@@ -84,10 +96,14 @@ impl Payload {
         {
             return Err("it cancels what it must not".into());
         }
-        let update = payload.change.as_ref().map(|change| &change.update);
+        let change = payload.change.as_ref();
+        if change.is_some_and(|change| change.quotas.len() > QUOTAS_MAX) {
+            return Err("it names too many quotas".into());
+        }
+        let update = change.map(|change| &change.update);
         let dest = start.dest.iter().copied();
         if update.is_some_and(|update| !update.partitions().into_iter().eq(dest))
-            || touches(start.id, update) != start.touches
+            || touches(start.id, change) != start.touches
         {
             return Err("it was sent where it does not belong".into());
         }
@@ -108,22 +124,24 @@ impl Payload {
 
     /// The operation that it asks for, if any.
     pub fn into_operation(self) -> Option<Operation> {
-        let Change { time, update } = self.change?;
-        Some(Operation { vector: self.vector, time, update })
+        let Change { time, quotas, update } = self.change?;
+        Some(Operation { vector: self.vector, time, quotas, update })
     }
 }
 
 /// What a message must be ordered with: the others of its session's shard, and those that touch the
 /// same inodes.
-fn touches(id: MessageId, update: Option<&Update>) -> Touches {
+fn touches(id: MessageId, change: Option<&Change>) -> Touches {
+    let update = change.map(|change| &change.update);
     let keys = update.map(|update| update.keys(id)).unwrap_or_default();
+    let quotas = quota_keys(change.map_or(&[], |change| &change.quotas));
     // Its order with all updates that name blocks is the same at all replicas: each of those has
     // the key of a session of this one partition.
     let sessions = match update {
         Some(Update::RaiseHorizon { partition, .. }) => sessions::keys_to(&[*partition]).collect(),
         _ => vec![sessions::key(id.client)],
     };
-    Touches::keys(keys.into_iter().chain(sessions))
+    Touches::keys(keys.into_iter().chain(quotas).chain(sessions))
 }
 
 /// The name of the session in which a group itself ends the lease of `client`: no client draws it

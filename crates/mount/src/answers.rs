@@ -107,7 +107,8 @@ pub(crate) fn xattr(result: Result<Bytes, ClientError>, size: u32, reply: Reply)
 /// How many inodes and bytes there are, and how many bytes more there may be.
 pub(crate) fn totals_of(result: Result<Totals, ClientError>, reply: Reply) {
     match result {
-        Ok(Totals { inodes, bytes, room }) => {
+        Ok(Totals { inodes, bytes, room, inodes_max }) => {
+            let most = inodes_max.unwrap_or(STATFS_INODES);
             let used = bytes.div_ceil(u64::from(STATFS_BLOCK));
             let free = room / u64::from(STATFS_BLOCK);
             reply.room(&Room {
@@ -115,8 +116,8 @@ pub(crate) fn totals_of(result: Result<Totals, ClientError>, reply: Reply) {
                 blocks: used + free,
                 free,
                 available: free,
-                inodes: STATFS_INODES,
-                free_inodes: STATFS_INODES.saturating_sub(inodes),
+                inodes: most,
+                free_inodes: most.saturating_sub(inodes),
                 name_max: NAME_MAX as u32,
             });
         }

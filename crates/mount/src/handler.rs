@@ -15,6 +15,7 @@ use meridian_client::Files;
 use meridian_client::files::Handle;
 use meridian_client::files::locks::Owner;
 use meridian_client::files::names::Named;
+use meridian_client::files::quota::QUOTA;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
 use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
@@ -330,14 +331,15 @@ impl Handler {
 
     fn room(&self, call: Call) {
         let node = call.node;
-        self.answer(call, totals_of, |files| async move {
-            files.totals(files.place_of(node).partition).await
-        });
+        self.answer(call, totals_of, |files| async move { files.totals_at(node).await });
     }
 
     fn set_xattr(&self, call: Call, of: &[u8], value: &[u8], flags: i32) {
         if calls::foreign_xattr(of).is_some() {
             return call.reply.error(libc::EOPNOTSUPP);
+        }
+        if of == QUOTA && call.uid != 0 {
+            return call.reply.error(libc::EPERM);
         }
         let mode = match flags {
             libc::XATTR_CREATE => XattrMode::Create,

@@ -174,6 +174,12 @@ impl Opens {
         }
     }
 
+    /// The client's lease in a partition may have run out: what was held there may be no more.
+    pub fn doubt(&mut self, partition: GroupId) {
+        let held = self.inodes.values_mut().filter(|open| open.partition == partition);
+        held.filter(|open| open.known == Known::Open).for_each(|open| open.known = Known::Perhaps);
+    }
+
     /// Whether the partition of the file surely holds it for this client.
     pub fn is_held(&self, ino: Ino) -> bool {
         self.inodes.get(&ino).is_some_and(|open| open.known == Known::Open)
@@ -257,6 +263,19 @@ mod tests {
         opens.open(file(5), at(1004));
         opens.told(US, true);
         assert_eq!(opens.due(at(2004)), hold(&[5]), "it was opened meanwhile");
+    }
+
+    #[test]
+    fn what_may_be_held_no_more_is_said_again() {
+        let mut opens = Opens::new(ME, LAZY);
+        opens.open(file(5), at(0));
+        assert_eq!(opens.due(at(1000)), hold(&[5]));
+        opens.told(US, true);
+        opens.doubt(GroupId(2));
+        assert!(opens.is_held(Ino(5)) && opens.due(at(2000)).is_empty());
+        opens.doubt(US);
+        assert!(!opens.is_held(Ino(5)) && opens.partitions() == [US].into());
+        assert_eq!(opens.due(at(2000)), hold(&[5]));
     }
 
     #[test]

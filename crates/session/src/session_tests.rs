@@ -91,7 +91,7 @@ impl Client {
     fn update(&mut self, update: Update) -> CallId {
         self.calls += 1;
         let (call, deadline) = (CallId(self.calls), self.now + LIMIT);
-        let change = Change { time: Timestamp::default(), update };
+        let change = Change::new(Timestamp::default(), update);
         self.step(Event::Command(Command::Update { call, change, deadline }));
         call
     }

@@ -127,7 +127,7 @@ impl Story {
     fn send(&mut self, update: Update) -> CallId {
         self.requests += 1;
         let (call, deadline) = (CallId(self.requests), self.world.now() + EVER);
-        let change = Change { time: Timestamp::default(), update };
+        let change = Change::new(Timestamp::default(), update);
         self.command(session::Command::Update { call, change, deadline });
         call
     }

@@ -153,7 +153,7 @@ fn command(world: &mut World<Node, Scene>, command: Ask) {
 /// Asks for an update and waits so long; whether it was answered. If not, it is given up.
 fn try_to(world: &mut World<Node, Scene>, call: u64, update: Update, limit: Duration) -> bool {
     let (call, deadline) = (CallId(call), world.now() + limit);
-    let change = Change { time: Timestamp::default(), update };
+    let change = Change::new(Timestamp::default(), update);
     command(world, Ask::Update { call, change, deadline });
     world.run_until(|world| !world.owner.outputs.is_empty(), limit * 2);
     let output = world.owner.outputs.pop();
@@ -208,7 +208,7 @@ fn late_and_given_up(mutation: Mutation) {
     world.run_for(MS * 3000); // The group has a primary.
     world.owner.late_mode = Some(LATE);
     let deadline = world.now() + MS * 60_000;
-    let change = Change { time: Timestamp::default(), update: set_mode(LATE) };
+    let change = Change::new(Timestamp::default(), set_mode(LATE));
     command(&mut world, Ask::Update { call: CallId(1), change, deadline });
     world.run_for(MS * 1500);
     let late = world.owner.sent[0].client;

@@ -1,6 +1,7 @@
 //! `stat` and what changes it, extended attributes, `statfs`.
 
 use crate::error::ClientError;
+use crate::files::quota::{QUOTA, limits_of};
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode};
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp};
@@ -25,6 +26,8 @@ pub struct Totals {
     pub bytes: u64,
     /// How many bytes more can be written.
     pub room: u64,
+    /// How many inodes there may be at most, if there is a limit.
+    pub inodes_max: Option<u64>,
 }
 
 impl Files {
@@ -225,6 +228,9 @@ impl Files {
             let group = topology.group(attributes.place.partition);
             return Ok(Bytes::copy_from_slice(group.name.as_bytes()));
         }
+        if &name[..] == QUOTA {
+            return self.quota_in_words(ino).await;
+        }
         let asked = self.ask(ino, |inode| Query::Xattr { inode, name: name.clone() }).await?;
         match asked.0 {
             Answer::Bytes(value) => Ok(value),
@@ -243,7 +249,7 @@ impl Files {
         }
     }
 
-    /// `setxattr`; of [`PLACEMENT`]: [`Files::place`].
+    /// `setxattr`; of [`PLACEMENT`]: [`Files::place`]; of [`QUOTA`]: [`Files::set_quota`].
     ///
     /// # Errors
     /// If the tree refuses.
@@ -258,6 +264,9 @@ impl Files {
             let group = std::str::from_utf8(&value).ok();
             let group = group.and_then(|name| self.client.topology().group_named(name));
             return self.place(ino, group.ok_or(FsError::Invalid)?).await;
+        }
+        if &name[..] == QUOTA {
+            return self.set_quota(ino, limits_of(&value).ok_or(FsError::Invalid)?).await;
         }
         let update =
             |inode| Update::SetXattr { inode, name: name.clone(), value: value.clone(), mode };
@@ -285,7 +294,9 @@ impl Files {
         let read = self.client.read(Query::Totals { partition });
         let (read, room) = tokio::join!(read, self.client.room(partition));
         match read? {
-            Answer::Totals { inodes, bytes } => Ok(Totals { inodes, bytes, room }),
+            Answer::Totals { inodes, bytes } => {
+                Ok(Totals { inodes, bytes, room, inodes_max: None })
+            }
             _ => Err(strange()),
         }
     }

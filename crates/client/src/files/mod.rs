@@ -10,6 +10,7 @@
 //! | [`write`] | write, flush, fsync |
 //! | [`read`] | read, seek |
 //! | [`locks`] | locks |
+//! | [`quota`] | quotas of directories |
 //! | `merge` | short blocks become one |
 //!
 //! Invariants:
@@ -24,6 +25,7 @@ pub mod directory;
 pub mod locks;
 mod merge;
 pub mod names;
+pub mod quota;
 pub mod read;
 pub mod write;
 
@@ -470,11 +472,12 @@ impl Files {
         let locked = inodes.iter().filter(|inode| !lock(&inode.buffer).holders.is_empty());
         held.extend(locked.map(|inode| inode.place.partition));
         for partition in held {
-            let client = self.client.clone();
+            let (client, opens) = (self.client.clone(), self.opens.clone());
             tokio::spawn(async move {
                 let update = Update::Renew { client: client.id(), partition };
                 if let Err(error) = client.update(&update).await {
                     tracing::warn!("cannot renew what is held: {error}");
+                    lock(&opens).doubt(partition);
                 }
             });
         }
@@ -516,6 +519,11 @@ async fn keep_up(files: Weak<Files>) {
         files.flush_old();
         files.give_back_old();
         files.tell_opens().detach_all();
+        if renewed.elapsed() >= 2 * RENEW {
+            // This process was stopped: its leases may have run out.
+            let mut opens = lock(&files.opens);
+            opens.partitions().into_iter().for_each(|partition| opens.doubt(partition));
+        }
         if renewed.elapsed() >= RENEW {
             renewed = Instant::now();
             files.renew();

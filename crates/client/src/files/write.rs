@@ -257,6 +257,9 @@ impl Files {
                 if let FsError::Late { horizon_ms } = error {
                     self.client.block_refused(horizon_ms);
                 }
+                if let FsError::UnnamedQuota { quota } = error {
+                    self.client.counts_against(inode.place, quota);
+                }
                 Sent::Refused(error)
             }
             Err(error) => Sent::Unknown(error),

@@ -170,7 +170,12 @@ impl Cluster {
         let update = Update::Reap { partition: group, inodes };
         let (vector, time) = (Vector::default(), Timestamp::default());
         let id = MessageId { client, sequence: ts.0 };
-        partition.deliver(id, ts, Operation { vector, time, update }, &mut Vec::new());
+        partition.deliver(
+            id,
+            ts,
+            Operation { vector, time, quotas: Vec::new(), update },
+            &mut Vec::new(),
+        );
         partition.nameless().count()
     }
 

@@ -121,7 +121,7 @@ impl World {
 
     pub fn operation(&self, update: Update) -> Operation {
         let time = Timestamp { seconds: i64::try_from(self.messages).unwrap(), nanos: 0 };
-        Operation { vector: Vector::default(), time, update }
+        Operation { vector: Vector::default(), time, quotas: Vec::new(), update }
     }
 
     /// Delivers a message; its timestamp is its number.

@@ -275,8 +275,9 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 self.unname();
                 Ok(Landed::Elsewhere)
             }
-            Sent::Refused(FsError::Late { .. }) => {
-                self.unname(); // Its blocks may have been freed meanwhile.
+            // Its blocks may have been freed meanwhile; or it is to name another quota.
+            Sent::Refused(FsError::Late { .. } | FsError::UnnamedQuota { .. }) => {
+                self.unname();
                 Ok(Landed::Elsewhere)
             }
             Sent::Refused(error @ (FsError::Gone | FsError::Stale)) => {

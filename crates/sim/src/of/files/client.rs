@@ -168,7 +168,7 @@ impl Client {
         self.call = self.last;
         let (call, deadline) = (self.call, deadline(now, random));
         let update = |update: Update| {
-            let change = Change { time: saving::time(now), update };
+            let change = Change::new(saving::time(now), update);
             vec![Command::Update { call, change, deadline }]
         };
         let read = |query: Query| vec![Command::Read { call, query, deadline }];

@@ -98,7 +98,7 @@ impl Opening {
             self.asked.insert(*last, asked);
             (*last, deadline(now, random))
         };
-        let update = |update| Change { time: Timestamp::default(), update };
+        let update = |update| Change::new(Timestamp::default(), update);
         for (partition, told) in self.opens.due(now) {
             let (call, deadline) = next(Asked::Told(partition));
             commands.push(Command::Update { call, change: update(told), deadline });

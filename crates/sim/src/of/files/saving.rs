@@ -117,7 +117,7 @@ impl Saving {
                     commands.extend(self.update.take().map(Command::Release));
                     let (call, deadline) = (next(last), deadline(now, random));
                     self.update = Some(call);
-                    let change = Change { time, update };
+                    let change = Change::new(time, update);
                     commands.push(Command::Update { call, change, deadline });
                     break;
                 }
