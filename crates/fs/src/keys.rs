@@ -61,7 +61,7 @@ impl Key {
             Key::Client(client) => mix(client.0 ^ u64::from(partition.0) << 48) | 1 << 63,
             Key::Name(directory, name) => mix(mix(directory.0) ^ name) | 1 << 63,
             Key::Node(ino) => mix(!ino.0) | 1 << 63,
-            Key::Quota(ino) => mix(ino.0.rotate_left(32) ^ 0x7175_6f74_61) | 1 << 63,
+            Key::Quota(ino) => mix(ino.0.rotate_left(32) ^ 0x0071_756f_7461) | 1 << 63,
         }
     }
 

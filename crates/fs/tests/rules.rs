@@ -8,8 +8,7 @@ use common::{ME, World, name, node, regions, top};
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp};
 use meridian_fs::operation::{Changes, NewNode, Piece, RenameMode, WriteAt, XattrMode};
 use meridian_fs::types::{
-    Data, FILE_MAX, INLINE_MAX, LINK_MAX, Lock, LockFamily, LockOwner, SYMLINK_MAX, XATTR_MAX,
-    XATTR_VALUE_MAX,
+    Data, FILE_MAX, INLINE_MAX, LINK_MAX, Lock, LockFamily, LockOwner, SYMLINK_MAX, XATTR_VALUE_MAX,
 };
 use meridian_fs::{
     Answer, Done, Effect, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query,
