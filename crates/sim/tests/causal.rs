@@ -4,7 +4,7 @@ use meridian_sim::of::causal::{Trial, planted};
 use meridian_sim::{Subject, of, one_seed};
 
 /// How many seeds a planted bug may take.
-const SEEDS_MAX: u64 = 40;
+const SEEDS_MAX: u64 = 200;
 
 /// What must have happened, or the trials show nothing.
 const HAPPENED: [&str; 12] = [
