@@ -178,6 +178,8 @@ pub enum Message {
         lacks: bool,
         /// The greatest promise of any source: one that has nothing to do can promise as much.
         ahead: Timestamp,
+        /// Labels of others wait for its promise.
+        waits: bool,
         /// All other regions have applied what this region made up to here, for good.
         applied: Timestamp,
     },
@@ -230,4 +232,6 @@ pub enum Message {
 pub enum Timer {
     /// To send what waits, and to look at what is missing.
     Tick,
+    /// The same, soon, while there is something to do.
+    Soon,
 }

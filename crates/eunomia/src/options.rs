@@ -15,6 +15,9 @@ pub struct Options {
     /// What was not answered for so long is asked for again. A round trip between regions: fewer,
     /// and labels travel twice.
     pub retry: Duration,
+    /// Who has nothing to do does all of these only so often. What is made after that wakes those
+    /// that it waits for; what was lost is noticed so late.
+    pub idle: Duration,
     /// A receiver follows another replica when its stream has not gone on for so long.
     pub suspect_after: Duration,
     /// So many labels travel in a message at most.
@@ -39,6 +42,7 @@ impl Default for Options {
             theta: ms(2),
             tell: ms(5),
             retry: ms(200),
+            idle: ms(100),
             suspect_after: ms(500),
             labels_max: 16 << 10,
             window: 256 << 10,

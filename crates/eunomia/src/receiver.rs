@@ -87,6 +87,8 @@ struct Origin {
     received: Timestamp,
     /// What is durable of the site time.
     durable: Timestamp,
+    /// The last update that was applied: there is no need to make more durable.
+    made: Timestamp,
     /// What shards were told of the site time.
     told: Timestamp,
     /// Labels above the site time, in order.
@@ -114,6 +116,8 @@ pub struct Receiver {
     sessions: BTreeMap<u64, Vector>,
     /// Whether it follows other regions, or another receiver of its region does.
     follows: bool,
+    /// Whether it tells how far it is soon.
+    soon: bool,
     /// Updates that are free, until they are sent to their shards.
     free: BTreeMap<(Peer, RegionId), Vec<Label>>,
     mutation: Mutation,
@@ -128,6 +132,7 @@ impl Receiver {
             lacked: None,
             received: Timestamp::ZERO,
             durable: Timestamp::ZERO,
+            made: Timestamp::ZERO,
             told: Timestamp::ZERO,
             queue: VecDeque::new(),
         };
@@ -141,6 +146,7 @@ impl Receiver {
             waiting: BTreeSet::new(),
             sessions: BTreeMap::new(),
             follows: true,
+            soon: false,
             free: BTreeMap::new(),
             mutation: Mutation::Correct,
         }
@@ -185,7 +191,9 @@ impl Receiver {
         }
         origin.received = origin.received.max(upto);
         let known = origin.queue.partition_point(|(label, _)| label.ts <= upto);
-        origin.queue.drain(..known);
+        if let Some((last, _)) = origin.queue.drain(..known).next_back() {
+            origin.made = origin.made.max(last.ts);
+        }
         self.site_time[from] = upto;
         self.advance(from, now, out);
     }
@@ -270,6 +278,7 @@ impl Receiver {
         let mut site_time = self.site_time[from];
         while let Some((label, Progress::Done)) = origin.queue.front() {
             site_time = site_time.max(label.ts);
+            origin.made = origin.made.max(label.ts);
             origin.queue.pop_front();
         }
         let next = origin.queue.front().map_or(origin.received, |(label, _)| label.ts.before());
@@ -339,8 +348,21 @@ impl Receiver {
         }
     }
 
+    /// Whether something is being applied, or others are to be told of it.
+    fn is_busy(&self) -> bool {
+        let busy = |origin: &Origin| !origin.queue.is_empty() || origin.made > origin.durable;
+        self.origins.values().any(busy)
+    }
+
+    /// Tells how far it is soon if there is something to tell.
+    fn stir(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if !self.soon && self.is_busy() {
+            self.soon = true;
+            out.timer(now + self.options.tell, Timer::Soon);
+        }
+    }
+
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        out.timer(now + self.options.tell, Timer::Tick);
         for region in self.topology.others(self.region) {
             let replicas = self.topology.site(region).replicas;
             let site_time = self.site_time[region];
@@ -349,7 +371,7 @@ impl Receiver {
                 origin.leader = (origin.leader + 1) % replicas;
                 origin.heard = now;
             }
-            if site_time > origin.durable {
+            if origin.made > origin.durable {
                 origin.durable = site_time;
                 out.persist(Record::SiteTime { origin: region, upto: site_time });
             }
@@ -372,6 +394,7 @@ impl Receiver {
             }
         }
         self.send_free(out);
+        self.stir(now, out);
     }
 }
 
@@ -387,9 +410,17 @@ impl Process for Receiver {
         match event {
             Event::Started => {
                 self.origins.values_mut().for_each(|origin| origin.heard = now);
+                out.timer(now + self.options.idle, Timer::Tick);
                 self.on_tick(now, out);
             }
-            Event::Timer(Timer::Tick) => self.on_tick(now, out),
+            Event::Timer(Timer::Tick) => {
+                out.timer(now + self.options.idle, Timer::Tick);
+                self.on_tick(now, out);
+            }
+            Event::Timer(Timer::Soon) => {
+                self.soon = false;
+                self.on_tick(now, out);
+            }
             Event::Message { from, message } => match (from.role, message) {
                 (Role::Replica(_), Message::Stream { after, upto, labels, applied }) => {
                     self.learn(now, from.region, applied, out);
@@ -413,7 +444,10 @@ impl Process for Receiver {
             Event::Command(Command::Forget { token }) => {
                 self.sessions.remove(&token);
             }
-            Event::Idle => self.send_free(out),
+            Event::Idle => {
+                self.send_free(out);
+                self.stir(now, out);
+            }
             Event::Restarted(_) => {} // What was lost is asked for.
         }
     }

@@ -50,6 +50,8 @@ pub struct Replica {
     heard: BTreeSet<u16>,
     /// Sources that have sent what comes after something missing; each is told once a while.
     lacking: BTreeMap<u16, Time>,
+    /// Whether it looks at all of that soon.
+    soon: bool,
     mutation: Mutation,
 }
 
@@ -71,6 +73,7 @@ impl Replica {
             options,
             heard: BTreeSet::new(),
             lacking: BTreeMap::new(),
+            soon: false,
             mutation: Mutation::Correct,
         }
     }
@@ -94,20 +97,40 @@ impl Replica {
 
     fn on_batch(&mut self, now: Time, source: u16, batch: Batch, out: &mut Outbox<Self>) {
         self.heard.insert(source);
+        let has_labels = !batch.labels.is_empty();
         if self.stabilizer.add(source, batch) == Taken::All {
+            if has_labels && !self.soon {
+                self.look(now, out);
+            }
             return;
         }
         let told = self.lacking.get(&source);
         if told.is_none_or(|told| now.since(*told) >= self.options.theta * 2) {
             self.lacking.insert(source, now);
-            self.ack(source, true, out);
+            self.ack(source, (true, false), out);
         }
     }
 
-    fn ack(&self, source: u16, lacks: bool, out: &mut Outbox<Self>) {
+    /// Whether there is something to do before long.
+    fn is_busy(&self) -> bool {
+        let (unstable, stable) = self.stabilizer.held();
+        let unsent = |follower: &Follower| {
+            let (waits, sent) = self.counts(follower);
+            follower.leads && sent < stable && sent.saturating_sub(waits) < self.options.window
+        };
+        unstable > 0 || self.followers.values().any(unsent)
+    }
+
+    /// How many of the stable labels a receiver has applied, and how many it was sent.
+    fn counts(&self, follower: &Follower) -> (usize, usize) {
+        let upto = |point| self.stabilizer.count_upto(point);
+        (upto(follower.applied), upto(follower.sent))
+    }
+
+    fn ack(&self, source: u16, (lacks, waits): (bool, bool), out: &mut Outbox<Self>) {
         let to = Peer { role: Role::Shard(source), ..self.me };
         let (next, ahead) = (self.stabilizer.next_of(source), self.stabilizer.ahead());
-        out.send(to, Message::Ack { next, lacks, ahead, applied: self.applied() });
+        out.send(to, Message::Ack { next, lacks, ahead, waits, applied: self.applied() });
     }
 
     /// All other regions have applied all up to here, as far as is known.
@@ -135,8 +158,8 @@ impl Replica {
                 continue;
             }
             let after = follower.sent;
-            let (waits, sent) =
-                (self.stabilizer.count_upto(follower.applied), self.stabilizer.count_upto(after));
+            let upto = |point| self.stabilizer.count_upto(point);
+            let (waits, sent) = (upto(follower.applied), upto(after));
             let room = self.options.window.saturating_sub(sent.saturating_sub(waits));
             let labels_max = self.options.labels_max.min(room);
             let labels: Vec<_> = self.stabilizer.after(after, labels_max).copied().collect();
@@ -155,15 +178,26 @@ impl Replica {
         }
     }
 
-    fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        out.timer(now + self.options.theta, Timer::Tick);
+    /// Sends what is stable, and tells sources what it has of them, and what it waits for.
+    fn look(&mut self, now: Time, out: &mut Outbox<Self>) {
         self.stabilizer.process_stable();
         self.send_streams(out);
+        let awaited = self.stabilizer.awaited();
+        self.heard.extend(awaited.iter().copied());
         for source in std::mem::take(&mut self.heard) {
-            self.ack(source, false, out);
+            self.ack(source, (false, awaited.contains(&source)), out);
         }
+        self.stir(now, out);
         if self.followers.is_empty() {
             self.stabilizer.drop_upto(self.stabilizer.stable_time());
+        }
+    }
+
+    /// Looks again soon if there is something to do.
+    fn stir(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if !self.soon && self.is_busy() {
+            self.soon = true;
+            out.timer(now + self.options.theta, Timer::Soon);
         }
     }
 }
@@ -187,13 +221,21 @@ impl Process for Replica {
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
-            Event::Started | Event::Timer(Timer::Tick) => self.on_tick(now, out),
+            Event::Started | Event::Timer(Timer::Tick) => {
+                out.timer(now + self.options.idle, Timer::Tick);
+                self.look(now, out);
+            }
+            Event::Timer(Timer::Soon) => {
+                self.soon = false;
+                self.look(now, out);
+            }
             Event::Message { from, message } => match (from.role, message) {
                 (Role::Shard(source), Message::Batch(batch)) if from.region == self.me.region => {
                     self.on_batch(now, source, batch, out);
                 }
                 (Role::Receiver, Message::Follow { applied, received, leads, lacks }) => {
                     self.on_follow(from.region, Told { applied, received, leads, lacks });
+                    self.stir(now, out);
                 }
                 _ => {} // Not for a replica.
             },

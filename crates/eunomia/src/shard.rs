@@ -344,7 +344,7 @@ impl Shard {
 
     fn on_message(&mut self, from: Peer, message: Message, out: &mut Outbox<Self>) {
         match (from.role, message) {
-            (Role::Replica(number), Message::Ack { next, lacks, ahead, applied }) => {
+            (Role::Replica(number), Message::Ack { next, lacks, ahead, applied, .. }) => {
                 self.source.on_ack(number, next, lacks, ahead);
                 self.trim(applied, out);
             }
@@ -377,7 +377,7 @@ impl Process for Shard {
                 self.unsent = self.data.keys().copied().collect();
                 self.on_tick(now, out);
             }
-            Event::Timer(Timer::Tick) => self.on_tick(now, out),
+            Event::Timer(Timer::Tick | Timer::Soon) => self.on_tick(now, out),
             Event::Message { from, message } => self.on_message(from, message, out),
             Event::Command(Command::Read { token, key }) => self.on_read(token, &key, out),
             Event::Command(Command::Update(request)) => {

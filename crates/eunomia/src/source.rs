@@ -154,6 +154,12 @@ impl Source {
         self.in_flight.len() + self.outbox.len()
     }
 
+    /// Whether something is in flight, or a replica was not sent all labels.
+    pub fn has_news(&self) -> bool {
+        let behind = self.sent.values().any(|sent| *sent < self.end());
+        !self.in_flight.is_empty() || behind || (self.sent.is_empty() && !self.outbox.is_empty())
+    }
+
     /// Labels that some other region may lack, as they were committed, with their numbers.
     pub fn outbox(&self) -> impl Iterator<Item = (u64, &Label)> {
         (self.base..).zip(&self.outbox)

@@ -114,6 +114,14 @@ impl Stabilizer {
         self.runs.iter().filter_map(|run| run.promise).max().unwrap_or_default()
     }
 
+    /// The sources for whose promises labels wait.
+    pub fn awaited(&self) -> Vec<u16> {
+        let last = self.runs.iter().filter_map(|run| run.labels.back()).map(|label| label.ts).max();
+        let Some(last) = last else { return Vec::new() };
+        let runs = (0..).zip(&self.runs);
+        runs.filter(|(_, run)| run.promise < Some(last)).map(|(source, _)| source).collect()
+    }
+
     /// All labels up to here are known.
     pub fn stable_time(&self) -> Timestamp {
         self.stable_time

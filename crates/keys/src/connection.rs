@@ -21,6 +21,8 @@ pub struct Peer {
     pub client: Option<ClientId>,
     /// Whether it is told of changes.
     pub watches: bool,
+    /// Whether it is a session of causal keys.
+    pub is_session: bool,
     /// It ends once the last answer is written.
     pub ends: bool,
 }
@@ -29,7 +31,8 @@ impl Peer {
     /// A new connection.
     pub fn new(id: i64) -> Peer {
         let (version, name) = (Version::Resp2, Bytes::new());
-        Peer { id, version, name, client: None, watches: false, ends: false }
+        let (watches, is_session, ends) = (false, false, false);
+        Peer { id, version, name, client: None, watches, is_session, ends }
     }
 
     /// What is answered. The version that is spoken may be another after it.

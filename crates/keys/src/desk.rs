@@ -22,7 +22,7 @@
 //!   live. So who was removed since does nothing more of what it was asked ([`Command::Settled`]).
 
 pub mod passing;
-mod tasks;
+pub(crate) mod tasks;
 pub mod watch;
 mod work;
 
@@ -41,7 +41,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tasks::{Settled, Tasks, is_settled};
 use watch::{Told, Watchers, Who};
-use work::{Work, page, together};
+pub(crate) use work::together;
+use work::{Work, page};
 
 /// So often an RMW is tried that others defeat: clients of Redis do not know that INCR can fail.
 const ATTEMPTS_MAX: u32 = 10_000;
@@ -150,6 +151,11 @@ pub struct Seat {
 }
 
 impl Seat {
+    /// Where causal keys are: behind the shards.
+    pub fn causal(self) -> Shard {
+        Shard(u8::try_from(self.shards).expect("SHARDS_MAX"))
+    }
+
     fn others(self) -> impl Iterator<Item = Shard> {
         let all = (0..self.shards).map(|shard| Shard(u8::try_from(shard).expect("SHARDS_MAX")));
         all.filter(move |shard| *shard != self.shard)
@@ -161,6 +167,8 @@ impl Seat {
 pub struct Desk {
     seat: Seat,
     bytes_max: usize,
+    /// Keys that begin so are causal, if there are such.
+    causal: Option<Bytes>,
     clients: BTreeMap<ClientNumber, Client>,
     tasks: Tasks,
     watchers: Watchers,
@@ -181,6 +189,7 @@ impl Desk {
         Desk {
             seat,
             bytes_max,
+            causal: None,
             clients: BTreeMap::new(),
             tasks: Tasks::default(),
             watchers: Watchers::default(),
@@ -190,6 +199,16 @@ impl Desk {
             connections: 0,
             forgets: Time(0),
         }
+    }
+
+    /// Keys that begin so are causal: the thread behind those of the shards has them.
+    pub fn with_causal(self, prefix: Option<Bytes>) -> Desk {
+        Desk { causal: prefix, ..self }
+    }
+
+    /// How many threads of this node have keys.
+    fn threads(&self) -> usize {
+        self.seat.shards + usize::from(self.causal.is_some())
     }
 
     /// A client has connected.
@@ -204,9 +223,13 @@ impl Desk {
 
     /// A client is gone. What it asked for may still happen.
     pub fn disconnect(&mut self, client: ClientNumber, counter: &mut impl Counter) {
-        if self.clients.remove(&client).is_some_and(|client| client.peer.watches) {
+        let Some(Client { peer, .. }) = self.clients.remove(&client) else { return };
+        if peer.watches {
             self.unwatch((self.seat.shard, client), counter);
             self.seat.others().for_each(|shard| counter.pass(shard, Passed::Unwatch(client)));
+        }
+        if peer.is_session {
+            counter.pass(self.seat.causal(), Passed::Left(client));
         }
     }
 
@@ -241,7 +264,7 @@ impl Desk {
         replica: &Replica,
         counter: &mut impl Counter,
     ) -> bool {
-        let Desk { clients, tasks, watchers, seat, bytes_max, .. } = self;
+        let Desk { clients, tasks, watchers, seat, bytes_max, causal, .. } = self;
         let Some(client) = clients.get_mut(&number) else { return false };
         if client.peer.ends {
             return false;
@@ -253,8 +276,18 @@ impl Desk {
                 Ok(command) => {
                     let (seat, bytes_max) = (*seat, *bytes_max);
                     let is_first = client.slots.is_empty();
-                    let mut work =
-                        Work { now, place, is_first, seat, bytes_max, replica, tasks, watchers };
+                    let causal = causal.as_ref();
+                    let mut work = Work {
+                        now,
+                        place,
+                        is_first,
+                        seat,
+                        bytes_max,
+                        causal,
+                        replica,
+                        tasks,
+                        watchers,
+                    };
                     work.execute(command, &mut client.peer, counter)
                 }
                 Err(error) => Progress::Done(error),
@@ -304,6 +337,7 @@ impl Desk {
             Passed::Settled(part, node, epoch) => {
                 counter.pass(from, Passed::Answer(part, is_settled(node, epoch, replica)));
             }
+            Passed::Causal(..) | Passed::Left(_) => {} // Not for a shard.
             Passed::Answer(part, reply) => {
                 return self.settle(Settled { from: self.seat.shard, part, reply }, counter);
             }
@@ -428,6 +462,7 @@ impl Desk {
             counter.pass(from, Passed::Answer(at, reply));
             return None;
         }
+        let threads = self.threads();
         let client = self.clients.get_mut(&at.client)?;
         let place = usize::try_from(at.request - client.first).expect("it is not written");
         let slot = &mut client.slots[place];
@@ -435,7 +470,7 @@ impl Desk {
             Progress::Done(reply) => panic!("D1: answered twice, before with {reply:?}"),
             Progress::One => slot.reply = Progress::Done(reply),
             Progress::Page { shard, none } => {
-                slot.reply = Progress::Done(page(reply, *shard, self.seat.shards, *none));
+                slot.reply = Progress::Done(page(reply, *shard, threads, *none));
             }
             Progress::Many { combined, parts, left } => {
                 parts[at.part] = Some(reply);
@@ -464,7 +499,7 @@ impl Client {
     }
 }
 
-fn not_serving() -> Reply {
+pub(crate) fn not_serving() -> Reply {
     let why = "CLUSTERDOWN this node is not sure of its membership now; ask another one";
     Reply::Error(why.into())
 }

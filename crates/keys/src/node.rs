@@ -54,7 +54,7 @@ pub fn told<M>(output: reliable::Output) -> hermes::Command<M> {
 }
 
 /// Whether no client is behind that.
-fn is_no_use<M>(command: &hermes::Command<M>) -> bool {
+pub(crate) fn is_no_use<M>(command: &hermes::Command<M>) -> bool {
     match command {
         hermes::Command::Install(_)
         | hermes::Command::Lease { .. }
@@ -66,20 +66,59 @@ fn is_no_use<M>(command: &hermes::Command<M>) -> bool {
     }
 }
 
-/// See the module's documentation.
-#[derive(Clone, Debug)]
-pub struct Keys<M = Rmw> {
-    replica: Hermes<M>,
+/// What a replica has told the steward.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reporter {
     /// When the steward was last told that the replica is used.
     used: Option<Time>,
     /// Whether its log had all that it acknowledged, when the steward was last told.
     held: bool,
 }
 
+impl Reporter {
+    /// Whether it is to be told that the replica is used.
+    pub fn wants_use(&self, now: Time) -> bool {
+        self.used.is_none_or(|used| now >= used + USE_AGAIN)
+    }
+
+    /// The replica is used, or waits for others.
+    pub fn used(&mut self, now: Time) -> Option<Report> {
+        let wanted = self.wants_use(now);
+        wanted.then(|| {
+            self.used = Some(now);
+            Report::Used
+        })
+    }
+
+    /// What the replica has found on its disk.
+    pub fn found<M: Modify>(&mut self, replica: &Hermes<M>) -> Report {
+        self.held = replica.holds();
+        Report::Found(match replica.is_on_disk() {
+            false => Found::NoLog,
+            true if self.held => Found::All,
+            true => Found::NotAll,
+        })
+    }
+
+    /// Whether its log has all that it acknowledges from now on.
+    pub fn began<M: Modify>(&mut self, replica: &Hermes<M>) -> Option<Report> {
+        let begins = !self.held && replica.holds();
+        self.held |= begins;
+        begins.then_some(Report::Began)
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Keys<M = Rmw> {
+    replica: Hermes<M>,
+    reporter: Reporter,
+}
+
 impl<M: Modify> Keys<M> {
     /// Of this replica.
     pub fn new(replica: Hermes<M>) -> Self {
-        Keys { replica, used: None, held: false }
+        Keys { replica, reporter: Reporter::default() }
     }
 
     /// What its clients read from.
@@ -89,34 +128,22 @@ impl<M: Modify> Keys<M> {
 
     /// Whether [`Command::Use`] would make a difference.
     pub fn wants_use(&self, now: Time) -> bool {
-        self.used.is_none_or(|used| now >= used + USE_AGAIN)
+        self.reporter.wants_use(now)
     }
 
     /// The replica is used, or waits for others.
     fn report_use(&mut self, now: Time, out: &mut Outbox<Self>) {
-        if self.wants_use(now) {
-            self.used = Some(now);
-            out.output(Output::Report(Report::Used));
+        if let Some(used) = self.reporter.used(now) {
+            out.output(Output::Report(used));
         }
-    }
-
-    fn report_found(&mut self, out: &mut Outbox<Self>) {
-        self.held = self.replica.holds();
-        let found = match self.replica.is_on_disk() {
-            false => Found::NoLog,
-            true if self.held => Found::All,
-            true => Found::NotAll,
-        };
-        out.output(Output::Report(Report::Found(found)));
     }
 
     fn step_replica(&mut self, now: Time, event: Event<Hermes<M>>, out: &mut Outbox<Self>) {
         let mut inner = Outbox::new();
         self.replica.step(now, event, &mut inner);
         out.absorb(&mut inner, &mut Within);
-        if !self.held && self.replica.holds() {
-            self.held = true;
-            out.output(Output::Report(Report::Began));
+        if let Some(began) = self.reporter.began(&self.replica) {
+            out.output(Output::Report(began));
         }
     }
 }
@@ -132,7 +159,7 @@ impl<M: Modify> Process for Keys<M> {
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         let event = match event {
             Event::Started => {
-                self.report_found(out);
+                out.output(Output::Report(self.reporter.found(&self.replica)));
                 Event::Started
             }
             Event::Command(Command::Use) => return self.report_use(now, out),

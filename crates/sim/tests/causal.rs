@@ -4,11 +4,12 @@ use meridian_sim::of::causal::{Trial, planted};
 use meridian_sim::{Subject, of, one_seed};
 
 /// How many seeds a planted bug may take.
-const SEEDS_MAX: u64 = 200;
+const SEEDS_MAX: u64 = 600;
 
 /// What must have happened, or the trials show nothing.
-const HAPPENED: [&str; 12] = [
+const HAPPENED: [&str; 13] = [
     "reads",
+    "snapshots",
     "writes",
     "rmws",
     "kept",
@@ -24,7 +25,7 @@ const HAPPENED: [&str; 12] = [
 
 #[test]
 fn sessions_see_causal_histories_and_regions_converge() {
-    let counts = of::trials_hold(0..300, &Trial::default());
+    let counts = of::trials_hold(0..500, &Trial::default());
     println!("{counts:?}");
     assert!(one_seed() || HAPPENED.iter().all(|what| counts.of(what) > 10), "{counts:?}");
 }

@@ -19,6 +19,9 @@ pub enum Change<M> {
     Make(Make<M>),
     /// An update of a causal key that was made in another region.
     Merge(Update),
+    /// The update that has this place has expired: no value is shown any more. Each region does so
+    /// by its own clocks; nothing of it goes to others, so it defeats no update of theirs.
+    Lapse(Order),
     /// As [`Change::Merge`], but that it replaces whatever is held: a planted bug.
     #[doc(hidden)]
     Replace(Update),
@@ -130,12 +133,24 @@ fn merge(update: &Update, found: Option<&Bytes>, replaces: bool) -> Modified {
     }
 }
 
+/// Takes its value from what is held, if that has this place.
+fn lapse(order: Order, found: Option<&Bytes>) -> Modified {
+    match held(found).filter(|held| held.order == order && held.value.is_some()) {
+        Some(held) => {
+            let value = Some(encode(&Update { value: None, ..held }));
+            Modified::Change { value, answer: Bytes::new() }
+        }
+        None => Modified::Keep { answer: Bytes::new() },
+    }
+}
+
 impl<M: Modify> Modify for Change<M> {
     fn modify(&self, found: Option<&Bytes>) -> Modified {
         match self {
             Change::Local(modify) => modify.modify(found),
             Change::Make(make) => make.modify(found),
             Change::Merge(update) => merge(update, found, false),
+            Change::Lapse(order) => lapse(*order, found),
             Change::Replace(update) => merge(update, found, true),
         }
     }
@@ -147,6 +162,7 @@ impl<M: Modify> Modify for Change<M> {
             Change::Make(Make { action: Action::Write(value), .. }) => len(value),
             Change::Make(Make { action: Action::Modify(modify), .. }) => modify.bytes(),
             Change::Merge(update) | Change::Replace(update) => len(&update.value),
+            Change::Lapse(_) => 0,
         }
     }
 }

@@ -5,9 +5,10 @@ use super::change::{Change, Make, Outcome, decode, held, seen_with};
 use super::message::{Command, Output, Update};
 use super::mutation::Mutation;
 use super::node::{Asked, Causal, INTERNAL};
+use super::read::Reading;
 use bytes::Bytes;
 use meridian_core::{ClientId, Event, MessageId, Outbox, Time};
-use meridian_eunomia::{self as eunomia, Label, Seen, Timestamp, place_of};
+use meridian_eunomia::{self as eunomia, Label, Timestamp, place_of};
 use meridian_hermes::{self as hermes, Action, Answer, Completion, Modify, Refusal};
 
 /// So often an update begins anew at most because what it found had been changed meanwhile.
@@ -44,7 +45,7 @@ impl<M: Modify> Causal<M> {
         attempt: u32,
         out: &mut Outbox<Self>,
     ) {
-        let full = self.source.outstanding() >= self.options.outstanding_max;
+        let full = self.is_full();
         if !self.recovered || full {
             let refusal = if full { Refusal::Full } else { Refusal::NotServing };
             return out.output(Output::Refused { token: update.token, refusal });
@@ -215,28 +216,6 @@ impl<M: Modify> Causal<M> {
         }
     }
 
-    /// A read: at once, if the replica may answer.
-    pub(super) fn on_read(&mut self, now: Time, token: u64, key: Bytes, out: &mut Outbox<Self>) {
-        if let Some(found) = self.replica.read(now, &key) {
-            let (value, seen) = shown(found);
-            let until = self.replica.lease();
-            return out.output(Output::Value { token, value, seen, until });
-        }
-        let token = self.ask(Asked::Read(token));
-        self.step_replica(now, Event::Command(hermes::Command::Read { token, key }), out);
-    }
-
-    pub(super) fn on_value(&mut self, token: u64, answer: Answer, out: &mut Outbox<Self>) {
-        out.output(match answer {
-            Answer::Value { value, until } => {
-                let (value, seen) = shown(value.as_ref());
-                Output::Value { token, value, seen, until }
-            }
-            Answer::Refused(refusal) => Output::Refused { token, refusal },
-            _ => Output::Unknown { token },
-        });
-    }
-
     pub(super) fn ask(&mut self, asked: Asked<M>) -> u64 {
         self.tokens += 1;
         let token = INTERNAL | self.tokens;
@@ -254,8 +233,18 @@ impl<M: Modify> Causal<M> {
                     let leads = self.leads();
                     self.step_receiver(now, Event::Command(Receive::Follow(leads)), out);
                 }
+                self.merge_deferred(now, out);
             }
             Command::Read { token, key } => self.on_read(now, token, key, out),
+            Command::ReadAll { token, keys } => {
+                self.read_all(now, Reading { token, found: vec![None; keys.len()], keys }, 0, out);
+            }
+            Command::Lapse { token, key, order } => {
+                let token = self.ask(Asked::Lapse(token));
+                let action = Action::Modify(Change::Lapse(order));
+                let request = hermes::Request { token, key, id: None, action };
+                self.step_replica(now, Event::Command(hermes::Command::Update(request)), out);
+            }
             Command::Update(update) => self.begin(now, update, 0, out),
             Command::Await { token, seen } => {
                 self.step_receiver(now, Event::Command(Receive::Await { token, seen }), out);
@@ -263,17 +252,6 @@ impl<M: Modify> Causal<M> {
             Command::Forget { token } => {
                 self.step_receiver(now, Event::Command(Receive::Forget { token }), out);
             }
-        }
-    }
-}
-
-/// What a session is shown of what Hermes has, and what it has seen with that.
-fn shown(found: Option<&Bytes>) -> (Option<Bytes>, Seen) {
-    match held(found) {
-        None => (None, Seen::default()),
-        Some(update) => {
-            let seen = seen_with(&update);
-            (update.value, seen)
         }
     }
 }

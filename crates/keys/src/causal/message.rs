@@ -3,7 +3,7 @@
 use super::change::Change;
 use bytes::Bytes;
 use meridian_core::{RegionId, Time};
-use meridian_eunomia::{self as eunomia, Role, Seen, Timestamp, Vector, receiver};
+use meridian_eunomia::{self as eunomia, Order, Role, Seen, Timestamp, Vector, receiver};
 use meridian_hermes::{self as hermes, Action, Refusal};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,17 @@ pub struct Update<M> {
     pub seen: Seen,
 }
 
+/// What a key has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Found {
+    /// `None` if there is no such key.
+    pub value: Option<Bytes>,
+    /// What the session has seen with it.
+    pub seen: Seen,
+    /// The place of the last update among those of the key.
+    pub order: Order,
+}
+
 /// What a node is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command<M> {
@@ -50,8 +61,25 @@ pub enum Command<M> {
         /// Which.
         key: Bytes,
     },
+    /// The values of several causal keys, as they were at one moment: what one of them depends on
+    /// is in the others.
+    ReadAll {
+        /// To be given back.
+        token: u64,
+        /// Which.
+        keys: Vec<Bytes>,
+    },
     /// An update of a causal key.
     Update(Update<M>),
+    /// The update of this key that has this place has expired.
+    Lapse {
+        /// To be given back.
+        token: u64,
+        /// Which.
+        key: Bytes,
+        /// Its place.
+        order: Order,
+    },
     /// A session that has seen this wants to go on in this region.
     Await {
         /// To be given back.
@@ -75,12 +103,24 @@ pub enum Output {
     Value {
         /// Of the question.
         token: u64,
-        /// `None` if there is no such key.
-        value: Option<Bytes>,
-        /// What the session has seen with it.
-        seen: Seen,
-        /// As in [`Answer::Value`].
+        /// What the key has.
+        found: Found,
+        /// As in [`hermes::Answer::Value`].
         until: Time,
+    },
+    /// What was read, at one moment.
+    Values {
+        /// Of the question.
+        token: u64,
+        /// What the keys have, in their order.
+        found: Vec<Found>,
+        /// As in [`hermes::Answer::Value`].
+        until: Time,
+    },
+    /// No value of an update that has expired is shown any more, or another had taken its place.
+    Lapsed {
+        /// Of the request.
+        token: u64,
     },
     /// The update has happened.
     Updated {
@@ -152,9 +192,9 @@ pub enum Timer {
     /// Of the replica of Hermes.
     Replica(hermes::Timer),
     /// To send labels and promises, and to ask for data.
-    Source,
+    Source(eunomia::Timer),
     /// Of the replica of the service.
-    Service,
+    Service(eunomia::Timer),
     /// Of the receiver.
-    Receiver,
+    Receiver(eunomia::Timer),
 }

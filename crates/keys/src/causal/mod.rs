@@ -25,16 +25,26 @@
 //! | [`message`] | what nodes say, what they are asked and tell |
 //! | [`node`] | the process: its parts, and how they speak with those of other nodes |
 //! | `make` | updates that are made here |
+//! | `read` | reads of one key, and of several at one moment |
+//! | [`shard`] | what a thread of a server runs: the process, and what it says to the steward |
+//! | [`desk`] | requests of connections, each of which is a session |
+//! | [`token`] | what moves a session to another region |
 
 pub mod change;
+pub mod desk;
 mod make;
 pub mod message;
 mod mutation;
 pub mod node;
+mod read;
 pub mod regions;
+pub mod shard;
+pub mod token;
 
 pub use change::{Change, Make, Outcome, held, seen_with};
-pub use message::{Command, Message, Output, Record, Timer, Update};
+pub use message::{Command, Found, Message, Output, Record, Timer, Update};
 pub use mutation::Mutation;
 pub use node::Causal;
 pub use regions::Regions;
+pub use shard::CausalKeys;
+pub use token::Token;

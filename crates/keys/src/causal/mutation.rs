@@ -21,6 +21,8 @@ pub enum Mutation {
     RepeatsNumbers,
     /// An RMW does not depend on what it has found.
     IgnoresFound,
+    /// Several keys are read each when it can be, and not all at one moment.
+    ReadsApart,
 }
 
 impl Mutation {

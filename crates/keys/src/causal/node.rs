@@ -4,13 +4,14 @@ use super::change::Change;
 use super::make::Making;
 use super::message::{Command, Message, Output, Record, Timer};
 use super::mutation::Mutation;
+use super::read::Reading;
 use super::regions::Regions;
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
 use meridian_eunomia::inbox::{Inbox, Name};
 use meridian_eunomia::{
     self as eunomia, Options, Peer, Receiver, Replica, Role, Source, Timestamp, receiver,
 };
-use meridian_hermes::{self as hermes, Action, Answer, Hermes, Modify};
+use meridian_hermes::{self as hermes, Action, Answer, Hermes, Modify, Refusal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -25,8 +26,12 @@ pub(super) enum Asked<M> {
     Read(u64),
     /// An update of a session.
     Make(Box<Making<M>>),
+    /// A read of several keys at one moment, and how often they were looked at.
+    ReadAll(Box<Reading>, u32),
+    /// To show no value of what has expired.
+    Lapse(u64),
     /// To hold what was made elsewhere.
-    Merge(Name),
+    Merge(Box<eunomia::Update>),
 }
 
 /// A node of a region. See the module's documentation.
@@ -54,6 +59,11 @@ pub struct Causal<M> {
     pub(super) unsent: Vec<Timestamp>,
     /// Which node of another region follows this one.
     followers: BTreeMap<RegionId, NodeId>,
+    /// Whether the source looks at what it has to say soon.
+    soon: bool,
+    /// What was made elsewhere and could not be taken for want of a lease. The windows of the
+    /// streams bound it.
+    deferred: Vec<eunomia::Update>,
     pub(super) asked: BTreeMap<u64, Asked<M>>,
     pub(super) tokens: u64,
 }
@@ -84,6 +94,8 @@ impl<M: Modify> Causal<M> {
             data: BTreeMap::new(),
             unsent: Vec::new(),
             followers: BTreeMap::new(),
+            soon: false,
+            deferred: Vec::new(),
             asked: BTreeMap::new(),
             tokens: 0,
         }
@@ -109,6 +121,36 @@ impl<M: Modify> Causal<M> {
     /// How many updates made here some other region may lack, or are in flight.
     pub fn outstanding(&self) -> usize {
         self.source.outstanding()
+    }
+
+    /// Whether Hermes was asked for something, or is to be when it serves.
+    pub fn is_under_way(&self) -> bool {
+        !self.asked.is_empty() || !self.deferred.is_empty()
+    }
+
+    /// Whether requests are taken now: it has a lease, and knows what its source had left.
+    pub fn serves(&self, now: Time) -> bool {
+        self.recovered && self.replica.serves(now)
+    }
+
+    /// When its lease ends, by its own clock.
+    pub fn lease(&self) -> Time {
+        self.replica.lease()
+    }
+
+    /// Who takes part.
+    pub fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
+    /// In which region this node is.
+    pub fn region(&self) -> RegionId {
+        self.region
+    }
+
+    /// Whether so many updates are outstanding that no more are taken.
+    pub fn is_full(&self) -> bool {
+        self.source.outstanding() >= self.options.outstanding_max
     }
 
     /// All updates of this region up to here are known to this node's service.
@@ -161,7 +203,11 @@ impl<M: Modify> Causal<M> {
             match self.asked.remove(&token) {
                 Some(Asked::Read(token)) => self.on_value(token, answer, out),
                 Some(Asked::Make(making)) => self.on_made(now, *making, answer, out),
-                Some(Asked::Merge(name)) => self.on_merged(now, name, &answer, out),
+                Some(Asked::ReadAll(reading, looks)) => {
+                    self.on_looked(now, (*reading, looks), answer, out);
+                }
+                Some(Asked::Lapse(token)) => self.on_lapsed(token, &answer, out),
+                Some(Asked::Merge(update)) => self.on_merged(now, *update, &answer, out),
                 None => {}
             }
         }
@@ -187,7 +233,7 @@ impl<M: Modify> Causal<M> {
                 Effect::Send { to, message } => self.say(Role::Receiver, to, message, out),
                 Effect::Persist(record) => out.persist(Record::Receiver(record)),
                 Effect::Note(record) => out.note(Record::Receiver(record)),
-                Effect::Timer { at, .. } => out.timer(at, Timer::Receiver),
+                Effect::Timer { at, timer } => out.timer(at, Timer::Receiver(timer)),
                 Effect::Output(receiver::Output::Reached { token }) => {
                     out.output(Output::Reached { token });
                 }
@@ -209,7 +255,7 @@ impl<M: Modify> Causal<M> {
                 Effect::Send { to, message } => {
                     self.say(Role::Replica(self.number), to, message, out);
                 }
-                Effect::Timer { at, .. } => out.timer(at, Timer::Service),
+                Effect::Timer { at, timer } => out.timer(at, Timer::Service(timer)),
                 Effect::Persist(record) | Effect::Note(record) => match record {},
                 Effect::Output(output) => match output {},
             }
@@ -243,15 +289,14 @@ impl<M: Modify> Causal<M> {
     /// Hermes is asked to hold what was made elsewhere.
     fn merge(&mut self, now: Time, updates: Vec<eunomia::Update>, out: &mut Outbox<Self>) {
         for update in updates {
-            let name = (update.origin, update.label.ts);
-            let token = self.ask(Asked::Merge(name));
-            let key = update.key.clone();
+            let (origin, ts, key) = (update.origin, update.label.ts, update.key.clone());
+            let token = self.ask(Asked::Merge(Box::new(update.clone())));
             let change = match self.mutation.is(Mutation::ReplacesAnything) {
                 true => Change::Replace(update),
                 false => Change::Merge(update),
             };
             if self.mutation.is(Mutation::SaysEarly) {
-                self.tell_applied(now, name.0, vec![name.1], out);
+                self.tell_applied(now, origin, vec![ts], out);
             }
             let action = Action::Modify(change);
             let request = hermes::Request { token, key, id: None, action };
@@ -259,14 +304,31 @@ impl<M: Modify> Causal<M> {
         }
     }
 
-    fn on_merged(&mut self, now: Time, name: Name, answer: &Answer, out: &mut Outbox<Self>) {
+    fn on_merged(
+        &mut self,
+        now: Time,
+        update: eunomia::Update,
+        answer: &Answer,
+        out: &mut Outbox<Self>,
+    ) {
+        if *answer == Answer::Refused(Refusal::NotServing) {
+            return self.deferred.push(update);
+        }
+        let (origin, ts) = (update.origin, update.label.ts);
         let changed = matches!(answer, Answer::Modified(_));
         let applied = changed || matches!(answer, Answer::Kept { .. });
-        self.inbox.ended(name, applied);
+        self.inbox.ended((origin, ts), applied);
         if applied {
-            let (origin, ts) = name;
             out.output(Output::Applied { origin, ts, changed });
             self.tell_applied(now, origin, vec![ts], out);
+        }
+    }
+
+    /// A replica that has a lease again goes on with what it could not take.
+    pub(super) fn merge_deferred(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if !self.deferred.is_empty() && self.replica.serves(now) {
+            let deferred = std::mem::take(&mut self.deferred);
+            self.merge(now, deferred, out);
         }
     }
 
@@ -305,9 +367,12 @@ impl<M: Modify> Causal<M> {
                 self.merge(now, next, out);
             }
             (_, Pull(stamps)) => self.on_pull(node, &stamps, out),
-            (Role::Shard(_), Ack { next, lacks, ahead, applied: _ }) => {
+            (Role::Shard(_), Ack { next, lacks, ahead, waits, applied: _ }) => {
                 if let Role::Replica(number) = from.role {
                     self.source.on_ack(number, next, lacks, ahead);
+                }
+                if (waits || lacks) && !self.soon {
+                    self.look(now, out);
                 }
             }
             (Role::Shard(_), _) => {} // Not for a source.
@@ -316,6 +381,7 @@ impl<M: Modify> Causal<M> {
                     self.followers.insert(region, node);
                 }
                 self.step_service(now, Event::Message { from, message }, out);
+                self.trim(now, out);
             }
             (Role::Receiver, message) => {
                 self.step_receiver(now, Event::Message { from, message }, out);
@@ -332,8 +398,21 @@ impl<M: Modify> Causal<M> {
         }
     }
 
-    fn on_source_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        out.timer(now + self.options.batch, Timer::Source);
+    /// Whether the source has something to say before long.
+    fn is_busy(&self) -> bool {
+        !self.recovered || !self.unresolved.is_empty() || self.source.has_news()
+    }
+
+    /// The source looks again soon if there is something to say.
+    pub(super) fn stir(&mut self, now: Time, out: &mut Outbox<Self>) {
+        if !self.soon && self.is_busy() {
+            self.soon = true;
+            out.timer(now + self.options.batch, Timer::Source(eunomia::Timer::Soon));
+        }
+    }
+
+    /// What the source does again and again.
+    fn look(&mut self, now: Time, out: &mut Outbox<Self>) {
         self.recover();
         self.resolve();
         self.trim(now, out);
@@ -348,6 +427,7 @@ impl<M: Modify> Causal<M> {
             let (from, message) = (Role::Receiver, eunomia::Message::Pull(stamps));
             out.send(node, Message::Eunomia { from, to: Role::Shard(0), message });
         }
+        self.stir(now, out);
     }
 
     fn send_batches(&mut self, now: Time, out: &mut Outbox<Self>) {
@@ -364,8 +444,8 @@ impl<M: Modify> Causal<M> {
         }
     }
 
-    fn on_receiver_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        self.step_receiver(now, Event::Timer(eunomia::Timer::Tick), out);
+    fn on_receiver_tick(&mut self, now: Time, timer: eunomia::Timer, out: &mut Outbox<Self>) {
+        self.step_receiver(now, Event::Timer(timer), out);
         if !self.leads() {
             return;
         }
@@ -426,23 +506,32 @@ impl<M: Modify> Process for Causal<M> {
                 self.step_receiver(now, Event::Command(follow), out);
                 self.step_receiver(now, Event::Started, out);
                 self.step_service(now, Event::Started, out);
-                self.on_source_tick(now, out);
+                out.timer(now + self.options.idle, Timer::Source(eunomia::Timer::Tick));
+                self.look(now, out);
             }
             Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(command) => self.on_command(now, command, out),
             Event::Timer(Timer::Replica(timer)) => {
                 self.step_replica(now, Event::Timer(timer), out);
             }
-            Event::Timer(Timer::Source) => self.on_source_tick(now, out),
-            Event::Timer(Timer::Service) => {
-                self.step_service(now, Event::Timer(eunomia::Timer::Tick), out);
+            Event::Timer(Timer::Source(eunomia::Timer::Tick)) => {
+                out.timer(now + self.options.idle, Timer::Source(eunomia::Timer::Tick));
+                self.look(now, out);
             }
-            Event::Timer(Timer::Receiver) => self.on_receiver_tick(now, out),
+            Event::Timer(Timer::Source(eunomia::Timer::Soon)) => {
+                self.soon = false;
+                self.look(now, out);
+            }
+            Event::Timer(Timer::Service(timer)) => {
+                self.step_service(now, Event::Timer(timer), out);
+            }
+            Event::Timer(Timer::Receiver(timer)) => self.on_receiver_tick(now, timer, out),
             Event::Restarted(peer) => self.step_replica(now, Event::Restarted(peer), out),
             Event::Idle => {
                 self.step_replica(now, Event::Idle, out);
                 self.step_receiver(now, Event::Idle, out);
                 self.send_unsent(out);
+                self.stir(now, out);
             }
         }
     }

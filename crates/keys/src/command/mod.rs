@@ -15,6 +15,7 @@ use bytes::Bytes;
 pub use describe::{describe, settings};
 use meridian_core::{ClientId, NodeId};
 use meridian_hermes::Epoch;
+use std::time::Duration;
 pub use table::{Description, Flag, Keys, TABLE};
 
 /// The longest key, in bytes.
@@ -62,6 +63,9 @@ pub enum Command<'a> {
         /// The key.
         key: &'a [u8],
     },
+    /// The token of the connection's session; or to go on as the session that gave this one, when
+    /// the region has all that it saw, for which to wait so long.
+    Session(Option<&'a [u8]>, Duration),
     /// To be told of changes.
     Watch(Watch<'a>),
     /// The hash slot of a key.
@@ -98,6 +102,8 @@ pub enum Combined {
     List,
     /// OK, if none is an error.
     Done,
+    /// That of the only one.
+    First,
 }
 
 impl Combined {
@@ -109,6 +115,7 @@ impl Combined {
         match self {
             Combined::List => Reply::Array(replies),
             Combined::Done => Reply::OK,
+            Combined::First => replies.into_iter().next().unwrap_or(Reply::Null),
             Combined::Sum => {
                 let count = |reply| if let Reply::Integer(count) = reply { count } else { 0 };
                 Reply::Integer(replies.into_iter().map(count).sum())

@@ -2,12 +2,14 @@
 
 use super::{Combined, Command, Connection, Describe, KEY_MAX, Scan, Watch, wrong_number};
 use crate::access::{Access, Answer, Condition, ExpireCondition, Expiry, Modify, Read, Unit};
+use crate::causal::desk::{AWAIT, AWAIT_MAX};
 use crate::item::{Item, Moment};
 use crate::resp::{Reply, Request, integer};
 use bytes::Bytes;
 use meridian_core::{ClientId, NodeId};
 use meridian_hermes::Epoch;
 use std::str::FromStr;
+use std::time::Duration;
 
 pub(super) type Parse = for<'a> fn(&Request<'a>, Moment) -> Parsed<'a>;
 type Parsed<'a> = Result<Command<'a>, Reply>;
@@ -470,6 +472,18 @@ fn not_once() -> Reply {
 pub(super) fn settled<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
     let (node, epoch) = (NodeId(natural(request, 1)?), Epoch(natural(request, 2)?));
     Ok(Command::Settled { node, epoch, key: checked(at(request, 3))? })
+}
+
+/// The token of a session, and how long to wait in milliseconds.
+pub(super) fn session<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {
+    if request.len() > 3 {
+        return Err(wrong_number("meridian.session"));
+    }
+    let wait = match request.get(2) {
+        None => AWAIT,
+        Some(_) => Duration::from_millis(natural(request, 2)?).min(AWAIT_MAX),
+    };
+    Ok(Command::Session(request.get(1), wait))
 }
 
 pub(super) fn watch<'a>(request: &Request<'a>, _: Moment) -> Parsed<'a> {

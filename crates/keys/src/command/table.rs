@@ -127,8 +127,10 @@ pub static TABLE: &[Description] = table! {
     "command" -1 TALK NO_KEY parse::command, "What commands there are.";
     "config" -2 TALK NO_KEY parse::config, "GET: settings that match patterns.";
     "dbsize" 1 SCAN NO_KEY parse::dbsize, "How many keys there are, about.";
-    "decr" 2 GROW ONE_KEY parse::decr, "Subtracts one from a number.";
-    "decrby" 3 GROW ONE_KEY parse::decrby, "Subtracts from a number.";
+    "decr" 2 GROW ONE_KEY parse::decr,
+        "Subtracts one from a number. Of a causal key: as INCR.";
+    "decrby" 3 GROW ONE_KEY parse::decrby,
+        "Subtracts from a number. Of a causal key: as INCR.";
     "del" -2 CHANGE ALL_KEYS parse::del, "Removes keys, each by itself; how many there were.";
     "echo" 2 TALK NO_KEY parse::echo, "The same bytes back.";
     "exists" -2 READ ALL_KEYS parse::exists, "How many of the keys there are.";
@@ -140,20 +142,29 @@ pub static TABLE: &[Description] = table! {
     "getex" -2 CHANGE ONE_KEY parse::getex, "The value of a key; changes when it expires.";
     "getset" 3 GROW ONE_KEY parse::getset, "Sets a key; the value that it had.";
     "hello" -1 GREET NO_KEY parse::hello, "Which version of the protocol is spoken.";
-    "incr" 2 GROW ONE_KEY parse::incr, "Adds one to a number.";
-    "incrby" 3 GROW ONE_KEY parse::incrby, "Adds to a number.";
+    "incr" 2 GROW ONE_KEY parse::incr,
+        "Adds one to a number. Of a causal key: to what this region has; of two at once in two \
+         regions one result stays.";
+    "incrby" 3 GROW ONE_KEY parse::incrby,
+        "Adds to a number. Of a causal key: as INCR.";
     "info" -1 TALK NO_KEY parse::info, "What the server has to say of itself.";
     "meridian.cas" 4 GROW ONE_KEY parse::cas,
-        "Compare and set: KEY EXPECTED NEW; 1 if the key had the expected value, else 0.";
+        "Compare and set: KEY EXPECTED NEW; 1 if the key had the expected value, else 0. Of a \
+         causal key: in this region; another may change it at the same time, and one of both stays.";
     "meridian.client" 2 TALK NO_KEY parse::named,
         "ID: the connection is of that client; the node's number, and its epoch.";
     "meridian.once" -4 GROW NO_KEY parse::made_once,
         "SEQUENCE COMMAND...: makes a change of a key once, however often the client asks.";
+    "meridian.session" -1 SCAN NO_KEY parse::session,
+        "The token of this session, which has seen what this connection read and wrote of keys of \
+         all regions; TOKEN [MILLISECONDS]: goes on as the session that gave it, in any region, \
+         once that has all that the session saw.";
     "meridian.settled" 4 SCAN NO_KEY parse::settled,
         "NODE EPOCH KEY: 1 if what that node was asked for a key may be asked again here.";
     "meridian.watch" 3 SCAN NO_KEY parse::watch,
         "KEY KEY or PREFIX PREFIX: tells what keys have, and each change.";
-    "mget" -2 READ ALL_KEYS parse::mget, "The values of keys, each read by itself.";
+    "mget" -2 READ ALL_KEYS parse::mget,
+        "The values of keys, each read by itself; of causal keys all at one moment.";
     "mset" -3 GROW PAIRS parse::mset, "Sets keys, each by itself.";
     "persist" 2 CHANGE ONE_KEY parse::persist, "A key does not expire any more.";
     "pexpire" -3 CHANGE ONE_KEY parse::pexpire, "A key expires after so many milliseconds.";

@@ -4,6 +4,7 @@
 use super::ClientNumber;
 use super::watch::Subject;
 use crate::access::Access;
+use crate::causal::desk as causal;
 use crate::resp::Reply;
 use bytes::Bytes;
 use meridian_core::{MessageId, NodeId};
@@ -51,6 +52,10 @@ pub enum Passed {
     Walk(Part, Walk),
     /// A client asks whether nothing more comes of what that node was asked, live in that epoch.
     Settled(Part, NodeId, Epoch),
+    /// A client wants something of causal keys.
+    Causal(Part, causal::Wish),
+    /// A client that has wanted something of causal keys is gone.
+    Left(ClientNumber),
     /// The answer to one of these.
     Answer(Part, Reply),
     /// A client wants to be told of changes.

@@ -315,16 +315,25 @@ fn reply_to(
 
 /// Where to go on, 0 at the end, and some keys.
 fn some_keys(now: Moment, walk: &Walk, replica: &Replica) -> Reply {
+    let live = |value: &Bytes| Item::decode(value).is_ok_and(|item| !item.is_expired(now));
+    page_of(walk, replica.walk(walk.from), live)
+}
+
+/// A page of a walk through what a replica has: of keys whose values are `live`.
+pub(crate) fn page_of<'a>(
+    walk: &Walk,
+    held: impl Iterator<Item = (u32, &'a Bytes, Option<&'a Bytes>)>,
+    live: impl Fn(&Bytes) -> bool,
+) -> Reply {
     let (mut next, mut keys) = (0, Vec::new());
     let seen = walk.count.min(SCAN_MAX);
-    for (place, (after, key, value)) in replica.walk(walk.from).enumerate() {
+    for (place, (after, key, value)) in held.enumerate() {
         if place == seen {
             next = after - 1;
             break;
         }
-        let live = |value| Item::decode(value).is_ok_and(|item| !item.is_expired(now));
         let wanted = walk.pattern.as_ref().is_none_or(|pattern| matches(pattern, key));
-        if wanted && value.is_some_and(live) {
+        if wanted && value.is_some_and(&live) {
             keys.push(Reply::Bulk(key.clone()));
         }
     }

@@ -1,11 +1,12 @@
 //! A request on its way to the replicas of the shards that have its keys.
 
-use super::passing::{Part, Passed, Walk, Wish};
+use super::passing::{self, Part, Passed, Walk};
 use super::tasks::{Tasks, is_settled};
 use super::watch::{Subject, WATCHERS_MAX, Watchers};
 use super::{ClientNumber, Counter, Now, Progress, Replica, Seat, not_serving};
-use crate::access::Access;
-use crate::command::{Combined, Command, Scan, Watch, describe, settings};
+use crate::access::{Access, Read};
+use crate::causal::desk::Wish;
+use crate::command::{Combined, Command, Connection, Scan, Watch, describe, settings};
 use crate::connection::Peer;
 use crate::names;
 use crate::resp::Reply;
@@ -18,6 +19,13 @@ use meridian_hermes::Command as Asked;
 /// for several.
 pub(super) const REPLY_MAX: usize = 128 << 20;
 
+/// Why a request has no name: that of its update is another.
+const NOT_ONCE: &str = "NOTONCE the key is causal: ask without MERIDIAN.ONCE. If no answer comes, \
+                        the change may have been made or not";
+/// Causal keys and others are two stores, with different promises.
+const CROSSED: &str = "CROSSSLOT causal keys and keys of this region in one command: ask for them \
+                       apart";
+
 /// A request on its way to replicas.
 pub(super) struct Work<'a> {
     pub now: Now,
@@ -28,6 +36,8 @@ pub(super) struct Work<'a> {
     pub seat: Seat,
     /// When keys take so many bytes, nothing more is taken.
     pub bytes_max: usize,
+    /// Keys that begin so are causal, if there are such.
+    pub causal: Option<&'a Bytes>,
     pub replica: &'a Replica,
     pub tasks: &'a mut Tasks,
     pub watchers: &'a mut Watchers,
@@ -43,14 +53,14 @@ impl Work<'_> {
         if peer.watches && !matches!(command, Command::Connection(_)) {
             return Progress::Done(Reply::error("this connection watches: use another one"));
         }
+        if command.grows() && self.bytes(counter) >= self.bytes_max {
+            return Progress::Done(self.full(counter));
+        }
+        let command = match self.take_causal(command, peer, counter) {
+            Ok(progress) => return progress,
+            Err(command) => command,
+        };
         let reply = match command {
-            command if command.grows() && self.bytes(counter) >= self.bytes_max => Reply::Error(
-                format!(
-                    "OOM keys take {} bytes already: nothing more is taken until some are removed",
-                    self.bytes(counter)
-                )
-                .into(),
-            ),
             Command::One { key, access } => return self.one(key, None, access, counter),
             Command::Once { sequence, key, access } => match peer.client {
                 Some(client) => {
@@ -67,6 +77,11 @@ impl Work<'_> {
                     return Progress::One;
                 }
                 is_settled(node, epoch, self.replica)
+            }
+            Command::Session(token, wait) => {
+                let token = token.map(Bytes::copy_from_slice);
+                let wish = token.map_or(Wish::Token, |token| Wish::GoOn(token, wait));
+                return self.pass_causal(wish, peer, counter);
             }
             Command::Watch(watch) => self.watch(&watch, peer, counter),
             Command::Slot(key) => Reply::Integer(slot_of(key).into()),
@@ -89,6 +104,88 @@ impl Work<'_> {
         Progress::Done(reply)
     }
 
+    /// Why nothing is taken that would take room.
+    fn full(&self, counter: &impl Counter) -> Reply {
+        let bytes = self.bytes(counter);
+        let why = format!(
+            "OOM keys take {bytes} bytes already: nothing more is taken until some are removed"
+        );
+        Reply::Error(why.into())
+    }
+
+    /// Does what concerns causal keys; gives back what does not.
+    fn take_causal<'c>(
+        &mut self,
+        command: Command<'c>,
+        peer: &mut Peer,
+        counter: &mut impl Counter,
+    ) -> Result<Progress, Command<'c>> {
+        let reply = match command {
+            Command::One { key, access } if self.is_causal(key) => {
+                let each = vec![(Bytes::copy_from_slice(key), access)];
+                return Ok(self.pass_causal(Wish::Each(each, Combined::First), peer, counter));
+            }
+            Command::Once { key, .. } | Command::Settled { key, .. } if self.is_causal(key) => {
+                Reply::Error(NOT_ONCE.into())
+            }
+            Command::Many { each, combined } if each.iter().any(|(key, _)| self.is_causal(key)) => {
+                return Ok(self.many_causal(each, combined, peer, counter));
+            }
+            Command::Watch(Watch::Key(key) | Watch::Prefix(key)) if self.is_causal(key) => {
+                Reply::error("causal keys cannot be watched yet: ask for them again and again")
+            }
+            Command::Connection(Connection::Reset) if peer.is_session => {
+                match peer.handle(&Connection::Reset) {
+                    error if error.is_error() => error,
+                    done => return Ok(self.pass_causal(Wish::Begin(done), peer, counter)),
+                }
+            }
+            command => return Err(command),
+        };
+        Ok(Progress::Done(reply))
+    }
+
+    fn is_causal(&self, key: &[u8]) -> bool {
+        self.causal.is_some_and(|prefix| key.starts_with(prefix))
+    }
+
+    /// A command on several keys of which some are causal.
+    fn many_causal(
+        &mut self,
+        each: Vec<(&[u8], Access)>,
+        combined: Combined,
+        peer: &mut Peer,
+        counter: &mut impl Counter,
+    ) -> Progress {
+        if !each.iter().all(|(key, _)| self.is_causal(key)) {
+            return Progress::Done(Reply::Error(CROSSED.into()));
+        }
+        let reads = |(_, access): &(&[u8], Access)| *access == Access::Read(Read::Get);
+        let wish = if combined == Combined::List && each.iter().all(reads) {
+            Wish::Snapshot(each.iter().map(|(key, _)| Bytes::copy_from_slice(key)).collect())
+        } else {
+            let owned = |(key, access)| (Bytes::copy_from_slice(key), access);
+            Wish::Each(each.into_iter().map(owned).collect(), combined)
+        };
+        self.pass_causal(wish, peer, counter)
+    }
+
+    /// Passes it to the thread that has the causal keys.
+    fn pass_causal(&mut self, wish: Wish, peer: &mut Peer, counter: &mut impl Counter) -> Progress {
+        if self.causal.is_none() {
+            return Progress::Done(Reply::error(
+                "no keys are causal here: servers have an option, --keys-causal PREFIX",
+            ));
+        }
+        peer.is_session = true;
+        counter.pass(self.seat.causal(), Passed::Causal(self.part(0), wish));
+        Progress::One
+    }
+
+    fn threads(&self) -> usize {
+        self.seat.shards + usize::from(self.causal.is_some())
+    }
+
     /// What the keys of all shards take.
     fn bytes(&self, counter: &impl Counter) -> usize {
         self.replica.bytes() + counter.elsewhere().bytes
@@ -106,7 +203,7 @@ impl Work<'_> {
         access: Access,
         counter: &mut impl Counter,
     ) -> Progress {
-        let wish = Wish { key: Bytes::copy_from_slice(key), id, access };
+        let wish = passing::Wish { key: Bytes::copy_from_slice(key), id, access };
         self.begin(0, wish, counter).map_or(Progress::One, Progress::Done)
     }
 
@@ -116,7 +213,7 @@ impl Work<'_> {
     fn scan(&mut self, scan: Scan, counter: &mut impl Counter) -> Progress {
         let Scan { cursor, pattern, count, none } = scan;
         let shard = match u8::try_from(cursor >> 32) {
-            Ok(shard) if usize::from(shard) < self.seat.shards => Shard(shard),
+            Ok(shard) if usize::from(shard) < self.threads() => Shard(shard),
             _ => return Progress::Done(cursor_and(0, Vec::new())),
         };
         let from = u32::try_from(cursor & u64::from(u32::MAX)).expect("masked");
@@ -127,7 +224,7 @@ impl Work<'_> {
         }
         let at = (shard, self.part(0));
         match self.tasks.walk(self.now, at, walk, self.replica, counter) {
-            Some(found) => Progress::Done(page(found, shard, self.seat.shards, none)),
+            Some(found) => Progress::Done(page(found, shard, self.threads(), none)),
             None => Progress::Page { shard, none },
         }
     }
@@ -171,7 +268,7 @@ impl Work<'_> {
     ) -> Progress {
         let keys = each.into_iter().enumerate();
         let begun = keys.map(|(part, (key, access))| {
-            let wish = Wish { key: Bytes::copy_from_slice(key), id: None, access };
+            let wish = passing::Wish { key: Bytes::copy_from_slice(key), id: None, access };
             self.begin(part, wish, counter)
         });
         let parts: Vec<_> = begun.collect();
@@ -182,7 +279,12 @@ impl Work<'_> {
     }
 
     /// Asks the replica of this thread, which may answer at once, or another desk.
-    fn begin(&mut self, part: usize, wish: Wish, counter: &mut impl Counter) -> Option<Reply> {
+    fn begin(
+        &mut self,
+        part: usize,
+        wish: passing::Wish,
+        counter: &mut impl Counter,
+    ) -> Option<Reply> {
         let (to, part) = (shard_of(&wish.key, self.seat.shards), self.part(part));
         if to == self.seat.shard {
             return self.tasks.begin(self.now, (to, part), wish, self.replica, counter);
@@ -193,7 +295,7 @@ impl Work<'_> {
 }
 
 /// The answer of SCAN, of the walk through a shard.
-pub(super) fn page(found: Reply, shard: Shard, shards: usize, none: bool) -> Reply {
+pub(super) fn page(found: Reply, shard: Shard, threads: usize, none: bool) -> Reply {
     let Reply::Array(found) = found else { return found };
     let [Reply::Integer(next), Reply::Array(keys)] =
         <[Reply; 2]>::try_from(found).expect("a walk ends with a place and keys")
@@ -202,7 +304,7 @@ pub(super) fn page(found: Reply, shard: Shard, shards: usize, none: bool) -> Rep
     };
     let cursor = match u64::try_from(next) {
         Ok(place @ 1..) => u64::from(shard.0) << 32 | place,
-        _ if usize::from(shard.0) + 1 < shards => (u64::from(shard.0) + 1) << 32,
+        _ if usize::from(shard.0) + 1 < threads => (u64::from(shard.0) + 1) << 32,
         _ => 0,
     };
     cursor_and(cursor, if none { Vec::new() } else { keys })
@@ -216,7 +318,7 @@ fn count(count: usize) -> Reply {
     Reply::Integer(i64::try_from(count).expect("a number of things in memory"))
 }
 
-pub(super) fn together(combined: Combined, parts: Vec<Option<Reply>>) -> Reply {
+pub(crate) fn together(combined: Combined, parts: Vec<Option<Reply>>) -> Reply {
     let replies: Vec<_> = parts.into_iter().flatten().collect();
     let len = |reply: &Reply| if let Reply::Bulk(bytes) = reply { bytes.len() } else { 0 };
     if replies.iter().map(len).sum::<usize>() > REPLY_MAX {

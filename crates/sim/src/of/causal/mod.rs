@@ -29,12 +29,13 @@ pub const NAMED: Named = Named {
     help: "\
 Each seed is a run of two or three regions in simulated time. The one to three nodes of each are a
 group of Hermes with its membership; each is also a source, a replica of the service and a receiver
-of Eunomia. Sessions read, write and swap at any node of their region, and move to another region
-with what they have seen. The network loses, repeats and delays messages, links and regions are cut
-off, nodes stop for longer than their leases and crash, also all at once, and clocks show anything
-and run at different speed. Then all is mended. Checked are that what sessions saw is causally
-consistent, that no two swaps in a region replace the same value, that each update is applied once
-in each region, that all nodes hold the same in the end, and keep nothing for others then.
+of Eunomia. Sessions read, write and swap at any node of their region, read several keys at one
+moment, and move to another region with what they have seen. The network loses, repeats and delays
+messages, links and regions are cut off, nodes stop for longer than their leases and crash, also all
+at once, and clocks show anything and run at different speed. Then all is mended. Checked are that
+what sessions saw is causally consistent, that no two swaps in a region replace the same value, that
+each update is applied once in each region, that all nodes hold the same in the end, and keep
+nothing for others then.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 

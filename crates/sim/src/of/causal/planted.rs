@@ -17,6 +17,7 @@ pub const ALL: &[Mutation] = &[
     Mutation::ForgetsOutbox,
     Mutation::RepeatsNumbers,
     Mutation::IgnoresFound,
+    Mutation::ReadsApart,
 ];
 
 /// Those of Eunomia that matter where its sources are replicas of Hermes.
@@ -37,6 +38,7 @@ const CROWD: Profile = Profile {
     reads: 60,
     moves: 0,
     rmws: 30,
+    snapshots: 0,
 };
 
 /// More of them, in more of a hurry.
@@ -71,6 +73,10 @@ pub fn trial(mutation: Mutation) -> Trial {
         }
         Mutation::IgnoresFound => {
             Trial { profile: Some(Profile { rmws: 100, keys: 6, ..THRONG }), ..calm }
+        }
+        Mutation::ReadsApart => {
+            let profile = Profile { snapshots: 90, rmws: 0, ..THRONG };
+            Trial { profile: Some(profile), nodes: Some(3), ..calm }
         }
         Mutation::Correct | Mutation::ReplacesAnything | Mutation::SaysEarly => calm,
     };

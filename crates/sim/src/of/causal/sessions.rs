@@ -9,7 +9,7 @@ use bytes::Bytes;
 use meridian_core::{NodeId, RegionId, Time};
 use meridian_eunomia::{Order, Seen};
 use meridian_hermes::Action;
-use meridian_keys::causal::{Command, Output, Regions, Update};
+use meridian_keys::causal::{Command, Found, Output, Regions, Update};
 use rand::RngExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,15 +30,22 @@ pub struct Profile {
     pub moves: u32,
     /// How many of hundred updates are RMWs.
     pub rmws: u32,
+    /// How many of hundred reads are of several keys at one moment.
+    pub snapshots: u32,
 }
 
 /// What a session has asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Read(u8),
+    /// Of the keys whose bits are set.
+    Snapshot(u16),
     Write(u8),
     Rmw(u8),
-    Move { region: RegionId, node: NodeId },
+    Move {
+        region: RegionId,
+        node: NodeId,
+    },
 }
 
 /// The sessions of a [`crate::World`] of regions, and all checks.
@@ -116,6 +123,10 @@ impl Sessions {
             let region = RegionId(self.all.random.random_range(0..regions as u16));
             to = self.node_of(region);
             (Command::Await { token, seen: seen.vector }, Asked::Move { region, node: to })
+        } else if reads && self.profile.snapshots > 0 && self.all.happens(self.profile.snapshots) {
+            let all = self.all.random.random_range(1..1u16 << self.profile.keys.min(12));
+            let keys = keys_of(all).map(|key| Bytes::copy_from_slice(&[key])).collect();
+            (Command::ReadAll { token, keys }, Asked::Snapshot(all))
         } else if reads {
             (Command::Read { token, key }, Asked::Read(number))
         } else {
@@ -149,7 +160,7 @@ impl Sessions {
                 let command = Command::Forget { token };
                 stimuli.push(Stimulus::Command { to: node, command, after: Duration::ZERO });
             }
-            Asked::Read(_) => self.all.counts.add("unanswered", 1),
+            Asked::Read(_) | Asked::Snapshot(_) => self.all.counts.add("unanswered", 1),
         }
         stimuli.push(self.all.think(client));
         stimuli
@@ -162,6 +173,21 @@ impl Sessions {
         self.all.counts.add(if let Asked::Read(_) = asked { "reads" } else { "kept" }, 1);
         self.all.saw(client, seen);
         self.all.note(client, Operation::Read(key, value));
+        Some(client)
+    }
+
+    /// A session has seen several keys at one moment: it may look at each of them again, and see
+    /// the same, though it has seen all the others meanwhile.
+    fn on_snapshot(&mut self, token: u64, found: &[Found]) -> Option<usize> {
+        let (client, asked) = self.all.answered(token)?;
+        let Asked::Snapshot(keys) = asked else { return None };
+        self.all.counts.add("snapshots", 1);
+        found.iter().for_each(|found| self.all.saw(client, &found.seen));
+        let shown: Vec<_> = keys_of(keys).zip(found).collect();
+        for (key, found) in shown.iter().chain(&shown) {
+            let value = found.value.as_deref().and_then(value_of);
+            self.all.note(client, Operation::Read(*key, value));
+        }
         Some(client)
     }
 
@@ -203,6 +229,11 @@ impl Sessions {
     }
 }
 
+/// The keys whose bits are set.
+fn keys_of(set: u16) -> impl Iterator<Item = u8> {
+    (0..16).filter(move |key| set & 1 << key != 0)
+}
+
 impl Owner<Member> for Sessions {
     fn begin(&mut self) -> Vec<Stimulus<Member>> {
         self.all.begin()
@@ -210,9 +241,10 @@ impl Owner<Member> for Sessions {
 
     fn output(&mut self, at: NodeId, output: Output, _now: Time) -> Vec<Stimulus<Member>> {
         let client = match output {
-            Output::Value { token, value, seen, .. } => {
-                self.on_seen(token, value.as_deref().and_then(value_of), &seen)
+            Output::Value { token, found, .. } => {
+                self.on_seen(token, found.value.as_deref().and_then(value_of), &found.seen)
             }
+            Output::Values { token, found, .. } => self.on_snapshot(token, &found),
             Output::Kept { token, answer, seen, .. } => {
                 self.on_seen(token, value_of(&answer), &seen)
             }
@@ -231,7 +263,7 @@ impl Owner<Member> for Sessions {
                 self.all.on_applied(region, (origin, ts), changed);
                 None
             }
-            Output::Replica(_) => None,
+            Output::Replica(_) | Output::Lapsed { .. } => None,
         };
         client.map(|client| self.all.think(client)).into_iter().collect()
     }

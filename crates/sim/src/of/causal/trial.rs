@@ -98,12 +98,14 @@ fn drawn_faults(random: &mut Random) -> Faults {
 }
 
 fn drawn_options(random: &mut Random) -> eunomia::Options {
+    let suspect_after = MS * random.random_range(150..400);
     eunomia::Options {
         batch: 15 * MS,
         theta: 15 * MS,
         tell: 25 * MS,
         retry: 100 * MS,
-        suspect_after: MS * random.random_range(150..400),
+        idle: suspect_after / 3,
+        suspect_after,
         labels_max: random.random_range(4..40),
         window: random.random_range(10..100),
         outstanding_max: [6, 100, 1000][random.random_range(0..3)],
@@ -120,6 +122,7 @@ fn drawn_profile(random: &mut Random) -> Profile {
         reads: random.random_range(20..70),
         moves: random.random_range(0..15),
         rmws: random.random_range(0..60),
+        snapshots: random.random_range(0..50),
     }
 }
 

@@ -81,12 +81,14 @@ fn drawn_faults(random: &mut Random) -> Faults {
 }
 
 fn drawn_options(random: &mut Random) -> Options {
+    let suspect_after = MS * random.random_range(150..400);
     Options {
         batch: 10 * MS,
         theta: 10 * MS,
         tell: 20 * MS,
         retry: 100 * MS,
-        suspect_after: MS * random.random_range(150..400),
+        idle: suspect_after / 3,
+        suspect_after,
         labels_max: random.random_range(4..40),
         window: random.random_range(10..100),
         outstanding_max: [4, 100, 1000][random.random_range(0..3)],
