@@ -40,6 +40,9 @@ const KEYS_PORT: u16 = 7400;
 const KEYS_PORTS_STEP: usize = 100;
 const KEYS_PORTS_END: u16 = 10_000;
 
+/// Keys that begin so are causal unless a demo is told otherwise.
+const CAUSAL_PREFIX: &str = "causal:";
+
 /// What the demo shall be.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -48,7 +51,8 @@ each region has a directory of its name that is placed there: /us, /eu, /ap; eve
 global. Ctrl-C stops it all: unmounted, processes gone, a temporary data directory removed.
 
 Each region has keys of its own, linearizable, for clients of Redis: the table says at which port
-each node answers them.
+each node answers them. Keys that begin with causal: are those of all regions: each reads and writes
+them at once, also while it is cut off, and has what others wrote as soon as it can be reached.
 
 Examples:
   meridian demo
@@ -92,6 +96,10 @@ pub struct DemoArgs {
     /// Where keys are kept [default: as in DATA, at first in memory]
     #[arg(long, value_name = "WHERE", conflicts_with = "no_keys")]
     keys_durability: Option<KeysDurability>,
+    /// Keys that begin so are causal: all regions have them; '' for none [default: as in DATA, at
+    /// first causal:]
+    #[arg(long, value_name = "PREFIX", conflicts_with = "no_keys")]
+    keys_causal: Option<String>,
     #[command(flatten)]
     shape: Shape,
 }
@@ -148,6 +156,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             keys_nodes: 0,
             keys_shards: args.keys_shards,
             keys_durability: args.keys_durability,
+            keys_causal: args.keys_causal.clone(),
         };
         let result = demo.run(args, point).await;
         demo.children.stop().await;
@@ -174,6 +183,8 @@ struct Demo<'a> {
     /// In so many shards they are wanted to be, and there.
     keys_shards: Option<usize>,
     keys_durability: Option<KeysDurability>,
+    /// Which keys are causal.
+    keys_causal: Option<String>,
 }
 
 impl Demo<'_> {
@@ -229,18 +240,20 @@ impl Demo<'_> {
     fn prepare_keys(&mut self, nodes: &[NodeId]) -> anyhow::Result<()> {
         let region = |id: NodeId| self.topology.node(id).region;
         let dir = |id: NodeId| self.data.node(&self.topology.node(id).name);
-        let (mut on_disk, mut shards) = (BTreeSet::new(), None);
+        let (mut on_disk, mut shards, mut causal) = (BTreeSet::new(), None, None);
         for id in nodes {
             let kept = keys::kept(&dir(*id))?;
             if let Some(kept) = kept.filter(|kept| kept.durability == keys::Durability::Disk) {
                 on_disk.insert(region(*id));
-                shards = Some(kept.shards);
+                (shards, causal) = (Some(kept.shards), Some(kept.causal.unwrap_or_default()));
             }
         }
         for id in nodes.iter().filter(|id| !on_disk.contains(&region(**id))) {
             keys::forget(&dir(*id))?;
         }
         self.keys_shards = self.keys_shards.or(shards).or(Some(1));
+        let causal = self.keys_causal.take().or(causal);
+        self.keys_causal = causal.or(Some(CAUSAL_PREFIX.into()));
         Ok(())
     }
 
@@ -259,6 +272,9 @@ impl Demo<'_> {
             if let Some(wanted) = self.keys_durability {
                 let wanted = wanted.to_possible_value().expect("all can be named");
                 keys.extend(["--keys-durability".into(), wanted.get_name().into()]);
+            }
+            if let Some(prefix) = &self.keys_causal {
+                keys.extend(["--keys-causal".into(), prefix.clone()]);
             }
         }
         let pid = self.children.start(&node.name, &dir, &keys)?;

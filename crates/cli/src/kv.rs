@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use meridian_client::keys::{Change, Keys, KeysError, KeysOptions, Watched};
 use meridian_terminal::note;
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Reads and changes keys
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Keys are linearizable within a region; each region has its own, kept by all nodes of the region. Any
-of these answers: those of `meridian demo` at port 7400 and the next ones, in the order of its
+Keys are linearizable within a region; each region has its own, kept by all nodes of the region.
+Those that begin with causal: all regions have: see meridian demo --help. Any node of a region
+answers: those of `meridian demo` at port 7400 and the next ones, in the order of its
 table. If one does not answer, the next of those that --at names is asked; a change is
 made once all the same. Clients of Redis can be used as well: redis-cli -p 7400.
 
@@ -74,6 +76,22 @@ pub enum KvCommand {
         pattern: String,
         #[command(flatten)]
         at: At,
+    },
+    /// Print how far each region is with the causal keys of each other
+    #[command(after_help = "\
+The same as meridian status tells of causal keys: see there. Exit status 1 if a node does not
+answer, or none has causal keys.
+
+Examples:
+  meridian kv lag
+  meridian kv lag --json")]
+    Lag {
+        /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
+        #[arg(long, value_name = "FILE")]
+        cluster: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print what a key has, or keys have, and each change as it is made
     #[command(after_help = "\
@@ -168,6 +186,9 @@ async fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
                 print(&page)?;
             }
             Ok(ExitCode::SUCCESS)
+        }
+        KvCommand::Lag { cluster, json } => {
+            Ok(done(crate::status::lag(cluster.as_deref(), *json).await?))
         }
         KvCommand::Watch { subject, at } => watch(subject, &at.keys()?).await,
     }

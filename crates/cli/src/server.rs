@@ -43,6 +43,11 @@ pub struct ServerArgs {
     /// Where this node keeps its keys [default: as at the last start, at first in memory]
     #[arg(long, value_name = "WHERE", requires = "keys")]
     keys_durability: Option<KeysDurability>,
+    /// Keys that begin so are causal: all regions have them, each goes on by itself, and what one
+    /// changes comes to the others. The same at all nodes of all regions, from their first start
+    /// with it on [default: as at the last start, at first none]
+    #[arg(long, value_name = "PREFIX", requires = "keys")]
+    keys_causal: Option<String>,
 }
 
 /// Where keys are kept.
@@ -90,6 +95,7 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
             address,
             shards: args.keys_shards,
             durability: args.keys_durability.map(Durability::from),
+            causal: args.keys_causal.clone(),
         }),
     };
     match meridian_node::run(&options) {

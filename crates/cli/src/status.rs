@@ -1,6 +1,9 @@
 //! `meridian status`: how nodes and groups are.
 
+mod causal;
+
 use crate::{cluster, configuration, output};
+use causal::CausalReport;
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
@@ -8,7 +11,7 @@ use meridian_core::{GroupId, NodeId};
 use meridian_host::api::NodeStatus;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -26,6 +29,11 @@ goes on.
 Of keys each node's shards are shown: who is live in its epoch (what follows a + is still fetching
 what there is), and for how long the node serves unless its lease is renewed. While nobody asks for
 keys, nodes doze, and hold no lease; the first request gets one.
+
+Of causal keys each pair of regions is shown: for how long what one has made may not be in the other
+(lag), how many of its updates wait there (queue), how many are kept because some region may lack
+them (outstanding), and up to which time all is there (applied) or may leave its region (stable).
+When nothing is made, lag is how long ago that was said last.
 
 disk free is what the node's disk has left, in bytes. A node whose disk is full stores no more
 blocks; with still less it takes nothing that needs room, until there is some again.
@@ -54,6 +62,8 @@ pub struct Report {
     groups: Vec<GroupReport>,
     /// Shards of keys at the nodes that are reachable.
     keys: Vec<KeysReport>,
+    /// How far each region is with the causal keys of each other.
+    causal: Vec<CausalReport>,
 }
 
 /// A node.
@@ -115,6 +125,8 @@ struct ReplicaReport {
 struct KeysReport {
     region: String,
     shard: usize,
+    /// Whether it has the keys of all regions.
+    causal: bool,
     node: String,
     epoch: u64,
     live: Vec<String>,
@@ -145,6 +157,25 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     output::print(&text)?;
     let well = report.nodes.iter().all(|node| node.reachable && !node.full) && report.all_led();
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Tells how far regions are with causal keys; whether all could be asked.
+///
+/// # Errors
+/// If there is no cluster to ask.
+pub async fn lag(cluster: Option<&Path>, json: bool) -> anyhow::Result<bool> {
+    let path = cluster::named_or_last(cluster)?;
+    let topology = configuration::newest(&path).await?.topology;
+    let region = topology.regions[0].name.as_str();
+    let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
+    let report = ask_all(&client, &topology).await;
+    let text = match json {
+        true => serde_json::to_string_pretty(&report.causal)?,
+        false if report.causal.is_empty() => "no node that answers has causal keys".into(),
+        false => causal::table(&report.causal),
+    };
+    output::print(&text)?;
+    Ok(!report.causal.is_empty() && report.nodes.iter().all(|node| node.reachable))
 }
 
 /// Asks all nodes at once.
@@ -228,6 +259,7 @@ impl Report {
             nodes: nodes.collect(),
             groups: groups.collect(),
             keys: keys_reports(topology, answers),
+            causal: causal::reports(topology, answers),
         }
     }
 
@@ -302,7 +334,11 @@ impl Report {
             true => String::new(),
             false => format!("{}\n\n", output::table(&KeysReport::HEAD, keys)),
         };
-        format!("{nodes}\n\n{groups}\n\n{keys}order: {}", self.order)
+        let causal = match causal::table(&self.causal) {
+            none if none.is_empty() => none,
+            table => format!("{table}\n\n"),
+        };
+        format!("{nodes}\n\n{groups}\n\n{keys}{causal}order: {}", self.order)
     }
 }
 
@@ -323,7 +359,7 @@ impl KeysReport {
         };
         let numbers = [self.clients, self.keys, self.bytes].map(|number| number.to_string());
         let epoch = self.epoch.to_string();
-        let shard = self.shard.to_string();
+        let shard = if self.causal { "causal".into() } else { self.shard.to_string() };
         let mut row = vec![self.region.clone(), shard, self.node.clone(), epoch, live, serves];
         row.extend(numbers);
         row.push(self.kept_in.into());
@@ -344,6 +380,7 @@ fn keys_reports(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Ve
         reports.extend(shards.map(|(shard, status)| KeysReport {
             region: region.clone(),
             shard,
+            causal: status.causal,
             node: node.name.clone(),
             epoch: status.epoch,
             live: names(&status.live),
@@ -403,7 +440,7 @@ mod tests {
     use crate::cluster::{Shape, new_cluster};
     use serde_json::json;
 
-    fn status(node: u16, replicas: &[(u16, &str, u64, u64)]) -> NodeStatus {
+    pub(super) fn status(node: u16, replicas: &[(u16, &str, u64, u64)]) -> NodeStatus {
         let replicas = replicas.iter().map(|(group, role, epoch, delivered)| {
             json!({"group": group, "role": role, "epoch": {"config": 0, "number": epoch, "leader": node},
                 "primary": node, "delivered": delivered, "applied": delivered, "clock": 0,
@@ -415,7 +452,8 @@ mod tests {
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
             "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "bad_frames": 0, "connected": [], "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2],
-            "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1}]}))
+            "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1,
+            "causal": false}], "causal": null}))
         .unwrap()
     }
 

@@ -264,7 +264,7 @@ fn keys_on_disk_outlive_the_end_of_all_nodes() {
     let status = nodes.room.status();
     let shards = status["keys"].as_array().unwrap();
     assert!(
-        shards.len() == 3 && shards.iter().all(|shard| shard["kept_in"] == "disk"),
+        shards.len() == 6 && shards.iter().all(|shard| shard["kept_in"] == "disk"),
         "{shards:?}"
     );
     let pids: Vec<_> = (0..3).map(|node| nodes.room.pid_of(&Nodes::name(node))).collect();

@@ -179,8 +179,36 @@ pub struct NodeStatus {
     pub configured: u64,
     /// Its replica of the configuration, if it keeps that.
     pub keeper: Option<KeeperStatus>,
-    /// Its shards of the keys of its region; none if it serves no keys.
+    /// Its shards of the keys of its region; none if it serves no keys. The last may be that of the
+    /// keys of all regions.
     pub keys: Vec<KeysStatus>,
+    /// How far keys of all regions are, if it serves such.
+    pub causal: Option<CausalStatus>,
+}
+
+/// How far keys of all regions are, as one node knows. Times are those of clocks, in milliseconds
+/// since 1970.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CausalStatus {
+    /// All updates that the node's region has made up to then may go to others.
+    pub stable_ms: u64,
+    /// So many updates made at this node some other region may lack.
+    pub outstanding: u64,
+    /// How far the region is with what others have made.
+    pub from: Vec<CausalFrom>,
+}
+
+/// How far a region is with what another has made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CausalFrom {
+    /// A node of the other region.
+    pub of: NodeId,
+    /// All that it has made up to then is applied.
+    pub applied_ms: u64,
+    /// So long ago that is.
+    pub lag_ms: u64,
+    /// So many updates wait at the node, or are being applied.
+    pub queue: u64,
 }
 
 /// How a shard of the keys is at one node.
@@ -203,6 +231,8 @@ pub struct KeysStatus {
     pub bytes: u64,
     /// Whether what it acknowledges is on its disk, too.
     pub on_disk: bool,
+    /// Whether it is that of the keys of all regions.
+    pub causal: bool,
 }
 
 /// How a replica of the configuration is.

@@ -314,6 +314,7 @@ impl<P: Service> Requests<P> {
             configured: self.shared.topology().version,
             keeper: at.process.keeper(),
             keys: self.shared.keys.status(at.now, self.shared.me),
+            causal: self.shared.keys.causal(at.now),
         }
     }
 }

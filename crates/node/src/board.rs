@@ -2,9 +2,11 @@
 //! own notice at the end of a batch, and waits for nobody.
 
 use meridian_core::{NodeId, Time};
-use meridian_hermes::{Durability, Membership};
-use meridian_host::api::KeysStatus;
-use meridian_keys::desk::{Held, Replica};
+use meridian_eunomia::Timestamp;
+use meridian_hermes::{Durability, Hermes, Membership, Modify};
+use meridian_host::api::{CausalFrom, CausalStatus, KeysStatus};
+use meridian_keys::causal::desk::Keys;
+use meridian_keys::desk::Held;
 use meridian_keys::slots::Shard;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +16,21 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct Board {
     notices: Vec<Notice>,
+    /// The last notice is that of the causal keys.
+    has_causal: bool,
+    causal: Mutex<Option<Progress>>,
+}
+
+/// How far keys of all regions are, as one node knows.
+#[derive(Clone, Debug)]
+struct Progress {
+    /// All updates of the region up to here are known.
+    stable: Timestamp,
+    /// So many updates made here some other region may lack.
+    outstanding: usize,
+    /// Of each other region: one of its nodes, up to where all is applied here, and how many labels
+    /// wait.
+    origins: Vec<(NodeId, Timestamp, usize)>,
 }
 
 #[derive(Debug, Default)]
@@ -32,11 +49,49 @@ struct Notice {
 impl Board {
     /// For so many shards, which have said nothing yet.
     pub fn new(shards: usize) -> Board {
-        Board { notices: (0..shards).map(|_| Notice::default()).collect() }
+        Board { notices: (0..shards).map(|_| Notice::default()).collect(), ..Board::default() }
+    }
+
+    /// The same, with one more for the keys of all regions.
+    pub fn with_causal(shards: usize) -> Board {
+        Board { has_causal: true, ..Board::new(shards + 1) }
+    }
+
+    /// The causal keys are so now.
+    pub fn note_causal(&self, keys: &Keys) {
+        let others = keys.regions().topology().others(keys.region());
+        let progress = Progress {
+            stable: keys.stable_time(),
+            outstanding: keys.outstanding(),
+            origins: others
+                .map(|origin| {
+                    let (site_time, queued) = keys.site_time(origin);
+                    (keys.regions().node(origin, 0), site_time, queued)
+                })
+                .collect(),
+        };
+        *self.causal.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+    }
+
+    /// How keys of all regions are.
+    pub fn causal(&self, now: Time) -> Option<CausalStatus> {
+        let noted = self.causal.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let lag_ms = |ts: Timestamp| now.0.saturating_sub(ts.0) / 1_000_000;
+        let from = |(of, ts, queue): &(NodeId, Timestamp, usize)| CausalFrom {
+            of: *of,
+            applied_ms: ts.0 / 1_000_000,
+            lag_ms: lag_ms(*ts),
+            queue: *queue as u64,
+        };
+        Some(CausalStatus {
+            stable_ms: noted.stable.0 / 1_000_000,
+            outstanding: noted.outstanding as u64,
+            from: noted.origins.iter().map(from).collect(),
+        })
     }
 
     /// A shard is so now.
-    pub fn note(&self, shard: Shard, replica: &Replica, clients: usize) {
+    pub fn note<M: Modify>(&self, shard: Shard, replica: &Hermes<M>, clients: usize) {
         let notice = &self.notices[usize::from(shard.0)];
         let set = |of: &AtomicU64, value: u64| of.store(value, Ordering::Relaxed);
         let membership = replica.membership();
@@ -55,7 +110,7 @@ impl Board {
 
     /// How many shards there are.
     pub fn len(&self) -> usize {
-        self.notices.len()
+        self.notices.len() - usize::from(self.has_causal)
     }
 
     /// Whether the node has no keys.
@@ -81,7 +136,13 @@ impl Board {
 
     /// How the shards of `me` are.
     pub fn status(&self, now: Time, me: NodeId) -> Vec<KeysStatus> {
-        self.notices.iter().map(|notice| notice.status(now, me)).collect()
+        let mut all: Vec<_> = self.notices.iter().map(|notice| notice.status(now, me)).collect();
+        if self.has_causal
+            && let Some(last) = all.last_mut()
+        {
+            last.causal = true;
+        }
+        all
     }
 }
 
@@ -110,6 +171,7 @@ impl Notice {
             keys: get(&self.keys),
             bytes: get(&self.bytes),
             on_disk: self.on_disk.load(Ordering::Relaxed),
+            causal: false,
         }
     }
 }

@@ -2,22 +2,27 @@
 //! a port of their own, the nodes of a region speak with each other at the ports that they have.
 
 mod began;
+mod causal;
 mod exchange;
 mod service;
 mod steward;
 
-use crate::application::peers_of;
+use crate::application::{delays_of, peers_of};
 use crate::board::Board;
 use crate::config::NodeDir;
 use crate::error::ServerError;
-use began::Began;
+use began::{Began, CausalBegan};
 pub use began::{Kept, forget, kept};
+use bytes::Bytes;
+use causal::CausalService;
 use exchange::Exchange;
 use meridian_cluster::Topology;
 use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::{NodeId, mix};
 pub use meridian_hermes::Durability;
+use meridian_hermes::Hermes;
 use meridian_hermes::reliable::{self, ReliableMembership};
+use meridian_keys::causal::{Causal, CausalKeys, Regions};
 use meridian_keys::desk::{Replica, Seat, options};
 use meridian_keys::slots::{SHARDS_MAX, Shard};
 use meridian_keys::{Keys, Steward};
@@ -95,6 +100,20 @@ pub struct Members {
     pub steward: Options<NodeId>,
     /// One for each shard.
     pub shards: Vec<Options<NodeId>>,
+    /// The one with the keys of all regions, if there are such.
+    pub causal: Option<CausalMember>,
+}
+
+/// The thread of a node that has the keys of all regions.
+pub struct CausalMember {
+    /// How it takes part.
+    pub options: Options<NodeId>,
+    /// Who else does.
+    pub regions: Arc<Regions>,
+    /// Keys that begin so are causal.
+    pub prefix: Bytes,
+    /// The number of the cluster: tokens of sessions name it.
+    pub cluster: u64,
 }
 
 /// Runs one of the `replicas` of a region's keys. How they are stands on `board`.
@@ -108,22 +127,33 @@ pub async fn host(
     seed: u64,
     board: &Arc<Board>,
 ) -> Result<Running, MemberError> {
-    let Members { steward, shards } = members;
+    let Members { steward, shards, causal } = members;
     let (count, me) = (shards.len(), steward.me);
-    let (exchange, clock) = (Arc::new(Exchange::new(count)), Clock::start());
+    let threads_count = count + usize::from(causal.is_some());
+    let (exchange, clock) = (Arc::new(Exchange::new(threads_count)), Clock::start());
+    let prefix = causal.as_ref().map(|causal| causal.prefix.clone());
     let options = || meridian_hermes::Options { durability, ..options() };
     let mut threads = Vec::new();
     for (number, member) in shards.into_iter().enumerate() {
         let shard = Shard(u8::try_from(number).expect("SHARDS_MAX"));
         let process = Keys::new(Replica::new(me, options(), mix(seed.wrapping_add(number as u64))));
         let seat = Seat { shard, shards: count };
-        let service = Service::new(seat, exchange.clone(), board.clone());
+        let service = Service::new(seat, prefix.clone(), exchange.clone(), board.clone());
         let worker = Worker::start(&format!("keys-{number}"))?;
         // Leases are told from thread to thread: all have the same clock.
         threads.push(worker.host(Options { clock, ..member }, process, service).await?);
     }
+    if let Some(CausalMember { options: member, regions, cluster, .. }) = causal {
+        let shard = Seat { shard: Shard(0), shards: count }.causal();
+        let replica = Hermes::new(me, options(), mix(seed.wrapping_add(count as u64)));
+        let process = CausalKeys::new(Causal::new(replica, regions, causal::options()));
+        let service = CausalService::new((shard, cluster), exchange.clone(), board.clone());
+        let worker = Worker::start("keys-causal")?;
+        threads.push(worker.host(Options { clock, ..member }, process, service).await?);
+    }
     // The last: it can do nothing before the shards have read their logs (K1).
-    let process = Steward::new(ReliableMembership::new(me, replicas, leases(), seed), count);
+    let membership = ReliableMembership::new(me, replicas, leases(), seed);
+    let process = Steward::new(membership, threads_count);
     let worker = Worker::start("keys-steward")?;
     let steward = Options { clock, ..steward };
     threads.push(worker.host(steward, process, StewardService::new(exchange)).await?);
@@ -147,6 +177,9 @@ pub struct KeysOptions {
     pub shards: Option<usize>,
     /// Where they are kept; None: as at the last start, or in memory.
     pub durability: Option<Durability>,
+    /// Keys that begin so are of all regions; empty: none are. None: as at the first start with
+    /// causal keys, or else none.
+    pub causal: Option<String>,
 }
 
 /// Listens at the address and opens a lane at the node's port for the steward and each shard, if
@@ -170,7 +203,8 @@ pub(crate) fn open(
     };
     let plain = TcpListener::bind(&wanted.address).map_err(unable)?;
     let port = listener.local_addr().map_err(unable)?;
-    let Began { replicas, shards, durability, .. } = began::begin(dir, topology, me, wanted)?;
+    let began = began::begin(dir, topology, me, wanted)?;
+    let Began { replicas, shards, durability, causal, .. } = began;
     let replicas = replicas.iter().filter_map(|name| topology.node_named(name)).collect();
     let mut peers = peers_of(topology, me);
     peers.retain(|node, _| BTreeSet::contains(&replicas, node));
@@ -186,14 +220,28 @@ pub(crate) fn open(
         Durability::Memory => CHECKPOINT_BYTES,
         Durability::Disk => KEYS_CHECKPOINT_BYTES,
     };
-    let mut members = Members { steward, shards: Vec::new() };
+    let mut members = Members { steward, shards: Vec::new(), causal: None };
     for shard in 0..shards {
         let member = member(lane(shard, shards), log_of(&dir.dir, shard), checkpoint_bytes);
         // All these threads take clients: who has nothing to do is first.
         let plain = vec![(ServiceId::KEYS, plain.try_clone().map_err(unable)?)];
         members.shards.push(Options { plain, ..member });
     }
-    lanes.explain(format!("the keys of this node are in {shards} shards, see its keys.json"));
+    let mut why = format!("the keys of this node are in {shards} shards, see its keys.json");
+    if let Some(causal) = &causal {
+        let regions = regions_of(causal, topology);
+        let regions = regions.map_err(|why| began::refused(&dir.dir, why))?;
+        let path = log_of_causal(&dir.dir);
+        let storage = Storage::Log { path, incarnation, checkpoint_bytes };
+        let lane = lanes.open(lane_of_causal(causal), port);
+        let listen = Listen::Lane(lane);
+        let member = causal_member(causal, regions, topology, me);
+        let options = Options { listen, storage, ..member.options };
+        members.causal = Some(CausalMember { options, ..member });
+        let CausalBegan { prefix, regions } = causal;
+        why += &format!("; of all regions are keys that begin with {prefix:?}: {regions:?}");
+    }
+    lanes.explain(why);
     Ok((lanes, Some(Opened { members, replicas, durability })))
 }
 
@@ -205,6 +253,41 @@ const _: () = assert!(SHARDS_MAX < STEWARD);
 /// which has its keys in more shards or fewer.
 fn lane(thread: usize, shards: usize) -> Lane {
     Lane(u16::try_from(shards << 8 | thread).expect("SHARDS_MAX"))
+}
+
+/// The thread of the causal keys: another one for who has other regions or nodes in mind, as
+/// sources have their numbers by that. It is none of those of [`lane`].
+fn lane_of_causal(causal: &CausalBegan) -> Lane {
+    let digest = causal.digest();
+    Lane(0x8000 | ((digest >> 16 ^ digest) & 0x7fff) as u16)
+}
+const _: () = assert!(SHARDS_MAX < 0x80);
+
+/// How a node takes part in the keys of all regions.
+fn causal_member(
+    causal: &CausalBegan,
+    regions: Arc<Regions>,
+    topology: &Topology,
+    me: NodeId,
+) -> CausalMember {
+    let (mut peers, delays) = (peers_of(topology, me), delays_of(topology, me));
+    peers.retain(|node, _| regions.find(*node).is_some());
+    let cluster = topology.cluster;
+    let options = Options { delays, ..Options::new(cluster.to_string(), me, "", peers) };
+    CausalMember { options, regions, prefix: Bytes::from(causal.prefix.clone()), cluster }
+}
+
+/// The nodes of all regions, by their names.
+fn regions_of(causal: &CausalBegan, topology: &Topology) -> Result<Arc<Regions>, String> {
+    let node = |name: &String| {
+        topology.node_named(name).ok_or_else(|| format!("names {name}, which is no node any more"))
+    };
+    let region = |nodes: &Vec<String>| nodes.iter().map(node).collect::<Result<Vec<_>, _>>();
+    Ok(Arc::new(Regions::new(causal.regions.iter().map(region).collect::<Result<_, _>>()?)))
+}
+
+fn log_of_causal(dir: &Path) -> PathBuf {
+    dir.join("keys-causal")
 }
 
 fn log_of(dir: &Path, shard: usize) -> PathBuf {
@@ -221,6 +304,11 @@ impl Opened {
         self.members.shards.len()
     }
 
+    /// The regions that have causal keys in common, if there are such.
+    pub(crate) fn causal(&self) -> bool {
+        self.members.causal.is_some()
+    }
+
     /// Runs them.
     pub(crate) async fn start(
         self,
@@ -231,7 +319,10 @@ impl Opened {
         let seed = mix(Clock::start().now().0 ^ u64::from(std::process::id()) << 32);
         let on_disk = |member| Options { disk: disk.clone(), ..member };
         let shards = members.shards.into_iter().map(on_disk).collect();
-        let members = Members { steward: on_disk(members.steward), shards };
+        let causal = members
+            .causal
+            .map(|causal| CausalMember { options: on_disk(causal.options), ..causal });
+        let members = Members { steward: on_disk(members.steward), shards, causal };
         host(members, &replicas, durability, seed, board).await
     }
 }

@@ -88,7 +88,11 @@ pub fn serve<P: Service>(
     let listener = listen(&topology, me)?;
     let (lanes, keys) = keys::open(options.keys.as_ref(), &dir, &topology, me, &listener)?;
     let topology = Arc::new(topology);
-    let board = Arc::new(Board::new(keys.as_ref().map_or(0, keys::Opened::shards)));
+    let board = Arc::new(match &keys {
+        None => Board::new(0),
+        Some(keys) if keys.causal() => Board::with_causal(keys.shards()),
+        Some(keys) => Board::new(keys.shards()),
+    });
     let shared = Arc::new(Shared::new(me, topology.clone(), board.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

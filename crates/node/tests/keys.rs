@@ -92,7 +92,8 @@ impl Region {
             }
         });
         let mut members: Vec<_> = members.collect();
-        let members = Members { steward: members.pop().unwrap(), shards: members };
+        let steward = members.pop().unwrap();
+        let members = Members { steward, shards: members, causal: None };
         let replicas: BTreeSet<_> = self.peers[0].keys().copied().collect();
         let board = Arc::new(Board::new(shards));
         let running = keys::host(members, &replicas, self.durability, self.starts, &board);

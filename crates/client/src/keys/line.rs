@@ -164,7 +164,13 @@ impl Line {
                 let sequence = self.sequence.to_string();
                 let mut words = vec![&b"MERIDIAN.ONCE"[..], sequence.as_bytes()];
                 words.extend(request.words);
-                connection.ask(&words).await
+                match connection.ask(&words).await {
+                    // Of all regions: what becomes of it cannot be asked.
+                    Ok(Answered::Error(why)) if why.starts_with("NOTONCE") => {
+                        connection.ask(request.words).await
+                    }
+                    answer => answer,
+                }
             }
             (Step::Ask, Some(connection)) => connection.ask(request.words).await,
         };

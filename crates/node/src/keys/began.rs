@@ -1,10 +1,11 @@
 //! How keys began in a node's directory, and where they have been kept since: `keys.json`.
 
-use super::{KeysOptions, log_of, log_of_steward};
+use super::{KeysOptions, log_of, log_of_causal, log_of_steward};
 use crate::config::NodeDir;
 use crate::error::ServerError;
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
+use meridian_eunomia::REGIONS_MAX;
 use meridian_hermes::Durability;
 use meridian_keys::slots::SHARDS_MAX;
 use meridian_runtime::directory::write_durably;
@@ -13,9 +14,11 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The version of `keys.json` and of the records in the logs of keys. Before it, keys were in
-/// memory, and nothing said a version.
-const FORMAT: u32 = 2;
+/// The version of `keys.json` and of the records in the logs of keys. Before versions, keys were in
+/// memory.
+const FORMAT: u32 = 3;
+/// As [`FORMAT`], but that there were no causal keys: it is read as it is.
+const WITHOUT_CAUSAL: u32 = 2;
 
 /// More shards than this are only had by who asks for them: each is a thread.
 const SHARDS_UNASKED: usize = 8;
@@ -32,6 +35,42 @@ pub(super) struct Began {
     pub shards: usize,
     /// Where the keys are kept.
     pub durability: Durability,
+    /// Keys of all regions, if there are such.
+    #[serde(default)]
+    pub causal: Option<CausalBegan>,
+}
+
+/// How keys of all regions began: the same at all nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CausalBegan {
+    /// Keys that begin so are causal.
+    pub prefix: String,
+    /// The nodes of each region that there were. Their places are the numbers of their sources.
+    pub regions: Vec<Vec<String>>,
+}
+
+impl CausalBegan {
+    fn of(prefix: &str, topology: &Topology) -> CausalBegan {
+        let home = |region: usize| {
+            let nodes = topology.present().map(|node| topology.node(node));
+            let near = nodes.filter(|node| usize::from(node.region.0) == region);
+            near.map(|node| node.name.clone()).collect::<Vec<_>>()
+        };
+        let regions = (0..topology.regions.len()).map(home);
+        CausalBegan {
+            prefix: prefix.into(),
+            regions: regions.filter(|nodes| !nodes.is_empty()).collect(),
+        }
+    }
+
+    /// Differs, most likely, if anything of it does.
+    pub fn digest(&self) -> u32 {
+        let names =
+            self.regions.iter().flat_map(|nodes| nodes.iter().map(String::as_str).chain([""]));
+        let text = [self.prefix.as_str()].into_iter().chain(names).collect::<Vec<_>>().join("\n");
+        meridian_eunomia::place_of(text.as_bytes())
+    }
 }
 
 /// Which format something has.
@@ -41,19 +80,21 @@ struct Version {
 }
 
 /// What a directory has of keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// In so many shards they are.
     pub shards: usize,
     /// Where they are kept.
     pub durability: Durability,
+    /// Keys that begin so are causal.
+    pub causal: Option<String>,
 }
 
 fn file(dir: &Path) -> PathBuf {
     dir.join("keys.json")
 }
 
-fn refused(dir: &Path, why: String) -> ServerError {
+pub(super) fn refused(dir: &Path, why: String) -> ServerError {
     ServerError::Directory { path: file(dir), why }
 }
 
@@ -69,7 +110,7 @@ fn read(dir: &Path, old: bool) -> Result<Option<Began>, ServerError> {
     };
     let unclear = |error| refused(dir, format!("does not tell how keys began: {error}"));
     match serde_json::from_slice::<Version>(&bytes).map_err(unclear)?.format {
-        Some(FORMAT) => serde_json::from_slice(&bytes).map(Some).map_err(unclear),
+        Some(FORMAT | WITHOUT_CAUSAL) => serde_json::from_slice(&bytes).map(Some).map_err(unclear),
         None if old => Ok(None),
         found => {
             let found = found.map_or("no format".into(), |format| format!("format {format}"));
@@ -94,7 +135,11 @@ const GIVE_UP: &str = "stop all its nodes, remove keys.json and all that is name
 /// If the disk refuses, or if they are of another version.
 pub fn kept(dir: &Path) -> Result<Option<Kept>, ServerError> {
     let began = read(dir, true)?;
-    Ok(began.map(|Began { shards, durability, .. }| Kept { shards, durability }))
+    Ok(began.map(|Began { shards, durability, causal, .. }| Kept {
+        shards,
+        durability,
+        causal: causal.map(|causal| causal.prefix),
+    }))
 }
 
 /// How keys began here; they do now if they have not before.
@@ -118,8 +163,10 @@ pub(super) fn begin(
         let replicas = near.map(|node| topology.node(node).name.clone()).collect();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let shards = wanted.shards.unwrap_or(cores.min(SHARDS_UNASKED));
-        Began { format: FORMAT, replicas, shards, durability: Durability::Memory }
+        let durability = Durability::Memory;
+        Began { format: FORMAT, replicas, shards, durability, causal: None }
     });
+    began.format = FORMAT;
     let shards = began.shards;
     if let Some(wanted) = wanted.shards.filter(|wanted| *wanted != shards) {
         return Err(refused(
@@ -131,10 +178,41 @@ pub(super) fn begin(
         ));
     }
     began.durability = wanted.durability.unwrap_or(began.durability);
+    began.causal = causal(path, topology, began.causal.take(), wanted.causal.as_deref())?;
     if before.as_ref() != Some(&began) {
         write_durably(&file(path), &serde_json::to_vec(&began).expect("names"))?;
     }
     Ok(began)
+}
+
+/// How the keys of all regions are, as they began or now begin.
+fn causal(
+    path: &Path,
+    topology: &Topology,
+    before: Option<CausalBegan>,
+    wanted: Option<&str>,
+) -> Result<Option<CausalBegan>, ServerError> {
+    match (before, wanted) {
+        (before, None) => Ok(before),
+        (Some(before), Some(wanted)) if before.prefix == wanted => Ok(Some(before)),
+        (Some(before), Some(wanted)) => Err(refused(
+            path,
+            format!(
+                "keys that begin with {:?} are causal, not those that begin with {wanted:?}: start \
+                 without --keys-causal, or give up the keys of all regions: {GIVE_UP}",
+                before.prefix
+            ),
+        )),
+        (None, Some("")) => Ok(None),
+        (None, Some(wanted)) => {
+            let began = CausalBegan::of(wanted, topology);
+            if began.regions.len() > REGIONS_MAX {
+                let why = format!("keys can be causal in {REGIONS_MAX} regions at most");
+                return Err(refused(path, why));
+            }
+            Ok(Some(began))
+        }
+    }
 }
 
 /// Forgets who had part in a region's keys, before any node of the region is started: they were in
@@ -152,7 +230,7 @@ pub fn forget(dir: &Path) -> Result<(), ServerError> {
     };
     ended(&file(dir), std::fs::remove_file(file(dir)))?;
     let shards = (0..SHARDS_MAX).map(|shard| log_of(dir, shard));
-    for log in shards.chain([log_of_steward(dir)]) {
+    for log in shards.chain([log_of_steward(dir), log_of_causal(dir)]) {
         ended(&log, std::fs::remove_dir_all(&log))?;
     }
     Ok(())

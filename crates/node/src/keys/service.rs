@@ -3,6 +3,7 @@
 use super::BYTES_MAX;
 use super::exchange::{Exchange, Said};
 use crate::board::Board;
+use bytes::Bytes;
 use meridian_core::hello::ServiceId;
 use meridian_core::{NodeId, Time};
 use meridian_hermes::{self as hermes, Durability};
@@ -136,9 +137,14 @@ fn names<'a>(nodes: impl Iterator<Item = &'a NodeId>) -> String {
 }
 
 impl Service {
-    pub fn new(seat: Seat, exchange: Arc<Exchange>, board: Arc<Board>) -> Service {
-        let outgoing = (0..seat.shards).map(|_| Vec::new()).collect();
-        let desk = Desk::new(seat, BYTES_MAX);
+    pub fn new(
+        seat: Seat,
+        causal: Option<Bytes>,
+        exchange: Arc<Exchange>,
+        board: Arc<Board>,
+    ) -> Service {
+        let outgoing = exchange.shards().map(|_| Vec::new()).collect();
+        let desk = Desk::new(seat, BYTES_MAX).with_causal(causal);
         let (reports, expected) = (Vec::new(), BTreeMap::new());
         Service { seat, desk, exchange, outgoing, reports, expected, board }
     }

@@ -317,8 +317,12 @@ impl Cluster {
     /// Starts a server that also has keys, in so many shards.
     #[allow(dead_code, reason = "one of the tests needs it")]
     pub fn start_with_keys(&mut self, node: usize, shards: usize) {
-        let keys =
-            KeysOptions { address: "127.0.0.1:0".into(), shards: Some(shards), durability: None };
+        let keys = KeysOptions {
+            address: "127.0.0.1:0".into(),
+            shards: Some(shards),
+            durability: None,
+            causal: None,
+        };
         self.run::<Toy>(node, 64 << 20, Some(keys));
     }
 

@@ -1,0 +1,241 @@
+//! Keys of all regions in a demo: three regions of real processes, of which some are cut off or
+//! killed, and sessions that move between them.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[path = "harness/clients.rs"]
+#[allow(dead_code)] // Not every test needs all of it.
+mod clients;
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+
+use clients::Connection;
+use harness::{PATIENCE, Room, Running, eventually, kill};
+use meridian_keys::resp::answer::Answered;
+use std::fs::File;
+use std::net::TcpListener;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
+/// So many nodes: two in each of three regions, or three in each of two.
+const NODES: u16 = 6;
+
+/// The first of so many ports in a row that nobody uses now.
+fn ports_in_a_row(count: u16) -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut firsts = (10_000..20_000).step_by(usize::from(count));
+    firsts.find(|first| (*first..*first + count).all(free)).unwrap()
+}
+
+/// A demo of some regions, from `a` on.
+struct Regions {
+    nodes: u16,
+    room: Room,
+    demo: Running,
+    first: u16,
+}
+
+impl Regions {
+    /// With so many nodes in each region.
+    fn start(nodes: u16, more: &[&str]) -> Regions {
+        let (room, first) = (Room::new(), ports_in_a_row(NODES));
+        let (port, count) = (first.to_string(), nodes.to_string());
+        let regions = if nodes == 2 { "a,b,c" } else { "a,b" };
+        let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", regions];
+        let args = [&args[..], &["--nodes-per-region", &count, "--keys-port", &port], more];
+        let demo = Running::start(room.meridian(&args.concat()), room.mount());
+        Regions { nodes, room, demo, first }
+    }
+
+    /// A session with a node of a region.
+    fn session(&self, region: u16, node: u16) -> Session {
+        let port = self.first + region * self.nodes + node;
+        let mut connection = None;
+        eventually("a node listens", || {
+            connection = Connection::new(port, PATIENCE).ok();
+            connection.is_some()
+        });
+        Session(connection.unwrap())
+    }
+
+    fn pids(&self, region: &str) -> [i32; 2] {
+        [1, 2].map(|number| self.room.pid_of(&format!("{region}-{number}")))
+    }
+
+    fn stop(self) {
+        self.demo.stop();
+        self.room.assert_clean();
+    }
+}
+
+struct Session(Connection);
+
+impl Session {
+    /// The answer, once the node serves.
+    fn ask(&mut self, words: &[&str]) -> Answered {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < end, "it does not serve: {words:?}");
+            match self.0.ask(words).unwrap() {
+                Answered::Error(why) if why.starts_with("CLUSTERDOWN") => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    fn get(&mut self, key: &str) -> Option<String> {
+        match self.ask(&["GET", key]) {
+            Answered::Bulk(value) => Some(String::from_utf8(value.to_vec()).unwrap()),
+            Answered::Null => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn set(&mut self, key: &str, value: &str) {
+        assert_eq!(self.ask(&["SET", key, value]), Answered::Line("OK".into()));
+    }
+
+    fn token(&mut self) -> String {
+        let Answered::Bulk(token) = self.ask(&["MERIDIAN.SESSION"]) else { panic!("no token") };
+        String::from_utf8(token.to_vec()).unwrap()
+    }
+}
+
+#[test]
+fn keys_come_to_all_regions_and_sessions_move_with_what_they_saw() {
+    let regions = Regions::start(2, &[]);
+    let (mut a, mut b, mut c) =
+        (regions.session(0, 0), regions.session(1, 1), regions.session(2, 0));
+    a.set("causal:x", "1");
+    a.set("x", "of region a");
+    assert_eq!(regions.session(0, 1).get("causal:x").as_deref(), Some("1"), "linearizable there");
+    // The other region has it as soon as the session goes on there, for any number of times.
+    for round in 0..20 {
+        let (key, value) = (format!("causal:{}", round % 3), round.to_string());
+        a.set(&key, &value);
+        assert_eq!(b.ask(&["MERIDIAN.SESSION", &a.token()]), Answered::Line("OK".into()));
+        assert_eq!(b.get(&key).as_deref(), Some(value.as_str()));
+        b.set("causal:reply", &value);
+        assert_eq!(c.ask(&["MERIDIAN.SESSION", &b.token()]), Answered::Line("OK".into()));
+        assert_eq!(c.get("causal:reply").as_deref(), Some(value.as_str()));
+        assert_eq!(c.get(&key).as_deref(), Some(value.as_str()), "what the reply was to");
+    }
+    assert_eq!(b.get("x"), None, "other keys are of their region");
+    // Changes of all kinds, through the commands of Redis and our own.
+    assert_eq!(c.ask(&["INCR", "causal:n"]), Answered::Integer(1));
+    assert_eq!(c.ask(&["APPEND", "causal:n", "0"]), Answered::Integer(2));
+    assert_eq!(c.ask(&["SET", "causal:n", "7", "NX"]), Answered::Null);
+    let set = ["SET", "causal:n", "7", "XX", "GET"];
+    assert_eq!(c.ask(&set), Answered::Bulk("10".into()));
+    let all = ["MGET", "causal:n", "causal:none", "causal:x"];
+    let found = [Answered::Bulk("7".into()), Answered::Null, Answered::Bulk("1".into())];
+    assert_eq!(c.ask(&all), Answered::Array(found.into()));
+    assert_eq!(c.ask(&["DEL", "causal:n", "causal:x"]), Answered::Integer(2));
+    assert_eq!(a.ask(&["MERIDIAN.SESSION", &c.token()]), Answered::Line("OK".into()));
+    assert_eq!(a.ask(&["EXISTS", "causal:n", "causal:x", "causal:0"]), Answered::Integer(1));
+    let refused = |answer: Answered, word: &str| {
+        assert!(matches!(&answer, Answered::Error(why) if why.starts_with(word)), "{answer:?}");
+    };
+    refused(a.ask(&["MGET", "causal:0", "x"]), "CROSSSLOT");
+    refused(a.ask(&["MERIDIAN.SESSION", "m1-00"]), "ERR this is no token");
+    refused(a.ask(&["MERIDIAN.ONCE", "1", "SET", "causal:0", "v"]), "NOTONCE");
+    let at = format!("127.0.0.1:{}", regions.first + 4);
+    assert!(regions.room.run(&["kv", "set", "causal:kv", "v", "--at", &at]).status.success());
+    eventually("it comes to another region", || b.get("causal:kv").as_deref() == Some("v"));
+    a.set("causal:gone", "soon");
+    assert_eq!(a.ask(&["PEXPIRE", "causal:gone", "300"]), Answered::Integer(1));
+    eventually("it expires in a", || a.get("causal:gone").is_none());
+    eventually("it expires in b", || b.get("causal:gone").is_none());
+    let status = regions.room.status();
+    let pairs = status["causal"].as_array().unwrap();
+    assert_eq!(pairs.len(), 6, "{pairs:?}");
+    assert!(pairs.iter().all(|pair| pair["lag_ms"].as_u64().unwrap() < 60_000), "{pairs:?}");
+    let lag = regions.room.run(&["kv", "lag"]);
+    assert!(lag.status.success() && lag.stdout.matches(" UTC").count() == 12, "{lag:?}");
+    regions.stop();
+}
+
+#[test]
+fn a_region_that_is_cut_off_goes_on_and_all_converge_when_it_is_back() {
+    let regions = Regions::start(2, &[]);
+    let (mut a, mut b, mut c) =
+        (regions.session(0, 0), regions.session(1, 0), regions.session(2, 1));
+    a.set("causal:x", "before");
+    eventually("all have it", || [&mut b, &mut c].iter_mut().all(|s| s.get("causal:x").is_some()));
+    let away = regions.pids("c");
+    away.iter().for_each(|pid| kill(*pid, libc::SIGSTOP));
+    for (round, session) in [(0, 0), (1, 1), (2, 0)] {
+        let session = [&mut a, &mut b].into_iter().nth(session).unwrap();
+        assert!(matches!(session.ask(&["INCR", "causal:n"]), Answered::Integer(1..)), "{round}");
+    }
+    a.set("causal:x", "from a");
+    let token = a.token();
+    assert_eq!(b.ask(&["MERIDIAN.SESSION", &token]), Answered::Line("OK".into()));
+    assert_eq!(b.get("causal:x").as_deref(), Some("from a"), "the others go on");
+    let queue = regions.room.run(&["kv", "lag", "--json"]);
+    let lag: serde_json::Value = serde_json::from_str(&queue.stdout).unwrap();
+    let kept = |pair: &&serde_json::Value| pair["from"] == "a" && pair["to"] == "b";
+    let kept = lag.as_array().unwrap().iter().find(kept).unwrap()["outstanding"].as_u64();
+    assert!(kept.unwrap() > 0, "what c lacks is kept: {lag}");
+    away.iter().for_each(|pid| kill(*pid, libc::SIGCONT));
+    // And now a region that the others cannot hear, while it writes: all but itself are stopped.
+    eventually("it is back", || c.get("causal:x").as_deref() == Some("from a"));
+    let others = [regions.pids("a"), regions.pids("b")].concat();
+    others.iter().for_each(|pid| kill(*pid, libc::SIGSTOP));
+    c.set("causal:x", "from c alone");
+    assert!(matches!(c.ask(&["INCR", "causal:m"]), Answered::Integer(1)));
+    let own = c.token();
+    assert_eq!(c.ask(&["MERIDIAN.SESSION", &own]), Answered::Line("OK".into()), "it has all of it");
+    others.iter().for_each(|pid| kill(*pid, libc::SIGCONT));
+    eventually("all have what it wrote", || {
+        [&mut a, &mut b].iter_mut().all(|s| s.get("causal:x").as_deref() == Some("from c alone"))
+    });
+    regions.stop();
+}
+
+/// Updates of the same keys in all regions at once, while a node is killed and started again.
+#[test]
+fn concurrent_updates_converge_though_a_node_is_killed() {
+    let regions = Regions::start(3, &["--keys-durability", "disk"]);
+    let port = regions.first;
+    let workers: Vec<_> = (0..2)
+        .map(|region: u16| {
+            let mut session = regions.session(region, 0);
+            std::thread::spawn(move || {
+                for round in 0..60 {
+                    session.set("causal:last", &format!("{region} {round}"));
+                    let sum = session.ask(&["INCR", "causal:sum"]);
+                    assert!(matches!(sum, Answered::Integer(1..)), "{sum:?}");
+                }
+            })
+        })
+        .collect();
+    // A group begins with all its nodes.
+    assert_eq!(regions.session(1, 1).get("causal:none"), None);
+    let victim = regions.room.pid_of("b-2");
+    kill(victim, libc::SIGKILL);
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    let mut server = start_again(&regions.room, "b-2", port + 4);
+    let sum = |session: &mut Session| (session.get("causal:last"), session.get("causal:sum"));
+    eventually("all nodes hold the same", || {
+        let held: Vec<_> =
+            (0..NODES).map(|node| sum(&mut regions.session(node / 3, node % 3))).collect();
+        held.iter().all(|other| *other == held[0])
+    });
+    let mut session = regions.session(1, 1);
+    let (_, total) = sum(&mut session);
+    let total: i64 = total.unwrap().parse().unwrap();
+    assert!((60..=120).contains(&total), "{total}: of concurrent counts one may be lost");
+    regions.demo.stop();
+    kill(i32::try_from(server.id()).unwrap(), libc::SIGTERM);
+    server.wait().unwrap();
+    regions.room.assert_clean();
+}
+
+fn start_again(room: &Room, node: &str, port: u16) -> Child {
+    let dir = room.path("data").join(node);
+    let address = format!("127.0.0.1:{port}");
+    let args = ["server", "--dir", dir.to_str().unwrap(), "--keys", &address];
+    let log = File::options().append(true).open(dir.join("server.log")).unwrap();
+    room.meridian(&args).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}

@@ -1,0 +1,156 @@
+//! What runs on top of the causal keys of a node: requests that the threads with the clients pass
+//! on, and the board.
+
+use super::exchange::{Exchange, Said};
+use crate::board::Board;
+use meridian_core::Time;
+use meridian_eunomia::Options;
+use meridian_keys::Moment;
+use meridian_keys::causal::CausalKeys;
+use meridian_keys::causal::desk::{Counter, Desk, Keys};
+use meridian_keys::causal::message::Command as Asked;
+use meridian_keys::causal::shard::{Command, Output};
+use meridian_keys::change::Rmw;
+use meridian_keys::desk::Now;
+use meridian_keys::desk::passing::Passed;
+use meridian_keys::node::told;
+use meridian_keys::slots::Shard;
+use meridian_keys::steward::Reported;
+use meridian_runtime::{Application, At};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How sources, replicas of the service and receivers behave.
+pub(super) fn options() -> Options {
+    let ms = Duration::from_millis;
+    Options {
+        idle: ms(400),
+        suspect_after: ms(1600),
+        reserve: Duration::from_secs(5),
+        ..Options::default()
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct CausalService {
+    shard: Shard,
+    desk: Desk,
+    exchange: Arc<Exchange>,
+    /// What is to be said to each other thread when the batch ends.
+    outgoing: Vec<Vec<Said>>,
+    /// What is to be said to the steward then.
+    reports: Vec<Reported>,
+    board: Arc<Board>,
+}
+
+/// Carries out what the desk wants done, at the member.
+struct Here<'a, 'b> {
+    at: &'a mut At<'b, CausalKeys>,
+    shard: Shard,
+    outgoing: &'a mut [Vec<Said>],
+}
+
+impl Counter for Here<'_, '_> {
+    fn time(&self) -> Time {
+        self.at.time()
+    }
+
+    fn ask(&mut self, asked: Asked<Rmw>) {
+        self.at.command(Command::Keys(asked));
+    }
+
+    fn pass(&mut self, to: Shard, passed: Passed) {
+        self.outgoing[usize::from(to.0)].push(Said::Desk(self.shard, passed));
+    }
+}
+
+impl CausalService {
+    /// On the thread that has this number, in that cluster.
+    pub fn new(
+        (shard, cluster): (Shard, u64),
+        exchange: Arc<Exchange>,
+        board: Arc<Board>,
+    ) -> CausalService {
+        let outgoing = exchange.shards().map(|_| Vec::new()).collect();
+        let desk = Desk::new(cluster);
+        CausalService { shard, desk, exchange, outgoing, reports: Vec::new(), board }
+    }
+
+    fn with_desk(
+        &mut self,
+        at: &mut At<'_, CausalKeys>,
+        work: impl FnOnce(&mut Desk, Now, &Keys, &mut Here<'_, '_>),
+    ) {
+        let now = Now { time: at.now, moment: Moment(at.now.0 / 1_000_000) };
+        let CausalService { desk, outgoing, shard, .. } = self;
+        let process = at.process;
+        work(desk, now, process.keys(), &mut Here { at, shard: *shard, outgoing });
+    }
+
+    /// Another thread of this node says something.
+    fn hear(&mut self, at: &mut At<'_, CausalKeys>, said: Said) {
+        match said {
+            Said::Desk(from, passed) => {
+                if at.process.wants_use(at.now) {
+                    at.command(Command::Use);
+                }
+                self.with_desk(at, |desk, now, keys, here| {
+                    desk.on_passed(now, from, passed, keys, here);
+                });
+            }
+            Said::Steward(output) => at.command(Command::Keys(Asked::Replica(told(output)))),
+        }
+    }
+
+    /// Lets the other threads hear what is for them.
+    fn say(&mut self) {
+        let ways = (0u8..).map(Shard).zip(&mut self.outgoing).filter(|(_, said)| !said.is_empty());
+        for (to, said) in ways {
+            self.exchange.shard(to).put(said.drain(..));
+        }
+        if !self.reports.is_empty() {
+            self.exchange.steward.put(self.reports.drain(..));
+        }
+    }
+}
+
+impl Application<CausalKeys> for CausalService {
+    type Request = Infallible;
+
+    fn on_request(&mut self, _: &mut At<'_, CausalKeys>, asked: Infallible) {
+        match asked {}
+    }
+
+    fn on_output(&mut self, at: &mut At<'_, CausalKeys>, output: Output) {
+        match output {
+            Output::Keys(output) => {
+                self.with_desk(at, |desk, now, keys, here| desk.on_output(now, output, keys, here));
+            }
+            Output::Report(report) => self.reports.push(Reported(self.shard, report)),
+        }
+    }
+
+    fn on_told(&mut self, at: &mut At<'_, CausalKeys>) {
+        let keys = at.process.keys();
+        self.board.note(self.shard, keys.replica(), self.desk.len());
+        self.board.note_causal(keys);
+        self.say();
+    }
+
+    fn on_waker(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
+        self.exchange.shard(self.shard).open(wake);
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.desk.due()
+    }
+
+    fn on_batch(&mut self, at: &mut At<'_, CausalKeys>) {
+        for said in self.exchange.shard(self.shard).take() {
+            self.hear(at, said);
+        }
+        self.with_desk(at, |desk, now, keys, here| desk.look_again(now, keys, here));
+        self.on_told(at);
+    }
+}
