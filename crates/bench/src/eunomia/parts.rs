@@ -150,18 +150,18 @@ impl Process for Part {
                 replica.step(now, event, &mut inner);
                 out.absorb(&mut inner, &mut Inner);
             }
-            (Part::Partition(partition), Event::Started | Event::Timer(Timer::Tick)) => {
+            (Part::Partition(partition), Event::Started | Event::Timer(_)) => {
                 partition.on_tick(now, out);
             }
             (Part::Partition(partition), Event::Message { from, message }) => {
-                if let (Role::Replica(number), Message::Ack { next, lacks, ahead, applied }) =
+                if let (Role::Replica(number), Message::Ack { next, lacks, ahead, applied, .. }) =
                     (from.role, message)
                 {
                     partition.source.on_ack(number, next, lacks, ahead);
                     partition.source.trim(applied);
                 }
             }
-            (Part::Remote(remote), Event::Started | Event::Timer(Timer::Tick)) => {
+            (Part::Remote(remote), Event::Started | Event::Timer(_)) => {
                 remote.on_tick(now, out);
             }
             (Part::Remote(remote), Event::Message { from, message }) => {

@@ -528,8 +528,9 @@ impl<M: Modify> Process for Causal<M> {
             Event::Timer(Timer::Receiver(timer)) => self.on_receiver_tick(now, timer, out),
             Event::Restarted(peer) => self.step_replica(now, Event::Restarted(peer), out),
             Event::Idle => {
-                self.step_replica(now, Event::Idle, out);
+                // What the receiver asks of the replica leaves with its batch.
                 self.step_receiver(now, Event::Idle, out);
+                self.step_replica(now, Event::Idle, out);
                 self.send_unsent(out);
                 self.stir(now, out);
             }
