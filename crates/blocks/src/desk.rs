@@ -85,6 +85,15 @@ pub enum Read {
         by: NodeId,
         /// To be given back.
         number: u64,
+        /// To be given back.
+        version: u64,
+        /// The blocks.
+        blocks: Vec<BlockId>,
+    },
+    /// Those of these that are here: see [`drain::Output::Scrub`].
+    Scrub {
+        /// To be given back.
+        number: u64,
         /// The blocks.
         blocks: Vec<BlockId>,
     },
@@ -146,23 +155,24 @@ pub fn on_client(
         RequestBody::ListBlocks { after } => {
             Next::Answer(by.answer(ReplyBody::Blocks(blocks.names(after, NAMES_MAX))))
         }
-        body @ (RequestBody::Update { .. } | RequestBody::Read { .. } | RequestBody::Status) => {
-            return Err(Box::new(body));
-        }
+        body @ (RequestBody::Update { .. }
+        | RequestBody::Read { .. }
+        | RequestBody::Scrub
+        | RequestBody::Status) => return Err(Box::new(body)),
     })
 }
 
-/// The node's process wants something of the blocks; `None` for [`drain::Output::Drained`], which
-/// is for the configuration.
+/// The node's process wants something of the blocks; `None` for [`drain::Output::Drained`] and
+/// [`drain::Output::Live`], which are for the configuration and for the trees.
 pub fn on_drain(blocks: &Blocks, output: drain::Output) -> Option<Next> {
     Some(match output {
         drain::Output::List { number, after } => {
             let blocks = blocks.names(after, drain::PAGE);
             Next::Answer(Answer::Node(drain::Command::Names { number, blocks }))
         }
-        drain::Output::Which { by, number, blocks: mut asked } => {
+        drain::Output::Which { by, number, version, blocks: mut asked } => {
             asked.retain(|block| blocks.holds(*block));
-            let check = Read::Check { by, number, blocks: asked };
+            let check = Read::Check { by, number, version, blocks: asked };
             Next::Write(Write::Settle(Box::new(Next::Read(check))))
         }
         drain::Output::Read { block, to } => Next::Read(Read::Whole { block, to }),
@@ -173,7 +183,13 @@ pub fn on_drain(blocks: &Blocks, output: drain::Output) -> Option<Next> {
             let sealed = Next::Answer(Answer::Node(drain::Command::Sealed));
             Next::Write(Write::Settle(Box::new(sealed)))
         }
-        drain::Output::Drained { .. } => return None,
+        drain::Output::Look { number, blocks: mut asked } => {
+            asked.retain(|block| !blocks.holds(*block));
+            Next::Answer(Answer::Node(drain::Command::Lacking { number, blocks: asked }))
+        }
+        drain::Output::Scrub { number, blocks } => Next::Read(Read::Scrub { number, blocks }),
+        drain::Output::GiveUp(blocks) => Next::Write(Write::Free(blocks)),
+        drain::Output::Drained { .. } | drain::Output::Live { .. } => return None,
     })
 }
 
@@ -239,10 +255,14 @@ impl Read {
                 });
                 Answer::Space(space::Command::Room(room))
             }
-            Read::Check { by, number, blocks: mut asked } => {
-                asked.retain(|block| blocks.is_sound(*block));
-                Answer::Node(drain::Command::Held { by, number, blocks: asked })
+            Read::Check { by, number, version, blocks: asked } => {
+                let (asked, damaged): (Vec<_>, Vec<_>) =
+                    asked.into_iter().partition(|block| blocks.is_sound(*block));
+                let damaged = damaged.into_iter().filter(|block| blocks.holds(*block)).collect();
+                let held = drain::Command::Held { by, number, version, blocks: asked, damaged };
+                Answer::Node(held)
             }
+            Read::Scrub { number, blocks: asked } => Answer::Node(scrub(blocks, number, asked)),
         }
     }
 
@@ -253,8 +273,35 @@ impl Read {
             Read::Whole { block, to } => {
                 Some(Answer::Node(drain::Command::Data { block, to, data: None }))
             }
+            Read::Scrub { number, .. } => {
+                let (bytes, damaged) = (0, Vec::new());
+                Some(Answer::Node(drain::Command::Scrubbed { number, bytes, damaged }))
+            }
             Read::Room | Read::Check { .. } => None,
         }
+    }
+}
+
+/// Reads blocks that are here; what is not is looked for elsewhere.
+fn scrub(blocks: &Blocks, number: u64, asked: Vec<BlockId>) -> drain::Command {
+    let (mut bytes, mut damaged) = (0, Vec::new());
+    for block in asked {
+        match blocks.get(block, 0, u32::MAX) {
+            Ok(data) => bytes += data.len() as u64,
+            Err(BlockError::Damaged(_) | BlockError::Io { .. }) => damaged.push(block),
+            Err(_) => {}
+        }
+    }
+    drain::Command::Scrubbed { number, bytes, damaged }
+}
+
+/// What the node's process is to hear of an answer to a client: that a block is damaged here.
+pub fn damage(answer: &Answer) -> Option<drain::Command> {
+    match answer {
+        Answer::Client(_, Reply { body: ReplyBody::Refused(Refusal::Damaged(block)), .. }) => {
+            Some(drain::Command::Damaged(*block))
+        }
+        Answer::Client(..) | Answer::Node(_) | Answer::Space(_) => None,
     }
 }
 
@@ -393,11 +440,13 @@ mod tests {
         writer.sync();
         disk.flip(Path::new("/blocks/blocks-0000000000000001"), 60, 3);
         let (by, blocks) = (NodeId(1), vec![BlockId(1), BlockId(2), BlockId(3)]);
-        let which = drain::Output::Which { by, number: 5, blocks };
+        let (number, version) = (5, 2);
+        let which = drain::Output::Which { by, number, version, blocks };
         let Some(Next::Write(settle)) = on_drain(&writer.blocks(), which) else { panic!("settle") };
         writer.append([settle]);
         let [Next::Read(check)] = &writer.sync()[..] else { panic!("a check") };
-        let held = drain::Command::Held { by, number: 5, blocks: vec![BlockId(2)] };
+        let (blocks, damaged) = (vec![BlockId(2)], vec![BlockId(1)]);
+        let held = drain::Command::Held { by, number, version, blocks, damaged };
         assert_eq!(check.clone().run(&writer.blocks()), Answer::Node(held));
     }
 

@@ -4,6 +4,7 @@
 //! `user.meridian.quota`, so any mount of this machine will do, and no connection of their own is
 //! needed.
 
+use crate::scrub::{self, ScrubArgs};
 use crate::{cluster, configuration, output};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -50,6 +51,22 @@ Examples:
   meridian fs quota meridian/us/ann
   meridian fs quota meridian/us/ann --none")]
     Quota(QuotaArgs),
+    /// Tell how far nodes are with reading all blocks, or have them do so now
+    #[command(after_help = "\
+Each node reads all blocks that it should hold, once in a week unless its server was told otherwise,
+and asks other nodes for those that are damaged or missing. With --now all nodes begin anew, as fast
+as their servers may, and the command shows how far they are. They go on if it is interrupted.
+
+repaired counts what was asked of other nodes and stored since the node's server started; unfound is
+what no other node has.
+
+Exit status 0 if all nodes have read all, and nothing is damaged or missing, else 1.
+
+Examples:
+  meridian fs scrub
+  meridian fs scrub --now
+  meridian fs scrub --now --json")]
+    Scrub(ScrubArgs),
 }
 
 /// See [`FsCommand::Where`].
@@ -115,6 +132,7 @@ pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
         FsCommand::Where(args) => tell_where(args),
         FsCommand::Place(args) => place(args),
         FsCommand::Quota(args) => quota(args),
+        FsCommand::Scrub(args) => return scrub::run(args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -14,6 +14,7 @@ mod last;
 mod lock;
 mod mount;
 mod nodes;
+mod scrub;
 mod server;
 #[cfg(feature = "lab")]
 mod sim;

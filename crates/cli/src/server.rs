@@ -3,10 +3,12 @@
 use crate::lock::{self, SERVER_LOCK, Tried};
 use anyhow::{Context, bail};
 use clap::Args;
+use meridian_host::drain::keep;
 use meridian_node::keys::{Durability, KeysOptions};
 use meridian_terminal::note;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// What a server needs to know.
 #[derive(Debug, Args)]
@@ -48,7 +50,24 @@ pub struct ServerArgs {
     /// with it on [default: as at the last start, at first none]
     #[arg(long, value_name = "PREFIX", requires = "keys")]
     keys_causal: Option<String>,
+    /// In so many days the node reads all blocks that it should hold, and repairs those that are
+    /// damaged
+    #[arg(long, value_name = "DAYS", default_value_t = SCRUB_DAYS,
+        value_parser = clap::value_parser!(u32).range(1..=365))]
+    scrub_days: u32,
+    /// So many MiB of blocks it reads and fetches from other nodes within a second at most, to look
+    /// after copies
+    #[arg(long, value_name = "MIB", default_value_t = COPY_MIB,
+        value_parser = clap::value_parser!(u32).range(1..=65536))]
+    copy_rate: u32,
 }
+
+/// See [`meridian_host::drain::keep::PASS`].
+const SCRUB_DAYS: u32 = (keep::PASS.as_secs() / DAY_S) as u32;
+/// See [`meridian_host::drain::keep::BYTES_PER_S`].
+const COPY_MIB: u32 = (keep::BYTES_PER_S >> 20) as u32;
+/// A day, in seconds.
+const DAY_S: u64 = 24 * 3600;
 
 /// Where keys are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -91,6 +110,10 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     let options = meridian_node::ServerOptions {
         dir,
         cluster: args.cluster.clone(),
+        copies: keep::Options {
+            pass: Duration::from_secs(u64::from(args.scrub_days) * DAY_S),
+            bytes_per_s: u64::from(args.copy_rate) << 20,
+        },
         keys: args.keys.clone().map(|address| KeysOptions {
             address,
             shards: args.keys_shards,

@@ -9,6 +9,7 @@ use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_core::{GroupId, NodeId};
 use meridian_host::api::NodeStatus;
+use meridian_host::drain::keep::Report as Copies;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -38,7 +39,12 @@ When nothing is made, lag is how long ago that was said last.
 disk free is what the node's disk has left, in bytes. A node whose disk is full stores no more
 blocks; with still less it takes nothing that needs room, until there is some again.
 
-Exit status 0 if all nodes answer, all groups have a primary and no disk is full, else 1.
+Of the blocks that a node should hold so many are missing, as a disk lost them, a node is new or was
+away; so many are damaged on its disk; so many are being copied from other nodes, which goes on by
+itself until all are there.
+
+Exit status 0 if all nodes answer, all groups have a primary, no disk is full, and no block is
+missing or damaged at any node, else 1.
 
 Examples:
   meridian status
@@ -90,6 +96,8 @@ struct NodeReport {
     full: bool,
     /// Whether it takes nothing at all that needs room.
     takes_nothing: bool,
+    /// How the copies of blocks are that it should hold.
+    copies: Option<Copies>,
     bad_frames: Option<u64>,
 }
 
@@ -155,7 +163,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     })?;
     let text = if args.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
     output::print(&text)?;
-    let well = report.nodes.iter().all(|node| node.reachable && !node.full) && report.all_led();
+    let well = report.nodes.iter().all(NodeReport::is_well) && report.all_led();
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -202,7 +210,7 @@ pub async fn answers(client: &Client, topology: &Topology) -> BTreeMap<NodeId, A
 }
 
 /// What is told of each node.
-const NODE_HEAD: [&str; 12] = [
+const NODE_HEAD: [&str; 15] = [
     "node",
     "region",
     "pid",
@@ -213,11 +221,20 @@ const NODE_HEAD: [&str; 12] = [
     "bytes",
     "on disk",
     "to free",
+    "missing",
+    "damaged",
+    "copying",
     "disk free",
     "reachable",
 ];
 
 impl NodeReport {
+    /// Whether it can be reached, stores blocks, and has all that it should have.
+    fn is_well(&self) -> bool {
+        let kept = self.copies.is_none_or(|copies| copies.missing + copies.damaged == 0);
+        self.reachable && !self.full && kept
+    }
+
     /// How it is, if it is reachable.
     fn state(&self) -> &'static str {
         match (self.full, self.takes_nothing) {
@@ -249,6 +266,7 @@ impl Report {
                 disk_free_bytes: status.and_then(|s| s.room).map(|room| room.free),
                 full: status.and_then(|s| s.room).is_some_and(|room| room.writable == 0),
                 takes_nothing: status.is_some_and(|s| s.full),
+                copies: status.map(|s| s.copies),
                 bad_frames: status.map(|s| s.bad_frames),
             }
         });
@@ -288,6 +306,9 @@ impl Report {
                 or_dash(node.block_bytes),
                 or_dash(node.block_disk_bytes),
                 or_dash(node.to_free),
+                or_dash(node.copies.map(|copies| copies.missing)),
+                or_dash(node.copies.map(|copies| copies.damaged)),
+                or_dash(node.copies.map(|copies| copies.copying)),
                 or_dash(node.disk_free_bytes),
                 node.error.as_ref().map_or(node.state().into(), |error| format!("NO: {error}")),
             ]
@@ -447,10 +468,11 @@ mod tests {
                 "pending": 0, "head_age_ms": 0, "state_hash": 7})
         });
         let replicas: Vec<_> = replicas.collect();
+        let copies = Copies { missing: 11, damaged: 22, ..Copies::default() };
         serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
             "replicas": replicas, "blocks": [1, 2],
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
-            "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "bad_frames": 0, "connected": [], "configured": 0,
+            "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "copies": copies, "bad_frames": 0, "connected": [], "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2],
             "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1,
             "causal": false}], "causal": null}))
@@ -477,6 +499,8 @@ mod tests {
         assert!(text.ends_with("order: sequential"), "{text}");
         assert_eq!(text.matches("us-1, us-2 + us-3").count(), 2, "{text}");
         assert!(text.contains("stores no more blocks") && text.contains("takes nothing"));
+        assert!(text.contains("  11       22       0  "), "{text}");
+        assert!(!report.nodes[0].is_well());
         assert!(text.contains("90 ms") && text.contains("no lease"), "{text}");
         assert_eq!(
             (text.matches("  memory").count(), text.matches("  disk\n").count()),

@@ -338,6 +338,17 @@ impl Client {
         }
     }
 
+    /// Has `node` read all blocks that it should hold; how it is before that.
+    ///
+    /// # Errors
+    /// If it does not answer within `limit`.
+    pub async fn scrub(&self, node: NodeId, limit: Duration) -> Result<NodeStatus, ClientError> {
+        match self.call(node, RequestBody::Scrub, limit).await? {
+            ReplyBody::Status(status) => Ok(*status),
+            other => Err(strange(&other)),
+        }
+    }
+
     /// How many bytes can still be written to `partition`. Nodes that take longer than a second to
     /// answer count as full; what was said within the last second is not asked again.
     pub async fn room(&self, partition: GroupId) -> u64 {

@@ -14,7 +14,7 @@ pub const REPLICAS: usize = 2;
 pub const POINTS: u64 = 128;
 
 /// The ring of some nodes.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ring {
     /// Sorted.
     points: Vec<(u64, NodeId)>,
@@ -38,14 +38,23 @@ impl Ring {
 
     /// All nodes, in the order in which they come for this block.
     pub fn placement(&self, block: BlockId) -> Vec<NodeId> {
+        self.first(block, self.nodes)
+    }
+
+    /// The nodes that hold this block.
+    pub fn holders(&self, block: BlockId) -> Vec<NodeId> {
+        self.first(block, REPLICAS.min(self.nodes))
+    }
+
+    fn first(&self, block: BlockId, most: usize) -> Vec<NodeId> {
         let place = mix(mix(block.0 as u64) ^ (block.0 >> 64) as u64);
         let start = self.points.partition_point(|(point, _)| *point < place);
         let (before, after) = self.points.split_at(start);
-        let mut found = Vec::with_capacity(self.nodes);
+        let mut found = Vec::with_capacity(most);
         for (_, node) in after.iter().chain(before) {
             if !found.contains(node) {
                 found.push(*node);
-                if found.len() == self.nodes {
+                if found.len() == most {
                     break;
                 }
             }

@@ -17,6 +17,7 @@ use imbl::OrdMap;
 use meridian_core::{BlockId, GroupId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -118,7 +119,14 @@ impl Partition {
         self.unnamed(blocks.into_iter().filter(old))
     }
 
-    /// How many extents lie in blocks, by block; for checks.
+    /// The blocks after `after` that files here lie in, in order, `limit` at most.
+    pub fn named_after(&self, after: Option<BlockId>, limit: usize) -> Vec<BlockId> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.tree.named.extents.range((from, Bound::Unbounded));
+        rest.take(limit).map(|(block, _)| *block).collect()
+    }
+
+    /// The blocks that files here lie in; for checks.
     pub fn names_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.tree.named.extents.keys().copied()
     }

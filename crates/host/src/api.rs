@@ -4,6 +4,7 @@
 //! the other, and the node answers each request with one [`Reply`] of the same id, in any order and
 //! any number to a frame. Nodes send each other [`meridian_core::link`] packets.
 
+use crate::drain::keep::Report as Copies;
 use crate::space::Room;
 use bytes::Bytes;
 use meridian_core::{BlockId, GroupId, MessageId, NodeId, Position, Stamp};
@@ -66,6 +67,8 @@ pub enum RequestBody {
     },
     /// Tell how you are.
     Status,
+    /// Read all blocks that you should hold now, as fast as you may, and tell how you are.
+    Scrub,
 }
 
 /// So many blocks are named at a time: 64 KiB.
@@ -108,7 +111,7 @@ pub enum ReplyBody {
     Block(Bytes),
     /// To [`RequestBody::ListBlocks`]: none if there are no more.
     Blocks(Vec<BlockId>),
-    /// To [`RequestBody::Status`].
+    /// To [`RequestBody::Status`] and [`RequestBody::Scrub`].
     Status(Box<NodeStatus>),
     /// The node cannot do it; another may. Nothing was done, or (for an update) it may still
     /// happen.
@@ -171,6 +174,8 @@ pub struct NodeStatus {
     /// While a node is drained: how many of these blocks are not known to be on enough nodes that
     /// stay.
     pub to_drain: Option<u64>,
+    /// How the copies are that it should hold.
+    pub copies: Copies,
     /// Connections closed for bytes that were not frames.
     pub bad_frames: u64,
     /// Peers that it has a connection to now.

@@ -158,6 +158,7 @@ impl Node {
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
             | RequestBody::ListBlocks { .. }
+            | RequestBody::Scrub
             | RequestBody::Status => return,
         };
         let Some(replica) = self.replicas.get_mut(&group) else {
@@ -179,6 +180,7 @@ impl Node {
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
             | RequestBody::ListBlocks { .. }
+            | RequestBody::Scrub
             | RequestBody::Status => {}
         }
         self.grant(now, group, wishes, Some(out));
@@ -450,7 +452,7 @@ impl Process for Node {
             Event::Command(Command::Drain(command)) => {
                 self.step_drain(now, Event::Command(command), out);
             }
-            Event::Command(Command::Space(command)) => self.on_space(command, out),
+            Event::Command(Command::Space(command)) => self.on_space(now, command, out),
             Event::Command(Command::Configuration(command)) => {
                 let command = configuring::Command::Service(command);
                 self.step_configuration(now, Event::Command(command), out);

@@ -16,6 +16,7 @@ use meridian_cluster::Topology;
 use meridian_core::hello::ServiceId;
 use meridian_core::{GroupId, NodeId, Time};
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_host::drain::keep::Report as Copies;
 use meridian_host::{Output, drain, space};
 use meridian_paxos as paxos;
 use meridian_runtime::smr::Desk;
@@ -154,6 +155,8 @@ pub(crate) struct Requests<P: Service> {
     started: Option<Time>,
     /// The disk had no room for blocks when that was looked at last.
     is_full: bool,
+    /// How copies were when that was looked at last.
+    copies: Copies,
 }
 
 impl<P: Service> Requests<P> {
@@ -171,6 +174,7 @@ impl<P: Service> Requests<P> {
             desk,
             started: None,
             is_full: false,
+            copies: Copies::default(),
         }
     }
 
@@ -223,6 +227,7 @@ impl<P: Service> Requests<P> {
             RequestBody::Update { .. }
             | RequestBody::Read { .. }
             | RequestBody::ListBlocks { .. }
+            | RequestBody::Scrub
             | RequestBody::Status => 0,
         };
         if !self.begin(at, client, id, len) {
@@ -234,8 +239,12 @@ impl<P: Service> Requests<P> {
         let takes = at.process.drain().takes_blocks();
         match desk::on_client(self.blocks.blocks(), takes, by, request.body) {
             Ok(next) => self.go_on(at, next),
-            Err(body) if *body == RequestBody::Status => {
-                let body = ReplyBody::Status(Box::new(self.status(at)));
+            Err(body) if matches!(*body, RequestBody::Status | RequestBody::Scrub) => {
+                let before = self.status(at);
+                if *body == RequestBody::Scrub {
+                    at.command(P::blocks(drain::Command::Scrub));
+                }
+                let body = ReplyBody::Status(Box::new(before));
                 self.reply(at, client, &Reply { id, body });
             }
             Err(body) => at.command(P::request(host_id(client), Request { id, body: *body })),
@@ -260,13 +269,14 @@ impl<P: Service> Requests<P> {
     }
 
     fn tell(&mut self, at: &mut At<'_, P>, answer: Answer) {
+        if let Some(command) = desk::damage(&answer) {
+            at.command(P::blocks(command));
+        }
         match answer {
             Answer::Client(connection, reply) => self.reply(at, connection.0.into(), &reply),
             Answer::Node(command) => {
-                if let drain::Command::Data { block, data: None, .. } = &command {
-                    tracing::error!(%block, "cannot be read, to be copied to another node");
-                }
                 at.command(P::blocks(command));
+                self.note_copies(at.process.drain().copies());
             }
             Answer::Space(command) => {
                 if let space::Command::Room(Some(room)) = command {
@@ -291,6 +301,30 @@ impl<P: Service> Requests<P> {
         }
     }
 
+    /// Says so when copies are missing or damaged, and when all are well again.
+    fn note_copies(&mut self, now: Copies) {
+        let before = std::mem::replace(&mut self.copies, now);
+        let (missing, damaged, unfound) = (now.missing, now.damaged, now.unfound);
+        let (bad, was_bad) = (missing + damaged, before.missing + before.damaged);
+        if missing > 0 && before.missing == 0 {
+            tracing::warn!(missing, own = now.own, "blocks that should be here are not");
+        }
+        if damaged > 0 && before.damaged == 0 {
+            tracing::warn!(damaged, "blocks here cannot be read");
+        }
+        if unfound > 0 && before.unfound == 0 {
+            tracing::error!(unfound, "blocks are asked of all other nodes, and none has them");
+        }
+        if bad == 0 && was_bad > 0 {
+            let repaired = now.repaired;
+            tracing::info!(repaired, "all blocks that should be here are, and are whole");
+        }
+        if now.scrub.passes > before.scrub.passes {
+            let (read, damaged) = (now.scrub.last_read, now.scrub.last_damaged);
+            tracing::info!(read, damaged, "all blocks were read");
+        }
+    }
+
     fn status(&self, at: &At<'_, P>) -> NodeStatus {
         let held = self.blocks.blocks().counters();
         let space = at.process.space_report();
@@ -309,6 +343,7 @@ impl<P: Service> Requests<P> {
                 let all_safe = progress.done;
                 held.blocks.saturating_sub(progress.safe) * u64::from(!all_safe)
             }),
+            copies: at.process.drain().copies(),
             bad_frames: at.bad_connections(),
             connected: at.connected().collect(),
             configured: self.shared.topology().version,

@@ -13,6 +13,7 @@ use crate::service::Service;
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
 use meridian_host::Node;
+use meridian_host::drain::keep::Options as CopyOptions;
 use meridian_runtime::journal::describe;
 use meridian_runtime::{Clock, Handle, Lanes, Listen, MemberError, Options, Storage, Worker};
 use meridian_storage::{Disk, RealDisk};
@@ -36,6 +37,8 @@ pub struct ServerOptions {
     pub cluster: Option<PathBuf>,
     /// Without it the node has no part in the keys of its region.
     pub keys: Option<KeysOptions>,
+    /// How fast copies of blocks are looked after.
+    pub copies: CopyOptions,
 }
 
 /// Runs a node's server until SIGTERM or SIGINT.
@@ -102,7 +105,8 @@ pub fn serve<P: Service>(
     let ended = LocalSet::new().block_on(&runtime, async {
         let disk = on.disk.clone();
         // The last note is taken when the node has ended.
-        let (handle, _notes) = host::<P>(&dir, on, (listener, lanes), &shared).await?;
+        let process = P::new(topology.clone(), me).with_copies(options.copies);
+        let (handle, _notes) = host(&dir, on, process, (listener, lanes), &shared).await?;
         let keys = match keys {
             Some(keys) => Some(keys.start(&disk, &board).await.map_err(stopped)?),
             None => None,
@@ -147,6 +151,7 @@ async fn ended(keys: Option<&Running>) -> Result<(), MemberError> {
 async fn host<P: Service>(
     dir: &NodeDir,
     on: ServerDisk,
+    process: P,
     door: (TcpListener, Lanes),
     shared: &Arc<Shared>,
 ) -> Result<(Handle<Configured, NodeId>, Notes), ServerError> {
@@ -177,7 +182,6 @@ async fn host<P: Service>(
     let kept = blocks.blocks().clone();
     let requests = Requests::new(shared.clone(), blocks, replies);
     let worker = Worker::start("node").map_err(|error| stopped(dir, error))?;
-    let process = P::new(topology.clone(), me);
     let hosted = worker.host(options, process, requests).await;
     let handle = hosted.map_err(|error| stopped(dir, error))?;
     identity::note(&*disk, dir)?;

@@ -3,6 +3,7 @@
 use meridian_cluster::Topology;
 use meridian_core::{NodeId, Process, Time};
 use meridian_host::api::{KeeperStatus, ReplicaStatus, Request};
+use meridian_host::drain::keep::Options;
 use meridian_host::drain::{self, Drain};
 use meridian_host::{Command, ConnectionId, Node, Output, space};
 use meridian_paxos as paxos;
@@ -42,8 +43,11 @@ pub trait Service:
     /// The command that tells it of the blocks that are here; see [`drain`].
     fn blocks(command: drain::Command) -> Self::Command;
 
-    /// What gives the blocks that are here to others.
+    /// What copies blocks to others and from them.
     fn drain(&self) -> &Drain;
+
+    /// The same, which looks after copies that fast.
+    fn with_copies(self, options: Options) -> Self;
 
     /// The command that names the blocks that are here; see [`space`].
     fn space(command: space::Command) -> Self::Command;
@@ -89,6 +93,10 @@ impl Service for Node {
 
     fn drain(&self) -> &Drain {
         Node::drain(self)
+    }
+
+    fn with_copies(self, options: Options) -> Node {
+        self.with_copy_options(options)
     }
 
     fn space(command: space::Command) -> Command {

@@ -168,6 +168,7 @@ fn what_cannot_be_shared_is_refused() {
         dir: dir.into(),
         cluster: Some(dir.parent().unwrap().join("cluster.json")),
         keys: None,
+        copies: Default::default(),
     });
     let serve = |dir: &Path| {
         let on = ServerDisk { disk: Arc::new(SimDisk::new()), checkpoint_bytes: 1 << 20 };

@@ -16,8 +16,8 @@ use meridian_blocks::{BlockError, Blocks, Store};
 use meridian_core::{BlockId, NodeId, mix};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
 use meridian_host::{ConnectionId, drain, space};
-use meridian_storage::SimDisk;
 use meridian_storage::format::FormatError;
+use meridian_storage::{Disk, SimDisk};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,6 +83,8 @@ struct Place {
     is_own: bool,
     /// Whether the disk damages what lies on it.
     rots: bool,
+    /// At the next start some of its segments are gone.
+    wiped: bool,
     /// While the node runs.
     writer: Option<Writer>,
     /// Counts starts.
@@ -118,6 +120,9 @@ impl Stores {
     /// # Panics
     /// If a block is lost, or another than was stored.
     pub fn mount(&mut self, at: NodeId, disk: &SimDisk, altered: bool) -> Result<(), DiskFailure> {
+        if self.nodes.entry(at).or_default().wiped {
+            self.remove_segments(at, disk);
+        }
         let salt = self.random.random();
         let options = Options { segment_bytes: SEGMENT_BYTES, salt, reserve_bytes: RESERVE_BYTES };
         let opened =
@@ -171,6 +176,25 @@ impl Stores {
         self.altered.insert(at);
     }
 
+    /// At the next start of a node some of its segments are gone, or all.
+    pub fn wipe(&mut self, at: NodeId) {
+        let place = self.nodes.entry(at).or_default();
+        (place.rots, place.wiped) = (true, true);
+        self.altered.insert(at);
+    }
+
+    fn remove_segments(&mut self, at: NodeId, disk: &SimDisk) {
+        self.nodes.entry(at).or_default().wiped = false;
+        let all = self.random.random_bool(0.5);
+        for (path, _) in disk.files() {
+            let is_segment = path.starts_with(DIR) && path.file_name() != Some("FORMAT".as_ref());
+            if is_segment && (all || self.random.random_bool(0.5)) {
+                let _ = disk.remove(&path); // Without power they stay, and harm is done less.
+            }
+        }
+        let _ = disk.sync_dir(Path::new(DIR));
+    }
+
     /// A node stops dead.
     pub fn crash(&mut self, at: NodeId) {
         let place = self.nodes.entry(at).or_default();
@@ -197,6 +221,11 @@ impl Stores {
                 Some(Ok(_) | Err(BlockError::Io { .. })) | None => true,
                 Some(Err(_)) => false,
             }
+    }
+
+    /// Whether a node that runs can read a block.
+    pub fn is_sound(&self, at: NodeId, block: BlockId) -> bool {
+        self.blocks(at).is_some_and(|blocks| blocks.get(block, 0, 0).is_ok())
     }
 
     /// Whether a node has ever said that it stores a block.
@@ -230,7 +259,7 @@ impl Stores {
         Ok(self.go_on(at, next))
     }
 
-    /// A node's process wants something of its blocks; `None` if that is for the configuration.
+    /// A node's process wants something of its blocks; `None` if that is for others.
     pub fn on_drain(&mut self, at: NodeId, output: drain::Output) -> Option<Vec<Effect>> {
         let Some(blocks) = self.blocks(at) else { return Some(Vec::new()) };
         let next = desk::on_drain(&blocks, output)?;
@@ -292,6 +321,11 @@ impl Stores {
         match what {
             What::Append => {
                 let before = writer.blocks().disk_bytes();
+                for write in &place.waiting {
+                    if let Write::Free(blocks) = write {
+                        blocks.iter().for_each(|block| _ = place.said.remove(block));
+                    }
+                }
                 writer.append(std::mem::take(&mut place.waiting));
                 let blocks = writer.blocks();
                 if blocks.disk_bytes() > before
@@ -336,15 +370,23 @@ impl Stores {
     /// What is said to be stored is so from now on.
     fn tell(&mut self, at: NodeId, answer: Answer) -> Effect {
         let place = self.nodes.get_mut(&at).expect("it says something");
+        // What was stored may have been given up before that is said.
+        let is_here = |place: &Place, block| {
+            place.writer.as_ref().is_some_and(|writer| writer.blocks().holds(block))
+        };
         match &answer {
             Answer::Client(connection, Reply { id, body: ReplyBody::Stored }) => {
                 let block = place.sent[&(*connection, *id)];
-                place.said.insert(block);
                 self.ever.insert((at, block));
+                if is_here(place, block) {
+                    place.said.insert(block);
+                }
             }
             Answer::Node(drain::Command::Stored { block, stored: true, .. }) => {
-                place.said.insert(*block);
                 self.ever.insert((at, *block));
+                if is_here(place, *block) {
+                    place.said.insert(*block);
+                }
             }
             Answer::Node(drain::Command::Held { blocks, .. }) => place.said.extend(blocks),
             Answer::Client(..) | Answer::Node(_) | Answer::Space(_) => {}
@@ -357,7 +399,7 @@ impl Stores {
         let (block, offset, len) = match read {
             Read::Part { block, offset, len, .. } => (*block, *offset, *len),
             Read::Whole { block, .. } => (*block, 0, u32::MAX),
-            Read::Room | Read::Check { .. } => return,
+            Read::Room | Read::Check { .. } | Read::Scrub { .. } => return,
         };
         let read = match answer {
             Answer::Client(_, Reply { body: ReplyBody::Block(data), .. })

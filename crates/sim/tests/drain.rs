@@ -22,6 +22,13 @@ fn nodes_that_go_under_faults_leave_all_blocks() {
     all_hold(100..300, &Trial { dead: Some(false), ..Trial::default() });
 }
 
+/// What a drain leaves does not lean on anybody who looks after copies later.
+#[test]
+fn a_drain_alone_leaves_all_blocks() {
+    all_hold(400..600, &Trial { alone: true, dead: Some(false), ..Trial::default() });
+    all_hold(600..650, &Trial { alone: true, dead: Some(true), ..Trial::default() });
+}
+
 #[test]
 fn a_node_that_is_gone_before_it_is_removed_takes_no_block_along() {
     all_hold(300..400, &Trial { dead: Some(true), ..Trial::default() });

@@ -386,7 +386,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             let names = world.blocks[node].keys().filter(|name| Some(**name) > after);
             ReplyBody::Blocks(names.take(LISTED).copied().collect())
         }
-        RequestBody::Status => ReplyBody::Status(Box::new(NodeStatus {
+        RequestBody::Status | RequestBody::Scrub => ReplyBody::Status(Box::new(NodeStatus {
             node: id,
             pid: 1,
             uptime_ms: 1,
@@ -397,6 +397,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             full: false,
             to_free: 0,
             to_drain: None,
+            copies: Default::default(),
             bad_frames: 0,
             connected: Vec::new(),
             configured: 0,

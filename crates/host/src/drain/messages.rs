@@ -1,5 +1,6 @@
-//! What is said to the node that is drained, and by it.
+//! What is said of copies of blocks, between nodes, and to the owner who has the blocks.
 
+use crate::space::Room;
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{BlockId, NodeId, PLANTED_BUGS};
@@ -13,6 +14,8 @@ pub enum Message {
     Which {
         /// To be given back.
         number: u64,
+        /// The configuration that the question was made under.
+        version: u64,
         /// The blocks.
         blocks: Vec<BlockId>,
     },
@@ -20,6 +23,8 @@ pub enum Message {
     Held {
         /// That of the question.
         number: u64,
+        /// The configuration under which it came here.
+        version: u64,
         /// The blocks.
         blocks: Vec<BlockId>,
     },
@@ -37,12 +42,18 @@ pub enum Message {
         /// Whether it is durable here.
         stored: bool,
     },
-    /// I cannot read this any more, and you hold it: copy it to that node.
+    /// Copy this to that node: to the one that asks, or to another as the one that asks cannot read
+    /// it any more.
     Pass {
         /// Its name.
         block: BlockId,
         /// Who is to hold it, too.
         to: NodeId,
+    },
+    /// You want it passed, and it cannot be read here.
+    Unread {
+        /// Its name.
+        block: BlockId,
     },
 }
 
@@ -64,9 +75,42 @@ pub enum Command {
         by: NodeId,
         /// That of the question.
         number: u64,
+        /// That of the question.
+        version: u64,
         /// Those that are here, durably, and can be read.
         blocks: Vec<BlockId>,
+        /// Those that are here, damaged.
+        damaged: Vec<BlockId>,
     },
+    /// To [`Output::Live`].
+    Live {
+        /// That of the question.
+        number: u64,
+        /// Names of blocks that files lie in, in order; none if there are no more.
+        blocks: Vec<BlockId>,
+    },
+    /// To [`Output::Look`].
+    Lacking {
+        /// That of the question.
+        number: u64,
+        /// Those that are not here.
+        blocks: Vec<BlockId>,
+    },
+    /// To [`Output::Scrub`].
+    Scrubbed {
+        /// That of the question.
+        number: u64,
+        /// How many bytes were read.
+        bytes: u64,
+        /// Those that are here, damaged.
+        damaged: Vec<BlockId>,
+    },
+    /// A block was read here for somebody, and is damaged.
+    Damaged(BlockId),
+    /// All blocks are to be read now, as fast as they may be.
+    Scrub,
+    /// The disk has so much room.
+    Room(Room),
     /// To [`Output::Read`].
     Data {
         /// Its name.
@@ -105,9 +149,36 @@ pub enum Output {
         by: NodeId,
         /// To be given back.
         number: u64,
+        /// To be given back.
+        version: u64,
         /// The blocks.
         blocks: Vec<BlockId>,
     },
+    /// Name the blocks that files lie in, of all partitions that this node has a replica of.
+    Live {
+        /// To be given back.
+        number: u64,
+        /// Those after this one.
+        after: Option<BlockId>,
+        /// So many at most.
+        limit: usize,
+    },
+    /// Tell which of these are not here. None needs to be read.
+    Look {
+        /// To be given back.
+        number: u64,
+        /// The blocks.
+        blocks: Vec<BlockId>,
+    },
+    /// Read those of these that are here.
+    Scrub {
+        /// To be given back.
+        number: u64,
+        /// The blocks.
+        blocks: Vec<BlockId>,
+    },
+    /// Hold these no more: those hold them, whom the ring names.
+    GiveUp(Vec<BlockId>),
     /// Read a block.
     Read {
         /// Its name.
@@ -144,6 +215,8 @@ pub enum Record {
     },
     /// The node stays, so it takes blocks again.
     Unsealed,
+    /// In the pass that is under way all blocks up to this one were read.
+    Scrubbed(Option<BlockId>),
 }
 
 /// The only timer.
@@ -180,6 +253,14 @@ pub enum Mutation {
     StaysSealed,
     /// Takes blocks again under a configuration from before its drain.
     OpensEarly,
+    /// Nobody looks whether the blocks are here that should be.
+    NeverLooks,
+    /// Nobody reads blocks as long as no client does.
+    NeverScrubs,
+    /// A copy is given up when others were asked for theirs.
+    GivesUpUnheard,
+    /// A copy is given up though others were told of it that go by a newer configuration.
+    GivesUpPromised,
 }
 
 impl Mutation {

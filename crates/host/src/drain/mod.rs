@@ -1,4 +1,5 @@
-//! What a node holds is given to the nodes of its region that stay, before it, or another, goes.
+//! Nodes copy blocks: what a node holds is given to the nodes of its region that stay, before it
+//! or another goes; and each sees to it that it holds what it should ([`keep`]).
 //!
 //! The configuration says who is drained ([`Draining`]). A node that is drained looks through all
 //! blocks that it holds; so does each node that stays while one that is down is drained. It asks
@@ -14,16 +15,19 @@
 //!   be read.
 //! - D2: a node reports that it is drained after its seal is durable, and after all blocks that it
 //!   took before are on enough nodes that stay.
-//! - D3: a block that files lie in is never deleted, so what was said of it stays true as long as
-//!   the same nodes stay. When others stay all is looked at anew.
+//! - D3: a copy of a block that files lie in is given up only when as many others are there that
+//!   should be (see [`keep`]). So that enough nodes hold a block stays true as long as the same
+//!   nodes stay. When others stay all is looked at anew.
 //! - D4: a seal is broken only by a configuration that is newer than the drain that it was for and
 //!   in which the node stays. A node that starts with an older one does not know of that drain.
 
+pub mod keep;
 mod messages;
 
 pub use messages::{Command, Message, Mutation, Output, Progress, Record, Tick};
 
 use bytes::Bytes;
+use keep::{Keep, Options, Report};
 use meridian_cluster::Topology;
 use meridian_cluster::ring::{REPLICAS, Ring};
 use meridian_core::{BlockId, Event, NodeId, Outbox, Process, Time};
@@ -48,10 +52,9 @@ pub struct Drain {
     /// No blocks are taken since that drain, or a later one.
     sealed: Option<u64>,
     work: Option<Work>,
-    /// Names what was asked last.
+    /// Names what was asked last. Even: odd ones are those of [`Keep`].
     number: u64,
-    /// Whether a tick will come.
-    ticking: bool,
+    keep: Keep,
     mutation: Mutation,
 }
 
@@ -122,14 +125,33 @@ struct Copying {
 impl Drain {
     /// The node `me`, which takes blocks.
     pub fn new(topology: Arc<Topology>, me: NodeId) -> Drain {
-        let mutation = Mutation::Correct;
-        Drain { topology, me, sealed: None, work: None, number: 0, ticking: false, mutation }
+        let (mutation, keep) = (Mutation::Correct, Keep::new(topology.clone(), me));
+        Drain { topology, me, sealed: None, work: None, number: 0, keep, mutation }
+    }
+
+    /// The same, which looks after copies that fast.
+    pub fn with_options(mut self, options: Options) -> Drain {
+        self.keep.set_options(options);
+        self
     }
 
     /// The same with a bug.
     #[doc(hidden)]
-    pub fn with_mutation(self, mutation: Mutation) -> Drain {
+    pub fn with_mutation(mut self, mutation: Mutation) -> Drain {
+        self.keep.set_mutation(mutation);
         Drain { mutation, ..self }
+    }
+
+    /// The same, which only looks after copies when a node goes.
+    #[doc(hidden)]
+    pub fn alone(mut self) -> Drain {
+        self.keep.turn_off();
+        self
+    }
+
+    /// How the copies are that this node should hold.
+    pub fn copies(&self) -> Report {
+        self.keep.report()
     }
 
     /// Whether blocks may be stored here.
@@ -166,7 +188,7 @@ impl Drain {
     }
 
     /// Begins what the configuration asks for, unless that is under way.
-    fn refresh(&mut self, now: Time, out: &mut Outbox<Self>) {
+    fn refresh(&mut self, out: &mut Outbox<Self>) {
         self.unseal(out);
         let task = self.task();
         if self.work.as_ref().map(|work| &work.task) == task.as_ref() {
@@ -178,10 +200,6 @@ impl Drain {
         let stage = if goes_first { Stage::Done } else { Stage::Resting };
         let (safe, absent) = (BTreeSet::new(), BTreeSet::new());
         self.work = Some(Work { task, safe, absent, left: 0, last: false, idle: 0, stage });
-        if !self.ticking {
-            self.ticking = true;
-            out.timer(now + TICK, Tick);
-        }
         if goes_first {
             self.report(out);
         } else {
@@ -218,7 +236,7 @@ impl Drain {
     }
 
     fn list(&mut self, after: Option<BlockId>, out: &mut Outbox<Self>) {
-        self.number += 1;
+        self.number += 2;
         let number = self.number;
         let Some(work) = &mut self.work else { return };
         (work.stage, work.idle) = (Stage::Listing, 0);
@@ -226,7 +244,7 @@ impl Drain {
     }
 
     fn on_names(&mut self, number: u64, blocks: Vec<BlockId>, out: &mut Outbox<Self>) {
-        let me = self.me;
+        let (me, version) = (self.me, self.topology.version);
         let Some(work) = self.work.as_mut().filter(|_| number == self.number) else { return };
         if work.stage != Stage::Listing {
             return;
@@ -243,9 +261,9 @@ impl Drain {
         for node in &waiting {
             let blocks = blocks.clone();
             if *node == me {
-                out.output(Output::Which { by: me, number, blocks });
+                out.output(Output::Which { by: me, number, version, blocks });
             } else {
-                out.send(*node, Message::Which { number, blocks });
+                out.send(*node, Message::Which { number, version, blocks });
             }
         }
         (work.stage, work.idle) = (Stage::Asking { end, holders, waiting }, 0);
@@ -422,11 +440,9 @@ impl Drain {
     }
 
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let Some(work) = &mut self.work else {
-            self.ticking = false;
-            return;
-        };
         out.timer(now + TICK, Tick);
+        self.keep.on_tick(self.sealed.is_none(), out);
+        let Some(work) = &mut self.work else { return };
         work.idle = work.idle.saturating_add(1);
         let tired = work.idle > PATIENCE;
         match &mut work.stage {
@@ -446,12 +462,13 @@ impl Drain {
 
     /// What was under way to or from `peer` may be lost.
     fn on_restarted(&mut self, peer: NodeId, out: &mut Outbox<Self>) {
-        let number = self.number;
+        self.keep.on_restarted(peer, out);
+        let (number, version) = (self.number, self.topology.version);
         let Some(work) = &mut self.work else { return };
         match &mut work.stage {
             Stage::Asking { holders, waiting, .. } if waiting.contains(&peer) => {
                 let blocks = holders.keys().copied().collect();
-                out.send(peer, Message::Which { number, blocks });
+                out.send(peer, Message::Which { number, version, blocks });
             }
             Stage::Copying { under_way, .. } => {
                 let lost = |(block, of): (&BlockId, &mut Copying)| {
@@ -470,44 +487,69 @@ impl Drain {
 
     fn on_message(&mut self, from: NodeId, message: Message, out: &mut Outbox<Self>) {
         match message {
-            Message::Which { number, blocks } => {
-                out.output(Output::Which { by: from, number, blocks });
+            Message::Which { number, version, blocks } => {
+                self.keep.on_asked(version);
+                let version = self.topology.version;
+                out.output(Output::Which { by: from, number, version, blocks });
             }
-            Message::Held { number, blocks } => self.on_held(from, (number, blocks), out),
+            Message::Held { number, version, blocks } if number % 2 == 1 => {
+                self.keep.on_held(from, (number, version), &blocks, out);
+            }
+            Message::Held { number, blocks, .. } => self.on_held(from, (number, blocks), out),
             Message::Copy { block, .. } if self.sealed.is_some() => {
                 out.send(from, Message::Copied { block, stored: false });
             }
-            Message::Copy { block, data } => out.output(Output::Store { from, block, data }),
+            Message::Copy { block, data } => {
+                self.keep.on_copy(block, data.len());
+                out.output(Output::Store { from, block, data });
+            }
             Message::Copied { block, stored } => self.on_copied(from, block, stored, out),
             Message::Pass { block, to } => out.output(Output::Read { block, to: Some(to) }),
+            Message::Unread { block } => self.keep.on_unread(from, block, out),
         }
     }
 
-    fn on_command(&mut self, now: Time, command: Command, out: &mut Outbox<Self>) {
+    fn on_command(&mut self, command: Command, out: &mut Outbox<Self>) {
         match command {
             Command::Configured(topology) => {
                 if topology.version > self.topology.version {
+                    self.keep.on_configured(topology.clone());
                     self.topology = topology;
-                    self.refresh(now, out);
+                    self.refresh(out);
                 }
+            }
+            Command::Names { number, blocks } if number % 2 == 1 => {
+                self.keep.on_names(number, &blocks, out);
             }
             Command::Names { number, blocks } => self.on_names(number, blocks, out),
-            Command::Held { by, number, blocks } if by == self.me => {
-                self.on_held(by, (number, blocks), out);
-            }
-            Command::Held { by, number, blocks } => {
-                out.send(by, Message::Held { number, blocks });
+            Command::Held { by, number, version, blocks, damaged } => {
+                damaged.into_iter().for_each(|block| self.keep.on_damaged(block, out));
+                if by == self.me {
+                    return self.on_held(by, (number, blocks), out);
+                }
+                out.send(by, Message::Held { number, version, blocks });
             }
             Command::Data { block, to: None, data } => self.on_data(block, data, out),
-            Command::Data { block, to: Some(to), data } => {
-                if let Some(data) = data {
-                    out.send(to, Message::Copy { block, data });
-                }
-            }
+            Command::Data { block, to: Some(to), data } => out.send(
+                to,
+                match data {
+                    Some(data) => Message::Copy { block, data },
+                    None => Message::Unread { block },
+                },
+            ),
             Command::Stored { from, block, stored } => {
+                self.keep.on_stored(block, stored, out);
                 out.send(from, Message::Copied { block, stored });
             }
             Command::Sealed => self.on_sealed(out),
+            Command::Live { number, blocks } => self.keep.on_live(number, blocks, out),
+            Command::Lacking { number, blocks } => self.keep.on_lacking(number, blocks, out),
+            Command::Scrubbed { number, bytes, damaged } => {
+                self.keep.on_scrubbed((number, bytes), damaged, out);
+            }
+            Command::Damaged(block) => self.keep.on_damaged(block, out),
+            Command::Scrub => self.keep.on_scrub(out),
+            Command::Room(room) => self.keep.on_room(room),
         }
     }
 }
@@ -522,9 +564,12 @@ impl Process for Drain {
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
-            Event::Started => self.refresh(now, out),
+            Event::Started => {
+                out.timer(now + TICK, Tick);
+                self.refresh(out);
+            }
             Event::Message { from, message } => self.on_message(from, message, out),
-            Event::Command(command) => self.on_command(now, command, out),
+            Event::Command(command) => self.on_command(command, out),
             Event::Timer(Tick) => self.on_tick(now, out),
             Event::Restarted(peer) => self.on_restarted(peer, out),
             Event::Idle => {}
@@ -535,10 +580,13 @@ impl Process for Drain {
         match record {
             Record::Sealed { since } => self.sealed = Some(since),
             Record::Unsealed => self.sealed = None,
+            Record::Scrubbed(read) => self.keep.replay(read),
         }
     }
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
-        Box::new(self.sealed.map(|since| Record::Sealed { since }).into_iter())
+        let sealed = self.sealed.map(|since| Record::Sealed { since });
+        let read = self.keep.read().map(|read| Record::Scrubbed(Some(read)));
+        Box::new(sealed.into_iter().chain(read))
     }
 }

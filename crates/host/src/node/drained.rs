@@ -1,20 +1,53 @@
-//! The node embeds what gives its blocks to others.
+//! The node embeds what copies blocks to others and from them: see [`crate::drain`].
 
 use super::{Message, Node, Output, Record, Timer};
-use crate::drain::{self, Drain};
-use meridian_core::{Embedding, Event, NodeId, Outbox, Process, Time};
+use crate::drain::keep::Options;
+use crate::drain::{self, Command, Drain};
+use meridian_core::{BlockId, Embedding, Event, NodeId, Outbox, Process, Time};
 
 impl Node {
+    /// The same, which copies blocks in another way.
+    #[doc(hidden)]
+    pub fn with_drain(self, drain: Drain) -> Node {
+        Node { drain, ..self }
+    }
+
+    /// The same, which looks after copies that fast.
+    pub fn with_copy_options(self, options: Options) -> Node {
+        Node { drain: self.drain.with_options(options), ..self }
+    }
+
     pub(super) fn step_drain(&mut self, now: Time, event: Event<Drain>, out: &mut Outbox<Self>) {
         let mut inner = Outbox::new();
         self.drain.step(now, event, &mut inner);
-        out.absorb(&mut inner, &mut Draining);
+        let mut copying = Copying { asked: Vec::new() };
+        out.absorb(&mut inner, &mut copying);
+        for (number, after, limit) in copying.asked {
+            let blocks = self.live_blocks(after, limit);
+            self.step_drain(now, Event::Command(Command::Live { number, blocks }), out);
+        }
+    }
+
+    /// The blocks after `after` that files lie in of the partitions that are here. The name of a
+    /// block begins with its partition.
+    fn live_blocks(&self, after: Option<BlockId>, limit: usize) -> Vec<BlockId> {
+        let mut blocks = Vec::new();
+        let first = after.map(BlockId::partition);
+        for (group, replica) in &self.replicas {
+            if first.is_none_or(|first| *group >= first) && blocks.len() < limit {
+                blocks.extend(replica.partition().named_after(after, limit - blocks.len()));
+            }
+        }
+        blocks
     }
 }
 
-struct Draining;
+/// What comes of a step, and which names of blocks were asked for.
+struct Copying {
+    asked: Vec<(u64, Option<BlockId>, usize)>,
+}
 
-impl Embedding<Drain, Node> for Draining {
+impl Embedding<Drain, Node> for Copying {
     fn message(&mut self, to: NodeId, message: drain::Message) -> (NodeId, Message) {
         (to, Message::Drain(message))
     }
@@ -28,6 +61,9 @@ impl Embedding<Drain, Node> for Draining {
     }
 
     fn output(&mut self, output: drain::Output, out: &mut Outbox<Node>) {
-        out.output(Output::Drain(output));
+        match output {
+            drain::Output::Live { number, after, limit } => self.asked.push((number, after, limit)),
+            output => out.output(Output::Drain(output)),
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! The node has blocks freed that no file names: see [`crate::space`].
 
 use super::{Node, Output, Timer};
+use crate::drain;
 use crate::space::{self, Space, Tick};
-use meridian_core::{Outbox, Time};
+use meridian_core::{Event, Outbox, Time};
 
 impl Node {
     /// What frees the blocks that no file names.
@@ -23,7 +24,10 @@ impl Node {
         out.timer(now + self.space.options().tick, Timer::Space(tick));
     }
 
-    pub(super) fn on_space(&mut self, command: space::Command, out: &mut Outbox<Self>) {
+    pub(super) fn on_space(&mut self, now: Time, command: space::Command, out: &mut Outbox<Self>) {
+        if let space::Command::Room(Some(room)) = command {
+            self.step_drain(now, Event::Command(drain::Command::Room(room)), out);
+        }
         let output = self.space.on_command(command, &self.replicas);
         output.into_iter().for_each(|output| out.output(Output::Space(output)));
     }

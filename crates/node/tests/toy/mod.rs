@@ -208,6 +208,10 @@ impl Service for Toy {
         &self.drain
     }
 
+    fn with_copies(self, _: drain::keep::Options) -> Toy {
+        self
+    }
+
     fn space(_: space::Command) -> Command {
         unreachable!("nobody asked")
     }
@@ -327,7 +331,8 @@ impl Cluster {
     }
 
     fn run<P: Service>(&mut self, node: usize, checkpoint_bytes: u64, keys: Option<KeysOptions>) {
-        let options = ServerOptions { dir: self.dir(node), cluster: None, keys };
+        let options =
+            ServerOptions { dir: self.dir(node), cluster: None, keys, copies: Default::default() };
         let on = ServerDisk { disk: self.disks[node].clone(), checkpoint_bytes };
         let (stop, stopped) = oneshot::channel();
         let (ending, ended) = channel();

@@ -1,5 +1,6 @@
 //! Nodes of one region that hold blocks are removed while clients store more, and a removal may be
-//! taken back: what was stored is never lost, and is on enough nodes at the end.
+//! taken back; disks damage blocks, or lose them: what was stored is never lost, and at the end
+//! each block is on those nodes that should hold it, and on no others.
 //!
 //! The nodes run the real [`Drain`] with the real log and the real store of blocks on a simulated
 //! disk ([`Stores`]), and the real configuration decides. Simulated are the groups whose members
@@ -13,17 +14,20 @@ use crate::stores::{Due, Effect, Stores};
 use crate::world::{DiskFailure, Owner, Random, Stimulus};
 use bytes::Bytes;
 use clients::Client;
-use meridian_blocks::desk::{Answer, Asker};
+use meridian_blocks::desk::{self, Answer, Asker};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Configuration, Reply, Request};
+use meridian_cluster::ring::{REPLICAS, Ring};
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
-use meridian_core::{BlockId, NodeId, Time, mix};
+use meridian_core::{BlockId, NodeId, RegionId, Time, mix};
 use meridian_host::ConnectionId;
 use meridian_host::api::{ReplyBody, RequestBody};
 use meridian_host::drain::{Command, Drain, Output};
 use meridian_storage::SimDisk;
+use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 use trial::Drawn;
@@ -36,10 +40,11 @@ pub const NAMED: Named = Named {
 Each seed is a run of four or five nodes in simulated time that hold blocks. Two of them are
 removed, one after the other or both at once, while clients store blocks, some of whom learn late of
 a change; the removal of one may be taken back at any moment; links are cut and reset, nodes crash
-and start again with an old configuration, one node may be gone for good before it is removed. Then
-all is mended. Checked are that a block which was stored is never lost with the nodes that go, and
-at the end that it is on two nodes that stay, and that a node whose removal was taken back takes
-blocks.
+and start again with an old configuration, one node may be gone for good before it is removed; the
+disk of a node damages blocks or loses them as long as each is on two others. Then all is mended.
+Checked are that a block which was stored is never lost, that no copy is given up that others are
+not there for, at the end that each block can be read at those nodes that should hold it, and is at
+no other, and that a node whose removal was taken back takes blocks.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
@@ -62,6 +67,10 @@ fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
 }
 
 const MS: Duration = Duration::from_millis(1);
+/// How often somebody looks whether copies are where they should be.
+const AUDIT: Duration = Duration::from_millis(400);
+/// How long disks leave blocks alone: longer than an answer takes.
+const HARM_PAUSE: Duration = Duration::from_secs(5);
 /// Where all are.
 const REGION: &str = "us";
 
@@ -81,8 +90,21 @@ enum Plan {
     Remove(String),
     /// Somebody takes the removal of a node back.
     Keep(String),
+    /// The disk of a node damages blocks, or loses them.
+    Harm(Harm),
+    /// Somebody looks whether copies are where they should be.
+    Audit,
     /// Somebody asks for a change.
     Change(Request),
+}
+
+/// What a disk does with blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// Some bits are others.
+    Rot,
+    /// Some segments are gone when the node starts again.
+    Wipe,
 }
 
 /// How a node is.
@@ -120,6 +142,18 @@ pub struct Blocks {
     kept: BTreeSet<String>,
     /// Who does not answer, and never will.
     dead: BTreeSet<String>,
+    /// Nobody looks after copies but for nodes that go.
+    alone: bool,
+    /// What disks do with blocks, and when.
+    harms: Vec<(Harm, Duration)>,
+    /// When a disk did so last.
+    harmed: Option<Time>,
+    /// How often.
+    harm_done: u64,
+    /// All was done, and copies were where they should be, when that was looked at last.
+    is_kept: bool,
+    /// How many copies were given up.
+    given_up: u64,
 }
 
 /// The nodes at first.
@@ -179,6 +213,12 @@ impl Blocks {
             keep: drawn.keep.map(|(node, at)| (name(node), at)),
             kept: BTreeSet::new(),
             dead: drawn.dead.map(|_| name(drawn.remove[0].0)).into_iter().collect(),
+            alone: drawn.alone,
+            harms: drawn.harms.clone(),
+            harmed: None,
+            harm_done: 0,
+            is_kept: false,
+            given_up: 0,
             random,
             topology,
         }
@@ -197,7 +237,61 @@ impl Blocks {
         let names = self.remove.iter().map(|(name, _)| name);
         let mut goes = names.filter(|name| !self.kept.contains(*name)).chain(&self.dead);
         let mut kept = self.kept.difference(&self.dead);
-        self.clients.iter().all(Client::is_done) && goes.all(gone) && kept.all(stays)
+        let harmed = self.harm_done == self.harms.len() as u64;
+        self.clients.iter().all(Client::is_done) && goes.all(gone) && kept.all(stays) && harmed
+    }
+
+    /// What is not as it should be with the copies of blocks.
+    fn unkept(&self) -> Vec<(NodeId, BlockId)> {
+        let nodes: Vec<_> = self.topology.nodes_in(RegionId(0)).collect();
+        let ring = Ring::new(&nodes);
+        let lacks = |at: NodeId, block| {
+            self.stores.is_sound(at, block) != ring.holders(block).contains(&at)
+        };
+        let all = nodes.into_iter().flat_map(|at| self.stored.iter().map(move |of| (at, *of)));
+        all.filter(|(at, block)| lacks(*at, *block)).collect()
+    }
+
+    /// A disk damages blocks or loses them, if all blocks are on two nodes just now. What a client
+    /// is being told of may be on fewer for a while: that is over before the next time.
+    fn on_harm(&mut self, harm: Harm, now: Time) -> Vec<Stimulus<Drain>> {
+        let early = self.harmed.is_some_and(|last| now.since(last) < HARM_PAUSE);
+        let staying: Vec<_> = self.topology.nodes_in(RegionId(0)).collect();
+        let up = |node: &NodeId| self.servers[node].up && self.stores.blocks(*node).is_some();
+        let sound = |block: &BlockId| {
+            let sound = |node: &&NodeId| self.stores.is_sound(**node, *block);
+            staying.iter().filter(sound).count() >= REPLICAS
+        };
+        if early || !staying.iter().all(up) || !self.stored.iter().all(sound) {
+            return vec![self.plan(MS * 300, Plan::Harm(harm))];
+        }
+        let Some(at) = staying.into_iter().choose(&mut self.random) else { return Vec::new() };
+        (self.harmed, self.harm_done, self.is_kept) = (Some(now), self.harm_done + 1, false);
+        match harm {
+            Harm::Rot => {
+                let times = self.random.random_range(1..30);
+                (0..times).for_each(|_| self.stores.rot(at));
+                Vec::new()
+            }
+            Harm::Wipe => {
+                self.stores.wipe(at);
+                vec![Stimulus::Stop(at)]
+            }
+        }
+    }
+
+    /// A node gives copies up: enough others have them, unless a disk has lost them just now.
+    fn check_given_up(&mut self, at: NodeId, blocks: &[BlockId], now: Time) {
+        self.given_up += blocks.len() as u64;
+        if self.harmed.is_some_and(|last| now.since(last) < HARM_PAUSE) {
+            return;
+        }
+        for block in blocks {
+            let left = self.topology.node_ids().filter(|node| !self.topology.is_gone(*node));
+            let others = left.filter(|node| *node != at && self.stores.holds(*node, *block));
+            let others = others.count();
+            assert!(others >= REPLICAS, "given up: {block} at {at}, and {others} others have it");
+        }
     }
 
     /// On how many nodes that were not removed a block is, durably.
@@ -225,6 +319,11 @@ impl Blocks {
     fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Stimulus<Drain>> {
         let mut stimuli = Vec::new();
         for effect in effects {
+            if let Effect::Tell(to, answer) = &effect
+                && let Some(command) = desk::damage(answer)
+            {
+                stimuli.push(Stimulus::Command { to: *to, command, after: Duration::ZERO });
+            }
             stimuli.push(match effect {
                 Effect::Later(after, due) => self.plan(after, Plan::Blocks(due)),
                 Effect::Stop(node) => Stimulus::Stop(node),
@@ -340,7 +439,8 @@ impl Blocks {
         let going = |node: &&NodeEntry| node.draining.is_some() || node.groups.is_empty();
         let going: Vec<_> = nodes.iter().filter(going).collect();
         let clients: Vec<_> = self.clients.iter().filter(|client| !client.is_done()).collect();
-        format!("clients that wait: {clients:?}; nodes that go: {going:?}")
+        let unkept = self.unkept();
+        format!("copies: {unkept:?}; clients that wait: {clients:?}; nodes that go: {going:?}")
     }
 }
 
@@ -361,17 +461,31 @@ impl Owner<Drain> for Blocks {
         if let Some((name, after)) = self.keep.clone() {
             stimuli.push(self.plan(after, Plan::Keep(name)));
         }
+        stimuli.push(self.plan(AUDIT, Plan::Audit));
+        for (harm, after) in self.harms.clone() {
+            stimuli.push(self.plan(after, Plan::Harm(harm)));
+        }
         stimuli
     }
 
-    fn output(&mut self, at: NodeId, output: Output, _now: Time) -> Vec<Stimulus<Drain>> {
+    fn output(&mut self, at: NodeId, output: Output, now: Time) -> Vec<Stimulus<Drain>> {
         if self.servers[&at].gone {
             return Vec::new();
         }
-        if let Output::Drained { since } = output {
-            let name = self.topology.node(at).name.clone();
-            let after = self.a_while();
-            return vec![self.plan(after, Plan::Change(Request::Drained { name, since }))];
+        match &output {
+            Output::Drained { since } => {
+                let (name, since) = (self.topology.node(at).name.clone(), *since);
+                let after = self.a_while();
+                return vec![self.plan(after, Plan::Change(Request::Drained { name, since }))];
+            }
+            Output::Live { number, after, limit } => {
+                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                let blocks = self.stored.range((from, Bound::Unbounded)).take(*limit).copied();
+                let command = Command::Live { number: *number, blocks: blocks.collect() };
+                return vec![Stimulus::Command { to: at, command, after: Duration::ZERO }];
+            }
+            Output::GiveUp(blocks) => self.check_given_up(at, &blocks.clone(), now),
+            _ => {}
         }
         let effects = self.stores.on_drain(at, output).expect("of blocks");
         self.carry_out(effects)
@@ -391,6 +505,11 @@ impl Owner<Drain> for Blocks {
             Plan::Follow(node) => self.on_follow(node),
             Plan::Remove(name) => self.on_remove(name, now),
             Plan::Keep(name) => self.on_keep(name, now),
+            Plan::Harm(harm) => self.on_harm(harm, now),
+            Plan::Audit => {
+                self.is_kept = self.is_done() && (self.alone || self.unkept().is_empty());
+                vec![self.plan(AUDIT, Plan::Audit)]
+            }
             Plan::Change(request) => self.on_change(request, now),
         }
     }

@@ -5,7 +5,7 @@ use super::{PLANNED, token};
 use crate::stores::{Due, Effect, Stores};
 use crate::world::{DiskFailure, Random, Stimulus};
 use bytes::Bytes;
-use meridian_blocks::desk::{Answer, Asker};
+use meridian_blocks::desk::{self, Answer, Asker};
 use meridian_blocks::store;
 use meridian_cluster::Topology;
 use meridian_cluster::ring::REPLICAS;
@@ -133,7 +133,24 @@ impl Holders {
         blocks.map(|blocks| blocks.names(None, usize::MAX)).unwrap_or_default()
     }
 
+    /// Whether a node that is up can read a block.
+    pub fn is_sound(&self, at: NodeId, block: BlockId) -> bool {
+        self.up.contains_key(&at) && self.stores.is_sound(at, block)
+    }
+
     fn carry_out(&mut self, effects: Vec<Effect>) -> Vec<Stimulus<Node>> {
+        let damage = |effect: &Effect| match effect {
+            Effect::Tell(to, answer) => Some((*to, desk::damage(answer)?)),
+            Effect::Later(..) | Effect::Stop(_) => None,
+        };
+        let damaged: Vec<_> = effects.iter().filter_map(damage).collect();
+        let mut stimuli: Vec<_> = damaged
+            .into_iter()
+            .map(|(to, command)| {
+                let command = Command::Drain(command);
+                Stimulus::Command { to, command, after: Duration::ZERO }
+            })
+            .collect();
         let carry_out = |effect| match effect {
             Effect::Later(after, due) => self.plan(after, Plan::Blocks(due)),
             Effect::Stop(node) => Stimulus::Stop(node),
@@ -151,7 +168,8 @@ impl Holders {
                 self.answer(client, from, Some(reply))
             }
         };
-        effects.into_iter().map(carry_out).collect()
+        stimuli.extend(effects.into_iter().map(carry_out));
+        stimuli
     }
 
     fn answer(&mut self, client: usize, from: NodeId, reply: Option<Reply>) -> Stimulus<Node> {

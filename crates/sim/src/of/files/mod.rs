@@ -233,6 +233,11 @@ impl FilesWorkload {
         self.holders.held(at)
     }
 
+    /// Whether a node that is up can read a block.
+    pub fn is_sound(&self, at: NodeId, block: BlockId) -> bool {
+        self.holders.is_sound(at, block)
+    }
+
     /// A node frees blocks, or asks which it holds.
     pub fn on_space(&mut self, at: NodeId, output: space::Output) -> Vec<Stimulus<Node>> {
         self.holders.on_space(at, output)
@@ -439,7 +444,11 @@ impl Owner<Node> for FilesWorkload {
                 stimuli.extend(self.on_space(from, output));
                 return stimuli;
             }
-            Output::InForce { .. } | Output::Drain(_) | Output::Configuration(_) => return stimuli,
+            Output::Drain(output) => {
+                stimuli.extend(self.on_drain(from, output));
+                return stimuli;
+            }
+            Output::InForce { .. } | Output::Configuration(_) => return stimuli,
         };
         let at = usize::try_from(connection.0 >> 16).expect("an index");
         if at >= self.clients.len() {

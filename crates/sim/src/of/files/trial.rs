@@ -5,12 +5,15 @@ use super::{FilesWorkload, Tally};
 use crate::faults::Faults;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{DiskBug, Logs, Random, World};
+use meridian_cluster::ring::Ring;
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{BlockId, GroupId, NodeId, Time};
 use meridian_fs::invariants::check_tree;
 use meridian_fs::{Answer, Partition, Query};
 use meridian_host::Node;
-use meridian_host::space::{self, Options, Space};
+use meridian_host::drain::keep::Options;
+use meridian_host::drain::{self, Drain};
+use meridian_host::space::{self, Space};
 use meridian_multicast::Mutation;
 use meridian_multicast::mutation::PLANTED;
 use meridian_session as session;
@@ -48,13 +51,17 @@ const THINGS: u64 = 90;
 /// How long it may take after all is applied until nobody keeps votes for others.
 const FORGET: Duration = Duration::from_secs(60);
 /// Short, so that clients are too slow at times, and much is freed while others go on.
-const SPACE: Options = Options {
+const SPACE: space::Options = space::Options {
     tick: Duration::from_millis(200),
     grace: Duration::from_millis(500),
     window: Duration::from_secs(3),
     least_bytes: 40 << 10,
     linger: Duration::from_secs(3),
 };
+/// How long it takes to read all blocks once.
+const SCRUB: Duration = Duration::from_secs(10);
+/// How long it may take until all blocks are where they should be.
+const COPIED: Duration = Duration::from_secs(60);
 /// How long it may take until nothing is left that no file lies in.
 const TIDY: Duration = Duration::from_secs(60);
 
@@ -79,6 +86,9 @@ pub struct Trial {
     /// A bug planted in what frees blocks.
     #[doc(hidden)]
     pub in_space: space::Mutation,
+    /// A bug planted in what looks after copies.
+    #[doc(hidden)]
+    pub in_copies: drain::Mutation,
 }
 
 impl Default for Trial {
@@ -91,6 +101,7 @@ impl Default for Trial {
             bug: None,
             in_session: session::Mutation::Correct,
             in_space: space::Mutation::Correct,
+            in_copies: drain::Mutation::Correct,
         }
     }
 }
@@ -151,8 +162,12 @@ impl Subject for Trial {
         let topology = ordered(drawn.nodes, drawn.order);
         let (of, mutation) = (topology.clone(), self.mutation);
         let space = Space::new(SPACE).with_mutation(self.in_space);
-        let make =
-            move |me| Node::new(of.clone(), me).with_mutation(mutation).with_space(space.clone());
+        let (in_copies, options) = (self.in_copies, Options { pass: SCRUB, ..Options::default() });
+        let make = move |me| {
+            let drain = Drain::new(of.clone(), me).with_options(options).with_mutation(in_copies);
+            let node = Node::new(of.clone(), me).with_mutation(mutation);
+            node.with_space(space.clone()).with_drain(drain)
+        };
         let mut setup = setup(&topology, make);
         (setup.faults, setup.bug) = (drawn.faults.clone(), self.bug);
         setup.logs = Logs::on_disks();
@@ -184,6 +199,7 @@ impl Subject for Trial {
         }
         check_tree(world.owner.topology().group_ids().map(|group| partitions(world, group)[0]));
         check_space(world)?;
+        check_copies(world)?;
         world.owner.check_contents(|query| partitions(world, query.partition())[0].read(query))?;
         for (parent, name, child) in world.owner.entries() {
             let query = Query::Lookup { parent, name };
@@ -247,8 +263,12 @@ impl Subject for Trial {
         let of_space = IN_SPACE.map(|in_space| {
             (format!("{in_space:?}"), Trial { in_space, ..trial(Mutation::Correct) })
         });
+        let of_copies = [drain::Mutation::NeverLooks, drain::Mutation::NeverScrubs];
+        let of_copies = of_copies.map(|in_copies| {
+            (format!("{in_copies:?}"), Trial { in_copies, ..trial(Mutation::Correct) })
+        });
         let all = multicast.into_iter().chain(disks.map(on_disk)).chain(of_session);
-        all.chain(of_space).collect()
+        all.chain(of_space).chain(of_copies).collect()
     }
 }
 
@@ -298,6 +318,29 @@ fn nameless(world: &Cluster) -> usize {
     let groups = world.owner.topology().group_ids();
     let all = groups.flat_map(|group| partitions(world, group));
     all.map(|partition| partition.nameless().count()).sum()
+}
+
+/// Each block that a file lies in can be read at all nodes that should hold it.
+fn check_copies(world: &mut Cluster) -> Result<(), Violation> {
+    let kept = world.run_until(|world| lacking(world).is_empty(), COPIED);
+    let left = || format!("copies: nobody repairs {:?}", lacking(world));
+    if kept { Ok(()) } else { Err(left()) }
+}
+
+/// The blocks that nodes should hold, as files of their partitions lie in them, and cannot read.
+fn lacking(world: &Cluster) -> Vec<(NodeId, BlockId)> {
+    let topology = world.owner.topology();
+    let mut all = Vec::new();
+    for (at, node) in world.processes() {
+        let nodes: Vec<_> = topology.nodes_in(topology.node(at).region).collect();
+        let ring = Ring::new(&nodes);
+        for replica in topology.groups_of(at).filter_map(|group| node.replica(group)) {
+            let blocks = replica.partition().names_blocks();
+            let own = blocks.filter(|block| ring.holders(*block).contains(&at));
+            all.extend(own.filter(|block| !world.owner.is_sound(at, *block)).map(|of| (at, of)));
+        }
+    }
+    all
 }
 
 /// The blocks that no file lies in, and who holds them though it has their partition. Not those

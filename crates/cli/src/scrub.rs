@@ -1,0 +1,207 @@
+//! `meridian fs scrub`: how far nodes are with reading all blocks, and having them do so now.
+
+use crate::status::{Answered, answers};
+use crate::{cluster, configuration, output};
+use clap::Args;
+use meridian_client::{Client, ClientOptions};
+use meridian_cluster::Topology;
+use meridian_core::NodeId;
+use meridian_host::drain::keep::Report as Copies;
+use meridian_terminal::note;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long a node may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often nodes are asked how far they are.
+const PAUSE: Duration = Duration::from_millis(500);
+/// After so long without any change nobody is waited for any more.
+const STUCK: Duration = Duration::from_secs(30);
+
+/// What to do.
+#[derive(Debug, Args)]
+pub struct ScrubArgs {
+    /// Have all nodes read all blocks now, and wait until they have
+    #[arg(long)]
+    now: bool,
+    /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a node is.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct NodeReport {
+    node: String,
+    /// Why it is not reachable.
+    error: Option<String>,
+    copies: Option<Copies>,
+}
+
+impl NodeReport {
+    fn is_well(&self) -> bool {
+        self.copies.is_some_and(|copies| copies.missing + copies.damaged == 0)
+    }
+}
+
+/// Runs `meridian fs scrub`.
+///
+/// # Errors
+/// If there is no cluster to ask.
+pub fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
+    let path = cluster::named_or_last(args.cluster.as_deref())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (reports, ended) = runtime.block_on(async {
+        let topology = configuration::newest(&path).await?.topology;
+        let region = topology.regions[0].name.as_str();
+        let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
+        let ended = if args.now { scrub(&client, &topology).await } else { true };
+        let answers = answers(&client, &topology).await;
+        anyhow::Ok((reports(&topology, &answers), ended))
+    })?;
+    output::print(&match args.json {
+        true => serde_json::to_string_pretty(&reports)?,
+        false => for_people(&reports),
+    })?;
+    let well = ended && reports.iter().all(NodeReport::is_well);
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Has all nodes read all, and waits for those that can be asked; whether all have.
+async fn scrub(client: &Client, topology: &Topology) -> bool {
+    let mut wanted = BTreeMap::new();
+    let mut all = true;
+    for node in topology.present() {
+        match client.scrub(node, PATIENCE).await {
+            // A pass that somebody wanted before counts.
+            Ok(status) => _ = wanted.insert(node, status.copies.scrub.passes + 1),
+            Err(error) => {
+                note!("{} does not read: {error}", topology.node(node).name);
+                all = false;
+            }
+        }
+    }
+    let (mut seen, mut changed) = (BTreeMap::new(), Instant::now());
+    loop {
+        let answers = answers(client, topology).await;
+        let copies = copies(&answers);
+        let ended = |(node, passes): (&NodeId, &u64)| {
+            copies.get(node).is_some_and(|of| of.scrub.passes >= *passes && is_repaired(of))
+        };
+        if wanted.iter().all(ended) {
+            return all;
+        }
+        if copies != seen {
+            note!("{}", progress(&copies, &wanted));
+            (seen, changed) = (copies, Instant::now());
+        } else if changed.elapsed() > STUCK {
+            note!("nothing has changed for {} s: not waited for", STUCK.as_secs());
+            return false;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Whether all is repaired that can be.
+fn is_repaired(copies: &Copies) -> bool {
+    copies.copying == 0 && copies.missing + copies.damaged <= copies.unfound
+}
+
+fn copies(answers: &BTreeMap<NodeId, Answered>) -> BTreeMap<NodeId, Copies> {
+    let of = |(node, answer): (&NodeId, &Answered)| Some((*node, answer.as_ref().ok()?.copies));
+    answers.iter().filter_map(of).collect()
+}
+
+fn progress(copies: &BTreeMap<NodeId, Copies>, wanted: &BTreeMap<NodeId, u64>) -> String {
+    let read = |node: &NodeId, passes: &u64| {
+        let of = copies.get(node)?;
+        Some(if of.scrub.passes >= *passes { of.own } else { of.scrub.read })
+    };
+    let read: u64 = wanted.iter().filter_map(|(node, passes)| read(node, passes)).sum();
+    let sum = |of: fn(&Copies) -> u64| copies.values().map(of).sum::<u64>();
+    format!(
+        "read {read} of {} copies; {} damaged, {} missing, {} repaired",
+        sum(|of| of.own),
+        sum(|of| of.damaged),
+        sum(|of| of.missing),
+        sum(|of| of.repaired),
+    )
+}
+
+fn reports(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Vec<NodeReport> {
+    let report = |(node, answer): (&NodeId, &Answered)| NodeReport {
+        node: topology.node(*node).name.clone(),
+        error: answer.as_ref().err().cloned(),
+        copies: answer.as_ref().ok().map(|status| status.copies),
+    };
+    answers.iter().map(report).collect()
+}
+
+fn for_people(reports: &[NodeReport]) -> String {
+    let head = [
+        "node",
+        "copies",
+        "missing",
+        "damaged",
+        "copying",
+        "repaired",
+        "unfound",
+        "passes",
+        "read now",
+        "in last pass",
+        "damaged then",
+    ];
+    let rows = reports.iter().map(|report| {
+        let Some(copies) = report.copies else {
+            let why = report.error.clone().unwrap_or_default();
+            let mut row = vec![report.node.clone(), format!("NO: {why}")];
+            row.resize(head.len(), "-".into());
+            return row;
+        };
+        let scrub = copies.scrub;
+        let numbers = [
+            copies.own,
+            copies.missing,
+            copies.damaged,
+            copies.copying,
+            copies.repaired,
+            copies.unfound,
+            scrub.passes,
+            scrub.read,
+            scrub.last_read,
+            scrub.last_damaged,
+        ];
+        let numbers = numbers.iter().map(u64::to_string);
+        std::iter::once(report.node.clone()).chain(numbers).collect()
+    });
+    output::table(&head, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_is_not_waited_for() {
+        let copies =
+            |missing, copying, unfound| Copies { missing, copying, unfound, ..Copies::default() };
+        assert!(is_repaired(&copies(0, 0, 0)) && is_repaired(&copies(2, 0, 2)));
+        assert!(!is_repaired(&copies(2, 1, 2)) && !is_repaired(&copies(2, 0, 1)));
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_is_not_well() {
+        let error = Some("refused".to_string());
+        let gone = NodeReport { node: "us-1".into(), error, copies: None };
+        let well = NodeReport { node: "us-2".into(), error: None, copies: Some(Copies::default()) };
+        assert!(!gone.is_well() && well.is_well());
+        let text = for_people(&[gone, well]);
+        assert!(text.contains("NO: refused") && text.contains("us-2"), "{text}");
+    }
+}
