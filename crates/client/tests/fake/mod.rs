@@ -398,6 +398,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             to_free: 0,
             to_drain: None,
             copies: Default::default(),
+            causal: None,
             bad_frames: 0,
             connected: Vec::new(),
             configured: 0,
