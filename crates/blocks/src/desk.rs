@@ -157,6 +157,7 @@ pub fn on_client(
         }
         body @ (RequestBody::Update { .. }
         | RequestBody::Read { .. }
+        | RequestBody::Recalls { .. }
         | RequestBody::Scrub
         | RequestBody::Status) => return Err(Box::new(body)),
     })

@@ -64,6 +64,10 @@ pub struct HowToMount {
     #[arg(short = 'o', long = "options", value_name = "WORDS", default_value = "")]
     #[arg(hide_default_value = true)]
     access: Access,
+    /// Keep names and attributes until another client changes them: several times as fast, and new.
+    /// While a region is cut off, changes by others of what this mount keeps may have to wait
+    #[arg(long)]
+    keep_looks: bool,
 }
 
 /// Runs `meridian mount`.
@@ -113,6 +117,7 @@ pub struct MountPoint {
     path: PathBuf,
     made: bool,
     access: Access,
+    keep_looks: bool,
     source: OsString,
 }
 
@@ -142,12 +147,13 @@ impl MountPoint {
         if entries.next().is_some() {
             bail!("{} is not empty: mount on an empty or new directory", path.display());
         }
-        Ok(MountPoint { path, made, access: Access::default(), source: "meridian".into() })
+        let (access, source) = (Access::default(), "meridian".into());
+        Ok(MountPoint { path, made, access, keep_looks: false, source })
     }
 
     /// It is mounted in this way.
     pub fn with(mut self, how: HowToMount) -> MountPoint {
-        self.access = how.access;
+        (self.access, self.keep_looks) = (how.access, how.keep_looks);
         self
     }
 
@@ -218,8 +224,9 @@ impl Mount {
     /// # Errors
     /// If there is no such region, or mounting is not permitted.
     pub fn start(topology: Topology, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
-        let client = Client::connect(topology, &ClientOptions::new(region))?;
-        let MountPoint { path, access, source, .. } = &point;
+        let MountPoint { path, access, keep_looks, source, .. } = &point;
+        let options = ClientOptions { keep_looks: *keep_looks, ..ClientOptions::new(region) };
+        let client = Client::connect(topology, &options)?;
         let mounted = meridian_mount::mount(client.clone(), path, *access, source)?;
         Ok(Mount { client, mounted, point })
     }

@@ -11,7 +11,7 @@ use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
 use meridian_core::{BlockId, ClientId, GroupId, NodeId, Stamp, Time};
 use meridian_fs::types::Timestamp;
-use meridian_fs::{Answer, Done, FsError, Place, Query, Update, Vector};
+use meridian_fs::{Answer, Done, FsError, Ino, Place, Query, Update, Vector};
 use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
 use meridian_host::space::Room;
 use meridian_host::update::Change;
@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
 
 /// How long a node may take to say how much room its disk has, and for how long that counts.
@@ -30,6 +31,8 @@ const ROOM_LIMIT: Duration = Duration::from_secs(1);
 const QUOTAS_SAID: usize = 4;
 /// Of so many inodes it is remembered against whose quotas they count; some MiB.
 const QUOTAS_KNOWN: usize = 1 << 16;
+/// How long who ends waits until all that it kept is released.
+const LET_GO_LIMIT: Duration = Duration::from_secs(1);
 
 /// How a client shall be.
 #[derive(Clone, Debug)]
@@ -40,13 +43,16 @@ pub struct ClientOptions {
     pub timeout: Duration,
     /// How many bytes of blocks it keeps.
     pub cache_bytes: usize,
+    /// Whether a mount over it keeps names and attributes, and its kernel, until they are recalled
+    /// (decision 57).
+    pub keep_looks: bool,
 }
 
 impl ClientOptions {
-    /// The defaults, in `region`: 30 s, and 64 MiB.
+    /// The defaults, in `region`: 30 s, 64 MiB, and no looks are kept.
     pub fn new(region: impl Into<String>) -> ClientOptions {
         let (timeout, cache_bytes) = (Duration::from_secs(30), 64 << 20);
-        ClientOptions { region: region.into(), timeout, cache_bytes }
+        ClientOptions { region: region.into(), timeout, cache_bytes, keep_looks: false }
     }
 }
 
@@ -61,6 +67,7 @@ pub struct Client {
 pub(crate) struct Inner {
     pub(crate) driver: Arc<Driver>,
     pub(crate) timeout: Duration,
+    keep_looks: bool,
     id: ClientId,
     random: Random,
     block_names: Mutex<BlockNames>,
@@ -124,6 +131,7 @@ impl Client {
         let inner = Inner {
             driver: Driver::new(topology, region, random.number()),
             timeout: options.timeout,
+            keep_looks: options.keep_looks,
             id: random.client(),
             random,
             block_names: Mutex::default(),
@@ -178,6 +186,57 @@ impl Client {
     /// The tree has refused a block that was named before `horizon_ms`.
     pub(crate) fn block_refused(&self, horizon_ms: u64) {
         lock(&self.inner.block_names).refused(horizon_ms, now_ms());
+    }
+
+    /// Whether a mount over it is to keep looks.
+    pub fn is_to_keep_looks(&self) -> bool {
+        self.inner.keep_looks
+    }
+
+    /// From now on it answers looks from what it may keep by itself.
+    pub fn keep_looks(&self) {
+        self.inner.driver.keep(None);
+    }
+
+    /// As [`Client::keep_looks`], for one who keeps what it is answered beside the client, as
+    /// [`Client::rest`] allows. It must drop what comes here and then say [`Client::let_go`],
+    /// without waiting for any call: others wait for it.
+    pub fn keep_looks_with(&self) -> UnboundedReceiver<Vec<(GroupId, Ino)>> {
+        let (elsewhere, recalls) = unbounded_channel();
+        self.inner.driver.keep(Some(elsewhere));
+        recalls
+    }
+
+    /// From now on it keeps nothing, nor does anybody beside it. Waits until others know, but not
+    /// for long: who is out of reach learns by time.
+    pub async fn keep_nothing(&self) {
+        self.inner.driver.command(Command::KeepNothing);
+        let begun = Instant::now();
+        while self.inner.driver.is_letting_go() && begun.elapsed() < LET_GO_LIMIT {
+            tokio::time::sleep(LET_GO_LIMIT / 200).await;
+        }
+    }
+
+    /// Nothing is kept any more of what was recalled.
+    pub fn let_go(&self, gone: Vec<(GroupId, Ino)>) {
+        self.inner.driver.command(Command::LetGo(gone));
+    }
+
+    /// How often something was lost that was kept: to be asked before a look, for
+    /// [`Client::rest`].
+    pub fn losses(&self) -> u64 {
+        self.inner.driver.losses()
+    }
+
+    /// For how long what a look has shown of all these inodes may be kept: not at all if one of
+    /// them is not held, or if anything was lost since `losses` was asked.
+    pub fn rest(&self, losses: u64, inodes: &[Ino]) -> Duration {
+        self.inner.driver.rest(losses, inodes)
+    }
+
+    /// How many looks it has answered from what it keeps.
+    pub fn hits(&self) -> u64 {
+        self.inner.driver.hits()
     }
 
     /// Does `update` now.
@@ -399,6 +458,7 @@ pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
     let kind = match reply {
         ReplyBody::Updated { .. } => "Updated",
         ReplyBody::Answer { .. } => "Answer",
+        ReplyBody::Recalled { .. } => "Recalled",
         ReplyBody::Stored => "Stored",
         ReplyBody::Block(_) => "Block",
         ReplyBody::Blocks(_) => "Blocks",

@@ -5,8 +5,8 @@ use crate::client::lock;
 use crate::connection::{CallError, Connection};
 use meridian_cluster::Topology;
 use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
-use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
-use meridian_fs::Vector;
+use meridian_core::{Effect, Event, GroupId, NodeId, Outbox, Process, RegionId, Time};
+use meridian_fs::{Ino, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_session::{CallId, Command, Due, Message, Output, Session};
 use std::collections::{HashMap, VecDeque};
@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 /// The cluster as it is known now, and what follows from that.
@@ -50,6 +51,9 @@ impl Known {
     }
 }
 
+/// What is to be dropped.
+pub(crate) type Gone = Vec<(GroupId, Ino)>;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -58,6 +62,9 @@ pub(crate) struct Driver {
     session: Mutex<Session>,
     callers: Mutex<HashMap<CallId, Arc<Slot>>>,
     last_call: AtomicU64,
+    /// Who keeps something beside the session. It holds no more than what is recalled, which is
+    /// bounded.
+    elsewhere: Mutex<Option<UnboundedSender<Gone>>>,
     begun: Instant,
     me: Weak<Driver>,
 }
@@ -83,6 +90,7 @@ impl Driver {
                 session: Mutex::new(session),
                 callers: Mutex::default(),
                 last_call: AtomicU64::new(0),
+                elsewhere: Mutex::default(),
                 begun: Instant::now(),
                 me: me.clone(),
             }
@@ -125,6 +133,45 @@ impl Driver {
         Caller { driver: self.clone(), call, slot }
     }
 
+    /// From now on the session keeps what it may; whoever keeps something beside it is told by
+    /// `elsewhere` what to drop.
+    pub fn keep(&self, elsewhere: Option<UnboundedSender<Gone>>) {
+        *lock(&self.elsewhere) = elsewhere;
+        self.command(Command::Keep);
+    }
+
+    /// The session drops what is to go; who keeps it elsewhere says so when that is done.
+    fn recalled(&self, gone: Gone) -> Option<Event<Session>> {
+        let told = match &*lock(&self.elsewhere) {
+            Some(elsewhere) => elsewhere.send(gone),
+            None => return Some(Event::Command(Command::LetGo(gone))),
+        };
+        // Who is gone keeps nothing.
+        told.err().map(|unsent| Event::Command(Command::LetGo(unsent.0)))
+    }
+
+    /// How often something was lost that the session kept.
+    pub fn losses(&self) -> u64 {
+        lock(&self.session).losses()
+    }
+
+    /// See [`Session::rest`].
+    pub fn rest(&self, losses: u64, inodes: &[Ino]) -> Duration {
+        let mut session = lock(&self.session);
+        let now = self.time();
+        session.rest(now, losses, inodes)
+    }
+
+    /// Whether something is still to be released.
+    pub fn is_letting_go(&self) -> bool {
+        lock(&self.session).is_letting_go()
+    }
+
+    /// How many looks were answered from what is kept.
+    pub fn hits(&self) -> u64 {
+        lock(&self.session).hits()
+    }
+
     /// Asks the session for something.
     pub fn command(&self, command: Command) {
         self.step(Event::Command(command));
@@ -160,8 +207,9 @@ impl Driver {
     fn carry_out(&self, effect: Effect<Session>) -> Option<Event<Session>> {
         match effect {
             Effect::Send { to, message: Message::Request(request) } => self.post(to, &request),
+            Effect::Output(Output::Recalled { gone }) => self.recalled(gone),
             Effect::Output(output) => {
-                let slot = lock(&self.callers).get(&output.call()).cloned()?;
+                let slot = lock(&self.callers).get(&output.call()?).cloned()?;
                 slot.put(output);
                 None
             }
@@ -212,7 +260,7 @@ impl Slot {
             | Output::Answered { .. }
             | Output::Stored { .. }
             | Output::Fetched { .. } => true,
-            Output::GaveUp { .. } => false,
+            Output::GaveUp { .. } | Output::Recalled { .. } => false,
         };
         self.over.store(over, Ordering::Relaxed);
         *lock(&self.output) = Some(output);

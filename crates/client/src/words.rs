@@ -24,6 +24,7 @@ pub(crate) fn name_of(update: &Update) -> &'static str {
         Update::Forget { .. } => "forget",
         Update::Reap { .. } => "reap",
         Update::RaiseHorizon { .. } => "raise the horizon of blocks",
+        Update::Caps { .. } => "capabilities",
         Update::Renew { .. } => "renew",
         Update::Expire { .. } => "expire",
         Update::PlaceDirectory { .. } => "place",

@@ -73,6 +73,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             tree.leases.renew(client, moment.rank);
             Ok(Done::Nothing)
         }
+        Update::Caps { client, step, .. } => Ok(crate::caps::step(tree, client, step, moment.rank)),
         Update::RaiseHorizon { horizon_ms, .. } => tree.named.raise(horizon_ms),
         Update::Expire { client, renewed, inodes, .. } => {
             expire(tree, client, renewed, &inodes);

@@ -13,6 +13,7 @@ pub(crate) fn check_partition(partition: &Partition) {
     let tree = &partition.tree;
     partition.pending.check_invariants();
     tree.check_moved();
+    tree.caps.check_invariants();
     let mut names: BTreeMap<Ino, u32> = BTreeMap::new();
     let mut stored = 0;
     for (ino, inode) in tree.iter() {

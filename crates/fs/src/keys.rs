@@ -16,6 +16,8 @@
 //!   there as long as any inode is in it. An [`Update::Expire`] names the inodes that its sender
 //!   saw; it does nothing if the client has begun or renewed anything since, and without that no
 //!   others are held.
+//! - **Capabilities** ([`crate::caps`]), under the key of their client; a grant has the keys of its
+//!   inodes, too, and a directory that its client wants to hold the client's.
 //! - **Sums and maxima**: bytes stored, the count and the hash of what was decided, the vector.
 //! - What is told of a client's earlier messages (`low`, in `host`) is a maximum, too.
 //!
@@ -29,7 +31,7 @@
 //!
 //! The limit of locks is one per inode, so that no client's locks need to be counted together.
 
-use crate::operation::{Operation, Query, Update};
+use crate::operation::{CapStep, Operation, Query, Update};
 use crate::types::{Ino, Name, Place};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp, mix};
 use serde::{Deserialize, Serialize};
@@ -77,7 +79,9 @@ impl Key {
 pub(crate) fn keys_in(operation: &Operation, id: MessageId, partition: GroupId) -> BTreeSet<Key> {
     let here = |(of, key): (GroupId, Key)| (of == partition).then_some(key);
     let quotas = operation.quotas.iter().map(|quota| (quota.partition, Key::Quota(quota.ino)));
-    all_keys(&operation.update, id).into_iter().chain(quotas).filter_map(here).collect()
+    let holds = operation.holds_made().then_some(Key::Client(operation.by));
+    let own = all_keys(&operation.update, id).into_iter().chain(quotas).filter_map(here);
+    own.chain(holds).collect()
 }
 
 /// What an update touches that names these quotas, beside its own keys.
@@ -131,19 +135,9 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             names.push((*parent, name));
             nodes.push(*child);
         }
-        Update::Rename {
-            from,
-            from_name,
-            to,
-            to_name,
-            moved,
-            replaced,
-            ancestors,
-            keep_for,
-            ..
-        } => {
+        Update::Rename { from, to, moved, replaced, ancestors, keep_for, .. } => {
             places.extend([from, to, moved].into_iter().chain(ancestors).chain(replaced));
-            names.extend([(*from, from_name), (*to, to_name)]);
+            names.extend(renamed(update));
             nodes.extend(replaced);
             client = replaced.zip(*keep_for).map(|(place, client)| (place.partition, client));
         }
@@ -167,6 +161,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Forget { .. }
         | Update::Reap { .. }
         | Update::Renew { .. }
+        | Update::Caps { .. }
         | Update::Expire { .. } => (places, client) = touched_of_held(update),
         Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
         Update::PlaceDirectory { parent, name, child, to } => {
@@ -194,12 +189,39 @@ fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>)
             (inodes.iter().map(place).collect(), None)
         }
         Update::Renew { client, partition } => (Vec::new(), Some((*partition, *client))),
+        Update::Caps { client, partition, step } => {
+            (asked_for(step, *partition).collect(), Some((*partition, *client)))
+        }
         other => panic!("{other:?} is not about what clients hold"),
     }
 }
 
 fn all_of(inodes: &[Ino], partition: GroupId) -> impl Iterator<Item = Place> {
     inodes.iter().map(move |ino| Place { ino: *ino, partition })
+}
+
+/// Both names of a rename.
+fn renamed(update: &Update) -> Vec<(Place, &Name)> {
+    match update {
+        Update::Rename { from, from_name, to, to_name, .. } => {
+            vec![(*from, from_name), (*to, to_name)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The inodes that a client asks to hold.
+fn asked_for(step: &CapStep, partition: GroupId) -> impl Iterator<Item = Place> + '_ {
+    let inodes = match step {
+        CapStep::Grant(inodes) => &inodes[..],
+        CapStep::Release(_) | CapStep::Renew | CapStep::Expire { .. } => &[],
+    };
+    inodes.iter().map(move |ino| Place { ino: *ino, partition })
+}
+
+/// The names that an update changes, each in its directory.
+pub(crate) fn named_by(update: &Update) -> Vec<(Place, &Name)> {
+    touched(update, MessageId { client: ClientId(0), sequence: 0 }).names
 }
 
 /// The names of these keys of `partition`.
@@ -212,6 +234,16 @@ impl Update {
     /// updates without a key in common does not matter.
     pub fn keys(&self, id: MessageId) -> BTreeSet<u64> {
         all_keys(self, id).into_iter().map(|(partition, key)| key.number(partition)).collect()
+    }
+
+    /// What it touches, too, if its client wants to hold the directory that it makes.
+    pub fn holding_key(&self, by: ClientId) -> Option<u64> {
+        match self {
+            Update::Create { parent, .. } if self.makes_directory() => {
+                Some(Key::Client(by).number(parent.partition))
+            }
+            _ => None,
+        }
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `read` | answers to queries |
 //! | [`quota`] | how much may lie below a directory, and how much does |
 //! | `tree`, `inode`, `extents`, `locks`, `leases` | the state itself |
+//! | `caps` | who may answer looks by itself |
 //! | [`invariants`] | walks that panic if the state contradicts itself |
 //!
 //! Deliberately absent: who may do what (the kernel of the client checks permissions), times
@@ -21,6 +22,7 @@
 
 mod apply;
 mod blocks;
+mod caps;
 pub mod error;
 mod execute;
 mod extents;
@@ -38,9 +40,10 @@ mod tree;
 pub mod types;
 pub mod vote;
 
+pub use caps::{CAPS_MAX, GRANT_MAX, Subject};
 pub use error::FsError;
 pub use keys::quota_keys;
-pub use operation::{Answer, Done, Operation, Query, Update};
+pub use operation::{Answer, CapStep, Done, Operation, Query, Update};
 pub use partition::{Effect, Partition};
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};
 pub use vote::Vote;

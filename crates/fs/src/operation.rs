@@ -22,6 +22,10 @@ pub struct Operation {
     pub quotas: Vec<Place>,
     /// What to do.
     pub update: Update,
+    /// The holder of capabilities that asks: its own stay.
+    pub by: ClientId,
+    /// Whether it shall hold the directory that it makes.
+    pub keeps: bool,
 }
 
 /// A new inode.
@@ -96,6 +100,23 @@ pub enum XattrMode {
     Create,
     /// `ENODATA` if it is not.
     Replace,
+}
+
+/// What becomes of a client's capabilities in a partition.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum CapStep {
+    /// The client asks for these; it is given those that are here and that it may have.
+    Grant(Vec<Ino>),
+    /// The client has let these go, and keeps nothing of them.
+    Release(Vec<Ino>),
+    /// The client lives, and keeps what it has.
+    Renew,
+    /// Takes all from the client, unless it was given something or renewed meanwhile. Multicast by
+    /// a node on behalf of the partition when it has seen nothing of the client for its lease.
+    Expire {
+        /// The rank of the client's lease, as it was seen.
+        renewed: Rank,
+    },
 }
 
 /// A change of the tree. Each names the partitions of the inodes that it touches, as its client
@@ -294,6 +315,15 @@ pub enum Update {
         /// The inodes that were seen to be held: all, or some of very many.
         inodes: Vec<Ino>,
     },
+    /// Who may answer looks by itself changes.
+    Caps {
+        /// The holder.
+        client: ClientId,
+        /// Where.
+        partition: GroupId,
+        /// How.
+        step: CapStep,
+    },
     /// No update that comes later may name a block that was named before `horizon_ms`: what no file
     /// lies in then can be freed. Multicast by a node on behalf of the partition.
     RaiseHorizon {
@@ -343,6 +373,7 @@ impl Update {
                 | Update::Reap { .. }
                 | Update::Renew { .. }
                 | Update::Expire { .. }
+                | Update::Caps { .. }
                 | Update::RaiseHorizon { .. }
         )
     }
@@ -382,6 +413,7 @@ impl Update {
             | Update::Reap { partition, .. }
             | Update::Renew { partition, .. }
             | Update::Expire { partition, .. }
+            | Update::Caps { partition, .. }
             | Update::RaiseHorizon { partition, .. } => {
                 all.insert(*partition);
             }
@@ -402,6 +434,10 @@ pub enum Done {
     Nothing,
     /// The inode that was made, linked, placed or changed, after it.
     Attributes(Attributes),
+    /// The directory that was made; its client holds it.
+    Held(Attributes),
+    /// The inodes that the client holds of those that it asked for.
+    Granted(Vec<Ino>),
     /// Where the write went (for [`WriteAt::End`]), and the inode after it.
     Written {
         /// The byte at which the write started.

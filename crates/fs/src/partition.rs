@@ -20,10 +20,11 @@
 
 use crate::FsError;
 use crate::apply::{Moment, apply};
+use crate::caps::{Subject, hold_made};
 use crate::execute::execute;
 use crate::inode::Inode;
 use crate::keys::{Key, keys_in, numbers};
-use crate::operation::{Answer, Done, Operation, Query, Update};
+use crate::operation::{Answer, CapStep, Done, Operation, Query, Update};
 use crate::pending::{Pending, Waiting};
 use crate::read::read;
 use crate::tree::Tree;
@@ -58,7 +59,13 @@ pub enum Effect {
         result: Result<Done, FsError>,
         /// What it touches in this partition, as [`Update::keys`] names it.
         touched: Vec<u64>,
+        /// The other partitions where holders are to let go what it changes there.
+        held: Vec<GroupId>,
     },
+    /// These are to let go something that they hold.
+    Recalled(Vec<ClientId>),
+    /// Capabilities have gone: what was held back may not be any more.
+    LetGo,
     /// No file lies in these blocks any more.
     Released(Vec<BlockId>),
 }
@@ -131,17 +138,18 @@ impl Partition {
         let early = self.pending.take_early(id);
         let mut others = operation.update.partitions();
         if !others.remove(&self.tree.group) {
-            self.finish(rank, &BTreeSet::new(), Err(FsError::Invalid), out);
+            self.finish(rank, Ending::of(&BTreeSet::new(), Err(FsError::Invalid)), out);
             return;
         }
         let keys = keys_in(&operation, id, self.tree.group);
         if let Err(error) = self.tree.named.admit(self.tree.group, &operation.update) {
-            self.finish(rank, &keys, Err(error), out);
+            self.finish(rank, Ending::of(&keys, Err(error)), out);
             return;
         }
         if others.is_empty() && self.pending.is_free(&keys) {
-            let result = self.decide_alone(operation, rank);
-            self.finish(rank, &keys, result, out);
+            let subject = self.subject(&operation);
+            let result = self.decide_alone(operation, rank, out);
+            self.finish(rank, Ending { subject, ..Ending::of(&keys, result) }, out);
             return;
         }
         let votes = early.into_iter().filter(|(from, _)| others.contains(from)).collect();
@@ -153,7 +161,7 @@ impl Partition {
     pub fn skip(&mut self, id: MessageId, ts: Stamp, out: &mut Vec<Effect>) {
         self.delivered = Position(self.delivered.0 + 1);
         self.pending.take_early(id);
-        self.finish((ts, id), &BTreeSet::new(), Err(FsError::Invalid), out);
+        self.finish((ts, id), Ending::of(&BTreeSet::new(), Err(FsError::Invalid)), out);
     }
 
     /// A message was delivered that must not take effect, as its client gave it up before: this
@@ -167,11 +175,11 @@ impl Partition {
             self.vector.raise(*other, ts);
         }
         if !others.is_empty() {
-            let vote = Vote { result: Err(FsError::Expired) };
+            let vote = Vote { result: Err(FsError::Expired), held: false };
             self.own_votes.insert(id, vote.clone());
             out.push(Effect::Vote { to: others.into_iter().collect(), id, vote });
         }
-        self.finish((ts, id), &BTreeSet::new(), Err(FsError::Expired), out);
+        self.finish((ts, id), Ending::of(&BTreeSet::new(), Err(FsError::Expired)), out);
     }
 
     /// The partition `from` voted on the message `id`, which may not be delivered here yet. What
@@ -293,6 +301,27 @@ impl Partition {
         self.tree.nameless().iter().map(move |(ino, ts)| ((*ino, *ts), is_held(*ino)))
     }
 
+    /// Whether the reply to an update of that rank must wait: another is to let go what the update
+    /// changes here, and was granted it before.
+    pub fn holds_back(&self, subject: &Subject, rank: Rank) -> bool {
+        self.tree.caps.holds_back(subject, rank)
+    }
+
+    /// What updates wait for that the client holds.
+    pub fn recalled(&self, client: ClientId) -> impl Iterator<Item = Ino> {
+        self.tree.caps.recalled(client)
+    }
+
+    /// The holders of capabilities, and for each what [`CapStep::Expire`] must name.
+    pub fn holders(&self) -> impl Iterator<Item = (ClientId, Rank)> {
+        self.tree.caps.holders()
+    }
+
+    /// How many capabilities there are.
+    pub fn caps(&self) -> u64 {
+        self.tree.caps.len()
+    }
+
     /// Which partition it is.
     pub fn group(&self) -> GroupId {
         self.tree.group
@@ -318,12 +347,14 @@ impl Partition {
             if self.pending.get(rank).is_some_and(|waiting| waiting.missing().next().is_none()) {
                 let (waiting, next) = self.pending.remove(rank);
                 let keys = waiting.keys.clone();
+                let subject = self.subject(&waiting.operation);
+                let held = waiting.held(self.tree.group);
                 let result = if waiting.others.is_empty() {
-                    self.decide_alone(waiting.operation, rank)
+                    self.decide_alone(waiting.operation, rank, out)
                 } else {
                     self.decide_together(waiting, rank)
                 };
-                self.finish(rank, &keys, result, out);
+                self.finish(rank, Ending { subject, held, ..Ending::of(&keys, result) }, out);
                 ready.extend(next);
             }
         }
@@ -334,7 +365,10 @@ impl Partition {
         let waiting = self.pending.get(rank).expect("the caller found it");
         let Operation { update, time, quotas, .. } = &waiting.operation;
         let named = self.tree.check_named(update, quotas);
-        let vote = Vote { result: named.and_then(|()| prepare(&self.tree, update, *time)) };
+        let result = named.and_then(|()| prepare(&self.tree, update, *time));
+        // A holder that goes after this has let go; none comes: grants wait behind the message.
+        let held = self.tree.caps.is_held(&self.subject(&waiting.operation));
+        let vote = Vote { result, held };
         let (id, to) = (rank.1, waiting.others.iter().copied().collect());
         self.own_votes.insert(id, vote.clone());
         self.pending.note(rank, self.tree.group, vote.clone());
@@ -342,9 +376,19 @@ impl Partition {
     }
 
     /// Decides and applies an update that concerns this partition only.
-    fn decide_alone(&mut self, operation: Operation, rank: Rank) -> Result<Done, FsError> {
-        let Operation { vector, time, quotas, update } = operation;
+    fn decide_alone(
+        &mut self,
+        operation: Operation,
+        rank: Rank,
+        out: &mut Vec<Effect>,
+    ) -> Result<Done, FsError> {
+        let holds_made = operation.holds_made();
+        let Operation { vector, time, quotas, update, by, .. } = operation;
         let moment = Moment { rank, time };
+        let lets_go = matches!(
+            update,
+            Update::Caps { step: CapStep::Release(_) | CapStep::Expire { .. }, .. }
+        );
         self.tree.check_named(&update, &quotas)?;
         let done = if names_several(&update) {
             let vote = prepare(&self.tree, &update, time);
@@ -360,8 +404,9 @@ impl Partition {
             self.tree = tree;
             done
         };
+        out.extend(lets_go.then_some(Effect::LetGo));
         self.merge(&vector);
-        Ok(done)
+        Ok(if holds_made { hold_made(&mut self.tree, by, done, rank) } else { done })
     }
 
     /// Decides an update of several partitions, all of which have voted, and applies its part here.
@@ -393,21 +438,28 @@ impl Partition {
         }
     }
 
-    fn finish(
-        &mut self,
-        rank: Rank,
-        keys: &BTreeSet<Key>,
-        result: Result<Done, FsError>,
-        out: &mut Vec<Effect>,
-    ) {
+    fn subject(&self, operation: &Operation) -> Subject {
+        Subject::of(&operation.update, operation.by, self.tree.group)
+    }
+
+    fn finish(&mut self, rank: Rank, ending: Ending<'_>, out: &mut Vec<Effect>) {
+        let Ending { keys, subject, held, result } = ending;
         let (ts, id) = rank;
+        // Before anybody is told of the end: the reply waits for those.
+        let recalled = match &result {
+            Ok(_) => self.tree.caps.recall(&subject),
+            Err(_) => Vec::new(),
+        };
         // Sums: they do not tell in which order it was.
         self.decided = self.decided.wrapping_add(hash_of(&id));
         self.state_hash = self.state_hash.wrapping_add(hash_of(&(rank, &result)));
         self.applied = Position(self.applied.0 + 1);
         self.vector.raise(self.tree.group, ts);
         let touched = numbers(keys, self.tree.group);
-        out.push(Effect::Done { id, ts, result, touched });
+        out.push(Effect::Done { id, ts, result, touched, held });
+        if !recalled.is_empty() {
+            out.push(Effect::Recalled(recalled));
+        }
         let released = self.tree.named.take_released();
         if !released.is_empty() {
             out.push(Effect::Released(released));
@@ -423,6 +475,21 @@ impl Partition {
             self.delivered.0,
             "P2: applied, and waiting {waiting}"
         );
+    }
+}
+
+/// How a message ends here.
+struct Ending<'a> {
+    keys: &'a BTreeSet<Key>,
+    subject: Subject,
+    held: Vec<GroupId>,
+    result: Result<Done, FsError>,
+}
+
+impl Ending<'_> {
+    /// With that result; it changes nothing that others may keep.
+    fn of(keys: &BTreeSet<Key>, result: Result<Done, FsError>) -> Ending<'_> {
+        Ending { keys, subject: Subject::none(), held: Vec::new(), result }
     }
 }
 
@@ -450,6 +517,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
         | Update::SetQuota { .. }
+        | Update::Caps { .. }
         | Update::Expire { .. } => false,
     }
 }

@@ -39,6 +39,12 @@ impl Waiting {
     pub fn missing(&self) -> impl Iterator<Item = GroupId> + '_ {
         self.others.iter().filter(|group| !self.votes.contains_key(group)).copied()
     }
+
+    /// The partitions but `own` where others hold what it changes.
+    pub fn held(&self, own: GroupId) -> Vec<GroupId> {
+        let held = self.votes.iter().filter(|(from, vote)| vote.held && **from != own);
+        held.map(|(from, _)| *from).collect()
+    }
 }
 
 /// All such messages, and votes for messages that are not delivered yet.

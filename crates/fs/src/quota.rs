@@ -163,6 +163,7 @@ impl Update {
             | Update::Forget { .. }
             | Update::Reap { .. }
             | Update::Renew { .. }
+            | Update::Caps { .. }
             | Update::RaiseHorizon { .. }
             | Update::Expire { .. } => None,
         }

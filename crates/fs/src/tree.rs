@@ -2,6 +2,7 @@
 
 use crate::FsError;
 use crate::blocks::Named;
+use crate::caps::Caps;
 use crate::inode::{Directory, Inode};
 use crate::leases::Leases;
 use crate::quota::Quotas;
@@ -23,6 +24,7 @@ pub(crate) struct Tree {
     /// The files without a name, with the messages that took the last ones.
     nameless: OrdMap<Ino, Stamp>,
     pub quotas: Quotas,
+    pub caps: Caps,
     /// The bytes stored in all files.
     stored: u64,
     pub named: Named,
@@ -37,6 +39,7 @@ impl Tree {
             leases: Leases::default(),
             nameless: OrdMap::new(),
             quotas: Quotas::default(),
+            caps: Caps::default(),
             stored: 0,
             named: Named::default(),
         }

@@ -19,6 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Vote {
     /// Yes with what others need to know, or no.
     pub result: Result<Evidence, FsError>,
+    /// Whether others hold what the update changes here: then it is not acknowledged without an
+    /// answer of this partition.
+    pub held: bool,
 }
 
 /// What partitions tell each other with a vote: each what it knows, the rest is `None`.
@@ -123,6 +126,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
         | Update::Forget { .. }
         | Update::Reap { .. }
         | Update::Renew { .. }
+        | Update::Caps { .. }
         | Update::RaiseHorizon { .. }
         | Update::SetQuota { .. }
         | Update::Expire { .. } => panic!("{update:?} is decided by one inode"),

@@ -751,7 +751,7 @@ fn a_skipped_message_counts() {
     partition.skip(id, Stamp(8), &mut out);
     let refused = |id, ts| {
         let (ts, result) = (Stamp(ts), Err(FsError::Invalid));
-        Effect::Done { id, ts, result, touched: Vec::new() }
+        Effect::Done { id, ts, result, touched: Vec::new(), held: Vec::new() }
     };
     assert_eq!(std::mem::take(&mut out), [refused(id, 8)]);
     assert_eq!((partition.delivered(), partition.applied()), (Position(1), Position(1)));
@@ -763,7 +763,7 @@ fn a_skipped_message_counts() {
     partition.deliver(
         id,
         Stamp(7),
-        Operation { vector, time, quotas: Vec::new(), update },
+        Operation { vector, time, quotas: Vec::new(), update, by: ClientId(0), keeps: false },
         &mut out,
     );
     assert_eq!(out, [refused(id, 7)]);

@@ -87,3 +87,8 @@ pub const LOCK_IS_FLOCK: u32 = 1;
 pub const WRITE_IS_CACHE: u32 = 1;
 /// A message that nobody asked for: attributes, and maybe pages, of a node are not to be kept.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// A message that nobody asked for: no name that the kernel has looked up, or looks up now, is to
+/// be kept.
+pub const NOTIFY_INC_EPOCH: i32 = 8;
+/// The first minor version that has it: that of Linux 6.16.
+pub const MINOR_EPOCHS: u32 = 44;

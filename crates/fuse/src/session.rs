@@ -1,6 +1,6 @@
 //! The first exchange with the kernel, and the threads that read requests.
 
-use crate::abi::{self, NOTIFY_INVAL_INODE, PAGE, flag};
+use crate::abi::{self, NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, PAGE, flag};
 use crate::device::Device;
 use crate::interrupts::Interrupts;
 use crate::mounting::{self, Options};
@@ -39,9 +39,24 @@ pub struct Session {
 #[derive(Clone, Debug)]
 pub struct Notifier {
     device: Arc<Device>,
+    has_epochs: bool,
 }
 
 impl Notifier {
+    /// Whether the kernel can be told to drop names without waiting for calls in their directories.
+    pub fn drops_names(&self) -> bool {
+        self.has_epochs
+    }
+
+    /// The kernel is to look up all names again: also those whose look-up is not answered yet, or
+    /// is answered and not yet noted. Waits for no call.
+    ///
+    /// # Errors
+    /// As those of `writev`; or the kernel is too old.
+    pub fn drop_names(&self) -> io::Result<()> {
+        self.device.reply(0, NOTIFY_INC_EPOCH, &[])
+    }
+
     /// The kernel is not to keep the attributes of a node. Pages that it has of it stay until it
     /// sees another time of change. A node that it does not know is none of its concern.
     pub fn forget_attributes(&self, node: u64) {
@@ -72,7 +87,7 @@ pub fn mount<S: Service>(service: S, at: &Path, options: &Options) -> io::Result
 fn begin<S: Service>(service: S, first: Device, options: &Options) -> io::Result<Session> {
     let first = Arc::new(first);
     let mut buffer = vec![0; buffer_size(options.max_transfer as usize)];
-    greet(&first, options, &mut buffer)?;
+    let has_epochs = greet(&first, options, &mut buffer)? >= abi::MINOR_EPOCHS;
     let (service, interrupts) = (Arc::new(service), Arc::<Interrupts>::default());
     let mut threads = Vec::new();
     for number in 0..options.threads.max(1) {
@@ -82,11 +97,11 @@ fn begin<S: Service>(service: S, first: Device, options: &Options) -> io::Result
         let work = move || worker.work(&mut vec![0; size]);
         threads.push(std::thread::Builder::new().name(name).spawn(work)?);
     }
-    Ok(Session { threads, notifier: Notifier { device: first } })
+    Ok(Session { threads, notifier: Notifier { device: first, has_epochs } })
 }
 
-/// Agrees with the kernel on a version and on what both can do.
-fn greet(device: &Device, options: &Options, buffer: &mut [u8]) -> io::Result<()> {
+/// Agrees with the kernel on a version and on what both can do; the minor version.
+fn greet(device: &Device, options: &Options, buffer: &mut [u8]) -> io::Result<u32> {
     let gone = || io::Error::other("unmounted before it began");
     let Some(Received::Init { unique, major, minor, read_ahead, flags }) =
         parse(device.receive(buffer)?.ok_or_else(gone)?)
@@ -114,7 +129,8 @@ fn greet(device: &Device, options: &Options, buffer: &mut [u8]) -> io::Result<()
     // At most a few hundred pages.
     put(&((options.max_transfer as usize).div_ceil(PAGE) as u16).to_ne_bytes());
     body.resize(64, 0);
-    device.reply(unique, 0, &body)
+    device.reply(unique, 0, &body)?;
+    Ok(minor.min(abi::MINOR_MAX))
 }
 
 fn wanted(options: &Options) -> u32 {

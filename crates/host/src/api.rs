@@ -7,8 +7,8 @@
 use crate::drain::keep::Report as Copies;
 use crate::space::Room;
 use bytes::Bytes;
-use meridian_core::{BlockId, GroupId, MessageId, NodeId, Position, Stamp};
-use meridian_fs::{Answer, Done, FsError, Query, Vector};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, Stamp};
+use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -41,8 +41,18 @@ pub enum RequestBody {
     Read {
         /// What the client has seen.
         vector: Vector,
+        /// Under which name it holds capabilities.
+        by: ClientId,
         /// The question.
         query: Query,
+    },
+    /// Tell, as soon as there are any or after [`crate::replica::POLL_MAX`], which capabilities the
+    /// client is to let go.
+    Recalls {
+        /// Whose replica here is asked.
+        group: GroupId,
+        /// Under which name the client holds them.
+        by: ClientId,
     },
     /// Store a block, durably.
     PutBlock {
@@ -95,6 +105,11 @@ pub enum ReplyBody {
         ts: Stamp,
         /// What the client has now seen.
         vector: Vector,
+        /// What the client is to let go of this group.
+        recalled: Vec<Ino>,
+        /// Without the answers of these groups, too, the update is not acknowledged: others may
+        /// hold what it changed there.
+        and: Vec<GroupId>,
         /// What came of it.
         result: Result<Done, FsError>,
     },
@@ -102,8 +117,20 @@ pub enum ReplyBody {
     Answer {
         /// What the client has now seen.
         vector: Vector,
+        /// What the client is to let go of this group.
+        recalled: Vec<Ino>,
+        /// Whether it tells all up to what the client had seen: an answer about a directory may
+        /// lack what is undecided, and must not be kept then.
+        whole: bool,
         /// The answer.
         result: Result<Answer, FsError>,
+    },
+    /// To [`RequestBody::Recalls`].
+    Recalled {
+        /// What the client has now seen.
+        vector: Vector,
+        /// What it is to let go; nothing if the time is over.
+        inodes: Vec<Ino>,
     },
     /// To [`RequestBody::PutBlock`]: it is durable here.
     Stored,

@@ -20,6 +20,8 @@
 pub mod api;
 pub mod configuration;
 pub mod drain;
+#[doc(hidden)]
+pub mod mutation;
 pub mod node;
 mod reads;
 pub mod replica;

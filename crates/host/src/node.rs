@@ -14,6 +14,7 @@ pub use messages::{Command, Message, Output, Record, Timer};
 use crate::api::{Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody};
 use crate::configuration::{self as configuring, ConfigurationReplica};
 use crate::drain::{self, Drain};
+use crate::mutation::Mutation;
 use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
 use crate::space::Space;
 use meridian_cluster::Topology;
@@ -80,6 +81,13 @@ impl Node {
         for replica in self.replicas.values_mut() {
             replica.multicast = replica.multicast.clone().with_mutation(mutation);
         }
+        self
+    }
+
+    /// The same with a bug planted in what concerns capabilities.
+    #[doc(hidden)]
+    pub fn with_cap_mutation(mut self, mutation: Mutation) -> Node {
+        self.replicas.values_mut().for_each(|replica| replica.plant(mutation));
         self
     }
 
@@ -154,6 +162,7 @@ impl Node {
         let (group, mut wishes) = match &request.body {
             RequestBody::Update { group, .. } => (*group, Vec::new()),
             RequestBody::Read { query, .. } => (query.partition(), Vec::new()),
+            RequestBody::Recalls { group, .. } => (*group, Vec::new()),
             // The shell answers these itself.
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
@@ -174,9 +183,10 @@ impl Node {
                     start = Some(wanted);
                 }
             }
-            RequestBody::Read { vector, query } => {
-                replica.on_read(waiter, &vector, query, &mut wishes);
+            RequestBody::Read { vector, by, query } => {
+                replica.on_read(waiter, (by, &vector), query, &mut wishes);
             }
+            RequestBody::Recalls { by, .. } => replica.on_poll(waiter, by, &mut wishes),
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
             | RequestBody::ListBlocks { .. }

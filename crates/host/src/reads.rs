@@ -14,7 +14,7 @@
 //! - W2: `arrived` holds exactly the reads that wait.
 
 use crate::replica::{ConnectionId, Waiter};
-use meridian_core::{Stamp, Time};
+use meridian_core::{ClientId, Stamp, Time};
 use meridian_fs::Query;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,6 +23,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Read {
     pub waiter: Waiter,
+    /// Under which name its client holds capabilities.
+    pub by: ClientId,
     pub query: Query,
     pub seen: Stamp,
     pub since: Time,
@@ -178,7 +180,13 @@ mod tests {
         let inode = Place { ino: Ino(ino), partition: GroupId(1) };
         let waiter = Waiter { connection: ConnectionId(request % 2), request };
         let since = Time(request * 1000);
-        Read { waiter, query: Query::Attributes { inode }, seen: Stamp(seen), since }
+        Read {
+            waiter,
+            by: ClientId(0),
+            query: Query::Attributes { inode },
+            seen: Stamp(seen),
+            since,
+        }
     }
 
     fn numbers(reads: Vec<Read>) -> Vec<u64> {

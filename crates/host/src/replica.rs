@@ -11,9 +11,10 @@
 
 use crate::api::{Refusal, ReplicaStatus, ReplyBody};
 use crate::reads::{Read, Reads};
-use crate::sessions::{Admission, Outcome, Sessions};
+use crate::sessions::{Admission, Sessions};
 use crate::update::{Payload, expiry_session};
 use bytes::Bytes;
+use caps::{Asked, Caps};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{
@@ -31,10 +32,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+mod caps;
 mod members;
 mod nameless;
 mod space;
 
+pub use caps::{CAP_LEASE, POLL_MAX};
 use nameless::Nameless;
 
 /// How long a client may hold locks and files without a name without saying that it lives.
@@ -86,7 +89,9 @@ pub struct Replica {
     partition: Partition,
     sessions: Sessions,
     /// Whom to answer when an update is decided.
-    updates: BTreeMap<MessageId, Vec<Waiter>>,
+    updates: BTreeMap<MessageId, Asked>,
+    /// What waits for holders of capabilities, and holders that wait.
+    caps: Caps,
     reads: Reads,
     /// When a lease was last seen to be renewed.
     leases: BTreeMap<ClientId, (Rank, Time)>,
@@ -150,6 +155,7 @@ impl Replica {
             partition: Partition::new(group, topology.region_groups()),
             sessions: Sessions::default(),
             updates: BTreeMap::new(),
+            caps: Caps::default(),
             reads: Reads::default(),
             leases: BTreeMap::new(),
             votes_asked: Time(0),
@@ -173,19 +179,21 @@ impl Replica {
         is_full: bool,
         out: &mut Vec<Wish>,
     ) -> bool {
-        if let Some(outcome) = self.sessions.outcome(start.id) {
-            let reply = self.updated(start.id, outcome.clone());
-            out.push(Wish::Reply(waiter, reply));
+        if let Some(outcome) = self.sessions.outcome(start.id).cloned() {
+            let asked = Asked::known(waiter, start, self.group);
+            self.tell(start.id, asked, outcome, None, out);
             return false;
         }
+        let mut payload = None;
         let refusal = if self.sessions.has_ended(start.id) {
             Refusal::Bad(format!("{} has ended, its outcome is forgotten", start.id))
-        } else if let Err(refusal) = Payload::admit(start, is_full) {
+        } else if let Err(refusal) = self.admit(start, is_full).map(|of| payload = Some(of)) {
             refusal
-        } else if self.multicast.log_bytes() >= LOG_BYTES_MAX || self.updates.len() >= WAITING_MAX {
+        } else if self.multicast.log_bytes() >= LOG_BYTES_MAX || self.waiting() >= WAITING_MAX {
             Refusal::Overloaded
         } else {
-            self.updates.entry(start.id).or_default().push(waiter);
+            let asked = || Asked::new(start, payload.as_ref(), self.group);
+            self.updates.entry(start.id).or_insert_with(asked).waiters.push(waiter);
             return true;
         };
         out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
@@ -193,10 +201,17 @@ impl Replica {
     }
 
     /// A client asks a question.
-    pub fn on_read(&mut self, waiter: Waiter, vector: &Vector, query: Query, out: &mut Vec<Wish>) {
-        let read = Read { waiter, query, seen: vector.get(self.group), since: self.ticked };
+    pub fn on_read(
+        &mut self,
+        waiter: Waiter,
+        (by, vector): (ClientId, &Vector),
+        query: Query,
+        out: &mut Vec<Wish>,
+    ) {
+        let (seen, since) = (vector.get(self.group), self.ticked);
+        let read = Read { waiter, by, query, seen, since };
         if self.may_answer() && self.is_ready(&read) {
-            self.answer(&read, out);
+            self.answer(&read, true, out);
         } else if self.reads.len() >= WAITING_MAX {
             out.push(Wish::Reply(waiter, ReplyBody::Refused(Refusal::Overloaded)));
         } else {
@@ -214,7 +229,7 @@ impl Replica {
         // What touches nothing waits for the clocks alone.
         let passed = |ts| self.is_reached([], self.wanted(ts));
         for read in reads.take_ready(passed, |read| self.is_ready(read)) {
-            self.answer(&read, out);
+            self.answer(&read, true, out);
         }
         self.reads = reads;
     }
@@ -254,19 +269,22 @@ impl Replica {
     /// A connection is gone: nobody waits there any more.
     pub fn on_closed(&mut self, connection: ConnectionId) {
         self.updates.retain(|_, waiters| {
-            waiters.retain(|waiter| waiter.connection != connection);
-            !waiters.is_empty()
+            waiters.waiters.retain(|waiter| waiter.connection != connection);
+            !waiters.waiters.is_empty()
         });
         self.reads.close(connection);
+        self.caps.close(connection);
     }
 
-    fn answer(&self, read: &Read, out: &mut Vec<Wish>) {
+    fn answer(&self, read: &Read, whole: bool, out: &mut Vec<Wish>) {
         let mut result = self.partition.read(&read.query);
         if let Ok(answer) = &mut result {
             self.leave_out(answer, self.wanted(read.seen));
         }
         let vector = self.partition.vector().clone();
-        out.push(Wish::Reply(read.waiter, ReplyBody::Answer { vector, result }));
+        let recalled = self.partition.recalled(read.by).collect();
+        let answer = ReplyBody::Answer { vector, recalled, whole, result };
+        out.push(Wish::Reply(read.waiter, answer));
     }
 
     /// Leaves out attributes of entries that may be older than `wanted`: the client asks for them
@@ -299,10 +317,6 @@ impl Replica {
                 *attributes = None;
             }
         }
-    }
-
-    fn updated(&self, id: MessageId, (ts, result): Outcome) -> ReplyBody {
-        ReplyBody::Updated { id, ts, vector: self.partition.vector().clone(), result }
     }
 
     /// A message was delivered.
@@ -347,7 +361,10 @@ impl Replica {
             return self.partition.skip(id, ts, effects); // It has cancelled what it should.
         };
         match admission {
-            Admission::Execute => self.partition.deliver(id, ts, operation, effects),
+            Admission::Execute => {
+                let operation = self.planted(operation);
+                self.partition.deliver(id, ts, operation, effects);
+            }
             Admission::Refuse => self.partition.refuse(id, ts, &operation.update, effects),
             Admission::Repeat => {
                 self.partition.skip(id, ts, effects);
@@ -387,13 +404,14 @@ impl Replica {
             match effect {
                 Effect::Vote { to, id, vote } => out.push(Wish::Vote { to, id, vote }),
                 Effect::Released(blocks) => self.released.extend(blocks),
-                Effect::Done { id, ts, result, touched } => {
+                Effect::Recalled(clients) => self.on_recalled(&clients, out),
+                Effect::LetGo => self.on_let_go(out),
+                Effect::Done { id, ts, result, touched, held } => {
                     self.reads.touch(&touched);
                     self.multicast.release((multicast::Timestamp(ts.0), id));
                     self.sessions.decided(id, (ts, result.clone()));
-                    for waiter in self.updates.remove(&id).unwrap_or_default() {
-                        let reply = self.updated(id, (ts, result.clone()));
-                        out.push(Wish::Reply(waiter, reply));
+                    if let Some(asked) = self.updates.remove(&id) {
+                        self.tell(id, asked, (ts, result), Some(held), out);
                     }
                 }
             }
@@ -403,7 +421,7 @@ impl Replica {
 
     /// The multicast does not take on `id`, because `group` cannot be reached.
     pub fn on_refused(&mut self, id: MessageId, group: GroupId, out: &mut Vec<Wish>) {
-        for waiter in self.updates.remove(&id).unwrap_or_default() {
+        for waiter in self.updates.remove(&id).into_iter().flat_map(|asked| asked.waiters) {
             let reply = ReplyBody::Refused(Refusal::OutOfReach(group));
             out.push(Wish::Reply(waiter, reply));
         }
@@ -414,12 +432,13 @@ impl Replica {
         if self.partition.is_waiting(id) || self.sessions.is_pending(id) {
             return;
         }
-        for waiter in self.updates.remove(&id).unwrap_or_default() {
-            let reply = match self.sessions.outcome(id) {
-                Some(outcome) => self.updated(id, outcome.clone()),
-                None => ReplyBody::Refused(Refusal::Bad(format!("message {id} has ended"))),
-            };
-            out.push(Wish::Reply(waiter, reply));
+        let Some(asked) = self.updates.remove(&id) else { return };
+        if let Some(outcome) = self.sessions.outcome(id).cloned() {
+            return self.tell(id, asked, outcome, None, out);
+        }
+        for waiter in asked.waiters {
+            let refusal = Refusal::Bad(format!("message {id} has ended"));
+            out.push(Wish::Reply(waiter, ReplyBody::Refused(refusal)));
         }
     }
 
@@ -430,7 +449,7 @@ impl Replica {
             let mut reads = std::mem::take(&mut self.reads);
             let ready = |read: &Read| self.is_ready(read) || self.is_ready_in_part(read, now);
             for read in reads.take_ready_of_next(LOOKS_MAX, ready) {
-                self.answer(&read, out);
+                self.answer(&read, self.is_ready(&read), out);
             }
             self.reads = reads;
         }
@@ -442,6 +461,7 @@ impl Replica {
             let waiting = self.partition.waiting();
             out.extend(waiting.into_iter().map(|(id, of)| Wish::AskVotes { id, of }));
         }
+        self.on_caps_tick(now, out);
         if self.multicast.role() == Role::Primary {
             if now.since(self.leases_seen) >= LEASE / 10 {
                 self.leases_seen = now;
@@ -508,6 +528,7 @@ impl Replica {
             |id: &MessageId| self.sessions.outcome(*id).is_some() || self.sessions.has_ended(*id);
         let answered: Vec<_> = self.updates.keys().copied().filter(known).collect();
         answered.into_iter().for_each(|id| self.on_duplicate(id, out));
+        self.on_let_go(out);
         self.answer_reads(out);
     }
 

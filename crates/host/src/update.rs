@@ -4,7 +4,7 @@
 use crate::api::Refusal;
 use crate::sessions;
 use meridian_core::{ClientId, GroupId, MessageId};
-use meridian_fs::{Operation, Place, Timestamp, Update, Vector, quota_keys};
+use meridian_fs::{Operation, Place, Subject, Timestamp, Update, Vector, quota_keys};
 use meridian_multicast::{self as multicast, Start, Touches};
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ const PAYLOAD_MAX: usize = 2 << 20;
 
 /// An update changes what is used of one quota in each partition, and no update has more.
 const QUOTAS_MAX: usize = 16;
+
+/// In the names of sessions in which groups end capabilities.
+const LAPSES: u64 = 0x6361_7073_0000_0000;
 
 /// The payload of a message that a client multicasts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -26,6 +29,10 @@ pub struct Payload {
     pub cancels: Vec<MessageId>,
     /// What to do; a message may do nothing but cancel others.
     pub change: Option<Change>,
+    /// Under which name the client holds capabilities: its own stay.
+    pub by: ClientId,
+    /// Whether it wants to hold the directory that it makes.
+    pub keeps: bool,
 }
 
 /// See [`Payload::change`].
@@ -49,7 +56,8 @@ impl Change {
 impl Payload {
     /// A payload that does `update` and cancels nothing.
     pub fn new(vector: Vector, time: Timestamp, update: Update) -> Payload {
-        Payload { vector, cancels: Vec::new(), change: Some(Change::new(time, update)) }
+        let change = Some(Change::new(time, update));
+        Payload { vector, cancels: Vec::new(), change, by: NOBODY, keeps: false }
     }
 
     /// The message `id` to `dest`, which says that its client waits for nothing below `low`.
@@ -57,7 +65,7 @@ impl Payload {
     /// # Panics
     /// If an update cannot be encoded: none of its values can fail to.
     pub fn into_start(self, id: MessageId, low: u64, dest: &[GroupId]) -> Start {
-        let touches = touches(id, self.change.as_ref());
+        let touches = self.touches(id);
         let payload = postcard::to_stdvec(&self).expect("plain values can be encoded");
         Start { low, touches, ..Start::new(id, dest, payload) }
     }
@@ -100,10 +108,10 @@ impl Payload {
         if change.is_some_and(|change| change.quotas.len() > QUOTAS_MAX) {
             return Err("it names too many quotas".into());
         }
-        let update = change.map(|change| &change.update);
+        let update = payload.update();
         let dest = start.dest.iter().copied();
         if update.is_some_and(|update| !update.partitions().into_iter().eq(dest))
-            || touches(start.id, change) != start.touches
+            || payload.touches(start.id) != start.touches
         {
             return Err("it was sent where it does not belong".into());
         }
@@ -114,38 +122,60 @@ impl Payload {
     ///
     /// # Errors
     /// Why not.
-    pub fn admit(start: &Start, is_full: bool) -> Result<(), Refusal> {
+    pub fn admit(start: &Start, is_full: bool) -> Result<Payload, Refusal> {
         let payload = Payload::read(start).map_err(Refusal::Bad)?;
-        match payload.change {
-            Some(change) if is_full && change.update.needs_room() => Err(Refusal::Full), // F3
-            _ => Ok(()),
+        match payload.update() {
+            Some(update) if is_full && update.needs_room() => Err(Refusal::Full), // F3
+            _ => Ok(payload),
         }
+    }
+
+    /// The update, if any.
+    pub fn update(&self) -> Option<&Update> {
+        self.change.as_ref().map(|change| &change.update)
+    }
+
+    /// What it changes in `group` of what others may keep.
+    pub fn subject(&self, group: GroupId) -> Option<Subject> {
+        self.update().map(|update| Subject::of(update, self.by, group))
     }
 
     /// The operation that it asks for, if any.
     pub fn into_operation(self) -> Option<Operation> {
-        let Change { time, quotas, update } = self.change?;
-        Some(Operation { vector: self.vector, time, quotas, update })
+        let Payload { vector, change, by, keeps, .. } = self;
+        let Change { time, quotas, update } = change?;
+        Some(Operation { vector, time, quotas, update, by, keeps })
+    }
+
+    /// What the message must be ordered with: the others of its session's shard, and those that
+    /// touch the same.
+    fn touches(&self, id: MessageId) -> Touches {
+        let update = self.update();
+        let keys = update.map(|update| update.keys(id)).unwrap_or_default();
+        let quotas = self.change.iter().flat_map(|change| quota_keys(&change.quotas));
+        let holding = update.filter(|_| self.keeps).and_then(|update| update.holding_key(self.by));
+        // Its order with all updates that name blocks is the same at all replicas: each of those
+        // has the key of a session of this one partition.
+        let sessions = match update {
+            Some(Update::RaiseHorizon { partition, .. }) => {
+                sessions::keys_to(&[*partition]).collect()
+            }
+            _ => vec![sessions::key(id.client)],
+        };
+        Touches::keys(keys.into_iter().chain(quotas).chain(sessions).chain(holding))
     }
 }
 
-/// What a message must be ordered with: the others of its session's shard, and those that touch the
-/// same inodes.
-fn touches(id: MessageId, change: Option<&Change>) -> Touches {
-    let update = change.map(|change| &change.update);
-    let keys = update.map(|update| update.keys(id)).unwrap_or_default();
-    let quotas = quota_keys(change.map_or(&[], |change| &change.quotas));
-    // Its order with all updates that name blocks is the same at all replicas: each of those has
-    // the key of a session of this one partition.
-    let sessions = match update {
-        Some(Update::RaiseHorizon { partition, .. }) => sessions::keys_to(&[*partition]).collect(),
-        _ => vec![sessions::key(id.client)],
-    };
-    Touches::keys(keys.into_iter().chain(quotas).chain(sessions))
-}
+/// Who holds no capabilities: no client draws it but by chance, and none would be harmed.
+pub const NOBODY: ClientId = ClientId(0);
 
 /// The name of the session in which a group itself ends the lease of `client`: no client draws it
 /// but by chance.
 pub(crate) fn expiry_session(client: ClientId, group: GroupId) -> ClientId {
     sessions::name(!client.0, &[group])
+}
+
+/// The name of the session in which a group itself ends the capabilities of `client`.
+pub(crate) fn lapse_session(client: ClientId, group: GroupId) -> ClientId {
+    sessions::name(!client.0 ^ LAPSES, &[group])
 }

@@ -14,7 +14,7 @@ use meridian_fs::{Answer, FsError, Ino, Kind, Place, Query, Timestamp, Update, V
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::replica::{Replica, Waiter, Wish};
 use meridian_host::sessions;
-use meridian_host::update::Payload;
+use meridian_host::update::{NOBODY, Payload};
 use meridian_host::{Command, ConnectionId, Message, Node, Output, Record, Timer};
 use meridian_multicast::message::{Append, Entry};
 use meridian_multicast::{self as multicast, Epoch, Start, Touches};
@@ -86,7 +86,13 @@ fn id(sequence: u64) -> MessageId {
 fn forgets(dest: &[GroupId]) -> impl Iterator<Item = Start> {
     (0..=sessions::SHARD_MAX / 2).map(move |number| {
         let client = sessions::successor((number + 100) << 32, sessions::name(RANDOM, dest));
-        let payload = Payload { vector: seen(number), cancels: Vec::new(), change: None };
+        let payload = Payload {
+            vector: seen(number),
+            cancels: Vec::new(),
+            change: None,
+            by: NOBODY,
+            keeps: false,
+        };
         payload.into_start(MessageId { client, sequence: 1 }, 1, dest)
     })
 }
@@ -171,7 +177,7 @@ impl One {
 
     /// A vote of `eu` arrives.
     fn hears_vote(&mut self, sequence: u64) -> Vec<Effect<Node>> {
-        let vote = Vote { result: Err(FsError::NotFound) };
+        let vote = Vote { result: Err(FsError::NotFound), held: false };
         let message = Message::Vote { from: EU, to: US, id: id(sequence), vote };
         self.step(Event::Message { from: EU_1, message })
     }
@@ -184,7 +190,7 @@ impl One {
 
     fn reads(&mut self, vector: &Vector, parent: Place, name: &'static str) -> Vec<ReplyBody> {
         let query = Query::Lookup { parent, name: name.into() };
-        self.asked(RequestBody::Read { vector: vector.clone(), query })
+        self.asked(RequestBody::Read { vector: vector.clone(), by: NOBODY, query })
     }
 
     fn applied(&self) -> Position {
@@ -207,7 +213,13 @@ fn replies(effects: Vec<Effect<Node>>) -> Vec<ReplyBody> {
 fn a_vote_is_not_too_late_because_its_client_waits_no_more() {
     let mut one = One::new(US_1);
     one.delivers(message(1, link(place(US, 0))));
-    let nothing = Payload { vector: Vector::default(), cancels: Vec::new(), change: None };
+    let nothing = Payload {
+        vector: Vector::default(),
+        cancels: Vec::new(),
+        change: None,
+        by: NOBODY,
+        keeps: false,
+    };
     one.delivers(nothing.into_start(id(2), 2, &[US, EU]));
     assert_eq!(one.applied(), Position(1));
     let effects = one.hears_vote(1);
@@ -259,7 +271,7 @@ fn what_a_read_saw_beyond_a_gap_is_in_its_vector() {
     one.delivers(message(3, create(place(US, 0), "file", Kind::File)));
     one.starts();
     let told = one.reads(&Vector::default(), place(US, 0), "file");
-    let [ReplyBody::Answer { vector, result: Ok(_) }] = &told[..] else { panic!("{told:?}") };
+    let [ReplyBody::Answer { vector, result: Ok(_), .. }] = &told[..] else { panic!("{told:?}") };
     assert_eq!((vector.get(US), one.applied()), (Stamp(3), Position(2)));
 }
 
@@ -521,11 +533,12 @@ fn a_cancelled_update_of_two_groups_is_refused_by_both() {
     let mut one = One::new(US_1);
     let late = message(1, link(place(US, 0)));
     let client = sessions::successor(9 << 32, late.id.client);
-    let payload = Payload { vector: seen(0), cancels: vec![late.id], change: None };
+    let payload =
+        Payload { vector: seen(0), cancels: vec![late.id], change: None, by: NOBODY, keeps: false };
     one.delivers(payload.into_start(MessageId { client, sequence: 1 }, 1, &[US, EU]));
     one.delivers(late);
     assert_eq!(one.applied(), Position(2));
     let partition = one.node.replica(US).unwrap().partition();
     let vote = partition.own_vote(id(1)).cloned();
-    assert_eq!(vote, Some(Vote { result: Err(FsError::Expired) }));
+    assert_eq!(vote, Some(Vote { result: Err(FsError::Expired), held: false }));
 }

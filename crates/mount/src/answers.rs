@@ -17,14 +17,14 @@ const STATFS_BLOCK: u32 = 4096;
 const STATFS_INODES: u64 = 1 << 38;
 
 /// What a name leads to.
-fn entry_of(found: &Attributes, kept: Duration) -> Entry {
-    let lifetime = Lifetime { name: TTL, attributes: kept };
+pub(crate) fn entry_of(found: &Attributes, name: Duration, kept: Duration) -> Entry {
+    let lifetime = Lifetime { name, attributes: kept };
     Entry { attributes: attributes(found), generation: GENERATION, lifetime }
 }
 
 pub(crate) fn entry(result: Result<Attributes, ClientError>, reply: Reply) {
     match result {
-        Ok(found) => reply.entry(&entry_of(&found, ATTRIBUTES_TTL)),
+        Ok(found) => reply.entry(&entry_of(&found, TTL, ATTRIBUTES_TTL)),
         Err(error) => reply.error(errno(&error)),
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn opened(result: Result<Opened, ClientError>, reply: Reply) {
 pub(crate) fn created(result: Result<(Attributes, Opened), ClientError>, reply: Reply) {
     match result {
         Ok((made, opened)) => {
-            reply.created(&entry_of(&made, TTL), opened.hand_over());
+            reply.created(&entry_of(&made, TTL, TTL), opened.hand_over());
         }
         Err(error) => reply.error(errno(&error)),
     }

@@ -1,25 +1,26 @@
 //! One method for each call of the kernel: translate, ask, answer.
 
 use crate::answers::{
-    attr, data, empty, found, in_the_way, listed, open_mode, opened, totals_of, write_mode,
+    attr, data, empty, entry, found, in_the_way, listed, open_mode, opened, totals_of, write_mode,
     written, xattr,
 };
 use crate::calls::{self, Opened};
 use crate::convert::{errno, kind_of_mode, permissions, timestamp};
 use crate::eager::Calls;
+use crate::kept::Kept;
 use crate::known::Known;
 use crate::listing::Listings;
 use crate::made::Made;
 use bytes::Bytes;
-use meridian_client::Files;
 use meridian_client::files::Handle;
 use meridian_client::files::locks::Owner;
 use meridian_client::files::names::Named;
 use meridian_client::files::quota::QUOTA;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
+use meridian_client::{ClientError, Files};
 use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
-use meridian_fs::types::{Ino, Kind};
+use meridian_fs::types::{Attributes, Ino, Kind};
 use meridian_fuse::request::{Lock, NewAttributes};
 use meridian_fuse::{Notifier, Operation, Reply, Request, Service};
 use std::sync::{Arc, OnceLock};
@@ -31,6 +32,7 @@ pub struct Handler {
     runtime: tokio::runtime::Handle,
     calls: Calls,
     made: Arc<Made>,
+    kept: Arc<Kept>,
     listings: Listings,
     known: Arc<Known>,
     kernel: Arc<OnceLock<Notifier>>,
@@ -105,8 +107,12 @@ impl Handler {
     /// Answers from `files`, with tasks of `runtime`.
     pub fn new(files: Arc<Files>, runtime: tokio::runtime::Handle) -> Handler {
         let (calls, listings) = (Calls::new(runtime.clone()), Listings::default());
-        let (made, known, kernel) = Default::default();
-        Handler { files, runtime, calls, made, listings, known, kernel }
+        let (made, known, kernel) = <(_, _, Arc<OnceLock<Notifier>>)>::default();
+        let kept = Kept::new(files.clone(), kernel.clone());
+        if files.client().is_to_keep_looks() {
+            kept.watch(files.client().keep_looks_with(), runtime.clone());
+        }
+        Handler { files, runtime, calls, made, kept, listings, known, kernel }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -188,7 +194,17 @@ impl Handler {
     /// Who has only the number of a node, as from an earlier mount, asks for `.` and `..` in it.
     fn look_up(&self, call: Call, of: &[u8]) {
         let (node, name) = (call.node, name(of));
-        self.answer(call, Known::give(&self.known), |files| async move {
+        let (look, known) = (self.kept.look(), self.known.clone());
+        // `.` and `..` are no names that their directory's capability is about.
+        let special = matches!(&name[..], b"." | b"..");
+        let give = move |result: Result<Attributes, ClientError>, reply| {
+            result.iter().for_each(|attributes| known.look_up(attributes));
+            match special {
+                true => entry(result, reply),
+                false => look.entry(node, result, reply),
+            }
+        };
+        self.answer(call, give, |files| async move {
             match &name[..] {
                 b"." => files.attributes(node).await,
                 b".." => files.attributes(files.parent(node).await?).await,
@@ -250,8 +266,9 @@ impl Handler {
         if let Some(made) = self.made.take(call.thread, node) {
             return attr(Ok(made), call.reply);
         }
-        let known = self.known.clone();
-        self.answer(call, attr, |files| async move {
+        let (look, known) = (self.kept.look(), self.known.clone());
+        let give = move |result, reply| look.attributes(result, reply);
+        self.answer(call, give, |files| async move {
             let attributes = files.attributes(node).await;
             attributes.or_else(|error| known.removed(node, error))
         });

@@ -33,7 +33,7 @@ impl Known {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How the kernel is told what a name leads to.
+    /// How the kernel is told what was made or linked.
     pub fn give(
         known: &Arc<Known>,
     ) -> impl FnOnce(Result<Attributes, ClientError>, Reply) + Send + use<> {
@@ -46,7 +46,8 @@ impl Known {
         }
     }
 
-    fn look_up(&self, attributes: &Attributes) {
+    /// The kernel is told what a name leads to.
+    pub fn look_up(&self, attributes: &Attributes) {
         // Files are opened, links are read at once.
         if matches!(attributes.kind, Kind::File | Kind::Symlink) {
             return;

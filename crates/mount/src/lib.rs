@@ -7,6 +7,7 @@
 //! | `calls` | calls that need more than a translation |
 //! | `answers` | answers that many calls share |
 //! | `eager` | calls that are begun on the thread that read them |
+//! | `kept` | what the kernel may keep, and what it is told when that is recalled |
 //! | `made` | attributes of files just made, which the kernel asks for once more |
 //! | `known` | nodes in use that are not open |
 //! | `signals` | which interrupted threads are to die |
@@ -16,9 +17,9 @@
 //! The session's threads take each call to its first wait, and a task takes it to its end; so a
 //! slow one holds up no other. A thread that is killed while its call waits is answered at once.
 //!
-//! The kernel keeps names for no time at all, so each look asks a replica, and attributes for a few
-//! milliseconds, the time of one call; it keeps pages until an open, or until it sees another time
-//! of change. After a lock was taken it asks for attributes in any case.
+//! The kernel keeps names and attributes as long as the client holds capabilities on them; else
+//! names for no time at all, so each look asks a replica, and attributes for a few milliseconds,
+//! the time of one call. It keeps pages until an open, or until it sees another time of change. After a lock was taken it asks for attributes in any case.
 //!
 //! Deliberately absent: rules of the file system, which live in `meridian-fs` and
 //! `meridian-client`; the kernel's protocol, which is `meridian-fuse`.
@@ -29,6 +30,7 @@ mod calls;
 pub mod convert;
 mod eager;
 pub mod handler;
+mod kept;
 mod known;
 pub mod listing;
 mod made;

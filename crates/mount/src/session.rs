@@ -211,7 +211,10 @@ impl Mount {
                 tracing::warn!("somebody is still in {}", self.at.display());
             }
         }
-        self.files.flush_all().await.map_err(MountError::Unsaved)
+        let flushed = self.files.flush_all().await.map_err(MountError::Unsaved);
+        // The kernel keeps nothing any more: others need not wait until the lease has run out.
+        self.files.client().keep_nothing().await;
+        flushed
     }
 }
 

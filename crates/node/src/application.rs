@@ -226,6 +226,7 @@ impl<P: Service> Requests<P> {
             }
             RequestBody::Update { .. }
             | RequestBody::Read { .. }
+            | RequestBody::Recalls { .. }
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
             | RequestBody::Status => 0,

@@ -5,7 +5,7 @@ use crate::blocks::{Block, Part};
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{BlockId, GroupId, RegionId, Stamp, Time};
-use meridian_fs::{Answer, Done, FsError, Query};
+use meridian_fs::{Answer, Done, FsError, Ino, Query};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::update::Change;
 use std::sync::Arc;
@@ -76,12 +76,18 @@ pub enum Command {
     /// Nobody waits for the call any more. An update may still happen, but not after a later one
     /// that touches the same and was acknowledged.
     Release(CallId),
+    /// From now on answer looks from what may be kept: the owner obeys [`Output::Recalled`].
+    Keep,
+    /// From now on keep nothing, and release all: the owner keeps nothing, either.
+    KeepNothing,
+    /// Nothing is kept any more of what was to be dropped.
+    LetGo(Vec<(GroupId, Ino)>),
     /// The cluster is configured so now.
     Configured(Arc<Topology>),
 }
 
 /// What the owner is told: each call has one output, and one more each time that it is asked for
-/// again after [`Output::GaveUp`].
+/// again after [`Output::GaveUp`]. [`Output::Recalled`] belongs to no call.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// An update has been decided. The call is over.
@@ -92,6 +98,12 @@ pub enum Output {
         ts: Stamp,
         /// What came of it.
         result: Result<Done, FsError>,
+    },
+    /// The owner is to drop what it keeps of these, and then to say [`Command::LetGo`]. It must not
+    /// wait for any call before that: others wait for it.
+    Recalled {
+        /// The inodes, each with its partition.
+        gone: Vec<(GroupId, Ino)>,
     },
     /// A question has been answered. The call is over.
     Answered {
@@ -128,14 +140,15 @@ pub enum Output {
 }
 
 impl Output {
-    /// The call.
-    pub fn call(&self) -> CallId {
+    /// The call, if it belongs to one.
+    pub fn call(&self) -> Option<CallId> {
         match self {
+            Output::Recalled { .. } => None,
             Output::Updated { call, .. }
             | Output::Answered { call, .. }
             | Output::Stored { call, .. }
             | Output::Fetched { call, .. }
-            | Output::GaveUp { call, .. } => *call,
+            | Output::GaveUp { call, .. } => Some(*call),
         }
     }
 }

@@ -129,6 +129,11 @@ impl Inquiries {
         }
     }
 
+    /// Which group is asked.
+    pub fn group(&self, id: InquiryId) -> Option<GroupId> {
+        self.all.get(&id).map(|inquiry| inquiry.group)
+    }
+
     /// Whether one node was asked, and once: then there is one copy of what was sent.
     pub fn asked_once(&self, id: InquiryId) -> bool {
         self.all.get(&id).is_some_and(|inquiry| inquiry.sent <= 1)

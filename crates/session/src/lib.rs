@@ -9,6 +9,7 @@
 //! | `inquiries` | one question to one group: which node is asked, and when another one |
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
 //! | [`blocks`] | blocks on their way: which nodes are asked, when one is stored or lost |
+//! | `caps` | what it may answer itself, and what it keeps for that |
 //! | `nodes` | the nodes: the configuration, the order in which they come for a block |
 //! | [`writeback`] | what is written to a file and not yet stored, and in which order it goes out |
 //! | [`opens`] | which open files the partitions are told of |
@@ -25,6 +26,7 @@
 
 pub mod blocks;
 pub mod calls;
+pub(crate) mod caps;
 mod inquiries;
 pub mod mutation;
 pub mod names;
@@ -39,6 +41,7 @@ pub mod writeback;
 pub use blocks::placing::{Placing, Progress};
 pub use blocks::{Block, BlockNames, Part};
 pub use calls::{CallId, Command, Due, Failure, Message, Output};
+pub use caps::{HELD_MAX, SPAN};
 pub use mutation::Mutation;
 pub use names::{Name, Names};
 pub use opens::Opens;

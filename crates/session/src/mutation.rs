@@ -39,6 +39,14 @@ pub enum Mutation {
     NeverHolds,
     /// Goes on in the shard of a message that is delayed.
     NeverDetours,
+    /// Takes any group's answer for the acknowledgment, though others may hold something elsewhere.
+    TakesAnyAnswer,
+    /// Counts the lease of its capabilities from the reply.
+    CountsFromReply,
+    /// Keeps answers of reads that began before it held the inode.
+    FillsFromEarlier,
+    /// Releases a capability before what it kept is dropped.
+    ReleasesFirst,
     /// Takes what it gave up in another shard for cancelled by the next message to its groups.
     DetoursUncancelled,
 }

@@ -8,18 +8,26 @@
 
 use crate::blocks::Blocks;
 use crate::calls::{CallId, Command, Due, Failure, Message, Output};
+use crate::caps::{Caps, Errand};
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
 use crate::mutation::Mutation;
 use crate::names::Names;
 use crate::nodes::Nodes;
 use crate::update::{Stage, Update};
 use meridian_cluster::Topology;
-use meridian_core::{Event, NodeId, Outbox, Process, RegionId, Stamp, Time, mix};
-use meridian_fs::{Done, FsError, Query, Vector};
+use meridian_core::{
+    ClientId, Event, GroupId, NodeId, Outbox, Process, RegionId, Stamp, Time, mix,
+};
+use meridian_fs::{Done, FsError, Ino, Query, Vector};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
+use meridian_host::update::NOBODY;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Makes of a session's seed the name under which it holds capabilities.
+const HOLDER: u64 = 0x686f_6c64_6572;
 
 /// How often an update is named anew because the groups had forgotten its session: after the first
 /// time its name is younger than what they have forgotten.
@@ -27,31 +35,42 @@ const RENAMED_MAX: u32 = 4;
 
 /// Something that the owner waits for.
 #[derive(Clone, Debug)]
-struct Call {
-    deadline: Time,
+pub(crate) struct Call {
+    pub(crate) deadline: Time,
     /// What is being asked for it; none while an update is held.
-    inquiries: Vec<InquiryId>,
-    work: Work,
+    pub(crate) inquiries: Vec<InquiryId>,
+    pub(crate) work: Work,
 }
 
 #[derive(Clone, Debug)]
-enum Work {
-    Read { seen: Stamp },
+pub(crate) enum Work {
+    /// When it began, as capabilities count.
+    Read {
+        seen: Stamp,
+        query: Query,
+        begun: u64,
+    },
     Update(Box<Update>),
+    /// The question what is recalled.
+    Poll,
 }
 
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Session {
-    nodes: Nodes,
-    inquiries: Inquiries,
+    pub(crate) nodes: Nodes,
+    pub(crate) inquiries: Inquiries,
     blocks: Blocks,
-    names: Names,
-    vector: Vector,
-    random: Random,
-    calls: BTreeMap<CallId, Call>,
+    pub(crate) names: Names,
+    pub(crate) vector: Vector,
+    pub(crate) random: Random,
+    pub(crate) calls: BTreeMap<CallId, Call>,
     /// Of the calls for which something is being asked.
-    deadlines: BTreeSet<(Time, CallId)>,
+    pub(crate) deadlines: BTreeSet<(Time, CallId)>,
+    pub(crate) caps: Caps,
+    /// What is sent for capabilities, for which group, and since when.
+    pub(crate) errands: BTreeMap<CallId, (GroupId, Errand, Time)>,
+    pub(crate) last_errand: u64,
     /// When the next timer comes, if one is set.
     armed: Option<Time>,
     mutation: Mutation,
@@ -67,6 +86,9 @@ impl Session {
             blocks: Blocks::default(),
             names: Names::default(),
             vector: Vector::default(),
+            caps: Caps::new(ClientId(mix(mix(seed) ^ HOLDER))),
+            errands: BTreeMap::new(),
+            last_errand: 0,
             random: Random { seed, drawn: 0 },
             calls: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -79,13 +101,38 @@ impl Session {
     #[doc(hidden)]
     pub fn with_mutation(mut self, mutation: Mutation) -> Session {
         (self.mutation, self.nodes.mutation) = (mutation, mutation);
-        self.names.mutation = mutation;
+        (self.names.mutation, self.caps.mutation) = (mutation, mutation);
         self
     }
 
     /// What the client has seen.
     pub fn vector(&self) -> &Vector {
         &self.vector
+    }
+
+    /// For how long what was seen of all of these may be kept, by one who had seen `losses` before;
+    /// not at all if something was recalled since.
+    pub fn rest(&mut self, now: Time, losses: u64, inodes: &[Ino]) -> Duration {
+        if losses != self.caps.losses() {
+            return Duration::ZERO;
+        }
+        let rests = inodes.iter().map(|ino| self.caps.rest(now, *ino));
+        rests.min().unwrap_or_default()
+    }
+
+    /// How often something that was kept was lost.
+    pub fn losses(&self) -> u64 {
+        self.caps.losses()
+    }
+
+    /// Whether something is still to be released.
+    pub fn is_letting_go(&self) -> bool {
+        self.caps.is_letting_go()
+    }
+
+    /// How many looks were answered from what is kept.
+    pub fn hits(&self) -> u64 {
+        self.caps.hits
     }
 
     /// How many updates that were given up may still happen.
@@ -96,8 +143,9 @@ impl Session {
     fn on_command(&mut self, now: Time, command: Command, out: &mut Outbox<Session>) {
         match command {
             Command::Update { call, change, deadline } => {
-                let update =
-                    Update::named(change, &self.vector, &mut self.names, (now, self.random.next()));
+                let keeps = self.caps.begin_update(now, call, &change);
+                let (holder, drawn) = (self.holder(keeps), (now, self.random.next()));
+                let update = Update::named(change, holder, &self.vector, &mut self.names, drawn);
                 let work = Work::Update(Box::new(update));
                 self.go_on(now, call, Call { deadline, inquiries: Vec::new(), work }, out);
             }
@@ -113,7 +161,10 @@ impl Session {
                 self.blocks.fetch(now, call, what, &mut self.nodes, out);
             }
             Command::Again { call, deadline } => self.on_again(now, call, deadline, out),
-            Command::Release(call) => self.on_release(call),
+            Command::Release(call) => self.on_release(call, out),
+            Command::Keep => self.caps.turn_on(),
+            Command::KeepNothing => self.caps.turn_off(),
+            Command::LetGo(gone) => self.caps.let_go(&gone),
             Command::Configured(topology) => self.nodes.configured(topology),
         }
     }
@@ -128,10 +179,21 @@ impl Session {
     ) {
         let group = query.partition();
         let seen = self.vector.get(group);
-        let body = RequestBody::Read { vector: self.vector.clone(), query };
+        if let Some(result) = self.caps.answer(now, &query, &self.vector) {
+            return out.output(Output::Answered { call: id, seen, result });
+        }
+        self.caps.look(now, &query);
+        let (begun, by) = (self.caps.begin_read(), self.holder(false).0);
+        let body = RequestBody::Read { vector: self.vector.clone(), by, query: query.clone() };
         let inquiries = vec![self.inquiries.begin(now, id, group, body, &mut self.nodes, out)];
         self.deadlines.insert((deadline, id));
-        self.calls.insert(id, Call { deadline, inquiries, work: Work::Read { seen } });
+        let work = Work::Read { seen, query, begun };
+        self.calls.insert(id, Call { deadline, inquiries, work });
+    }
+
+    /// Under which name the client holds capabilities, and whether it wants what it makes.
+    fn holder(&self, keeps: bool) -> (ClientId, bool) {
+        (if self.caps.is_on() { self.caps.by } else { NOBODY }, keeps)
     }
 
     /// An update is sent again; one that is under way is waited for until later. One that was
@@ -153,8 +215,11 @@ impl Session {
         }
     }
 
-    fn on_release(&mut self, id: CallId) {
+    fn on_release(&mut self, id: CallId, out: &mut Outbox<Session>) {
         self.blocks.end(id);
+        let lost = self.caps.lose_update(id);
+        let lost = self.caps.drop_held(lost);
+        self.tell_dropped(lost, out);
         let Some(mut call) = self.calls.remove(&id) else { return };
         self.stop_asking(id, &mut call);
         let Work::Update(update) = call.work else { return };
@@ -169,7 +234,13 @@ impl Session {
     }
 
     /// Sends an update, or first what must be answered before.
-    fn go_on(&mut self, now: Time, id: CallId, mut call: Call, out: &mut Outbox<Session>) {
+    pub(crate) fn go_on(
+        &mut self,
+        now: Time,
+        id: CallId,
+        mut call: Call,
+        out: &mut Outbox<Session>,
+    ) {
         let Work::Update(update) = &mut call.work else { return };
         let before = match update.was_sent || self.mutation.is(Mutation::SkipsCancelling) {
             true => None,
@@ -198,19 +269,45 @@ impl Session {
         }
         let verdict = self.inquiries.on_reply(now, from, reply, nodes, out);
         let Some((id, inquiry, verdict)) = verdict else { return };
+        let group = self.inquiries.group(inquiry).expect("it has just been answered");
+        if let Verdict::Answered(
+            ReplyBody::Answer { vector, recalled, .. }
+            | ReplyBody::Updated { vector, recalled, .. }
+            | ReplyBody::Recalled { vector, inodes: recalled },
+        ) = &verdict
+        {
+            self.heard(now, group, (vector, recalled), out); // Before anything of it is shown.
+        }
         let mut call = self.calls.remove(&id).expect("an inquiry belongs to a call");
         let failure = match (verdict, &mut call.work) {
-            (Verdict::Answered(ReplyBody::Answer { vector, result }), Work::Read { seen }) => {
+            (
+                Verdict::Answered(ReplyBody::Answer { vector, whole, result, .. }),
+                Work::Read { seen, query, begun },
+            ) => {
                 self.vector.merge(&vector);
+                self.caps.fill(now, query, (*begun, whole), &result);
                 out.output(Output::Answered { call: id, seen: *seen, result });
                 return self.stop_asking(id, &mut call);
             }
+            (Verdict::Answered(ReplyBody::Recalled { vector, .. }), Work::Poll) => {
+                self.vector.merge(&vector);
+                self.stop_asking(id, &mut call);
+                self.end_errand(now, id, Some(Vec::new()), out);
+                return;
+            }
             (
-                Verdict::Answered(ReplyBody::Updated { id: of, ts, vector, result }),
+                Verdict::Answered(ReplyBody::Updated { id: of, ts, vector, and, result, .. }),
                 Work::Update(update),
             ) if update.waits_for(of) => {
                 if update.stage == Stage::Sent {
-                    return self.on_updated(now, id, call, (ts, vector, result), out);
+                    if update.is_acknowledged(group, and, self.mutation) {
+                        return self.on_updated(now, id, call, (ts, vector, result), out);
+                    }
+                    self.stop_inquiry(&mut call, inquiry);
+                    return match call.inquiries.is_empty() {
+                        true => self.give_up(now, id, call, Failure::Timeout { group }, out),
+                        false => drop(self.calls.insert(id, call)),
+                    };
                 }
                 self.stop_inquiry(&mut call, inquiry);
                 return self.on_cancelled(now, id, call, out);
@@ -223,18 +320,19 @@ impl Session {
         // out of reach, and all must answer what cancels.
         let last = call.inquiries.is_empty() || matches!(failure, Failure::OutOfReach { .. });
         match last || matches!(&call.work, Work::Update(update) if update.stage != Stage::Sent) {
-            true => self.give_up(id, call, failure, out),
+            true => self.give_up(now, id, call, failure, out),
             false => drop(self.calls.insert(id, call)),
         }
     }
 
-    /// An update was decided. One answer is enough, since each group has the votes of all.
+    /// An update was decided. One answer is enough, since each group has the votes of all, unless
+    /// others hold what it changed: see [`Update::is_acknowledged`].
     fn on_updated(
         &mut self,
         now: Time,
         id: CallId,
         mut call: Call,
-        (ts, vector, result): (Stamp, Vector, Result<Done, FsError>),
+        (ts, vector, mut result): (Stamp, Vector, Result<Done, FsError>),
         out: &mut Outbox<Session>,
     ) {
         let once = call.inquiries.iter().all(|inquiry| self.inquiries.asked_once(*inquiry));
@@ -245,7 +343,7 @@ impl Session {
                 self.vector.merge(&vector);
             }
             self.names.end(&update.dest, &update.name);
-            return out.output(Output::Updated { call: id, ts, result });
+            return self.tell_updated(now, id, (ts, &mut result), out);
         }
         if !self.mutation.is(Mutation::ForgetsHorizon) {
             // What is named from now on is younger than what any of the groups has forgotten.
@@ -258,8 +356,24 @@ impl Session {
             update.rename(&self.vector, &mut self.names, (now, self.random.next()));
             self.go_on(now, id, call, out);
         } else {
-            out.output(Output::Updated { call: id, ts, result });
+            self.tell_updated(now, id, (ts, &mut result), out);
         }
+    }
+
+    /// An update has ended: the owner is told, or what is kept is changed.
+    fn tell_updated(
+        &mut self,
+        now: Time,
+        id: CallId,
+        (ts, result): (Stamp, &mut Result<Done, FsError>),
+        out: &mut Outbox<Session>,
+    ) {
+        if id.is_own() {
+            self.on_errand_done(now, id, result, out);
+            return;
+        }
+        self.caps.end_update(now, id, ts, result);
+        out.output(Output::Updated { call: id, ts, result: result.clone() });
     }
 
     /// A group has answered a message that does nothing but cancel.
@@ -282,15 +396,28 @@ impl Session {
             self.deadlines.remove(&(at, id));
             let call = self.calls.remove(&id).expect("deadlines are those of calls");
             let failure = self.inquiries.out_of_time(&call.inquiries);
-            self.give_up(id, call, failure.expect("something is being asked"), out);
+            self.give_up(now, id, call, failure.expect("something is being asked"), out);
         }
         self.inquiries.on_due(now, &mut self.nodes, out);
         self.blocks.on_due(now, &mut self.nodes, out);
     }
 
     /// The call has no answer: a question is over, an update is held.
-    fn give_up(&mut self, id: CallId, mut call: Call, failure: Failure, out: &mut Outbox<Session>) {
+    fn give_up(
+        &mut self,
+        now: Time,
+        id: CallId,
+        mut call: Call,
+        failure: Failure,
+        out: &mut Outbox<Session>,
+    ) {
         self.stop_asking(id, &mut call);
+        if id.is_own() {
+            self.calls.insert(id, call);
+            self.on_release(id, out);
+            self.end_errand(now, id, None, out);
+            return;
+        }
         if matches!(call.work, Work::Update(_)) {
             self.calls.insert(id, call);
         }
@@ -329,6 +456,7 @@ impl Session {
     pub fn check_invariants(&self) {
         self.inquiries.check_invariants();
         self.blocks.check_invariants();
+        self.caps.check_invariants();
         let asking = self.calls.iter().filter(|(_, call)| !call.inquiries.is_empty());
         let deadlines = asking.map(|(id, call)| (call.deadline, *id));
         assert_eq!(deadlines.collect::<BTreeSet<_>>(), self.deadlines, "the deadlines of calls");
@@ -360,6 +488,7 @@ impl Process for Session {
             // Nodes ask nothing of clients.
             Event::Message { message: Message::Request(_), .. } | Event::Started | Event::Idle => {}
         }
+        self.run_errands(now, out);
         self.arm(out);
     }
 
@@ -374,14 +503,14 @@ impl Process for Session {
 
 /// Numbers for names, from a seed.
 #[derive(Clone, Debug)]
-struct Random {
+pub(crate) struct Random {
     seed: u64,
     drawn: u64,
 }
 
 impl Random {
     /// Another number; no two of one seed are equal.
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.drawn += 1;
         // The inner call spreads the seeds of two clients, so that their numbers do not overlap.
         mix(mix(self.seed) ^ self.drawn)

@@ -126,7 +126,8 @@ impl Client {
         let ts = Stamp(ts);
         let mut vector = Vector::default();
         vector.raise(group_of(&asked.1), ts);
-        let body = ReplyBody::Updated { id: start_of(&asked.1).id, ts, vector, result };
+        let (id, recalled, and) = (start_of(&asked.1).id, Vec::new(), Vec::new());
+        let body = ReplyBody::Updated { id, ts, vector, recalled, and, result };
         self.reply(asked, body);
     }
 

@@ -1,7 +1,8 @@
 //! One update of a session: its name, and how far it is.
 
+use crate::mutation::Mutation;
 use crate::names::{Name, Names, Shard};
-use meridian_core::{GroupId, MessageId, Time};
+use meridian_core::{ClientId, GroupId, MessageId, Time};
 use meridian_fs::Vector;
 use meridian_host::update::{Change, Payload};
 use meridian_multicast::Start;
@@ -28,6 +29,7 @@ pub(crate) enum Stage {
 #[derive(Clone, Debug)]
 pub(crate) struct Update {
     change: Change,
+    holder: (ClientId, bool),
     start: Start,
     pub(crate) stage: Stage,
     pub(crate) dest: Vec<GroupId>,
@@ -40,12 +42,17 @@ pub(crate) struct Update {
     pub(crate) was_repeated: bool,
     /// How often it was named anew.
     pub(crate) renamed: u32,
+    /// The groups that have answered.
+    pub(crate) answered: BTreeSet<GroupId>,
+    /// Those without whose answers it is not acknowledged.
+    pub(crate) needed: BTreeSet<GroupId>,
 }
 
 impl Update {
     /// The update that makes `change`, of a client that has seen `vector`; `random` is drawn anew.
     pub fn named(
         change: Change,
+        holder: (ClientId, bool),
         vector: &Vector,
         names: &mut Names,
         (now, random): (Time, u64),
@@ -53,9 +60,10 @@ impl Update {
         let dest: Vec<GroupId> = change.update.partitions().into_iter().collect();
         let name = names.begin(&dest, now, random, |id| change.update.keys(id));
         let keys = change.update.keys(name.id);
-        let start = start(&name, &dest, vector, Some(change.clone()));
+        let start = start(&name, &dest, (vector, holder), Some(change.clone()));
         Update {
             change,
+            holder,
             start,
             stage: Stage::Held,
             dest,
@@ -64,18 +72,23 @@ impl Update {
             was_sent: false,
             was_repeated: false,
             renamed: 0,
+            answered: BTreeSet::new(),
+            needed: BTreeSet::new(),
         }
     }
 
     /// Names it anew: no group will ever do it under the name that it has.
     pub fn rename(&mut self, vector: &Vector, names: &mut Names, drawn: (Time, u64)) {
         let renamed = self.renamed + 1;
-        *self = Update { renamed, ..Update::named(self.change.clone(), vector, names, drawn) };
+        let again = Update::named(self.change.clone(), self.holder, vector, names, drawn);
+        *self = Update { renamed, ..again };
     }
 
     /// What its groups are sent.
     pub fn send(&mut self) -> Start {
         self.stage = Stage::Sent;
+        self.answered.clear();
+        self.needed.clear();
         self.was_repeated |= self.was_sent;
         self.was_sent = true;
         self.start.clone()
@@ -85,9 +98,17 @@ impl Update {
     /// the same.
     pub fn cancel(&mut self, shard: &Shard, vector: &Vector, names: &Names, random: u64) -> Start {
         let name = names.cancel(shard, &self.keys, random);
-        let start = start(&name, &shard.dest, vector, None);
+        let start = start(&name, &shard.dest, (vector, self.holder), None);
         self.stage = Stage::Cancelling { dest: shard.dest.clone(), name };
         start
+    }
+
+    /// The group has answered, and told without whose answers, too, it is not acknowledged: others
+    /// may hold what it changed there. Whether it is acknowledged now.
+    pub fn is_acknowledged(&mut self, by: GroupId, and: Vec<GroupId>, mutation: Mutation) -> bool {
+        self.answered.insert(by);
+        self.needed.extend(and);
+        self.needed.is_subset(&self.answered) || mutation.is(Mutation::TakesAnyAnswer)
     }
 
     /// Whether the groups are asked for that message now.
@@ -100,7 +121,14 @@ impl Update {
     }
 }
 
-fn start(name: &Name, dest: &[GroupId], vector: &Vector, change: Option<Change>) -> Start {
-    let payload = Payload { vector: vector.clone(), cancels: name.cancels.clone(), change };
+fn start(
+    name: &Name,
+    dest: &[GroupId],
+    (vector, (by, keeps)): (&Vector, (ClientId, bool)),
+    change: Option<Change>,
+) -> Start {
+    let (vector, cancels) = (vector.clone(), name.cancels.clone());
+    let keeps = keeps && change.is_some();
+    let payload = Payload { vector, cancels, change, by, keeps };
     payload.into_start(name.id, name.low, dest)
 }

@@ -41,6 +41,7 @@ pub struct Due {
 }
 
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // There are few, and none for long.
 enum What {
     Append,
     Sync,

@@ -13,7 +13,7 @@ use meridian_core::{
 use meridian_fs::operation::{NewNode, RenameMode};
 use meridian_fs::{Answer, Done, FsError, Ino, Kind, Place, Query, Timestamp, Update, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
-use meridian_host::update::Change;
+use meridian_host::update::{Change, NOBODY};
 use meridian_host::{Command, ConnectionId, Node, Output};
 use meridian_multicast::{Dissemination, Limits, Mutation, Options, Order, Role, Touches};
 use meridian_session::{self as session, CallId, Due, Failure, Message};
@@ -58,7 +58,9 @@ impl Notes {
                     let command = Command::Request { connection: OF_SESSION, request };
                     stimuli.push(Stimulus::Command { to, command, after: MS });
                 }
-                Effect::Output(output) => drop(self.outputs.insert(output.call(), output)),
+                Effect::Output(output) => {
+                    drop(self.outputs.insert(output.call().expect("it keeps nothing"), output))
+                }
                 Effect::Timer { at, timer: Due } => {
                     stimuli.push(Stimulus::Wake { token: 0, after: at.since(now) });
                 }
@@ -210,7 +212,7 @@ impl Story {
 
     fn look(&mut self, at: NodeId, parent: Place, name: &str) -> u64 {
         let query = Query::Lookup { parent, name: Bytes::copy_from_slice(name.as_bytes()) };
-        self.ask(at, RequestBody::Read { vector: self.vector.clone(), query })
+        self.ask(at, RequestBody::Read { vector: self.vector.clone(), by: NOBODY, query })
     }
 
     /// Whether the name is there, asked of that node.
@@ -338,7 +340,7 @@ fn an_undecided_rename_at_the_top_hides_no_other_name() {
                 assert_eq!(story.sees(node(US, n), top(US), "nothing", SOON), Some(false));
                 assert_eq!(story.sees(node(US, n), top(US), "f", SOON), None, "nobody knows");
                 let query = Query::Attributes { inode: top(US) };
-                let body = RequestBody::Read { vector: story.vector.clone(), query };
+                let body = RequestBody::Read { vector: story.vector.clone(), by: NOBODY, query };
                 let asked = story.ask(node(US, n), body);
                 match story.wait(asked, 800 * MS) {
                     Some(ReplyBody::Answer { result: Ok(Answer::Attributes(top)), .. }) => {

@@ -7,7 +7,7 @@ use meridian_core::{
 use meridian_fs::operation::Changes;
 use meridian_fs::{Answer, Ino, Place, Query, Timestamp, Update, Vector};
 use meridian_host::api::{Request, RequestBody};
-use meridian_host::update::{Change, Payload};
+use meridian_host::update::{Change, NOBODY, Payload};
 use meridian_host::{Command, ConnectionId, Node, Output as NodeOutput, sessions};
 use meridian_session::{CallId, Command as Ask, Due, Message, Mutation, Output, Session};
 use meridian_sim::of::files::FilesWorkload;
@@ -30,7 +30,13 @@ fn crowd_out(world: &mut World<Node, FilesWorkload>, session: ClientId) {
     for number in 1..=OTHERS {
         let client = sessions::successor(number << 32, session);
         let id = MessageId { client, sequence: 1 };
-        let payload = Payload { vector: Vector::default(), cancels: Vec::new(), change: None };
+        let payload = Payload {
+            vector: Vector::default(),
+            cancels: Vec::new(),
+            change: None,
+            by: NOBODY,
+            keeps: false,
+        };
         let body = RequestBody::Update { group: US, start: payload.into_start(id, 1, &[US]) };
         let connection = ConnectionId(u64::MAX);
         let command = Command::Request { connection, request: Request { id: number, body } };

@@ -21,6 +21,7 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     let file = fs::File::create(&log).with_context(|| log.display().to_string())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mount", "--foreground", "--region", &args.region, "--cluster"]).arg(cluster);
+    command.args(args.how.keep_looks.then_some("--keep-looks"));
     command.arg("-o").arg(args.how.access.to_string()).arg("--source").arg(&args.source);
     command.arg("--").arg(&dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
     // Ctrl-C is for who waits, and a shell that ends takes only its own group along.

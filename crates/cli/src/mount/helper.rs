@@ -109,7 +109,7 @@ fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
         // As it was named: `mount -a` looks for that in the table of mounts.
         source: helper.cluster.clone().into(),
         cluster: None,
-        how: HowToMount { access },
+        how: HowToMount { access, keep_looks: false },
         background: true,
         foreground: false,
     };

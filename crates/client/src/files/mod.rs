@@ -305,6 +305,11 @@ impl Files {
         self.changes.fetch_add(1, Ordering::SeqCst) + 1
     }
 
+    /// Whether nothing is buffered of the inode.
+    pub fn is_clean(&self, ino: Ino) -> bool {
+        self.open_inode(ino).is_none_or(|open| lock(&open.buffer).writes.held() == 0)
+    }
+
     pub(crate) fn open_inode(&self, ino: Ino) -> Option<Arc<OpenInode>> {
         lock(&self.inodes).get(&ino).cloned()
     }

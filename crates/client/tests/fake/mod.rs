@@ -173,7 +173,7 @@ impl Cluster {
         partition.deliver(
             id,
             ts,
-            Operation { vector, time, quotas: Vec::new(), update },
+            Operation { vector, time, quotas: Vec::new(), update, by: ClientId(0), keeps: false },
             &mut Vec::new(),
         );
         partition.nameless().count()
@@ -312,6 +312,7 @@ async fn update(
     }
     let mut payload = Payload::read(&start).unwrap();
     let cancels = std::mem::take(&mut payload.cancels);
+    payload.keeps = false; // Nobody is recalled here, so nobody is given anything.
     let operation = payload.into_operation();
     let update = operation.as_ref().map(|operation| &operation.update);
     let held = update.is_some_and(*shared.gate_holds.lock().unwrap());
@@ -333,19 +334,24 @@ async fn update(
         world.outcomes.entry(cancelled).or_insert(refused);
     }
     let (ts, result) = match operation {
+        Some(operation) if matches!(operation.update, Update::Caps { .. }) => {
+            (world.last, Ok(Done::Granted(Vec::new())))
+        }
         Some(operation) => world.apply(&start, operation),
         None => (world.last, Err(FsError::Invalid)),
     };
     let mut vector = world.partitions[&group].vector().clone();
     vector.raise(group, ts);
-    ReplyBody::Updated { id: start.id, ts, vector, result }
+    let (recalled, and) = (Vec::new(), Vec::new());
+    ReplyBody::Updated { id: start.id, ts, vector, recalled, and, result }
 }
 
 async fn answer(shared: &Shared, topology: &Topology, node: usize, body: RequestBody) -> ReplyBody {
     let id = NodeId(node as u16);
     match body {
         RequestBody::Update { group, start } => update(shared, topology, id, group, start).await,
-        RequestBody::Read { vector, query } => {
+        RequestBody::Recalls { .. } => ReplyBody::Refused(Refusal::Overloaded),
+        RequestBody::Read { vector, query, .. } => {
             let group = query.partition();
             if !topology.group(group).members.contains(&id) {
                 return ReplyBody::Refused(Refusal::NoReplica(group));
@@ -362,7 +368,8 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
                 _ => &world.partitions[&group],
             };
             let result = partition.read(&query);
-            ReplyBody::Answer { vector: partition.vector().clone(), result }
+            let (vector, recalled) = (partition.vector().clone(), Vec::new());
+            ReplyBody::Answer { vector, recalled, whole: true, result }
         }
         RequestBody::PutBlock { block, data } => {
             if shared.is_full.load(Ordering::Relaxed) {
@@ -443,6 +450,7 @@ impl World {
                     assert_eq!(id, start.id, "nothing else waits");
                     outcome = Some(result);
                 }
+                Effect::Recalled(_) | Effect::LetGo => {}
                 // Freed at once, without the grace that real nodes give to readers.
                 Effect::Released(blocks) => {
                     let all = self.blocks.iter_mut();

@@ -121,7 +121,8 @@ impl World {
 
     pub fn operation(&self, update: Update) -> Operation {
         let time = Timestamp { seconds: i64::try_from(self.messages).unwrap(), nanos: 0 };
-        Operation { vector: Vector::default(), time, quotas: Vec::new(), update }
+        let (vector, quotas) = (Vector::default(), Vec::new());
+        Operation { vector, time, quotas, update, by: ClientId(0), keeps: false }
     }
 
     /// Delivers a message; its timestamp is its number.
@@ -144,6 +145,7 @@ impl World {
                     let before = self.results.insert((id, from), result);
                     assert_eq!(before, None, "{id} was decided twice");
                 }
+                Effect::Recalled(_) | Effect::LetGo => {}
                 Effect::Released(blocks) => {
                     let unnamed = self.partitions[&from].unnamed(blocks.iter().copied());
                     assert_eq!(unnamed, blocks, "a file lies in a block that is released");

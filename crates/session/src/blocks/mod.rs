@@ -68,6 +68,7 @@ enum Outcome {
 }
 
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // There are few, and none for long.
 enum Work {
     Storing(Storing),
     Fetching(Fetching),

@@ -7,6 +7,7 @@ pub mod drain;
 pub mod eunomia;
 pub mod files;
 pub mod hermes;
+pub mod looks;
 pub mod multicast;
 pub mod paxos;
 
@@ -17,13 +18,14 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 8] = [
+pub const TABLE: [&Named; 9] = [
     &multicast::NAMED,
     &paxos::NAMED,
     &hermes::NAMED,
     &eunomia::NAMED,
     &causal::NAMED,
     &files::NAMED,
+    &looks::NAMED,
     &drain::NAMED,
     &configuration::NAMED,
 ];

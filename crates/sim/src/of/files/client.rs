@@ -193,13 +193,14 @@ impl Client {
         random: &mut Random,
         done: &mut Tally,
     ) -> Vec<Command> {
-        if self.saving.as_ref().is_some_and(|saving| saving.waits_for(output.call())) {
+        let call = output.call().expect("it keeps nothing");
+        if self.saving.as_ref().is_some_and(|saving| saving.waits_for(call)) {
             return self.on_saving(output, now, random, done);
         }
-        if self.opening.waits_for(output.call()) {
+        if self.opening.waits_for(call) {
             return self.opening.on_output(output, &mut done.held);
         }
-        assert_eq!(output.call(), self.call, "an output of a call that is over: {output:?}");
+        assert_eq!(call, self.call, "an output of a call that is over: {output:?}");
         let doing = self.doing.take().expect("a call has one output");
         match (doing, output) {
             (doing, Output::GaveUp { failure, .. }) => {

@@ -422,7 +422,8 @@ impl FilesWorkload {
                 assert!(same, "{id} had the outcome {first:?}, and now {result:?}");
             }
             ReplyBody::Answer { .. } | ReplyBody::Refused(_) => {}
-            ReplyBody::Stored
+            ReplyBody::Recalled { .. }
+            | ReplyBody::Stored
             | ReplyBody::Block(_)
             | ReplyBody::Blocks(_)
             | ReplyBody::Status(_) => panic!("nobody asked for {body:?}"),

@@ -422,7 +422,7 @@ impl Model {
                 assert_eq!(*offset, self.files[file].size, "an append went elsewhere");
                 None
             }
-            Done::Nothing => None,
+            Done::Nothing | Done::Held(_) | Done::Granted(_) => None,
         };
         self.apply(action, place);
     }

@@ -1,0 +1,142 @@
+//! What mounts keep of names and attributes is never older than what another mount was told to have
+//! changed: decision 57, over real mounts.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+
+use harness::{Room, Running};
+use meridian_client::{Client, ClientOptions};
+use meridian_mount::{Access, Mount};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often one mount changes something and the other looks.
+const ROUNDS: usize = 420;
+/// How long holders that say nothing delay others: the lease, and what is slow on a busy machine.
+const DELAY_MAX: Duration = Duration::from_secs(20);
+
+/// A mount of this process.
+fn mount_here(room: &Room, name: &str) -> Mount {
+    let at = room.path(name);
+    fs::create_dir(&at).unwrap();
+    let cluster = room.path("data/cluster.json");
+    let options = ClientOptions { keep_looks: true, ..ClientOptions::new("us") };
+    let client = Client::open(&cluster, &options).unwrap();
+    meridian_mount::mount(client, &at, Access::default(), "meridian").unwrap()
+}
+
+/// What a path shows: kind and mode, owner, length and names, or nothing.
+type Shown = Option<(u32, u64, u64, i64)>;
+
+fn look(path: &Path) -> Shown {
+    match fs::symlink_metadata(path) {
+        Ok(of) => Some((of.mode(), of.size(), of.nlink(), of.mtime_nsec())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => panic!("{}: {error}", path.display()),
+    }
+}
+
+/// Looks so often that the mount asks to hold what it sees, and at last keeps it.
+fn look_often(paths: &[PathBuf]) {
+    for _ in 0..5 {
+        for path in paths {
+            look(path);
+        }
+    }
+}
+
+/// One change in `dir`, the round's; what it concerns.
+fn change(dir: &Path, round: usize) -> Vec<PathBuf> {
+    let (a, b, sub) = (dir.join("a"), dir.join("b"), dir.join("sub"));
+    match round % 7 {
+        0 => fs::write(&a, "").unwrap(),
+        1 => fs::set_permissions(&a, fs::Permissions::from_mode(0o600 + round as u32 % 8)).unwrap(),
+        2 => fs::write(&a, vec![b'x'; round + 1]).unwrap(),
+        3 => fs::rename(&a, &b).unwrap(),
+        4 => fs::create_dir(&sub).unwrap(),
+        5 => fs::remove_file(&b).unwrap(),
+        _ => fs::remove_dir(&sub).unwrap(),
+    }
+    vec![a, b, sub, dir.to_path_buf()]
+}
+
+#[test]
+fn nothing_that_a_mount_shows_is_older_than_what_another_has_changed() {
+    let room = Room::new();
+    let demo = room.demo();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let entered = runtime.enter();
+    let mounts = [mount_here(&room, "one"), mount_here(&room, "two")];
+    drop(entered);
+    let dirs = mounts.each_ref().map(|mount| mount.path().join("us/turns"));
+    fs::create_dir(&dirs[0]).unwrap();
+    for round in 0..ROUNDS {
+        let (by, at) = (round / 7 % 2, 1 - round / 7 % 2);
+        let names = ["a", "b", "sub"].map(|name| dirs[at].join(name));
+        look_often(&names);
+        let changed = change(&dirs[by], round);
+        for path in changed {
+            let here = dirs[at].join(path.strip_prefix(&dirs[by]).unwrap());
+            let (seen, own) = (look(&here), look(&path));
+            assert_eq!(seen, own, "round {round}: {}", here.display());
+        }
+        let exists = |name: &str| fs::exists(dirs[at].join(name)).unwrap();
+        let expected = match round % 7 {
+            0..=2 => (true, false, false),
+            3 => (false, true, false),
+            4 => (false, true, true),
+            5 => (false, false, true),
+            _ => (false, false, false),
+        };
+        assert_eq!((exists("a"), exists("b"), exists("sub")), expected, "round {round}");
+    }
+    for mount in mounts {
+        assert!(mount.files().client().hits() > 0, "nothing was ever kept");
+        runtime.block_on(mount.unmount()).unwrap();
+    }
+    demo.stop();
+    room.assert_clean();
+}
+
+/// A mount that stands still delays others by its lease, and shows what is right when it goes on.
+#[test]
+fn a_mount_that_stands_still_delays_others_by_its_lease_at_most() {
+    let room = Room::new();
+    let demo = room.demo();
+    let cluster = room.path("data/cluster.json");
+    let args = [
+        "mount",
+        "--cluster",
+        cluster.to_str().unwrap(),
+        "--region",
+        "us",
+        "--keep-looks",
+        "still",
+    ];
+    let other = Running::start(room.meridian(&args), room.path("still"));
+    let (dir, there) = (demo.mount().join("us/held"), other.mount().join("us/held"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("old"), "").unwrap();
+    let begun = Instant::now();
+    // For so long that it has what it asks for.
+    while begun.elapsed() < Duration::from_secs(1) {
+        look_often(&[there.join("old"), there.join("new")]);
+    }
+    let pid = Pid::from_raw(other.pid()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let begun = Instant::now();
+    fs::remove_file(dir.join("old")).unwrap();
+    fs::write(dir.join("new"), "").unwrap();
+    let took = begun.elapsed();
+    kill_process(pid, Signal::CONT).unwrap();
+    assert_eq!((look(&there.join("old")), look(&there.join("new")).is_some()), (None, true));
+    assert!(took < DELAY_MAX, "the update took {took:?}");
+    assert!(took > Duration::from_secs(1), "nobody held anything: it took {took:?}");
+    other.stop();
+    demo.stop();
+    room.assert_clean();
+}

@@ -1,0 +1,374 @@
+//! Capabilities: who may answer looks at an inode by itself, until it is taken back.
+//!
+//! A capability is granted to a client for an inode. It lets the client keep what it sees: of a
+//! directory its attributes and names, of another inode its attributes. An update that changes any
+//! of that *recalls* the capabilities of all others; it is acknowledged once they are gone (see
+//! [`crate::Partition::holds_back`]).
+//!
+//! Grants are ordered with what touches their inodes, and all steps of one client with each other.
+//! A release or an expiry commutes with an update: whichever comes first, the capability is gone
+//! after both. So the state does not depend on their order, and nothing else of it may: no sum over
+//! several clients decides anything here.
+//!
+//! Invariants:
+//! - H1: `by_inode` names exactly the clients that hold the inode.
+//! - H2: the rank of a holder only grows: messages with the client's key are executed in order.
+
+use crate::keys::named_by;
+use crate::operation::{CapStep, Done, Operation, Update};
+use crate::tree::Tree;
+use crate::types::{Ino, Kind, Name, Place, Rank};
+use imbl::{OrdMap, OrdSet};
+use meridian_core::{ClientId, GroupId, Stamp};
+use serde::{Deserialize, Serialize};
+
+/// How many inodes a client may hold in a partition: the directories that a build looks at, in some
+/// hundred KiB of state. What is asked for beyond them is refused.
+pub const CAPS_MAX: usize = 4096;
+
+/// How many inodes one message may ask for: a few KiB.
+pub const GRANT_MAX: usize = 256;
+
+/// One client's capability on one inode.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+struct Cap {
+    granted: Rank,
+    /// An update waits for it to go.
+    recalled: bool,
+}
+
+/// What one client holds.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+struct Holder {
+    /// The rank of its last message that was granted something or renewed.
+    renewed: Rank,
+    caps: OrdMap<Ino, Cap>,
+    recalled: OrdSet<Ino>,
+}
+
+/// All capabilities of a partition.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub(crate) struct Caps {
+    by_client: OrdMap<ClientId, Holder>,
+    by_inode: OrdMap<Ino, OrdSet<ClientId>>,
+    count: u64,
+}
+
+/// What an update changes here of what others may keep, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Subject {
+    /// The holder that changes it: its own capabilities stay.
+    pub by: ClientId,
+    /// The inodes.
+    pub inodes: Vec<Ino>,
+}
+
+impl Subject {
+    /// Nothing.
+    pub(crate) fn none() -> Subject {
+        Subject { by: ClientId(0), inodes: Vec::new() }
+    }
+
+    /// That of an update of `by`, in `partition`.
+    pub fn of(update: &Update, by: ClientId, partition: GroupId) -> Subject {
+        let here = update.alters().into_iter().filter(|place| place.partition == partition);
+        Subject { by, inodes: here.map(|place| place.ino).collect() }
+    }
+}
+
+impl Caps {
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// The holders, and for each a rank that grows with all by which it shows that it lives.
+    pub fn holders(&self) -> impl Iterator<Item = (ClientId, Rank)> {
+        self.by_client.iter().map(|(client, holder)| (*client, holder.renewed))
+    }
+
+    /// What updates wait for of a client.
+    pub fn recalled(&self, client: ClientId) -> impl Iterator<Item = Ino> {
+        let holder = self.by_client.get(&client);
+        holder.into_iter().flat_map(|holder| holder.recalled.iter().copied())
+    }
+
+    /// Who but `subject.by` holds something of it.
+    fn others<'a>(&'a self, subject: &'a Subject) -> impl Iterator<Item = (ClientId, Ino)> + 'a {
+        let none = self.by_inode.is_empty();
+        let inodes = subject.inodes.iter().filter(move |_| !none);
+        inodes.flat_map(move |ino| {
+            let holders = self.by_inode.get(ino).into_iter().flat_map(|clients| clients.iter());
+            holders.filter(|client| **client != subject.by).map(|client| (*client, *ino))
+        })
+    }
+
+    /// Whether another than `subject.by` holds something of it.
+    pub fn is_held(&self, subject: &Subject) -> bool {
+        self.others(subject).next().is_some()
+    }
+
+    /// Whether another than `subject.by` is to let go what it was granted before `rank`.
+    pub fn holds_back(&self, subject: &Subject, rank: Rank) -> bool {
+        self.others(subject).any(|(client, ino)| {
+            let cap = self.by_client[&client].caps[&ino];
+            cap.recalled && cap.granted < rank
+        })
+    }
+
+    /// An update has changed the subject; answers who is to let go and was not before.
+    pub fn recall(&mut self, subject: &Subject) -> Vec<ClientId> {
+        let others: Vec<_> = self.others(subject).collect();
+        let mut told = Vec::new();
+        for (client, ino) in others {
+            let holder = self.by_client.get_mut(&client).expect("H1: it holds the inode");
+            let cap = holder.caps.get_mut(&ino).expect("H1: it holds the inode");
+            if !std::mem::replace(&mut cap.recalled, true) {
+                holder.recalled.insert(ino);
+                told.push(client);
+            }
+        }
+        told
+    }
+
+    /// The message of that rank gives the client capabilities; answers those that it has now. What
+    /// was recalled is not given again before it was released.
+    fn grant(&mut self, client: ClientId, inodes: &[Ino], rank: Rank) -> Vec<Ino> {
+        let fresh = || Holder { renewed: rank, caps: OrdMap::new(), recalled: OrdSet::new() };
+        let holder = self.by_client.entry(client).or_insert_with(fresh);
+        holder.renew(rank);
+        let mut granted = Vec::new();
+        for ino in inodes {
+            match holder.caps.get(ino) {
+                Some(cap) if cap.recalled => continue,
+                Some(_) => {}
+                None if holder.caps.len() >= CAPS_MAX => continue,
+                None => {
+                    holder.caps.insert(*ino, Cap { granted: rank, recalled: false });
+                    self.by_inode.entry(*ino).or_default().insert(client);
+                    self.count += 1;
+                }
+            }
+            granted.push(*ino);
+        }
+        if holder.caps.is_empty() {
+            self.by_client.remove(&client);
+        }
+        granted
+    }
+
+    /// The client has let these go.
+    fn release(&mut self, client: ClientId, inodes: &[Ino]) {
+        let Some(holder) = self.by_client.get_mut(&client) else { return };
+        for ino in inodes {
+            if holder.caps.remove(ino).is_none() {
+                continue;
+            }
+            holder.recalled.remove(ino);
+            self.count -= 1;
+            if let Some(clients) = self.by_inode.get_mut(ino) {
+                clients.remove(&client);
+                if clients.is_empty() {
+                    self.by_inode.remove(ino);
+                }
+            }
+        }
+        if holder.caps.is_empty() {
+            self.by_client.remove(&client);
+        }
+    }
+
+    /// The client has not shown since `renewed` that it lives: it holds nothing any more.
+    fn expire(&mut self, client: ClientId, renewed: Rank) {
+        let Some(holder) = self.by_client.get(&client) else { return };
+        if holder.renewed == renewed {
+            let all: Vec<_> = holder.caps.keys().copied().collect();
+            self.release(client, &all);
+        }
+    }
+
+    /// Panics unless H1 holds.
+    pub fn check_invariants(&self) {
+        let all = self.by_client.iter().flat_map(|(client, holder)| {
+            holder.caps.keys().map(|ino| (*ino, *client)).collect::<Vec<_>>()
+        });
+        let all: OrdSet<(Ino, ClientId)> = all.collect();
+        let named = self.by_inode.iter().flat_map(|(ino, clients)| {
+            clients.iter().map(|client| (*ino, *client)).collect::<Vec<_>>()
+        });
+        assert_eq!(all, named.collect::<OrdSet<_>>(), "H1");
+        assert_eq!(all.len() as u64, self.count, "H1: the count");
+        for (client, holder) in &self.by_client {
+            let recalled = holder.caps.iter().filter(|(_, cap)| cap.recalled);
+            let recalled: OrdSet<_> = recalled.map(|(ino, _)| *ino).collect();
+            assert_eq!(recalled, holder.recalled, "H1: recalled of {client:?}");
+            assert!(!holder.caps.is_empty(), "H1: {client:?} holds nothing");
+        }
+    }
+}
+
+impl Holder {
+    fn renew(&mut self, rank: Rank) {
+        assert!(self.renewed <= rank, "H2: renewed at {rank:?} after {:?}", self.renewed);
+        self.renewed = rank;
+    }
+}
+
+/// Does a step of a client.
+pub(crate) fn step(tree: &mut Tree, client: ClientId, step: CapStep, rank: Rank) -> Done {
+    match step {
+        CapStep::Grant(mut inodes) => {
+            inodes.truncate(GRANT_MAX);
+            inodes.retain(|ino| tree.get(*ino).is_some());
+            return Done::Granted(tree.caps.grant(client, &inodes, rank));
+        }
+        CapStep::Release(inodes) => tree.caps.release(client, &inodes),
+        CapStep::Renew => {
+            if let Some(holder) = tree.caps.by_client.get_mut(&client) {
+                holder.renew(rank);
+            }
+        }
+        CapStep::Expire { renewed } => tree.caps.expire(client, renewed),
+    }
+    Done::Nothing
+}
+
+/// A directory was made by the message of that rank, whose client wants to hold it: it knows all of
+/// it.
+pub(crate) fn hold_made(tree: &mut Tree, by: ClientId, done: Done, rank: Rank) -> Done {
+    match done {
+        Done::Attributes(made) if !tree.caps.grant(by, &[made.place.ino], rank).is_empty() => {
+            Done::Held(made)
+        }
+        other => other,
+    }
+}
+
+impl Operation {
+    /// Whether its client shall hold the directory that it makes.
+    pub(crate) fn holds_made(&self) -> bool {
+        self.keeps && self.update.makes_directory()
+    }
+}
+
+impl Update {
+    /// Whether it makes a directory.
+    pub fn makes_directory(&self) -> bool {
+        matches!(self, Update::Create { node, .. } if node.kind == Kind::Directory)
+    }
+
+    /// What it changes of what a client may keep: inodes that are there before. Locks are not kept.
+    pub fn alters(&self) -> Vec<Place> {
+        match self {
+            Update::Create { parent, .. } => vec![*parent],
+            Update::Link { target, parent, .. } => vec![*parent, *target],
+            Update::Unlink { parent, child, .. } | Update::Rmdir { parent, child, .. } => {
+                vec![*parent, *child]
+            }
+            Update::Rename { from, to, moved, replaced, .. } => {
+                let mut all = vec![*from, *moved];
+                all.extend(replaced);
+                all.extend((to != from).then_some(*to));
+                all
+            }
+            Update::SetAttributes { inode, .. }
+            | Update::Write { inode, .. }
+            | Update::Merge { inode, .. }
+            | Update::Extend { inode, .. }
+            | Update::PunchHole { inode, .. }
+            | Update::SetXattr { inode, .. }
+            | Update::RemoveXattr { inode, .. } => vec![*inode],
+            Update::Forget { partition, inodes, .. } => {
+                let place = |ino: &Ino| Place { ino: *ino, partition: *partition };
+                inodes.iter().map(place).collect()
+            }
+            Update::Reap { partition, inodes } => {
+                let place = |(ino, _): &(Ino, Stamp)| Place { ino: *ino, partition: *partition };
+                inodes.iter().map(place).collect()
+            }
+            Update::PlaceDirectory { parent, child, .. } => vec![*parent, *child],
+            Update::Lock { .. }
+            | Update::Unlock { .. }
+            | Update::Hold { .. }
+            | Update::Renew { .. }
+            | Update::Expire { .. }
+            | Update::Caps { .. }
+            | Update::SetQuota { .. }
+            | Update::RaiseHorizon { .. } => Vec::new(),
+        }
+    }
+
+    /// The names that it changes, each in its directory.
+    pub fn names(&self) -> Vec<(Place, &Name)> {
+        named_by(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meridian_core::{MessageId, Stamp};
+
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+
+    fn rank(ts: u64) -> Rank {
+        (Stamp(ts), MessageId { client: A, sequence: ts })
+    }
+
+    fn subject(by: ClientId, ino: u64) -> Subject {
+        Subject { by, inodes: vec![Ino(ino)] }
+    }
+
+    #[test]
+    fn an_update_is_held_back_by_others_until_they_have_let_go() {
+        let mut caps = Caps::default();
+        assert_eq!(caps.grant(A, &[Ino(5), Ino(6)], rank(1)), [Ino(5), Ino(6)]);
+        assert_eq!(caps.grant(B, &[Ino(5)], rank(2)), [Ino(5)]);
+        assert!(!caps.is_held(&subject(A, 6)) && caps.is_held(&subject(B, 6)));
+        assert_eq!(caps.recall(&subject(B, 5)), [A]);
+        assert!(caps.recall(&subject(B, 5)).is_empty(), "told once");
+        assert!(caps.holds_back(&subject(B, 5), rank(3)));
+        assert!(!caps.holds_back(&subject(A, 5), rank(3)), "B's is not recalled");
+        assert!(caps.grant(A, &[Ino(5)], rank(4)).is_empty(), "not before it was released");
+        caps.release(A, &[Ino(5), Ino(9)]);
+        assert!(!caps.holds_back(&subject(B, 5), rank(3)));
+        assert_eq!(caps.grant(A, &[Ino(5)], rank(5)), [Ino(5)]);
+        caps.recall(&subject(B, 5));
+        assert!(!caps.holds_back(&subject(B, 5), rank(3)), "what was granted after it");
+        assert!(caps.holds_back(&subject(B, 5), rank(6)));
+        caps.check_invariants();
+    }
+
+    #[test]
+    fn a_release_and_an_update_commute() {
+        let mut caps = Caps::default();
+        caps.grant(A, &[Ino(5), Ino(6)], rank(1));
+        let (mut first, mut last) = (caps.clone(), caps);
+        first.release(A, &[Ino(5)]);
+        first.recall(&subject(B, 5));
+        last.recall(&subject(B, 5));
+        last.release(A, &[Ino(5)]);
+        assert_eq!(first, last);
+    }
+
+    #[test]
+    fn an_expiry_ends_only_the_lease_that_was_seen() {
+        let mut caps = Caps::default();
+        caps.grant(A, &[Ino(5)], rank(1));
+        caps.grant(A, &[Ino(5)], rank(2));
+        caps.expire(A, rank(1));
+        assert_eq!(caps.len(), 1);
+        caps.expire(A, rank(2));
+        assert_eq!(caps, Caps::default());
+    }
+
+    #[test]
+    fn what_a_client_holds_is_bounded() {
+        let mut caps = Caps::default();
+        let all: Vec<_> = (0..CAPS_MAX as u64 + 9).map(Ino).collect();
+        assert_eq!(caps.grant(A, &all, rank(1)).len(), CAPS_MAX);
+        assert_eq!(caps.len(), CAPS_MAX as u64);
+        caps.check_invariants();
+    }
+}

@@ -1,0 +1,24 @@
+//! Bugs that are planted to see that the tests find them; a release build contains none of them.
+
+use meridian_core::PLANTED_BUGS;
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// Answers an update though others hold what it changed.
+    AnswersAtOnce,
+    /// Ends capabilities whose client has renewed them meanwhile.
+    ExpiresAnyhow,
+}
+
+impl Mutation {
+    /// Whether this is `bug` and bugs can be planted at all: false at compile time in a release
+    /// build.
+    pub(crate) fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
+}

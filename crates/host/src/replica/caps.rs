@@ -1,0 +1,260 @@
+//! Replies that wait for holders of capabilities, holders that wait for recalls, and leases of
+//! capabilities that run out: decision 57.
+//!
+//! Invariant C1: an update is answered only if nobody else holds what it changed that was granted
+//! before it: whoever asks, and however often.
+
+use super::{ConnectionId, Replica, Waiter, Wish};
+use crate::api::{Refusal, ReplyBody};
+use crate::mutation::Mutation;
+use crate::sessions::Outcome;
+use crate::update::{Payload, lapse_session};
+use meridian_core::{ClientId, GroupId, MessageId, Stamp, Time};
+use meridian_fs::types::Rank;
+use meridian_fs::{CapStep, Operation, Subject, Timestamp, Update, Vector};
+use meridian_multicast::{Role, Start};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::WAITING_MAX;
+
+/// How long a client may hold capabilities without saying that it lives: so long it delays others
+/// when it is dead. Some elections, so that a change of the primary does not cost it all it keeps.
+pub const CAP_LEASE: Duration = Duration::from_secs(6);
+
+/// How long a holder waits for a recall until it is answered all the same: less than the patience
+/// after which it asks another node.
+pub const POLL_MAX: Duration = Duration::from_millis(500);
+
+/// For so much a tick of the primary counts at most, one and a half of it: a clock that jumps, or a
+/// pause, must not end a lease early.
+const TICK_MAX: Duration = Duration::from_millis(187);
+
+/// So many capabilities a partition gives, in some ten MiB; grants under way may go beyond.
+const ALL_MAX: u64 = 131_072;
+
+/// Whom to answer when an update is decided, and what it changes here.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Asked {
+    pub waiters: Vec<Waiter>,
+    subject: Option<Subject>,
+    /// The other groups that it concerns.
+    others: Vec<GroupId>,
+}
+
+impl Asked {
+    pub fn new(start: &Start, payload: Option<&Payload>, group: GroupId) -> Asked {
+        let others = start.dest.iter().copied().filter(|of| *of != group).collect();
+        let subject = payload.and_then(|payload| payload.subject(group));
+        Asked { waiters: Vec::new(), subject, others }
+    }
+
+    /// One who asks again for what is decided.
+    pub fn known(waiter: Waiter, start: &Start, group: GroupId) -> Asked {
+        let payload = Payload::read(start).ok();
+        Asked { waiters: vec![waiter], ..Asked::new(start, payload.as_ref(), group) }
+    }
+}
+
+/// A reply that waits until others have let go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Withheld {
+    waiters: Vec<Waiter>,
+    subject: Subject,
+    outcome: Outcome,
+    and: Vec<GroupId>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Caps {
+    withheld: BTreeMap<MessageId, Withheld>,
+    /// Holders that wait for recalls, and since when.
+    polls: BTreeMap<ClientId, Vec<(Waiter, Time)>>,
+    /// The ranks of leases, and for how long they were seen.
+    leases: BTreeMap<ClientId, (Rank, Duration)>,
+    ticked: Time,
+    pub mutation: Mutation,
+}
+
+impl Caps {
+    /// Nobody waits on that connection any more.
+    pub fn close(&mut self, connection: ConnectionId) {
+        self.withheld.retain(|_, withheld| {
+            withheld.waiters.retain(|waiter| waiter.connection != connection);
+            !withheld.waiters.is_empty()
+        });
+        self.polls.retain(|_, waiters| {
+            waiters.retain(|(waiter, _)| waiter.connection != connection);
+            !waiters.is_empty()
+        });
+    }
+}
+
+impl Replica {
+    /// With a planted bug.
+    pub(crate) fn plant(&mut self, mutation: Mutation) {
+        self.caps.mutation = mutation;
+    }
+
+    /// How many updates wait here.
+    pub(super) fn waiting(&self) -> usize {
+        self.updates.len() + self.caps.withheld.len()
+    }
+
+    /// Whether a client's message may be ordered.
+    pub(super) fn admit(&self, start: &Start, is_full: bool) -> Result<Payload, Refusal> {
+        let payload = Payload::admit(start, is_full)?;
+        let grants = matches!(payload.update(), Some(Update::Caps { step: CapStep::Grant(_), .. }));
+        match grants && self.partition.caps() >= ALL_MAX {
+            true => Err(Refusal::Bad("as much is held as may be".into())),
+            false => Ok(payload),
+        }
+    }
+
+    /// Answers those who asked for an update, or does so once others have let go what it changed
+    /// (C1). `held` names the other groups where others hold something; who asks again is told to
+    /// ask all.
+    pub(super) fn tell(
+        &mut self,
+        id: MessageId,
+        asked: Asked,
+        outcome: Outcome,
+        held: Option<Vec<GroupId>>,
+        out: &mut Vec<Wish>,
+    ) {
+        let Asked { waiters, subject, others } = asked;
+        let subject = subject.unwrap_or(Subject { by: crate::update::NOBODY, inodes: Vec::new() });
+        let withheld = Withheld { waiters, subject, outcome, and: held.unwrap_or(others) };
+        if !self.is_held_back(id, &withheld) {
+            return self.let_through(id, withheld, out);
+        }
+        match self.caps.withheld.get_mut(&id) {
+            Some(before) => {
+                before.waiters.extend(withheld.waiters);
+                before.and.extend(withheld.and);
+            }
+            None => drop(self.caps.withheld.insert(id, withheld)),
+        }
+    }
+
+    fn is_held_back(&self, id: MessageId, withheld: &Withheld) -> bool {
+        let rank = (withheld.outcome.0, id);
+        self.partition.holds_back(&withheld.subject, rank)
+            && !self.caps.mutation.is(Mutation::AnswersAtOnce)
+    }
+
+    fn let_through(&self, id: MessageId, withheld: Withheld, out: &mut Vec<Wish>) {
+        let Withheld { waiters, subject, outcome: (ts, result), and } = withheld;
+        for waiter in waiters {
+            let (vector, recalled) = self.told_to(subject.by);
+            let (and, result) = (and.clone(), result.clone());
+            let reply = ReplyBody::Updated { id, ts, vector, recalled, and, result };
+            out.push(Wish::Reply(waiter, reply));
+        }
+    }
+
+    /// What a client has seen with a reply, and what it is to let go.
+    fn told_to(&self, by: ClientId) -> (Vector, Vec<meridian_fs::Ino>) {
+        (self.partition.vector().clone(), self.partition.recalled(by).collect())
+    }
+
+    /// Capabilities have gone: updates are answered that waited for no others.
+    pub(super) fn on_let_go(&mut self, out: &mut Vec<Wish>) {
+        let all = std::mem::take(&mut self.caps.withheld);
+        for (id, withheld) in all {
+            match self.is_held_back(id, &withheld) {
+                true => drop(self.caps.withheld.insert(id, withheld)),
+                false => self.let_through(id, withheld, out),
+            }
+        }
+    }
+
+    /// A holder waits until something that it holds is recalled.
+    pub fn on_poll(&mut self, waiter: Waiter, by: ClientId, out: &mut Vec<Wish>) {
+        let full = self.caps.polls.len() >= WAITING_MAX;
+        let polls = self.caps.polls.entry(by).or_default();
+        // A holder has one question here; more are left over from connections that it lost.
+        if full || polls.len() >= POLLS_MAX {
+            polls.clear();
+        }
+        polls.push((waiter, self.ticked));
+        if self.partition.recalled(by).next().is_some() {
+            self.on_recalled(&[by], out);
+        }
+    }
+
+    /// These are to let go something.
+    pub(super) fn on_recalled(&mut self, clients: &[ClientId], out: &mut Vec<Wish>) {
+        for by in clients {
+            for (waiter, _) in self.caps.polls.remove(by).unwrap_or_default() {
+                let (vector, inodes) = self.told_to(*by);
+                out.push(Wish::Reply(waiter, ReplyBody::Recalled { vector, inodes }));
+            }
+        }
+    }
+
+    /// Answers holders that have waited for long; the primary looks whose lease has run out.
+    pub(super) fn on_caps_tick(&mut self, now: Time, out: &mut Vec<Wish>) {
+        let old = |polls: &Vec<(Waiter, Time)>| {
+            polls.iter().any(|(_, since)| now.since(*since) >= POLL_MAX)
+        };
+        let polls = self.caps.polls.iter().filter(|(_, polls)| old(polls));
+        let clients: Vec<_> = polls.map(|(by, _)| *by).collect();
+        self.on_recalled(&clients, out);
+        let step = now.since(self.caps.ticked).min(TICK_MAX);
+        self.caps.ticked = now;
+        if self.multicast.role() != Role::Primary {
+            self.caps.leases.clear();
+        } else if self.partition.caps() > 0 || !self.caps.leases.is_empty() {
+            self.expire_caps(step, out);
+        }
+    }
+
+    /// The primary counts its ticks; what it finds is ordered like all else, and does nothing if
+    /// the client renewed before. It says so until the lease has ended.
+    fn expire_caps(&mut self, step: Duration, out: &mut Vec<Wish>) {
+        let held: BTreeMap<_, _> = self.partition.holders().collect();
+        self.caps.leases.retain(|client, _| held.contains_key(client));
+        for (client, renewed) in held {
+            match self.caps.leases.get_mut(&client).filter(|(seen, _)| *seen == renewed) {
+                Some((_, seen_for)) => {
+                    *seen_for += step;
+                    if *seen_for >= CAP_LEASE {
+                        out.push(Wish::Multicast(self.lapse(client, renewed)));
+                    }
+                }
+                // What was before this tick does not count.
+                None => drop(self.caps.leases.insert(client, (renewed, Duration::ZERO))),
+            }
+        }
+    }
+
+    /// Named after the client and what is decided: said again it is the same message, until
+    /// something has come of anything.
+    fn lapse(&self, client: ClientId, renewed: Rank) -> Start {
+        let sequence = self.partition.vector().get(self.group).0 + 1;
+        let (partition, step) = (self.group, CapStep::Expire { renewed });
+        let update = Update::Caps { client, partition, step };
+        let id = MessageId { client: lapse_session(client, self.group), sequence };
+        let mut vector = Vector::default();
+        vector.raise(self.group, Stamp(sequence - 1));
+        let payload = Payload::new(vector, Timestamp::default(), update);
+        payload.into_start(id, sequence, &[self.group])
+    }
+
+    /// The operation, as a planted bug does it.
+    pub(super) fn planted(&self, mut operation: Operation) -> Operation {
+        if let Update::Caps { client, step: CapStep::Expire { renewed }, .. } =
+            &mut operation.update
+            && self.caps.mutation.is(Mutation::ExpiresAnyhow)
+            && let Some((_, now)) = self.partition.holders().find(|(of, _)| of == client)
+        {
+            *renewed = now;
+        }
+        operation
+    }
+}
+
+/// So many questions of one holder may wait here.
+const POLLS_MAX: usize = 8;

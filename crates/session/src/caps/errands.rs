@@ -1,0 +1,118 @@
+//! What a session sends for its capabilities, as calls of its own.
+
+use super::Errand;
+use crate::calls::{CallId, Output};
+use crate::session::{Call, Session, Work};
+use crate::update::Update;
+use meridian_core::{GroupId, Outbox, Time};
+use meridian_fs::types::Timestamp;
+use meridian_fs::{CapStep, Done, FsError, Ino, Update as Change, Vector};
+use meridian_host::api::RequestBody;
+use meridian_host::update;
+use std::time::Duration;
+
+/// The bit that tells the session's own calls from those of its owner.
+const OWN: u64 = 1 << 63;
+/// After how long one is given up, and begun anew if it is still of use.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl CallId {
+    /// Whether it is a session's own.
+    pub(crate) fn is_own(self) -> bool {
+        self.0 & OWN != 0
+    }
+}
+
+impl Session {
+    /// Sends what is to be sent for capabilities, and says what is to be dropped.
+    pub(crate) fn run_errands(&mut self, now: Time, out: &mut Outbox<Session>) {
+        let surplus = self.caps.surplus();
+        self.tell_dropped(surplus, out);
+        while let Some((group, errand)) = self.caps.next_errand(now) {
+            self.last_errand += 1;
+            let (id, deadline) = (CallId(OWN | self.last_errand), now + PATIENCE);
+            let step = match &errand {
+                Errand::Grant(inodes) => Some(CapStep::Grant(inodes.clone())),
+                Errand::Release(inodes) => Some(CapStep::Release(inodes.clone())),
+                Errand::Renew => Some(CapStep::Renew),
+                Errand::Poll => None,
+            };
+            self.errands.insert(id, (group, errand, now));
+            if let Some(step) = step {
+                self.send_step(now, (id, deadline), group, step, out);
+                continue;
+            }
+            let body = RequestBody::Recalls { group, by: self.caps.by };
+            let inquiry = self.inquiries.begin(now, id, group, body, &mut self.nodes, out);
+            self.deadlines.insert((deadline, id));
+            let call = Call { deadline, inquiries: vec![inquiry], work: Work::Poll };
+            self.calls.insert(id, call);
+        }
+    }
+
+    fn send_step(
+        &mut self,
+        now: Time,
+        (id, deadline): (CallId, Time),
+        partition: GroupId,
+        step: CapStep,
+        out: &mut Outbox<Session>,
+    ) {
+        let change = Change::Caps { client: self.caps.by, partition, step };
+        let change = update::Change::new(Timestamp::default(), change);
+        let drawn = (now, self.random.next());
+        let holder = (self.caps.by, false);
+        let update = Update::named(change, holder, &self.vector, &mut self.names, drawn);
+        let work = Work::Update(Box::new(update));
+        self.go_on(now, id, Call { deadline, inquiries: Vec::new(), work }, out);
+    }
+
+    /// The owner is to drop these.
+    pub(crate) fn tell_dropped(&mut self, gone: Vec<(GroupId, Ino)>, out: &mut Outbox<Session>) {
+        if !gone.is_empty() {
+            out.output(Output::Recalled { gone });
+        }
+    }
+
+    /// A reply of the group has told what is recalled.
+    pub(crate) fn heard(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        (vector, recalled): (&Vector, &[Ino]),
+        out: &mut Outbox<Session>,
+    ) {
+        let gone = self.caps.heard(now, group, vector.get(group), recalled);
+        self.tell_dropped(gone, out);
+    }
+
+    /// An own update was decided; whether it was one.
+    pub(crate) fn on_errand_done(
+        &mut self,
+        now: Time,
+        id: CallId,
+        result: &Result<Done, FsError>,
+        out: &mut Outbox<Session>,
+    ) -> bool {
+        let granted = match result {
+            Ok(Done::Granted(inodes)) => Some(inodes.clone()),
+            Ok(_) => Some(Vec::new()),
+            Err(_) => None,
+        };
+        self.end_errand(now, id, granted, out)
+    }
+
+    /// A call of the session's own has ended; whether it was one.
+    pub(crate) fn end_errand(
+        &mut self,
+        now: Time,
+        id: CallId,
+        granted: Option<Vec<Ino>>,
+        out: &mut Outbox<Session>,
+    ) -> bool {
+        let Some((group, errand, sent)) = self.errands.remove(&id) else { return false };
+        let gone = self.caps.on_ended(now, group, (errand, sent), granted);
+        self.tell_dropped(gone, out);
+        true
+    }
+}

@@ -1,0 +1,218 @@
+//! The client's own updates while they are under way: what they change is not answered meanwhile,
+//! and what is kept is changed by their answers.
+
+use super::{Caps, HELD_MAX};
+use crate::calls::CallId;
+use meridian_core::{GroupId, Stamp, Time};
+use meridian_fs::operation::RenameMode;
+use meridian_fs::types::{Attributes, Entry, Name, Place, Timestamp};
+use meridian_fs::{Done, FsError, Ino, Update};
+use meridian_host::update::Change;
+use std::collections::BTreeMap;
+
+/// One update of the client that is under way.
+#[derive(Clone, Debug)]
+pub(super) struct Flight {
+    /// The count when it began.
+    begun: u64,
+    sent: Time,
+    keeps: bool,
+    pub(super) alters: Vec<(Ino, Option<Entries>)>,
+    names: Vec<(Ino, Name, Then)>,
+}
+
+/// What an update adds to a directory: entries, subdirectories, and its time. It adds the same
+/// whatever else the client does there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entries {
+    entries: i64,
+    directories: i32,
+    time: Timestamp,
+}
+
+/// What a name leads to after an update that succeeded.
+#[derive(Clone, Debug)]
+pub(super) enum Then {
+    Made,
+    Linked(Place),
+    Nothing,
+    Unknown,
+}
+
+impl Caps {
+    /// The client begins an update. Returns whether it wants to hold the directory that it makes.
+    pub fn begin_update(&mut self, now: Time, call: CallId, change: &Change) -> bool {
+        let Change { time, update, .. } = change;
+        if !self.is_on {
+            return false;
+        }
+        self.count += 1;
+        let alters = update.alters().into_iter();
+        let alters: Vec<_> = alters.map(|place| (place.ino, added(update, place, *time))).collect();
+        for (ino, _) in &alters {
+            *self.busy.entry(*ino).or_default() += 1;
+            if let Some(known) = self.known.get_mut(ino) {
+                known.attributes.mark(self.count);
+            }
+        }
+        let names = update.names().into_iter().enumerate();
+        let names: Vec<_> = names
+            .map(|(side, (parent, name))| (parent.ino, name.clone(), then(update, side)))
+            .collect();
+        for (parent, name, _) in &names {
+            *self.busy_names.entry((*parent, name.clone())).or_default() += 1;
+            if let Some(known) = self.known.get_mut(parent) {
+                known.touch_name(name, self.count);
+            }
+        }
+        let keeps = update.makes_directory() && self.known.len() < HELD_MAX / 2 && !self.ends;
+        self.keeping += u32::from(keeps);
+        let flight = Flight { begun: self.count, sent: now, keeps, alters, names };
+        self.flights.insert(call, flight);
+        keeps
+    }
+
+    /// An update of the client was answered: what it has changed is known from that, or not any
+    /// more.
+    pub fn end_update(
+        &mut self,
+        now: Time,
+        call: CallId,
+        ts: Stamp,
+        result: &mut Result<Done, FsError>,
+    ) {
+        let Some(flight) = self.land(call) else { return };
+        if let Ok(Done::Held(made)) = *result {
+            *result = Ok(Done::Attributes(made));
+            self.lapse(now);
+            let group = made.place.partition;
+            self.extend(now, group, flight.sent);
+            let recalled = self.spoiled.contains(&made.place.ino);
+            if !recalled {
+                self.hold(now, made.place);
+            }
+            if let Some(known) = self.known.get_mut(&made.place.ino).filter(|_| !recalled) {
+                known.is_empty();
+                known.attributes.value = Some(made);
+            }
+        }
+        if self.keeping == 0 {
+            self.spoiled.clear();
+        }
+        let shown = match result {
+            Ok(Done::Attributes(attributes) | Done::Written { attributes, .. }) => {
+                Some(*attributes)
+            }
+            _ => None,
+        };
+        let count = self.count;
+        for (ino, added) in &flight.alters {
+            let alone = !self.busy.contains_key(ino);
+            let Some(known) = self.known.get_mut(ino) else { continue };
+            match (added, &*result) {
+                (Some(added), Ok(_)) => {
+                    known.attributes.amend(count, ts, |of, last| added.add_to(of, last));
+                    continue;
+                }
+                (_, Err(error)) if *error != FsError::Expired => {
+                    known.attributes.mark(count); // Nothing has changed.
+                    continue;
+                }
+                (_, _) => {}
+            }
+            let group = known.group;
+            let here = |of: &Attributes| of.place == Place { ino: *ino, partition: group };
+            let value = shown.filter(|of| here(of) && alone && flight.begun >= known.granted);
+            known.attributes.end(count, ts, value);
+        }
+        for (parent, name, then) in flight.names {
+            let alone = !self.busy_names.contains_key(&(parent, name.clone()));
+            let Some(known) = self.known.get_mut(&parent) else { continue };
+            let value = match then {
+                _ if result.is_err() => None,
+                Then::Made => shown.map(|of| Some(Entry { place: of.place, kind: of.kind })),
+                Then::Linked(place) => shown.map(|of| Some(Entry { place, kind: of.kind })),
+                Then::Nothing => Some(None),
+                Then::Unknown => None,
+            };
+            let value = value.filter(|_| alone && flight.begun >= known.granted);
+            known.end_name(&name, count, ts, value);
+        }
+    }
+
+    /// Nobody knows what became of an update of the client: what it may still change is not to be
+    /// kept.
+    pub fn lose_update(&mut self, call: CallId) -> Vec<(GroupId, Ino)> {
+        let Some(flight) = self.land(call) else { return Vec::new() };
+        for lease in self.leases.values_mut() {
+            let altered = flight.alters.iter().map(|(ino, _)| *ino);
+            lease.granting.iter_mut().for_each(|spoiled| spoiled.extend(altered.clone()));
+        }
+        let held = flight
+            .alters
+            .iter()
+            .filter_map(|(ino, _)| self.known.get(ino).map(|known| (known.group, *ino)));
+        held.collect()
+    }
+
+    fn land(&mut self, call: CallId) -> Option<Flight> {
+        let flight = self.flights.remove(&call)?;
+        self.count += 1;
+        self.keeping -= u32::from(flight.keeps);
+        for (ino, _) in &flight.alters {
+            leave(&mut self.busy, ino);
+        }
+        for (parent, name, _) in &flight.names {
+            leave(&mut self.busy_names, &(*parent, name.clone()));
+        }
+        Some(flight)
+    }
+}
+
+impl Entries {
+    fn add_to(self, of: &mut Attributes, is_last: bool) {
+        of.size = of.size.saturating_add_signed(self.entries);
+        of.nlink = of.nlink.saturating_add_signed(self.directories);
+        if is_last {
+            (of.mtime, of.ctime) = (self.time, self.time);
+        }
+    }
+}
+
+/// What an update adds to the directory `of`, if it is that simple.
+fn added(update: &Update, of: Place, time: Timestamp) -> Option<Entries> {
+    let (parent, entries, directories) = match update {
+        Update::Create { parent, .. } => (parent, 1, i32::from(update.makes_directory())),
+        Update::Link { parent, .. } => (parent, 1, 0),
+        Update::Unlink { parent, .. } => (parent, -1, 0),
+        Update::Rmdir { parent, .. } => (parent, -1, -1),
+        _ => return None,
+    };
+    (*parent == of).then_some(Entries { entries, directories, time })
+}
+
+/// What a name that an update changes leads to after it.
+fn then(update: &Update, side: usize) -> Then {
+    match update {
+        Update::Create { .. } => Then::Made,
+        Update::Link { target, .. } => Then::Linked(*target),
+        Update::Unlink { .. } | Update::Rmdir { .. } => Then::Nothing,
+        // Two names of one file stay both.
+        Update::Rename { mode, moved, replaced, .. }
+            if side == 0 && *mode != RenameMode::Exchange && *replaced != Some(*moved) =>
+        {
+            Then::Nothing
+        }
+        _ => Then::Unknown,
+    }
+}
+
+/// One less is under way.
+fn leave<K: Ord>(all: &mut BTreeMap<K, u32>, key: &K) {
+    if let Some(count) = all.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            all.remove(key);
+        }
+    }
+}

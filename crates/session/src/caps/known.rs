@@ -1,0 +1,180 @@
+//! What a client keeps of an inode that it holds, and which answers may go there.
+//!
+//! Everything that the client itself changes is counted: a value that was touched after a read had
+//! begun is not filled from that read, whose answer may be from before.
+
+use bytes::Bytes;
+use meridian_core::{GroupId, Stamp, Time, mix};
+use meridian_fs::types::{Attributes, Entry, Name};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// So many names of one directory are kept with what they lead to: some MiB.
+const NAMES_MAX: usize = 16_384;
+/// So many names of one directory are kept as "perhaps there": beyond them, what is absent is asked
+/// for.
+const PERHAPS_MAX: usize = 1 << 18;
+
+/// Something that may be known, and when it was touched last by the client itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot<T> {
+    pub value: Option<T>,
+    /// By the count of the client's own changes.
+    touched: u64,
+    /// The greatest timestamp of the client's changes of it.
+    ts: Stamp,
+}
+
+impl<T> Default for Slot<T> {
+    fn default() -> Self {
+        Slot { value: None, touched: 0, ts: Stamp(0) }
+    }
+}
+
+impl<T> Slot<T> {
+    /// The client begins to change it.
+    pub fn touch(&mut self, count: u64) {
+        (self.value, self.touched) = (None, count);
+    }
+
+    /// The client begins to change it; what is there now is the base of what comes.
+    pub fn mark(&mut self, count: u64) {
+        self.touched = count;
+    }
+
+    /// A change of the client has ended at `ts`, which adds this to what was there before; whether
+    /// it is the last so far is told, too.
+    pub fn amend(&mut self, count: u64, ts: Stamp, add: impl FnOnce(&mut T, bool)) {
+        self.touched = count;
+        if let Some(value) = &mut self.value {
+            add(value, ts > self.ts);
+        }
+        self.ts = self.ts.max(ts);
+    }
+
+    /// A change of the client has ended at `ts`; `value` is what is there after it, if that is
+    /// known and no other change of the client may have come later.
+    pub fn end(&mut self, count: u64, ts: Stamp, value: Option<T>) {
+        self.touched = count;
+        self.value = value.filter(|_| ts > self.ts);
+        self.ts = self.ts.max(ts);
+    }
+
+    /// A read that began at that count has shown it.
+    pub fn fill(&mut self, begun: u64, value: T) {
+        if self.touched <= begun {
+            self.value = Some(value);
+        }
+    }
+}
+
+/// How far a directory was listed since it is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Listed {
+    No,
+    To(Name),
+    All,
+}
+
+/// What is kept of one inode.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub group: GroupId,
+    /// The count when it was granted: reads that began before may know less.
+    pub granted: u64,
+    pub attributes: Slot<Attributes>,
+    pub used: Time,
+    names: BTreeMap<Name, Slot<Option<Entry>>>,
+    /// Reads that began before know nothing of names: some were forgotten.
+    floor: u64,
+    listed: Listed,
+    /// Hashes of all names that may be there, as far as the directory was listed.
+    perhaps: BTreeSet<u64>,
+}
+
+impl Known {
+    /// An inode that is held from now on, of which nothing is known.
+    pub fn new(group: GroupId, granted: u64, used: Time) -> Known {
+        Known {
+            group,
+            granted,
+            attributes: Slot::default(),
+            used,
+            names: BTreeMap::new(),
+            floor: 0,
+            listed: Listed::No,
+            perhaps: BTreeSet::new(),
+        }
+    }
+
+    /// It is an empty directory.
+    pub fn is_empty(&mut self) {
+        self.listed = Listed::All;
+    }
+
+    /// What the name leads to; `Some(None)` if to nothing.
+    pub fn name(&self, name: &Name) -> Option<Option<Entry>> {
+        match self.names.get(name).and_then(|slot| slot.value.as_ref()) {
+            Some(value) => Some(value.clone()),
+            None if self.listed != Listed::All || self.names.contains_key(name) => None,
+            None => (!self.perhaps.contains(&hash(name))).then_some(None),
+        }
+    }
+
+    /// The client begins to change a name, or has begun before it held the directory.
+    pub fn touch_name(&mut self, name: &Name, count: u64) {
+        self.perhaps.insert(hash(name));
+        self.slot(name, count).touch(count);
+    }
+
+    /// See [`Slot::end`].
+    pub fn end_name(&mut self, name: &Name, count: u64, ts: Stamp, value: Option<Option<Entry>>) {
+        self.perhaps.insert(hash(name));
+        self.slot(name, count).end(count, ts, value);
+    }
+
+    /// A read that began at that count has shown it.
+    pub fn fill_name(&mut self, name: &Name, begun: u64, count: u64, value: Option<Entry>) {
+        if begun < self.floor {
+            return;
+        }
+        if value.is_some() {
+            self.perhaps.insert(hash(name));
+        }
+        self.slot(name, count).fill(begun, value);
+    }
+
+    /// A part of its listing after `after` was read: names up to `last` are known.
+    pub fn listed(&mut self, after: &Name, last: Option<&Name>, end: bool) {
+        let goes_on = after.is_empty() || self.listed == Listed::To(after.clone());
+        if !goes_on || self.listed == Listed::All {
+            return;
+        }
+        self.listed = match last {
+            _ if end => Listed::All,
+            Some(last) => Listed::To(last.clone()),
+            None => Listed::No,
+        };
+        if self.perhaps.len() > PERHAPS_MAX {
+            self.listed = Listed::No;
+        }
+    }
+
+    fn slot(&mut self, name: &Name, count: u64) -> &mut Slot<Option<Entry>> {
+        if self.names.len() >= NAMES_MAX && !self.names.contains_key(name) {
+            self.names.clear();
+            self.floor = count;
+        }
+        if self.perhaps.len() > PERHAPS_MAX {
+            self.perhaps.clear();
+            self.listed = Listed::No;
+        }
+        self.names.entry(Bytes::clone(name)).or_default()
+    }
+}
+
+/// A hash of a name. Two names with one hash make the client ask once more.
+fn hash(name: &Name) -> u64 {
+    // FNV-1a of 64 bits.
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    mix(name.iter().fold(0xcbf2_9ce4_8422_2325, step))
+}

@@ -1,0 +1,70 @@
+//! What a client has in one partition, and what is to be sent for it.
+
+use meridian_core::{Stamp, Time};
+use meridian_fs::Ino;
+use meridian_host::replica::CAP_LEASE;
+use std::collections::BTreeSet;
+
+/// Something that the session sends for its capabilities.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Errand {
+    Grant(Vec<Ino>),
+    Renew,
+    Release(Vec<Ino>),
+    /// The question what is recalled.
+    Poll,
+}
+
+/// What a client has in one partition.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lease {
+    /// Until when it may be used.
+    pub until: Time,
+    /// When the last renewal was sent that was acknowledged.
+    pub sent: Time,
+    pub used: Time,
+    pub held: usize,
+    pub wanted: BTreeSet<Ino>,
+    /// What is being asked for, and what of that the client must not keep.
+    pub granting: Option<BTreeSet<Ino>>,
+    pub renewing: bool,
+    /// Dropped here; to be released once the owner has dropped it, too.
+    pub going: BTreeSet<Ino>,
+    pub to_release: BTreeSet<Ino>,
+    pub releasing: bool,
+    pub polling: bool,
+    /// Up to where replies of the partition have told what is recalled.
+    pub checked: Stamp,
+}
+
+impl Lease {
+    pub fn next_errand(&mut self, now: Time, full: bool) -> Option<Errand> {
+        if !self.to_release.is_empty() && !self.releasing {
+            self.releasing = true;
+            return Some(Errand::Release(
+                std::mem::take(&mut self.to_release).into_iter().collect(),
+            ));
+        }
+        if !self.wanted.is_empty() && self.granting.is_none() && !full {
+            self.granting = Some(BTreeSet::new());
+            let mut batch = std::mem::take(&mut self.wanted);
+            batch.retain(|ino| !self.going.contains(ino));
+            // One by one: updates of one inode must not wait for what another inode waits for.
+            let first = batch.pop_first();
+            self.wanted = batch;
+            if let Some(first) = first {
+                return Some(Errand::Grant(vec![first]));
+            }
+            self.granting = None;
+        }
+        if self.held == 0 || !self.going.is_empty() {
+            return None; // Others wait for what goes: the lease is not to be renewed before.
+        }
+        let old = now.since(self.sent) >= CAP_LEASE / 3 && self.used > self.sent;
+        if old && !self.renewing {
+            self.renewing = true;
+            return Some(Errand::Renew);
+        }
+        (!std::mem::replace(&mut self.polling, true)).then_some(Errand::Poll)
+    }
+}

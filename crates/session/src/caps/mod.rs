@@ -1,0 +1,488 @@
+//! The capabilities of a client: what it holds, until when, and what it keeps of that (decision
+//! 57). While it holds an inode it answers looks at it itself.
+//!
+//! Invariants:
+//! - K1: what is kept of an inode comes from reads that began after its grant was acknowledged, or
+//!   from answers to the client's own updates, and nobody else has changed it since.
+//! - K2: nothing is answered after the lease, counted from when what was acknowledged was sent.
+//! - K3: nothing is answered that is older than what a reply of the same partition has shown.
+//! - K4: a capability is released after all that was kept of it is dropped, by the owner, too.
+
+mod errands;
+mod flights;
+pub(crate) mod known;
+mod lease;
+
+pub(crate) use lease::Errand;
+
+use crate::calls::CallId;
+use crate::mutation::Mutation;
+use flights::Flight;
+use known::Known;
+use lease::Lease;
+use meridian_core::{ClientId, GroupId, Stamp, Time};
+use meridian_fs::types::{Attributes, Entry, NAME_MAX, Name, Place};
+use meridian_fs::{Answer, FsError, Ino, Query, Vector};
+use meridian_host::replica::CAP_LEASE;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Of so many inodes a client keeps something; then it lets go those that it used least recently.
+pub const HELD_MAX: usize = 2048;
+/// So many looks at an inode, within [`LOOKS_WITHIN`], and the client asks for it.
+const LOOKS: u32 = 3;
+const LOOKS_WITHIN: Duration = Duration::from_secs(1);
+/// The looks at so many inodes are counted.
+const LOOKED_MAX: usize = 4096;
+/// How long an inode that was recalled is not asked for: at first, and at most. Each time that it
+/// is recalled soon after, it takes twice as long.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// How long it is remembered that an inode was recalled.
+const PAUSE_KEPT: Duration = Duration::from_secs(60);
+
+/// For how long a holder uses a lease: clocks may differ in rate by an eighth.
+pub const SPAN: Duration = Duration::from_nanos(CAP_LEASE.as_nanos() as u64 / 8 * 7);
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Caps {
+    is_on: bool,
+    /// What it is given from now on it lets go.
+    ends: bool,
+    /// Under which name it holds them.
+    pub by: ClientId,
+    leases: BTreeMap<GroupId, Lease>,
+    known: BTreeMap<Ino, Known>,
+    flights: BTreeMap<CallId, Flight>,
+    /// So many of them make a directory that is to be held, and what was recalled meanwhile.
+    keeping: u32,
+    spoiled: BTreeSet<Ino>,
+    busy: BTreeMap<Ino, u32>,
+    busy_names: BTreeMap<(Ino, Name), u32>,
+    /// Counts grants, and beginnings and ends of own updates.
+    count: u64,
+    looked: BTreeMap<Ino, (Time, u32)>,
+    /// Until when what was recalled is not asked for, and how long that took.
+    paused: BTreeMap<Ino, (Time, Duration)>,
+    losses: u64,
+    pub hits: u64,
+    pub mutation: Mutation,
+}
+
+impl Caps {
+    /// None yet; the client has that name.
+    pub fn new(by: ClientId) -> Caps {
+        Caps {
+            is_on: false,
+            ends: false,
+            by,
+            leases: BTreeMap::new(),
+            known: BTreeMap::new(),
+            flights: BTreeMap::new(),
+            keeping: 0,
+            spoiled: BTreeSet::new(),
+            busy: BTreeMap::new(),
+            busy_names: BTreeMap::new(),
+            count: 0,
+            looked: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            losses: 0,
+            hits: 0,
+            mutation: Mutation::Correct,
+        }
+    }
+
+    /// From now on it asks for capabilities.
+    pub fn turn_on(&mut self) {
+        self.is_on = true;
+    }
+
+    /// From now on it asks for none, and lets go what it holds.
+    pub fn turn_off(&mut self) {
+        self.looked.clear();
+        self.leases.values_mut().for_each(|lease| lease.wanted.clear());
+        let all = self.known.iter().map(|(ino, known)| (known.group, *ino)).collect();
+        self.drop_held(all);
+        let going = self.leases.iter().flat_map(|(group, lease)| {
+            lease.going.iter().map(|ino| (*group, *ino)).collect::<Vec<_>>()
+        });
+        let going: Vec<_> = going.collect();
+        self.let_go(&going);
+        self.ends = true;
+    }
+
+    /// Whether something is still to be released.
+    pub fn is_letting_go(&self) -> bool {
+        self.leases.values().any(|lease| !lease.going.is_empty() || lease.granting.is_some())
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// How often something was lost: whoever saw something before must not say that it is held.
+    pub fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// For how long what is known of the inode may still be used.
+    pub fn rest(&mut self, now: Time, ino: Ino) -> Duration {
+        let Some(known) = self.known.get(&ino) else { return Duration::ZERO };
+        let lease = self.leases.get_mut(&known.group);
+        lease.map_or(Duration::ZERO, |lease| {
+            lease.used = now;
+            lease.until.since(now)
+        })
+    }
+
+    /// The count of now: what a read that begins now must not be older than.
+    pub fn begin_read(&self) -> u64 {
+        self.count
+    }
+
+    /// Answers a look from what is kept (K1 to K3), to a client that has seen `vector`.
+    pub fn answer(
+        &mut self,
+        now: Time,
+        query: &Query,
+        vector: &Vector,
+    ) -> Option<Result<Answer, FsError>> {
+        if self.known.is_empty() {
+            return None;
+        }
+        self.lapse(now);
+        let answer = match query {
+            Query::Lookup { parent, name } => self.look_up(now, *parent, name, vector)?,
+            Query::Attributes { inode } => {
+                Ok(Answer::Attributes(self.attributes(now, *inode, vector)?))
+            }
+            _ => return None,
+        };
+        self.hits += 1;
+        Some(answer)
+    }
+
+    fn look_up(
+        &mut self,
+        now: Time,
+        parent: Place,
+        name: &Name,
+        vector: &Vector,
+    ) -> Option<Result<Answer, FsError>> {
+        let special = matches!(&name[..], b"." | b"..") || name.len() > NAME_MAX;
+        if special || self.busy_names.contains_key(&(parent.ino, name.clone())) {
+            return None;
+        }
+        match self.usable(now, parent, vector)?.name(name)? {
+            None => Some(Err(FsError::NotFound)),
+            Some(entry) => {
+                let attributes = self.attributes(now, entry.place, vector);
+                Some(Ok(Answer::Entry { entry, attributes }))
+            }
+        }
+    }
+
+    fn attributes(&mut self, now: Time, inode: Place, vector: &Vector) -> Option<Attributes> {
+        if self.busy.contains_key(&inode.ino) {
+            return None;
+        }
+        self.usable(now, inode, vector)?.attributes.value
+    }
+
+    /// What is kept of an inode, if that may be used now.
+    fn usable(&mut self, now: Time, place: Place, vector: &Vector) -> Option<&Known> {
+        let known = self.known.get_mut(&place.ino).filter(|of| of.group == place.partition)?;
+        let lease = self.leases.get_mut(&known.group)?;
+        if lease.until <= now || vector.get(known.group) > lease.checked {
+            return None;
+        }
+        (lease.used, known.used) = (now, now);
+        Some(known)
+    }
+
+    /// The client asks a replica this: with enough looks it asks to hold the inode.
+    pub fn look(&mut self, now: Time, query: &Query) {
+        if !self.is_on || self.ends {
+            return;
+        }
+        match query {
+            Query::Lookup { parent: inode, .. } | Query::Attributes { inode } => {
+                self.count_look(now, *inode);
+            }
+            _ => {}
+        }
+    }
+
+    fn count_look(&mut self, now: Time, place: Place) {
+        let ino = place.ino;
+        let paused = self.paused.get(&ino).is_some_and(|(until, _)| *until > now);
+        if self.ends || paused || self.known.contains_key(&ino) {
+            return;
+        }
+        if self.looked.len() >= LOOKED_MAX {
+            self.looked.clear();
+        }
+        let (since, looks) = self.looked.entry(ino).or_insert((now, 0));
+        if now.since(*since) > LOOKS_WITHIN {
+            (*since, *looks) = (now, 0);
+        }
+        *looks += 1;
+        if *looks >= LOOKS {
+            self.looked.remove(&ino);
+            self.leases.entry(place.partition).or_default().wanted.insert(ino);
+        }
+    }
+
+    /// A replica has answered a read that began at that count; `whole` tells whether it lacks
+    /// nothing.
+    pub fn fill(
+        &mut self,
+        now: Time,
+        query: &Query,
+        (begun, whole): (u64, bool),
+        result: &Result<Answer, FsError>,
+    ) {
+        if !self.is_on || !whole {
+            return;
+        }
+        match (query, result) {
+            (Query::Lookup { parent, name }, Ok(Answer::Entry { entry, attributes })) => {
+                self.fill_name(*parent, name, begun, Some(entry.clone()));
+                if let Some(attributes) = attributes {
+                    self.count_look(now, attributes.place);
+                    self.fill_attributes(begun, attributes);
+                }
+            }
+            (Query::Lookup { parent, name }, Err(FsError::NotFound)) => {
+                self.fill_name(*parent, name, begun, None);
+            }
+            (
+                Query::Attributes { .. } | Query::Contents { .. },
+                Ok(Answer::Attributes(attributes) | Answer::Contents { attributes, .. }),
+            ) => self.fill_attributes(begun, attributes),
+            (Query::Directory { inode, after, .. }, Ok(Answer::Directory { entries, end, .. })) => {
+                for (name, entry, attributes) in entries {
+                    self.fill_name(*inode, name, begun, Some(entry.clone()));
+                    attributes.iter().for_each(|of| self.fill_attributes(begun, of));
+                }
+                let last = entries.last().map(|(name, ..)| name);
+                if let Some(known) = self.fillable(*inode, begun) {
+                    known.listed(after, last, *end);
+                }
+            }
+            (_, _) => {}
+        }
+    }
+
+    fn fillable(&mut self, place: Place, begun: u64) -> Option<&mut Known> {
+        let early = self.mutation.is(Mutation::FillsFromEarlier);
+        let known = self.known.get_mut(&place.ino)?;
+        (known.group == place.partition && (known.granted <= begun || early)).then_some(known)
+    }
+
+    fn fill_name(&mut self, parent: Place, name: &Name, begun: u64, found: Option<Entry>) {
+        let special = matches!(&name[..], b"." | b"..");
+        if special || self.busy_names.contains_key(&(parent.ino, name.clone())) {
+            return;
+        }
+        let count = self.count;
+        if let Some(known) = self.fillable(parent, begun) {
+            known.fill_name(name, begun, count, found);
+        }
+    }
+
+    fn fill_attributes(&mut self, begun: u64, attributes: &Attributes) {
+        if self.busy.contains_key(&attributes.place.ino) {
+            return;
+        }
+        if let Some(known) = self.fillable(attributes.place, begun) {
+            known.attributes.fill(begun, *attributes);
+        }
+    }
+
+    /// A reply of the group told that up to there no more than these is recalled; answers what the
+    /// owner is to drop.
+    pub fn heard(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        upto: Stamp,
+        recalled: &[Ino],
+    ) -> Vec<(GroupId, Ino)> {
+        if !self.is_on {
+            return Vec::new();
+        }
+        let lease = self.leases.entry(group).or_default();
+        lease.checked = lease.checked.max(upto);
+        for ino in recalled.iter().filter(|ino| !lease.going.contains(ino)) {
+            let before = self.paused.get(ino).filter(|(until, _)| now.since(*until) < PAUSE_KEPT);
+            let pause = before.map_or(PAUSE.0, |(_, pause)| (*pause * 2).min(PAUSE.1));
+            self.paused.insert(*ino, (now + pause, pause));
+        }
+        if self.paused.len() > LOOKED_MAX {
+            self.paused.retain(|_, (until, _)| *until > now);
+        }
+        let gone: Vec<_> = recalled.iter().map(|ino| (group, *ino)).collect();
+        self.drop_held(gone)
+    }
+
+    /// Drops what is kept of these; answers those that the owner is to drop.
+    pub fn drop_held(&mut self, gone: Vec<(GroupId, Ino)>) -> Vec<(GroupId, Ino)> {
+        let mut told = Vec::new();
+        for (group, ino) in gone {
+            let lease = self.leases.entry(group).or_default();
+            // A grant that is under way may come before the release, whichever is answered first.
+            lease.granting.iter_mut().for_each(|spoiled| spoiled.extend([ino]));
+            if self.keeping > 0 {
+                self.spoiled.insert(ino);
+            }
+            if !lease.going.insert(ino) {
+                continue;
+            }
+            told.push((group, ino));
+            if self.mutation.is(Mutation::ReleasesFirst) {
+                lease.to_release.insert(ino);
+            } else {
+                self.forget(ino);
+            }
+        }
+        told
+    }
+
+    fn forget(&mut self, ino: Ino) {
+        if let Some(known) = self.known.remove(&ino) {
+            self.losses += 1;
+            if let Some(lease) = self.leases.get_mut(&known.group) {
+                lease.held -= 1;
+            }
+        }
+    }
+
+    /// The owner has dropped these.
+    pub fn let_go(&mut self, gone: &[(GroupId, Ino)]) {
+        for (group, ino) in gone {
+            self.forget(*ino);
+            if let Some(lease) = self.leases.get_mut(group)
+                && lease.going.contains(ino)
+            {
+                lease.to_release.insert(*ino);
+            }
+        }
+    }
+
+    /// What is to be sent now.
+    pub fn next_errand(&mut self, now: Time) -> Option<(GroupId, Errand)> {
+        if !self.is_on {
+            return None;
+        }
+        self.lapse(now);
+        let full = self.known.len() >= HELD_MAX;
+        let mut all = self.leases.iter_mut();
+        all.find_map(|(group, lease)| Some((*group, lease.next_errand(now, full)?)))
+    }
+
+    /// What must go so that there is room again: what was used least recently.
+    pub fn surplus(&mut self) -> Vec<(GroupId, Ino)> {
+        if self.known.len() < HELD_MAX {
+            return Vec::new();
+        }
+        let by_use = self.known.iter().map(|(ino, known)| (known.used, *ino, known.group));
+        let mut by_use: Vec<_> = by_use.collect();
+        by_use.sort_unstable();
+        by_use.truncate(HELD_MAX / 4);
+        let gone = by_use.into_iter().map(|(_, ino, group)| (group, ino)).collect();
+        self.drop_held(gone)
+    }
+
+    /// An errand that was sent at `sent` has ended; `granted` are the inodes that were given, none
+    /// if it failed.
+    pub fn on_ended(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        (errand, sent): (Errand, Time),
+        result: Option<Vec<Ino>>,
+    ) -> Vec<(GroupId, Ino)> {
+        self.lapse(now);
+        let lease = self.leases.entry(group).or_default();
+        match errand {
+            Errand::Poll => lease.polling = false,
+            Errand::Renew => {
+                lease.renewing = false;
+                if result.is_some() {
+                    self.extend(now, group, sent);
+                }
+            }
+            Errand::Release(inodes) => {
+                lease.releasing = false;
+                if result.is_some() {
+                    lease.going.retain(|ino| !inodes.contains(ino));
+                } else {
+                    lease.to_release.extend(inodes);
+                }
+            }
+            Errand::Grant(asked) => {
+                let spoiled = lease.granting.take().unwrap_or_default();
+                // Nobody answers while a region is cut off that the inode waits for.
+                let pause = if result.is_some() { PAUSE.0 } else { PAUSE.1 };
+                let granted = result.unwrap_or_default();
+                for ino in asked.iter().filter(|ino| !granted.contains(ino)) {
+                    self.paused.insert(*ino, (now + pause, pause));
+                }
+                if !granted.is_empty() {
+                    self.extend(now, group, sent);
+                }
+                let ends = self.ends;
+                let (gone, kept): (Vec<_>, Vec<_>) =
+                    granted.into_iter().partition(|ino| ends || spoiled.contains(ino));
+                kept.into_iter().for_each(|ino| self.hold(now, Place { ino, partition: group }));
+                return self.drop_held(gone.into_iter().map(|ino| (group, ino)).collect());
+            }
+        }
+        Vec::new()
+    }
+
+    /// The lease of a partition was renewed by what was sent then (K2).
+    fn extend(&mut self, now: Time, group: GroupId, sent: Time) {
+        let late = self.mutation.is(Mutation::CountsFromReply);
+        let lease = self.leases.entry(group).or_default();
+        lease.sent = lease.sent.max(sent);
+        lease.until = lease.until.max(if late { now } else { sent } + SPAN);
+    }
+
+    fn hold(&mut self, now: Time, place: Place) {
+        let lease = self.leases.entry(place.partition).or_default();
+        if lease.going.contains(&place.ino) || self.known.contains_key(&place.ino) {
+            return;
+        }
+        self.count += 1;
+        lease.held += 1;
+        lease.used = now;
+        let mut known = Known::new(place.partition, self.count, now);
+        let from = (place.ino, Name::new());
+        let under_way = self.busy_names.range(from..).take_while(|((of, _), _)| *of == place.ino);
+        under_way.for_each(|((_, name), _)| known.touch_name(name, self.count));
+        self.known.insert(place.ino, known);
+    }
+
+    /// Leases have run out (K2).
+    fn lapse(&mut self, now: Time) {
+        for (group, lease) in &mut self.leases {
+            if lease.held > 0 && lease.until <= now {
+                self.known.retain(|_, known| known.group != *group);
+                (lease.held, self.losses) = (0, self.losses + 1);
+            }
+        }
+    }
+
+    /// Panics unless what is counted is there.
+    pub fn check_invariants(&self) {
+        for (group, lease) in &self.leases {
+            let held = self.known.values().filter(|known| known.group == *group).count();
+            assert_eq!(held, lease.held, "held in {group:?}");
+        }
+        let busy: u32 = self.busy.values().sum();
+        let alters: usize = self.flights.values().map(|flight| flight.alters.len()).sum();
+        assert_eq!(busy as usize, alters, "what is being changed");
+    }
+}

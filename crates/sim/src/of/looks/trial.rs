@@ -1,0 +1,158 @@
+//! A trial of clients that keep what they see.
+
+use super::LooksWorkload;
+use super::regions::{faults, ordered, setup};
+use crate::faults::Faults;
+use crate::of::files::trial::describe_nodes;
+use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::world::{Logs, Random, World};
+use meridian_cluster::topology::DeliveryOrder;
+use meridian_core::GroupId;
+use meridian_fs::Partition;
+use meridian_fs::invariants::check_tree;
+use meridian_host::Node;
+use meridian_host::mutation::Mutation as InHost;
+use meridian_multicast::mutation::PLANTED;
+use meridian_session::Mutation;
+use rand::{RngExt, SeedableRng};
+use std::fmt;
+use std::time::Duration;
+
+const CLIENTS: u64 = 5;
+/// How many changes each client makes.
+const THINGS: u64 = 60;
+
+/// The world of a trial.
+pub type Cluster = World<Node, LooksWorkload>;
+
+/// What a trial is made of. What is `None` is drawn from the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Trial {
+    /// What may go wrong with nodes.
+    pub faults: Option<Faults>,
+    /// A bug planted in sessions.
+    #[doc(hidden)]
+    pub in_session: Mutation,
+    /// A bug planted in nodes.
+    #[doc(hidden)]
+    pub in_host: InHost,
+}
+
+/// What a trial was, once all is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// How many nodes each of the three regions has.
+    pub nodes: usize,
+    /// What may go wrong with nodes.
+    pub faults: Faults,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults = if self.faults.any() { "with" } else { "without" };
+        write!(f, "regions of {} nodes, {faults} faults", self.nodes)
+    }
+}
+
+impl Subject for Trial {
+    type Process = Node;
+    type Owner = LooksWorkload;
+    type Drawn = Drawn;
+    type Operator = ();
+
+    const FAULTS: Duration = Duration::from_secs(25);
+    const HEALING: Duration = Duration::from_secs(240);
+
+    fn draw(&self, seed: u64) -> Drawn {
+        let random = &mut Random::seed_from_u64(seed ^ 0x100d);
+        let nodes = if random.random_ratio(1, 3) { 1 } else { 3 };
+        // Where nothing fails leases are renewed, and most is seen.
+        let drawn = match random.random_range(0..3) {
+            0 => Faults::none(),
+            1 => Faults { skew_ppm: Some(50_000), clock_jump: Some(JUMP), ..Faults::none() },
+            _ => Faults { disk: None, lost_disk: None, ..faults() },
+        };
+        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) }
+    }
+
+    fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
+        let topology = ordered(drawn.nodes, DeliveryOrder::Sequential);
+        let (of, in_host) = (topology.clone(), self.in_host);
+        let make = move |me| Node::new(of.clone(), me).with_cap_mutation(in_host);
+        let mut setup = setup(&topology, make);
+        setup.faults = drawn.faults.clone();
+        setup.logs = Logs::on_disks();
+        let work = (CLIENTS, THINGS);
+        let owner = LooksWorkload::new(seed, topology, work, self.in_session);
+        Made { setup, owner, operator: () }
+    }
+
+    fn heal(stage: &mut Stage<Self>) {
+        stage.world.heal();
+        stage.world.owner.calm();
+    }
+
+    /// All clients are done, and nobody holds anything any more: an idle client lets it lapse.
+    fn is_quiet(world: &Cluster) -> bool {
+        world.owner.is_done()
+            && world.owner.topology.group_ids().all(|group| {
+                let all = partitions(world, group);
+                all.len() == world.owner.topology.group(group).members.len()
+                    && all.iter().all(|one| one.applied() == one.delivered() && one.caps() == 0)
+                    && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
+            })
+    }
+
+    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
+        let world = &stage.world;
+        let groups: Vec<_> = world.owner.topology.group_ids().collect();
+        for group in &groups {
+            let all = partitions(world, *group);
+            if all.windows(2).any(|pair| pair[0].state_hash() != pair[1].state_hash()) {
+                return Err(format!("equal states: replicas of {group:?} differ"));
+            }
+        }
+        check_tree(groups.iter().map(|group| partitions(world, *group)[0]));
+        Ok(())
+    }
+
+    fn describe(world: &Cluster) -> String {
+        let waiting = world.owner.waiting();
+        let held =
+            |group| partitions(world, group).iter().map(|one| one.caps()).collect::<Vec<_>>();
+        let held: Vec<_> = world.owner.topology.group_ids().map(held).collect();
+        let nodes = describe_nodes(world.processes(), world.now());
+        format!("clients wait for:\n{waiting}\nheld: {held:?}{nodes}")
+    }
+
+    fn counts(world: &Cluster) -> Counts {
+        world.owner.counts.clone()
+    }
+
+    fn planted() -> Vec<(String, Self)> {
+        if !PLANTED {
+            return Vec::new();
+        }
+        let in_session = [
+            Mutation::TakesAnyAnswer,
+            Mutation::CountsFromReply,
+            Mutation::FillsFromEarlier,
+            Mutation::ReleasesFirst,
+        ];
+        let in_host = [InHost::AnswersAtOnce, InHost::ExpiresAnyhow];
+        let sessions = in_session.map(|in_session| {
+            (format!("{in_session:?}"), Trial { in_session, ..Trial::default() })
+        });
+        let hosts =
+            in_host.map(|in_host| (format!("{in_host:?}"), Trial { in_host, ..Trial::default() }));
+        sessions.into_iter().chain(hosts).collect()
+    }
+}
+
+/// How often the clock of some node jumps where nothing else goes wrong.
+const JUMP: Duration = Duration::from_secs(2);
+
+fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
+    let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
+    replicas.map(|replica| replica.partition()).collect()
+}
