@@ -121,7 +121,7 @@ impl Opening {
 
     /// The session has told what came of a call. `held` counts files without a name that were read.
     pub fn on_output(&mut self, output: Output, held: &mut u64) -> Vec<Command> {
-        let call = output.call();
+        let call = output.call().expect("it keeps nothing");
         let asked = self.asked.remove(&call).expect("it waits for that");
         let result = match (asked, output) {
             (Asked::Told(partition), Output::GaveUp { failure, .. }) => {

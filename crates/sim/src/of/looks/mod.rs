@@ -280,7 +280,7 @@ impl LooksWorkload {
         self.registers.begin((at, call), &change);
         let update = change.update();
         self.clients[at].doing = Some((call, change));
-        let change = meridian_host::update::Change { time: Default::default(), update };
+        let change = meridian_host::update::Change::new(Default::default(), update);
         let ask = Ask::Update { call, change, deadline: now + PATIENCE };
         stimuli.extend(self.step(at, now, Event::Command(ask)));
         stimuli
