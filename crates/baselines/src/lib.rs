@@ -1,5 +1,5 @@
-//! The protocols that PrimCast, Hermes and Eunomia are compared with, on the same [`Process`] trait: so that
-//! the thesis's figures 4.2 to 4.5 and the Hermes paper's 5 to 7 can be drawn on one runtime.
+//! The protocols that PrimCast, Hermes and Eunomia are compared with, on the same [`Process`] trait:
+//! so that the thesis's figures 4.2 to 4.5 and the Hermes paper's 5 to 7 can be drawn on one runtime.
 //!
 //! | module | what |
 //! | --- | --- |

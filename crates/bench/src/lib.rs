@@ -72,7 +72,7 @@ Examples:
   meridian bench kv --json | jq .writes.p99_us
   meridian bench kv local                                  reads of one core, without any network")]
     Kv(kv::KvArgs),
-    /// How many updates of a region Eunomia orders, and a sequencer, over TCP inside this process; 8 s
+    /// How many updates Eunomia orders, and a sequencer, over TCP inside this process; 8 s
     #[command(after_help = "\
 Partitions update as fast as they may, and do nothing else: what is measured is the service alone.
 With Eunomia they send the labels of 2 ms at a time, behind the back of clients; an update counts

@@ -19,7 +19,8 @@
 //!
 //! The kernel keeps names and attributes as long as the client holds capabilities on them; else
 //! names for no time at all, so each look asks a replica, and attributes for a few milliseconds,
-//! the time of one call. It keeps pages until an open, or until it sees another time of change. After a lock was taken it asks for attributes in any case.
+//! the time of one call. It keeps pages until an open, or until it sees another time of change.
+//! After a lock was taken it asks for attributes in any case.
 //!
 //! Deliberately absent: rules of the file system, which live in `meridian-fs` and
 //! `meridian-client`; the kernel's protocol, which is `meridian-fuse`.
