@@ -1,5 +1,6 @@
-//! The protocols that PrimCast, Hermes and Eunomia are compared with, on the same [`Process`] trait:
-//! so that the thesis's figures 4.2 to 4.5 and the Hermes paper's 5 to 7 can be drawn on one runtime.
+//! The protocols that PrimCast, Hermes and Eunomia are compared with, on the same [`Process`]
+//! trait: so that the figures 4.2 to 4.5 of the thesis, 5 to 7 of the Hermes paper, and 4.2 and 4.3
+//! of the Eunomia thesis can be drawn on one runtime.
 //!
 //! | module | what |
 //! | --- | --- |
