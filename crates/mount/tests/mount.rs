@@ -417,6 +417,7 @@ async fn a_removed_directory_is_empty_for_who_is_in_it() {
     }
     let script = format!(
         "mkfifo us/p; exec 3<>us/p; rm {there}/us/p; echo text >&3; head -n1 <&3; \
+        for n in $(seq 500); do test $(stat -Lc %h /proc/self/fd/3) = 0 && break; done; \
         stat -Lc '%h %F' /proc/self/fd/3"
     );
     assert_eq!(world.run(&script).await, "text\n0 fifo\n");
