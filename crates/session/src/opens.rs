@@ -147,6 +147,8 @@ impl Opens {
             return None;
         }
         self.under_way.insert(partition, (inodes.clone(), false));
+        // One that is opened again meanwhile is not held any more, whatever was told before.
+        self.note(&inodes, Known::Perhaps);
         Some((partition, Update::Forget { client, partition, inodes }))
     }
 
@@ -246,6 +248,23 @@ mod tests {
         opens.told(US, true);
         assert!(opens.due(at(9999)).is_empty());
         assert_eq!(opens.partitions(), [US].into());
+    }
+
+    /// The partition may reap it as soon as it has heard that it was closed.
+    #[test]
+    fn what_is_opened_again_while_its_end_is_told_is_held_only_when_that_is_told() {
+        let mut opens = Opens::new(ME, LAZY);
+        opens.open(file(5), at(0));
+        assert_eq!(opens.due(at(1000)), hold(&[5]));
+        opens.told(US, true);
+        opens.close(Ino(5));
+        assert_eq!(opens.due(at(1100)), forget(5));
+        opens.open(file(5), at(1200));
+        assert!(!opens.is_held(Ino(5)));
+        opens.told(US, true);
+        assert_eq!(opens.due(at(2200)), hold(&[5]));
+        opens.told(US, true);
+        assert!(opens.is_held(Ino(5)));
     }
 
     #[test]
