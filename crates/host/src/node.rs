@@ -356,10 +356,10 @@ impl Node {
     fn on_replica_tick(&mut self, now: Time, group: GroupId, out: &mut Outbox<Self>) {
         if let Some(replica) = self.replicas.get_mut(&group) {
             let mut wishes = Vec::new();
-            replica.on_tick(now, &mut wishes);
+            let counted = replica.on_tick(now, &mut wishes);
             replica.raise_horizon(now, self.space.options().window, &mut wishes);
             if let Some(linger) = self.space.linger() {
-                replica.reap(now, linger, &mut wishes);
+                replica.reap(counted, linger, &mut wishes);
             }
             self.grant(now, group, wishes, Some(out));
             self.change_members(now, group, out);

@@ -12,7 +12,7 @@
 use crate::api::{Refusal, ReplicaStatus, ReplyBody};
 use crate::reads::{Read, Reads};
 use crate::sessions::{Admission, Sessions};
-use crate::update::{Payload, expiry_session};
+use crate::update::Payload;
 use bytes::Bytes;
 use caps::{Asked, Caps};
 use meridian_cluster::Topology;
@@ -23,7 +23,7 @@ use meridian_core::{
 use meridian_fs::partition::Effect;
 use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
-use meridian_fs::{Answer, Ino, Partition, Query, Timestamp, Update, Vector};
+use meridian_fs::{Answer, Ino, Partition, Query, Vector};
 use meridian_multicast::{
     self as multicast, ClockSource, Config, Delivery, Dissemination, Options, Order, PrimCast,
     Role, Start, Touches,
@@ -33,11 +33,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod caps;
+mod leases;
 mod members;
 mod nameless;
 mod space;
 
 pub use caps::{CAP_LEASE, POLL_MAX};
+use leases::Vigil;
 use nameless::Nameless;
 
 /// How long a client may hold locks and files without a name without saying that it lives.
@@ -93,11 +95,10 @@ pub struct Replica {
     /// What waits for holders of capabilities, and holders that wait.
     caps: Caps,
     reads: Reads,
-    /// When a lease was last seen to be renewed.
-    leases: BTreeMap<ClientId, (Rank, Time)>,
+    /// Leases, as they were last renewed.
+    leases: Vigil<ClientId, Rank>,
     /// Since when votes have been missing, and when they were last asked for.
     votes_asked: Time,
-    leases_seen: Time,
     /// Blocks that no file lies in any more.
     released: Vec<BlockId>,
     nameless: Nameless,
@@ -157,9 +158,8 @@ impl Replica {
             updates: BTreeMap::new(),
             caps: Caps::default(),
             reads: Reads::default(),
-            leases: BTreeMap::new(),
+            leases: Vigil::default(),
             votes_asked: Time(0),
-            leases_seen: Time(0),
             released: Vec::new(),
             nameless: Nameless::default(),
             ticked: Time(0),
@@ -442,8 +442,10 @@ impl Replica {
         }
     }
 
-    /// Looks whether votes are missing or leases ran out.
-    pub fn on_tick(&mut self, now: Time, out: &mut Vec<Wish>) {
+    /// Looks whether votes are missing or leases ran out. Returns how much time counts that has
+    /// passed since the last tick.
+    pub fn on_tick(&mut self, now: Time, out: &mut Vec<Wish>) -> Duration {
+        let counted = leases::counted(self.ticked, now);
         self.ticked = now;
         if self.may_answer() {
             let mut reads = std::mem::take(&mut self.reads);
@@ -461,43 +463,9 @@ impl Replica {
             let waiting = self.partition.waiting();
             out.extend(waiting.into_iter().map(|(id, of)| Wish::AskVotes { id, of }));
         }
-        self.on_caps_tick(now, out);
-        if self.multicast.role() == Role::Primary {
-            if now.since(self.leases_seen) >= LEASE / 10 {
-                self.leases_seen = now;
-                self.expire_leases(now, out);
-            }
-        } else {
-            self.leases.clear();
-        }
-    }
-
-    /// The primary watches the leases by its own clock; what it finds is ordered like all else, and
-    /// undone if the client renewed before. It says so until the lease has ended.
-    fn expire_leases(&mut self, now: Time, out: &mut Vec<Wish>) {
-        let held: BTreeMap<_, _> = self.partition.leases().collect();
-        self.leases.retain(|client, _| held.contains_key(client));
-        for (client, renewed) in held {
-            let (seen, since) = self.leases.entry(client).or_insert((renewed, now));
-            if *seen != renewed {
-                (*seen, *since) = (renewed, now);
-            } else if now.since(*since) >= LEASE {
-                out.push(Wish::Multicast(self.expiry(client, renewed)));
-            }
-        }
-    }
-
-    /// Named after the client and what is decided: said again it is the same message, until
-    /// something has come of anything.
-    fn expiry(&self, client: ClientId, renewed: Rank) -> Start {
-        let sequence = self.partition.vector().get(self.group).0 + 1;
-        let inodes = self.partition.held_by(client).take(EXPIRED_MAX).collect();
-        let update = Update::Expire { client, partition: self.group, renewed, inodes };
-        let id = MessageId { client: expiry_session(client, self.group), sequence };
-        let mut vector = Vector::default();
-        vector.raise(self.group, Stamp(sequence - 1));
-        let payload = Payload::new(vector, Timestamp::default(), update);
-        payload.into_start(id, sequence, &[self.group])
+        self.on_caps_tick(now, counted, out);
+        self.expire_leases(counted, out);
+        counted
     }
 
     /// The state of partition and sessions, in bytes.

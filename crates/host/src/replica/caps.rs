@@ -4,6 +4,7 @@
 //! Invariant C1: an update is answered only if nobody else holds what it changed that was granted
 //! before it: whoever asks, and however often.
 
+use super::leases::Vigil;
 use super::{ConnectionId, Replica, Waiter, Wish};
 use crate::api::{Refusal, ReplyBody};
 use crate::mutation::Mutation;
@@ -25,10 +26,6 @@ pub const CAP_LEASE: Duration = Duration::from_secs(6);
 /// How long a holder waits for a recall until it is answered all the same: less than the patience
 /// after which it asks another node.
 pub const POLL_MAX: Duration = Duration::from_millis(500);
-
-/// For so much a tick of the primary counts at most, one and a half of it: a clock that jumps, or a
-/// pause, must not end a lease early.
-const TICK_MAX: Duration = Duration::from_millis(187);
 
 /// So many capabilities a partition gives, in some ten MiB; grants under way may go beyond.
 const ALL_MAX: u64 = 131_072;
@@ -71,9 +68,8 @@ pub(super) struct Caps {
     withheld: BTreeMap<MessageId, Withheld>,
     /// Holders that wait for recalls, and since when.
     polls: BTreeMap<ClientId, Vec<(Waiter, Time)>>,
-    /// The ranks of leases, and for how long they were seen.
-    leases: BTreeMap<ClientId, (Rank, Duration)>,
-    ticked: Time,
+    /// Leases, as they were last renewed.
+    leases: Vigil<ClientId, Rank>,
     pub mutation: Mutation,
 }
 
@@ -195,38 +191,26 @@ impl Replica {
     }
 
     /// Answers holders that have waited for long; the primary looks whose lease has run out.
-    pub(super) fn on_caps_tick(&mut self, now: Time, out: &mut Vec<Wish>) {
+    pub(super) fn on_caps_tick(&mut self, now: Time, counted: Duration, out: &mut Vec<Wish>) {
         let old = |polls: &Vec<(Waiter, Time)>| {
             polls.iter().any(|(_, since)| now.since(*since) >= POLL_MAX)
         };
         let polls = self.caps.polls.iter().filter(|(_, polls)| old(polls));
         let clients: Vec<_> = polls.map(|(by, _)| *by).collect();
         self.on_recalled(&clients, out);
-        let step = now.since(self.caps.ticked).min(TICK_MAX);
-        self.caps.ticked = now;
         if self.multicast.role() != Role::Primary {
             self.caps.leases.clear();
         } else if self.partition.caps() > 0 || !self.caps.leases.is_empty() {
-            self.expire_caps(step, out);
+            self.expire_caps(counted, out);
         }
     }
 
-    /// The primary counts its ticks; what it finds is ordered like all else, and does nothing if
-    /// the client renewed before. It says so until the lease has ended.
-    fn expire_caps(&mut self, step: Duration, out: &mut Vec<Wish>) {
-        let held: BTreeMap<_, _> = self.partition.holders().collect();
-        self.caps.leases.retain(|client, _| held.contains_key(client));
-        for (client, renewed) in held {
-            match self.caps.leases.get_mut(&client).filter(|(seen, _)| *seen == renewed) {
-                Some((_, seen_for)) => {
-                    *seen_for += step;
-                    if *seen_for >= CAP_LEASE {
-                        out.push(Wish::Multicast(self.lapse(client, renewed)));
-                    }
-                }
-                // What was before this tick does not count.
-                None => drop(self.caps.leases.insert(client, (renewed, Duration::ZERO))),
-            }
+    /// What the primary finds is ordered like all else, and does nothing if the client renewed
+    /// before. It says so until the lease has ended.
+    fn expire_caps(&mut self, counted: Duration, out: &mut Vec<Wish>) {
+        self.caps.leases.is_due(counted, Duration::ZERO);
+        for (client, renewed) in self.caps.leases.look(self.partition.holders(), CAP_LEASE) {
+            out.push(Wish::Multicast(self.lapse(client, renewed)));
         }
     }
 

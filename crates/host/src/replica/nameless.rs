@@ -2,15 +2,15 @@
 //!
 //! A client says only of a file that it has had open for some time that it has it open. So a file
 //! without a name stays for a while, in which those may yet say so who opened it before. The
-//! primary measures that by its own clock; what it finds is ordered like all else.
+//! primary counts that as it does leases; what it finds is ordered like all else.
 
+use super::leases::Vigil;
 use super::{Replica, Wish};
 use crate::sessions;
 use crate::update::Payload;
-use meridian_core::{MessageId, Stamp, Time, mix};
+use meridian_core::{MessageId, Stamp, mix};
 use meridian_fs::{Ino, Timestamp, Update, Vector};
 use meridian_multicast::{Role, Start};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// In the name of the sessions in which a group removes files.
@@ -22,35 +22,26 @@ const REAPED_MAX: usize = 8192;
 /// What a primary knows of the files without a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Nameless {
-    /// When each was first seen here: with the message that took its last name.
-    seen: BTreeMap<(Ino, Stamp), Time>,
-    looked: Time,
+    /// Each with the message that took its last name, and whether somebody holds it.
+    seen: Vigil<(Ino, Stamp), bool>,
     /// The last message: said again it must be the same.
     said: Option<Start>,
 }
 
 impl Replica {
-    /// The primary has those files removed that lost their last names `linger` ago and that nobody
-    /// is known to have open.
-    pub fn reap(&mut self, now: Time, linger: Duration, out: &mut Vec<Wish>) {
+    /// The primary has those files removed that have had no name, and that nobody is known to have
+    /// had open, for as long as `linger`.
+    pub fn reap(&mut self, counted: Duration, linger: Duration, out: &mut Vec<Wish>) {
         if self.multicast.role() != Role::Primary {
             self.nameless = Nameless::default();
             return;
         }
-        if now.since(self.nameless.looked) < linger / 10 {
+        if !self.nameless.seen.is_due(counted, linger / 10) {
             return; // There may be very many.
         }
-        self.nameless.looked = now;
-        let mut seen = BTreeMap::new();
-        let mut due = Vec::new();
-        for (name, is_held) in self.partition.nameless() {
-            let since = self.nameless.seen.get(&name).copied().unwrap_or(now);
-            seen.insert(name, since);
-            if !is_held && now.since(since) >= linger && due.len() < REAPED_MAX {
-                due.push(name);
-            }
-        }
-        self.nameless.seen = seen;
+        let old = self.nameless.seen.look(self.partition.nameless(), linger);
+        let unused = old.into_iter().filter(|(_, is_held)| !is_held);
+        let due: Vec<_> = unused.map(|(name, _)| name).take(REAPED_MAX).collect();
         if !due.is_empty() {
             out.push(Wish::Multicast(self.reaping(due)));
         }
