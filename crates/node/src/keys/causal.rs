@@ -1,7 +1,7 @@
 //! What runs on top of the causal keys of a node: requests that the threads with the clients pass
 //! on, and the board.
 
-use super::exchange::{Exchange, Said};
+use super::exchange::{Exchange, Post, Said};
 use crate::board::Board;
 use meridian_core::Time;
 use meridian_eunomia::Options;
@@ -15,7 +15,6 @@ use meridian_keys::desk::Now;
 use meridian_keys::desk::passing::Passed;
 use meridian_keys::node::told;
 use meridian_keys::slots::Shard;
-use meridian_keys::steward::Reported;
 use meridian_runtime::{Application, At};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -36,19 +35,14 @@ pub(super) fn options() -> Options {
 pub(super) struct CausalService {
     shard: Shard,
     desk: Desk,
-    exchange: Arc<Exchange>,
-    /// What is to be said to each other thread when the batch ends.
-    outgoing: Vec<Vec<Said>>,
-    /// What is to be said to the steward then.
-    reports: Vec<Reported>,
+    post: Post,
     board: Arc<Board>,
 }
 
 /// Carries out what the desk wants done, at the member.
 struct Here<'a, 'b> {
     at: &'a mut At<'b, CausalKeys>,
-    shard: Shard,
-    outgoing: &'a mut [Vec<Said>],
+    post: &'a mut Post,
 }
 
 impl Counter for Here<'_, '_> {
@@ -61,7 +55,7 @@ impl Counter for Here<'_, '_> {
     }
 
     fn pass(&mut self, to: Shard, passed: Passed) {
-        self.outgoing[usize::from(to.0)].push(Said::Desk(self.shard, passed));
+        self.post.pass(to, passed);
     }
 }
 
@@ -72,9 +66,7 @@ impl CausalService {
         exchange: Arc<Exchange>,
         board: Arc<Board>,
     ) -> CausalService {
-        let outgoing = exchange.shards().map(|_| Vec::new()).collect();
-        let desk = Desk::new(cluster);
-        CausalService { shard, desk, exchange, outgoing, reports: Vec::new(), board }
+        CausalService { shard, desk: Desk::new(cluster), post: Post::new(shard, exchange), board }
     }
 
     fn with_desk(
@@ -83,9 +75,9 @@ impl CausalService {
         work: impl FnOnce(&mut Desk, Now, &Keys, &mut Here<'_, '_>),
     ) {
         let now = Now { time: at.now, moment: Moment(at.now.0 / 1_000_000) };
-        let CausalService { desk, outgoing, shard, .. } = self;
+        let CausalService { desk, post, .. } = self;
         let process = at.process;
-        work(desk, now, process.keys(), &mut Here { at, shard: *shard, outgoing });
+        work(desk, now, process.keys(), &mut Here { at, post });
     }
 
     /// Another thread of this node says something.
@@ -102,17 +94,6 @@ impl CausalService {
             Said::Steward(output) => at.command(Command::Keys(Asked::Replica(told(output)))),
         }
     }
-
-    /// Lets the other threads hear what is for them.
-    fn say(&mut self) {
-        let ways = (0u8..).map(Shard).zip(&mut self.outgoing).filter(|(_, said)| !said.is_empty());
-        for (to, said) in ways {
-            self.exchange.shard(to).put(said.drain(..));
-        }
-        if !self.reports.is_empty() {
-            self.exchange.steward.put(self.reports.drain(..));
-        }
-    }
 }
 
 impl Application<CausalKeys> for CausalService {
@@ -127,7 +108,7 @@ impl Application<CausalKeys> for CausalService {
             Output::Keys(output) => {
                 self.with_desk(at, |desk, now, keys, here| desk.on_output(now, output, keys, here));
             }
-            Output::Report(report) => self.reports.push(Reported(self.shard, report)),
+            Output::Report(report) => self.post.report(report),
         }
     }
 
@@ -135,11 +116,11 @@ impl Application<CausalKeys> for CausalService {
         let keys = at.process.keys();
         self.board.note(self.shard, keys.replica(), self.desk.len());
         self.board.note_causal(keys);
-        self.say();
+        self.post.say();
     }
 
     fn on_waker(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.exchange.shard(self.shard).open(wake);
+        self.post.open(wake);
     }
 
     fn due(&self) -> Option<Time> {
@@ -147,7 +128,7 @@ impl Application<CausalKeys> for CausalService {
     }
 
     fn on_batch(&mut self, at: &mut At<'_, CausalKeys>) {
-        for said in self.exchange.shard(self.shard).take() {
+        for said in self.post.take() {
             self.hear(at, said);
         }
         self.with_desk(at, |desk, now, keys, here| desk.look_again(now, keys, here));

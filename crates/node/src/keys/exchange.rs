@@ -3,7 +3,7 @@
 use meridian_hermes::reliable;
 use meridian_keys::desk::passing::Passed;
 use meridian_keys::slots::Shard;
-use meridian_keys::steward::Reported;
+use meridian_keys::steward::{Report, Reported};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What a shard is told.
@@ -74,5 +74,52 @@ impl Exchange {
     /// Those of all shards' threads.
     pub fn shards(&self) -> impl Iterator<Item = &Inbox<Said>> {
         self.shards.iter()
+    }
+}
+
+/// What one thread has to say to the others when its batch ends, and what it is told.
+pub(super) struct Post {
+    me: Shard,
+    exchange: Arc<Exchange>,
+    outgoing: Vec<Vec<Said>>,
+    reports: Vec<Reported>,
+}
+
+impl Post {
+    /// Of the thread with that number.
+    pub fn new(me: Shard, exchange: Arc<Exchange>) -> Post {
+        let outgoing = exchange.shards().map(|_| Vec::new()).collect();
+        Post { me, exchange, outgoing, reports: Vec::new() }
+    }
+
+    /// The desk of this thread says something to that of another.
+    pub fn pass(&mut self, to: Shard, passed: Passed) {
+        self.outgoing[usize::from(to.0)].push(Said::Desk(self.me, passed));
+    }
+
+    /// The replica of this thread reports to the steward.
+    pub fn report(&mut self, report: Report) {
+        self.reports.push(Reported(self.me, report));
+    }
+
+    /// The batch ends: the other threads hear what is for them.
+    pub fn say(&mut self) {
+        let ways = (0u8..).map(Shard).zip(&mut self.outgoing).filter(|(_, said)| !said.is_empty());
+        for (to, said) in ways {
+            self.exchange.shard(to).put(said.drain(..));
+        }
+        if !self.reports.is_empty() {
+            self.exchange.steward.put(self.reports.drain(..));
+        }
+    }
+
+    /// What this thread is told.
+    pub fn take(&self) -> Vec<Said> {
+        self.exchange.shard(self.me).take()
+    }
+
+    /// This wakes the thread.
+    pub fn open(&self, wake: Wake) {
+        self.exchange.shard(self.me).open(wake);
     }
 }

@@ -1,7 +1,7 @@
 //! What runs on top of the replica of a shard: sockets of clients, the other threads, the board.
 
 use super::BYTES_MAX;
-use super::exchange::{Exchange, Said};
+use super::exchange::{Exchange, Post, Said};
 use crate::board::Board;
 use bytes::Bytes;
 use meridian_core::hello::ServiceId;
@@ -14,7 +14,6 @@ use meridian_keys::desk::{ClientNumber, Counter, Desk, Held, Now, Replica, Seat}
 use meridian_keys::node::{Command, Output, told};
 use meridian_keys::resp::{BULK_MAX, Reply, Version};
 use meridian_keys::slots::Shard;
-use meridian_keys::steward::Reported;
 use meridian_keys::{Keys, Moment};
 use meridian_runtime::wire::WireError;
 use meridian_runtime::{Application, At, ConnectionId};
@@ -30,11 +29,7 @@ const EXPECTED_LEN: usize = 8 << 10;
 pub(super) struct Service {
     seat: Seat,
     desk: Desk,
-    exchange: Arc<Exchange>,
-    /// What is to be said to each other shard when the batch ends.
-    outgoing: Vec<Vec<Said>>,
-    /// What is to be said to the steward then.
-    reports: Vec<Reported>,
+    post: Post,
     /// For how many requests of a client answers are expected.
     expected: BTreeMap<ClientNumber, usize>,
     board: Arc<Board>,
@@ -44,7 +39,7 @@ pub(super) struct Service {
 struct Here<'a, 'b> {
     at: &'a mut At<'b, Keys>,
     shard: Shard,
-    outgoing: &'a mut [Vec<Said>],
+    post: &'a mut Post,
     board: &'a Board,
 }
 
@@ -58,7 +53,7 @@ impl Counter for Here<'_, '_> {
     }
 
     fn pass(&mut self, to: Shard, passed: Passed) {
-        self.outgoing[usize::from(to.0)].push(Said::Desk(self.shard, passed));
+        self.post.pass(to, passed);
     }
 
     fn elsewhere(&self) -> Held {
@@ -143,10 +138,9 @@ impl Service {
         exchange: Arc<Exchange>,
         board: Arc<Board>,
     ) -> Service {
-        let outgoing = exchange.shards().map(|_| Vec::new()).collect();
         let desk = Desk::new(seat, BYTES_MAX).with_causal(causal);
-        let (reports, expected) = (Vec::new(), BTreeMap::new());
-        Service { seat, desk, exchange, outgoing, reports, expected, board }
+        let (post, expected) = (Post::new(seat.shard, exchange), BTreeMap::new());
+        Service { seat, desk, post, expected, board }
     }
 
     fn with_desk<R>(
@@ -155,10 +149,10 @@ impl Service {
         work: impl FnOnce(&mut Desk, Now, &Replica, &mut Here<'_, '_>) -> R,
     ) -> R {
         let now = Now { time: at.now, moment: Moment(at.now.0 / 1_000_000) };
-        let Service { desk, outgoing, board, seat, .. } = self;
+        let Service { desk, post, board, seat, .. } = self;
         let process = at.process;
         let replica = process.replica();
-        work(desk, now, replica, &mut Here { at, shard: seat.shard, outgoing, board })
+        work(desk, now, replica, &mut Here { at, shard: seat.shard, post, board })
     }
 
     /// Tells the member how much is still to be answered to a client.
@@ -187,17 +181,6 @@ impl Service {
             Said::Steward(output) => at.command(Command::Replica(told(output))),
         }
     }
-
-    /// Lets the other threads hear what is for them.
-    fn say(&mut self) {
-        let ways = (0u8..).map(Shard).zip(&mut self.outgoing).filter(|(_, said)| !said.is_empty());
-        for (to, said) in ways {
-            self.exchange.shard(to).put(said.drain(..));
-        }
-        if !self.reports.is_empty() {
-            self.exchange.steward.put(self.reports.drain(..));
-        }
-    }
 }
 
 impl Application<Keys> for Service {
@@ -217,18 +200,18 @@ impl Application<Keys> for Service {
             }
             Output::Watching => self.desk.on_watching(),
             Output::Committed { key } => self.desk.on_committed(&key),
-            Output::Report(report) => self.reports.push(Reported(self.seat.shard, report)),
+            Output::Report(report) => self.post.report(report),
         }
     }
 
     fn on_told(&mut self, at: &mut At<'_, Keys>) {
         // What others read on the board is as new as what they are told.
         self.board.note(self.seat.shard, at.process.replica(), self.desk.len());
-        self.say();
+        self.post.say();
     }
 
     fn on_waker(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {
-        self.exchange.shard(self.seat.shard).open(wake);
+        self.post.open(wake);
     }
 
     fn on_connected(&mut self, _: &mut At<'_, Keys>, client: ConnectionId, _: ServiceId) {
@@ -264,7 +247,7 @@ impl Application<Keys> for Service {
     }
 
     fn on_batch(&mut self, at: &mut At<'_, Keys>) {
-        for said in self.exchange.shard(self.seat.shard).take() {
+        for said in self.post.take() {
             self.hear(at, said);
         }
         let concerned =
