@@ -7,6 +7,7 @@
 //! | `figures` | a run that draws figures: raw results, how far it is, SVG |
 //! | `flatness` | whether memory and disk stay as they are |
 //! | `latency` | how long operations took, summed up |
+//! | `members` | members of a protocol inside this process |
 //! | `machine` | where and when something was measured |
 //! | `phases` | a run: warm-up, what is measured, the end |
 //! | `plot` | figures as SVG |
@@ -20,6 +21,7 @@ pub mod figures;
 pub mod flatness;
 pub mod latency;
 mod machine;
+pub mod members;
 pub mod phases;
 pub mod plot;
 pub mod processes;

@@ -4,15 +4,13 @@
 use super::contender::{Contender, Service};
 use super::parts::{ELSEWHERE, HERE, Part};
 use crate::harness::cpu_time;
+use crate::harness::members;
 use crate::harness::phases::{self, Phase, Subject};
-use anyhow::Context;
 use meridian_baselines::sequencer::Sequencer;
 use meridian_core::{Endpoint, NodeId};
 use meridian_eunomia::{Peer, Role, Site, Topology};
-use meridian_runtime::{Application, At, Clock, Handle, Listen, Options, Worker};
+use meridian_runtime::{Application, At, Clock, Handle, Listen, Options};
 use serde::Serialize;
-use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -80,7 +78,7 @@ fn run_with<P: Contender>(
     let mut run = Run { runtime: &runtime, cluster: &cluster, at: Vec::new() };
     let measured = phases::run(&mut run, setup.warm_up, &[setup.length], progress);
     let at = std::mem::take(&mut run.at);
-    let closed = runtime.block_on(cluster.close());
+    let closed = runtime.block_on(members::close(&cluster.members));
     let length = measured?.iter().sum();
     closed?;
     let [before, after] = &at[..] else { unreachable!("one part is measured") };
@@ -170,15 +168,8 @@ impl<E: Endpoint> Cluster<E> {
         make: impl Fn(E) -> P,
     ) -> anyhow::Result<Cluster<E>> {
         let replicas = usize::from(setup.replicas);
-        let mut addresses = BTreeMap::new();
-        let mut sockets = Vec::new();
-        for member in members {
-            let socket = TcpListener::bind("127.0.0.1:0").context("cannot listen on 127.0.0.1")?;
-            addresses.insert(*member, socket.local_addr()?.to_string());
-            sockets.push(socket);
-        }
-        let workers = (0..=replicas).map(|at| Worker::start(&format!("bench-{at}")));
-        let workers: Vec<Worker> = workers.collect::<Result<_, _>>()?;
+        let (addresses, sockets) = members::sockets(members)?;
+        let workers = members::workers(replicas + 1)?;
         let clock = Clock::start();
         let updates = Arc::new(AtomicU64::new(0));
         let used: Vec<_> = (0..replicas).map(|_| Arc::new(AtomicU64::new(0))).collect();
@@ -213,13 +204,6 @@ impl<E: Endpoint> Cluster<E> {
             service: self.used.iter().map(nanos).collect(),
             cpu: cpu_time(),
         }
-    }
-
-    async fn close(&self) -> anyhow::Result<()> {
-        for member in &self.members {
-            member.close().await?;
-        }
-        Ok(())
     }
 }
 

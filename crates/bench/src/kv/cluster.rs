@@ -6,16 +6,15 @@ use super::contender::{Contender, Protocol, hermes};
 use super::draw::Distribution;
 use crate::harness::cpu_time;
 use crate::harness::latency::histogram;
+use crate::harness::members;
 use crate::harness::phases::{self, Subject};
 use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
 use meridian_baselines::{Craq, Zab};
 use meridian_core::NodeId;
 use meridian_hermes::Acks;
-use meridian_runtime::{Clock, Handle, Listen, Options, Worker};
+use meridian_runtime::{Clock, Handle, Listen, Options};
 use serde::Serialize;
-use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -85,7 +84,7 @@ fn run_with<P: Contender>(
     let cluster = runtime.block_on(Cluster::start(Arc::new(setup), make))?;
     let run = Run { runtime: &runtime, cluster: &cluster, before: None, after: None };
     let measured = run.measure(progress);
-    let closed = runtime.block_on(cluster.close());
+    let closed = runtime.block_on(members::close(&cluster.members));
     let outcome = measured?;
     closed?;
     Ok(outcome)
@@ -171,16 +170,9 @@ impl Cluster {
         make: impl Fn(NodeId, &[NodeId]) -> P,
     ) -> anyhow::Result<Cluster> {
         let nodes: Vec<NodeId> = (0..setup.replicas).map(NodeId).collect();
-        let mut addresses = BTreeMap::new();
-        let mut sockets = Vec::new();
-        for node in &nodes {
-            let socket = TcpListener::bind("127.0.0.1:0").context("cannot listen on 127.0.0.1")?;
-            addresses.insert(*node, socket.local_addr()?.to_string());
-            sockets.push(socket);
-        }
+        let (addresses, sockets) = members::sockets(&nodes)?;
         let control = Arc::new(Control::new(setup.replicas));
-        let workers = (0..setup.threads).map(|at| Worker::start(&format!("bench-{at}")));
-        let workers: Vec<Worker> = workers.collect::<Result<_, _>>()?;
+        let workers = members::workers(usize::from(setup.threads))?;
         let clock = Clock::start();
         let mut cluster = Cluster { setup: setup.clone(), control, members: Vec::new() };
         for (node, socket) in nodes.iter().zip(sockets) {
@@ -247,13 +239,6 @@ impl Cluster {
     async fn ask_all(&self, ask: impl Fn() -> Ask) -> anyhow::Result<()> {
         for member in &self.members {
             member.request(ask()).await?;
-        }
-        Ok(())
-    }
-
-    async fn close(&self) -> anyhow::Result<()> {
-        for member in &self.members {
-            member.close().await?;
         }
         Ok(())
     }

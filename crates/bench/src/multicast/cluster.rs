@@ -4,6 +4,7 @@ use super::client::{Ask, Client, Control, MEASURED, Part, Phase, Report, Ways};
 use super::layout::Distances;
 use crate::dissemination::DisseminationArg;
 use crate::harness::cpu_time;
+use crate::harness::members;
 use crate::harness::phases::{self, Subject};
 use anyhow::{Context, bail, ensure};
 use meridian_baselines::skeen::{Skeen, Variant};
@@ -12,10 +13,9 @@ use meridian_core::{GroupId, NodeId, ProcessId};
 use meridian_multicast::{
     ClockSource, Groups, Limits, Options as PrimCastOptions, Order, Output, PrimCast, Role,
 };
-use meridian_runtime::{Clock, Handle, Listen, Networked, Options, Worker};
+use meridian_runtime::{Clock, Handle, Listen, Networked, Options};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -183,7 +183,7 @@ fn run_with<P: Networked + meridian_multicast::Protocol + Send>(
     let cluster = runtime.block_on(Cluster::start(Arc::new(setup), make, ways))?;
     let run = Run { runtime: &runtime, cluster: &cluster, before: None, after: None };
     let measured = run.measure(progress);
-    let closed = runtime.block_on(cluster.close());
+    let closed = runtime.block_on(members::close(&cluster.members));
     let outcome = measured?;
     closed?;
     Ok(outcome)
@@ -286,18 +286,13 @@ impl Cluster {
             .map(|node| ProcessId { group: GroupId(node / setup.replicas), node: NodeId(node) })
             .collect();
         let mut groups: BTreeMap<GroupId, Vec<NodeId>> = BTreeMap::new();
-        let mut addresses = BTreeMap::new();
-        let mut sockets = Vec::new();
         for id in &ids {
             groups.entry(id.group).or_default().push(id.node);
-            let socket = TcpListener::bind("127.0.0.1:0").context("cannot listen on 127.0.0.1")?;
-            addresses.insert(*id, socket.local_addr()?.to_string());
-            sockets.push(socket);
         }
+        let (addresses, sockets) = members::sockets(&ids)?;
         let groups: Groups = Arc::new(groups);
         let control = Arc::new(Control::new(ids.len()));
-        let workers = (0..setup.threads).map(|at| Worker::start(&format!("bench-{at}")));
-        let workers: Vec<Worker> = workers.collect::<Result<_, _>>()?;
+        let workers = members::workers(setup.threads)?;
         // One for all, so that latencies between members can be told.
         let clock = Clock::start();
         let mut cluster = Cluster { setup: setup.clone(), control, members: Vec::new() };
@@ -386,13 +381,6 @@ impl Cluster {
     async fn cut(&self, groups: BTreeSet<GroupId>) -> anyhow::Result<()> {
         for member in &self.members {
             member.cut(groups.clone()).await?;
-        }
-        Ok(())
-    }
-
-    async fn close(&self) -> anyhow::Result<()> {
-        for member in &self.members {
-            member.close().await?;
         }
         Ok(())
     }
