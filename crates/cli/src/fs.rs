@@ -58,7 +58,8 @@ and asks other nodes for those that are damaged or missing. With --now all nodes
 as their servers may, and the command shows how far they are. They go on if it is interrupted.
 
 repaired counts what was asked of other nodes and stored since the node's server started; unfound is
-what no other node has.
+what no other node has. room is NO at a node whose disk has too little of it for copies: less than a
+32nd, or a GiB if that is less, beside what its log keeps for itself.
 
 Exit status 0 if all nodes have read all, and nothing is damaged or missing, else 1.
 

@@ -97,6 +97,13 @@ async fn scrub(client: &Client, topology: &Topology) -> bool {
         if wanted.iter().all(ended) {
             return all;
         }
+        if let Some(nodes) = starved(&copies, &wanted) {
+            for node in nodes {
+                let name = &topology.node(node).name;
+                note!("{name} has too little room on its disk for copies: not waited for");
+            }
+            return false;
+        }
         if copies != seen {
             note!("{}", progress(&copies, &wanted));
             (seen, changed) = (copies, Instant::now());
@@ -106,6 +113,20 @@ async fn scrub(client: &Client, topology: &Topology) -> bool {
         }
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// The nodes that still lack blocks, as their disks have no room, once all others are done.
+fn starved(
+    copies: &BTreeMap<NodeId, Copies>,
+    wanted: &BTreeMap<NodeId, u64>,
+) -> Option<Vec<NodeId>> {
+    let ended = |(node, passes): (&NodeId, &u64)| {
+        let of = copies.get(node)?;
+        let has_read = of.scrub.passes >= *passes && of.copying == 0;
+        (has_read && (of.lacks_room || is_repaired(of))).then_some((*node, is_repaired(of)))
+    };
+    let ended: Vec<_> = wanted.iter().map(ended).collect::<Option<_>>()?;
+    Some(ended.into_iter().filter(|(_, is_repaired)| !is_repaired).map(|(node, _)| node).collect())
 }
 
 /// Whether all is repaired that can be.
@@ -156,6 +177,7 @@ fn for_people(reports: &[NodeReport]) -> String {
         "read now",
         "in last pass",
         "damaged then",
+        "room",
     ];
     let rows = reports.iter().map(|report| {
         let Some(copies) = report.copies else {
@@ -178,7 +200,8 @@ fn for_people(reports: &[NodeReport]) -> String {
             scrub.last_damaged,
         ];
         let numbers = numbers.iter().map(u64::to_string);
-        std::iter::once(report.node.clone()).chain(numbers).collect()
+        let room = if copies.lacks_room { "NO" } else { "yes" };
+        std::iter::once(report.node.clone()).chain(numbers).chain([room.into()]).collect()
     });
     output::table(&head, rows)
 }
@@ -186,6 +209,7 @@ fn for_people(reports: &[NodeReport]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use meridian_host::drain::keep::ScrubReport;
 
     #[test]
     fn what_nobody_has_is_not_waited_for() {
@@ -193,6 +217,21 @@ mod tests {
             |missing, copying, unfound| Copies { missing, copying, unfound, ..Copies::default() };
         assert!(is_repaired(&copies(0, 0, 0)) && is_repaired(&copies(2, 0, 2)));
         assert!(!is_repaired(&copies(2, 1, 2)) && !is_repaired(&copies(2, 0, 1)));
+    }
+
+    #[test]
+    fn a_node_without_room_is_named_once_all_have_read() {
+        let read = |passes, missing, lacks_room| {
+            let scrub = ScrubReport { passes, ..ScrubReport::default() };
+            Copies { missing, lacks_room, scrub, ..Copies::default() }
+        };
+        let told = |second| {
+            let copies = BTreeMap::from([(NodeId(0), read(1, 2, true)), (NodeId(1), second)]);
+            starved(&copies, &copies.keys().map(|node| (*node, 1)).collect())
+        };
+        assert_eq!(told(read(0, 0, false)), None, "the second has not read all");
+        assert_eq!(told(read(1, 2, false)), None, "the second copies what it lacks");
+        assert_eq!(told(read(1, 0, false)), Some(vec![NodeId(0)]));
     }
 
     #[test]

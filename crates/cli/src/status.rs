@@ -237,7 +237,11 @@ impl NodeReport {
 
     /// How it is, if it is reachable.
     fn state(&self) -> &'static str {
+        let lacks_copies = self.copies.is_some_and(|copies| {
+            copies.lacks_room && copies.missing + copies.damaged > copies.unfound
+        });
         match (self.full, self.takes_nothing) {
+            (false, false) if lacks_copies => "yes, but NO ROOM for copies that it should hold",
             (false, false) => "yes",
             (true, false) => "yes, but FULL: stores no more blocks",
             (_, true) => "yes, but FULL: takes nothing that needs room",

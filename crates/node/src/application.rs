@@ -316,6 +316,10 @@ impl<P: Service> Requests<P> {
         if unfound > 0 && before.unfound == 0 {
             tracing::error!(unfound, "blocks are asked of all other nodes, and none has them");
         }
+        let (starves, starved) = (now.lacks_room && bad > 0, before.lacks_room && was_bad > 0);
+        if starves && !starved {
+            tracing::warn!(bad, "blocks are not copied here: the disk has too little room");
+        }
         if bad == 0 && was_bad > 0 {
             let repaired = now.repaired;
             tracing::info!(repaired, "all blocks that should be here are, and are whole");

@@ -43,6 +43,13 @@ use std::time::Duration;
 /// Fetching leaves this share of the disk to clients: what they can still write is worth more than
 /// one copy more of what is there.
 const LEFT_SHARE: u64 = 32;
+/// It leaves no more than this, so that a large disk need not be empty to a good part for copies.
+const LEFT_MAX: u64 = 1 << 30;
+
+/// Whether copies may be fetched while the disk has so much room.
+fn is_enough(room: Room) -> bool {
+    room.writable > 0 && room.writable >= (room.total / LEFT_SHARE).min(LEFT_MAX)
+}
 
 /// How fast copies are looked after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +88,8 @@ pub struct Report {
     pub repaired: u64,
     /// How many copies were given up since the start, as others hold them.
     pub given_up: u64,
+    /// Nothing is copied, as the disk has too little room for more than clients write.
+    pub lacks_room: bool,
     /// The pass in which all are read.
     pub scrub: ScrubReport,
 }
@@ -222,6 +231,7 @@ impl Keep {
             unfound: self.fetch.unfound(),
             repaired: self.fetch.repaired(),
             given_up: self.spare.given_up(),
+            lacks_room: !self.has_room,
             scrub: self.scrub.report(),
         }
     }
@@ -235,7 +245,7 @@ impl Keep {
 
     /// The disk has so much room.
     pub fn on_room(&mut self, room: Room) {
-        self.has_room = room.writable > 0 && room.writable >= room.total / LEFT_SHARE;
+        self.has_room = is_enough(room);
     }
 
     /// The node takes blocks, or does not, as it is to go.
@@ -385,5 +395,18 @@ impl Keep {
     /// How far the pass is that is under way.
     pub fn read(&self) -> Option<BlockId> {
         self.scrub.cursor()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_disk_leaves_a_gibibyte_to_clients_and_no_more() {
+        let is_enough = |writable, total| is_enough(Room { writable, total, ..Room::default() });
+        assert!(is_enough(2 << 30, 250 << 30) && !is_enough((1 << 30) - 1, 250 << 30));
+        assert!(is_enough(1 << 20, 32 << 20) && !is_enough((1 << 20) - 1, 32 << 20));
+        assert!(!is_enough(0, 0));
     }
 }
