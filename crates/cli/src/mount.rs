@@ -14,7 +14,7 @@ use meridian_mount::Access;
 use meridian_terminal::note;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -285,14 +285,32 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// Whether the kernel lists `path` as a place where something is mounted.
 fn is_mounted(path: &Path) -> anyhow::Result<bool> {
-    let table = fs::read("/proc/self/mountinfo").context("cannot read the table of mounts")?;
-    Ok(points_in(&table).any(|point| point == path.as_os_str().as_bytes()))
+    let table = table_of_mounts()?;
+    Ok(points_in(&table, None).any(|point| point == path.as_os_str().as_bytes()))
 }
 
-/// The mount points in a table as `/proc/self/mountinfo`: the fifth word of each line, in which
-/// blanks and the like stand as `\040`.
-fn points_in(table: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+/// Where clusters are mounted on this machine, as far as this process sees it.
+///
+/// # Errors
+/// If the table of mounts cannot be read.
+pub fn all_here() -> anyhow::Result<Vec<PathBuf>> {
+    let table = table_of_mounts()?;
+    let points = points_in(&table, Some(meridian_mount::about::TYPE));
+    Ok(points.map(|point| OsString::from_vec(point).into()).collect())
+}
+
+fn table_of_mounts() -> anyhow::Result<Vec<u8>> {
+    fs::read("/proc/self/mountinfo").context("cannot read the table of mounts")
+}
+
+/// The mount points of this type, or of any, in a table as `/proc/self/mountinfo`: the fifth word
+/// of each line, in which blanks and the like stand as `\040`. The type stands behind a word `-`.
+fn points_in<'a>(table: &'a [u8], kind: Option<&'a str>) -> impl Iterator<Item = Vec<u8>> + 'a {
     let lines = table.split(|byte| *byte == b'\n');
+    let lines = lines.filter(move |line| {
+        let mut words = line.split(|byte| *byte == b' ').skip_while(|word| *word != b"-").skip(1);
+        kind.is_none_or(|kind| words.next() == Some(kind.as_bytes()))
+    });
     lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(|word| {
         let mut point = Vec::new();
         let mut rest = word;
@@ -321,8 +339,10 @@ mod tests {
     fn mount_points_are_read_as_the_kernel_writes_them() {
         let table =
             b"36 35 98:0 / /mnt/a\\040b rw - ext3 /dev/root rw\n1 2 0:1 / /x\\134y rw - t s o\n";
-        let points: Vec<_> = points_in(table).collect();
+        let points: Vec<_> = points_in(table, None).collect();
         assert_eq!(points, [b"/mnt/a b".to_vec(), b"/x\\y".to_vec()]);
+        let points: Vec<_> = points_in(table, Some("t")).collect();
+        assert_eq!(points, [b"/x\\y".to_vec()]);
         assert!(is_mounted(Path::new("/proc")).unwrap());
     }
 

@@ -1,6 +1,7 @@
 //! `meridian status`: how nodes and groups are.
 
 mod causal;
+mod mounts;
 
 use crate::{cluster, configuration, output};
 use causal::CausalReport;
@@ -10,6 +11,7 @@ use meridian_cluster::Topology;
 use meridian_core::{GroupId, NodeId};
 use meridian_host::api::NodeStatus;
 use meridian_host::drain::keep::Report as Copies;
+use mounts::MountReport;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -43,6 +45,10 @@ Of the blocks that a node should hold so many are missing, as a disk lost them, 
 away; so many are damaged on its disk; so many are being copied from other nodes, which goes on by
 itself until all are there.
 
+Of mounts on this machine is told how the kernel's requests come to them: by io_uring where Linux
+(6.14 and later) offers that when they are mounted, else by /dev/fuse. Root has it offer that by
+`echo Y > /sys/module/fuse/parameters/enable_uring`.
+
 Exit status 0 if all nodes answer, all groups have a primary, no disk is full, and no block is
 missing or damaged at any node, else 1.
 
@@ -70,6 +76,8 @@ pub struct Report {
     keys: Vec<KeysReport>,
     /// How far each region is with the causal keys of each other.
     causal: Vec<CausalReport>,
+    /// Where it is mounted on this machine.
+    mounts: Vec<MountReport>,
 }
 
 /// A node.
@@ -155,12 +163,13 @@ struct KeysReport {
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let path = cluster::named_or_last(args.cluster.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(async {
+    let mut report = runtime.block_on(async {
         let topology = configuration::newest(&path).await?.topology;
         let region = topology.regions[0].name.as_str();
         let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
         anyhow::Ok(ask_all(&client, &topology).await)
     })?;
+    report.mounts = mounts::reports(report.cluster)?;
     let text = if args.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
     output::print(&text)?;
     let well = report.nodes.iter().all(NodeReport::is_well) && report.all_led();
@@ -282,6 +291,7 @@ impl Report {
             groups: groups.collect(),
             keys: keys_reports(topology, answers),
             causal: causal::reports(topology, answers),
+            mounts: Vec::new(),
         }
     }
 
@@ -359,11 +369,13 @@ impl Report {
             true => String::new(),
             false => format!("{}\n\n", output::table(&KeysReport::HEAD, keys)),
         };
-        let causal = match causal::table(&self.causal) {
-            none if none.is_empty() => none,
-            table => format!("{table}\n\n"),
+        let apart = |table: String| match table.is_empty() {
+            true => table,
+            false => format!("{table}\n\n"),
         };
-        format!("{nodes}\n\n{groups}\n\n{keys}{causal}order: {}", self.order)
+        let causal = apart(causal::table(&self.causal));
+        let mounts = apart(mounts::table(&self.mounts));
+        format!("{nodes}\n\n{groups}\n\n{keys}{causal}{mounts}order: {}", self.order)
     }
 }
 

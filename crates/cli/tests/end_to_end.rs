@@ -65,6 +65,14 @@ fn a_demo_shows_what_runs_where_and_stops_on_ctrl_c() {
     for word in ["us-1", "eu-2", "ap-3", "global", "primary", "lag"] {
         assert!(status.stdout.contains(word), "{word}: {}", status.stdout);
     }
+    let said = room.status();
+    let mounts = said["mounts"].as_array().unwrap();
+    assert!(!mounts.is_empty(), "{said}");
+    for mount in mounts {
+        let transport = mount["transport"].as_str().unwrap();
+        assert!(["io_uring", "/dev/fuse"].contains(&transport), "{mount}");
+        assert!(status.stdout.contains(mount["dir"].as_str().unwrap()), "{mount}: {status:?}");
+    }
     let second = room.run(&["demo", "--mount", "mnt"]);
     assert!(!second.status.success());
     assert!(second.stderr.contains("already"), "{second:?}");

@@ -67,6 +67,32 @@ pub mod flag {
     pub const ASYNC_DIO: u32 = 1 << 15;
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     pub const MAX_PAGES: u32 = 1 << 22;
+    /// There are further flags, in a word of their own.
+    pub const MORE: u32 = 1 << 30;
+    /// Of those: requests may come over rings of `io_uring`.
+    pub const RINGS: u32 = 1 << (41 - 32);
+}
+
+/// Requests over rings of `io_uring` (`struct fuse_uring_req_header`).
+pub mod ring {
+    use std::ops::Range;
+
+    /// The command that gives the kernel a new entry.
+    pub const REGISTER: u32 = 1;
+    /// The command that gives it a reply, and the entry for another request.
+    pub const COMMIT_AND_FETCH: u32 = 2;
+    /// Bytes before the payload of an entry.
+    pub const HEADER: usize = 288;
+    /// Where, of those, the number of the request is.
+    pub const UNIQUE: usize = 8;
+    /// Where the fields of the request's own kind are.
+    pub const FIELDS: Range<usize> = 128..256;
+    /// Where the number is under which the request is to be answered.
+    pub const COMMIT: usize = 264;
+    /// Where the length of the payload is.
+    pub const PAYLOAD_LENGTH: usize = 272;
+    /// The least payload that there must be room for.
+    pub const PAYLOAD_MIN: usize = 8192;
 }
 
 /// Which attributes a `SETATTR` sets.

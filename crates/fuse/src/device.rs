@@ -1,15 +1,13 @@
 //! The device file: one read brings one request, one write takes one reply.
 
+use crate::raw;
 use crate::reply::header;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use rustix::ioctl::{Setter, ioctl};
 use std::io::{self, IoSlice};
 
 /// Where it is.
 pub const PATH: &str = "/dev/fuse";
-/// The number of the call that joins a new descriptor to a session.
-const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
 
 /// One descriptor of a session. Requests that were read from it are answered through it.
 #[derive(Debug)]
@@ -33,9 +31,7 @@ impl Device {
     /// As those of `open`; or the kernel refuses.
     pub fn again(&self) -> io::Result<Device> {
         let device = Device::open()?;
-        let session = self.descriptor.as_raw_fd().cast_unsigned();
-        // SAFETY: the kernel reads one u32 at the address that `Setter` gives, and writes nothing.
-        unsafe { ioctl(&device.descriptor, Setter::<CLONE, u32>::new(session))? };
+        raw::join(&device.descriptor, &self.descriptor)?;
         Ok(device)
     }
 

@@ -7,7 +7,9 @@
 //! | [`interrupts`] | which requests the kernel no longer wants to wait for |
 //! | [`session`] | the first exchange with the kernel, the threads that read requests |
 //! | [`mounting`] | how the file system gets its place, as root and as a user |
-//! | `device` | the device file, and the one unsafe call |
+//! | `device` | the device file |
+//! | `rings` | requests over rings of `io_uring`, where the kernel offers them |
+//! | `raw` | memory shared with the kernel: all unsafe code |
 //! | `abi` | numbers of the protocol |
 //!
 //! A [`Service`] gets each request with a [`Reply`], which it may give to another thread or task.
@@ -21,12 +23,14 @@ mod abi;
 mod device;
 pub mod interrupts;
 pub mod mounting;
+mod raw;
 pub mod reply;
 pub mod request;
+mod rings;
 pub mod session;
 
 pub use interrupts::Interrupted;
 pub use mounting::{Access, Options};
 pub use reply::{Attributes, Directory, Entry, Lifetime, Reply, Room, Time};
 pub use request::{Operation, Request};
-pub use session::{Notifier, Service, Session, mount};
+pub use session::{Notifier, Service, Session, Transport, mount};

@@ -30,8 +30,10 @@ pub struct Options {
     pub access: Access,
     /// The most that is written, or read ahead, at a time, in bytes: at most 1 MiB.
     pub max_transfer: u32,
-    /// Threads that read requests, each with a descriptor of its own.
+    /// Threads that read requests from the device, each with a descriptor of its own.
     pub threads: usize,
+    /// Requests may come over rings of `io_uring` instead, if the kernel offers that.
+    pub rings: bool,
     /// What the file system can do.
     pub features: Features,
 }

@@ -3,6 +3,8 @@
 use crate::abi::{PAGE, REPLY_HEADER};
 use crate::device::Device;
 use crate::interrupts::{Interrupted, Interrupts};
+use crate::rings::Ticket;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +12,25 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Reply {
     unique: u64,
-    device: Arc<Device>,
+    way: Way,
     interrupts: Arc<Interrupts>,
     answered: bool,
+}
+
+/// How the reply gets to the kernel: as the request came.
+#[derive(Debug)]
+pub(crate) enum Way {
+    Device(Arc<Device>),
+    Ring(Ticket),
+}
+
+impl Way {
+    fn answer(&mut self, unique: u64, error: i32, body: &[u8]) -> io::Result<()> {
+        match self {
+            Way::Device(device) => device.reply(unique, error, body),
+            Way::Ring(ticket) => ticket.answer(error, body),
+        }
+    }
 }
 
 /// A point in time: seconds since 1970, and nanoseconds after that.
@@ -148,8 +166,8 @@ fn put_entry(bytes: &mut Vec<u8>, entry: &Entry) {
 }
 
 impl Reply {
-    pub(crate) fn new(unique: u64, device: Arc<Device>, interrupts: Arc<Interrupts>) -> Reply {
-        Reply { unique, device, interrupts, answered: false }
+    pub(crate) fn new(unique: u64, way: Way, interrupts: Arc<Interrupts>) -> Reply {
+        Reply { unique, way, interrupts, answered: false }
     }
 
     /// Ends when the kernel no longer wants to wait: a signal came for the thread that asked. The
@@ -161,7 +179,7 @@ impl Reply {
     fn send(&mut self, errno: i32, body: &[u8]) {
         self.answered = true;
         self.interrupts.forget(self.unique);
-        if let Err(error) = self.device.reply(self.unique, -errno, body) {
+        if let Err(error) = self.way.answer(self.unique, -errno, body) {
             // ENOENT: the kernel has given the request up. ENODEV: it is unmounted.
             let expected = [libc::ENOENT, libc::ENODEV].map(Some).contains(&error.raw_os_error());
             if !expected {

@@ -1,6 +1,6 @@
 //! What the kernel asks, checked and cut out of the bytes that it sends.
 
-use crate::abi::{self, LOCK_IS_FLOCK, REQUEST_HEADER, WRITE_IS_CACHE, opcode, set};
+use crate::abi::{self, LOCK_IS_FLOCK, REQUEST_HEADER, WRITE_IS_CACHE, flag, opcode, set};
 use crate::reply::Time;
 
 /// One question of the kernel.
@@ -144,7 +144,7 @@ pub(crate) enum Received<'a> {
     /// A question for the file system.
     Request(Request<'a>),
     /// The first exchange: the kernel's version, how much it reads ahead, what it can do.
-    Init { unique: u64, major: u32, minor: u32, read_ahead: u32, flags: u32 },
+    Init { unique: u64, major: u32, minor: u32, read_ahead: u32, flags: u32, more_flags: u32 },
     /// It no longer wants to wait for the reply to this request.
     Interrupt { unique: u64 },
     /// It has dropped so many references to the node: as many replies had named it as entries.
@@ -159,13 +159,22 @@ pub(crate) enum Received<'a> {
     Refused { unique: u64, errno: i32 },
 }
 
-/// Cuts fields off a request.
+/// Cuts fields off a request, which may be in two parts: no field lies in both.
 struct Fields<'a> {
     rest: &'a [u8],
+    then: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
+    /// Goes on to the second part where the first has ended.
+    fn go_on(&mut self) {
+        if self.rest.is_empty() {
+            self.rest = std::mem::take(&mut self.then);
+        }
+    }
+
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        self.go_on();
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)
@@ -189,6 +198,7 @@ impl<'a> Fields<'a> {
 
     /// Bytes to a NUL, which must be there.
     fn name(&mut self) -> Option<&'a [u8]> {
+        self.go_on();
         let end = self.rest.iter().position(|byte| *byte == 0)?;
         let name = self.take(end)?;
         self.skip(1)?;
@@ -199,12 +209,24 @@ impl<'a> Fields<'a> {
 /// What `bytes` are: all that one read of the device brought. `None` if there is no number to
 /// answer to, which the kernel never sends.
 pub(crate) fn parse(bytes: &[u8]) -> Option<Received<'_>> {
-    let mut fields = Fields { rest: bytes };
-    let (length, code) = (fields.u32()?, fields.u32()?);
-    let (unique, node) = (fields.u64()?, fields.u64()?);
-    let (uid, gid, thread) = (fields.u32()?, fields.u32()?, fields.u32()?);
-    fields.skip(4)?;
-    if length as usize != bytes.len() {
+    let (header, fields) = bytes.split_at_checked(REQUEST_HEADER)?;
+    parse_parts(header, fields, &[])
+}
+
+/// The same of a request in parts: what stands before each, the fields of its kind, and its names
+/// and data.
+pub(crate) fn parse_parts<'a>(
+    header: &'a [u8],
+    kind: &'a [u8],
+    payload: &'a [u8],
+) -> Option<Received<'a>> {
+    let came = header.len() + kind.len() + payload.len();
+    let mut header = Fields { rest: header, then: &[] };
+    let (length, code) = (header.u32()?, header.u32()?);
+    let (unique, node) = (header.u64()?, header.u64()?);
+    let (uid, gid, thread) = (header.u32()?, header.u32()?, header.u32()?);
+    let mut fields = Fields { rest: kind, then: payload };
+    if length as usize != came {
         return Some(Received::Refused { unique, errno: libc::EIO });
     }
     let malformed = Received::Refused { unique, errno: libc::EINVAL };
@@ -234,7 +256,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Received<'_>> {
 pub(crate) fn forgotten(many: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
     let (pairs, _) = many.as_chunks::<16>();
     pairs.iter().filter_map(|pair| {
-        let mut fields = Fields { rest: pair };
+        let mut fields = Fields { rest: pair, then: &[] };
         Some((fields.u64()?, fields.u64()?))
     })
 }
@@ -242,10 +264,12 @@ pub(crate) fn forgotten(many: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
 fn init<'a>(unique: u64, fields: &mut Fields<'a>) -> Option<Received<'a>> {
     let (major, minor) = (fields.u32()?, fields.u32()?);
     if major != abi::MAJOR {
-        return Some(Received::Init { unique, major, minor, read_ahead: 0, flags: 0 });
+        let (read_ahead, flags, more_flags) = (0, 0, 0);
+        return Some(Received::Init { unique, major, minor, read_ahead, flags, more_flags });
     }
     let (read_ahead, flags) = (fields.u32()?, fields.u32()?);
-    Some(Received::Init { unique, major, minor, read_ahead, flags })
+    let more_flags = if flags & flag::MORE == 0 { 0 } else { fields.u32()? };
+    Some(Received::Init { unique, major, minor, read_ahead, flags, more_flags })
 }
 
 /// The operation of that number; `None` if its fields are not all there.

@@ -4,8 +4,10 @@ use crate::abi::{self, NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, PAGE, flag};
 use crate::device::Device;
 use crate::interrupts::Interrupts;
 use crate::mounting::{self, Options};
-use crate::reply::Reply;
+use crate::reply::{Reply, Way};
 use crate::request::{Received, Request, buffer_size, forgotten, parse};
+use crate::rings::Prepared;
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,14 +37,38 @@ pub struct Session {
     notifier: Notifier,
 }
 
+/// How requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Over a ring for each processor.
+    Rings,
+    /// Through the device file.
+    Device,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Transport::Rings => "io_uring",
+            Transport::Device => "/dev/fuse",
+        })
+    }
+}
+
 /// Tells the kernel what it has not asked for.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     device: Arc<Device>,
+    transport: Transport,
     has_epochs: bool,
 }
 
 impl Notifier {
+    /// How requests come.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
     /// Whether the kernel can be told to drop names without waiting for calls in their directories.
     pub fn drops_names(&self) -> bool {
         self.has_epochs
@@ -77,37 +103,93 @@ impl Notifier {
 /// # Errors
 /// If it cannot be mounted there, or the kernel is too old.
 pub fn mount<S: Service>(service: S, at: &Path, options: &Options) -> io::Result<Session> {
-    let begun = begin(service, mounting::mount(at, options)?, options);
+    let device = mounting::mount(at, options)?;
+    let begun = begin(service, device, options, options.max_transfer as usize);
     if begun.is_err() {
         let _ = mounting::unmount(at); // Nobody would answer there.
     }
     begun
 }
 
-fn begin<S: Service>(service: S, first: Device, options: &Options) -> io::Result<Session> {
-    let first = Arc::new(first);
+/// With room for so many bytes in each entry of a ring.
+fn begin<S: Service>(
+    service: S,
+    first: Device,
+    options: &Options,
+    room: usize,
+) -> io::Result<Session> {
+    let (first, service) = (Arc::new(first), Arc::new(service));
+    let shared = Shared { service, device: first.clone(), interrupts: Arc::default() };
     let mut buffer = vec![0; buffer_size(options.max_transfer as usize)];
-    let has_epochs = greet(&first, options, &mut buffer)? >= abi::MINOR_EPOCHS;
-    let (service, interrupts) = (Arc::new(service), Arc::<Interrupts>::default());
-    let mut threads = Vec::new();
-    for number in 0..options.threads.max(1) {
+    let kernel = hear(&first, &mut buffer)?;
+    let rings = if options.rings { prepare(&shared, &kernel, options.name, room) } else { None };
+    greet(&first, &kernel, options, rings.is_some())?;
+    let (mut threads, mut transport) = (Vec::new(), Transport::Device);
+    if let Some(rings) = rings {
+        let (rings, known) = rings.begin();
+        threads = rings;
+        match known {
+            Ok(()) => transport = Transport::Rings,
+            Err(error) => without_rings(&error),
+        }
+    }
+    let readers = match transport {
+        Transport::Rings => 1, // For what still comes through the device.
+        Transport::Device => options.threads.max(1),
+    };
+    for number in 0..readers {
         let device = if number == 0 { first.clone() } else { Arc::new(first.again()?) };
-        let worker = Worker { service: service.clone(), device, interrupts: interrupts.clone() };
-        let (name, size) = (format!("{}-fuse-{number}", options.name), buffer.len());
-        let work = move || worker.work(&mut vec![0; size]);
+        let (shared, size) = (Shared { device, ..shared.clone() }, buffer.len());
+        let name = format!("{}-fuse-{number}", options.name);
+        let work = move || shared.read(&mut vec![0; size]);
         threads.push(std::thread::Builder::new().name(name).spawn(work)?);
     }
-    Ok(Session { threads, notifier: Notifier { device: first, has_epochs } })
+    let has_epochs = kernel.minor >= abi::MINOR_EPOCHS;
+    Ok(Session { threads, notifier: Notifier { device: first, transport, has_epochs } })
 }
 
-/// Agrees with the kernel on a version and on what both can do; the minor version.
-fn greet(device: &Device, options: &Options, buffer: &mut [u8]) -> io::Result<u32> {
+/// How the kernel begins.
+struct Kernel {
+    unique: u64,
+    major: u32,
+    minor: u32,
+    read_ahead: u32,
+    flags: u32,
+    more_flags: u32,
+}
+
+/// Waits for the kernel to begin.
+fn hear(device: &Device, buffer: &mut [u8]) -> io::Result<Kernel> {
     let gone = || io::Error::other("unmounted before it began");
-    let Some(Received::Init { unique, major, minor, read_ahead, flags }) =
-        parse(device.receive(buffer)?.ok_or_else(gone)?)
+    let received = parse(device.receive(buffer)?.ok_or_else(gone)?);
+    let Some(Received::Init { unique, major, minor, read_ahead, flags, more_flags }) = received
     else {
         return Err(io::Error::other("the kernel does not begin as FUSE does"));
     };
+    Ok(Kernel { unique, major, minor, read_ahead, flags, more_flags })
+}
+
+/// Threads with rings, if the kernel offers to use them, and they can be had.
+fn prepare<S: Service>(
+    shared: &Shared<S>,
+    kernel: &Kernel,
+    name: &str,
+    room: usize,
+) -> Option<Prepared> {
+    if kernel.more_flags & flag::RINGS == 0 {
+        tracing::info!("the kernel does not offer io_uring, so requests come through the device");
+        return None;
+    }
+    Prepared::new(shared, name, room).inspect_err(without_rings).ok()
+}
+
+fn without_rings(error: &io::Error) {
+    tracing::warn!("io_uring cannot be used, so requests come through the device: {error}");
+}
+
+/// Agrees with the kernel on a version and on what both can do.
+fn greet(device: &Device, kernel: &Kernel, options: &Options, rings: bool) -> io::Result<()> {
+    let Kernel { unique, major, minor, .. } = *kernel;
     if major != abi::MAJOR || minor < abi::MINOR_MIN {
         device.reply(unique, -libc::EPROTO, &[])?;
         return Err(io::Error::other(format!(
@@ -116,21 +198,23 @@ fn greet(device: &Device, options: &Options, buffer: &mut [u8]) -> io::Result<u3
             abi::MINOR_MIN
         )));
     }
+    let (more, more_flags) = if rings { (flag::MORE, flag::RINGS) } else { (0, 0) };
     let mut body = Vec::with_capacity(64);
     let mut put = |bytes: &[u8]| body.extend_from_slice(bytes);
     put(&abi::MAJOR.to_ne_bytes());
     put(&minor.min(abi::MINOR_MAX).to_ne_bytes());
-    put(&read_ahead.min(options.max_transfer).to_ne_bytes());
-    put(&(wanted(options) & flags).to_ne_bytes());
+    put(&kernel.read_ahead.min(options.max_transfer).to_ne_bytes());
+    put(&((wanted(options) | more) & kernel.flags).to_ne_bytes());
     put(&BACKGROUND.0.to_ne_bytes());
     put(&BACKGROUND.1.to_ne_bytes());
     put(&options.max_transfer.to_ne_bytes());
     put(&1_u32.to_ne_bytes()); // Times are exact to a nanosecond.
     // At most a few hundred pages.
     put(&((options.max_transfer as usize).div_ceil(PAGE) as u16).to_ne_bytes());
+    put(&0_u16.to_ne_bytes());
+    put(&more_flags.to_ne_bytes());
     body.resize(64, 0);
-    device.reply(unique, 0, &body)?;
-    Ok(minor.min(abi::MINOR_MAX))
+    device.reply(unique, 0, &body)
 }
 
 fn wanted(options: &Options) -> u32 {
@@ -151,6 +235,11 @@ impl Session {
         self.notifier.clone()
     }
 
+    /// How requests come.
+    pub fn transport(&self) -> Transport {
+        self.notifier.transport
+    }
+
     /// Waits until it is unmounted.
     ///
     /// # Errors
@@ -163,40 +252,54 @@ impl Session {
     }
 }
 
-/// One thread that reads requests.
-struct Worker<S> {
-    service: Arc<S>,
-    device: Arc<Device>,
-    interrupts: Arc<Interrupts>,
+/// What all threads of a session have, and each the descriptor that it uses.
+#[derive(Debug)]
+pub(crate) struct Shared<S> {
+    pub service: Arc<S>,
+    pub device: Arc<Device>,
+    pub interrupts: Arc<Interrupts>,
 }
 
-impl<S: Service> Worker<S> {
-    /// Serves until it is unmounted.
-    fn work(&self, buffer: &mut [u8]) -> io::Result<()> {
+impl<S> Clone for Shared<S> {
+    fn clone(&self) -> Shared<S> {
+        let Shared { service, device, interrupts } = self;
+        let (service, device) = (service.clone(), device.clone());
+        Shared { service, device, interrupts: interrupts.clone() }
+    }
+}
+
+impl<S: Service> Shared<S> {
+    /// Serves what the device brings until it is unmounted.
+    fn read(&self, buffer: &mut [u8]) -> io::Result<()> {
         while let Some(bytes) = self.device.receive(buffer)? {
             match parse(bytes) {
-                Some(Received::Request(request)) => {
-                    let (device, interrupts) = (self.device.clone(), self.interrupts.clone());
-                    let reply = Reply::new(request.unique, device, interrupts);
-                    self.service.call(request, reply);
-                }
-                Some(Received::Interrupt { unique }) => self.interrupts.tell(unique),
-                Some(Received::Destroy { unique }) => self.refuse(unique, 0),
-                Some(Received::Init { unique, .. }) => self.refuse(unique, libc::EPROTO),
-                Some(Received::Refused { unique, errno }) => self.refuse(unique, errno),
-                Some(Received::Forget { node, lookups }) => self.service.forget(node, lookups),
-                Some(Received::ForgetMany(many)) => {
-                    forgotten(many).for_each(|(node, lookups)| self.service.forget(node, lookups));
-                }
-                Some(Received::Nothing) => {}
+                Some(received) => self.handle(received, |unique| {
+                    let way = Way::Device(self.device.clone());
+                    Reply::new(unique, way, self.interrupts.clone())
+                }),
                 None => tracing::warn!("the kernel sent {} bytes, not a request", bytes.len()),
             }
         }
         Ok(())
     }
 
-    fn refuse(&self, unique: u64, errno: i32) {
-        // Whoever asked may have gone.
-        let _ = self.device.reply(unique, -errno, &[]);
+    /// Does what the kernel wants; `reply` gives the way to answer, if it is to be answered.
+    pub fn handle(&self, received: Received<'_>, reply: impl FnOnce(u64) -> Reply) {
+        match received {
+            Received::Request(request) => self.service.call(request, reply(request.unique)),
+            Received::Interrupt { unique } => self.interrupts.tell(unique),
+            Received::Destroy { unique } => reply(unique).ok(),
+            Received::Init { unique, .. } => reply(unique).error(libc::EPROTO),
+            Received::Refused { unique, errno } => reply(unique).error(errno),
+            Received::Forget { node, lookups } => self.service.forget(node, lookups),
+            Received::ForgetMany(many) => {
+                forgotten(many).for_each(|(node, lookups)| self.service.forget(node, lookups));
+            }
+            Received::Nothing => {}
+        }
     }
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

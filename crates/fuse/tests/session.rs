@@ -1,13 +1,18 @@
 //! A small file system behind a real mount: programs as they are.
 #![allow(clippy::unwrap_used)]
 
+mod offer;
+
 use meridian_fuse::mounting::{Features, unmount};
 use meridian_fuse::{
     Access, Attributes, Directory, Entry, Lifetime, Operation, Options, Reply, Request, Room,
-    Service, Session, mount,
+    Service, Session, Transport, mount,
 };
+use offer::Offer;
+use rustix::mount::UnmountFlags;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -25,12 +30,16 @@ const FIRST: u64 = 2;
 const SLOW: &[u8] = b"slow";
 /// Who reads this file gets no answer from the file system.
 const LOST: &[u8] = b"lost";
+/// Who asks how much room there is waits until somebody writes to this file.
+const GATE: &[u8] = b"gate";
 
 /// One directory of files in memory.
 struct Small {
     files: Mutex<Vec<(Vec<u8>, Vec<u8>)>>,
     /// Is told when somebody waits.
     waits: Sender<()>,
+    /// Who waits at the gate, if it is closed.
+    gate: Mutex<Option<Vec<Reply>>>,
 }
 
 impl Small {
@@ -69,6 +78,28 @@ impl Small {
         entries
     }
 
+    fn write(&self, node: u64, offset: u64, data: &[u8], reply: Reply) {
+        let mut files = self.files.lock().unwrap();
+        let (name, file) = &mut files[(node - FIRST) as usize];
+        file.resize(file.len().max(offset as usize + data.len()), 0);
+        file[offset as usize..][..data.len()].copy_from_slice(data);
+        reply.written(data.len() as u32);
+        let is_gate = name == GATE;
+        drop(files);
+        let waiting = if is_gate { self.gate.lock().unwrap().take() } else { None };
+        waiting.into_iter().flatten().for_each(|reply| self.room(reply));
+    }
+
+    fn room(&self, reply: Reply) {
+        match &mut *self.gate.lock().unwrap() {
+            Some(waiting) => {
+                waiting.push(reply);
+                self.waits.send(()).unwrap();
+            }
+            None => reply.room(&Room { block_size: 512, blocks: 8, free: 4, ..Room::default() }),
+        }
+    }
+
     /// Answers as soon as a signal has come for who asks.
     fn wait(&self, reply: Reply) {
         let waits = self.waits.clone();
@@ -96,6 +127,9 @@ impl Service for Small {
             }
             Operation::Create { name, .. } => {
                 self.files.lock().unwrap().push((name.to_vec(), Vec::new()));
+                if name == GATE {
+                    *self.gate.lock().unwrap() = Some(Vec::new());
+                }
                 let node = self.find(name).unwrap();
                 reply.created(&self.entry(node), node);
             }
@@ -107,18 +141,11 @@ impl Service for Small {
                 let start = (offset as usize).min(data.len());
                 reply.data(&data[start..(start + size as usize).min(data.len())]);
             }
-            Operation::Write { offset, data, .. } => {
-                let file = &mut self.files.lock().unwrap()[(request.node - FIRST) as usize].1;
-                file.resize(file.len().max(offset as usize + data.len()), 0);
-                file[offset as usize..][..data.len()].copy_from_slice(data);
-                reply.written(data.len() as u32);
-            }
+            Operation::Write { offset, data, .. } => self.write(request.node, offset, data, reply),
             Operation::ReadDirectory { offset, size, .. } => {
                 reply.directory(&self.list(offset, size));
             }
-            Operation::Room => {
-                reply.room(&Room { block_size: 512, blocks: 8, free: 4, ..Room::default() });
-            }
+            Operation::Room => self.room(reply),
             Operation::Flush { .. }
             | Operation::Release { .. }
             | Operation::ReleaseDirectory { .. } => reply.ok(),
@@ -133,10 +160,26 @@ struct World {
     waiting: Receiver<()>,
 }
 
-fn world(threads: usize) -> World {
+/// All ways in which requests can come here.
+const WAYS: [Transport; 2] = [Transport::Device, Transport::Rings];
+
+/// With as many threads as are given for requests of the device. `None`: this kernel does not
+/// offer rings.
+fn world_over(way: Transport, threads: usize) -> Option<World> {
+    let offer = match way {
+        Transport::Device => None,
+        Transport::Rings => Some(Offer::made()?),
+    };
+    let world = world(threads, offer.is_some());
+    // Others may use this machine, and see to it that none can be had.
+    assert_eq!(world.session.transport(), way);
+    Some(world)
+}
+
+fn world(threads: usize, rings: bool) -> World {
     let (waits, waiting) = channel();
     let files = [SLOW, LOST].map(|name| (name.to_vec(), b"never read".to_vec()));
-    let small = Small { files: Mutex::new(files.to_vec()), waits };
+    let small = Small { files: Mutex::new(files.to_vec()), waits, gate: Mutex::default() };
     let at = tempfile::tempdir().unwrap();
     let options = Options {
         name: "small",
@@ -144,6 +187,7 @@ fn world(threads: usize) -> World {
         access: Access::default(),
         max_transfer: 1 << 20,
         threads,
+        rings,
         features: Features::default(),
     };
     let session = mount(small, at.path(), &options).unwrap();
@@ -168,30 +212,31 @@ fn mounted(at: &Path) -> Option<(String, String)> {
 
 #[test]
 fn files_are_made_written_read_and_listed() {
-    let world = world(2);
-    let at = world.at.path();
-    assert_eq!(mounted(at), Some(("fuse.small".into(), "small".into())));
-    let mut wanted = BTreeMap::new();
-    for n in 0..300_usize {
-        let (name, data) = (format!("file {n}"), vec![n as u8; n * n * 37]);
-        fs::write(at.join(&name), &data).unwrap();
-        wanted.insert(name, data);
+    for world in WAYS.into_iter().filter_map(|way| world_over(way, 2)) {
+        let at = world.at.path();
+        assert_eq!(mounted(at), Some(("fuse.small".into(), "small".into())));
+        let mut wanted = BTreeMap::new();
+        for n in 0..300_usize {
+            let (name, data) = (format!("file {n}"), vec![n as u8; n * n * 37]);
+            fs::write(at.join(&name), &data).unwrap();
+            wanted.insert(name, data);
+        }
+        for (name, data) in &wanted {
+            assert_eq!(&fs::read(at.join(name)).unwrap(), data, "{name}");
+            assert_eq!(fs::metadata(at.join(name)).unwrap().size(), data.len() as u64);
+        }
+        let listed = fs::read_dir(at).unwrap().map(|entry| entry.unwrap());
+        assert_eq!(listed.count(), wanted.len() + 2);
+        let missing = fs::metadata(at.join("missing")).unwrap_err();
+        assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
+        world.end();
     }
-    for (name, data) in &wanted {
-        assert_eq!(&fs::read(at.join(name)).unwrap(), data, "{name}");
-        assert_eq!(fs::metadata(at.join(name)).unwrap().size(), data.len() as u64);
-    }
-    let listed = fs::read_dir(at).unwrap().map(|entry| entry.unwrap());
-    assert_eq!(listed.count(), wanted.len() + 2);
-    let missing = fs::metadata(at.join("missing")).unwrap_err();
-    assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
-    world.end();
 }
 
 #[test]
 fn who_waits_can_be_killed() {
-    for threads in [1, 2] {
-        let world = world(threads);
+    for (threads, way) in [1, 2].into_iter().flat_map(|n| WAYS.map(|way| (n, way))) {
+        let Some(world) = world_over(way, threads) else { continue };
         let mut cat = Command::new("cat").arg(world.at.path().join("slow")).spawn().unwrap();
         world.waiting.recv().unwrap();
         let begun = Instant::now();
@@ -205,23 +250,62 @@ fn who_waits_can_be_killed() {
 
 #[test]
 fn what_is_not_answered_fails() {
-    let world = world(2);
-    let lost = fs::read(world.at.path().join("lost")).unwrap_err();
-    assert_eq!(lost.raw_os_error(), Some(libc::EIO));
-    world.end();
+    for world in WAYS.into_iter().filter_map(|way| world_over(way, 2)) {
+        let lost = fs::read(world.at.path().join("lost")).unwrap_err();
+        assert_eq!(lost.raw_os_error(), Some(libc::EIO));
+        world.end();
+    }
+}
+
+/// More than a queue has entries for at first, on whatever processor they ask.
+#[test]
+fn many_may_wait_at_once() {
+    const MANY: usize = 400;
+    for world in WAYS.into_iter().filter_map(|way| world_over(way, 1)) {
+        let mut gate = fs::File::create_new(world.at.path().join("gate")).unwrap();
+        thread::scope(|scope| {
+            let ask = || rustix::fs::statfs(world.at.path()).unwrap().f_blocks;
+            let asking: Vec<_> = (0..MANY).map(|_| scope.spawn(ask)).collect();
+            (0..MANY).for_each(|_| world.waiting.recv().unwrap());
+            gate.write_all(b"open").unwrap();
+            asking.into_iter().for_each(|asks| assert_eq!(asks.join().unwrap(), 8));
+        });
+        drop(gate);
+        world.end();
+    }
+}
+
+#[test]
+fn an_abort_ends_who_waits_and_the_session() {
+    for world in WAYS.into_iter().filter_map(|way| world_over(way, 2)) {
+        let at = world.at.path();
+        fs::File::create_new(at.join("gate")).unwrap();
+        thread::scope(|scope| {
+            let asks = scope.spawn(|| rustix::fs::statfs(at).map(|room| room.f_blocks));
+            world.waiting.recv().unwrap();
+            // It is in use, so it stays; but nobody is answered any more.
+            let _ = rustix::mount::unmount(at, UnmountFlags::FORCE);
+            let error = asks.join().unwrap().unwrap_err().raw_os_error();
+            assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&error), "{error}");
+        });
+        unmount(at).unwrap_or_default(); // The first may have sufficed.
+        world.session.join().unwrap();
+        assert_eq!(mounted(at), None);
+    }
 }
 
 #[test]
 fn what_cannot_be_mounted_leaves_nothing_behind() {
     let at = tempfile::tempdir().unwrap();
     let (waits, _waiting) = channel();
-    let small = Small { files: Mutex::default(), waits };
+    let small = Small { files: Mutex::default(), waits, gate: Mutex::default() };
     let options = Options {
         name: "small",
         source: "small".into(),
         access: Access::default(),
         max_transfer: 1 << 20,
         threads: 1,
+        rings: true,
         features: Features::default(),
     };
     let error = mount(small, &at.path().join("missing"), &options).unwrap_err();

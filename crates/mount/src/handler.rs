@@ -1,5 +1,6 @@
 //! One method for each call of the kernel: translate, ask, answer.
 
+use crate::about::{self, About};
 use crate::answers::{
     attr, data, empty, entry, found, in_the_way, listed, open_mode, opened, totals_of, write_mode,
     written, xattr,
@@ -352,7 +353,7 @@ impl Handler {
     }
 
     fn set_xattr(&self, call: Call, of: &[u8], value: &[u8], flags: i32) {
-        if calls::foreign_xattr(of).is_some() {
+        if calls::foreign_xattr(of).is_some() || of == about::NAME.as_bytes() {
             return call.reply.error(libc::EOPNOTSUPP);
         }
         if of == QUOTA && call.uid != 0 {
@@ -375,6 +376,14 @@ impl Handler {
     fn get_xattr(&self, call: Call, of: &[u8], size: u32) {
         if let Some(answer) = calls::foreign_xattr(of) {
             return call.reply.error(answer);
+        }
+        if of == about::NAME.as_bytes()
+            && call.node == Ino::ROOT
+            && let Some(kernel) = self.kernel.get()
+        {
+            let cluster = self.files.client().topology().cluster;
+            let about = About::new(cluster, kernel.transport()).to_string();
+            return xattr(Ok(about.into()), size, call.reply);
         }
         let (node, name) = (call.node, name(of));
         self.answer(

@@ -10,6 +10,7 @@
 //! | `kept` | what the kernel may keep, and what it is told when that is recalled |
 //! | `made` | attributes of files just made, which the kernel asks for once more |
 //! | `known` | nodes in use that are not open |
+//! | [`about`] | what a mount says of itself on its machine |
 //! | `signals` | which interrupted threads are to die |
 //! | [`listing`] | open directories |
 //! | [`convert`] | attributes, kinds, times and errors in the kernel's words |
@@ -26,6 +27,7 @@
 //! `meridian-client`; the kernel's protocol, which is `meridian-fuse`.
 #![forbid(unsafe_code)]
 
+pub mod about;
 mod answers;
 mod calls;
 pub mod convert;
@@ -38,6 +40,6 @@ mod made;
 pub mod session;
 mod signals;
 
-pub use meridian_fuse::Access;
 pub use meridian_fuse::mounting::remount;
+pub use meridian_fuse::{Access, Transport};
 pub use session::{Mount, MountError, clear_stale, mount};

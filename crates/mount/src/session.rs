@@ -3,7 +3,7 @@
 use crate::handler::Handler;
 use meridian_client::{Client, ClientError, Files};
 use meridian_fuse::mounting::{Features, unmount};
-use meridian_fuse::{Access, Options};
+use meridian_fuse::{Access, Options, Transport};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use tokio::sync::watch;
 const NAME: &str = "meridian";
 /// The device of FUSE.
 const DEVICE: &str = "/dev/fuse";
-/// Threads that read requests: two with descriptors of their own are best, more are worse.
+/// Threads that read requests from the device: two with descriptors of their own are best, more are
+/// worse.
 const THREADS: usize = 2;
 /// The most that the kernel writes, or reads ahead, at a time.
 const MAX_TRANSFER: u32 = 1 << 20;
@@ -74,6 +75,7 @@ pub enum MountError {
 pub struct Mount {
     at: PathBuf,
     files: Arc<Files>,
+    transport: Transport,
     ended: watch::Receiver<bool>,
     detached: bool,
     runtime: tokio::runtime::Handle,
@@ -107,6 +109,7 @@ pub fn mount(
             }
             _ => MountError::System { action: "mount at", at: at.clone(), source },
         })?;
+    let transport = session.transport();
     let _ = kernel.set(session.notifier()); // Nobody else sets it.
     let (ended_now, ended) = watch::channel(false);
     let wait = move || {
@@ -117,7 +120,7 @@ pub fn mount(
     };
     let name = "meridian-unmounted".to_string();
     std::thread::Builder::new().name(name).spawn(wait).map_err(system("watch"))?;
-    Ok(Mount { at, files, ended, detached: false, runtime })
+    Ok(Mount { at, files, transport, ended, detached: false, runtime })
 }
 
 fn kernel_options(access: Access, source: &OsStr) -> Options {
@@ -127,6 +130,7 @@ fn kernel_options(access: Access, source: &OsStr) -> Options {
         access,
         max_transfer: MAX_TRANSFER,
         threads: THREADS,
+        rings: true,
         features: Features {
             locks: true,
             invalidates_by_time: true,
@@ -182,6 +186,11 @@ impl Mount {
     /// Where.
     pub fn path(&self) -> &Path {
         &self.at
+    }
+
+    /// How the kernel's requests come.
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// The files beneath.

@@ -6,6 +6,7 @@ mod fake;
 
 use fake::Cluster;
 use meridian_fs::{FsError, Update};
+use meridian_mount::about::{self, About};
 use meridian_mount::{Access, Mount, MountError, clear_stale, mount};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -70,6 +71,23 @@ async fn a_shell_works_in_it() {
     assert_eq!(world.run("rm -r us/a us/p; ls -A us | wc -l; ls -al").await.lines().count(), 7);
     world.mount.unmount().await.unwrap();
     assert_eq!(run(world.at.path(), "ls -A").await, "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mount_says_how_requests_come_and_of_which_cluster_it_is() {
+    let world = mounted().await;
+    let at = world.at.path().to_path_buf();
+    let (said, stored) = tokio::task::spawn_blocking(move || {
+        let how = rustix::fs::XattrFlags::empty();
+        (About::of(&at), rustix::fs::setxattr(&at, about::NAME, b"x", how))
+    })
+    .await
+    .unwrap();
+    let cluster = world.cluster.client("us").topology().cluster;
+    let transport = world.mount.transport().to_string();
+    assert_eq!(said.unwrap(), About { cluster, transport });
+    assert_eq!(stored, Err(rustix::io::Errno::OPNOTSUPP), "nobody can say something else");
+    world.mount.unmount().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

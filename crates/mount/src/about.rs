@@ -1,0 +1,69 @@
+//! What a mount says of itself to who asks on the same machine.
+//!
+//! It is an extended attribute of the root that is in no list of them and is stored nowhere.
+
+use meridian_fuse::Transport;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// The attribute.
+pub const NAME: &str = "user.meridian.mount";
+/// The type of its file system, in tables of mounts.
+pub const TYPE: &str = "fuse.meridian";
+
+/// What is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The cluster.
+    pub cluster: u64,
+    /// How the kernel's requests come: see [`Transport`].
+    pub transport: String,
+}
+
+impl About {
+    pub(crate) fn new(cluster: u64, transport: Transport) -> About {
+        About { cluster, transport: transport.to_string() }
+    }
+
+    /// What that which is mounted at `at` says. Waits for it.
+    ///
+    /// # Errors
+    /// As those of `getxattr`; `InvalidData` if it is a mount of another build.
+    pub fn of(at: &Path) -> io::Result<About> {
+        let mut value = vec![0; 256];
+        let length = rustix::fs::getxattr(at, NAME, &mut value[..])?;
+        value.truncate(length);
+        let said = std::str::from_utf8(&value).ok().and_then(About::read);
+        said.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn read(value: &str) -> Option<About> {
+        let word = |name: &str| value.split(' ').find_map(|word| word.strip_prefix(name));
+        let cluster = word("cluster=")?.parse().ok()?;
+        Some(About { cluster, transport: word("transport=")?.to_string() })
+    }
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cluster={} transport={}", self.cluster, self.transport)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood() {
+        for transport in [Transport::Rings, Transport::Device] {
+            let about = About::new(77, transport);
+            assert_eq!(About::read(&about.to_string()), Some(about.clone()));
+            let newer = format!("region=us {about}");
+            assert_eq!(About::read(&newer), Some(about), "a newer build may say more");
+        }
+        assert_eq!(About::read("cluster=many transport=x"), None);
+    }
+}
