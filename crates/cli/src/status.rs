@@ -237,6 +237,20 @@ const NODE_HEAD: [&str; 15] = [
     "reachable",
 ];
 
+/// What is told of each member of a group.
+const GROUP_HEAD: [&str; 10] = [
+    "group",
+    "node",
+    "role",
+    "epoch",
+    "primary",
+    "delivered",
+    "applied",
+    "lag",
+    "pending",
+    "head age",
+];
+
 impl NodeReport {
     /// Whether it can be reached, stores blocks, and has all that it should have.
     fn is_well(&self) -> bool {
@@ -351,19 +365,7 @@ impl Report {
                 rows.push(row);
             }
         }
-        let head = [
-            "group",
-            "node",
-            "role",
-            "epoch",
-            "primary",
-            "delivered",
-            "applied",
-            "lag",
-            "pending",
-            "head age",
-        ];
-        let groups = output::table(&head, rows);
+        let groups = output::table(&GROUP_HEAD, rows);
         let keys = self.keys.iter().map(KeysReport::row).collect::<Vec<_>>();
         let keys = match keys.is_empty() {
             true => String::new(),

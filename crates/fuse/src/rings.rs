@@ -20,6 +20,7 @@ use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,14 +28,17 @@ use std::thread::JoinHandle;
 
 /// Which processors there may ever be.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
-/// A queue has so many entries at first, and gets as many more when fewer than half of them wait
-/// for requests. Each takes 1 KiB in the kernel, and of its payload what requests have needed.
-const ENTRIES: usize = 64;
+/// The queues of all threads have so many entries together at first. Each takes 1 KiB in the
+/// kernel, and of its payload what requests have needed.
+const ENTRIES: usize = 2048;
+/// A queue has so many at first. The kernel gives a request that finds none free to the next entry
+/// whose reply comes, not to a new one: so they must be more than wait for each other.
+const ENTRIES_OF_QUEUE: RangeInclusive<usize> = 64..=512;
 /// A queue of a processor on which no thread may run here has so many.
-const ENTRIES_ELSEWHERE: usize = 4;
-/// A queue gets entries so often at most: a thousand requests of one processor may wait for their
-/// replies. What goes beyond waits in the kernel for the reply to any of them.
-const STEPS_MAX: usize = 16;
+const ENTRIES_ELSEWHERE: usize = 32;
+/// A queue gets as many more when fewer than half of them are free, and has so many times as many
+/// at most. What goes beyond waits in the kernel for the reply to any request of its processor.
+const STEPS_MAX: usize = 8;
 
 /// The reply to one request.
 #[derive(Debug)]
@@ -143,12 +147,14 @@ impl Prepared {
         let allowed = sched_getaffinity(None)?;
         let plan = plan(possible, |cpu| cpu < CpuSet::MAX_CPU && allowed.is_set(cpu));
         let payload = payload.next_multiple_of(PAGE).max(abi::PAYLOAD_MIN);
+        let step = ENTRIES / plan.len();
+        let step = step.clamp(*ENTRIES_OF_QUEUE.start(), *ENTRIES_OF_QUEUE.end());
         let mut threads = Vec::new();
         for (number, queues) in plan.into_iter().enumerate() {
             let (begin, begun) = channel();
             let (tell, done) = channel();
             let shared = shared.clone();
-            let work = move || match Worker::new(shared, queues, payload) {
+            let work = move || match Worker::new(shared, queues, step, payload) {
                 Ok(worker) => {
                     let _ = tell.send(Ok(())); // Who does not listen drops `begin`, too.
                     match begun.recv() {
@@ -258,7 +264,7 @@ struct Worker<S> {
 
 impl<S: Service> Worker<S> {
     /// On this thread, which is to stay on its processor.
-    fn new(shared: Shared<S>, of: Queues, payload: usize) -> io::Result<Worker<S>> {
+    fn new(shared: Shared<S>, of: Queues, step: usize, payload: usize) -> io::Result<Worker<S>> {
         if let Some(processor) = of.processor {
             let mut only = CpuSet::new();
             only.set(processor);
@@ -266,7 +272,7 @@ impl<S: Service> Worker<S> {
         }
         let own = |number| of.processor == Some(usize::from(number));
         let queues = of.queues.iter().map(|number| {
-            let step = if own(*number) { ENTRIES } else { ENTRIES_ELSEWHERE };
+            let step = if own(*number) { step } else { ENTRIES_ELSEWHERE };
             Queue { number: *number, step, entries: 0, free: 0, new: Vec::new() }
         });
         let queues = queues.collect::<Vec<_>>();

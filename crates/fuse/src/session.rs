@@ -9,6 +9,7 @@ use crate::request::{Received, Request, buffer_size, forgotten, parse};
 use crate::rings::Prepared;
 use std::fmt;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -286,7 +287,14 @@ impl<S: Service> Shared<S> {
     /// Does what the kernel wants; `reply` gives the way to answer, if it is to be answered.
     pub fn handle(&self, received: Received<'_>, reply: impl FnOnce(u64) -> Reply) {
         match received {
-            Received::Request(request) => self.service.call(request, reply(request.unique)),
+            Received::Request(request) => {
+                let reply = reply(request.unique);
+                // The reply is dropped then, and so answers EIO; the thread is needed further on.
+                let called = AssertUnwindSafe(|| self.service.call(request, reply));
+                if catch_unwind(called).is_err() {
+                    tracing::error!("a call about node {} has panicked", request.node);
+                }
+            }
             Received::Interrupt { unique } => self.interrupts.tell(unique),
             Received::Destroy { unique } => reply(unique).ok(),
             Received::Init { unique, .. } => reply(unique).error(libc::EPROTO),

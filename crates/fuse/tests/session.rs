@@ -30,6 +30,8 @@ const FIRST: u64 = 2;
 const SLOW: &[u8] = b"slow";
 /// Who reads this file gets no answer from the file system.
 const LOST: &[u8] = b"lost";
+/// Who reads this file meets a fault of the file system.
+const BROKEN: &[u8] = b"broken";
 /// Who asks how much room there is waits until somebody writes to this file.
 const GATE: &[u8] = b"gate";
 
@@ -136,6 +138,7 @@ impl Service for Small {
             Operation::Open { .. } | Operation::OpenDirectory => reply.opened(request.node),
             Operation::Read { .. } if self.name(request.node) == SLOW => self.wait(reply),
             Operation::Read { .. } if self.name(request.node) == LOST => {}
+            Operation::Read { .. } if self.name(request.node) == BROKEN => panic!("as it should"),
             Operation::Read { offset, size, .. } => {
                 let data = &self.files.lock().unwrap()[(request.node - FIRST) as usize].1;
                 let start = (offset as usize).min(data.len());
@@ -178,7 +181,7 @@ fn world_over(way: Transport, threads: usize) -> Option<World> {
 
 fn world(threads: usize, rings: bool) -> World {
     let (waits, waiting) = channel();
-    let files = [SLOW, LOST].map(|name| (name.to_vec(), b"never read".to_vec()));
+    let files = [SLOW, LOST, BROKEN].map(|name| (name.to_vec(), b"never read".to_vec()));
     let small = Small { files: Mutex::new(files.to_vec()), waits, gate: Mutex::default() };
     let at = tempfile::tempdir().unwrap();
     let options = Options {
@@ -226,7 +229,7 @@ fn files_are_made_written_read_and_listed() {
             assert_eq!(fs::metadata(at.join(name)).unwrap().size(), data.len() as u64);
         }
         let listed = fs::read_dir(at).unwrap().map(|entry| entry.unwrap());
-        assert_eq!(listed.count(), wanted.len() + 2);
+        assert_eq!(listed.count(), wanted.len() + 3);
         let missing = fs::metadata(at.join("missing")).unwrap_err();
         assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
         world.end();
@@ -250,9 +253,11 @@ fn who_waits_can_be_killed() {
 
 #[test]
 fn what_is_not_answered_fails() {
-    for world in WAYS.into_iter().filter_map(|way| world_over(way, 2)) {
-        let lost = fs::read(world.at.path().join("lost")).unwrap_err();
-        assert_eq!(lost.raw_os_error(), Some(libc::EIO));
+    for world in WAYS.into_iter().filter_map(|way| world_over(way, 1)) {
+        for name in ["lost", "broken", "lost", "broken"] {
+            let lost = fs::read(world.at.path().join(name)).unwrap_err();
+            assert_eq!(lost.raw_os_error(), Some(libc::EIO), "{name}");
+        }
         world.end();
     }
 }
