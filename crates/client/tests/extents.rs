@@ -14,11 +14,18 @@ use meridian_fs::{Answer, Query, Update};
 use meridian_session::Block;
 use std::sync::Arc;
 
-const PLAIN: OpenMode = OpenMode { append: false, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
 
 async fn create(files: &Arc<Files>) -> (Place, Handle) {
-    let node =
-        NewNode { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Bytes::new() };
+    let node = NewNode {
+        kind: Kind::File,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        umask: 0,
+        target: Bytes::new(),
+    };
     let name = Bytes::from_static(b"f");
     let made = files.create_open(Ino::ROOT, &name, node, true, PLAIN).await.unwrap();
     (made.0.place, made.1)

@@ -22,15 +22,15 @@ fn name(text: &str) -> Name {
 }
 
 fn node(kind: Kind) -> NewNode {
-    NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: Bytes::new() }
+    NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() }
 }
 
 fn named(parent: Ino, text: &str) -> Named {
     Named { parent, name: name(text) }
 }
 
-const PLAIN: OpenMode = OpenMode { append: false, sync: false };
-const APPEND: OpenMode = OpenMode { append: true, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
+const APPEND: OpenMode = OpenMode { write: true, append: true, sync: false };
 
 async fn create(files: &Arc<Files>, parent: Ino, text: &str) -> (Ino, Handle) {
     let made = files.create_open(parent, &name(text), node(Kind::File), true, PLAIN).await;
@@ -318,13 +318,13 @@ async fn an_empty_directory_is_placed_elsewhere_and_found_by_all() {
     other.resolve("/d").await.unwrap();
     let (attribute, value) = (name("user.meridian.placement"), name("eu"));
     assert_eq!(files.xattr(ino, attribute.clone()).await.unwrap(), "global");
-    files.set_xattr(ino, attribute.clone(), value, XattrMode::Any).await.unwrap();
+    files.set_xattr(ino, attribute.clone(), value, XattrMode::Any, false).await.unwrap();
     assert_eq!(files.where_is(ino).await.unwrap(), "eu");
     let child = other.create(ino, &name("f"), node(Kind::File)).await.unwrap();
     assert_eq!(other.where_is(child.place.ino).await.unwrap(), "eu");
     let full = files.place(ino, meridian_core::GroupId::GLOBAL).await;
     assert_eq!(full.unwrap_err().errno(), 39);
-    let bad = files.set_xattr(ino, attribute, name("mars"), XattrMode::Any).await;
+    let bad = files.set_xattr(ino, attribute, name("mars"), XattrMode::Any, false).await;
     assert_eq!(bad.unwrap_err().errno(), 22);
 }
 

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const PLAIN: OpenMode = OpenMode { append: false, sync: false };
-const APPEND: OpenMode = OpenMode { append: true, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
+const APPEND: OpenMode = OpenMode { write: true, append: true, sync: false };
 
 fn name(text: &str) -> Name {
     Bytes::copy_from_slice(text.as_bytes())
@@ -25,7 +25,7 @@ fn name(text: &str) -> Name {
 
 async fn create(files: &Arc<Files>, parent: Ino, text: &str) -> (Ino, Handle) {
     let (kind, target) = (Kind::File, Bytes::new());
-    let node = NewNode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, target };
+    let node = NewNode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, umask: 0, target };
     let made = files.create_open(parent, &name(text), node, true, PLAIN).await;
     let (attributes, handle) = made.unwrap();
     (attributes.place.ino, handle)

@@ -14,7 +14,7 @@ use meridian_fs::types::{Ino, Kind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const PLAIN: OpenMode = OpenMode { append: false, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
 
 /// A lock of the whole file.
 fn whole(owner: u64) -> Wanted {
@@ -35,8 +35,15 @@ async fn world() -> World {
     let cluster = Cluster::start(1, 0).await;
     let here = Files::new(cluster.client("us"));
     let there = Files::new(cluster.client("eu"));
-    let node =
-        NewNode { kind: Kind::File, mode: 0o644, uid: 0, gid: 0, rdev: 0, target: Bytes::new() };
+    let node = NewNode {
+        kind: Kind::File,
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        umask: 0,
+        target: Bytes::new(),
+    };
     let name = Bytes::from_static(b"f");
     let made = here.create_open(Ino::ROOT, &name, node, true, PLAIN).await.unwrap();
     let (ino, first) = (made.0.place.ino, made.1);

@@ -19,7 +19,7 @@ fn name(text: &str) -> Name {
 }
 
 fn node(kind: Kind) -> NewNode {
-    NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: Bytes::new() }
+    NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() }
 }
 
 async fn make(files: &Files, parent: Ino, text: &str, kind: Kind) -> Result<Ino, i32> {
@@ -49,7 +49,7 @@ async fn a_quota_holds_for_all_clients() {
     let q = make(&files, us, "q", Kind::Directory).await.unwrap();
     assert_eq!(files.xattr(q, Bytes::from_static(QUOTA)).await.unwrap_err().errno(), 61);
     let set = |value: &'static str| {
-        files.set_xattr(q, Bytes::from_static(QUOTA), value.into(), XattrMode::Any)
+        files.set_xattr(q, Bytes::from_static(QUOTA), value.into(), XattrMode::Any, false)
     };
     set("bytes=100000 inodes=3").await.unwrap();
     let file = make(&files, q, "f", Kind::File).await.unwrap();
@@ -78,7 +78,7 @@ async fn what_is_made_is_known_to_count() {
     let us = files.lookup(Ino::ROOT, &name("us")).await.unwrap().place.ino;
     let q = make(&files, us, "q", Kind::Directory).await.unwrap();
     let value = Bytes::from_static(b"inodes=100");
-    files.set_xattr(q, Bytes::from_static(QUOTA), value, XattrMode::Any).await.unwrap();
+    files.set_xattr(q, Bytes::from_static(QUOTA), value, XattrMode::Any, false).await.unwrap();
     make(&files, q, "first", Kind::File).await.unwrap();
     let before = cluster.applied().len();
     let below = make(&files, q, "d", Kind::Directory).await.unwrap();

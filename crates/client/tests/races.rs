@@ -14,14 +14,14 @@ use meridian_fs::types::{Ino, Kind, Name};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const PLAIN: OpenMode = OpenMode { append: false, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
 
 fn name(text: &str) -> Name {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
 fn node(kind: Kind) -> NewNode {
-    NewNode { kind, mode: 0o600, uid: 0, gid: 0, rdev: 0, target: Bytes::new() }
+    NewNode { kind, mode: 0o600, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() }
 }
 
 /// A new file in the root directory.

@@ -1,6 +1,7 @@
 //! Updates that one inode decides alone: they are done or refused where they are delivered.
 
 use crate::FsError;
+use crate::acl;
 use crate::apply::Moment;
 use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
 use crate::locks::Locks;
@@ -41,6 +42,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             let extents = file_of(file)?;
             if extents.size() < size {
                 extents.resize(size)?;
+                file.drop_capability();
                 file.touch(moment.time);
             }
             Ok(())
@@ -48,11 +50,17 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         Update::PunchHole { inode, offset, len } => {
             punch_hole(tree, inode, (offset, len), moment.time)
         }
-        Update::SetXattr { inode, name, value, mode } => change_inode(tree, inode, |inode| {
-            set_xattr(inode, name, value, mode)?;
-            inode.ctime = moment.time;
-            Ok(())
-        }),
+        Update::SetXattr { inode, name, value, mode, drops_set_gid } => {
+            change_inode(tree, inode, |inode| {
+                if acl::is_list(&name) {
+                    set_list(inode, name, value, drops_set_gid)?;
+                } else {
+                    set_xattr(inode, name, value, mode)?;
+                }
+                inode.ctime = moment.time;
+                Ok(())
+            })
+        }
         Update::RemoveXattr { inode, name } => change_inode(tree, inode, |inode| {
             check_xattr_name(&name)?;
             inode.xattrs.remove(&name).ok_or(FsError::NoAttribute)?;
@@ -129,6 +137,7 @@ fn punch_hole(
     }
     change_inode(tree, place, |file| {
         file_of(file)?.punch(offset, len);
+        file.drop_capability();
         file.touch(time);
         Ok(())
     })
@@ -171,8 +180,8 @@ fn create(
         return Err(FsError::Stale); // Another message will have another number.
     }
     let entry = Entry { place, kind: node.kind };
-    let quota = above.quota;
-    let inode = Inode { quota, ..Inode::new(node, parent, moment.time) };
+    let (quota, xattrs) = (above.quota, acl::inherit(above, &mut node));
+    let inode = Inode { quota, xattrs, ..Inode::new(node, parent, moment.time) };
     let attributes = inode.attributes(place);
     tree.insert(place.ino, inode);
     tree.change_directory(parent.ino, |directory, nlink| directory.set(nlink, name, entry));
@@ -190,6 +199,7 @@ fn set_attributes(
         if let Some(size) = changes.size {
             file_of(inode)?.resize(size)?;
             inode.mtime = time;
+            inode.drop_capability();
         }
         let owner_given = changes.uid.is_some() || changes.gid.is_some();
         if owner_given && inode.kind != Kind::Directory {
@@ -198,7 +208,13 @@ fn set_attributes(
                 inode.mode &= !SET_GID; // Without it the bit does not mean set-group-id.
             }
         }
-        inode.mode = changes.mode.map_or(inode.mode, |mode| mode & MODE_BITS);
+        if owner_given {
+            inode.drop_capability();
+        }
+        if let Some(mode) = changes.mode {
+            inode.mode = mode & MODE_BITS;
+            acl::follow_mode(inode);
+        }
         inode.uid = changes.uid.unwrap_or(inode.uid);
         inode.gid = changes.gid.unwrap_or(inode.gid);
         inode.atime = changes.atime.unwrap_or(inode.atime);
@@ -226,6 +242,7 @@ fn write(
         let end = pieces.last().map(|last| offset + last.offset + u64::from(last.extent.len));
         let merge_from = end.and_then(|end| file.short_run(end));
         if !pieces.is_empty() {
+            inode.drop_capability();
             inode.touch(time);
         }
         Ok(Done::Written { offset, attributes: inode.attributes(place), merge_from })
@@ -263,6 +280,31 @@ fn set_xattr(inode: &mut Inode, name: Name, value: Bytes, mode: XattrMode) -> Re
     }
     inode.xattrs.insert(name, value);
     Ok(())
+}
+
+/// Sets a list of access rights, and with it the permission bits.
+fn set_list(
+    inode: &mut Inode,
+    name: Name,
+    value: Bytes,
+    drops_set_gid: bool,
+) -> Result<(), FsError> {
+    let before = (inode.mode, inode.xattrs.clone());
+    let kept = acl::set(inode, &name, value)?;
+    if drops_set_gid && &name[..] == acl::ACCESS {
+        inode.mode &= !SET_GID;
+    }
+    let result = match kept {
+        Some(value) => set_xattr(inode, name, value, XattrMode::Any),
+        None => {
+            inode.xattrs.remove(&name);
+            Ok(())
+        }
+    };
+    if result.is_err() {
+        (inode.mode, inode.xattrs) = before;
+    }
+    result
 }
 
 fn take_lock(tree: &mut Tree, place: Place, lock: &Lock, moment: Moment) -> Result<Done, FsError> {

@@ -1,9 +1,10 @@
 //! What the tree keeps of an inode.
 
+use crate::acl;
 use crate::extents::Extents;
 use crate::locks::Locks;
 use crate::operation::NewNode;
-use crate::types::{Attributes, Data, Entry, Ino, Kind, Name, Place, Timestamp};
+use crate::types::{Attributes, Data, Entry, Ino, Kind, Marks, Name, Place, Timestamp};
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
 use meridian_core::{BlockId, ClientId, Stamp};
@@ -15,6 +16,8 @@ pub(crate) const SET_UID: u16 = 0o4000;
 pub(crate) const SET_GID: u16 = 0o2000;
 /// "Executable by the group".
 pub(crate) const GROUP_EXEC: u16 = 0o0010;
+/// The extended attribute that gives a program rights of root.
+const CAPABILITY: &[u8] = b"security.capability";
 /// The bits of a mode that an inode keeps.
 pub(crate) const MODE_BITS: u16 = 0o7777;
 
@@ -135,7 +138,22 @@ impl Inode {
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
+            marks: self.marks(),
         }
+    }
+
+    fn marks(&self) -> Marks {
+        let has = |name: &[u8]| self.xattrs.contains_key(name);
+        Marks {
+            access_list: has(acl::ACCESS),
+            default_list: has(acl::DEFAULT),
+            capability: has(CAPABILITY),
+        }
+    }
+
+    /// Its contents or its owner have changed: what it may do when it is run was said of others.
+    pub fn drop_capability(&mut self) {
+        self.xattrs.remove(CAPABILITY);
     }
 
     /// Whether the client holds anything of it.

@@ -1,6 +1,7 @@
 //! Walks over a partition, and over all partitions together, that panic if something contradicts
 //! itself. For the simulator and for tests.
 
+use crate::acl::{self, Acl};
 use crate::inode::{Content, Inode};
 use crate::partition::Partition;
 use crate::tree::Tree;
@@ -73,6 +74,11 @@ fn check_inode(tree: &Tree, ino: Ino, inode: &Inode) {
     assert_eq!(inode.nlink == 0, inode.nameless.is_some(), "{ino:?} without a name is noted");
     assert_eq!(inode.nameless, tree.nameless().get(&ino).copied(), "{ino:?} has lost its names");
     inode.locks.check_invariants();
+    if let Some(list) = inode.xattrs.get(acl::ACCESS) {
+        let acl = Acl::read(list).unwrap_or_else(|_| panic!("A1: the list of {ino:?}"));
+        assert_eq!(acl.permissions(), inode.mode & 0o777, "A1: permissions of {ino:?}");
+        assert!(!acl.is_plain(), "A1: the list of {ino:?} says no more than its permissions");
+    }
 }
 
 fn check_child(parent: Place, entry: &Entry, child: &Inode) {

@@ -141,7 +141,10 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             nodes.extend(replaced);
             client = replaced.zip(*keep_for).map(|(place, client)| (place.partition, client));
         }
-        Update::SetAttributes { inode, .. } => {
+        // Access rights come as extended attributes, too.
+        Update::SetAttributes { inode, .. }
+        | Update::SetXattr { inode, .. }
+        | Update::RemoveXattr { inode, .. } => {
             places.push(*inode);
             nodes.push(*inode);
         }
@@ -153,8 +156,6 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Merge { inode, .. }
         | Update::Extend { inode, .. }
         | Update::PunchHole { inode, .. }
-        | Update::SetXattr { inode, .. }
-        | Update::RemoveXattr { inode, .. }
         | Update::Unlock { inode, .. } => places.push(*inode),
         Update::Lock { .. }
         | Update::Hold { .. }

@@ -9,6 +9,7 @@
 //! | `keys` | what an update touches, and why the rest commutes |
 //! | `pending` | messages that are delivered and not decided |
 //! | [`vote`] | how several partitions agree on an update |
+//! | `acl` | access control lists and permission bits |
 //! | `apply`, `execute` | what updates of several inodes and of one inode do |
 //! | `read` | answers to queries |
 //! | [`quota`] | how much may lie below a directory, and how much does |
@@ -20,6 +21,7 @@
 //! (each update brings its own), blocks' bytes, and any knowledge of the network.
 #![forbid(unsafe_code)]
 
+mod acl;
 mod apply;
 mod blocks;
 mod caps;

@@ -33,8 +33,10 @@ pub struct Operation {
 pub struct NewNode {
     /// What it shall be.
     pub kind: Kind,
-    /// Permission bits, the umask applied; the low 12 bits of `st_mode`.
+    /// Permission bits, the umask not applied; the low 12 bits of `st_mode`.
     pub mode: u16,
+    /// What is taken from them, unless the directory has a list of access rights to hand down.
+    pub umask: u16,
     /// Owner.
     pub uid: u32,
     /// Group of the owner, unless the directory hands down its own (set-group-id).
@@ -240,6 +242,8 @@ pub enum Update {
         value: Bytes,
         /// Whether it must or must not be there.
         mode: XattrMode,
+        /// Whether the set-group-id bit goes with a new list of access rights.
+        drops_set_gid: bool,
     },
     /// `removexattr`.
     RemoveXattr {

@@ -120,6 +120,17 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
+/// Which extended attributes an inode has that kernels ask for all the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Marks {
+    /// `system.posix_acl_access`.
+    pub access_list: bool,
+    /// `system.posix_acl_default`.
+    pub default_list: bool,
+    /// `security.capability`.
+    pub capability: bool,
+}
+
 /// What `stat` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attributes {
@@ -149,6 +160,8 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
+    /// Not for `stat`: what the kernel need not ask for.
+    pub marks: Marks,
 }
 
 /// A directory entry.

@@ -177,7 +177,13 @@ impl Forger<'_> {
             4 => {
                 let modes = [XattrMode::Any, XattrMode::Create, XattrMode::Replace];
                 let value = Bytes::from(vec![1; self.number().min(70_000) as usize]);
-                Update::SetXattr { inode, name, value, mode: *self.rng.pick(&modes) }
+                Update::SetXattr {
+                    inode,
+                    name,
+                    value,
+                    mode: *self.rng.pick(&modes),
+                    drops_set_gid: false,
+                }
             }
             5 if self.flag() => {
                 let run = self.pieces().into_iter().map(|piece| piece.extent).collect();

@@ -154,7 +154,13 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
         }
         8 => {
             let value = Bytes::from(vec![1; 5]);
-            Update::SetXattr { inode, name: name("user.x"), value, mode: XattrMode::Any }
+            Update::SetXattr {
+                inode,
+                name: name("user.x"),
+                value,
+                mode: XattrMode::Any,
+                drops_set_gid: false,
+            }
         }
         _ => {
             let data = Data::Inline(Bytes::from(vec![b'x'; 10]));

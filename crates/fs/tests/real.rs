@@ -205,7 +205,8 @@ impl Model {
             Op::Make(path, kind, mode) => {
                 let (parent, last) = self.parent(path)?;
                 let target = if *kind == Kind::Symlink { name("nowhere") } else { Bytes::new() };
-                let node = NewNode { kind: *kind, mode: *mode, uid: 0, gid: 0, rdev: 0, target };
+                let node =
+                    NewNode { kind: *kind, mode: *mode, uid: 0, gid: 0, rdev: 0, umask: 0, target };
                 let update = Update::Create { parent, name: name(last), node };
                 self.world.submit(update).map(fine)
             }
@@ -290,7 +291,9 @@ impl Model {
                     return Err(FsError::NotPermitted); // The kernel's rule.
                 }
                 let (name, value) = (name(key), Bytes::copy_from_slice(value));
-                self.world.submit(Update::SetXattr { inode, name, value, mode: *mode }).map(fine)
+                let (mode, drops_set_gid) = (*mode, false);
+                let set = Update::SetXattr { inode, name, value, mode, drops_set_gid };
+                self.world.submit(set).map(fine)
             }
             Op::GetXattr(path, key) => {
                 let inode = self.follow(path)?.0;

@@ -62,11 +62,14 @@ pub mod flag {
     pub const POSIX_LOCKS: u32 = 1 << 1;
     pub const EXPORT_SUPPORT: u32 = 1 << 4;
     pub const BIG_WRITES: u32 = 1 << 5;
+    pub const DONT_MASK: u32 = 1 << 6;
     pub const FLOCK_LOCKS: u32 = 1 << 10;
     pub const AUTO_INVAL_DATA: u32 = 1 << 12;
     pub const ASYNC_DIO: u32 = 1 << 15;
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
+    pub const POSIX_ACL: u32 = 1 << 20;
     pub const MAX_PAGES: u32 = 1 << 22;
+    pub const SETXATTR_EXT: u32 = 1 << 29;
     /// There are further flags, in a word of their own.
     pub const MORE: u32 = 1 << 30;
     /// Of those: requests may come over rings of `io_uring`.
@@ -107,6 +110,8 @@ pub mod set {
     pub const MTIME_NOW: u32 = 1 << 8;
 }
 
+/// With a new list of access rights the set-group-id bit goes.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// A lock is one of `flock`, not of `fcntl`.
 pub const LOCK_IS_FLOCK: u32 = 1;
 /// A write brings pages of the kernel's cache.

@@ -128,6 +128,10 @@ pub struct Features {
     pub invalidates_by_time: bool,
     /// Look-ups and listings of one directory may come at the same time.
     pub parallel_directories: bool,
+    /// Lists of access rights are kept, as extended attributes. The kernel decides by them; what
+    /// follows from the list of a directory, or else from the umask, for what is made in it is
+    /// decided here.
+    pub access_lists: bool,
     /// Nodes can be looked up by their number, with the names `.` and `..`. So handles of files
     /// (`open_by_handle_at`, NFS) outlive the kernel's memory.
     pub export: bool,

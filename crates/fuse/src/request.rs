@@ -1,6 +1,8 @@
 //! What the kernel asks, checked and cut out of the bytes that it sends.
 
-use crate::abi::{self, LOCK_IS_FLOCK, REQUEST_HEADER, WRITE_IS_CACHE, flag, opcode, set};
+use crate::abi::{
+    self, LOCK_IS_FLOCK, REQUEST_HEADER, SETXATTR_ACL_KILL_SGID, WRITE_IS_CACHE, flag, opcode, set,
+};
 use crate::reply::Time;
 
 /// One question of the kernel.
@@ -38,10 +40,13 @@ pub enum Operation<'a> {
     ReadLink,
     /// A symbolic link to `target`.
     Symlink { name: &'a [u8], target: &'a [u8] },
-    /// A file that is not opened, a device, a pipe or a socket. The umask is applied already.
-    MakeNode { name: &'a [u8], mode: u32, device: u32 },
+    /// A file that is not opened, a device, a pipe or a socket. With [`Features::access_lists`] the
+    /// umask is not applied.
+    ///
+    /// [`Features::access_lists`]: crate::mounting::Features::access_lists
+    MakeNode { name: &'a [u8], mode: u32, device: u32, umask: u32 },
     /// A directory.
-    MakeDirectory { name: &'a [u8], mode: u32 },
+    MakeDirectory { name: &'a [u8], mode: u32, umask: u32 },
     /// Removes a name that is not a directory's.
     Unlink { name: &'a [u8] },
     /// Removes an empty directory.
@@ -53,7 +58,7 @@ pub enum Operation<'a> {
     /// Opens the file; `flags` are those of `open`.
     Open { flags: i32 },
     /// Makes a file if it is not there, and opens it.
-    Create { name: &'a [u8], mode: u32, flags: i32 },
+    Create { name: &'a [u8], mode: u32, umask: u32, flags: i32 },
     /// At most `size` bytes from `offset` on; fewer mean the end of the file.
     Read { handle: u64, offset: u64, size: u32 },
     /// Writes at `offset`. `cached`: these are pages of the kernel's cache, which have their place
@@ -67,8 +72,9 @@ pub enum Operation<'a> {
     Sync { handle: u64 },
     /// How much room there is.
     Room,
-    /// Sets an extended attribute; `flags` are those of `setxattr`.
-    SetXattr { name: &'a [u8], value: &'a [u8], flags: i32 },
+    /// Sets an extended attribute; `flags` are those of `setxattr`. `drops_set_gid`: it is a list
+    /// of access rights, with which the set-group-id bit goes.
+    SetXattr { name: &'a [u8], value: &'a [u8], flags: i32, drops_set_gid: bool },
     /// An extended attribute, or its length if `size` is 0.
     GetXattr { name: &'a [u8], size: u32 },
     /// The names of all extended attributes, each with a NUL, or their length if `size` is 0.
@@ -178,6 +184,14 @@ impl<'a> Fields<'a> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)
+    }
+
+    /// Whether fields of 8 bytes stand before a name and a value of that length: kernels that are
+    /// told to say more do so. The lengths tell.
+    fn says_more(&mut self, value: usize) -> bool {
+        self.go_on();
+        let name = self.rest.iter().position(|byte| *byte == 0).unwrap_or(self.rest.len());
+        !self.then.is_empty() || name + 1 + value != self.rest.len()
     }
 
     fn u32(&mut self) -> Option<u32> {
@@ -310,13 +324,13 @@ fn of_name<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
         opcode::SYMLINK => Operation::Symlink { name: fields.name()?, target: fields.name()? },
         opcode::MKNOD => {
             let (mode, device) = (fields.u32()?, fields.u32()?);
-            fields.skip(8)?; // The umask, which the kernel has applied.
-            Operation::MakeNode { name: fields.name()?, mode, device }
+            let umask = fields.u32()?;
+            fields.skip(4)?;
+            Operation::MakeNode { name: fields.name()?, mode, device, umask }
         }
         opcode::MKDIR => {
-            let mode = fields.u32()?;
-            fields.skip(4)?;
-            Operation::MakeDirectory { name: fields.name()?, mode }
+            let (mode, umask) = (fields.u32()?, fields.u32()?);
+            Operation::MakeDirectory { name: fields.name()?, mode, umask }
         }
         opcode::UNLINK => Operation::Unlink { name: fields.name()? },
         opcode::RMDIR => Operation::RemoveDirectory { name: fields.name()? },
@@ -332,9 +346,9 @@ fn of_name<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
         }
         opcode::LINK => Operation::Link { of: fields.u64()?, name: fields.name()? },
         _ => {
-            let (flags, mode) = (fields.i32()?, fields.u32()?);
-            fields.skip(8)?;
-            Operation::Create { name: fields.name()?, mode, flags }
+            let (flags, mode, umask) = (fields.i32()?, fields.u32()?, fields.u32()?);
+            fields.skip(4)?;
+            Operation::Create { name: fields.name()?, mode, umask, flags }
         }
     })
 }
@@ -346,8 +360,13 @@ fn of_xattr<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
     let (size, flags) = (fields.u32()?, fields.i32()?);
     Some(match code {
         opcode::SETXATTR => {
-            let name = fields.name()?;
-            Operation::SetXattr { name, value: fields.take(size as usize)?, flags }
+            let mut how = 0;
+            if fields.says_more(size as usize) {
+                how = fields.u32()?;
+                fields.skip(4)?;
+            }
+            let (name, drops_set_gid) = (fields.name()?, how & SETXATTR_ACL_KILL_SGID != 0);
+            Operation::SetXattr { name, value: fields.take(size as usize)?, flags, drops_set_gid }
         }
         opcode::GETXATTR => Operation::GetXattr { name: fields.name()?, size },
         _ => Operation::ListXattrs { size },

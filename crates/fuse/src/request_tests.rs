@@ -59,15 +59,15 @@ fn names_are_cut_at_their_nul() {
     let target = b"to\0".to_vec();
     let link = Operation::Symlink { name: b"name", target: b"to" };
     check(c::SYMLINK, &[name.clone(), target.clone()], link);
-    let node = Operation::MakeNode { name: b"name", mode: 0o100_644, device: 7 };
+    let node = Operation::MakeNode { name: b"name", mode: 0o100_644, device: 7, umask: 0o22 };
     check(c::MKNOD, &[small(&[0o100_644, 7, 0o22, 0]), name.clone()], node);
-    let directory = Operation::MakeDirectory { name: b"name", mode: 0o755 };
-    check(c::MKDIR, &[small(&[0o755, 0]), name.clone()], directory);
+    let directory = Operation::MakeDirectory { name: b"name", mode: 0o755, umask: 0o77 };
+    check(c::MKDIR, &[small(&[0o755, 0o77]), name.clone()], directory);
     let rename = Operation::Rename { name: b"name", new_parent: 6, new_name: b"to", flags: 2 };
     check(c::RENAME2, &[large(&[6]), small(&[2, 0]), name.clone(), target], rename);
     check(c::LINK, &[large(&[6]), name.clone()], Operation::Link { of: 6, name: b"name" });
-    let create = Operation::Create { name: b"name", mode: 0o600, flags: libc::O_RDWR };
-    check(c::CREATE, &[small(&[libc::O_RDWR as u32, 0o600, 0, 0]), name], create);
+    let create = Operation::Create { name: b"name", mode: 0o600, umask: 7, flags: libc::O_RDWR };
+    check(c::CREATE, &[small(&[libc::O_RDWR as u32, 0o600, 7, 0]), name], create);
     assert_eq!(
         parse(&sent(c::LOOKUP, b"name without an end")),
         Some(Received::Refused { unique: 9, errno: libc::EINVAL })
@@ -82,8 +82,11 @@ fn data_have_the_length_that_is_told() {
     let (handle, offset, flags) = (4, 1 << 40, libc::O_APPEND);
     let write = Operation::Write { handle, offset, data: b"abc", flags, cached: true };
     check(c::WRITE, &fields, write);
-    let set = Operation::SetXattr { name: b"user.x", value: b"v\0w", flags: 1 };
+    let set =
+        Operation::SetXattr { name: b"user.x", value: b"v\0w", flags: 1, drops_set_gid: false };
     check(c::SETXATTR, &[small(&[3, 1]), b"user.x\0v\0w".to_vec()], set);
+    let list = Operation::SetXattr { name: b"list", value: b"v\0w", flags: 0, drops_set_gid: true };
+    check(c::SETXATTR, &[small(&[3, 0, 1, 0]), b"list\0v\0w".to_vec()], list);
     let get = Operation::GetXattr { name: b"user.x", size: 3 };
     check(c::GETXATTR, &[small(&[3, 0]), b"user.x\0".to_vec()], get);
     let flush = Operation::Flush { handle: 4, owner: 8 };

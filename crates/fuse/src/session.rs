@@ -225,6 +225,7 @@ fn wanted(options: &Options) -> u32 {
         (features.locks, flag::POSIX_LOCKS | flag::FLOCK_LOCKS),
         (features.invalidates_by_time, flag::AUTO_INVAL_DATA),
         (features.parallel_directories, flag::PARALLEL_DIROPS),
+        (features.access_lists, flag::POSIX_ACL | flag::DONT_MASK | flag::SETXATTR_EXT),
         (features.export, flag::EXPORT_SUPPORT),
     ];
     chosen.iter().filter(|(wanted, _)| *wanted).fold(0, |all, (_, flags)| all | flags)

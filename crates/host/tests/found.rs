@@ -63,7 +63,8 @@ fn place(group: GroupId, sequence: u64) -> Place {
 }
 
 fn create(parent: Place, name: &'static str, kind: Kind) -> Update {
-    let node = NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: Bytes::new() };
+    let node =
+        NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() };
     Update::Create { parent, name: name.into(), node }
 }
 

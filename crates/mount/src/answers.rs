@@ -148,7 +148,11 @@ pub(crate) fn found(result: Result<Option<u64>, ClientError>, reply: Reply) {
 
 pub(crate) fn open_mode(flags: i32) -> OpenMode {
     // O_SYNC contains O_DSYNC.
-    OpenMode { append: flags & libc::O_APPEND != 0, sync: flags & libc::O_DSYNC != 0 }
+    OpenMode {
+        write: flags & libc::O_ACCMODE != libc::O_RDONLY,
+        append: flags & libc::O_APPEND != 0,
+        sync: flags & libc::O_DSYNC != 0,
+    }
 }
 
 /// How one write is to be done: as the file is open now, which `fcntl` may have changed. Pages that

@@ -6,6 +6,7 @@ use crate::listing::{Line, Listing};
 use crate::signals;
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_client::files::Handle;
+use meridian_client::files::attributes::CAPABILITY;
 use meridian_client::files::locks::{Owner, Wanted};
 use meridian_client::{ClientError, Files};
 use meridian_fs::FsError;
@@ -26,6 +27,10 @@ pub(crate) const TTL: Duration = Duration::ZERO;
 pub(crate) const ATTRIBUTES_TTL: Duration = Duration::from_nanos(1);
 /// Numbers of inodes are never used twice.
 pub(crate) const GENERATION: u64 = 0;
+/// The extended attribute with the list of access rights that is in force.
+pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// The one with the list that a directory hands down.
+pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// What extended attributes begin with that only root sees.
 const TRUSTED: &[u8] = b"trusted.";
 /// How often who waits for a lock asks whether it is free: at first, and in the end.
@@ -98,12 +103,13 @@ pub(crate) async fn xattr_names(files: &Files, ino: Ino, uid: u32) -> Result<Byt
     Ok(all.freeze())
 }
 
-/// What is answered without asking: the kernel asks for `security.capability` at each write, and
-/// for access control lists at each look. Names outside all name spaces are refused.
+/// How names are answered that are not kept here: as no file has any, or, outside all name spaces,
+/// as there can be none.
 pub(crate) fn foreign_xattr(name: &[u8]) -> Option<i32> {
-    if name.starts_with(b"security.") {
+    let kept = [CAPABILITY, ACCESS_LIST, DEFAULT_LIST].contains(&name);
+    if name.starts_with(b"security.") && !kept {
         Some(libc::ENODATA)
-    } else if name.starts_with(b"user.") || name.starts_with(TRUSTED) {
+    } else if kept || name.starts_with(b"user.") || name.starts_with(TRUSTED) {
         None
     } else {
         Some(libc::EOPNOTSUPP)

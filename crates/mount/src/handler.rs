@@ -12,8 +12,10 @@ use crate::kept::Kept;
 use crate::known::Known;
 use crate::listing::Listings;
 use crate::made::Made;
+use crate::marked::Marked;
 use bytes::Bytes;
 use meridian_client::files::Handle;
+use meridian_client::files::attributes::CAPABILITY;
 use meridian_client::files::locks::Owner;
 use meridian_client::files::names::Named;
 use meridian_client::files::quota::QUOTA;
@@ -33,6 +35,7 @@ pub struct Handler {
     runtime: tokio::runtime::Handle,
     calls: Calls,
     made: Arc<Made>,
+    marked: Arc<Marked>,
     kept: Arc<Kept>,
     listings: Listings,
     known: Arc<Known>,
@@ -50,9 +53,10 @@ struct Call {
 
 impl Call {
     /// What is made belongs to who makes it.
-    fn new_node(&self, kind: Kind, mode: u32) -> NewNode {
+    fn new_node(&self, kind: Kind, mode: u32, umask: u32) -> NewNode {
         let Call { uid, gid, .. } = *self;
-        NewNode { kind, mode: permissions(mode), uid, gid, rdev: 0, target: Bytes::new() }
+        let (mode, umask) = (permissions(mode), permissions(umask));
+        NewNode { kind, mode, umask, uid, gid, rdev: 0, target: Bytes::new() }
     }
 }
 
@@ -81,7 +85,7 @@ impl Service for Handler {
                 self.answer(call, data, |files| async move { files.symlink(node).await });
             }
             Operation::Room => self.room(call),
-            Operation::SetXattr { name, value, flags } => self.set_xattr(call, name, value, flags),
+            Operation::SetXattr { .. } => self.set_xattr(call, request.operation),
             Operation::GetXattr { name, size } => self.get_xattr(call, name, size),
             Operation::ListXattrs { size } => self.list_xattrs(call, size),
             Operation::RemoveXattr { name } => self.remove_xattr(call, name),
@@ -108,12 +112,13 @@ impl Handler {
     /// Answers from `files`, with tasks of `runtime`.
     pub fn new(files: Arc<Files>, runtime: tokio::runtime::Handle) -> Handler {
         let (calls, listings) = (Calls::new(runtime.clone()), Listings::default());
-        let (made, known, kernel) = <(_, _, Arc<OnceLock<Notifier>>)>::default();
+        let (made, marked) = Default::default();
+        let (known, kernel) = <(_, Arc<OnceLock<Notifier>>)>::default();
         let kept = Kept::new(files.clone(), kernel.clone());
         if files.client().is_to_keep_looks() {
             kept.watch(files.client().keep_looks_with(), runtime.clone());
         }
-        Handler { files, runtime, calls, made, kept, listings, known, kernel }
+        Handler { files, runtime, calls, made, marked, kept, listings, known, kernel }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -126,12 +131,16 @@ impl Handler {
         match operation {
             Operation::Lookup { name } => self.look_up(call, name),
             Operation::Symlink { name: of, target } => {
-                let node = call.new_node(Kind::Symlink, 0o777);
+                let node = call.new_node(Kind::Symlink, 0o777, 0);
                 self.make(call, of, NewNode { target: name(target), ..node });
             }
-            Operation::MakeNode { name, mode, device } => self.make_node(call, name, mode, device),
-            Operation::MakeDirectory { name, mode } => {
-                let node = call.new_node(Kind::Directory, mode);
+            Operation::MakeNode { name, mode, device, umask } => {
+                let Some(kind) = kind_of_mode(mode) else { return call.reply.error(libc::EINVAL) };
+                let node = NewNode { rdev: device, ..call.new_node(kind, mode, umask) };
+                self.make(call, name, node);
+            }
+            Operation::MakeDirectory { name, mode, umask } => {
+                let node = call.new_node(Kind::Directory, mode, umask);
                 self.make(call, name, node);
             }
             Operation::Unlink { name } => self.unlink(call, name),
@@ -142,7 +151,10 @@ impl Handler {
                 self.rename(call, from, to, flags);
             }
             Operation::Link { of, name } => self.link(call, Ino(of), name),
-            Operation::Create { name, mode, flags } => self.create(call, name, mode, flags),
+            Operation::Create { name, mode, umask, flags } => {
+                let node = call.new_node(Kind::File, mode, umask);
+                self.create(call, name, node, flags);
+            }
             _ => call.reply.error(libc::ENOSYS),
         }
     }
@@ -196,10 +208,14 @@ impl Handler {
     fn look_up(&self, call: Call, of: &[u8]) {
         let (node, name) = (call.node, name(of));
         let (look, known) = (self.kept.look(), self.known.clone());
+        let marks = self.marked.look();
         // `.` and `..` are no names that their directory's capability is about.
         let special = matches!(&name[..], b"." | b"..");
         let give = move |result: Result<Attributes, ClientError>, reply| {
-            result.iter().for_each(|attributes| known.look_up(attributes));
+            if let Ok(attributes) = &result {
+                known.look_up(attributes);
+                marks.note(attributes);
+            }
             match special {
                 true => entry(result, reply),
                 false => look.entry(node, result, reply),
@@ -219,12 +235,6 @@ impl Handler {
         let (parent, name) = (call.node, name(of));
         let give = Known::give(&self.known);
         self.answer(call, give, |files| async move { files.create(parent, &name, node).await });
-    }
-
-    fn make_node(&self, call: Call, name: &[u8], mode: u32, rdev: u32) {
-        let Some(kind) = kind_of_mode(mode) else { return call.reply.error(libc::EINVAL) };
-        let node = NewNode { rdev, ..call.new_node(kind, mode) };
-        self.make(call, name, node);
     }
 
     fn unlink(&self, call: Call, of: &[u8]) {
@@ -253,8 +263,8 @@ impl Handler {
         self.answer(call, give, |files| async move { files.link(of, parent, &name).await });
     }
 
-    fn create(&self, call: Call, of: &[u8], mode: u32, flags: i32) {
-        let (parent, name, node) = (call.node, name(of), call.new_node(Kind::File, mode));
+    fn create(&self, call: Call, of: &[u8], node: NewNode, flags: i32) {
+        let (parent, name) = (call.node, name(of));
         let give = Made::give(&self.made, call.thread);
         self.answer(call, give, |files| async move {
             let made = calls::create(&files, parent, &name, node, flags).await;
@@ -268,7 +278,11 @@ impl Handler {
             return attr(Ok(made), call.reply);
         }
         let (look, known) = (self.kept.look(), self.known.clone());
-        let give = move |result, reply| look.attributes(result, reply);
+        let marks = self.marked.look();
+        let give = move |result: Result<Attributes, ClientError>, reply| {
+            result.iter().for_each(|attributes| marks.note(attributes));
+            look.attributes(result, reply);
+        };
         self.answer(call, give, |files| async move {
             let attributes = files.attributes(node).await;
             attributes.or_else(|error| known.removed(node, error))
@@ -352,7 +366,10 @@ impl Handler {
         self.answer(call, totals_of, |files| async move { files.totals_at(node).await });
     }
 
-    fn set_xattr(&self, call: Call, of: &[u8], value: &[u8], flags: i32) {
+    fn set_xattr(&self, call: Call, operation: Operation<'_>) {
+        let Operation::SetXattr { name: of, value, flags, drops_set_gid } = operation else {
+            return;
+        };
         if calls::foreign_xattr(of).is_some() || of == about::NAME.as_bytes() {
             return call.reply.error(libc::EOPNOTSUPP);
         }
@@ -366,11 +383,12 @@ impl Handler {
             _ => return call.reply.error(libc::EINVAL),
         };
         let (node, name, value) = (call.node, name(of), name(value));
-        self.answer(
-            call,
-            empty,
-            |files| async move { files.set_xattr(node, name, value, mode).await },
-        );
+        let marked = self.marked.clone();
+        self.answer(call, empty, |files| async move {
+            let result = files.set_xattr(node, name, value, mode, drops_set_gid).await;
+            marked.forget(); // Before the program may ask.
+            result
+        });
     }
 
     fn get_xattr(&self, call: Call, of: &[u8], size: u32) {
@@ -385,7 +403,11 @@ impl Handler {
             let about = About::new(cluster, kernel.transport()).to_string();
             return xattr(Ok(about.into()), size, call.reply);
         }
-        let (node, name) = (call.node, name(of));
+        let node = call.node;
+        if self.marked.lacks(node, of) || of == CAPABILITY && self.files.lacks_capability(node) {
+            return call.reply.error(libc::ENODATA);
+        }
+        let name = name(of);
         self.answer(
             call,
             move |value, reply| xattr(value, size, reply),

@@ -85,6 +85,7 @@ impl Known {
 mod tests {
     use super::*;
     use meridian_core::GroupId;
+    use meridian_fs::types::Marks;
     use meridian_fs::{Place, Timestamp};
 
     fn attributes(ino: u64, kind: Kind) -> Attributes {
@@ -102,6 +103,7 @@ mod tests {
             atime: time,
             mtime: time,
             ctime: time,
+            marks: Marks::default(),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | `eager` | calls that are begun on the thread that read them |
 //! | `kept` | what the kernel may keep, and what it is told when that is recalled |
 //! | `made` | attributes of files just made, which the kernel asks for once more |
+//! | `marked` | which files lack what the kernel asks for all the time |
 //! | `known` | nodes in use that are not open |
 //! | [`about`] | what a mount says of itself on its machine |
 //! | `signals` | which interrupted threads are to die |
@@ -37,6 +38,7 @@ mod kept;
 mod known;
 pub mod listing;
 mod made;
+mod marked;
 pub mod session;
 mod signals;
 

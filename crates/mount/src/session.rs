@@ -135,6 +135,7 @@ fn kernel_options(access: Access, source: &OsStr) -> Options {
             locks: true,
             invalidates_by_time: true,
             parallel_directories: true,
+            access_lists: true,
             export: true,
         },
     }

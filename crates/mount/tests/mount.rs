@@ -1,62 +1,17 @@
 //! A real mount over a cluster in this process: programs as they are.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../client/tests/fake/mod.rs"]
-mod fake;
+mod world;
 
-use fake::Cluster;
 use meridian_fs::{FsError, Update};
 use meridian_mount::about::{self, About};
-use meridian_mount::{Access, Mount, MountError, clear_stale, mount};
+use meridian_mount::{Access, MountError, clear_stale, mount};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// What tables of mounts show.
-const SOURCE: &str = "meridian";
-
-struct Mounted {
-    cluster: Cluster,
-    at: TempDir,
-    mount: Mount,
-}
-
-async fn mounted() -> Mounted {
-    let cluster = Cluster::start(2, 0).await;
-    let at = tempfile::tempdir().unwrap();
-    let mount = mount(cluster.client("us"), at.path(), Access::default(), SOURCE).unwrap();
-    Mounted { cluster, at, mount }
-}
-
-impl Mounted {
-    /// A second mount of the same tree, in another region.
-    fn again(&self, region: &str) -> (TempDir, Mount) {
-        let at = tempfile::tempdir().unwrap();
-        let mount =
-            mount(self.cluster.client(region), at.path(), Access::default(), SOURCE).unwrap();
-        (at, mount)
-    }
-
-    async fn run(&self, script: &str) -> String {
-        run(self.at.path(), script).await
-    }
-}
-
-/// What `script` prints; it must succeed.
-async fn run(at: &Path, script: &str) -> String {
-    let (at, script) = (at.to_path_buf(), script.to_string());
-    let text = format!("set -e\n{script}");
-    let output = tokio::task::spawn_blocking(move || {
-        Command::new("bash").arg("-c").arg(text).current_dir(at).output().unwrap()
-    });
-    let output = output.await.unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{script}\n{printed}\n{errors}");
-    printed
-}
+use world::fake::Cluster;
+use world::{SOURCE, mounted, run};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shell_works_in_it() {

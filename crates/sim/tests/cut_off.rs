@@ -241,7 +241,8 @@ fn top(group: GroupId) -> Place {
 }
 
 fn create(parent: Place, name: &str, kind: Kind) -> Update {
-    let node = NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, target: Bytes::new() };
+    let node =
+        NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() };
     Update::Create { parent, name: Bytes::copy_from_slice(name.as_bytes()), node }
 }
 

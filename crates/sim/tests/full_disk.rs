@@ -119,6 +119,7 @@ impl Story {
             uid: 0,
             gid: 0,
             rdev: 0,
+            umask: 0,
             target: Bytes::new(),
         };
         let name = Bytes::copy_from_slice(name.as_bytes());

@@ -12,6 +12,9 @@ use std::sync::Arc;
 
 /// The extended attribute that shows, and on an empty directory changes, where it lives.
 pub const PLACEMENT: &[u8] = b"user.meridian.placement";
+/// The extended attribute that gives a program rights of root. The tree takes it from a file that
+/// is changed.
+pub const CAPABILITY: &[u8] = b"security.capability";
 /// So many bytes `fallocate` gives a file without asking whether there is room.
 const SMALL: u64 = 1 << 20;
 /// How often `stat` asks again before it keeps flushes from coming between.
@@ -231,11 +234,29 @@ impl Files {
         if &name[..] == QUOTA {
             return self.quota_in_words(ino).await;
         }
-        let asked = self.ask(ino, |inode| Query::Xattr { inode, name: name.clone() }).await?;
-        match asked.0 {
-            Answer::Bytes(value) => Ok(value),
-            _ => Err(strange()),
+        match self.ask(ino, |inode| Query::Xattr { inode, name: name.clone() }).await {
+            Ok((Answer::Bytes(value), _)) => Ok(value),
+            Ok(_) => Err(strange()),
+            Err(error) => {
+                if &name[..] == CAPABILITY && matches!(error, ClientError::Fs(_)) {
+                    self.note_capability(ino, false);
+                }
+                Err(error)
+            }
         }
+    }
+
+    /// Whether the file is written here, and has no capability for programs or loses it by that: so
+    /// that kernels, which ask at each write, can be answered at once.
+    pub fn lacks_capability(&self, ino: Ino) -> bool {
+        let open = self.open_inode(ino);
+        open.is_some_and(|open| crate::client::lock(&open.buffer).lacks_capability)
+    }
+
+    fn note_capability(&self, ino: Ino, has: bool) {
+        let Some(open) = self.open_inode(ino) else { return };
+        let mut buffer = crate::client::lock(&open.buffer);
+        buffer.lacks_capability = !has && buffer.writers > 0;
     }
 
     /// `listxattr`.
@@ -250,6 +271,7 @@ impl Files {
     }
 
     /// `setxattr`; of [`PLACEMENT`]: [`Files::place`]; of [`QUOTA`]: [`Files::set_quota`].
+    /// `drops_set_gid`: the set-group-id bit goes with a new list of access rights.
     ///
     /// # Errors
     /// If the tree refuses.
@@ -259,6 +281,7 @@ impl Files {
         name: Name,
         value: Bytes,
         mode: XattrMode,
+        drops_set_gid: bool,
     ) -> Result<(), ClientError> {
         if &name[..] == PLACEMENT {
             let group = std::str::from_utf8(&value).ok();
@@ -268,11 +291,17 @@ impl Files {
         if &name[..] == QUOTA {
             return self.set_quota(ino, limits_of(&value).ok_or(FsError::Invalid)?).await;
         }
-        let update =
-            |inode| Update::SetXattr { inode, name: name.clone(), value: value.clone(), mode };
+        let update = |inode| {
+            let (name, value) = (name.clone(), value.clone());
+            Update::SetXattr { inode, name, value, mode, drops_set_gid }
+        };
         let open = self.open_inode(ino);
         let _guard = self.flushed(open.as_ref()).await?;
-        self.ordered(open.as_ref(), ino, update).await.map(drop)
+        let result = self.ordered(open.as_ref(), ino, update).await.map(drop);
+        if &name[..] == CAPABILITY {
+            self.note_capability(ino, true);
+        }
+        result
     }
 
     /// `removexattr`.

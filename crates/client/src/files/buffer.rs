@@ -3,8 +3,8 @@
 
 use crate::client::Prepared;
 use crate::error::ClientError;
-use crate::files::Handle;
 use crate::files::locks::Holders;
+use crate::files::{Handle, OpenMode};
 use meridian_session::WriteBack;
 use std::sync::Arc;
 
@@ -21,11 +21,30 @@ pub(crate) struct Buffer {
     pub(crate) kept: bool,
     /// Who took a lock through this mount and may hold it.
     pub(crate) holders: Holders,
+    /// Through how many of its handles it may be written.
+    pub(crate) writers: usize,
+    /// It has no capability for programs, or loses it by what is written, as long as there are
+    /// writers.
+    pub(crate) lacks_capability: bool,
     /// The number of the last change that ended here, of all changes of this mount.
     pub(crate) landed: u64,
 }
 
 impl Buffer {
+    /// It was opened.
+    pub(crate) fn open(&mut self, handle: Handle, mode: OpenMode) {
+        self.writes.open(handle);
+        self.writers += usize::from(mode.write);
+    }
+
+    /// It was closed.
+    pub(crate) fn close(&mut self, handle: Handle, mode: OpenMode) {
+        self.writes.close(handle);
+        self.holders.close(handle);
+        self.writers -= usize::from(mode.write);
+        self.lacks_capability &= self.writers > 0;
+    }
+
     /// Drops all bytes: nobody can ever see them.
     pub(crate) fn clear(&mut self) {
         self.writes.clear();

@@ -59,6 +59,8 @@ const SEARCH_LIMIT: Duration = Duration::from_secs(3);
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenMode {
+    /// `O_WRONLY` or `O_RDWR`.
+    pub write: bool,
     /// `O_APPEND`.
     pub append: bool,
     /// `O_SYNC` or `O_DSYNC`: each write is as durable as after fsync.
@@ -196,7 +198,7 @@ impl Files {
             let (buffer, flushing, locking) = Default::default();
             Arc::new(OpenInode { place, buffer, flushing, locking })
         });
-        lock(&inode.buffer).writes.open(handle);
+        lock(&inode.buffer).open(handle, mode);
         lock(&self.open).insert(handle, OpenFile { inode: inode.clone(), mode });
         lock(&self.opens).open(place, self.client.time());
         handle
@@ -221,11 +223,10 @@ impl Files {
             return;
         }
         let Some(file) = lock(&self.open).remove(&handle) else { return };
-        let inode = file.inode;
+        let (inode, mode) = (file.inode, file.mode);
         let kept = {
             let mut buffer = lock(&inode.buffer);
-            buffer.writes.close(handle);
-            buffer.holders.close(handle);
+            buffer.close(handle, mode);
             buffer.kept && buffer.writes.open_count() == 0
         };
         self.give_back_left(&inode).await;
@@ -240,15 +241,14 @@ impl Files {
 
     /// As [`Files::release`], if nobody must be told; otherwise nothing is done.
     pub fn release_now(&self, handle: Handle) -> bool {
-        let Ok(OpenFile { inode, .. }) = self.file(handle) else { return true };
+        let Ok(OpenFile { inode, mode }) = self.file(handle) else { return true };
         {
             let mut buffer = lock(&inode.buffer);
             let last = buffer.writes.open_count() == 1;
             if (last && buffer.kept) || buffer.holders.leaves(handle) {
                 return false;
             }
-            buffer.writes.close(handle);
-            buffer.holders.close(handle);
+            buffer.close(handle, mode);
         }
         lock(&self.open).remove(&handle);
         lock(&self.opens).close(inode.place.ino);

@@ -182,9 +182,12 @@ impl Files {
         Err(ClientError::Fs(FsError::Stale))
     }
 
+    /// It is new, and so long.
     fn with_size(&self, handle: Handle, size: u64) {
         if let Ok(file) = self.file(handle) {
-            lock(&file.inode.buffer).writes.learn_size(size);
+            let mut buffer = lock(&file.inode.buffer);
+            buffer.writes.learn_size(size);
+            buffer.lacks_capability = buffer.writers > 0;
         }
     }
 

@@ -130,6 +130,7 @@ impl Files {
             return Accepted::Buffered;
         }
         let accepted = self.change_buffer(inode, |buffer| {
+            buffer.lacks_capability = buffer.writers > 0;
             buffer.writes.accept(offset, data, now(), self.client.time())
         });
         if accepted == Accepted::Much && inode.flushing.try_lock().is_ok() {
