@@ -11,6 +11,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The name of the file in the data directory.
 pub const CLUSTER_FILE: &str = "cluster.json";
@@ -100,9 +101,18 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
         }
     }
     let (cluster, configuration) = (random_name()?, Kept { version: 1, ..Kept::default() });
+    let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let created_ms = u64::try_from(age.as_millis()).unwrap_or_default();
     let (rtt_ms, order) = (rtt_ms.unwrap_or_default(), shape.order.unwrap_or_default());
-    let mut file =
-        ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration };
+    let mut file = ClusterFile {
+        format: CLUSTER_FORMAT,
+        created_ms,
+        cluster,
+        nodes,
+        rtt_ms,
+        order,
+        configuration,
+    };
     let keepers = keepers(&Topology::new(&file)?).into_iter();
     file.configuration.replicas = keepers.map(|at| file.nodes[at].name.clone()).collect();
     Ok(file)

@@ -253,12 +253,14 @@ impl Client {
     /// # Errors
     /// As [`Client::update`].
     pub async fn apply(&self, update: &Update) -> Result<(Done, Stamp), ClientError> {
-        let time = now();
+        let (time, mut said) = (now(), Vec::new());
         for _ in 0..QUOTAS_SAID {
-            match self.send(&self.prepare(update, time)).await {
+            match self.send(&self.prepare_with(update, time, &said)).await {
                 Err(ClientError::Fs(FsError::UnnamedQuota { quota })) => {
-                    let of = update.changes_quota_of();
-                    of.into_iter().for_each(|of| self.counts_against(of, quota));
+                    let here = |of: &Place| of.partition == quota.partition;
+                    let of = update.changes_quotas_of().into_iter().flatten().filter(here);
+                    of.for_each(|of| self.counts_against(of, quota));
+                    said.push(quota);
                 }
                 Ok((done, ts)) => {
                     self.learn_quota(update, &done);
@@ -267,7 +269,7 @@ impl Client {
                 other => return other,
             }
         }
-        self.send(&self.prepare(update, time)).await
+        self.send(&self.prepare_with(update, time, &said)).await
     }
 
     /// What is made counts against the quota of its directory.
@@ -291,9 +293,18 @@ impl Client {
     /// Prepares `update` to be sent, perhaps more than once, under one name; `time` is what `stat`
     /// will show of it.
     pub fn prepare(&self, update: &Update, time: Timestamp) -> Prepared {
-        let counts = update.changes_quota_of();
-        let quotas = counts.and_then(|of| lock(&self.inner.quotas).get(&of).copied());
-        let quotas = quotas.into_iter().collect();
+        self.prepare_with(update, time, &[])
+    }
+
+    /// As [`Client::prepare`]; it also counts against these quotas.
+    fn prepare_with(&self, update: &Update, time: Timestamp, said: &[Place]) -> Prepared {
+        let mut quotas = said.to_vec();
+        for of in update.changes_quotas_of().into_iter().flatten() {
+            let known = lock(&self.inner.quotas).get(&of).copied();
+            quotas.extend(known.filter(|quota| !said.contains(quota)));
+        }
+        quotas.sort();
+        quotas.dedup();
         let change = Change { time, quotas, update: update.clone() };
         let (caller, what) = (self.inner.driver.caller(), name_of(update));
         Prepared { caller, change: Mutex::new(Some(change)), what }

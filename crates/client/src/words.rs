@@ -6,6 +6,7 @@ use meridian_fs::Update;
 pub(crate) fn name_of(update: &Update) -> &'static str {
     match update {
         Update::Create { .. } => "create",
+        Update::CreateUnnamed { .. } => "create without a name",
         Update::Link { .. } => "link",
         Update::Unlink { .. } => "unlink",
         Update::Rmdir { .. } => "rmdir",
@@ -25,6 +26,7 @@ pub(crate) fn name_of(update: &Update) -> &'static str {
         Update::Reap { .. } => "reap",
         Update::RaiseHorizon { .. } => "raise the horizon of blocks",
         Update::Caps { .. } => "capabilities",
+        Update::NoteReads { .. } => "note reads",
         Update::Renew { .. } => "renew",
         Update::Expire { .. } => "expire",
         Update::PlaceDirectory { .. } => "place",

@@ -29,8 +29,8 @@ fn named(parent: Ino, text: &str) -> Named {
     Named { parent, name: name(text) }
 }
 
-const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
-const APPEND: OpenMode = OpenMode { write: true, append: true, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, noatime: false, sync: false };
+const APPEND: OpenMode = OpenMode { write: true, append: true, noatime: false, sync: false };
 
 async fn create(files: &Arc<Files>, parent: Ino, text: &str) -> (Ino, Handle) {
     let made = files.create_open(parent, &name(text), node(Kind::File), true, PLAIN).await;
@@ -239,7 +239,7 @@ async fn a_removed_file_that_is_open_stays_until_it_is_closed() {
     files.sync(handle).await.unwrap();
     assert_eq!(files.attributes(ino).await.unwrap().nlink, 0);
     let (_, other) = create(&files, us, "g").await;
-    files.rename(&named(us, "g"), &named(us, "f"), RenameMode::Replace).await.unwrap();
+    files.rename(&named(us, "g"), &named(us, "f"), RenameMode::Replace, None).await.unwrap();
     files.release(other).await;
     assert_eq!(cluster.reap(us.birthplace()), 1, "it is open");
     files.release(handle).await;
@@ -282,12 +282,19 @@ async fn a_rename_takes_what_was_written_along() {
     let (_, _old) = create(&files, us, "f").await;
     let (_, handle) = create(&files, us, "f.new").await;
     write(&files, handle, 0, b"new").await;
-    files.rename(&named(us, "f.new"), &named(Ino::ROOT, "f"), RenameMode::NoReplace).await.unwrap();
+    files
+        .rename(&named(us, "f.new"), &named(Ino::ROOT, "f"), RenameMode::NoReplace, None)
+        .await
+        .unwrap();
     assert_eq!(elsewhere(&cluster, "/f").await, b"new");
-    files.rename(&named(Ino::ROOT, "f"), &named(us, "f"), RenameMode::Exchange).await.unwrap();
+    files
+        .rename(&named(Ino::ROOT, "f"), &named(us, "f"), RenameMode::Exchange, None)
+        .await
+        .unwrap();
     assert_eq!(elsewhere(&cluster, "/us/f").await, b"new");
     assert_eq!(elsewhere(&cluster, "/f").await, b"");
-    let taken = files.rename(&named(us, "f"), &named(Ino::ROOT, "f"), RenameMode::NoReplace).await;
+    let taken =
+        files.rename(&named(us, "f"), &named(Ino::ROOT, "f"), RenameMode::NoReplace, None).await;
     assert_eq!(taken.unwrap_err().errno(), 17);
 }
 
@@ -300,11 +307,11 @@ async fn a_directory_never_comes_under_itself() {
     for part in ["a", "b", "c"] {
         at = files.create(at, &name(part), node(Kind::Directory)).await.unwrap().place.ino;
     }
-    let under = files.rename(&named(us, "a"), &named(at, "x"), RenameMode::Replace).await;
+    let under = files.rename(&named(us, "a"), &named(at, "x"), RenameMode::Replace, None).await;
     assert_eq!(under.unwrap_err().errno(), 22);
     let b = files.resolve("/us/a/b").await.unwrap().place.ino;
-    files.rename(&named(b, "c"), &named(Ino::ROOT, "c"), RenameMode::Replace).await.unwrap();
-    files.rename(&named(us, "a"), &named(at, "a"), RenameMode::Replace).await.unwrap();
+    files.rename(&named(b, "c"), &named(Ino::ROOT, "c"), RenameMode::Replace, None).await.unwrap();
+    files.rename(&named(us, "a"), &named(at, "a"), RenameMode::Replace, None).await.unwrap();
     assert_eq!(files.resolve("/c/a/b").await.unwrap().place.ino, b);
 }
 

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
-const APPEND: OpenMode = OpenMode { write: true, append: true, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, noatime: false, sync: false };
+const APPEND: OpenMode = OpenMode { write: true, append: true, noatime: false, sync: false };
 
 fn name(text: &str) -> Name {
     Bytes::copy_from_slice(text.as_bytes())

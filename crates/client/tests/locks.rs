@@ -14,7 +14,7 @@ use meridian_fs::types::{Ino, Kind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, noatime: false, sync: false };
 
 /// A lock of the whole file.
 fn whole(owner: u64) -> Wanted {

@@ -14,7 +14,7 @@ use meridian_fs::types::{Ino, Kind, Name};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-const PLAIN: OpenMode = OpenMode { write: true, append: false, sync: false };
+const PLAIN: OpenMode = OpenMode { write: true, append: false, noatime: false, sync: false };
 
 fn name(text: &str) -> Name {
     Bytes::copy_from_slice(text.as_bytes())

@@ -48,6 +48,9 @@ pub struct ClusterFile {
     pub format: u32,
     /// A random name of this cluster: nodes and clients of another are turned away.
     pub cluster: u64,
+    /// When it was made, in milliseconds since 1970; 0 in a file from before that was written.
+    #[serde(default)]
+    pub created_ms: u64,
     /// All nodes, those of one region next to each other.
     pub nodes: Vec<NodeEntry>,
     /// Milliseconds of round trip added between two regions, by `"us-eu"`; 0 where absent.
@@ -242,6 +245,8 @@ pub struct Topology {
     pub version: u64,
     /// See [`ClusterFile::cluster`].
     pub cluster: u64,
+    /// See [`ClusterFile::created_ms`].
+    pub created_ms: u64,
     /// By [`RegionId`].
     pub regions: Vec<Region>,
     /// By [`NodeId`].
@@ -283,6 +288,7 @@ impl Topology {
         let mut topology = Topology {
             version: file.configuration.version,
             cluster: file.cluster,
+            created_ms: file.created_ms,
             regions: Vec::new(),
             nodes: Vec::new(),
             groups: vec![Group::new("global", None)],
@@ -486,6 +492,7 @@ mod tests {
         };
         ClusterFile {
             format: CLUSTER_FORMAT,
+            created_ms: 0,
             cluster: 7,
             nodes: vec![node("us-1", "us"), node("us-2", "us"), node("eu-1", "eu")],
             rtt_ms: BTreeMap::from([("us-eu".to_string(), 80)]),

@@ -3,10 +3,11 @@
 
 use crate::inode::{Content, Directory, Inode};
 use crate::locks::Locks;
-use crate::operation::{Done, RenameMode, Update};
+use crate::operation::{Done, NewNode, RenameMode, Update, Whiteout};
 use crate::tree::Tree;
 use crate::types::{Attributes, Entry, Ino, Kind, Name, Place, Rank, Timestamp};
 use crate::vote::{Conclusion, EmptyDirectory};
+use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
 use meridian_core::{ClientId, GroupId};
 
@@ -38,10 +39,16 @@ pub(crate) fn apply(
                 set_entry(tree, parent.ino, name, entry, moment.time);
             }
             if here(tree, target) {
-                tree.change(target.ino, |inode| {
+                let is_first = tree.change(target.ino, |inode| {
                     inode.nlink += 1;
                     inode.ctime = moment.time;
+                    inode.unnamed
                 });
+                if is_first {
+                    let above = if here(tree, parent) { tree.get(parent.ino) } else { None };
+                    let quota = above.and_then(|above| above.quota);
+                    tree.gain_name(target.ino, quota);
+                }
             }
             return Done::Attributes(attributes);
         }
@@ -105,8 +112,18 @@ fn rename(
     replaced_kind: Option<Kind>,
     moment: Moment,
 ) {
-    let Update::Rename { from, from_name, to, to_name, moved, replaced, mode, keep_for, .. } =
-        update
+    let Update::Rename {
+        from,
+        from_name,
+        to,
+        to_name,
+        moved,
+        replaced,
+        mode,
+        keep_for,
+        whiteout,
+        ..
+    } = update
     else {
         panic!("{update:?} is not a rename");
     };
@@ -117,7 +134,8 @@ fn rename(
         .filter(|_| *mode == RenameMode::Exchange)
         .map(|(place, kind)| Entry { place, kind });
     if here(from) {
-        match exchanged {
+        let left = whiteout.map(|owner| leave_whiteout(tree, *from, owner, moment));
+        match exchanged.or(left) {
             Some(entry) => set_entry(tree, from.ino, from_name, entry, moment.time),
             None => unset_entry(tree, from.ino, from_name, moment.time),
         }
@@ -135,6 +153,17 @@ fn rename(
         (_, Some(Kind::Directory)) => drop(tree.remove(replaced.ino)),
         (_, _) => drop_name(tree, replaced.ino, *keep_for, moment),
     }
+}
+
+/// Makes what takes the place of a renamed inode in the directory that it leaves.
+fn leave_whiteout(tree: &mut Tree, from: Place, owner: Whiteout, moment: Moment) -> Entry {
+    let Whiteout { uid, gid } = owner;
+    let (kind, target) = (Kind::CharDevice, Bytes::new());
+    let node = NewNode { kind, mode: 0, umask: 0, uid, gid, rdev: 0, target };
+    let quota = tree.get(from.ino).expect("its partition voted").quota;
+    let place = tree.place(Ino::made(tree.group, moment.rank.1));
+    tree.insert(place.ino, Inode { quota, ..Inode::new(node, from, moment.time) });
+    Entry { place, kind }
 }
 
 /// A renamed inode is now named in `parent`.
@@ -180,12 +209,14 @@ fn place(
             atime: attributes.atime,
             mtime: attributes.mtime,
             ctime: time,
+            btime: attributes.btime,
             xattrs: directory.xattrs.into_iter().collect(),
             content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
             locks: Locks::default(),
             quota: None,
             open_at: OrdSet::new(),
             nameless: None,
+            unnamed: false,
         };
         tree.insert(child.ino, inode);
     }

@@ -287,9 +287,11 @@ impl Update {
                 inodes.iter().map(place).collect()
             }
             Update::PlaceDirectory { parent, child, .. } => vec![*parent, *child],
-            Update::Lock { .. }
+            Update::CreateUnnamed { .. }
+            | Update::Lock { .. }
             | Update::Unlock { .. }
             | Update::Hold { .. }
+            | Update::NoteReads { .. }
             | Update::Renew { .. }
             | Update::Expire { .. }
             | Update::Caps { .. }

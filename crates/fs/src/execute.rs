@@ -5,7 +5,7 @@ use crate::acl;
 use crate::apply::Moment;
 use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
 use crate::locks::Locks;
-use crate::operation::{Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
+use crate::operation::{Access, Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
 use crate::quota::Limits;
 use crate::tree::{Tree, check_name};
 use crate::types::{
@@ -31,6 +31,7 @@ const LOCKS_MAX: usize = 65_536;
 pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result<Done, FsError> {
     match update {
         Update::Create { parent, name, node } => create(tree, parent, name, node, moment),
+        Update::CreateUnnamed { parent, node } => create_unnamed(tree, parent, node, moment),
         Update::SetAttributes { inode, changes } => {
             set_attributes(tree, inode, &changes, moment.time)
         }
@@ -77,6 +78,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         Update::Hold { client, inodes, .. } => Ok(hold(tree, client, &inodes, moment.rank)),
         Update::Forget { client, inodes, .. } => Ok(forget(tree, client, &inodes)),
         Update::Reap { inodes, .. } => Ok(reap(tree, &inodes)),
+        Update::NoteReads { reads, .. } => Ok(note_reads(tree, &reads)),
         Update::Renew { client, .. } => {
             tree.leases.renew(client, moment.rank);
             Ok(Done::Nothing)
@@ -155,13 +157,46 @@ fn create(
     tree: &mut Tree,
     parent: Place,
     name: Name,
-    mut node: NewNode,
+    node: NewNode,
     moment: Moment,
 ) -> Result<Done, FsError> {
     check_name(&name)?;
     if tree.directory(parent)?.entries.contains_key(&name) {
         return Err(FsError::Exists);
     }
+    let (place, inode) = new_inode(tree, parent, node, moment)?;
+    let entry = Entry { place, kind: inode.kind };
+    let attributes = inode.attributes(place);
+    tree.insert(place.ino, inode);
+    tree.change_directory(parent.ino, |directory, nlink| directory.set(nlink, name, entry));
+    tree.change(parent.ino, |inode| inode.touch(moment.time));
+    Ok(Done::Attributes(attributes))
+}
+
+/// Makes a file in the partition of a directory, which does not change.
+fn create_unnamed(
+    tree: &mut Tree,
+    parent: Place,
+    node: NewNode,
+    moment: Moment,
+) -> Result<Done, FsError> {
+    tree.directory(parent)?;
+    if node.kind != Kind::File {
+        return Err(FsError::Invalid);
+    }
+    let (place, inode) = new_inode(tree, parent, node, moment)?;
+    tree.insert(place.ino, Inode { nlink: 0, unnamed: true, quota: None, ..inode });
+    tree.lose_name(place.ino, moment.rank.0);
+    Ok(Done::Attributes(tree.attributes(place).expect("inserted above")))
+}
+
+/// What `node` asks for, made in the directory `parent`, which is here; it is not in the tree yet.
+fn new_inode(
+    tree: &Tree,
+    parent: Place,
+    mut node: NewNode,
+    moment: Moment,
+) -> Result<(Place, Inode), FsError> {
     match (node.kind, node.target.len()) {
         (Kind::Symlink, 0) => return Err(FsError::NotFound), // As Linux has it.
         (Kind::Symlink, 1..=SYMLINK_MAX) | (_, 0) => {}
@@ -179,14 +214,8 @@ fn create(
     if tree.is_taken(place.ino) {
         return Err(FsError::Stale); // Another message will have another number.
     }
-    let entry = Entry { place, kind: node.kind };
     let (quota, xattrs) = (above.quota, acl::inherit(above, &mut node));
-    let inode = Inode { quota, xattrs, ..Inode::new(node, parent, moment.time) };
-    let attributes = inode.attributes(place);
-    tree.insert(place.ino, inode);
-    tree.change_directory(parent.ino, |directory, nlink| directory.set(nlink, name, entry));
-    tree.change(parent.ino, |inode| inode.touch(moment.time));
-    Ok(Done::Attributes(attributes))
+    Ok((place, Inode { quota, xattrs, ..Inode::new(node, parent, moment.time) }))
 }
 
 fn set_attributes(
@@ -368,6 +397,16 @@ fn forget(tree: &mut Tree, client: ClientId, inodes: &[Ino]) -> Done {
     for ino in inodes {
         if tree.get(*ino).is_some_and(|inode| inode.open_at.contains(&client)) {
             tree.forget(client, *ino);
+        }
+    }
+    Done::Nothing
+}
+
+/// Notes when what is here was read.
+fn note_reads(tree: &mut Tree, reads: &[Access]) -> Done {
+    for Access { inode, seen, at } in reads {
+        if tree.get(*inode).is_some_and(|inode| inode.atime == *seen) {
+            tree.change(*inode, |inode| inode.atime = *at);
         }
     }
     Done::Nothing

@@ -34,6 +34,8 @@ pub(crate) struct Inode {
     pub atime: Timestamp,
     pub mtime: Timestamp,
     pub ctime: Timestamp,
+    /// When it was made.
+    pub btime: Timestamp,
     pub xattrs: OrdMap<Name, Bytes>,
     pub content: Content,
     pub locks: Locks,
@@ -41,8 +43,10 @@ pub(crate) struct Inode {
     pub quota: Option<Ino>,
     /// Who has said that it has it open: it stays for them when its last name goes.
     pub open_at: OrdSet<ClientId>,
-    /// Of a file without a name the message that took its last one.
+    /// Of a file without a name the message that took its last one, or made it so.
     pub nameless: Option<Stamp>,
+    /// It has never had a name, and may get one.
+    pub unnamed: bool,
 }
 
 /// What an inode holds, by its kind.
@@ -76,12 +80,14 @@ impl Inode {
             atime: time,
             mtime: time,
             ctime: time,
+            btime: time,
             xattrs: OrdMap::new(),
             content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
             locks: Locks::default(),
             quota: None,
             open_at: OrdSet::new(),
             nameless: None,
+            unnamed: false,
         }
     }
 
@@ -108,12 +114,14 @@ impl Inode {
             atime: time,
             mtime: time,
             ctime: time,
+            btime: time,
             xattrs: OrdMap::new(),
             content,
             locks: Locks::default(),
             quota: None,
             open_at: OrdSet::new(),
             nameless: None,
+            unnamed: false,
         }
     }
 
@@ -138,6 +146,7 @@ impl Inode {
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
+            btime: self.btime,
             marks: self.marks(),
         }
     }

@@ -31,7 +31,8 @@
 //!
 //! The limit of locks is one per inode, so that no client's locks need to be counted together.
 
-use crate::operation::{CapStep, Operation, Query, Update};
+use crate::operation::{Access, CapStep, Operation, Update};
+use crate::query::Query;
 use crate::types::{Ino, Name, Place};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp, mix};
 use serde::{Deserialize, Serialize};
@@ -114,12 +115,12 @@ fn all_keys(update: &Update, id: MessageId) -> Vec<(GroupId, Key)> {
 
 fn touched(update: &Update, id: MessageId) -> Touched<'_> {
     let Touched { mut places, mut names, mut nodes, mut quotas, mut client } = Touched::default();
+    let made_in = |of: &Place| Place { ino: Ino::made(of.partition, id), ..*of };
     match update {
-        Update::Create { parent, name, .. } => {
-            let made = Place { ino: Ino::made(parent.partition, id), ..*parent };
-            places.extend([*parent, made]);
-            names.push((*parent, name));
-            nodes.push(made);
+        Update::Create { parent, .. } | Update::CreateUnnamed { parent, .. } => {
+            places.extend([*parent, made_in(parent)]);
+            nodes.push(made_in(parent));
+            names.extend(created(update));
         }
         Update::Link { target, parent, name } => {
             places.extend([*target, *parent]);
@@ -135,7 +136,10 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             names.push((*parent, name));
             nodes.push(*child);
         }
-        Update::Rename { from, to, moved, replaced, ancestors, keep_for, .. } => {
+        Update::Rename { from, to, moved, replaced, ancestors, keep_for, whiteout, .. } => {
+            let left = whiteout.map(|_| made_in(from));
+            places.extend(left);
+            nodes.extend(left);
             places.extend([from, to, moved].into_iter().chain(ancestors).chain(replaced));
             names.extend(renamed(update));
             nodes.extend(replaced);
@@ -161,6 +165,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Hold { .. }
         | Update::Forget { .. }
         | Update::Reap { .. }
+        | Update::NoteReads { .. }
         | Update::Renew { .. }
         | Update::Caps { .. }
         | Update::Expire { .. } => (places, client) = touched_of_held(update),
@@ -189,6 +194,10 @@ fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>)
             let place = |(ino, _): &(Ino, Stamp)| Place { ino: *ino, partition: *partition };
             (inodes.iter().map(place).collect(), None)
         }
+        Update::NoteReads { partition, reads } => {
+            let place = |read: &Access| Place { ino: read.inode, partition: *partition };
+            (reads.iter().map(place).collect(), None)
+        }
         Update::Renew { client, partition } => (Vec::new(), Some((*partition, *client))),
         Update::Caps { client, partition, step } => {
             (asked_for(step, *partition).collect(), Some((*partition, *client)))
@@ -199,6 +208,14 @@ fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>)
 
 fn all_of(inodes: &[Ino], partition: GroupId) -> impl Iterator<Item = Place> {
     inodes.iter().map(move |ino| Place { ino: *ino, partition })
+}
+
+/// The name of what is made, if it has one.
+fn created(update: &Update) -> Option<(Place, &Name)> {
+    match update {
+        Update::Create { parent, name, .. } => Some((*parent, name)),
+        _ => None,
+    }
 }
 
 /// Both names of a rename.

@@ -3,7 +3,8 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`types`] | inodes' numbers, places, attributes, extents, locks |
-//! | [`operation`] | updates, which are multicast, and queries, which one replica answers |
+//! | [`operation`] | updates, which are multicast |
+//! | [`query`] | queries, which one replica answers |
 //! | [`error`] | why an update or a query is refused |
 //! | [`partition`] | the state of one partition; takes deliveries and votes |
 //! | `keys` | what an update touches, and why the rest commutes |
@@ -36,6 +37,7 @@ mod locks;
 pub mod operation;
 pub mod partition;
 mod pending;
+pub mod query;
 pub mod quota;
 mod read;
 mod tree;
@@ -45,7 +47,8 @@ pub mod vote;
 pub use caps::{CAPS_MAX, GRANT_MAX, Subject};
 pub use error::FsError;
 pub use keys::quota_keys;
-pub use operation::{Answer, CapStep, Done, Operation, Query, Update};
+pub use operation::{CapStep, Done, Operation, Update};
 pub use partition::{Effect, Partition};
+pub use query::{Answer, Query};
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};
 pub use vote::Vote;

@@ -82,7 +82,10 @@ impl Locks {
         if start > end {
             return Err(FsError::Invalid);
         }
-        let (start, end) = if family == LockFamily::Flock { (0, u64::MAX) } else { (start, end) };
+        let (start, end) = match family {
+            LockFamily::Posix => (start, end),
+            LockFamily::Flock | LockFamily::Pages => (0, u64::MAX),
+        };
         let mut after = self.clone();
         // Locks of one owner do not overlap: of those that start before, only the last can reach
         // in.
@@ -129,7 +132,8 @@ impl Locks {
 
     fn of(&self, client: ClientId) -> impl Iterator<Item = (LockFamily, LockOwner, u64)> + '_ {
         let owner = move |owner| LockOwner { client, owner };
-        [LockFamily::Posix, LockFamily::Flock].into_iter().flat_map(move |family| {
+        let families = [LockFamily::Posix, LockFamily::Flock, LockFamily::Pages];
+        families.into_iter().flat_map(move |family| {
             let all = (family, owner(0), 0)..=(family, owner(u64::MAX), u64::MAX);
             self.held.range(all).map(|(key, _)| *key)
         })
@@ -164,11 +168,11 @@ impl Locks {
     }
 }
 
-/// A lock of `flock` is on the whole file, whatever the range says.
+/// All locks but those of `fcntl` are on the whole file, whatever the range says.
 fn normal(lock: &Lock) -> Lock {
     match lock.family {
         LockFamily::Posix => *lock,
-        LockFamily::Flock => Lock { start: 0, end: u64::MAX, ..*lock },
+        LockFamily::Flock | LockFamily::Pages => Lock { start: 0, end: u64::MAX, ..*lock },
     }
 }
 
@@ -207,12 +211,19 @@ mod tests {
     }
 
     #[test]
-    fn the_two_families_do_not_see_each_other() {
+    fn the_families_do_not_see_each_other() {
         let flock = |owner| Lock { family: LockFamily::Flock, ..lock(owner, 5, 6, true) };
+        let pages = |owner| Lock { family: LockFamily::Pages, ..lock(owner, 5, 6, true) };
         let locks = Locks::default().with(&flock(1)).unwrap();
         assert_eq!(locks.with(&flock(2)), Err(FsError::WouldBlock), "flock is on the whole file");
         let locks = locks.with(&lock(2, 0, u64::MAX, true)).unwrap();
         assert_eq!(locks.len(), 2);
+        let locks = locks.with(&pages(3)).unwrap();
+        assert_eq!(locks.with(&pages(1)), Err(FsError::WouldBlock));
+        let mut without = locks.clone();
+        without.drop_client(ClientId(1));
+        assert!(!without.holds(ClientId(1)) && without.len() == 1, "{without:?}");
+        let locks = locks.without(pages(3).owner, LockFamily::Pages, 7, 7).unwrap();
         let shared = Lock { exclusive: false, ..flock(1) };
         let locks = locks.with(&shared).unwrap().with(&Lock { exclusive: false, ..flock(2) });
         assert_eq!(locks.unwrap().of(ClientId(0)).count(), 1);

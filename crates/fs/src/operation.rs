@@ -1,10 +1,9 @@
-//! What clients ask of the tree: updates, which are multicast, and queries, which one replica
-//! answers.
+//! What clients ask of the tree: updates, which are multicast.
 
-use crate::quota::{Limits, Quota};
+use crate::quota::Limits;
 use crate::types::{
-    Attributes, Entry, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank,
-    Timestamp, Vector,
+    Attributes, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank, Timestamp,
+    Vector,
 };
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, Stamp};
@@ -58,6 +57,15 @@ pub enum RenameMode {
     Exchange,
 }
 
+/// Who owns the whiteout that a rename leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Whiteout {
+    /// Owner.
+    pub uid: u32,
+    /// Group of the owner.
+    pub gid: u32,
+}
+
 /// What `setattr` changes; `None` leaves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Changes {
@@ -104,6 +112,17 @@ pub enum XattrMode {
     Replace,
 }
 
+/// Something was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Access {
+    /// What.
+    pub inode: Ino,
+    /// The time of reading that was shown before.
+    pub seen: Timestamp,
+    /// When it was read.
+    pub at: Timestamp,
+}
+
 /// What becomes of a client's capabilities in a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CapStep {
@@ -134,6 +153,14 @@ pub enum Update {
         /// The new name.
         name: Name,
         /// The new inode.
+        node: NewNode,
+    },
+    /// `open(O_TMPFILE)`: a file without a name, which `link` may give one. It goes as a file that
+    /// has lost its last one.
+    CreateUnnamed {
+        /// The directory, in whose partition it lives.
+        parent: Place,
+        /// The new file.
         node: NewNode,
     },
     /// `link`.
@@ -187,6 +214,9 @@ pub enum Update {
         ancestors: Vec<Place>,
         /// As in [`Update::Unlink`], for what is replaced.
         keep_for: Option<ClientId>,
+        /// Whether a whiteout takes the old name, as file systems that lie over others use it: a
+        /// character device 0, 0. Not for an exchange.
+        whiteout: Option<Whiteout>,
     },
     /// `chmod`, `chown`, `truncate`, `utimens`.
     SetAttributes {
@@ -299,6 +329,14 @@ pub enum Update {
         /// Each with the timestamp of the message that took its last name.
         inodes: Vec<(Ino, Stamp)>,
     },
+    /// These were read: see [`Attributes::atime`]. Each counts unless another time of reading was
+    /// set since its client saw the one that it names.
+    NoteReads {
+        /// Where.
+        partition: GroupId,
+        /// What, and when.
+        reads: Vec<Access>,
+    },
     /// The client lives: what it holds in this partition (locks, files without a name) stays its.
     Renew {
         /// Who.
@@ -365,7 +403,7 @@ impl Update {
             self,
             Update::Unlink { .. }
                 | Update::Rmdir { .. }
-                | Update::Rename { .. }
+                | Update::Rename { whiteout: None, .. }
                 | Update::SetAttributes { .. }
                 | Update::Merge { .. }
                 | Update::PunchHole { .. }
@@ -375,6 +413,7 @@ impl Update {
                 | Update::Hold { .. }
                 | Update::Forget { .. }
                 | Update::Reap { .. }
+                | Update::NoteReads { .. }
                 | Update::Renew { .. }
                 | Update::Expire { .. }
                 | Update::Caps { .. }
@@ -389,7 +428,7 @@ impl Update {
             all.insert(place.partition);
         };
         match self {
-            Update::Create { parent, .. } => add(parent),
+            Update::Create { parent, .. } | Update::CreateUnnamed { parent, .. } => add(parent),
             Update::Link { target, parent, .. } => {
                 add(target);
                 add(parent);
@@ -415,6 +454,7 @@ impl Update {
             Update::Hold { partition, .. }
             | Update::Forget { partition, .. }
             | Update::Reap { partition, .. }
+            | Update::NoteReads { partition, .. }
             | Update::Renew { partition, .. }
             | Update::Expire { partition, .. }
             | Update::Caps { partition, .. }
@@ -451,141 +491,6 @@ pub enum Done {
         /// So many short blocks end where the write ends that one block should take their place,
         /// from this byte on: see [`Update::Merge`].
         merge_from: Option<u64>,
-    },
-}
-
-/// A question that one replica of `partition` answers from its memory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Query {
-    /// What a name leads to; its attributes too if it lives in the same partition.
-    Lookup {
-        /// The directory.
-        parent: Place,
-        /// The name; `..` is answered with the directory above.
-        name: Name,
-    },
-    /// `stat`.
-    Attributes {
-        /// Of what.
-        inode: Place,
-    },
-    /// The entries of a directory, in order of their names, after `after`.
-    Directory {
-        /// Which.
-        inode: Place,
-        /// Only names greater than this; empty for all.
-        after: Name,
-        /// At most so many.
-        limit: u32,
-    },
-    /// `readlink`.
-    Symlink {
-        /// Which.
-        inode: Place,
-    },
-    /// The extents that cover a range of a file; what none covers is a hole.
-    Contents {
-        /// Which.
-        inode: Place,
-        /// From this byte.
-        offset: u64,
-        /// So many at most.
-        len: u64,
-    },
-    /// `getxattr`.
-    Xattr {
-        /// Of what.
-        inode: Place,
-        /// The attribute.
-        name: Name,
-    },
-    /// `listxattr`.
-    Xattrs {
-        /// Of what.
-        inode: Place,
-    },
-    /// `fcntl(F_GETLK)`: a lock that stands in the way of this one.
-    LockInTheWay {
-        /// The file.
-        inode: Place,
-        /// The lock that is wanted.
-        lock: Lock,
-    },
-    /// The quota that an inode counts against, if any.
-    Quota {
-        /// Which.
-        inode: Place,
-    },
-    /// `statfs`: how much the partition holds.
-    Totals {
-        /// Which.
-        partition: GroupId,
-    },
-}
-
-impl Query {
-    /// The partition whose replica can answer.
-    pub fn partition(&self) -> GroupId {
-        match self {
-            Query::Lookup { parent: inode, .. }
-            | Query::Attributes { inode }
-            | Query::Directory { inode, .. }
-            | Query::Symlink { inode }
-            | Query::Contents { inode, .. }
-            | Query::Xattr { inode, .. }
-            | Query::Xattrs { inode }
-            | Query::Quota { inode }
-            | Query::LockInTheWay { inode, .. } => inode.partition,
-            Query::Totals { partition } => *partition,
-        }
-    }
-}
-
-/// The answer to a [`Query`] of the same name.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Answer {
-    /// To [`Query::Lookup`].
-    Entry {
-        /// What the name leads to.
-        entry: Entry,
-        /// If it lives in the partition that was asked.
-        attributes: Option<Attributes>,
-    },
-    /// To [`Query::Attributes`].
-    Attributes(Attributes),
-    /// To [`Query::Directory`].
-    Directory {
-        /// Name, what it leads to, and its attributes if it lives in the partition that was asked.
-        entries: Vec<(Name, Entry, Option<Attributes>)>,
-        /// Whether there are no more after these.
-        end: bool,
-        /// The directory above (of the root: the root).
-        parent: Place,
-    },
-    /// To [`Query::Symlink`] and [`Query::Xattr`].
-    Bytes(Bytes),
-    /// To [`Query::Contents`].
-    Contents {
-        /// The file's attributes: its length above all.
-        attributes: Attributes,
-        /// Offset in the file and extent, in order, cut to the range that was asked for; at most
-        /// [`crate::types::EXTENTS_MAX`].
-        extents: Vec<(u64, Extent)>,
-        /// Up to here the answer tells all; what comes after must be asked for again.
-        end: u64,
-    },
-    /// To [`Query::Xattrs`].
-    Names(Vec<Name>),
-    /// To [`Query::LockInTheWay`].
-    Lock(Option<Lock>),
-    /// To [`Query::Quota`].
-    Quota(Option<Quota>),
-    /// To [`Query::Totals`].
-    Totals {
-        /// Inodes.
-        inodes: u64,
-        /// Bytes stored in files, each counted once.
-        bytes: u64,
     },
 }
 

@@ -24,8 +24,9 @@ use crate::caps::{Subject, hold_made};
 use crate::execute::execute;
 use crate::inode::Inode;
 use crate::keys::{Key, keys_in, numbers};
-use crate::operation::{Answer, CapStep, Done, Operation, Query, Update};
+use crate::operation::{CapStep, Done, Operation, Update};
 use crate::pending::{Pending, Waiting};
+use crate::query::{Answer, Query};
 use crate::read::read;
 use crate::tree::Tree;
 use crate::types::{Entry, Ino, Kind, Place, Rank, Timestamp, Vector};
@@ -87,16 +88,18 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The state of `group` before the first message: the top directory of the partition. That of
-    /// `global` is the root, which has an entry for each of `regions`: its group and its name.
+    /// The state of `group` before the first message: the top directory of the partition, made at
+    /// `time`. That of `global` is the root, which has an entry for each of `regions`: its group
+    /// and its name.
     pub fn new<'a>(
         group: GroupId,
         regions: impl IntoIterator<Item = (GroupId, &'a str)>,
+        time: Timestamp,
     ) -> Partition {
         let mut tree = Tree::new(group);
         let mode = if group == GroupId::GLOBAL { 0o755 } else { 0o777 };
         let top = Ino::top(group);
-        tree.insert(top, Inode::directory(Place::ROOT, mode, Timestamp::default()));
+        tree.insert(top, Inode::directory(Place::ROOT, mode, time));
         if group == GroupId::GLOBAL {
             for (id, name) in regions {
                 let place = Place { ino: Ino::top(id), partition: id };
@@ -365,7 +368,8 @@ impl Partition {
         let waiting = self.pending.get(rank).expect("the caller found it");
         let Operation { update, time, quotas, .. } = &waiting.operation;
         let named = self.tree.check_named(update, quotas);
-        let result = named.and_then(|()| prepare(&self.tree, update, *time));
+        let moment = Moment { rank, time: *time };
+        let result = named.and_then(|()| prepare(&self.tree, update, moment));
         // A holder that goes after this has let go; none comes: grants wait behind the message.
         let held = self.tree.caps.is_held(&self.subject(&waiting.operation));
         let vote = Vote { result, held };
@@ -391,7 +395,7 @@ impl Partition {
         );
         self.tree.check_named(&update, &quotas)?;
         let done = if names_several(&update) {
-            let vote = prepare(&self.tree, &update, time);
+            let vote = prepare(&self.tree, &update, moment);
             let conclusion = conclude(&update, &BTreeMap::from([(self.tree.group, &vote)]))?;
             apply(&mut self.tree, &update, conclusion, moment)
         } else if quotas.is_empty() {
@@ -502,6 +506,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Rename { .. }
         | Update::PlaceDirectory { .. } => true,
         Update::Create { .. }
+        | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }
         | Update::Merge { .. }
@@ -514,6 +519,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Hold { .. }
         | Update::Forget { .. }
         | Update::Reap { .. }
+        | Update::NoteReads { .. }
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
         | Update::SetQuota { .. }

@@ -117,13 +117,33 @@ impl Inode {
 impl Tree {
     /// Whether the quota that `update` changes here is among those that are named.
     pub fn check_named(&self, update: &Update, named: &[Place]) -> Result<(), FsError> {
-        let Some(of) = update.changes_quota_of() else { return Ok(()) };
-        if of.partition != self.group {
-            return Ok(());
+        let here = |of: &Place| of.partition == self.group;
+        for of in update.changes_quotas_of().into_iter().flatten().filter(here) {
+            let quota = self.get(of.ino).and_then(|inode| inode.quota);
+            let quota = quota.map(|quota| self.place(quota));
+            if let Some(quota) = quota.filter(|quota| !named.contains(quota)) {
+                return Err(FsError::UnnamedQuota { quota });
+            }
         }
-        let Some(quota) = self.get(of.ino).and_then(|inode| inode.quota) else { return Ok(()) };
-        let quota = self.place(quota);
-        if named.contains(&quota) { Ok(()) } else { Err(FsError::UnnamedQuota { quota }) }
+        Ok(())
+    }
+
+    /// Whether there is room for one more inode with so many bytes in the directory, which is here.
+    pub fn check_room(&self, directory: Place, bytes: u64) -> Result<(), FsError> {
+        let quota = self.get(directory.ino).and_then(|inode| inode.quota);
+        let Some(now) = quota.and_then(|quota| self.quotas.get(quota)) else { return Ok(()) };
+        let then = Quota { bytes: now.bytes + bytes, inodes: now.inodes + 1, ..*now };
+        if then.is_exceeded(now) { Err(FsError::OverQuota) } else { Ok(()) }
+    }
+
+    /// Whether `target` may get a name in `parent`. If it has none yet, it counts from then on.
+    pub fn check_link_quota(&self, target: Place, parent: Place) -> Result<(), FsError> {
+        let here = |place: Place| place.partition == self.group;
+        let unnamed = self.get(target.ino).filter(|inode| here(target) && inode.unnamed);
+        match unnamed {
+            Some(inode) if here(parent) => self.check_room(parent, inode.stored()),
+            _ => self.check_same_quota(target, parent),
+        }
     }
 
     /// Whether `moved` may have a name in the directory `to`, as far as that is known here: what
@@ -140,21 +160,23 @@ impl Tree {
 }
 
 impl Update {
-    /// The inode whose quota it may change.
-    pub fn changes_quota_of(&self) -> Option<Place> {
+    /// The inodes whose quotas it may change.
+    pub fn changes_quotas_of(&self) -> [Option<Place>; 2] {
+        let one = |place: &Place| [Some(*place), None];
         match self {
-            Update::Create { parent, .. } => Some(*parent),
+            // A file that has had no name counts once it has one.
+            Update::Create { parent, .. } | Update::Link { parent, .. } => one(parent),
             Update::Unlink { child, .. }
             | Update::Rmdir { child, .. }
-            | Update::PlaceDirectory { child, .. } => Some(*child),
-            Update::Rename { replaced, .. } => *replaced,
+            | Update::PlaceDirectory { child, .. } => one(child),
+            Update::Rename { replaced, from, whiteout, .. } => [*replaced, whiteout.map(|_| *from)],
             Update::SetAttributes { inode, .. }
             | Update::Write { inode, .. }
             | Update::Merge { inode, .. }
             | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. }
-            | Update::SetQuota { inode, .. } => Some(*inode),
-            Update::Link { .. }
+            | Update::SetQuota { inode, .. } => one(inode),
+            Update::CreateUnnamed { .. }
             | Update::SetXattr { .. }
             | Update::RemoveXattr { .. }
             | Update::Lock { .. }
@@ -162,10 +184,11 @@ impl Update {
             | Update::Hold { .. }
             | Update::Forget { .. }
             | Update::Reap { .. }
+            | Update::NoteReads { .. }
             | Update::Renew { .. }
             | Update::Caps { .. }
             | Update::RaiseHorizon { .. }
-            | Update::Expire { .. } => None,
+            | Update::Expire { .. } => [None, None],
         }
     }
 }

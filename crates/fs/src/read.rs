@@ -2,7 +2,7 @@
 
 use crate::FsError;
 use crate::inode::{Content, Inode};
-use crate::operation::{Answer, Query};
+use crate::query::{Answer, Query};
 use crate::tree::Tree;
 use crate::types::{Entry, Kind, NAME_MAX, Name, Place};
 use std::ops::Bound;

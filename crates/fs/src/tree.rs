@@ -156,6 +156,14 @@ impl Tree {
         self.nameless.insert(ino, ts);
     }
 
+    /// A file that never had a name has got its first, and counts against that quota.
+    pub fn gain_name(&mut self, ino: Ino, quota: Option<Ino>) {
+        self.change(ino, |inode| {
+            (inode.nameless, inode.unnamed, inode.quota) = (None, false, quota);
+        });
+        self.nameless.remove(&ino);
+    }
+
     /// The files without a name, and when they lost the last one.
     pub fn nameless(&self) -> &OrdMap<Ino, Stamp> {
         &self.nameless

@@ -153,13 +153,15 @@ pub struct Attributes {
     pub size: u64,
     /// Bytes that are stored (a hole has none).
     pub stored: u64,
-    /// As a program last set it, at first when the inode was made. Reading does not change it: that
-    /// would be an ordered update for each read.
+    /// Last read, as far as clients tell: late, and only the first read after a change, or in a day
+    /// ([`crate::Update::NoteReads`]).
     pub atime: Timestamp,
     /// Last change of the contents.
     pub mtime: Timestamp,
     /// Last change of the inode.
     pub ctime: Timestamp,
+    /// When it was made.
+    pub btime: Timestamp,
     /// Not for `stat`: what the kernel need not ask for.
     pub marks: Marks,
 }
@@ -232,13 +234,15 @@ pub struct LockOwner {
     pub owner: u64,
 }
 
-/// The two families of locks, which do not see each other.
+/// The families of locks, which do not see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LockFamily {
     /// `fcntl`: ranges, of a process.
     Posix,
     /// `flock`: the whole file, of an open file.
     Flock,
+    /// The whole file, of a client: its kernel's pages of the file are memory that programs share.
+    Pages,
 }
 
 /// A lock on a range of bytes.

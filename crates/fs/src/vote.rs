@@ -5,9 +5,10 @@
 //! ([`conclude`]). An update of one partition goes the same way, with one vote.
 
 use crate::FsError;
+use crate::apply::Moment;
 use crate::operation::{RenameMode, Update};
 use crate::tree::{Tree, check_name};
-use crate::types::{Attributes, Kind, LINK_MAX, Name, Place, Timestamp};
+use crate::types::{Attributes, Ino, Kind, LINK_MAX, Name, Place, Timestamp};
 use bytes::Bytes;
 use meridian_core::GroupId;
 use serde::{Deserialize, Serialize};
@@ -65,7 +66,7 @@ pub(crate) enum Conclusion {
 ///
 /// # Panics
 /// If the update is not one of those that name several inodes.
-pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<Evidence, FsError> {
+pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Evidence, FsError> {
     let here = |place: &Place| place.partition == tree.group;
     let mut found = Evidence::default();
     match update {
@@ -74,9 +75,9 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
                 check_free(tree, *parent, name)?;
             }
             if here(target) {
-                found.target = Some(check_target(tree, *target, time)?);
+                found.target = Some(check_target(tree, *target, moment.time)?);
             }
-            tree.check_same_quota(*target, *parent)?;
+            tree.check_link_quota(*target, *parent)?;
         }
         Update::Unlink { parent, name, child, .. } => {
             if here(parent) && tree.entry(*parent, name, *child)?.kind == Kind::Directory {
@@ -97,7 +98,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
                 check_empty(tree, *child)?;
             }
         }
-        Update::Rename { .. } => return prepare_rename(tree, update),
+        Update::Rename { .. } => return prepare_rename(tree, update, moment),
         Update::PlaceDirectory { parent, name, child, to } => {
             if child.ino.is_top() {
                 return Err(FsError::NotPermitted);
@@ -113,6 +114,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
             }
         }
         Update::Create { .. }
+        | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }
         | Update::Merge { .. }
@@ -125,6 +127,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, time: Timestamp) -> Result<E
         | Update::Hold { .. }
         | Update::Forget { .. }
         | Update::Reap { .. }
+        | Update::NoteReads { .. }
         | Update::Renew { .. }
         | Update::Caps { .. }
         | Update::RaiseHorizon { .. }
@@ -145,7 +148,7 @@ fn check_free(tree: &Tree, parent: Place, name: &Name) -> Result<(), FsError> {
 fn check_target(tree: &Tree, target: Place, time: Timestamp) -> Result<Attributes, FsError> {
     let gone = |error| if error == FsError::Gone { FsError::NotFound } else { error };
     let inode = tree.inode(target).map_err(gone)?;
-    if inode.nlink == 0 {
+    if inode.nlink == 0 && !inode.unnamed {
         return Err(FsError::NotFound);
     }
     Ok(Attributes { nlink: inode.nlink + 1, ctime: time, ..inode.attributes(target) })
@@ -175,7 +178,7 @@ fn check_placeable(tree: &Tree, child: Place, to: GroupId) -> Result<EmptyDirect
     })
 }
 
-fn prepare_rename(tree: &Tree, update: &Update) -> Result<Evidence, FsError> {
+fn prepare_rename(tree: &Tree, update: &Update, moment: Moment) -> Result<Evidence, FsError> {
     let Update::Rename { from, from_name, to, to_name, moved, replaced, mode, ancestors, .. } =
         update
     else {
@@ -205,6 +208,9 @@ fn prepare_rename(tree: &Tree, update: &Update) -> Result<Evidence, FsError> {
     if here(moved) {
         tree.inode(*moved).or(Err(FsError::Stale))?;
     }
+    if matches!(update, Update::Rename { whiteout: Some(_), .. }) {
+        check_whiteout(tree, *from, *mode, moment)?;
+    }
     if from != to {
         tree.check_same_quota(*moved, *to)?;
         let back = replaced.filter(|_| *mode == RenameMode::Exchange);
@@ -224,6 +230,25 @@ fn prepare_rename(tree: &Tree, update: &Update) -> Result<Evidence, FsError> {
         }
     }
     Ok(found)
+}
+
+/// A whiteout can be left in `from`.
+fn check_whiteout(
+    tree: &Tree,
+    from: Place,
+    mode: RenameMode,
+    moment: Moment,
+) -> Result<(), FsError> {
+    if mode == RenameMode::Exchange {
+        return Err(FsError::Invalid);
+    }
+    if from.partition != tree.group {
+        return Ok(());
+    }
+    if tree.is_taken(Ino::made(tree.group, moment.rank.1)) {
+        return Err(FsError::Stale); // Another message will have another number.
+    }
+    tree.check_room(from, 0)
 }
 
 /// What follows from all votes on `update`: the same in every partition.

@@ -7,7 +7,9 @@ mod common;
 use bytes::Bytes;
 use common::{Rng, World, name, node, top};
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp};
-use meridian_fs::operation::{Changes, NewNode, Piece, RenameMode, WriteAt, XattrMode};
+use meridian_fs::operation::{
+    Access, Changes, NewNode, Piece, RenameMode, Whiteout, WriteAt, XattrMode,
+};
 use meridian_fs::types::{Data, Extent, Lock, LockFamily, LockOwner, Name, Rank};
 use meridian_fs::{Ino, Kind, Operation, Place, Query, Timestamp, Update};
 use std::collections::BTreeSet;
@@ -102,7 +104,7 @@ impl Forger<'_> {
 
     fn lock(&mut self) -> Lock {
         let owner = LockOwner { client: self.client(), owner: self.rng.below(3) };
-        let family = *self.rng.pick(&[LockFamily::Posix, LockFamily::Flock]);
+        let family = *self.rng.pick(&[LockFamily::Posix, LockFamily::Flock, LockFamily::Pages]);
         let (start, end, exclusive) = (self.number(), self.number(), self.flag());
         Lock { owner, family, start, end, exclusive, pid: 1 }
     }
@@ -138,6 +140,7 @@ impl Forger<'_> {
                 let to = GroupId(self.rng.below(u64::from(REGIONS) + 1) as u16);
                 Update::PlaceDirectory { parent, name, child, to }
             }
+            4 if self.flag() => Update::CreateUnnamed { parent: self.place(), node: self.node() },
             4 => Update::Create { parent: self.place(), name: self.name(), node: self.node() },
             _ => {
                 let modes = [RenameMode::Replace, RenameMode::NoReplace, RenameMode::Exchange];
@@ -157,6 +160,7 @@ impl Forger<'_> {
                     mode: *self.rng.pick(&modes),
                     ancestors: (0..count).map(|_| self.place()).collect(),
                     keep_for,
+                    whiteout: self.flag().then_some(Whiteout { uid: 3, gid: 4 }),
                 }
             }
         }
@@ -194,6 +198,12 @@ impl Forger<'_> {
             7 => {
                 let Lock { owner, family, start, end, .. } = self.lock();
                 Update::Unlock { inode, owner, family, start, end }
+            }
+            8 if self.flag() => {
+                let (seen, at) = (Timestamp::default(), Timestamp { seconds: 7, nanos: 0 });
+                let read = |inode| Access { inode, seen, at };
+                let reads = self.inodes().into_iter().map(read).collect();
+                Update::NoteReads { partition, reads }
             }
             8 => Update::Hold { client, partition, inodes: self.inodes() },
             9 => {

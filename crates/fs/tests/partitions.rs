@@ -10,7 +10,7 @@ mod common;
 use bytes::Bytes;
 use common::{ME, Rng, World, name, node};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp};
-use meridian_fs::operation::{Changes, Piece, RenameMode, WriteAt, XattrMode};
+use meridian_fs::operation::{Access, Changes, Piece, RenameMode, Whiteout, WriteAt, XattrMode};
 use meridian_fs::quota::Limits;
 use meridian_fs::types::{Data, Lock, LockFamily, LockOwner};
 use meridian_fs::{
@@ -65,9 +65,14 @@ fn random_update(view: &World, rng: &mut Rng, mix: Mix) -> Update {
                 (to, to_name) = (parent, text);
             }
             let mode = *rng.pick(&modes);
-            view.rename_update((parent, &text), (to, &to_name), mode, keep_for).unwrap_or(
-                Update::Create { parent: directory, name: name(&new), node: node(Kind::File) },
-            )
+            let mut update =
+                view.rename_update((parent, &text), (to, &to_name), mode, keep_for).unwrap_or(
+                    Update::Create { parent: directory, name: name(&new), node: node(Kind::File) },
+                );
+            if let Update::Rename { whiteout, .. } = &mut update {
+                *whiteout = rng.chance(20).then_some(Whiteout { uid: 1, gid: 2 });
+            }
+            update
         }
         8 | 9 => {
             let to = GroupId(u16::try_from(rng.below(4)).unwrap());
@@ -86,7 +91,12 @@ fn random_update(view: &World, rng: &mut Rng, mix: Mix) -> Update {
             Update::Rmdir { parent: *parent, name: name(text), child: *child }
         }
         12 | 13 => Update::Create { parent: directory, name: name(&new), node: node(Kind::File) },
-        14 | 15 => Update::Link { target: child, parent: directory, name: name(&new) },
+        14 | 15 => {
+            let unnamed = view.partitions[&child.partition].nameless().next();
+            let unnamed = unnamed.filter(|_| rng.chance(40)).map(|((ino, _), _)| ino);
+            let target = Place { ino: unnamed.unwrap_or(child.ino), ..child };
+            Update::Link { target, parent: directory, name: name(&new) }
+        }
         16 | 17 => Update::Unlink { parent, name: entry_name, child, keep_for },
         _ if mix == Mix::All && kind == Kind::Directory && rng.chance(70) => {
             Update::Create { parent: child, name: name(&new), node: node(Kind::File) }
@@ -110,11 +120,18 @@ fn quotas_of(view: &World, update: &Update, rng: &mut Rng) -> Vec<Place> {
 fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let client = *rng.pick(&CLIENTS);
     let owner = LockOwner { client, owner: rng.below(2) };
-    let family = *rng.pick(&[LockFamily::Posix, LockFamily::Flock]);
+    let family = *rng.pick(&[LockFamily::Posix, LockFamily::Flock, LockFamily::Pages]);
     let start = rng.below(20);
     let end = start + rng.below(10);
     let partition = inode.partition;
-    match rng.below(14) {
+    match rng.below(17) {
+        14 | 15 => Update::CreateUnnamed { parent: inode, node: node(Kind::File) },
+        16 => {
+            let seen = view.attributes(inode).map_or(Timestamp::default(), |of| of.atime);
+            let at = Timestamp { seconds: start as i64, nanos: 1 };
+            let reads = vec![Access { inode: inode.ino, seen, at }];
+            Update::NoteReads { partition, reads }
+        }
         12 | 13 => {
             let limit = |rng: &mut Rng| rng.chance(60).then(|| rng.below(6));
             let limits = Limits { bytes: limit(rng).map(|n| 7 * n), inodes: limit(rng) };

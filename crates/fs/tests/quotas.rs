@@ -6,7 +6,7 @@ mod common;
 use bytes::Bytes;
 use common::{World, name, node, top};
 use meridian_core::GroupId;
-use meridian_fs::operation::{Changes, Piece, RenameMode, WriteAt};
+use meridian_fs::operation::{Changes, Piece, RenameMode, Whiteout, WriteAt};
 use meridian_fs::quota::{Limits, Quota};
 use meridian_fs::types::Data;
 use meridian_fs::{Answer, Done, Extent, FsError, Kind, Place, Query, Update};
@@ -73,6 +73,42 @@ fn limited(of: Limits) -> (World, Place) {
     let directory = make(&mut world, top(1), "q", Kind::Directory).unwrap();
     set(&mut world, directory, of).unwrap();
     (world, directory)
+}
+
+#[test]
+fn a_file_counts_from_its_first_name_on_and_a_whiteout_at_once() {
+    let mut world = World::new(1);
+    let directory = world.create(top(1), "q", Kind::Directory).unwrap();
+    let limits = Limits { inodes: Some(2), ..Limits::default() };
+    submit(&mut world, Update::SetQuota { inode: directory, limits }).unwrap();
+    let unnamed = |world: &mut World| {
+        let update = Update::CreateUnnamed { parent: directory, node: node(Kind::File) };
+        let Ok(Done::Attributes(made)) = submit(world, update) else { panic!() };
+        made.place
+    };
+    let (first, second) = (unnamed(&mut world), unnamed(&mut world));
+    let link = |target, parent, text: &str| Update::Link { target, parent, name: name(text) };
+    assert!(submit(&mut world, link(first, directory, "first")).is_ok());
+    let full = submit(&mut world, link(second, directory, "second"));
+    assert_eq!(full, Err(FsError::OverQuota));
+    assert!(submit(&mut world, link(second, top(1), "elsewhere")).is_ok());
+    let rename = Update::Rename {
+        from: directory,
+        from_name: name("first"),
+        to: directory,
+        to_name: name("renamed"),
+        moved: first,
+        replaced: None,
+        mode: RenameMode::Replace,
+        ancestors: Vec::new(),
+        keep_for: None,
+        whiteout: Some(Whiteout { uid: 0, gid: 0 }),
+    };
+    assert_eq!(submit(&mut world, rename.clone()), Err(FsError::OverQuota));
+    let limits = Limits { inodes: Some(3), ..Limits::default() };
+    submit(&mut world, Update::SetQuota { inode: directory, limits }).unwrap();
+    submit(&mut world, rename).unwrap();
+    world.check();
 }
 
 #[test]

@@ -185,6 +185,7 @@ fn an_entry_that_leads_elsewhere_is_stale_and_a_missing_one_not_found() {
         mode,
         ancestors: Vec::new(),
         keep_for: None,
+        whiteout: None,
     };
     let mut submit = |update| world.submit(update);
     assert_eq!(submit(rename(other, None, RenameMode::Replace)), Err(FsError::Stale));
@@ -615,86 +616,6 @@ fn writes_and_sizes_have_limits() {
     world.check();
 }
 
-/// A list of access rights: owner, a named user, owning group, mask, others.
-fn access_list(bits: [u8; 5]) -> Bytes {
-    let mut list = vec![2, 0, 0, 0];
-    for ((tag, id), bits) in [(1, 0), (2, 9), (4, 0), (16, 0), (32, 0)].into_iter().zip(bits) {
-        list.extend([tag, 0, bits, 0, id, 0, 0, 0]);
-    }
-    list.into()
-}
-
-fn set_list(inode: Place, text: &str, value: Bytes) -> Update {
-    let (name, mode) = (name(text), XattrMode::Any);
-    Update::SetXattr { inode, name, value, mode, drops_set_gid: text.ends_with("access") }
-}
-
-#[test]
-fn a_list_of_access_rights_and_the_mode_are_one() {
-    let (access, default) = ("system.posix_acl_access", "system.posix_acl_default");
-    let (mut world, directory, file) = small();
-    let mode = |bits| Changes { mode: Some(bits), ..Changes::default() };
-    world.submit(set(file, mode(0o2640))).unwrap();
-    world.submit(set_list(file, access, access_list([6, 7, 5, 5, 0]))).unwrap();
-    let found = world.attributes(file).unwrap();
-    assert_eq!((found.mode, found.marks.access_list), (0o650, true), "the mask is shown");
-    world.submit(set(file, mode(0o604))).unwrap();
-    let list = Query::Xattr { inode: file, name: name(access) };
-    assert_eq!(world.read(&list), Ok(Answer::Bytes(access_list([6, 7, 5, 0, 4]))));
-    assert_eq!(world.submit(set_list(file, access, name("junk"))), Err(FsError::Invalid));
-    let refused = world.submit(set_list(file, default, access_list([7; 5])));
-    assert_eq!(refused, Err(FsError::Invalid), "a file hands nothing down");
-    world.submit(set_list(directory, default, access_list([7, 6, 5, 7, 0]))).unwrap();
-    let mut make = |text, kind, mode| {
-        let node = NewNode { mode, umask: 0o77, ..node(kind) };
-        let made = Update::Create { parent: directory, name: name(text), node };
-        let Ok(Done::Attributes(made)) = world.submit(made) else { panic!() };
-        (made.mode, made.marks.access_list, made.marks.default_list)
-    };
-    assert_eq!(make("made", Kind::File, 0o664), (0o660, true, false));
-    assert_eq!(make("below", Kind::Directory, 0o1755), (0o1750, true, true));
-    assert_eq!(make("link", Kind::Symlink, 0o777), (0o777, false, false));
-    world.submit(Update::RemoveXattr { inode: directory, name: name(default) }).unwrap();
-    let node = NewNode { mode: 0o4666, umask: 0o27, ..node(Kind::File) };
-    let made = Update::Create { parent: directory, name: name("plain"), node };
-    let made = world.submit(made).unwrap();
-    assert!(matches!(made, Done::Attributes(made) if made.mode == 0o4640), "{made:?}");
-    world.check();
-}
-
-#[test]
-fn a_change_takes_a_capability_away() {
-    let (mut world, _, file) = small();
-    let changes = |of: fn(&mut Changes)| {
-        let mut changes = Changes::default();
-        of(&mut changes);
-        set(file, changes)
-    };
-    let takes = [
-        Update::Write { inode: file, at: WriteAt::End, pieces: inline(b"x") },
-        Update::Extend { inode: file, size: 99 },
-        Update::PunchHole { inode: file, offset: 0, len: 1 },
-        changes(|changes| changes.size = Some(1)),
-        changes(|changes| changes.uid = Some(1)),
-        changes(|changes| changes.gid = Some(1)),
-    ];
-    let leaves = [
-        Update::Write { inode: file, at: WriteAt::End, pieces: Vec::new() },
-        Update::Extend { inode: file, size: 0 },
-        changes(|changes| changes.mode = Some(0o711)),
-        changes(|changes| changes.mtime = Some(Timestamp::default())),
-    ];
-    let all = takes.iter().map(|update| (update, false));
-    for (update, stays) in all.chain(leaves.iter().map(|update| (update, true))) {
-        let (value, mode) = (name("\x01"), XattrMode::Any);
-        let name = name("security.capability");
-        let set = Update::SetXattr { inode: file, name, value, mode, drops_set_gid: false };
-        world.submit(set).unwrap();
-        world.submit(update.clone()).unwrap();
-        assert_eq!(world.attributes(file).unwrap().marks.capability, stays, "{update:?}");
-    }
-}
-
 #[test]
 fn attributes_have_a_limit_and_placement_is_not_one() {
     let (mut world, _, inode) = small();
@@ -837,7 +758,7 @@ fn all_partitions_give_the_same_error() {
 #[test]
 fn a_skipped_message_counts() {
     let mut out = Vec::new();
-    let mut partition = Partition::new(US, regions(1));
+    let mut partition = Partition::new(US, regions(1), Timestamp::default());
     let hash = partition.state_hash();
     let id = MessageId { client: ME, sequence: 1 };
     partition.skip(id, Stamp(8), &mut out);

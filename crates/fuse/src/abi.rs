@@ -54,6 +54,8 @@ pub mod opcode {
     pub const FALLOCATE: u32 = 43;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
+    pub const TMPFILE: u32 = 51;
+    pub const STATX: u32 = 52;
 }
 
 /// What both sides agree upon at first.
@@ -114,6 +116,8 @@ pub mod set {
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// A lock is one of `flock`, not of `fcntl`.
 pub const LOCK_IS_FLOCK: u32 = 1;
+/// Nothing of an open file is kept, and it cannot be mapped for sharing.
+pub const OPEN_DIRECT_IO: u32 = 1;
 /// A write brings pages of the kernel's cache.
 pub const WRITE_IS_CACHE: u32 = 1;
 /// A message that nobody asked for: attributes, and maybe pages, of a node are not to be kept.

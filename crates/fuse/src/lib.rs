@@ -31,6 +31,6 @@ pub mod session;
 
 pub use interrupts::Interrupted;
 pub use mounting::{Access, Options};
-pub use reply::{Attributes, Directory, Entry, Lifetime, Reply, Room, Time};
+pub use reply::{Attributes, Directory, Entry, Lifetime, Pages, Reply, Room, Time};
 pub use request::{Operation, Request};
 pub use session::{Notifier, Service, Session, Transport, mount};

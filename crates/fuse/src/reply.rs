@@ -1,6 +1,6 @@
 //! What the kernel is answered, once for each request.
 
-use crate::abi::{PAGE, REPLY_HEADER};
+use crate::abi::{OPEN_DIRECT_IO, PAGE, REPLY_HEADER};
 use crate::device::Device;
 use crate::interrupts::{Interrupted, Interrupts};
 use crate::rings::Ticket;
@@ -57,6 +57,8 @@ pub struct Attributes {
     pub mtime: Time,
     /// When anything of it was changed last.
     pub ctime: Time,
+    /// When it was made.
+    pub btime: Time,
     /// Its type and permission bits, as `st_mode` has them.
     pub mode: u32,
     /// How many names it has.
@@ -78,6 +80,26 @@ pub struct Lifetime {
     pub name: Duration,
     /// The attributes of a node.
     pub attributes: Duration,
+}
+
+/// What the kernel does with the pages of an open file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// It keeps them until the file is opened again or is seen to be changed.
+    #[default]
+    Kept,
+    /// It keeps none: each read and write is asked for, and no program can map the file to share
+    /// what is written into it.
+    Refused,
+}
+
+impl Pages {
+    fn flags(self) -> u32 {
+        match self {
+            Pages::Kept => 0,
+            Pages::Refused => OPEN_DIRECT_IO,
+        }
+    }
 }
 
 /// A name that leads to a node.
@@ -158,6 +180,22 @@ fn put_attributes(bytes: &mut Vec<u8>, of: &Attributes) {
     put32(bytes, &[of.uid, of.gid, of.device, of.block_size, 0]);
 }
 
+/// As `struct fuse_statx` has them.
+fn put_all_attributes(bytes: &mut Vec<u8>, of: &Attributes) {
+    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    put32(bytes, &[mask, of.block_size]);
+    put(bytes, &[0]); // What the inode is beyond its mode: nothing.
+    put32(bytes, &[of.links, of.uid, of.gid, of.mode]);
+    put(bytes, &[of.node, of.size, of.blocks, 0]);
+    for time in [of.atime, of.btime, of.ctime, of.mtime] {
+        put(bytes, &[time.seconds.cast_unsigned()]);
+        put32(bytes, &[time.nanos, 0]);
+    }
+    let device = u64::from(of.device);
+    put32(bytes, &[libc::major(device), libc::minor(device), 0, 0]);
+    put(bytes, &[0; 14]);
+}
+
 fn put_entry(bytes: &mut Vec<u8>, entry: &Entry) {
     let Lifetime { name, attributes } = entry.lifetime;
     put(bytes, &[entry.attributes.node, entry.generation, name.as_secs(), attributes.as_secs()]);
@@ -210,10 +248,11 @@ impl Reply {
     }
 
     /// A file was found or made, and opened under this handle.
-    pub fn created(self, entry: &Entry, handle: u64) {
+    pub fn created(self, entry: &Entry, handle: u64, pages: Pages) {
         let mut body = Vec::with_capacity(PAGE / 16);
         put_entry(&mut body, entry);
-        put(&mut body, &[handle, 0]);
+        put(&mut body, &[handle]);
+        put32(&mut body, &[pages.flags(), 0]);
         self.value(&body);
     }
 
@@ -226,10 +265,21 @@ impl Reply {
         self.value(&body);
     }
 
+    /// Attributes with the time when it was made, which may be kept for so long.
+    pub fn all_attributes(self, lifetime: Duration, attributes: &Attributes) {
+        let mut body = Vec::with_capacity(PAGE / 8);
+        put(&mut body, &[lifetime.as_secs()]);
+        put32(&mut body, &[lifetime.subsec_nanos(), 0]);
+        put(&mut body, &[0; 2]);
+        put_all_attributes(&mut body, attributes);
+        self.value(&body);
+    }
+
     /// A file or directory was opened under this handle.
-    pub fn opened(self, handle: u64) {
+    pub fn opened(self, handle: u64, pages: Pages) {
         let mut body = Vec::new();
-        put(&mut body, &[handle, 0]);
+        put(&mut body, &[handle]);
+        put32(&mut body, &[pages.flags(), 0]);
         self.value(&body);
     }
 

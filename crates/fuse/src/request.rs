@@ -34,6 +34,8 @@ pub enum Operation<'a> {
     Lookup { name: &'a [u8] },
     /// The attributes of the node.
     GetAttributes,
+    /// The same, with the time when it was made.
+    GetAllAttributes,
     /// New attributes; each that is `None` stays.
     SetAttributes(NewAttributes),
     /// Where a symbolic link points to.
@@ -59,6 +61,8 @@ pub enum Operation<'a> {
     Open { flags: i32 },
     /// Makes a file if it is not there, and opens it.
     Create { name: &'a [u8], mode: u32, umask: u32, flags: i32 },
+    /// Makes a file without a name in the directory, and opens it.
+    CreateUnnamed { mode: u32, umask: u32, flags: i32 },
     /// At most `size` bytes from `offset` on; fewer mean the end of the file.
     Read { handle: u64, offset: u64, size: u32 },
     /// Writes at `offset`. `cached`: these are pages of the kernel's cache, which have their place
@@ -302,12 +306,14 @@ fn operation<'a>(code: u32, fields: &mut Fields<'a>) -> Result<Option<Operation<
         | c::RENAME
         | c::RENAME2
         | c::LINK
-        | c::CREATE => of_name(code, fields),
+        | c::CREATE
+        | c::TMPFILE => of_name(code, fields),
         c::SETXATTR | c::GETXATTR | c::LISTXATTR | c::REMOVEXATTR => of_xattr(code, fields),
         c::GETLK => lock(fields).map(Operation::GetLock),
         c::SETLK => lock(fields).map(|lock| Operation::SetLock { lock, waits: false }),
         c::SETLKW => lock(fields).map(|lock| Operation::SetLock { lock, waits: true }),
         c::GETATTR => Some(Operation::GetAttributes),
+        c::STATX => Some(Operation::GetAllAttributes),
         c::SETATTR => new_attributes(fields).map(Operation::SetAttributes),
         c::READLINK => Some(Operation::ReadLink),
         c::STATFS => Some(Operation::Room),
@@ -348,7 +354,11 @@ fn of_name<'a>(code: u32, fields: &mut Fields<'a>) -> Option<Operation<'a>> {
         _ => {
             let (flags, mode, umask) = (fields.i32()?, fields.u32()?, fields.u32()?);
             fields.skip(4)?;
-            Operation::Create { name: fields.name()?, mode, umask, flags }
+            let name = fields.name()?; // It stands for nothing in a file without one.
+            match code {
+                opcode::TMPFILE => Operation::CreateUnnamed { mode, umask, flags },
+                _ => Operation::Create { name, mode, umask, flags },
+            }
         }
     })
 }

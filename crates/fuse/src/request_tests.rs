@@ -68,6 +68,10 @@ fn names_are_cut_at_their_nul() {
     check(c::LINK, &[large(&[6]), name.clone()], Operation::Link { of: 6, name: b"name" });
     let create = Operation::Create { name: b"name", mode: 0o600, umask: 7, flags: libc::O_RDWR };
     check(c::CREATE, &[small(&[libc::O_RDWR as u32, 0o600, 7, 0]), name], create);
+    let unnamed = Operation::CreateUnnamed { mode: 0o600, umask: 7, flags: libc::O_RDWR };
+    let fields = small(&[libc::O_RDWR as u32, 0o600, 7, 0]);
+    check(c::STATX, &[large(&[0; 3])], Operation::GetAllAttributes);
+    check(c::TMPFILE, &[fields, b"/\0".to_vec()], unnamed);
     assert_eq!(
         parse(&sent(c::LOOKUP, b"name without an end")),
         Some(Received::Refused { unique: 9, errno: libc::EINVAL })
@@ -87,6 +91,15 @@ fn data_have_the_length_that_is_told() {
     check(c::SETXATTR, &[small(&[3, 1]), b"user.x\0v\0w".to_vec()], set);
     let list = Operation::SetXattr { name: b"list", value: b"v\0w", flags: 0, drops_set_gid: true };
     check(c::SETXATTR, &[small(&[3, 0, 1, 0]), b"list\0v\0w".to_vec()], list);
+    // Over a ring the fields of its kind, in their short and long form, come apart from the rest.
+    for (fields, named, operation) in
+        [(small(&[3, 1]), &b"user.x\0v\0w"[..], set), (small(&[3, 0, 1, 0]), b"list\0v\0w", list)]
+    {
+        let whole = sent(c::SETXATTR, &[&fields, named].concat());
+        let received = parse_parts(&whole[..REQUEST_HEADER], &fields, named);
+        let request = Request { unique: 9, node: 5, uid: 1, gid: 2, thread: 3, operation };
+        assert_eq!(received, Some(Received::Request(request)));
+    }
     let get = Operation::GetXattr { name: b"user.x", size: 3 };
     check(c::GETXATTR, &[small(&[3, 0]), b"user.x\0".to_vec()], get);
     let flush = Operation::Flush { handle: 4, owner: 8 };

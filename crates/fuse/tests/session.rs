@@ -5,8 +5,8 @@ mod offer;
 
 use meridian_fuse::mounting::{Features, unmount};
 use meridian_fuse::{
-    Access, Attributes, Directory, Entry, Lifetime, Operation, Options, Reply, Request, Room,
-    Service, Session, Transport, mount,
+    Access, Attributes, Directory, Entry, Lifetime, Operation, Options, Pages, Reply, Request,
+    Room, Service, Session, Transport, mount,
 };
 use offer::Offer;
 use rustix::mount::UnmountFlags;
@@ -133,9 +133,11 @@ impl Service for Small {
                     *self.gate.lock().unwrap() = Some(Vec::new());
                 }
                 let node = self.find(name).unwrap();
-                reply.created(&self.entry(node), node);
+                reply.created(&self.entry(node), node, Pages::Kept);
             }
-            Operation::Open { .. } | Operation::OpenDirectory => reply.opened(request.node),
+            Operation::Open { .. } | Operation::OpenDirectory => {
+                reply.opened(request.node, Pages::Kept);
+            }
             Operation::Read { .. } if self.name(request.node) == SLOW => self.wait(reply),
             Operation::Read { .. } if self.name(request.node) == LOST => {}
             Operation::Read { .. } if self.name(request.node) == BROKEN => panic!("as it should"),

@@ -23,7 +23,7 @@ use meridian_core::{
 use meridian_fs::partition::Effect;
 use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
-use meridian_fs::{Answer, Ino, Partition, Query, Vector};
+use meridian_fs::{Answer, Ino, Partition, Query, Timestamp, Vector};
 use meridian_multicast::{
     self as multicast, ClockSource, Config, Delivery, Dissemination, Options, Order, PrimCast,
     Role, Start, Touches,
@@ -138,6 +138,7 @@ impl Replica {
         let multicast = PrimCast::joining(ProcessId { group, node: me }, configs);
         // In the linearizable order a logical clock would make messages wait for groups that know
         // nothing of them.
+        let made = made_at(topology.created_ms);
         let (order, clock) = match topology.order {
             DeliveryOrder::Sequential => (Order::Sequential, ClockSource::Logical),
             DeliveryOrder::Linearizable => (Order::Linearizable, ClockSource::Hybrid),
@@ -153,7 +154,7 @@ impl Replica {
         Replica {
             group,
             multicast,
-            partition: Partition::new(group, topology.region_groups()),
+            partition: Partition::new(group, topology.region_groups(), made),
             sessions: Sessions::default(),
             updates: BTreeMap::new(),
             caps: Caps::default(),
@@ -545,6 +546,12 @@ impl Replica {
 
 /// What a process is to know of the members of a group when it starts: those that count and those
 /// before; and in its own group those to come, if it comes with them.
+/// When the first directories were made: with the cluster.
+fn made_at(ms: u64) -> Timestamp {
+    let seconds = i64::try_from(ms / 1000).unwrap_or_default();
+    Timestamp { seconds, nanos: (ms % 1000) as u32 * 1_000_000 }
+}
+
 fn configs_of(topology: &Topology, id: GroupId, own: bool, me: NodeId) -> Vec<Config> {
     let group = topology.group(id);
     let config =

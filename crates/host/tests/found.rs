@@ -46,6 +46,7 @@ fn topology() -> Arc<Topology> {
     let (rtt_ms, order) = Default::default();
     let file = ClusterFile {
         format: CLUSTER_FORMAT,
+        created_ms: 0,
         cluster: 1,
         nodes,
         rtt_ms,

@@ -59,7 +59,10 @@ pub(crate) fn written(result: Result<u32, ClientError>, reply: Reply) {
 
 pub(crate) fn opened(result: Result<Opened, ClientError>, reply: Reply) {
     match result {
-        Ok(opened) => reply.opened(opened.hand_over()),
+        Ok(opened) => {
+            let (handle, pages) = opened.hand_over();
+            reply.opened(handle, pages);
+        }
         Err(error) => reply.error(errno(&error)),
     }
 }
@@ -67,7 +70,8 @@ pub(crate) fn opened(result: Result<Opened, ClientError>, reply: Reply) {
 pub(crate) fn created(result: Result<(Attributes, Opened), ClientError>, reply: Reply) {
     match result {
         Ok((made, opened)) => {
-            reply.created(&entry_of(&made, TTL, TTL), opened.hand_over());
+            let (handle, pages) = opened.hand_over();
+            reply.created(&entry_of(&made, TTL, TTL), handle, pages);
         }
         Err(error) => reply.error(errno(&error)),
     }
@@ -151,6 +155,7 @@ pub(crate) fn open_mode(flags: i32) -> OpenMode {
     OpenMode {
         write: flags & libc::O_ACCMODE != libc::O_RDONLY,
         append: flags & libc::O_APPEND != 0,
+        noatime: flags & libc::O_NOATIME != 0,
         sync: flags & libc::O_DSYNC != 0,
     }
 }

@@ -12,8 +12,8 @@ use meridian_client::{ClientError, Files};
 use meridian_fs::FsError;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino};
-use meridian_fuse::Reply;
 use meridian_fuse::request::Lock;
+use meridian_fuse::{Pages, Reply};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,16 +53,28 @@ pub(crate) async fn create(
 pub(crate) struct Opened {
     files: Arc<Files>,
     handle: Option<Handle>,
+    pages: Pages,
 }
 
 impl Opened {
-    pub(crate) fn new(files: Arc<Files>, handle: Handle) -> Opened {
-        Opened { files, handle: Some(handle) }
+    /// The file `ino`, opened under that handle. What programs may use as memory is claimed for
+    /// this mount.
+    pub(crate) async fn new(
+        files: Arc<Files>,
+        ino: Ino,
+        handle: Handle,
+    ) -> Result<Opened, ClientError> {
+        let shared = files.is_shared(ino);
+        let mut opened = Opened { files, handle: Some(handle), pages: Pages::Kept };
+        if shared && !opened.files.claim_pages(handle).await? {
+            opened.pages = Pages::Refused;
+        }
+        Ok(opened)
     }
 
     /// The program has it.
-    pub(crate) fn hand_over(mut self) -> u64 {
-        self.handle.take().expect("taken here only").0
+    pub(crate) fn hand_over(mut self) -> (u64, Pages) {
+        (self.handle.take().expect("taken here only").0, self.pages)
     }
 }
 

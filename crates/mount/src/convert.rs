@@ -57,6 +57,7 @@ pub fn attributes(of: &Attributes) -> fuse::Attributes {
         atime: time(of.atime),
         mtime: time(of.mtime),
         ctime: time(of.ctime),
+        btime: time(of.btime),
         mode: type_bits(of.kind) | u32::from(of.mode),
         links: of.nlink,
         uid: of.uid,

@@ -8,7 +8,7 @@ use crate::answers::{
 use crate::calls::{self, Opened};
 use crate::convert::{errno, kind_of_mode, permissions, timestamp};
 use crate::eager::Calls;
-use crate::kept::Kept;
+use crate::kept::{Kept, Look};
 use crate::known::Known;
 use crate::listing::Listings;
 use crate::made::Made;
@@ -22,11 +22,14 @@ use meridian_client::files::quota::QUOTA;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
 use meridian_client::{ClientError, Files};
-use meridian_fs::operation::{Changes, NewNode, RenameMode, XattrMode};
+use meridian_fs::operation::{Changes, NewNode, RenameMode, Whiteout, XattrMode};
 use meridian_fs::types::{Attributes, Ino, Kind};
 use meridian_fuse::request::{Lock, NewAttributes};
-use meridian_fuse::{Notifier, Operation, Reply, Request, Service};
+use meridian_fuse::{Notifier, Operation, Pages, Reply, Request, Service};
 use std::sync::{Arc, OnceLock};
+
+/// How attributes are told.
+type Answer = fn(Look, Result<Attributes, ClientError>, Reply);
 
 /// Answers the kernel.
 #[derive(Debug)]
@@ -77,8 +80,10 @@ impl Service for Handler {
             | Operation::RemoveDirectory { .. }
             | Operation::Rename { .. }
             | Operation::Link { .. }
-            | Operation::Create { .. } => self.call_of_name(call, request.operation),
-            Operation::GetAttributes => self.get_attributes(call),
+            | Operation::Create { .. }
+            | Operation::CreateUnnamed { .. } => self.call_of_name(call, request.operation),
+            Operation::GetAttributes => self.get_attributes(call, Look::attributes),
+            Operation::GetAllAttributes => self.get_attributes(call, Look::all_attributes),
             Operation::SetAttributes(changes) => self.set_attributes(call, changes),
             Operation::ReadLink => {
                 let node = call.node;
@@ -89,7 +94,9 @@ impl Service for Handler {
             Operation::GetXattr { name, size } => self.get_xattr(call, name, size),
             Operation::ListXattrs { size } => self.list_xattrs(call, size),
             Operation::RemoveXattr { name } => self.remove_xattr(call, name),
-            Operation::OpenDirectory => call.reply.opened(self.listings.open(call.node)),
+            Operation::OpenDirectory => {
+                call.reply.opened(self.listings.open(call.node), Pages::Kept);
+            }
             Operation::ReadDirectory { handle, offset, size } => {
                 self.read_directory(call, handle, offset, size);
             }
@@ -154,6 +161,10 @@ impl Handler {
             Operation::Create { name, mode, umask, flags } => {
                 let node = call.new_node(Kind::File, mode, umask);
                 self.create(call, name, node, flags);
+            }
+            Operation::CreateUnnamed { mode, umask, flags } => {
+                let node = call.new_node(Kind::File, mode, umask);
+                self.create_unnamed(call, node, flags);
             }
             _ => call.reply.error(libc::ENOSYS),
         }
@@ -248,13 +259,19 @@ impl Handler {
     }
 
     fn rename(&self, call: Call, from: Named, to: Named, flags: u32) {
-        let mode = match flags {
+        let leaves = flags & libc::RENAME_WHITEOUT != 0;
+        let whiteout = leaves.then_some(Whiteout { uid: call.uid, gid: call.gid });
+        let mode = match flags & !libc::RENAME_WHITEOUT {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return call.reply.error(libc::EINVAL),
         };
-        self.answer(call, empty, |files| async move { files.rename(&from, &to, mode).await });
+        self.answer(
+            call,
+            empty,
+            |files| async move { files.rename(&from, &to, mode, whiteout).await },
+        );
     }
 
     fn link(&self, call: Call, of: Ino, to: &[u8]) {
@@ -267,21 +284,30 @@ impl Handler {
         let (parent, name) = (call.node, name(of));
         let give = Made::give(&self.made, call.thread);
         self.answer(call, give, |files| async move {
-            let made = calls::create(&files, parent, &name, node, flags).await;
-            made.map(|(made, handle)| (made, Opened::new(files, handle)))
+            let (made, handle) = calls::create(&files, parent, &name, node, flags).await?;
+            Ok((made, Opened::new(files, made.place.ino, handle).await?))
         });
     }
 
-    fn get_attributes(&self, call: Call) {
+    fn create_unnamed(&self, call: Call, node: NewNode, flags: i32) {
+        let (parent, mode) = (call.node, open_mode(flags));
+        let give = Made::give(&self.made, call.thread);
+        self.answer(call, give, |files| async move {
+            let (made, handle) = files.create_unnamed(parent, node, mode).await?;
+            Ok((made, Opened::new(files, made.place.ino, handle).await?))
+        });
+    }
+
+    fn get_attributes(&self, call: Call, answer: Answer) {
         let node = call.node;
         if let Some(made) = self.made.take(call.thread, node) {
-            return attr(Ok(made), call.reply);
+            return answer(self.kept.look(), Ok(made), call.reply);
         }
         let (look, known) = (self.kept.look(), self.known.clone());
         let marks = self.marked.look();
         let give = move |result: Result<Attributes, ClientError>, reply| {
             result.iter().for_each(|attributes| marks.note(attributes));
-            look.attributes(result, reply);
+            answer(look, result, reply);
         };
         self.answer(call, give, |files| async move {
             let attributes = files.attributes(node).await;
@@ -299,12 +325,14 @@ impl Handler {
 
     fn open(&self, call: Call, flags: i32) {
         let node = call.node;
-        if let Some(handle) = self.files.open_now(node, open_mode(flags)) {
-            return call.reply.opened(handle.0);
+        if !self.files.is_shared(node)
+            && let Some(handle) = self.files.open_now(node, open_mode(flags))
+        {
+            return call.reply.opened(handle.0, Pages::Kept);
         }
         self.answer(call, opened, |files| async move {
             let handle = files.open(node, open_mode(flags)).await?;
-            Ok(Opened::new(files, handle))
+            Opened::new(files, node, handle).await
         });
     }
 

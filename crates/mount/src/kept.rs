@@ -111,6 +111,20 @@ impl Look {
 
     /// Attributes were asked for.
     pub fn attributes(self, result: Result<Attributes, ClientError>, reply: Reply) {
+        self.tell(result, reply, Reply::attributes);
+    }
+
+    /// Attributes were asked for, with the time when the inode was made.
+    pub fn all_attributes(self, result: Result<Attributes, ClientError>, reply: Reply) {
+        self.tell(result, reply, Reply::all_attributes);
+    }
+
+    fn tell(
+        self,
+        result: Result<Attributes, ClientError>,
+        reply: Reply,
+        tell: fn(Reply, Duration, &meridian_fuse::Attributes),
+    ) {
         let found = match result {
             Ok(found) => found,
             Err(error) => return reply.error(errno(&error)),
@@ -121,6 +135,6 @@ impl Look {
             true => self.lifetime(&[found.place.ino]).max(ATTRIBUTES_TTL),
             false => ATTRIBUTES_TTL,
         };
-        reply.attributes(kept, &attributes(&found));
+        tell(reply, kept, &attributes(&found));
     }
 }

@@ -103,6 +103,7 @@ mod tests {
             atime: time,
             mtime: time,
             ctime: time,
+            btime: time,
             marks: Marks::default(),
         }
     }

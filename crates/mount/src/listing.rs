@@ -82,6 +82,9 @@ impl Listing {
     pub async fn lines(&mut self, files: &Files, place: usize) -> Result<Vec<Line>, ClientError> {
         while self.line(place).is_none() && !self.end {
             let after = self.entries.last().map_or_else(Bytes::new, |(name, _)| name.clone());
+            if !self.begun {
+                files.note_listing(self.ino).await;
+            }
             let Page { entries, end, parent } = files.list(self.ino, &after, false).await?;
             self.entries.extend(entries.into_iter().map(|(name, entry, _)| (name, entry)));
             (self.end, self.above) = (end, parent.ino);

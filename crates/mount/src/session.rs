@@ -100,6 +100,9 @@ pub fn mount(
     };
     let at = mountpoint.canonicalize().map_err(system("find"))?;
     let files = Files::new(client);
+    if access.noatime || access.read_only {
+        files.forget_reads();
+    }
     let handler = Handler::new(files.clone(), runtime.clone());
     let kernel = handler.kernel();
     let session = meridian_fuse::mount(handler, &at, &kernel_options(access, source.as_ref()))

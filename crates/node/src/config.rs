@@ -186,6 +186,7 @@ mod tests {
         let node = NodeDir::open(&dir).unwrap();
         let mut cluster = ClusterFile {
             format: CLUSTER_FORMAT,
+            created_ms: 0,
             cluster: 8,
             nodes: Vec::new(),
             rtt_ms: Default::default(),

@@ -186,7 +186,7 @@ pub enum Failure {
         block: BlockId,
     },
     /// A node answered something else than what was asked.
-    Strange(ReplyBody),
+    Strange(Box<ReplyBody>),
 }
 
 /// What a session's timer is for: something is due.

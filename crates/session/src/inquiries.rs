@@ -34,6 +34,7 @@ pub(crate) struct InquiryId(u64);
 
 /// How an inquiry ended.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // It is taken apart at once.
 pub(crate) enum Verdict {
     /// A node has answered.
     Answered(ReplyBody),

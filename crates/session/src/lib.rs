@@ -24,6 +24,7 @@
 //!   was acknowledged.
 #![forbid(unsafe_code)]
 
+pub mod accesses;
 pub mod blocks;
 pub mod calls;
 pub(crate) mod caps;

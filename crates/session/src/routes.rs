@@ -86,6 +86,7 @@ mod tests {
         let rtt_ms = BTreeMap::from([("us-eu".into(), 200), ("us-ap".into(), 100)]);
         let file = ClusterFile {
             format: CLUSTER_FORMAT,
+            created_ms: 0,
             cluster: 1,
             nodes: nodes.into(),
             rtt_ms,

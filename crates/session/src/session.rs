@@ -312,7 +312,7 @@ impl Session {
                 self.stop_inquiry(&mut call, inquiry);
                 return self.on_cancelled(now, id, call, out);
             }
-            (Verdict::Answered(other), _) => Failure::Strange(other),
+            (Verdict::Answered(other), _) => Failure::Strange(Box::new(other)),
             (Verdict::Failed(failure), _) => failure,
         };
         self.stop_inquiry(&mut call, inquiry);

@@ -30,6 +30,7 @@ pub(crate) fn topology(names: &[&str]) -> Arc<Topology> {
     };
     let file = ClusterFile {
         format: CLUSTER_FORMAT,
+        created_ms: 0,
         cluster: 1,
         nodes: names.iter().copied().map(node).collect(),
         rtt_ms: BTreeMap::new(),

@@ -258,6 +258,7 @@ fn take_away(from: Place, moved: Place) -> Update {
         mode: RenameMode::Replace,
         ancestors: Vec::new(),
         keep_for: None,
+        whiteout: None,
     }
 }
 

@@ -77,14 +77,17 @@ impl Files {
 
     fn overlaid(&self, attributes: Attributes, known_to: Stamp, begun: u64) -> Option<Attributes> {
         let Some(inode) = self.open_inode(attributes.place.ino) else {
-            return Some(self.newest(attributes, known_to));
+            let mut attributes = self.newest(attributes, known_to);
+            self.overlay_reads(&mut attributes);
+            return Some(attributes);
         };
         // Under the lock: a flush clears its bytes and notes what came of them in one step.
         let mut buffer = crate::client::lock(&inode.buffer);
         if buffer.landed > begun {
             return None; // Perhaps from before what landed: see [`Files::last_change`].
         }
-        let attributes = self.newest(attributes, known_to);
+        let mut attributes = self.newest(attributes, known_to);
+        self.overlay_reads(&mut attributes);
         buffer.writes.learn_size(attributes.size);
         buffer.writes.overlay(attributes)
     }

@@ -74,6 +74,16 @@ impl Files {
         Ok(Page { entries, end, parent })
     }
 
+    /// A program reads a directory.
+    pub async fn note_listing(&self, ino: Ino) {
+        // Whoever cannot see it will be told so when it asks for the names.
+        if self.notes_reads()
+            && let Ok(attributes) = self.attributes(ino).await
+        {
+            self.note_read(&attributes);
+        }
+    }
+
     /// All entries of a directory, without attributes.
     ///
     /// # Errors

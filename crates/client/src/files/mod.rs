@@ -10,6 +10,7 @@
 //! | [`write`] | write, flush, fsync |
 //! | [`read`] | read, seek |
 //! | [`locks`] | locks |
+//! | [`pages`] | files that are memory of one mount |
 //! | [`quota`] | quotas of directories |
 //! | `merge` | short blocks become one |
 //!
@@ -25,6 +26,7 @@ pub mod directory;
 pub mod locks;
 mod merge;
 pub mod names;
+pub mod pages;
 pub mod quota;
 pub mod read;
 pub mod write;
@@ -36,10 +38,11 @@ use meridian_core::{GroupId, Stamp};
 use meridian_fs::types::{Attributes, Ino, Name, Place};
 use meridian_fs::{Answer, FsError, Query, Update};
 use meridian_session::Opens;
+use meridian_session::accesses::Accesses;
 use meridian_session::opens::LAZY;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -63,6 +66,8 @@ pub struct OpenMode {
     pub write: bool,
     /// `O_APPEND`.
     pub append: bool,
+    /// `O_NOATIME`.
+    pub noatime: bool,
     /// `O_SYNC` or `O_DSYNC`: each write is as durable as after fsync.
     pub sync: bool,
 }
@@ -113,6 +118,12 @@ pub struct Files {
     unlinked: Notify,
     /// What the partitions are told of open files.
     opens: Arc<Mutex<Opens>>,
+    /// What was read and is not told yet.
+    accesses: Mutex<Accesses>,
+    /// Whether reads are noted.
+    notes_reads: AtomicBool,
+    /// Files whose pages programs share.
+    shared: Mutex<pages::Shared>,
     next_handle: AtomicU64,
     /// Counts own changes of open files as they end.
     changes: AtomicU64,
@@ -135,6 +146,9 @@ impl Files {
             recent: Mutex::default(),
             unlinking: Mutex::default(),
             unlinked: Notify::new(),
+            accesses: Mutex::default(),
+            notes_reads: AtomicBool::new(true),
+            shared: Mutex::default(),
             next_handle: AtomicU64::new(1),
             changes: AtomicU64::new(0),
             buffered: AtomicUsize::new(0),
@@ -147,6 +161,43 @@ impl Files {
     /// The client beneath.
     pub fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// When what is opened from now on was read is not noted.
+    pub fn forget_reads(&self) {
+        self.notes_reads.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn notes_reads(&self) -> bool {
+        self.notes_reads.load(Ordering::Relaxed)
+    }
+
+    /// What has these attributes was read.
+    pub(crate) fn note_read(&self, of: &Attributes) {
+        if self.notes_reads() {
+            lock(&self.accesses).read(of, crate::client::now(), self.client.time());
+        }
+    }
+
+    /// Shows when it was read, if that is not told yet.
+    pub(crate) fn overlay_reads(&self, of: &mut Attributes) {
+        lock(&self.accesses).overlay(of);
+    }
+
+    /// Tells the partitions what was read: all, or what has waited for long.
+    fn tell_reads(self: &Arc<Self>, at_once: bool) -> JoinSet<()> {
+        let (due, mut telling) =
+            (lock(&self.accesses).due(self.client.time(), at_once), JoinSet::new());
+        for (_, update) in due {
+            let files = self.clone();
+            telling.spawn(async move {
+                if let Err(error) = files.client.update(&update).await {
+                    tracing::debug!("a partition does not hear what was read: {error}");
+                }
+                lock(&files.accesses).told(&update);
+            });
+        }
+        telling
     }
 
     /// Opens the file `ino`.
@@ -421,7 +472,7 @@ impl Files {
     ///
     /// # Errors
     /// The first of what fails; the rest is sent all the same.
-    pub async fn flush_all(&self) -> Result<(), ClientError> {
+    pub async fn flush_all(self: &Arc<Self>) -> Result<(), ClientError> {
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
         let mut result = Ok(());
         for inode in inodes {
@@ -430,6 +481,7 @@ impl Files {
             self.give_back_left(&inode).await;
             self.forget_if_unused(&inode);
         }
+        self.tell_reads(true).join_all().await;
         result
     }
 
@@ -524,6 +576,7 @@ async fn keep_up(files: Weak<Files>) {
         files.flush_old();
         files.give_back_old();
         files.tell_opens().detach_all();
+        files.tell_reads(false).detach_all();
         if renewed.elapsed() >= 2 * RENEW {
             // This process was stopped: its leases may have run out.
             let mut opens = lock(&files.opens);

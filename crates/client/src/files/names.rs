@@ -8,7 +8,7 @@ use crate::files::buffer::Buffer;
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode, OpenMode};
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp};
-use meridian_fs::operation::{NewNode, RenameMode};
+use meridian_fs::operation::{NewNode, RenameMode, Whiteout};
 use meridian_fs::types::{Attributes, Entry, Ino, Kind, Name, Place};
 use meridian_fs::{Answer, Done, FsError, Query, Update};
 use std::pin::pin;
@@ -35,6 +35,12 @@ impl Files {
     /// # Errors
     /// [`FsError::NotFound`] if nothing.
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Attributes, ClientError> {
+        let found = self.look_up(parent, name).await?;
+        self.note_name(name, &found);
+        Ok(found)
+    }
+
+    async fn look_up(&self, parent: Ino, name: &Name) -> Result<Attributes, ClientError> {
         for _ in 0..LOOK_AGAIN {
             let begun = self.last_change();
             let guess = self.placed(parent, name);
@@ -168,6 +174,7 @@ impl Files {
             match self.create(parent, name, node.clone()).await {
                 Ok(attributes) => {
                     let handle = self.register(attributes.place.ino, mode);
+                    self.note_name(name, &attributes);
                     self.with_size(handle, attributes.size);
                     return Ok((attributes, handle));
                 }
@@ -182,6 +189,39 @@ impl Files {
         Err(ClientError::Fs(FsError::Stale))
     }
 
+    /// `open(O_TMPFILE)`: makes a file without a name in the partition of `parent`, and opens it.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if the directory was removed.
+    pub async fn create_unnamed(
+        &self,
+        parent: Ino,
+        node: NewNode,
+        mode: OpenMode,
+    ) -> Result<(Attributes, Handle), ClientError> {
+        let mut place = self.place_of(parent);
+        for _ in 0..LOOK_AGAIN {
+            let update = Update::CreateUnnamed { parent: place, node: node.clone() };
+            match self.client.apply(&update).await {
+                Ok((Done::Attributes(attributes), _)) => {
+                    self.learn(attributes.place);
+                    let handle = self.register(attributes.place.ino, mode);
+                    self.with_size(handle, attributes.size);
+                    let inode = self.file(handle)?.inode;
+                    {
+                        let mut buffer = lock(&inode.buffer);
+                        (buffer.kept, buffer.nameless) = (true, true);
+                    }
+                    return Ok((attributes, handle));
+                }
+                Ok(_) => return Err(strange()),
+                Err(ClientError::Fs(FsError::Stale)) => place = self.search(parent).await?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(ClientError::Fs(FsError::Stale))
+    }
+
     /// It is new, and so long.
     fn with_size(&self, handle: Handle, size: u64) {
         if let Ok(file) = self.file(handle) {
@@ -191,11 +231,32 @@ impl Files {
         }
     }
 
-    /// `link`.
+    /// `link`. What is buffered of a file that has no name yet is sent before: its name never shows
+    /// less.
     ///
     /// # Errors
     /// [`FsError::Exists`] if the name is taken.
     pub async fn link(
+        &self,
+        target: Ino,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<Attributes, ClientError> {
+        let nameless = |open: &Arc<OpenInode>| lock(&open.buffer).nameless;
+        let Some(open) = self.open_inode(target).filter(nameless) else {
+            return self.link_named(target, parent, name).await;
+        };
+        // From now on its bytes are not dropped when it is closed.
+        lock(&open.buffer).nameless = false;
+        self.flush_inode(&open, None).await?;
+        let result = self.link_named(target, parent, name).await;
+        if matches!(result, Err(ClientError::Fs(_))) {
+            lock(&open.buffer).nameless = true;
+        }
+        result
+    }
+
+    async fn link_named(
         &self,
         target: Ino,
         parent: Ino,
@@ -344,7 +405,8 @@ impl Files {
         Err(ClientError::Fs(FsError::Stale))
     }
 
-    /// `renameat2`. What is buffered of the file is sent before: its new name never shows less.
+    /// `renameat2`. What is buffered of the file is sent before: its new name never shows less. A
+    /// whiteout may take the old name.
     ///
     /// # Errors
     /// As POSIX has them.
@@ -353,6 +415,7 @@ impl Files {
         from: &Named,
         to: &Named,
         mode: RenameMode,
+        whiteout: Option<Whiteout>,
     ) -> Result<(), ClientError> {
         for _ in 0..LOOK_AGAIN {
             let moved = self.entry(from.parent, &from.name).await?;
@@ -388,6 +451,7 @@ impl Files {
                 mode,
                 ancestors,
                 keep_for,
+                whiteout,
             };
             match self.client.update(&update).await {
                 Err(ClientError::Fs(FsError::Stale)) => drop(unlinking),

@@ -4,7 +4,7 @@ use crate::client::{Client, lock};
 use crate::error::ClientError;
 use crate::files::attributes::strange;
 use crate::files::write::{patch, zeros};
-use crate::files::{Files, Handle, LOOK_AGAIN};
+use crate::files::{Files, Handle, LOOK_AGAIN, OpenFile};
 use bytes::Bytes;
 use meridian_core::GroupId;
 use meridian_fs::types::{Attributes, Data, Extent, Place};
@@ -40,7 +40,7 @@ impl Files {
         offset: u64,
         len: usize,
     ) -> Result<Vec<u8>, ClientError> {
-        let inode = self.file(handle)?.inode;
+        let OpenFile { inode, mode } = self.file(handle)?;
         let end = offset.saturating_add(len as u64);
         for attempt in 0..LOOK_AGAIN {
             if lock(&inode.buffer).writes.appends() {
@@ -79,6 +79,9 @@ impl Files {
                     continue;
                 }
                 other => other?,
+            }
+            if !mode.noatime {
+                self.note_read(&attributes);
             }
             for (at, part) in over {
                 patch(&mut bytes, offset, at, &Bytes::from(part));

@@ -96,6 +96,7 @@ impl Cluster {
         let rtt_ms = BTreeMap::from(pairs);
         let file = ClusterFile {
             format: CLUSTER_FORMAT,
+            created_ms: 0,
             cluster: 77,
             nodes,
             rtt_ms,
@@ -103,9 +104,10 @@ impl Cluster {
             configuration: Default::default(),
         };
         let topology = Topology::new(&file).unwrap();
+        let made = Timestamp { seconds: 1_700_000_000, nanos: 0 };
         let partitions = topology
             .group_ids()
-            .map(|group| (group, Partition::new(group, topology.region_groups())))
+            .map(|group| (group, Partition::new(group, topology.region_groups(), made)))
             .collect();
         let shared = Arc::new(Shared {
             world: Mutex::new(World {

@@ -13,6 +13,7 @@ fn file() -> ClusterFile {
     };
     ClusterFile {
         format: CLUSTER_FORMAT,
+        created_ms: 0,
         cluster: 7,
         nodes: ["us-1", "us-2", "us-3", "eu-1"].map(node).into(),
         rtt_ms: BTreeMap::new(),

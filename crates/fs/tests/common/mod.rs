@@ -80,7 +80,7 @@ impl World {
         let groups = (0..=count).map(GroupId);
         World {
             partitions: groups
-                .map(|group| (group, Partition::new(group, regions(count))))
+                .map(|group| (group, Partition::new(group, regions(count), Timestamp::default())))
                 .collect(),
             letters: Vec::new(),
             results: BTreeMap::new(),
@@ -335,6 +335,7 @@ impl World {
             mode,
             ancestors,
             keep_for,
+            whiteout: None,
         })
     }
 

@@ -19,6 +19,7 @@ fn file() -> ClusterFile {
     };
     let mut file = ClusterFile {
         format: CLUSTER_FORMAT,
+        created_ms: 0,
         cluster: 1,
         nodes: ["us-1", "us-2"].map(entry).into(),
         rtt_ms: BTreeMap::new(),

@@ -290,6 +290,7 @@ impl Cluster {
         let nodes = addresses.iter().enumerate().map(node).collect();
         let file = ClusterFile {
             format: CLUSTER_FORMAT,
+            created_ms: 0,
             cluster: CLUSTER,
             nodes,
             rtt_ms: rtt,

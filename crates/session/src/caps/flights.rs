@@ -198,7 +198,7 @@ fn then(update: &Update, side: usize) -> Then {
         Update::Link { target, .. } => Then::Linked(*target),
         Update::Unlink { .. } | Update::Rmdir { .. } => Then::Nothing,
         // Two names of one file stay both.
-        Update::Rename { mode, moved, replaced, .. }
+        Update::Rename { mode, moved, replaced, whiteout: None, .. }
             if side == 0 && *mode != RenameMode::Exchange && *replaced != Some(*moved) =>
         {
             Then::Nothing

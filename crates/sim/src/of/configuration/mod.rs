@@ -121,6 +121,7 @@ pub fn file(keepers: usize) -> ClusterFile {
     nodes.push(entry("eu", 1)); // It is far away, and does nothing.
     let mut file = ClusterFile {
         format: CLUSTER_FORMAT,
+        created_ms: 0,
         cluster: 1,
         nodes,
         rtt_ms: BTreeMap::new(),

@@ -172,6 +172,7 @@ fn file(nodes: u16) -> ClusterFile {
     };
     ClusterFile {
         format: CLUSTER_FORMAT,
+        created_ms: 0,
         cluster: 1,
         nodes: (1..=nodes).map(entry).collect(),
         rtt_ms: BTreeMap::new(),

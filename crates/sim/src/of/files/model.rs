@@ -246,6 +246,7 @@ impl Model {
                     mode: RenameMode::NoReplace,
                     ancestors: Vec::new(),
                     keep_for: None,
+                    whiteout: None,
                 };
                 Action::Shared { update, made: None }
             }
@@ -304,6 +305,7 @@ impl Model {
                     mode: RenameMode::Replace,
                     ancestors: above.into_iter().map(|ino| self.place(ino)).collect(),
                     keep_for: None,
+                    whiteout: None,
                 }
             }
             Action::Place { path, to } => Update::PlaceDirectory {

@@ -34,7 +34,15 @@ pub fn file(nodes: usize, order: DeliveryOrder) -> ClusterFile {
     let nodes = regions.iter().flat_map(|region| (0..nodes).map(|n| entry(region, n))).collect();
     let (cluster, rtt_ms) = (1, Default::default());
     let configuration = Default::default();
-    ClusterFile { format: CLUSTER_FORMAT, cluster, nodes, rtt_ms, order, configuration }
+    ClusterFile {
+        format: CLUSTER_FORMAT,
+        created_ms: 0,
+        cluster,
+        nodes,
+        rtt_ms,
+        order,
+        configuration,
+    }
 }
 
 /// Its nodes, far from each other if they are in different regions.

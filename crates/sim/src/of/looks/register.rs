@@ -88,6 +88,7 @@ impl Change {
                 mode: RenameMode::NoReplace,
                 ancestors: Vec::new(),
                 keep_for: None,
+                whiteout: None,
             },
             Change::Give(inode, uid) => Update::SetAttributes {
                 inode,

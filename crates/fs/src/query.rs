@@ -1,0 +1,142 @@
+//! Questions about the tree, and their answers.
+
+use crate::quota::Quota;
+use crate::types::{Attributes, Entry, Extent, Lock, Name, Place};
+use bytes::Bytes;
+use meridian_core::GroupId;
+use serde::{Deserialize, Serialize};
+
+/// A question that one replica of `partition` answers from its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Query {
+    /// What a name leads to; its attributes too if it lives in the same partition.
+    Lookup {
+        /// The directory.
+        parent: Place,
+        /// The name; `..` is answered with the directory above.
+        name: Name,
+    },
+    /// `stat`.
+    Attributes {
+        /// Of what.
+        inode: Place,
+    },
+    /// The entries of a directory, in order of their names, after `after`.
+    Directory {
+        /// Which.
+        inode: Place,
+        /// Only names greater than this; empty for all.
+        after: Name,
+        /// At most so many.
+        limit: u32,
+    },
+    /// `readlink`.
+    Symlink {
+        /// Which.
+        inode: Place,
+    },
+    /// The extents that cover a range of a file; what none covers is a hole.
+    Contents {
+        /// Which.
+        inode: Place,
+        /// From this byte.
+        offset: u64,
+        /// So many at most.
+        len: u64,
+    },
+    /// `getxattr`.
+    Xattr {
+        /// Of what.
+        inode: Place,
+        /// The attribute.
+        name: Name,
+    },
+    /// `listxattr`.
+    Xattrs {
+        /// Of what.
+        inode: Place,
+    },
+    /// `fcntl(F_GETLK)`: a lock that stands in the way of this one.
+    LockInTheWay {
+        /// The file.
+        inode: Place,
+        /// The lock that is wanted.
+        lock: Lock,
+    },
+    /// The quota that an inode counts against, if any.
+    Quota {
+        /// Which.
+        inode: Place,
+    },
+    /// `statfs`: how much the partition holds.
+    Totals {
+        /// Which.
+        partition: GroupId,
+    },
+}
+
+impl Query {
+    /// The partition whose replica can answer.
+    pub fn partition(&self) -> GroupId {
+        match self {
+            Query::Lookup { parent: inode, .. }
+            | Query::Attributes { inode }
+            | Query::Directory { inode, .. }
+            | Query::Symlink { inode }
+            | Query::Contents { inode, .. }
+            | Query::Xattr { inode, .. }
+            | Query::Xattrs { inode }
+            | Query::Quota { inode }
+            | Query::LockInTheWay { inode, .. } => inode.partition,
+            Query::Totals { partition } => *partition,
+        }
+    }
+}
+
+/// The answer to a [`Query`] of the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Answer {
+    /// To [`Query::Lookup`].
+    Entry {
+        /// What the name leads to.
+        entry: Entry,
+        /// If it lives in the partition that was asked.
+        attributes: Option<Attributes>,
+    },
+    /// To [`Query::Attributes`].
+    Attributes(Attributes),
+    /// To [`Query::Directory`].
+    Directory {
+        /// Name, what it leads to, and its attributes if it lives in the partition that was asked.
+        entries: Vec<(Name, Entry, Option<Attributes>)>,
+        /// Whether there are no more after these.
+        end: bool,
+        /// The directory above (of the root: the root).
+        parent: Place,
+    },
+    /// To [`Query::Symlink`] and [`Query::Xattr`].
+    Bytes(Bytes),
+    /// To [`Query::Contents`].
+    Contents {
+        /// The file's attributes: its length above all.
+        attributes: Attributes,
+        /// Offset in the file and extent, in order, cut to the range that was asked for; at most
+        /// [`crate::types::EXTENTS_MAX`].
+        extents: Vec<(u64, Extent)>,
+        /// Up to here the answer tells all; what comes after must be asked for again.
+        end: u64,
+    },
+    /// To [`Query::Xattrs`].
+    Names(Vec<Name>),
+    /// To [`Query::LockInTheWay`].
+    Lock(Option<Lock>),
+    /// To [`Query::Quota`].
+    Quota(Option<Quota>),
+    /// To [`Query::Totals`].
+    Totals {
+        /// Inodes.
+        inodes: u64,
+        /// Bytes stored in files, each counted once.
+        bytes: u64,
+    },
+}
