@@ -17,15 +17,7 @@ use std::sync::Arc;
 const PLAIN: OpenMode = OpenMode { write: true, append: false, noatime: false, sync: false };
 
 async fn create(files: &Arc<Files>) -> (Place, Handle) {
-    let node = NewNode {
-        kind: Kind::File,
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        umask: 0,
-        target: Bytes::new(),
-    };
+    let node = NewNode::new(Kind::File, 0o644);
     let name = Bytes::from_static(b"f");
     let made = files.create_open(Ino::ROOT, &name, node, true, PLAIN).await.unwrap();
     (made.0.place, made.1)

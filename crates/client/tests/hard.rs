@@ -25,7 +25,7 @@ fn name(text: &str) -> Name {
 
 async fn create(files: &Arc<Files>, parent: Ino, text: &str) -> (Ino, Handle) {
     let (kind, target) = (Kind::File, Bytes::new());
-    let node = NewNode { kind, mode: 0o644, uid: 0, gid: 0, rdev: 0, umask: 0, target };
+    let node = NewNode { target, ..NewNode::new(kind, 0o644) };
     let made = files.create_open(parent, &name(text), node, true, PLAIN).await;
     let (attributes, handle) = made.unwrap();
     (attributes.place.ino, handle)

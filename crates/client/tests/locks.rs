@@ -35,15 +35,7 @@ async fn world() -> World {
     let cluster = Cluster::start(1, 0).await;
     let here = Files::new(cluster.client("us"));
     let there = Files::new(cluster.client("eu"));
-    let node = NewNode {
-        kind: Kind::File,
-        mode: 0o644,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        umask: 0,
-        target: Bytes::new(),
-    };
+    let node = NewNode::new(Kind::File, 0o644);
     let name = Bytes::from_static(b"f");
     let made = here.create_open(Ino::ROOT, &name, node, true, PLAIN).await.unwrap();
     let (ino, first) = (made.0.place.ino, made.1);

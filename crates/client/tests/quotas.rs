@@ -19,7 +19,7 @@ fn name(text: &str) -> Name {
 }
 
 fn node(kind: Kind) -> NewNode {
-    NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() }
+    NewNode::new(kind, 0o755)
 }
 
 async fn make(files: &Files, parent: Ino, text: &str, kind: Kind) -> Result<Ino, i32> {

@@ -21,7 +21,7 @@ fn name(text: &str) -> Name {
 }
 
 fn node(kind: Kind) -> NewNode {
-    NewNode { kind, mode: 0o600, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() }
+    NewNode::new(kind, 0o600)
 }
 
 /// A new file in the root directory.

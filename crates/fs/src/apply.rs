@@ -159,7 +159,7 @@ fn rename(
 fn leave_whiteout(tree: &mut Tree, from: Place, owner: Whiteout, moment: Moment) -> Entry {
     let Whiteout { uid, gid } = owner;
     let (kind, target) = (Kind::CharDevice, Bytes::new());
-    let node = NewNode { kind, mode: 0, umask: 0, uid, gid, rdev: 0, target };
+    let node = NewNode { uid, gid, target, ..NewNode::new(kind, 0) };
     let quota = tree.get(from.ino).expect("its partition voted").quota;
     let place = tree.place(Ino::made(tree.group, moment.rank.1));
     tree.insert(place.ino, Inode { quota, ..Inode::new(node, from, moment.time) });

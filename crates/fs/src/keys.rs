@@ -266,22 +266,6 @@ impl Update {
 }
 
 impl Query {
-    /// The inode that it is about.
-    pub fn inode(&self) -> Option<Ino> {
-        match self {
-            Query::Lookup { parent: inode, .. }
-            | Query::Attributes { inode }
-            | Query::Directory { inode, .. }
-            | Query::Symlink { inode }
-            | Query::Contents { inode, .. }
-            | Query::Xattr { inode, .. }
-            | Query::Xattrs { inode }
-            | Query::Quota { inode }
-            | Query::LockInTheWay { inode, .. } => Some(inode.ino),
-            Query::Totals { .. } => None,
-        }
-    }
-
     /// What an update has that may change the answer; of names and listings only the directory's.
     /// [`Query::Totals`] has none: it counts what is applied at the replica asked.
     pub(crate) fn needs(&self) -> Vec<Key> {

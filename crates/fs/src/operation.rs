@@ -46,6 +46,13 @@ pub struct NewNode {
     pub target: Bytes,
 }
 
+impl NewNode {
+    /// One of root's, with these permission bits and no umask.
+    pub fn new(kind: Kind, mode: u16) -> NewNode {
+        NewNode { kind, mode, umask: 0, uid: 0, gid: 0, rdev: 0, target: Bytes::new() }
+    }
+}
+
 /// `renameat2`'s flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RenameMode {

@@ -1,7 +1,7 @@
 //! Questions about the tree, and their answers.
 
 use crate::quota::Quota;
-use crate::types::{Attributes, Entry, Extent, Lock, Name, Place};
+use crate::types::{Attributes, Entry, Extent, Ino, Lock, Name, Place};
 use bytes::Bytes;
 use meridian_core::GroupId;
 use serde::{Deserialize, Serialize};
@@ -76,8 +76,8 @@ pub enum Query {
 }
 
 impl Query {
-    /// The partition whose replica can answer.
-    pub fn partition(&self) -> GroupId {
+    /// The inode that it is about; [`Query::Totals`] is about none.
+    fn place(&self) -> Option<Place> {
         match self {
             Query::Lookup { parent: inode, .. }
             | Query::Attributes { inode }
@@ -87,9 +87,22 @@ impl Query {
             | Query::Xattr { inode, .. }
             | Query::Xattrs { inode }
             | Query::Quota { inode }
-            | Query::LockInTheWay { inode, .. } => inode.partition,
-            Query::Totals { partition } => *partition,
+            | Query::LockInTheWay { inode, .. } => Some(*inode),
+            Query::Totals { .. } => None,
         }
+    }
+
+    /// The partition whose replica can answer.
+    pub fn partition(&self) -> GroupId {
+        match self {
+            Query::Totals { partition } => *partition,
+            other => other.place().expect("only totals are about no inode").partition,
+        }
+    }
+
+    /// The inode that it is about.
+    pub fn inode(&self) -> Option<Ino> {
+        self.place().map(|place| place.ino)
     }
 }
 

@@ -205,8 +205,7 @@ impl Model {
             Op::Make(path, kind, mode) => {
                 let (parent, last) = self.parent(path)?;
                 let target = if *kind == Kind::Symlink { name("nowhere") } else { Bytes::new() };
-                let node =
-                    NewNode { kind: *kind, mode: *mode, uid: 0, gid: 0, rdev: 0, umask: 0, target };
+                let node = NewNode { target, ..NewNode::new(*kind, *mode) };
                 let update = Update::Create { parent, name: name(last), node };
                 self.world.submit(update).map(fine)
             }

@@ -3,7 +3,6 @@
 //! `us` is the test.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
-use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{
@@ -64,8 +63,7 @@ fn place(group: GroupId, sequence: u64) -> Place {
 }
 
 fn create(parent: Place, name: &'static str, kind: Kind) -> Update {
-    let node =
-        NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() };
+    let node = NewNode::new(kind, 0o755);
     Update::Create { parent, name: name.into(), node }
 }
 

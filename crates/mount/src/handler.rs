@@ -59,7 +59,7 @@ impl Call {
     fn new_node(&self, kind: Kind, mode: u32, umask: u32) -> NewNode {
         let Call { uid, gid, .. } = *self;
         let (mode, umask) = (permissions(mode), permissions(umask));
-        NewNode { kind, mode, umask, uid, gid, rdev: 0, target: Bytes::new() }
+        NewNode { umask, uid, gid, ..NewNode::new(kind, mode) }
     }
 }
 

@@ -241,8 +241,7 @@ fn top(group: GroupId) -> Place {
 }
 
 fn create(parent: Place, name: &str, kind: Kind) -> Update {
-    let node =
-        NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target: Bytes::new() };
+    let node = NewNode::new(kind, 0o755);
     Update::Create { parent, name: Bytes::copy_from_slice(name.as_bytes()), node }
 }
 

@@ -113,15 +113,7 @@ impl Story {
 
     /// Makes a file with as much in it as lies in the tree itself; whether that was done.
     fn fill(&mut self, name: &str) -> Option<Place> {
-        let node = NewNode {
-            kind: Kind::File,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            umask: 0,
-            target: Bytes::new(),
-        };
+        let node = NewNode::new(Kind::File, 0o644);
         let name = Bytes::copy_from_slice(name.as_bytes());
         let (id, made) = self.ask(Update::Create { parent: top(), name, node });
         is_done(&made)?;

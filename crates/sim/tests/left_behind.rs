@@ -109,7 +109,7 @@ fn us_is_equal(world: &World<Node, Notes>) -> bool {
 
 fn create(parent: Place, name: &str) -> Update {
     let (kind, target) = (Kind::File, Bytes::new());
-    let node = NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target };
+    let node = NewNode { target, ..NewNode::new(kind, 0o755) };
     Update::Create { parent, name: Bytes::copy_from_slice(name.as_bytes()), node }
 }
 

@@ -55,7 +55,7 @@ pub fn name(text: &str) -> Bytes {
 
 pub fn node(kind: Kind) -> NewNode {
     let target = if kind == Kind::Symlink { name("nowhere") } else { Bytes::new() };
-    NewNode { kind, mode: 0o755, uid: 0, gid: 0, rdev: 0, umask: 0, target }
+    NewNode { target, ..NewNode::new(kind, 0o755) }
 }
 
 /// A vote under way.

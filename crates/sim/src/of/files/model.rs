@@ -270,7 +270,7 @@ impl Model {
             Action::Shared { update, .. } => update.clone(),
             Action::Create { path, kind } => {
                 let (mode, target) = (0o755, Bytes::new());
-                let node = NewNode { kind: *kind, mode, uid: 1, gid: 1, rdev: 0, umask: 0, target };
+                let node = NewNode { uid: 1, gid: 1, target, ..NewNode::new(*kind, mode) };
                 Update::Create { parent: parent(path), name: path.1.clone(), node }
             }
             Action::Write { file, len } => {

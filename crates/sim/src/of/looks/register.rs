@@ -61,15 +61,7 @@ pub(super) struct Registers {
 
 impl Change {
     pub fn update(&self) -> Update {
-        let node = |kind| NewNode {
-            kind,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            umask: 0,
-            target: Bytes::new(),
-        };
+        let node = |kind| NewNode::new(kind, 0o755);
         match self.clone() {
             Change::Make(parent, name) => Update::Create { parent, name, node: node(Kind::File) },
             Change::MakeDirectory(parent, name) => {
