@@ -4,28 +4,45 @@
 //! that [`Update::RaiseHorizon`] raises. So a block with an older name, in which no file lies and
 //! which no waiting update names, will never be named: it may be freed (decision 0042).
 //!
+//! Messages are delivered in one order only within a *shard*, a share of the sessions. So each
+//! shard has a horizon of its own, and what is freed is older than all of them: one that waits for
+//! another region keeps the blocks, and holds up no update of another shard.
+//!
 //! Invariants:
 //! - N1: `extents` counts the extents of all files, by block.
-//! - N2: what is admitted is decided where a message is delivered: those that name blocks and those
-//!   that raise the horizon are delivered in one order at all replicas.
+//! - N2: what is admitted is decided where a message is delivered: those of a shard that name
+//!   blocks and those that raise its horizon are delivered in one order at all replicas.
 
 use crate::FsError;
 use crate::operation::{Done, Operation, Piece, Update};
 use crate::partition::Partition;
 use crate::types::Data;
 use imbl::OrdMap;
-use meridian_core::{BlockId, GroupId};
+use meridian_core::{BlockId, ClientId, GroupId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Bound;
+
+/// So many shards a partition has.
+pub const SHARDS: u8 = 1 << SHARD_BITS;
+/// The bits of a session's name that tell its shard.
+pub const SHARD_BITS: u32 = 6;
+/// The bits below them.
+pub const SHARD_SHIFT: u32 = 12;
+
+/// The shard of a session.
+pub fn shard(session: ClientId) -> u8 {
+    (session.0 >> SHARD_SHIFT) as u8 & (SHARDS - 1)
+}
 
 /// See the module.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Named {
     /// How many extents lie in each block.
     extents: OrdMap<BlockId, u32>,
-    /// Since when a block must be named that an update names, in milliseconds since 1970.
-    horizon_ms: u64,
+    /// Since when a block must be named that an update of a shard names, in milliseconds since
+    /// 1970. None is 0.
+    horizons: OrdMap<u8, u64>,
     /// Blocks that no extent lies in any more, since this was asked last.
     #[serde(skip)]
     released: Vec<BlockId>,
@@ -47,15 +64,21 @@ impl Named {
         }
     }
 
-    /// No update may name a block that was named before.
-    pub fn raise(&mut self, horizon_ms: u64) -> Result<Done, FsError> {
-        self.horizon_ms = self.horizon_ms.max(horizon_ms);
+    /// No update of the shard of `session` may name a block that was named before.
+    pub fn raise(&mut self, session: ClientId, horizon_ms: u64) -> Result<Done, FsError> {
+        let horizon = self.horizons.entry(shard(session)).or_insert(0);
+        *horizon = (*horizon).max(horizon_ms);
         Ok(Done::Nothing)
     }
 
-    /// Whether an update of `partition` may name its blocks.
-    pub fn admit(&self, partition: GroupId, update: &Update) -> Result<(), FsError> {
-        let (blocks, horizon_ms) = (blocks_in(update), self.horizon_ms);
+    /// Whether an update of `partition` in a message of `session` may name its blocks.
+    pub fn admit(
+        &self,
+        partition: GroupId,
+        session: ClientId,
+        update: &Update,
+    ) -> Result<(), FsError> {
+        let (blocks, horizon_ms) = (blocks_in(update), self.horizon_ms(shard(session)));
         if blocks.iter().any(|block| block.partition() != partition) {
             return Err(FsError::Invalid);
         }
@@ -63,6 +86,10 @@ impl Named {
             true => Err(FsError::Late { horizon_ms }),
             false => Ok(()),
         }
+    }
+
+    fn horizon_ms(&self, shard: u8) -> u64 {
+        self.horizons.get(&shard).copied().unwrap_or(0)
     }
 
     /// The blocks that no extent lies in any more, since this was asked last.
@@ -90,9 +117,15 @@ fn blocks_in(update: &Update) -> Vec<BlockId> {
 }
 
 impl Partition {
-    /// Since when a block must be named that an update names, in milliseconds since 1970.
-    pub fn horizon_ms(&self) -> u64 {
-        self.tree.named.horizon_ms
+    /// Since when a block must be named that an update of a shard names, in milliseconds since
+    /// 1970.
+    pub fn horizon_ms(&self, shard: u8) -> u64 {
+        self.tree.named.horizon_ms(shard)
+    }
+
+    /// No update may name a block that was named before.
+    pub fn least_horizon_ms(&self) -> u64 {
+        (0..SHARDS).map(|shard| self.horizon_ms(shard)).min().unwrap_or(0)
     }
 
     /// Those of these blocks that no file here lies in, and no update names that waits here. Files
@@ -114,7 +147,7 @@ impl Partition {
 
     /// Those of these blocks that no file lies in, and none ever will: the others may yet be named.
     pub fn never_named(&self, blocks: impl IntoIterator<Item = BlockId>) -> Vec<BlockId> {
-        let (group, horizon_ms) = (self.group(), self.horizon_ms());
+        let (group, horizon_ms) = (self.group(), self.least_horizon_ms());
         let old = |block: &BlockId| block.partition() == group && block.born_ms() < horizon_ms;
         self.unnamed(blocks.into_iter().filter(old))
     }

@@ -5,14 +5,19 @@
 //! of that *recalls* the capabilities of all others; it is acknowledged once they are gone (see
 //! [`crate::Partition::holds_back`]).
 //!
-//! Grants are ordered with what touches their inodes, and all steps of one client with each other.
+//! Each holder has a *lease* of the partition, which it begins and renews, and which is apart from
+//! what it holds. A step on an inode is ordered with the client's other steps on that inode only, a
+//! grant also with what touches the inode; renewals and expiries of a client with each other. So
+//! what waits for an undecided update of one inode keeps no other inode from being let go, and no
+//! lease from being renewed or ended.
+//!
 //! A release or an expiry commutes with an update: whichever comes first, the capability is gone
 //! after both. So the state does not depend on their order, and nothing else of it may: no sum over
-//! several clients decides anything here.
+//! several inodes or clients decides anything here.
 //!
 //! Invariants:
 //! - H1: `by_inode` names exactly the clients that hold the inode.
-//! - H2: the rank of a holder only grows: messages with the client's key are executed in order.
+//! - H2: the rank of a lease only grows.
 
 use crate::keys::named_by;
 use crate::operation::{CapStep, Done, Operation, Update};
@@ -21,10 +26,6 @@ use crate::types::{Ino, Kind, Name, Place, Rank};
 use imbl::{OrdMap, OrdSet};
 use meridian_core::{ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
-
-/// How many inodes a client may hold in a partition: the directories that a build looks at, in some
-/// hundred KiB of state. What is asked for beyond them is refused.
-pub const CAPS_MAX: usize = 4096;
 
 /// How many inodes one message may ask for: a few KiB.
 pub const GRANT_MAX: usize = 256;
@@ -37,11 +38,9 @@ struct Cap {
     recalled: bool,
 }
 
-/// What one client holds.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+/// What one client holds: something.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 struct Holder {
-    /// The rank of its last message that was granted something or renewed.
-    renewed: Rank,
     caps: OrdMap<Ino, Cap>,
     recalled: OrdSet<Ino>,
 }
@@ -49,6 +48,8 @@ struct Holder {
 /// All capabilities of a partition.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Caps {
+    /// The rank of each client's last renewal.
+    leases: OrdMap<ClientId, Rank>,
     by_client: OrdMap<ClientId, Holder>,
     by_inode: OrdMap<Ino, OrdSet<ClientId>>,
     count: u64,
@@ -77,14 +78,27 @@ impl Subject {
 }
 
 impl Caps {
-    /// How many there are.
+    /// How many there are, leases among them.
     pub fn len(&self) -> u64 {
-        self.count
+        self.count + self.leases.len() as u64
     }
 
-    /// The holders, and for each a rank that grows with all by which it shows that it lives.
-    pub fn holders(&self) -> impl Iterator<Item = (ClientId, Rank)> {
-        self.by_client.iter().map(|(client, holder)| (*client, holder.renewed))
+    /// The holders, each with the rank of its lease if it has one.
+    pub fn holders(&self) -> impl Iterator<Item = (ClientId, Option<Rank>)> {
+        let all = self.leases.iter().map(|(client, renewed)| (*client, Some(*renewed)));
+        let others = self.by_client.keys().filter(|client| !self.leases.contains_key(*client));
+        all.chain(others.map(|client| (*client, None)))
+    }
+
+    /// How much a client holds.
+    pub fn held(&self, client: ClientId) -> usize {
+        self.by_client.get(&client).map_or(0, |holder| holder.caps.len())
+    }
+
+    /// What a client holds.
+    pub fn held_by(&self, client: ClientId) -> impl Iterator<Item = Ino> {
+        let holder = self.by_client.get(&client);
+        holder.into_iter().flat_map(|holder| holder.caps.keys().copied())
     }
 
     /// What updates wait for of a client.
@@ -134,15 +148,12 @@ impl Caps {
     /// The message of that rank gives the client capabilities; answers those that it has now. What
     /// was recalled is not given again before it was released.
     fn grant(&mut self, client: ClientId, inodes: &[Ino], rank: Rank) -> Vec<Ino> {
-        let fresh = || Holder { renewed: rank, caps: OrdMap::new(), recalled: OrdSet::new() };
-        let holder = self.by_client.entry(client).or_insert_with(fresh);
-        holder.renew(rank);
         let mut granted = Vec::new();
         for ino in inodes {
+            let holder = self.by_client.entry(client).or_default();
             match holder.caps.get(ino) {
                 Some(cap) if cap.recalled => continue,
                 Some(_) => {}
-                None if holder.caps.len() >= CAPS_MAX => continue,
                 None => {
                     holder.caps.insert(*ino, Cap { granted: rank, recalled: false });
                     self.by_inode.entry(*ino).or_default().insert(client);
@@ -151,10 +162,13 @@ impl Caps {
             }
             granted.push(*ino);
         }
-        if holder.caps.is_empty() {
-            self.by_client.remove(&client);
-        }
         granted
+    }
+
+    /// The client lives: its lease begins, or goes on.
+    fn renew(&mut self, client: ClientId, rank: Rank) {
+        let before = self.leases.insert(client, rank);
+        assert!(before < Some(rank), "H2: renewed at {rank:?} after {before:?}");
     }
 
     /// The client has let these go.
@@ -178,12 +192,12 @@ impl Caps {
         }
     }
 
-    /// The client has not shown since `renewed` that it lives: it holds nothing any more.
-    fn expire(&mut self, client: ClientId, renewed: Rank) {
-        let Some(holder) = self.by_client.get(&client) else { return };
-        if holder.renewed == renewed {
-            let all: Vec<_> = holder.caps.keys().copied().collect();
-            self.release(client, &all);
+    /// The client's lease has not been renewed since `renewed`, or there was none: it ends, and
+    /// with it what is named.
+    fn expire(&mut self, client: ClientId, renewed: Option<Rank>, inodes: &[Ino]) {
+        if self.leases.get(&client).copied() == renewed {
+            self.leases.remove(&client);
+            self.release(client, inodes);
         }
     }
 
@@ -207,13 +221,6 @@ impl Caps {
     }
 }
 
-impl Holder {
-    fn renew(&mut self, rank: Rank) {
-        assert!(self.renewed <= rank, "H2: renewed at {rank:?} after {:?}", self.renewed);
-        self.renewed = rank;
-    }
-}
-
 /// Does a step of a client.
 pub(crate) fn step(tree: &mut Tree, client: ClientId, step: CapStep, rank: Rank) -> Done {
     match step {
@@ -223,12 +230,8 @@ pub(crate) fn step(tree: &mut Tree, client: ClientId, step: CapStep, rank: Rank)
             return Done::Granted(tree.caps.grant(client, &inodes, rank));
         }
         CapStep::Release(inodes) => tree.caps.release(client, &inodes),
-        CapStep::Renew => {
-            if let Some(holder) = tree.caps.by_client.get_mut(&client) {
-                holder.renew(rank);
-            }
-        }
-        CapStep::Expire { renewed } => tree.caps.expire(client, renewed),
+        CapStep::Renew => tree.caps.renew(client, rank),
+        CapStep::Expire { renewed, inodes } => tree.caps.expire(client, renewed, &inodes),
     }
     Done::Nothing
 }
@@ -357,20 +360,27 @@ mod tests {
     #[test]
     fn an_expiry_ends_only_the_lease_that_was_seen() {
         let mut caps = Caps::default();
-        caps.grant(A, &[Ino(5)], rank(1));
-        caps.grant(A, &[Ino(5)], rank(2));
-        caps.expire(A, rank(1));
-        assert_eq!(caps.len(), 1);
-        caps.expire(A, rank(2));
+        caps.renew(A, rank(1));
+        caps.grant(A, &[Ino(5), Ino(6)], rank(2));
+        caps.renew(A, rank(3));
+        caps.expire(A, Some(rank(1)), &[Ino(5)]);
+        assert_eq!(caps.holders().collect::<Vec<_>>(), [(A, Some(rank(3)))]);
+        caps.expire(A, Some(rank(3)), &[Ino(5)]);
+        assert_eq!(caps.holders().collect::<Vec<_>>(), [(A, None)], "it holds what came late");
+        caps.expire(A, None, &[Ino(6)]);
         assert_eq!(caps, Caps::default());
     }
 
     #[test]
-    fn what_a_client_holds_is_bounded() {
+    fn what_is_granted_and_the_end_of_the_lease_commute() {
         let mut caps = Caps::default();
-        let all: Vec<_> = (0..CAPS_MAX as u64 + 9).map(Ino).collect();
-        assert_eq!(caps.grant(A, &all, rank(1)).len(), CAPS_MAX);
-        assert_eq!(caps.len(), CAPS_MAX as u64);
-        caps.check_invariants();
+        caps.renew(A, rank(1));
+        caps.grant(A, &[Ino(5)], rank(2));
+        let (mut first, mut last) = (caps.clone(), caps);
+        first.grant(A, &[Ino(6)], rank(4));
+        first.expire(A, Some(rank(1)), &[Ino(5)]);
+        last.expire(A, Some(rank(1)), &[Ino(5)]);
+        last.grant(A, &[Ino(6)], rank(4));
+        assert_eq!(first, last);
     }
 }

@@ -84,7 +84,9 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             Ok(Done::Nothing)
         }
         Update::Caps { client, step, .. } => Ok(crate::caps::step(tree, client, step, moment.rank)),
-        Update::RaiseHorizon { horizon_ms, .. } => tree.named.raise(horizon_ms),
+        Update::RaiseHorizon { horizon_ms, .. } => {
+            tree.named.raise(moment.rank.1.client, horizon_ms)
+        }
         Update::Expire { client, renewed, inodes, .. } => {
             expire(tree, client, renewed, &inodes);
             Ok(Done::Nothing)

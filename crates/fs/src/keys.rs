@@ -16,8 +16,8 @@
 //!   there as long as any inode is in it. An [`Update::Expire`] names the inodes that its sender
 //!   saw; it does nothing if the client has begun or renewed anything since, and without that no
 //!   others are held.
-//! - **Capabilities** ([`crate::caps`]), under the key of their client; a grant has the keys of its
-//!   inodes, too, and a directory that its client wants to hold the client's.
+//! - **Capabilities** ([`crate::caps`]), each under the key of its client and inode; a grant has
+//!   the key of its inode, too. The *leases* of holders have a key for each client.
 //! - **Sums and maxima**: bytes stored, the count and the hash of what was decided, the vector.
 //! - What is told of a client's earlier messages (`low`, in `host`) is a maximum, too.
 //!
@@ -45,6 +45,10 @@ pub(crate) enum Key {
     Inode(Ino),
     /// The lease of a client.
     Client(ClientId),
+    /// Whether a client holds an inode.
+    Cap(ClientId, Ino),
+    /// The lease of a holder.
+    Holder(ClientId),
     /// What a name in a directory leads to; the name as its hash.
     Name(Ino, u64),
     /// How much counts against the quota of a directory.
@@ -62,6 +66,8 @@ impl Key {
         match self {
             Key::Inode(ino) => ino.0,
             Key::Client(client) => mix(client.0 ^ u64::from(partition.0) << 48) | 1 << 63,
+            Key::Cap(client, ino) => mix(mix(client.0) ^ ino.0.rotate_left(16)) | 1 << 63,
+            Key::Holder(client) => mix(!client.0 ^ u64::from(partition.0) << 48) | 1 << 63,
             Key::Name(directory, name) => mix(mix(directory.0) ^ name) | 1 << 63,
             Key::Node(ino) => mix(!ino.0) | 1 << 63,
             Key::Quota(ino) => mix(ino.0.rotate_left(32) ^ 0x0071_756f_7461) | 1 << 63,
@@ -80,7 +86,8 @@ impl Key {
 pub(crate) fn keys_in(operation: &Operation, id: MessageId, partition: GroupId) -> BTreeSet<Key> {
     let here = |(of, key): (GroupId, Key)| (of == partition).then_some(key);
     let quotas = operation.quotas.iter().map(|quota| (quota.partition, Key::Quota(quota.ino)));
-    let holds = operation.holds_made().then_some(Key::Client(operation.by));
+    let made = || Key::Cap(operation.by, Ino::made(partition, id));
+    let holds = operation.holds_made().then(made);
     let own = all_keys(&operation.update, id).into_iter().chain(quotas).filter_map(here);
     own.chain(holds).collect()
 }
@@ -110,7 +117,8 @@ fn all_keys(update: &Update, id: MessageId) -> Vec<(GroupId, Key)> {
     let nodes = nodes.into_iter().map(|place| (place.partition, Key::Node(place.ino)));
     let client = client.map(|(partition, of)| (partition, Key::Client(of)));
     let quotas = quotas.into_iter().map(|place| (place.partition, Key::Quota(place.ino)));
-    inodes.chain(names).chain(nodes).chain(quotas).chain(client).collect()
+    let caps = keys_of_caps(update);
+    inodes.chain(names).chain(nodes).chain(quotas).chain(client).chain(caps).collect()
 }
 
 fn touched(update: &Update, id: MessageId) -> Touched<'_> {
@@ -199,9 +207,10 @@ fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>)
             (reads.iter().map(place).collect(), None)
         }
         Update::Renew { client, partition } => (Vec::new(), Some((*partition, *client))),
-        Update::Caps { client, partition, step } => {
-            (asked_for(step, *partition).collect(), Some((*partition, *client)))
+        Update::Caps { partition, step: CapStep::Grant(inodes), .. } => {
+            (all_of(inodes, *partition).collect(), None)
         }
+        Update::Caps { .. } => (Vec::new(), None),
         other => panic!("{other:?} is not about what clients hold"),
     }
 }
@@ -228,13 +237,16 @@ fn renamed(update: &Update) -> Vec<(Place, &Name)> {
     }
 }
 
-/// The inodes that a client asks to hold.
-fn asked_for(step: &CapStep, partition: GroupId) -> impl Iterator<Item = Place> + '_ {
-    let inodes = match step {
-        CapStep::Grant(inodes) => &inodes[..],
-        CapStep::Release(_) | CapStep::Renew | CapStep::Expire { .. } => &[],
+/// The capabilities and the lease of a holder that a step is about.
+fn keys_of_caps(update: &Update) -> Vec<(GroupId, Key)> {
+    let Update::Caps { client, partition, step } = update else { return Vec::new() };
+    let (inodes, lease) = match step {
+        CapStep::Grant(inodes) | CapStep::Release(inodes) => (&inodes[..], false),
+        CapStep::Expire { inodes, .. } => (&inodes[..], true),
+        CapStep::Renew => (&[][..], true),
     };
-    inodes.iter().map(move |ino| Place { ino: *ino, partition })
+    let caps = inodes.iter().map(|ino| (*partition, Key::Cap(*client, *ino)));
+    caps.chain(lease.then_some((*partition, Key::Holder(*client)))).collect()
 }
 
 /// The names that an update changes, each in its directory.
@@ -254,11 +266,13 @@ impl Update {
         all_keys(self, id).into_iter().map(|(partition, key)| key.number(partition)).collect()
     }
 
-    /// What it touches, too, if its client wants to hold the directory that it makes.
-    pub fn holding_key(&self, by: ClientId) -> Option<u64> {
+    /// What it touches, too, if its client wants to hold the directory that it makes, by a message
+    /// named `id`.
+    pub fn holding_key(&self, by: ClientId, id: MessageId) -> Option<u64> {
         match self {
             Update::Create { parent, .. } if self.makes_directory() => {
-                Some(Key::Client(by).number(parent.partition))
+                let made = Ino::made(parent.partition, id);
+                Some(Key::Cap(by, made).number(parent.partition))
             }
             _ => None,
         }

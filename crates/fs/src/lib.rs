@@ -24,7 +24,7 @@
 
 mod acl;
 mod apply;
-mod blocks;
+pub mod blocks;
 mod caps;
 pub mod error;
 mod execute;
@@ -44,7 +44,7 @@ mod tree;
 pub mod types;
 pub mod vote;
 
-pub use caps::{CAPS_MAX, GRANT_MAX, Subject};
+pub use caps::{GRANT_MAX, Subject};
 pub use error::FsError;
 pub use keys::quota_keys;
 pub use operation::{CapStep, Done, Operation, Update};

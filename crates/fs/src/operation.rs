@@ -137,13 +137,16 @@ pub enum CapStep {
     Grant(Vec<Ino>),
     /// The client has let these go, and keeps nothing of them.
     Release(Vec<Ino>),
-    /// The client lives, and keeps what it has.
+    /// The client lives: its lease begins, or it keeps what it has.
     Renew,
-    /// Takes all from the client, unless it was given something or renewed meanwhile. Multicast by
-    /// a node on behalf of the partition when it has seen nothing of the client for its lease.
+    /// Ends the client's lease, unless it was renewed meanwhile, and what it was seen to hold.
+    /// Multicast by a node on behalf of the partition when a lease was not renewed for as long as
+    /// it lasts, and for what is held without one.
     Expire {
         /// The rank of the client's lease, as it was seen.
-        renewed: Rank,
+        renewed: Option<Rank>,
+        /// The inodes that were seen to be held: all, or some of very many.
+        inodes: Vec<Ino>,
     },
 }
 
@@ -373,8 +376,9 @@ pub enum Update {
         /// How.
         step: CapStep,
     },
-    /// No update that comes later may name a block that was named before `horizon_ms`: what no file
-    /// lies in then can be freed. Multicast by a node on behalf of the partition.
+    /// No update that comes later in the shard of its session may name a block that was named
+    /// before `horizon_ms`: what no file lies in can be freed once no shard may name it. Multicast
+    /// by a node on behalf of the partition.
     RaiseHorizon {
         /// Where.
         partition: GroupId,

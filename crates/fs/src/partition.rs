@@ -145,7 +145,7 @@ impl Partition {
             return;
         }
         let keys = keys_in(&operation, id, self.tree.group);
-        if let Err(error) = self.tree.named.admit(self.tree.group, &operation.update) {
+        if let Err(error) = self.tree.named.admit(self.tree.group, id.client, &operation.update) {
             self.finish(rank, Ending::of(&keys, Err(error)), out);
             return;
         }
@@ -315,12 +315,22 @@ impl Partition {
         self.tree.caps.recalled(client)
     }
 
-    /// The holders of capabilities, and for each what [`CapStep::Expire`] must name.
-    pub fn holders(&self) -> impl Iterator<Item = (ClientId, Rank)> {
+    /// The holders of capabilities, and for each the lease that [`CapStep::Expire`] must name.
+    pub fn holders(&self) -> impl Iterator<Item = (ClientId, Option<Rank>)> {
         self.tree.caps.holders()
     }
 
-    /// How many capabilities there are.
+    /// The inodes of which a client has the capability.
+    pub fn kept_by(&self, client: ClientId) -> impl Iterator<Item = Ino> {
+        self.tree.caps.held_by(client)
+    }
+
+    /// How many those are.
+    pub fn kept(&self, client: ClientId) -> usize {
+        self.tree.caps.held(client)
+    }
+
+    /// How many capabilities and leases of holders there are.
     pub fn caps(&self) -> u64 {
         self.tree.caps.len()
     }

@@ -23,6 +23,7 @@
 
 use imbl::{OrdMap, OrdSet};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp};
+use meridian_fs::blocks::{SHARD_BITS, SHARD_SHIFT};
 use meridian_fs::{Done, FsError};
 use serde::{Deserialize, Serialize};
 
@@ -41,12 +42,12 @@ pub const CANCELS_MAX: usize = 256;
 
 /// The bits of a session's name that tell to which groups its messages go: one for each group,
 /// those of more than twelve groups share bits.
-const GROUP_BITS: u32 = 12;
+const GROUP_BITS: u32 = SHARD_SHIFT;
 
 /// The bits above them that spread the sessions over shards. A client that dies half-way through
 /// sending a message delays the others of its shard until the groups have told each other of the
 /// message.
-const SPREAD_BITS: u32 = 6;
+const SPREAD_BITS: u32 = SHARD_BITS;
 
 /// What came of an update, and its timestamp.
 pub type Outcome = (Stamp, Result<Done, FsError>);
@@ -84,10 +85,10 @@ pub fn key(session: ClientId) -> u64 {
     (shard(session) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63
 }
 
-/// The keys of all sessions whose messages go to `dest`.
-pub(crate) fn keys_to(dest: &[GroupId]) -> impl Iterator<Item = u64> + use<> {
-    let groups = groups(dest);
-    (0..1 << SPREAD_BITS).map(move |spread: u64| key(ClientId(groups | spread << GROUP_BITS)))
+/// The name of a session of that shard, to `dest`.
+pub fn in_shard(random: u64, shard: u8, dest: &[GroupId]) -> ClientId {
+    let below = bits(GROUP_BITS + SPREAD_BITS);
+    ClientId(random & !below | u64::from(shard) << GROUP_BITS | groups(dest))
 }
 
 fn bits(count: u32) -> u64 {

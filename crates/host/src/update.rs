@@ -3,7 +3,7 @@
 
 use crate::api::Refusal;
 use crate::sessions;
-use meridian_core::{ClientId, GroupId, MessageId};
+use meridian_core::{ClientId, GroupId, MessageId, mix};
 use meridian_fs::{Operation, Place, Subject, Timestamp, Update, Vector, quota_keys};
 use meridian_multicast::{self as multicast, Start, Touches};
 use serde::{Deserialize, Serialize};
@@ -153,29 +153,27 @@ impl Payload {
         let update = self.update();
         let keys = update.map(|update| update.keys(id)).unwrap_or_default();
         let quotas = self.change.iter().flat_map(|change| quota_keys(&change.quotas));
-        let holding = update.filter(|_| self.keeps).and_then(|update| update.holding_key(self.by));
-        // Its order with all updates that name blocks is the same at all replicas: each of those
-        // has the key of a session of this one partition.
-        let sessions = match update {
-            Some(Update::RaiseHorizon { partition, .. }) => {
-                sessions::keys_to(&[*partition]).collect()
-            }
-            _ => vec![sessions::key(id.client)],
-        };
-        Touches::keys(keys.into_iter().chain(quotas).chain(sessions).chain(holding))
+        let holding =
+            update.filter(|_| self.keeps).and_then(|update| update.holding_key(self.by, id));
+        let session = sessions::key(id.client);
+        Touches::keys(keys.into_iter().chain(quotas).chain([session]).chain(holding))
     }
 }
 
 /// Who holds no capabilities: no client draws it but by chance, and none would be harmed.
 pub const NOBODY: ClientId = ClientId(0);
 
-/// The name of the session in which a group itself ends the lease of `client`: no client draws it
-/// but by chance.
-pub(crate) fn expiry_session(client: ClientId, group: GroupId) -> ClientId {
-    sessions::name(!client.0, &[group])
+/// The name of the session in which a group itself ends the lease of `client`, by a message of that
+/// number: no client draws it but by chance. Another is taken now and then, so that it comes to
+/// another shard than what waits for a region that is cut off.
+pub(crate) fn expiry_session(client: ClientId, number: u64, group: GroupId) -> ClientId {
+    sessions::name(mix(!client.0 ^ (number >> DETOUR_BITS)), &[group])
 }
 
 /// The name of the session in which a group itself ends the capabilities of `client`.
-pub(crate) fn lapse_session(client: ClientId, group: GroupId) -> ClientId {
-    sessions::name(!client.0 ^ LAPSES, &[group])
+pub(crate) fn lapse_session(client: ClientId, number: u64, group: GroupId) -> ClientId {
+    sessions::name(mix(!client.0 ^ LAPSES ^ (number >> DETOUR_BITS)), &[group])
 }
+
+/// A group takes another session after so many timestamps, as a power of two.
+const DETOUR_BITS: u32 = 6;

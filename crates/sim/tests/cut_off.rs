@@ -10,10 +10,15 @@ use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, RegionId,
     Stamp, Time,
 };
+use meridian_fs::blocks::SHARDS;
 use meridian_fs::operation::{NewNode, RenameMode};
-use meridian_fs::{Answer, Done, FsError, Ino, Kind, Place, Query, Timestamp, Update, Vector};
+use meridian_fs::{
+    Answer, CapStep, Done, FsError, Ino, Kind, Place, Query, Timestamp, Update, Vector,
+};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
-use meridian_host::update::{Change, NOBODY};
+use meridian_host::replica::CAP_LEASE;
+use meridian_host::sessions;
+use meridian_host::update::{Change, NOBODY, Payload};
 use meridian_host::{Command, ConnectionId, Node, Output};
 use meridian_multicast::{Dissemination, Limits, Mutation, Options, Order, Role, Touches};
 use meridian_session::{self as session, CallId, Due, Failure, Message};
@@ -34,7 +39,7 @@ const MS: Duration = Duration::from_millis(1);
 /// Longer than a round trip between regions and the flushes on the way.
 const SOON: Duration = Duration::from_millis(200);
 /// Longer than any story.
-const EVER: Duration = Duration::from_secs(3600);
+const EVER: Duration = Duration::from_secs(24 * 3600);
 
 /// The connection of the session, and that of questions to nodes of a story's choice.
 const OF_SESSION: ConnectionId = ConnectionId(1);
@@ -142,6 +147,25 @@ impl Story {
             self.vector.merge(vector);
         }
         Some(body)
+    }
+
+    /// A holder says something, in a session of its own.
+    fn step(&mut self, client: ClientId, step: CapStep) -> u64 {
+        let update = Update::Caps { client, partition: US, step };
+        let shard = (self.requests % u64::from(SHARDS)) as u8;
+        let session = sessions::in_shard(self.requests << 32, shard, &[US]);
+        let id = MessageId { client: session, sequence: 1 };
+        let payload = Payload::new(Vector::default(), Timestamp::default(), update);
+        let start = payload.into_start(id, 1, &[US]);
+        self.ask(node(US, 0), RequestBody::Update { group: US, start })
+    }
+
+    /// What came of that, within `limit`.
+    fn stepped(&mut self, number: u64, limit: Duration) -> Option<Result<Done, FsError>> {
+        match self.wait(number, limit)? {
+            ReplyBody::Updated { result, .. } => Some(result),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// What the session tells of an update, within `limit`.
@@ -315,6 +339,71 @@ fn undecided_rename(seed: u64, bug: InSession) {
     assert_eq!(story.sees(node(US, 2), away, "f", SOON), Some(false));
     assert_eq!(story.sees(node(AP, 0), top(AP), "f", SOON), Some(true));
     assert!(story.world.run_until(us_is_equal, 5000 * MS));
+}
+
+/// What waits for a rename to a region that is cut off for long stops nothing else, also while
+/// partitions raise their horizons of blocks.
+#[test]
+fn a_long_cut_stops_nothing_else() {
+    each_seed(0..3, |seed| {
+        let mut story = Story::new(seed);
+        let (away, here, rename) = story.rename_across_a_cut(false);
+        let beside = story.send(create(away, "g", Kind::File));
+        for minute in 0..75 {
+            story.world.run_for(60_000 * MS);
+            story.make(here, &minute.to_string(), Kind::File);
+        }
+        let horizon = |n| {
+            let replica = story.world.process(node(US, n)).unwrap().replica(US).unwrap();
+            (0..SHARDS).filter(|shard| replica.partition().horizon_ms(*shard) > 0).count()
+        };
+        let raised = usize::from(SHARDS) - 2..usize::from(SHARDS);
+        assert!((0..NODES).all(|n| raised.contains(&horizon(n))), "all but those that wait");
+        story.world.heal();
+        assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+        assert!(matches!(story.done(beside, SOON), Some(Ok(_))));
+        let is_raised = |world: &World<Node, Notes>| {
+            let replica = world.process(node(US, 1)).unwrap().replica(US).unwrap();
+            replica.partition().least_horizon_ms() > 0
+        };
+        assert!(story.world.run_until(is_raised, 5000 * MS), "a shard never goes on");
+    });
+}
+
+/// A holder asks for a directory that a rename waits in for `ap`. It keeps nobody from another
+/// directory that it holds: it lets that go as ever, and if it is dead its lease ends as ever.
+#[test]
+fn a_grant_that_waits_delays_no_release_and_no_expiry() {
+    for lacks_its_vote in [false, true] {
+        each_seed(0..10, |seed| {
+            let mut story = Story::new(seed);
+            let held = [(ClientId(77), "one"), (ClientId(78), "other")].map(|(holder, name)| {
+                let directory = story.make(top(US), name, Kind::Directory);
+                let begun = story.step(holder, CapStep::Renew);
+                assert_eq!(story.stepped(begun, SOON), Some(Ok(Done::Nothing)));
+                let granted = story.step(holder, CapStep::Grant(vec![directory.ino]));
+                let given = Some(Ok(Done::Granted(vec![directory.ino])));
+                assert_eq!(story.stepped(granted, SOON), given);
+                (holder, directory)
+            });
+            let (away, _, rename) = story.rename_across_a_cut(lacks_its_vote);
+            let waits = held.map(|(of, _)| story.step(of, CapStep::Grant(vec![away.ino])));
+            let made = held.map(|(_, directory)| story.send(create(directory, "f", Kind::File)));
+            assert!(made.iter().all(|made| story.done(*made, SOON).is_none()), "others hold it");
+            let (holder, directory) = held[0];
+            let released = story.step(holder, CapStep::Release(vec![directory.ino]));
+            assert_eq!(story.stepped(released, SOON), Some(Ok(Done::Nothing)));
+            assert!(matches!(story.done(made[0], SOON), Some(Ok(_))), "it has let go");
+            assert!(matches!(story.done(made[1], CAP_LEASE * 2), Some(Ok(_))), "its lease ends");
+            assert!(waits.iter().all(|wait| story.wait(*wait, MS).is_none()), "nobody knows yet");
+            story.world.heal();
+            assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+            for wait in waits {
+                let given = Some(Ok(Done::Granted(vec![away.ino])));
+                assert_eq!(story.stepped(wait, SOON), given);
+            }
+        });
+    }
 }
 
 /// What is moved away is a name of the region's top directory, which all paths lead through: other

@@ -17,7 +17,7 @@ use meridian_multicast::{Role, Start};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::WAITING_MAX;
+use super::{EXPIRED_MAX, WAITING_MAX};
 
 /// How long a client may hold capabilities without saying that it lives: so long it delays others
 /// when it is dead. Some elections, so that a change of the primary does not cost it all it keeps.
@@ -27,7 +27,12 @@ pub const CAP_LEASE: Duration = Duration::from_secs(6);
 /// after which it asks another node.
 pub const POLL_MAX: Duration = Duration::from_millis(500);
 
-/// So many capabilities a partition gives, in some ten MiB; grants under way may go beyond.
+/// So many inodes a client may hold: the directories that a build looks at, in some hundred KiB of
+/// state. What is asked for beyond them is refused; grants under way may go beyond.
+const CAPS_MAX: usize = 4096;
+
+/// So many capabilities and leases a partition gives, in some ten MiB; grants under way may go
+/// beyond.
 const ALL_MAX: u64 = 131_072;
 
 /// Whom to answer when an update is decided, and what it changes here.
@@ -101,11 +106,14 @@ impl Replica {
     /// Whether a client's message may be ordered.
     pub(super) fn admit(&self, start: &Start, is_full: bool) -> Result<Payload, Refusal> {
         let payload = Payload::admit(start, is_full)?;
-        let grants = matches!(payload.update(), Some(Update::Caps { step: CapStep::Grant(_), .. }));
-        match grants && self.partition.caps() >= ALL_MAX {
-            true => Err(Refusal::Bad("as much is held as may be".into())),
-            false => Ok(payload),
-        }
+        let may = match payload.update() {
+            Some(Update::Caps { client, step: CapStep::Grant(_), .. }) => {
+                self.partition.caps() < ALL_MAX && self.partition.kept(*client) < CAPS_MAX
+            }
+            Some(Update::Caps { step: CapStep::Renew, .. }) => self.partition.caps() < ALL_MAX,
+            _ => true,
+        };
+        may.then_some(payload).ok_or_else(|| Refusal::Bad("as much is held as may be".into()))
     }
 
     /// Answers those who asked for an update, or does so once others have let go what it changed
@@ -206,21 +214,26 @@ impl Replica {
     }
 
     /// What the primary finds is ordered like all else, and does nothing if the client renewed
-    /// before. It says so until the lease has ended.
+    /// before. It says so until the lease has ended. What is held without a lease, nobody uses.
     fn expire_caps(&mut self, counted: Duration, out: &mut Vec<Wish>) {
         self.caps.leases.is_due(counted, Duration::ZERO);
-        for (client, renewed) in self.caps.leases.look(self.partition.holders(), CAP_LEASE) {
+        let leases = self.partition.holders().filter_map(|(of, lease)| Some((of, lease?)));
+        let ended = self.caps.leases.look(leases, CAP_LEASE).into_iter();
+        let ended = ended.map(|(client, renewed)| (client, Some(renewed)));
+        let without = self.partition.holders().filter(|(_, lease)| lease.is_none());
+        for (client, renewed) in ended.chain(without) {
             out.push(Wish::Multicast(self.lapse(client, renewed)));
         }
     }
 
     /// Named after the client and what is decided: said again it is the same message, until
     /// something has come of anything.
-    fn lapse(&self, client: ClientId, renewed: Rank) -> Start {
+    fn lapse(&self, client: ClientId, renewed: Option<Rank>) -> Start {
         let sequence = self.partition.vector().get(self.group).0 + 1;
-        let (partition, step) = (self.group, CapStep::Expire { renewed });
+        let inodes = self.partition.kept_by(client).take(EXPIRED_MAX).collect();
+        let (partition, step) = (self.group, CapStep::Expire { renewed, inodes });
         let update = Update::Caps { client, partition, step };
-        let id = MessageId { client: lapse_session(client, self.group), sequence };
+        let id = MessageId { client: lapse_session(client, sequence, self.group), sequence };
         let mut vector = Vector::default();
         vector.raise(self.group, Stamp(sequence - 1));
         let payload = Payload::new(vector, Timestamp::default(), update);
@@ -229,7 +242,7 @@ impl Replica {
 
     /// The operation, as a planted bug does it.
     pub(super) fn planted(&self, mut operation: Operation) -> Operation {
-        if let Update::Caps { client, step: CapStep::Expire { renewed }, .. } =
+        if let Update::Caps { client, step: CapStep::Expire { renewed, .. }, .. } =
             &mut operation.update
             && self.caps.mutation.is(Mutation::ExpiresAnyhow)
             && let Some((_, now)) = self.partition.holders().find(|(of, _)| of == client)

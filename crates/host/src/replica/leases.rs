@@ -91,7 +91,7 @@ impl Replica {
         let sequence = self.partition.vector().get(self.group).0 + 1;
         let inodes = self.partition.held_by(client).take(EXPIRED_MAX).collect();
         let update = Update::Expire { client, partition: self.group, renewed, inodes };
-        let id = MessageId { client: expiry_session(client, self.group), sequence };
+        let id = MessageId { client: expiry_session(client, sequence, self.group), sequence };
         let mut vector = Vector::default();
         vector.raise(self.group, Stamp(sequence - 1));
         let payload = Payload::new(vector, Timestamp::default(), update);

@@ -65,7 +65,7 @@ impl Caps {
                 known.touch_name(name, self.count);
             }
         }
-        let keeps = update.makes_directory() && self.known.len() < HELD_MAX / 2 && !self.ends;
+        let keeps = self.keeps_made(now, update);
         self.keeping += u32::from(keeps);
         let flight = Flight { begun: self.count, sent: now, keeps, alters, names };
         self.flights.insert(call, flight);
@@ -85,11 +85,9 @@ impl Caps {
         if let Ok(Done::Held(made)) = *result {
             *result = Ok(Done::Attributes(made));
             self.lapse(now);
-            let group = made.place.partition;
-            self.extend(now, group, flight.sent);
             let recalled = self.spoiled.contains(&made.place.ino);
             if !recalled {
-                self.hold(now, made.place);
+                self.hold_made(now, made.place, flight.sent);
             }
             if let Some(known) = self.known.get_mut(&made.place.ino).filter(|_| !recalled) {
                 known.is_empty();
@@ -137,6 +135,29 @@ impl Caps {
             };
             let value = value.filter(|_| alone && flight.begun >= known.granted);
             known.end_name(&name, count, ts, value);
+        }
+    }
+
+    /// Whether the client wants to hold the directory that an update makes: while it has a lease.
+    fn keeps_made(&mut self, now: Time, update: &Update) -> bool {
+        let Update::Create { parent, .. } = update else { return false };
+        if !update.makes_directory() || self.known.len() >= HELD_MAX / 2 || self.ends {
+            return false;
+        }
+        let lease = self.leases.entry(parent.partition).or_default();
+        lease.begins = lease.until <= now;
+        !lease.begins
+    }
+
+    /// The client was told that it holds the directory that it made, and if its lease has lasted
+    /// meanwhile it does.
+    fn hold_made(&mut self, now: Time, made: Place, sent: Time) {
+        if self.has_lasted(now, made.partition, sent) {
+            self.hold(now, made);
+        } else if let Some(lease) = self.leases.get_mut(&made.partition)
+            && lease.going.insert(made.ino)
+        {
+            lease.to_release.insert(made.ino);
         }
     }
 

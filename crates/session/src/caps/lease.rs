@@ -20,6 +20,10 @@ pub(crate) enum Errand {
 pub(super) struct Lease {
     /// Until when it may be used.
     pub until: Time,
+    /// Since when it has never run out.
+    pub since: Time,
+    /// It is to begin, as something will be held soon.
+    pub begins: bool,
     /// When the last renewal was sent that was acknowledged.
     pub sent: Time,
     pub used: Time,
@@ -45,7 +49,12 @@ impl Lease {
                 std::mem::take(&mut self.to_release).into_iter().collect(),
             ));
         }
-        if !self.wanted.is_empty() && self.granting.is_none() && !full {
+        if self.is_to_renew(now) {
+            (self.renewing, self.begins) = (true, false);
+            return Some(Errand::Renew);
+        }
+        // What is granted counts only while the lease lasts.
+        if !self.wanted.is_empty() && self.granting.is_none() && !full && self.until > now {
             self.granting = Some(BTreeSet::new());
             let mut batch = std::mem::take(&mut self.wanted);
             batch.retain(|ino| !self.going.contains(ino));
@@ -58,13 +67,18 @@ impl Lease {
             self.granting = None;
         }
         if self.held == 0 || !self.going.is_empty() {
-            return None; // Others wait for what goes: the lease is not to be renewed before.
-        }
-        let old = now.since(self.sent) >= CAP_LEASE / 3 && self.used > self.sent;
-        if old && !self.renewing {
-            self.renewing = true;
-            return Some(Errand::Renew);
+            return None;
         }
         (!std::mem::replace(&mut self.polling, true)).then_some(Errand::Poll)
+    }
+
+    /// Whether the lease is to be begun, for what is wanted, or renewed, for what is used.
+    fn is_to_renew(&self, now: Time) -> bool {
+        if self.renewing || !self.going.is_empty() {
+            return false; // Others wait for what goes: the lease is not to be renewed before.
+        }
+        let old = now.since(self.sent) >= CAP_LEASE / 3;
+        let begins = self.until <= now && (self.begins || !self.wanted.is_empty());
+        begins || (old && self.held > 0 && self.used > self.sent)
     }
 }

@@ -411,6 +411,9 @@ impl Caps {
                 lease.renewing = false;
                 if result.is_some() {
                     self.extend(now, group, sent);
+                } else {
+                    // Looks will ask again.
+                    (lease.begins, lease.wanted) = (false, BTreeSet::new());
                 }
             }
             Errand::Release(inodes) => {
@@ -429,10 +432,7 @@ impl Caps {
                 for ino in asked.iter().filter(|ino| !granted.contains(ino)) {
                     self.paused.insert(*ino, (now + pause, pause));
                 }
-                if !granted.is_empty() {
-                    self.extend(now, group, sent);
-                }
-                let ends = self.ends;
+                let ends = self.ends || !self.has_lasted(now, group, sent);
                 let (gone, kept): (Vec<_>, Vec<_>) =
                     granted.into_iter().partition(|ino| ends || spoiled.contains(ino));
                 kept.into_iter().for_each(|ino| self.hold(now, Place { ino, partition: group }));
@@ -446,8 +446,17 @@ impl Caps {
     fn extend(&mut self, now: Time, group: GroupId, sent: Time) {
         let late = self.mutation.is(Mutation::CountsFromReply);
         let lease = self.leases.entry(group).or_default();
+        if lease.until <= now {
+            lease.since = now;
+        }
         lease.sent = lease.sent.max(sent);
         lease.until = lease.until.max(if late { now } else { sent } + SPAN);
+    }
+
+    /// Whether the lease lasts, and has since then: what was granted since is there still.
+    fn has_lasted(&self, now: Time, group: GroupId, since: Time) -> bool {
+        let of = self.leases.get(&group);
+        of.is_some_and(|lease| lease.until > now && lease.since <= since)
     }
 
     fn hold(&mut self, now: Time, place: Place) {
