@@ -37,7 +37,7 @@ use bytes::Bytes;
 use meridian_core::Time;
 use meridian_hermes::{Answer, Command as Asked, Hermes, Options};
 use passing::Passed;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use tasks::{Settled, Tasks, is_settled};
 use watch::{Told, Watchers, Who};
@@ -174,7 +174,9 @@ pub struct Desk {
     watchers: Watchers,
     /// Changes that were written to clients of this thread, whom the tellers owe room: in bytes.
     taken: BTreeMap<(Shard, ClientNumber), usize>,
-    /// When it is to be seen whether these have taken some.
+    /// Clients that have replies here, as they do not take what was written to them.
+    behind: BTreeSet<ClientNumber>,
+    /// When it is to be seen whether clients have taken some.
     stuffed: Option<Time>,
     /// Whether the replica was live when that was last looked at.
     live: bool,
@@ -194,6 +196,7 @@ impl Desk {
             tasks: Tasks::default(),
             watchers: Watchers::default(),
             taken: BTreeMap::new(),
+            behind: BTreeSet::new(),
             stuffed: None,
             live: false,
             connections: 0,
@@ -264,7 +267,7 @@ impl Desk {
         replica: &Replica,
         counter: &mut impl Counter,
     ) -> bool {
-        let Desk { clients, tasks, watchers, seat, bytes_max, causal, .. } = self;
+        let Desk { clients, tasks, watchers, seat, bytes_max, causal, behind, .. } = self;
         let Some(client) = clients.get_mut(&number) else { return false };
         if client.peer.ends {
             return false;
@@ -299,7 +302,7 @@ impl Desk {
         };
         // A version that was just asked for is that of the answer, too.
         client.slots.push_back(Slot { version: client.peer.version, reply });
-        client.write(number, counter);
+        client.write(number, behind, counter);
         true
     }
 
@@ -387,9 +390,21 @@ impl Desk {
         }
         let refused = self.tasks.look_again(now, replica, counter);
         let settled = refused.into_iter().filter_map(|settled| self.settle(settled, counter));
-        let concerned = settled.collect();
+        let mut concerned: Vec<_> = settled.collect();
+        concerned.extend(self.catch_up(counter));
         self.tell(now, replica, counter);
         concerned
+    }
+
+    /// Goes on writing to clients that may have taken some; whose those are.
+    fn catch_up(&mut self, counter: &mut impl Counter) -> BTreeSet<ClientNumber> {
+        let before = std::mem::take(&mut self.behind);
+        for number in &before {
+            if let Some(client) = self.clients.get_mut(number) {
+                client.write(*number, &mut self.behind, counter);
+            }
+        }
+        before
     }
 
     /// The replica is no member any more: clients that count on its memory go elsewhere (N1).
@@ -400,7 +415,7 @@ impl Desk {
                 *ends = true;
                 let (version, reply) = (client.peer.version, Progress::Done(not_serving()));
                 client.slots.push_back(Slot { version, reply });
-                client.write(*number, counter);
+                client.write(*number, &mut self.behind, counter);
             }
         }
     }
@@ -426,8 +441,9 @@ impl Desk {
                 counter.pass(shard, Passed::Taken(client, len));
             }
         }
-        if had || self.stuffed.is_some() {
-            self.stuffed = (!self.taken.is_empty()).then_some(now.time + STUFFED_FOR);
+        let waits = !self.taken.is_empty() || !self.behind.is_empty();
+        if had || waits || self.stuffed.is_some() {
+            self.stuffed = waits.then_some(now.time + STUFFED_FOR);
         }
     }
 
@@ -480,15 +496,25 @@ impl Desk {
                 }
             }
         }
-        client.write(at.client, counter);
+        client.write(at.client, &mut self.behind, counter);
         Some(at.client)
     }
 }
 
 impl Client {
-    /// Writes the replies up to the first that is not known.
-    fn write(&mut self, number: ClientNumber, counter: &mut impl Counter) {
+    /// Writes the replies up to the first that is not known, as long as the client takes them:
+    /// those of many requests may have become known at once. It is `behind` if some are left.
+    fn write(
+        &mut self,
+        number: ClientNumber,
+        behind: &mut BTreeSet<ClientNumber>,
+        counter: &mut impl Counter,
+    ) {
         while let Some(Slot { reply: Progress::Done(reply), version }) = self.slots.front() {
+            if counter.is_stuffed(number) {
+                behind.insert(number);
+                return;
+            }
             counter.write(number, reply, *version);
             self.slots.pop_front();
             self.first += 1;

@@ -211,6 +211,11 @@ impl<P: Networked> At<'_, P> {
         self.clients.is_stuffed(client)
     }
 
+    /// Whether so much waits for a client to take it that its requests are not read.
+    pub fn is_behind(&mut self, client: ConnectionId) -> bool {
+        self.clients.is_behind(client)
+    }
+
     /// From now on the other members are these, at these addresses; this one may be among them. Of
     /// each two the one with the smaller id calls.
     pub fn set_peers(&mut self, peers: BTreeMap<P::Peer, String>) {

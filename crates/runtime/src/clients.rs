@@ -218,6 +218,11 @@ impl Clients {
         self.get(id).is_some_and(|one| one.out.len() + one.answers.len() > STUFFED_LEN)
     }
 
+    /// Whether so much waits for a client that it is to take some before it asks for more.
+    pub(crate) fn is_behind(&mut self, id: ConnectionId) -> bool {
+        self.get(id).is_some_and(|one| one.out.len() + one.answers.len() > UNREAD_LEN)
+    }
+
     /// Whether so much waits for a client that nothing more is to be read from it.
     pub(crate) fn is_full(&mut self, id: ConnectionId) -> bool {
         self.get(id).is_some_and(|one| {

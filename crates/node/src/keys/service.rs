@@ -61,7 +61,7 @@ impl Counter for Here<'_, '_> {
     }
 
     fn is_stuffed(&mut self, client: ClientNumber) -> bool {
-        self.at.is_stuffed(ConnectionId::from(client))
+        self.at.is_behind(ConnectionId::from(client))
     }
 
     fn write(&mut self, client: ClientNumber, reply: &Reply, version: Version) {

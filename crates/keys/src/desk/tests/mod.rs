@@ -21,6 +21,8 @@ struct Paper {
     elsewhere: Held,
     written: BTreeMap<ClientNumber, Vec<u8>>,
     stuffed: bool,
+    /// So many bytes a client takes at a time, if there is a limit.
+    takes: Option<usize>,
     ended: Vec<ClientNumber>,
     /// The clock when it is asked next, and always after that.
     times: Cell<Option<(Time, Time)>>,
@@ -49,8 +51,9 @@ impl Counter for Paper {
         reply.write(version, self.written.entry(client).or_default());
     }
 
-    fn is_stuffed(&mut self, _: ClientNumber) -> bool {
-        self.stuffed
+    fn is_stuffed(&mut self, client: ClientNumber) -> bool {
+        let waiting = self.written.get(&client).map_or(0, Vec::len);
+        self.stuffed || self.takes.is_some_and(|takes| waiting > takes)
     }
 
     fn end(&mut self, client: ClientNumber) {
@@ -385,6 +388,27 @@ fn a_request_waits_for_a_lease_and_is_refused_after_a_while() {
     assert_eq!(net.ask(0, "ping\nset k v\nscan 0\n"), "+PONG\r\n");
     net.replicas[0] = serving;
     assert_eq!(net.look_again(0, Time(1)), "+OK\r\n*2\r\n$1\r\n0\r\n*1\r\n$1\r\nk\r\n");
+}
+
+/// Many requests that have waited are answered at once: their replies are not all written at once.
+#[test]
+fn replies_that_become_known_together_are_written_as_their_client_takes_them() {
+    let mut net = Net::new();
+    net.ask(0, "set k v\n");
+    let serving = std::mem::replace(&mut net.replicas[0], Replica::new(NodeId(0), options(), 0));
+    assert_eq!(net.ask(0, &"get k\n".repeat(100)), "");
+    net.replicas[0] = serving;
+    net.papers[0].takes = Some(20);
+    let (mut replies, mut looks) = (String::new(), 0);
+    while net.desks[0].unanswered(7) > 0 {
+        let some = net.look_again(0, Time(looks));
+        assert!((1..30).contains(&some.len()), "{some}");
+        let is_due = net.desks[0].due().is_some();
+        assert!(looks == 0 || is_due == (net.desks[0].unanswered(7) > 0), "it is looked at again");
+        replies += &some;
+        looks += 1;
+    }
+    assert_eq!(replies, "$1\r\nv\r\n".repeat(100));
 }
 
 #[test]
