@@ -39,6 +39,8 @@
 //! | `join` | shadow replicas | 3.4 |
 //! | `durable` | what is kept on disk (decision 33) | |
 //! | [`reliable`], [`registry`] | who is a member, and who has a lease (decision 31) | 2.4 |
+//! | `leases`, `wishes` | leases given and had; what is asked of all | 2.4 |
+//! | `voters` | who grants leases follows the cluster (decision 59) | |
 //! | `attention` | when that may doze (decision 34) | |
 #![forbid(unsafe_code)]
 
@@ -50,6 +52,7 @@ mod coordinator;
 mod durable;
 mod follower;
 mod join;
+mod leases;
 pub mod members;
 pub mod message;
 mod mutation;
@@ -61,6 +64,8 @@ pub mod reliable;
 mod replay;
 mod store;
 pub mod timestamp;
+mod voters;
+mod wishes;
 
 pub use batch::Numbers;
 pub use busy::State;

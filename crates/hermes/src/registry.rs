@@ -3,8 +3,12 @@
 //! A replica is removed in two steps. Once its suspension is ordered, nobody who has executed that
 //! grants it a lease. Each voter then says when its last grant has run out by its own clock; with
 //! the words of a majority nobody can have a lease any more that counts, and it is removed.
+//!
+//! Who should hold keys may change: see `voters`.
 
 use crate::members::{Epoch, Membership};
+use crate::reliable::Fault;
+use crate::voters::Electorate;
 use bytes::Bytes;
 use meridian_core::NodeId;
 use meridian_paxos::Service;
@@ -46,28 +50,50 @@ pub enum Request {
         /// Which suspension of it.
         suspension: u64,
     },
+    /// These nodes should hold keys.
+    Configure {
+        /// As of this version of the cluster's configuration.
+        version: u64,
+        /// Which.
+        nodes: BTreeSet<NodeId>,
+    },
+    /// No lease of this member is in use any more that relies on earlier voters.
+    Follows {
+        /// Whose.
+        node: NodeId,
+        /// Earlier than this change of the voters.
+        change: u64,
+    },
+    /// This node has been let go, and will be no replica of the registry any more.
+    Dismiss {
+        /// Which.
+        node: NodeId,
+    },
 }
 
 /// A member that is granted no leases, and whose grants have run out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-struct Suspension {
+pub(crate) struct Suspension {
     number: u64,
-    expired: BTreeSet<NodeId>,
+    pub(crate) expired: BTreeSet<NodeId>,
+    /// Whether it is well, and let go as others are enough.
+    pub(crate) leaves: bool,
 }
 
 /// The members, and who is on the way in or out.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Registry {
-    /// Who grants leases: the replicas of the registry.
-    voters: BTreeSet<NodeId>,
-    members: Membership,
+    /// Who grants leases: replicas of the registry.
+    pub(crate) voters: BTreeSet<NodeId>,
+    pub(crate) members: Membership,
     /// As each has joined last.
     incarnations: BTreeMap<NodeId, u64>,
-    suspended: BTreeMap<NodeId, Suspension>,
+    pub(crate) suspended: BTreeMap<NodeId, Suspension>,
     /// How many suspensions there were.
     suspensions: u64,
     /// How often all that there was has gone.
     losses: u64,
+    pub(crate) electorate: Electorate,
 }
 
 impl Registry {
@@ -75,7 +101,14 @@ impl Registry {
     pub fn new(voters: BTreeSet<NodeId>) -> Registry {
         let (incarnations, suspended) = (BTreeMap::new(), BTreeMap::new());
         let (members, suspensions, losses) = (Membership::default(), 0, 0);
-        Registry { voters, members, incarnations, suspended, suspensions, losses }
+        let electorate = Electorate::new(voters.clone());
+        Registry { voters, members, incarnations, suspended, suspensions, losses, electorate }
+    }
+
+    /// The same with a planted bug.
+    pub(crate) fn with_fault(mut self, fault: Fault) -> Registry {
+        self.electorate.fault = fault;
+        self
     }
 
     /// The members.
@@ -97,7 +130,12 @@ impl Registry {
     /// Whether this incarnation of a node is a member, or will be once all have joined.
     pub fn has_joined(&self, node: NodeId, incarnation: u64) -> bool {
         let waits = self.members.epoch < Epoch::FIRST;
-        self.incarnations.get(&node) == Some(&incarnation) && (waits || self.is_member(node))
+        self.knows(node, incarnation) && (waits || self.is_member(node))
+    }
+
+    /// Whether this incarnation of a node has joined, whatever came of it.
+    pub(crate) fn knows(&self, node: NodeId, incarnation: u64) -> bool {
+        self.incarnations.get(&node) == Some(&incarnation)
     }
 
     /// Whether a lease may be granted.
@@ -107,7 +145,8 @@ impl Registry {
 
     /// The members, and their suspensions, that this voter has not let go yet.
     pub fn awaited_of(&self, voter: NodeId) -> impl Iterator<Item = (NodeId, u64)> + '_ {
-        let suspended = self.suspended.iter();
+        let counts = self.counts(voter);
+        let suspended = self.suspended.iter().filter(move |_| counts);
         suspended
             .filter(move |(_, suspension)| !suspension.expired.contains(&voter))
             .map(|(node, suspension)| (*node, suspension.number))
@@ -115,21 +154,31 @@ impl Registry {
 
     /// Whether a member may be suspected.
     pub fn may_suspect(&self, node: NodeId) -> bool {
-        self.is_member(node) && !self.suspended.contains_key(&node) && self.may_remove(node)
+        self.is_member(node) && !self.is_suspected(node) && self.may_remove(node)
     }
 
-    fn is_member(&self, node: NodeId) -> bool {
+    fn is_suspected(&self, node: NodeId) -> bool {
+        self.suspended.get(&node).is_some_and(|suspension| !suspension.leaves)
+    }
+
+    /// Whether it is live, or a shadow replica.
+    pub fn is_member(&self, node: NodeId) -> bool {
         self.members.live.contains(&node) || self.members.shadows.contains_key(&node)
     }
 
     /// A membership without a live replica would have lost everything. So one always stays that is
-    /// not suspended.
+    /// not suspected.
     fn may_remove(&self, node: NodeId) -> bool {
-        let stays = |other: &&NodeId| **other != node && !self.suspended.contains_key(other);
+        let stays = |other: &&NodeId| **other != node && !self.is_suspected(**other);
         self.members.live.iter().filter(stays).count() > 0
     }
 
     fn apply(&mut self, request: Request) {
+        self.decide(request);
+        self.follow_configuration();
+    }
+
+    fn decide(&mut self, request: Request) {
         match request {
             Request::Join { node, incarnation, holds } => self.join(node, incarnation, holds),
             Request::Complete { node, epoch } => {
@@ -142,24 +191,33 @@ impl Registry {
             }
             Request::Suspect { node, epoch } => {
                 if epoch == self.members.epoch && self.may_suspect(node) {
-                    self.suspensions += 1;
-                    let (number, expired) = (self.suspensions, BTreeSet::new());
-                    self.suspended.insert(node, Suspension { number, expired });
+                    self.suspend(node, false);
                 }
             }
             Request::Expired { voter, node, suspension } => self.expire(voter, node, suspension),
+            Request::Configure { version, nodes } => self.configure(version, nodes),
+            Request::Follows { node, change } => self.electorate.follows(node, change),
+            Request::Dismiss { node } => {
+                if self.is_dispensable(node) {
+                    self.electorate.left.insert(node);
+                }
+            }
         }
     }
 
+    pub(crate) fn suspend(&mut self, node: NodeId, leaves: bool) {
+        self.suspensions += 1;
+        let (number, expired) = (self.suspensions, BTreeSet::new());
+        self.suspended.insert(node, Suspension { number, expired, leaves });
+    }
+
     fn expire(&mut self, voter: NodeId, node: NodeId, number: u64) {
+        let counts = self.counts(voter);
         let Some(suspension) = self.suspended.get_mut(&node) else { return };
-        if suspension.number != number || !self.voters.contains(&voter) {
+        if suspension.number != number || !counts {
             return;
         }
         suspension.expired.insert(voter);
-        if suspension.expired.len() > self.voters.len() / 2 {
-            self.remove(node);
-        }
     }
 
     /// A live replica that comes again with all that it held goes on in a new epoch: nothing was
@@ -175,6 +233,8 @@ impl Registry {
         let live = again && self.members.live.contains(&node);
         let last = live && self.members.live.len() == 1;
         self.incarnations.insert(node, incarnation);
+        // It has no lease, and will have none before it has executed this.
+        self.electorate.behind.remove(&node);
         if live && holds {
             self.suspended.remove(&node);
             self.members.epoch.0 += 1;
@@ -187,7 +247,7 @@ impl Registry {
             self.suspended.clear();
         }
         if self.members.epoch < Epoch::FIRST {
-            if self.incarnations.keys().eq(self.voters.iter()) {
+            if self.voters.iter().all(|voter| self.incarnations.contains_key(voter)) {
                 let live = self.voters.clone();
                 self.members = Membership { epoch: Epoch::FIRST, live, shadows: BTreeMap::new() };
             }
@@ -196,7 +256,7 @@ impl Registry {
         if again {
             self.remove(node);
         }
-        if !self.is_member(node) {
+        if !self.is_member(node) && self.is_wanted(node) {
             self.members.epoch.0 += 1;
             self.members.shadows.insert(node, self.members.epoch);
         }
@@ -212,10 +272,11 @@ impl Registry {
         self.suspended.clear();
     }
 
-    fn remove(&mut self, node: NodeId) {
+    pub(crate) fn remove(&mut self, node: NodeId) {
         self.suspended.remove(&node);
         self.members.live.remove(&node);
         self.members.shadows.remove(&node);
+        self.electorate.behind.remove(&node);
         self.members.epoch.0 += 1;
         assert!(!self.members.live.is_empty(), "nobody is left who holds anything");
     }
@@ -238,101 +299,14 @@ impl Service for Registry {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
-        *self = postcard::from_bytes(snapshot).map_err(|error| error.to_string())?;
+        let fault = self.electorate.fault;
+        let restored: Registry =
+            postcard::from_bytes(snapshot).map_err(|error| error.to_string())?;
+        *self = restored.with_fault(fault);
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn nodes(nodes: &[u16]) -> BTreeSet<NodeId> {
-        nodes.iter().copied().map(NodeId).collect()
-    }
-
-    fn joined() -> Registry {
-        let mut registry = Registry::new(nodes(&[0, 1, 2]));
-        for node in 0..3 {
-            assert_eq!(registry.members().epoch, Epoch(0));
-            registry.apply(Request::Join { node: NodeId(node), incarnation: 1, holds: false });
-        }
-        assert_eq!(registry.members().live, nodes(&[0, 1, 2]));
-        registry
-    }
-
-    fn expired(voter: u16, suspension: u64) -> Request {
-        Request::Expired { voter: NodeId(voter), node: NodeId(2), suspension }
-    }
-
-    #[test]
-    fn a_member_goes_when_the_grants_of_a_majority_have_run_out() {
-        let mut registry = joined();
-        registry.apply(Request::Suspect { node: NodeId(2), epoch: Epoch(1) });
-        assert!(!registry.may_serve(NodeId(2)) && registry.may_serve(NodeId(1)));
-        registry.apply(expired(0, 1));
-        registry.apply(expired(0, 1));
-        assert_eq!(registry.members().epoch, Epoch(1));
-        registry.apply(expired(1, 1));
-        assert_eq!(
-            (registry.members().epoch, &registry.members().live),
-            (Epoch(2), &nodes(&[0, 1]))
-        );
-        registry.apply(expired(2, 1));
-        assert_eq!(registry.members().epoch, Epoch(2), "it is over");
-    }
-
-    #[test]
-    fn who_comes_again_follows_first() {
-        let mut registry = joined();
-        registry.apply(Request::Join { node: NodeId(1), incarnation: 2, holds: false });
-        assert_eq!(registry.members().live, nodes(&[0, 2]));
-        assert_eq!(registry.members().shadows, BTreeMap::from([(NodeId(1), Epoch(3))]));
-        registry.apply(Request::Complete { node: NodeId(1), epoch: Epoch(2) });
-        assert!(!registry.may_serve(NodeId(1)), "that was not this time");
-        registry.apply(Request::Complete { node: NodeId(1), epoch: Epoch(3) });
-        assert!(registry.may_serve(NodeId(1)));
-        registry.apply(Request::Join { node: NodeId(1), incarnation: 1, holds: false });
-        assert!(registry.may_serve(NodeId(1)), "the word of an earlier start");
-    }
-
-    #[test]
-    fn the_last_one_who_holds_anything_stays() {
-        let mut registry = joined();
-        for node in 0..3 {
-            registry.apply(Request::Suspect { node: NodeId(node), epoch: Epoch(1) });
-        }
-        assert!(registry.may_serve(NodeId(2)) && !registry.may_serve(NodeId(1)));
-        registry.apply(Request::Join { node: NodeId(2), incarnation: 2, holds: false });
-        assert_eq!(registry.members().live, nodes(&[0, 1]), "these are needed");
-        assert!(registry.may_serve(NodeId(0)) && registry.may_serve(NodeId(1)));
-        registry.apply(Request::Join { node: NodeId(1), incarnation: 2, holds: false });
-        registry.apply(Request::Join { node: NodeId(0), incarnation: 2, holds: false });
-        assert_eq!((registry.members().live.clone(), registry.losses()), (nodes(&[0]), 1));
-    }
-
-    #[test]
-    fn who_comes_again_with_all_that_it_held_stays() {
-        let mut registry = joined();
-        registry.apply(Request::Suspect { node: NodeId(1), epoch: Epoch(1) });
-        registry.apply(Request::Join { node: NodeId(1), incarnation: 2, holds: true });
-        assert_eq!((registry.members().epoch, registry.members().live.len()), (Epoch(2), 3));
-        assert!(registry.may_serve(NodeId(1)) && registry.has_joined(NodeId(1), 2));
-        registry.apply(Request::Join { node: NodeId(2), incarnation: 2, holds: false });
-        registry.apply(Request::Join { node: NodeId(2), incarnation: 3, holds: true });
-        assert!(!registry.may_serve(NodeId(2)), "what a shadow replica holds does not count");
-    }
-
-    #[test]
-    fn when_all_that_there_was_has_gone_all_begin_with_nothing() {
-        let mut registry = joined();
-        for node in [0, 1] {
-            registry.apply(Request::Join { node: NodeId(node), incarnation: 2, holds: false });
-        }
-        let before = registry.members().epoch;
-        registry.apply(Request::Join { node: NodeId(2), incarnation: 2, holds: false });
-        let members = registry.members();
-        assert_eq!((members.live.clone(), registry.losses()), (nodes(&[2]), 1));
-        assert!(members.shadows.values().all(|since| *since > before), "{members:?}");
-    }
-}
+#[path = "registry_tests.rs"]
+mod tests;

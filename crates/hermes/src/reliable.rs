@@ -14,92 +14,29 @@
 //! ([`Doze`]). The owner says when it has use of the replica ([`Command::Use`]); it has a lease one
 //! round trip later. Only the silence of those who had reason to be awake counts.
 //!
-//! A voter that starts again has forgotten its grants; it first waits as long as any may last.
-//! Nobody waits for a change of the Paxos leader, or to add a replica.
+//! A voter that starts again has forgotten its grants; it first waits as long as any may last. It
+//! may also not know yet all that it knew: it grants nothing before it has executed its own *Join*,
+//! which is decided after all that it has said in earlier starts relies on.
+//!
+//! **Who takes part** follows what the owner knows of the cluster ([`Command::Configure`],
+//! decision 59). The leader adds to the registry's replicas whoever should hold keys and asks for
+//! leases, and takes out who was let go; all else is the registry's (`voters`).
+//! Nobody waits for a change of the Paxos leader.
 
 use crate::attention::Attention;
+use crate::leases::Leases;
 use crate::members::{Epoch, Membership};
-use crate::registry::{Registry, Request};
+use crate::registry::Registry;
+use crate::wishes::Wish;
 use meridian_core::{
     ClientId, Embedding, Event, GroupId, NodeId, Outbox, PLANTED_BUGS, Process, ProcessId, Time,
 };
-use meridian_paxos::{self as paxos, ClientIds, Configuration, Paxos, Routing};
+use meridian_paxos::{self as paxos, Configuration, Paxos, Stopped};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 pub use crate::attention::Doze;
-
-/// How long leases last, and how silence is judged.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Options {
-    /// How long a grant lasts. Together with `suspect_after` it bounds how long writes stand still
-    /// when a replica has died.
-    pub lease: Duration,
-    /// How often a lease is asked for: some times in a lease, so that one lost message costs none.
-    pub beat: Duration,
-    /// A member that asks for nothing so long is suspected; some beats.
-    pub suspect_after: Duration,
-    /// By how much a clock may run fast or slow, in parts of a million.
-    pub drift_ppm: u32,
-    /// When a replica that nobody uses dozes; never, if there is nothing here.
-    pub doze: Option<Doze>,
-    /// Of the registry's replication.
-    pub paxos: paxos::Options,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let ms = Duration::from_millis;
-        let paxos = paxos::Options {
-            routing: Routing::Forward,
-            client_ids: ClientIds::Counted,
-            heartbeat: ms(20),
-            suspect_after: ms(80),
-            retransmit: ms(40),
-            ..paxos::Options::default()
-        };
-        Options {
-            lease: ms(60),
-            beat: ms(10),
-            suspect_after: ms(40),
-            drift_ppm: 2_000,
-            doze: Some(Doze { after: ms(1_000), beat: ms(2_000) }),
-            paxos,
-        }
-    }
-}
-
-impl Options {
-    fn drift(&self) -> Duration {
-        self.lease * self.drift_ppm / 1_000_000
-    }
-
-    /// How long a replica uses a grant, from when it asked, by its clock.
-    fn used(&self) -> Duration {
-        self.lease.saturating_sub(self.drift())
-    }
-
-    /// How long a voter must wait, from when it granted, by its own.
-    fn lasts(&self) -> Duration {
-        self.lease + self.drift()
-    }
-}
-
-/// A bug planted in the membership, for the tests of the checkers.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Fault {
-    /// None.
-    #[default]
-    Correct,
-    /// Says at once that grants have run out.
-    BreaksGrants,
-    /// Uses a grant from when it has come, and for longer than it was given.
-    StretchesLease,
-    /// Takes the silence of those that have dozed for that of dead ones (against W1).
-    SuspectsDozing,
-}
+pub use crate::leases::{Fault, Options};
 
 /// What replicas say.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -141,6 +78,13 @@ pub enum Command {
         /// The epoch in which they followed.
         epoch: Epoch,
     },
+    /// These nodes should hold keys.
+    Configure {
+        /// As of this version of the cluster's configuration.
+        version: u64,
+        /// Which.
+        nodes: BTreeSet<NodeId>,
+    },
     /// The owner has use of the replica, or waits for others; it need not say so more often than
     /// [`ReliableMembership::wants_use`].
     Use,
@@ -171,33 +115,32 @@ pub enum Timer {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct UnderWay {
     sequence: u64,
-    request: Request,
+    wish: Wish,
 }
 
 /// One replica of the reliable membership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ReliableMembership {
-    me: NodeId,
-    options: Options,
+    pub(crate) me: NodeId,
+    pub(crate) options: Options,
     fault: Fault,
-    paxos: Paxos<Registry>,
-    incarnation: u64,
+    pub(crate) paxos: Paxos<Registry>,
+    pub(crate) incarnation: u64,
     /// Whether all that this replica acknowledged is on its disk.
-    holds: bool,
-    /// When each was granted a lease last, by the own clock.
-    granted: BTreeMap<NodeId, Time>,
-    /// Grants of an earlier start may last until then.
-    forgotten_until: Time,
-    /// Until when each voter's grant may be used.
-    held: BTreeMap<NodeId, Time>,
-    heard: BTreeMap<NodeId, Time>,
+    pub(crate) holds: bool,
+    pub(crate) leases: Leases,
+    /// Whom it speaks with before it knows who the replicas of the registry are.
+    guides: BTreeSet<NodeId>,
+    /// Who should hold keys, as far as the owner knows.
+    pub(crate) configured: (u64, BTreeSet<NodeId>),
+    pub(crate) heard: BTreeMap<NodeId, Time>,
     /// Told to the owner.
     told: Epoch,
-    complete: Option<Epoch>,
+    pub(crate) complete: Option<Epoch>,
     client: Option<ClientId>,
     sequence: u64,
     under_way: Option<UnderWay>,
-    attention: Attention,
+    pub(crate) attention: Attention,
     /// An earlier beat has been replaced.
     beats_at: Time,
     /// Whether a timer of the registry's replica is withheld.
@@ -208,11 +151,14 @@ pub struct ReliableMembership {
 const GROUP: GroupId = GroupId(0);
 
 impl ReliableMembership {
-    /// One of these replicas, which are voters and the first members. `seed` must differ between
-    /// any two starts of replicas.
-    pub fn new(me: NodeId, voters: &BTreeSet<NodeId>, options: Options, seed: u64) -> Self {
-        let members = voters.iter().map(|node| (*node, String::new())).collect();
-        let registry = Registry::new(voters.clone());
+    /// One of the replicas that are voters and members at `first`; or another, which becomes one
+    /// when it should hold keys, and then is told by those. `seed` must differ between any two
+    /// starts of replicas.
+    pub fn new(me: NodeId, first: &BTreeSet<NodeId>, options: Options, seed: u64) -> Self {
+        let members = first.iter().map(|node| (*node, String::new())).collect();
+        let comes_later = !first.contains(&me);
+        let registry = Registry::new(first.iter().filter(|_| !comes_later).copied().collect());
+        let guides = first.iter().filter(|_| comes_later).copied().collect();
         let configuration = Configuration { members };
         let paxos = Paxos::new(GROUP.of(me), configuration, options.paxos.clone(), registry, seed);
         ReliableMembership {
@@ -222,9 +168,9 @@ impl ReliableMembership {
             paxos,
             incarnation: 0,
             holds: false,
-            granted: BTreeMap::new(),
-            forgotten_until: Time(0),
-            held: BTreeMap::new(),
+            leases: Leases::default(),
+            guides,
+            configured: (0, BTreeSet::new()),
             heard: BTreeMap::new(),
             told: Epoch(0),
             complete: None,
@@ -245,6 +191,7 @@ impl ReliableMembership {
     pub fn with_fault(mut self, fault: Fault) -> Self {
         assert!(PLANTED_BUGS || fault == Fault::Correct, "a release build has no bug planted");
         self.fault = fault;
+        self.paxos = self.paxos.with_service(|registry| registry.with_fault(fault));
         self
     }
 
@@ -257,6 +204,18 @@ impl ReliableMembership {
     /// What is decided of the members, as far as is known here.
     pub fn registry(&self) -> &Registry {
         self.paxos.service()
+    }
+
+    /// Whether nothing relies on this node any more: it should hold no keys, and is no replica of
+    /// the registry. What it was asked by others it has told them.
+    pub fn has_left(&self) -> bool {
+        let (registry, me) = (self.paxos.service(), self.me);
+        let replica = self.paxos.open_members().any(|members| members.contains(me));
+        self.has_stopped() || registry.is_dispensable(me) && !replica
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.paxos.stopped() == Some(&Stopped::Removed)
     }
 
     /// Whether it leads the registry.
@@ -274,7 +233,7 @@ impl ReliableMembership {
         self.attention.dozes
     }
 
-    fn is(&self, fault: Fault) -> bool {
+    pub(crate) fn is(&self, fault: Fault) -> bool {
         PLANTED_BUGS && self.fault == fault
     }
 
@@ -310,12 +269,14 @@ impl ReliableMembership {
     fn look_at_registry(&mut self, out: &mut Outbox<Self>) {
         let registry = self.paxos.service();
         let members = registry.members();
+        self.leases.follow(registry.changes());
         let ours = registry.has_joined(self.me, self.incarnation) || self.told > Epoch(0);
         if members.epoch > self.told && ours {
             if self.told < Epoch::FIRST && !self.holds && members.live.contains(&self.me) {
                 // One of the first members, which has missed that, or one that begins with nothing:
                 // nothing was committed without it.
-                let live = registry.voters().clone();
+                let mut live = registry.voters().clone();
+                live.insert(self.me);
                 let first = Membership { epoch: Epoch::FIRST, live, ..Membership::default() };
                 out.output(Output::Install(first));
             }
@@ -324,43 +285,20 @@ impl ReliableMembership {
         }
     }
 
-    /// What is to be asked of the registry now.
-    fn wanted(&self, now: Time) -> Option<Request> {
-        let (registry, node) = (self.paxos.service(), self.me);
-        let members = registry.members();
-        if !registry.has_joined(node, self.incarnation) {
-            let (incarnation, holds) = (self.incarnation, self.holds);
-            return Some(Request::Join { node, incarnation, holds });
-        }
-        // Before its own wish, which may wait for that: a suspended replica does not become live.
-        let over = |(node, _): &(NodeId, u64)| self.has_expired(now, *node);
-        if let Some((node, suspension)) = registry.awaited_of(self.me).find(over) {
-            return Some(Request::Expired { voter: self.me, node, suspension });
-        }
-        let follows =
-            |epoch: &Epoch| members.shadows.get(&node).is_some_and(|since| since <= epoch);
-        if let Some(epoch) = self.complete.filter(follows) {
-            return Some(Request::Complete { node, epoch });
-        }
-        if !self.paxos.is_leading() {
-            return None;
-        }
-        let dozed = self.is(Fault::SuspectsDozing).then_some(Time(0));
-        let since = dozed.or(self.attention.since(now, &self.options))?;
-        let silent = |node: &&NodeId| {
-            let heard = self.heard.get(node).copied().unwrap_or_default().max(since);
-            now.since(heard) > self.options.suspect_after && registry.may_suspect(**node)
-        };
-        let mut others = members.live.iter().chain(members.shadows.keys());
-        let node = *others.find(|node| **node != self.me && silent(node))?;
-        Some(Request::Suspect { node, epoch: members.epoch })
+    /// Whether what this start of the node has asked first is executed: all that it said before
+    /// then is, too.
+    pub(crate) fn is_known(&self) -> bool {
+        self.paxos.service().knows(self.me, self.incarnation)
+    }
+
+    /// The replicas of the registry, also those that come or go.
+    pub fn replicas(&self) -> BTreeSet<NodeId> {
+        self.paxos.open_members().flat_map(|members| members.members.keys().copied()).collect()
     }
 
     /// Whether no lease can be in use any more that this voter has granted.
-    fn has_expired(&self, now: Time, node: NodeId) -> bool {
-        let granted = self.granted.get(&node).map(|granted| *granted + self.options.lasts());
-        let over = now >= self.forgotten_until && granted.is_none_or(|until| now >= until);
-        over || self.is(Fault::BreaksGrants)
+    pub(crate) fn has_expired(&self, now: Time, node: NodeId) -> bool {
+        self.leases.has_expired(now, node, &self.options) || self.is(Fault::BreaksGrants)
     }
 
     /// Whether the others are to stay awake.
@@ -370,12 +308,12 @@ impl ReliableMembership {
             || self.under_way.is_some()
             || !registry.may_serve(self.me)
             || registry.awaited_of(self.me).next().is_some()
-            || self.wanted(now).is_some()
+            || self.wish(now).is_some()
     }
 
     fn on_beat(&mut self, now: Time, out: &mut Outbox<Self>) {
-        if now < self.beats_at {
-            return; // It was awakened since.
+        if now < self.beats_at || self.has_stopped() {
+            return; // It was awakened since, or has nothing to do any more.
         }
         let active = self.is_active(now);
         if active {
@@ -391,10 +329,28 @@ impl ReliableMembership {
         }
         if doze.is_none() {
             let incarnation = self.incarnation;
-            for voter in self.paxos.service().voters() {
-                out.send(*voter, Message::Ask { sent: now, active, incarnation });
+            for other in self.others() {
+                out.send(other, Message::Ask { sent: now, active, incarnation });
             }
             self.ask_registry(now, out);
+        }
+    }
+
+    /// Who is to hear that it is there: voters, and whoever leads the registry or may.
+    fn others(&self) -> BTreeSet<NodeId> {
+        let mut others = self.replicas();
+        others.extend(self.paxos.service().voters());
+        if !others.contains(&self.me) {
+            others.extend(&self.guides);
+        }
+        others
+    }
+
+    fn on_configure(&mut self, version: u64, nodes: BTreeSet<NodeId>) {
+        if version > self.configured.0 {
+            self.guides = nodes.iter().filter(|node| **node != self.me).copied().collect();
+            self.paxos.guide(self.guides.clone());
+            self.configured = (version, nodes);
         }
     }
 
@@ -418,13 +374,12 @@ impl ReliableMembership {
             return self.step_paxos(now, Event::Command(connect), out);
         };
         if self.under_way.is_none() {
-            let Some(request) = self.wanted(now) else { return };
+            let Some(wish) = self.wish(now) else { return };
             self.sequence += 1;
-            self.under_way = Some(UnderWay { sequence: self.sequence, request });
+            self.under_way = Some(UnderWay { sequence: self.sequence, wish });
         }
-        let Some(UnderWay { sequence, request }) = &self.under_way else { return };
-        let payload = postcard::to_stdvec(request).expect("writing to memory");
-        let command = paxos::Command::execute(client, *sequence, payload);
+        let Some(UnderWay { sequence, wish }) = &self.under_way else { return };
+        let command = wish.command(client, *sequence);
         self.step_paxos(now, Event::Command(command), out);
     }
 
@@ -442,8 +397,9 @@ impl ReliableMembership {
                 self.beat_at_once(now, out);
             }
         }
-        if self.paxos.service().may_serve(from) {
-            self.granted.insert(from, now);
+        let knows = self.is_known() || self.is(Fault::GrantsAtOnce);
+        if knows && self.paxos.service().may_serve(from) && !self.has_stopped() {
+            self.leases.grant(now, from);
             out.send(from, Message::Grant { sent, incarnation });
         }
     }
@@ -454,21 +410,22 @@ impl ReliableMembership {
         } else {
             sent + self.options.used()
         };
-        let held = self.held.entry(from).or_default();
-        *held = until.max(*held);
-        let majority = self.paxos.service().voters().len() / 2;
-        let mut all: Vec<_> = self.held.values().copied().collect();
-        all.sort_unstable_by(|a, b| b.cmp(a));
-        // As late as a majority allows.
-        if let Some(until) = all.get(majority) {
-            out.output(Output::Lease { until: *until });
+        self.leases.hold(from, until);
+        // What it has executed before may be of voters long ago.
+        if self.is_known() {
+            let any = self.is(Fault::CountsAnyGrant);
+            let lease = self.leases.by(self.paxos.service().voters(), any);
+            if let Some(until) = lease {
+                self.leases.tell(until);
+                out.output(Output::Lease { until });
+            }
         }
     }
 
     fn on_started(&mut self, now: Time, out: &mut Outbox<Self>) {
         self.incarnation += 1;
         out.persist(Record::Started(self.incarnation));
-        self.forgotten_until = now + self.options.lasts();
+        self.leases.start(now, &self.options);
         for node in self.paxos.service().voters() {
             self.heard.insert(*node, now);
         }
@@ -501,6 +458,9 @@ impl Process for ReliableMembership {
                 }
             }
             Event::Command(Command::Complete { epoch }) => self.complete = Some(epoch),
+            Event::Command(Command::Configure { version, nodes }) => {
+                self.on_configure(version, nodes);
+            }
             Event::Command(Command::Use) => self.on_use(now, out),
             Event::Timer(Timer::Paxos(paxos::Timer::Tick)) if self.attention.dozes => {
                 self.withheld = true;

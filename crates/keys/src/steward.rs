@@ -50,6 +50,20 @@ pub enum Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reported(pub Shard, pub Report);
 
+/// What the steward is told.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// By a shard.
+    Reported(Reported),
+    /// By the node: these nodes should hold keys.
+    Configure {
+        /// As of this version of the cluster's configuration.
+        version: u64,
+        /// Which.
+        nodes: BTreeSet<NodeId>,
+    },
+}
+
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Steward {
@@ -138,14 +152,18 @@ impl Process for Steward {
     type Peer = NodeId;
     type Message = reliable::Message;
     type Record = reliable::Record;
-    type Command = Reported;
+    type Command = Command;
     type Output = Output;
     type Timer = reliable::Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
             Event::Started => {} // K1.
-            Event::Command(reported) => self.on_report(now, reported, out),
+            Event::Command(Command::Reported(reported)) => self.on_report(now, reported, out),
+            Event::Command(Command::Configure { version, nodes }) => {
+                let command = reliable::Command::Configure { version, nodes };
+                self.step_membership(now, Event::Command(command), out);
+            }
             Event::Message { from, message } => {
                 self.step_membership(now, Event::Message { from, message }, out);
             }

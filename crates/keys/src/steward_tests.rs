@@ -51,7 +51,7 @@ impl Alone {
     }
 
     fn report(&mut self, shard: u8, report: Report) {
-        self.run(Event::Command(Reported(Shard(shard), report)));
+        self.run(Event::Command(Command::Reported(Reported(Shard(shard), report))));
     }
 
     fn is_leased(&self) -> bool {

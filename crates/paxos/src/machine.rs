@@ -111,6 +111,11 @@ impl<S: Service> Machine<S> {
         }
     }
 
+    /// The same with another service in the place of its own.
+    pub fn with_service(self, other: impl FnOnce(S) -> S) -> Machine<S> {
+        Machine { service: other(self.service), ..self }
+    }
+
     /// It has nothing, and needs a snapshot.
     pub fn begin_with_snapshot(&mut self) {
         self.blank = true;

@@ -109,6 +109,18 @@ impl<S: Service> Paxos<S> {
         self
     }
 
+    /// The same with another service in the place of its own.
+    #[doc(hidden)]
+    pub fn with_service(mut self, other: impl FnOnce(S) -> S) -> Paxos<S> {
+        self.machine = self.machine.with_service(other);
+        self
+    }
+
+    /// Others may know more now than those with whom a replica that comes later began.
+    pub fn guide(&mut self, others: impl IntoIterator<Item = NodeId>) {
+        self.catch_up.guides = others.into_iter().collect();
+    }
+
     /// The service, as far as it has executed.
     pub fn service(&self) -> &S {
         self.machine.service()
@@ -128,15 +140,20 @@ impl<S: Service> Paxos<S> {
             view: self.view,
             leading: self.is_leading(),
             active: self.phase == Phase::Active,
-            stopped: match &self.phase {
-                Phase::Stopped(stopped) => Some(stopped.clone()),
-                _ => None,
-            },
+            stopped: self.stopped().cloned(),
             executed: next,
             position: self.machine.position(),
             log_bytes: self.log.bytes(),
             under_way: self.proposer.as_ref().map_or(0, |p| p.next.0.saturating_sub(next.0)),
             members: self.machine.configurations().last().clone(),
+        }
+    }
+
+    /// Why it serves no more, if it does not.
+    pub fn stopped(&self) -> Option<&Stopped> {
+        match &self.phase {
+            Phase::Stopped(stopped) => Some(stopped),
+            _ => None,
         }
     }
 

@@ -7,7 +7,7 @@ use meridian_sim::{Subject, of, one_seed};
 const SEEDS_MAX: u64 = 3000;
 
 /// What must have happened, or the trials show nothing.
-const HAPPENED: [&str; 14] = [
+const HAPPENED: [&str; 15] = [
     "reads",
     "writes",
     "rmws",
@@ -22,6 +22,7 @@ const HAPPENED: [&str; 14] = [
     "asked again",
     "asked another",
     "dozed",
+    "let go",
 ];
 
 #[test]

@@ -15,10 +15,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The version of `keys.json` and of the records in the logs of keys. Before versions, keys were in
-/// memory.
-const FORMAT: u32 = 3;
-/// As [`FORMAT`], but that there were no causal keys: it is read as it is.
-const WITHOUT_CAUSAL: u32 = 2;
+/// memory; before 4, the registry of the members did not say who should vote.
+const FORMAT: u32 = 4;
 
 /// More shards than this are only had by who asks for them: each is a thread.
 const SHARDS_UNASKED: usize = 8;
@@ -110,7 +108,7 @@ fn read(dir: &Path, old: bool) -> Result<Option<Began>, ServerError> {
     };
     let unclear = |error| refused(dir, format!("does not tell how keys began: {error}"));
     match serde_json::from_slice::<Version>(&bytes).map_err(unclear)?.format {
-        Some(FORMAT | WITHOUT_CAUSAL) => serde_json::from_slice(&bytes).map(Some).map_err(unclear),
+        Some(FORMAT) => serde_json::from_slice(&bytes).map(Some).map_err(unclear),
         None if old => Ok(None),
         found => {
             let found = found.map_or("no format".into(), |format| format!("format {format}"));

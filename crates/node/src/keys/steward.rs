@@ -3,6 +3,7 @@
 use super::exchange::{Exchange, Said};
 use meridian_hermes::reliable::Output;
 use meridian_keys::Steward;
+use meridian_keys::steward::Command;
 use meridian_runtime::{Application, At};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -60,6 +61,7 @@ impl Application<Steward> for StewardService {
     }
 
     fn on_batch(&mut self, at: &mut At<'_, Steward>) {
-        self.exchange.steward.take().into_iter().for_each(|reported| at.command(reported));
+        let reported = self.exchange.steward.take().into_iter();
+        reported.for_each(|reported| at.command(Command::Reported(reported)));
     }
 }

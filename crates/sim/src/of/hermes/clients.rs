@@ -1,8 +1,9 @@
 //! Clients of keys: each has one operation outstanding, of any node, and some ask again. And the
 //! checks of what they are answered.
 
-use super::node::Node;
+use super::node::{self, Node};
 use super::register::{Change, Key, Operation, outcome};
+use super::replacing::Configurations;
 use crate::checkers::linearizable::{Call, CallOf, check_each};
 use crate::trial::Counts;
 use crate::world::{Owner, Random, Stimulus};
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use meridian_core::{ClientId, MessageId, NodeId, Time};
 use meridian_hermes::{Action, Answer, Command, Epoch, Membership, Request};
 use rand::RngExt;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, IteratorRandom};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -42,6 +43,12 @@ pub struct Memory {
 
 /// How long a client waits for an answer at most.
 const TIMEOUT: Duration = Duration::from_millis(250);
+/// Wakes who tells nodes how the cluster is configured, and how often.
+const TELL: u64 = u64::MAX;
+const TELL_AGAIN: Duration = Duration::from_millis(25);
+/// Who has asked so often, and there are no more faults, asks in vain: of a node that has left
+/// before it could say what became of the request.
+const AGAIN_MAX: u32 = 60;
 /// So many operations are given up at most; to judge a history takes the longer the more there are.
 const GIVEN_UP_MAX: u64 = 8;
 
@@ -92,7 +99,8 @@ pub struct Clients {
     profile: Profile,
     memory: Memory,
     losses: u64,
-    nodes: Vec<NodeId>,
+    /// Who should hold keys.
+    pub nodes: Configurations,
     random: Random,
     clients: Vec<Client>,
     calls: Vec<(u8, Option<CallOf<Key>>)>,
@@ -102,8 +110,13 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Clients of these nodes.
-    pub fn new(random: Random, profile: Profile, nodes: Vec<NodeId>, memory: Memory) -> Clients {
+    /// Clients of these nodes, and of those that come later.
+    pub fn new(
+        random: Random,
+        profile: Profile,
+        nodes: BTreeSet<NodeId>,
+        memory: Memory,
+    ) -> Clients {
         let client = |name| Client { name, ..Client::default() };
         Clients {
             counts: Counts::default(),
@@ -112,7 +125,7 @@ impl Clients {
             profile,
             memory,
             losses: 0,
-            nodes,
+            nodes: Configurations::new(nodes),
             random,
             clients: (0..profile.clients as u64).map(client).collect(),
             calls: Vec::new(),
@@ -179,7 +192,9 @@ impl Clients {
     fn begin_one(&mut self, client: usize, now: Time) -> Vec<Stimulus<Node>> {
         let key = self.random.random_range(0..self.profile.keys);
         let operation = self.draw(client, key);
-        let at = *self.nodes.choose(&mut self.random).expect("some");
+        let any = self.random.random_ratio(1, 5);
+        let nodes = if any { self.nodes.present() } else { self.nodes.wanted().clone() };
+        let at = nodes.into_iter().choose(&mut self.random).expect("some");
         let named = self.random.random_ratio(2, 3) || self.counts.of("unknown") >= GIVEN_UP_MAX;
         let it = &mut self.clients[client];
         it.sequence += 1;
@@ -208,6 +223,7 @@ impl Clients {
                 Command::Update(Request { token, key, id: asked.id, action })
             }
         };
+        let command = node::Command::Keys(command);
         let after = Duration::from_micros(self.random.random_range(50..500));
         let command = Stimulus::Command { to, command, after };
         vec![command, self.alarm_after(client, TIMEOUT)]
@@ -230,6 +246,9 @@ impl Clients {
         let Some(mut asked) = self.clients[client].asked.clone() else { return Vec::new() };
         asked.again += 1;
         self.clients[client].asked = Some(asked.clone());
+        if self.ends && asked.again > AGAIN_MAX {
+            return self.give_up(client);
+        }
         if asked.operation == Operation::Read {
             self.calls[asked.call].1 = None;
             self.clients[client].asked = None;
@@ -335,7 +354,10 @@ impl Clients {
 
 impl Owner<Node> for Clients {
     fn begin(&mut self) -> Vec<Stimulus<Node>> {
-        (0..self.clients.len()).map(|client| self.alarm(client, self.profile.think)).collect()
+        let tell = Stimulus::Wake { token: TELL, after: TELL_AGAIN };
+        let clients = 0..self.clients.len();
+        let alarms = clients.map(|client| self.alarm(client, self.profile.think));
+        alarms.chain([tell]).collect()
     }
 
     fn output(
@@ -348,6 +370,10 @@ impl Owner<Node> for Clients {
     }
 
     fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Node>> {
+        if token == TELL {
+            let tell = Stimulus::Wake { token: TELL, after: TELL_AGAIN };
+            return vec![tell, self.nodes.tell(&mut self.random)];
+        }
         let client = (token & 0xffff) as usize;
         if self.clients[client].alarm != token {
             return Vec::new();
@@ -418,6 +444,8 @@ impl Owner<Node> for Clients {
         if losses > self.losses {
             self.lose(losses)?;
         }
+        let gone = self.nodes.check(process)?;
+        self.counts.add("let go", gone);
         keys.check_invariants()
     }
 }

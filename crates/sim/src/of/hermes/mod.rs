@@ -6,6 +6,7 @@
 //! | [`register`] | what a key is to a client |
 //! | [`node`] | what a server runs |
 //! | [`clients`] | clients, and what they see |
+//! | [`replacing`] | nodes that come and go |
 //! | [`trial`] | what is drawn, the run, the end |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 //! | [`explored`] | small cases, in all orders of arrival |
@@ -15,6 +16,7 @@ pub mod explored;
 pub mod node;
 pub mod planted;
 pub mod register;
+pub mod replacing;
 pub mod trial;
 
 pub use trial::Trial;
@@ -31,10 +33,12 @@ Each seed is a run of three to five nodes in simulated time, that replicate a fe
 and decide by Paxos who is a member. Clients read, write, delete, append and swap, and ask again
 what was not answered. The network loses, repeats and delays messages, links are cut and reset,
 nodes stop for longer than their leases, clocks run at different speed, nodes crash, lose all keys,
-and come back as shadow replicas; or they have them on disk, and may all crash at once. Then all is
-mended. Checked are that what clients saw of each key is linearizable, that all is answered in the
+and come back as shadow replicas; or they have them on disk, and may all crash at once. In half of
+the runs nodes are added and removed, and hear of it late or in the wrong order. Then all is mended.
+Checked are that what clients saw of each key is linearizable, that all is answered in the
 end, that all nodes are members again and hold the same, and that no key stays invalid. If all have
-lost what they had in memory, they must begin anew with nothing, and only then.
+lost what they had in memory, they must begin anew with nothing, and only then. Who was removed must
+be let go in the end, and not before all that should hold keys do.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 

@@ -12,11 +12,11 @@ use meridian_hermes::reliable::{self, ReliableMembership};
 use meridian_hermes::{self as hermes, Answer, Hermes};
 use meridian_keys::node::{self, Keys, told};
 use meridian_keys::slots::Shard;
-use meridian_keys::steward::{Report, Reported, Steward};
+use meridian_keys::steward::{self, Report, Reported, Steward};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -41,6 +41,20 @@ pub enum Message {
     Replica(hermes::Message),
     /// Within the node, which sends it to itself: so it waits for what must be durable first.
     Passed(Passed),
+}
+
+/// What comes from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A client asks.
+    Keys(hermes::Command<Change>),
+    /// The node hears who should hold keys.
+    Configure {
+        /// In which version of the cluster's configuration.
+        version: u64,
+        /// Who.
+        nodes: BTreeSet<NodeId>,
+    },
 }
 
 /// What is on the node's disk.
@@ -126,7 +140,11 @@ impl Node {
 
     fn hear(&mut self, now: Time, out: &mut Outbox<Self>) {
         while let Some((_, report)) = self.reports.pop_front_if(|(at, _)| *at <= now) {
-            self.step_steward(now, Event::Command(Reported(Shard(0), report)), out);
+            self.step_steward(
+                now,
+                Event::Command(steward::Command::Reported(Reported(Shard(0), report))),
+                out,
+            );
         }
         while let Some((_, output)) = self.told.pop_front_if(|(at, _)| *at <= now) {
             self.step_keys(now, Event::Command(node::Command::Replica(told(output))), out);
@@ -150,7 +168,7 @@ impl Process for Node {
     type Peer = NodeId;
     type Message = Message;
     type Record = Record;
-    type Command = hermes::Command<Change>;
+    type Command = Command;
     type Output = (u64, Answer);
     type Timer = Timer;
 
@@ -167,8 +185,12 @@ impl Process for Node {
                 self.step_keys(now, Event::Message { from, message }, out);
             }
             Event::Message { message: Message::Passed(passed), .. } => self.pass(now, passed, out),
-            Event::Command(command) => {
+            Event::Command(Command::Keys(command)) => {
                 self.step_keys(now, Event::Command(node::Command::Replica(command)), out);
+            }
+            Event::Command(Command::Configure { version, nodes }) => {
+                let configure = steward::Command::Configure { version, nodes };
+                self.step_steward(now, Event::Command(configure), out);
             }
             Event::Timer(Timer::Steward(timer)) => {
                 self.step_steward(now, Event::Timer(timer), out);

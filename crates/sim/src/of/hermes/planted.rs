@@ -1,6 +1,7 @@
 //! Planted bugs, and for each a trial that shows it soon.
 
 use super::clients::Profile;
+use super::replacing::Plan;
 use super::trial::Trial;
 use crate::faults::Faults;
 use crate::lossy::Loss;
@@ -24,8 +25,9 @@ pub const ALL: &[Mutation] = &[
     Mutation::TrustsItsDisk,
 ];
 
-/// Those of the membership that trials find.
-pub const FAULTS: &[Fault] = &[Fault::BreaksGrants, Fault::StretchesLease, Fault::SuspectsDozing];
+/// Those of the membership that trials find; the others have scenarios in the tests of their crate.
+pub const FAULTS: &[Fault] =
+    &[Fault::BreaksGrants, Fault::StretchesLease, Fault::SuspectsDozing, Fault::LetsGoEarly];
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -52,6 +54,18 @@ fn calm() -> Trial {
     let profile = Some(Profile { clients: 2, rest: Some(600 * MS), ..CROWD });
     let (faults, loss) = (Some(Faults::none()), Some(Loss::default()));
     Trial { faults, loss, profile, dozes: Some(true), ..Trial::default() }
+}
+
+/// All nodes are replaced while the network is cut.
+fn replaced() -> Trial {
+    let netsplit = Some(60 * MS);
+    let faults = Faults { netsplit, split: 700 * MS, ..Faults::none() };
+    let profile = Some(Profile { reads: 60, rmws: 20, ..CROWD });
+    // What is lost delays those that come.
+    let loss = Some(Loss { lost: 60, repeated: 0, delayed: 200, delay: 40 * MS });
+    let (lease, reads, plan) = (Some(600 * MS), Some(Reads::Lease), Some(Plan::all(300 * MS)));
+    let dozes = Some(false);
+    Trial { faults: Some(faults), profile, lease, reads, loss, plan, dozes, ..Trial::default() }
 }
 
 /// All lose power again and again, and have their keys on disk.
@@ -110,6 +124,7 @@ pub fn trials() -> Vec<(String, Trial)> {
     let lease = Some(600 * MS);
     let of = |fault| match fault {
         Fault::SuspectsDozing => calm(),
+        Fault::LetsGoEarly => replaced(),
         _ => Trial { lease, ..split() },
     };
     let members =

@@ -3,6 +3,7 @@
 use super::clients::{Clients, Memory, Profile, agreed};
 use super::node::Node;
 use super::planted;
+use super::replacing::Plan;
 use crate::faults::Faults;
 use crate::lossy::Loss;
 use crate::trial::{Counts, Made, Subject, Violation};
@@ -12,7 +13,6 @@ use meridian_hermes::reliable::{self, Doze, Fault, ReliableMembership};
 use meridian_hermes::{Acks, Durability, Hermes, Mutation, Options, Reads};
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub struct Trial {
     pub lease: Option<Duration>,
     /// Whether nodes doze that nobody uses.
     pub dozes: Option<bool>,
+    /// Who should hold keys, and when that changes.
+    pub plan: Option<Plan>,
     /// A bug planted in the keys.
     #[doc(hidden)]
     pub mutation: Mutation,
@@ -54,7 +56,7 @@ pub struct Trial {
 /// What a trial was, once all is drawn.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    nodes: u16,
+    plan: Plan,
     options: Options,
     membership: reliable::Options,
     profile: Profile,
@@ -71,7 +73,8 @@ impl Drawn {
     /// Whether nobody has a reason to suspect anyone.
     fn is_calm(&self) -> bool {
         let harmless = Faults { skew_ppm: self.faults.skew_ppm, ..Faults::none() };
-        self.faults == harmless && self.loss == Loss::default() && !self.slow
+        let all_stay = self.plan.configurations.len() == 1;
+        self.faults == harmless && self.loss == Loss::default() && !self.slow && all_stay
     }
 }
 
@@ -148,12 +151,18 @@ fn drawn_profile(random: &mut Random) -> Profile {
     }
 }
 
+/// Whoever changes the network and the cluster.
+pub struct Operator {
+    /// How bad the network is now.
+    loss: Rc<Cell<Loss>>,
+    plan: Plan,
+}
+
 impl Subject for Trial {
     type Process = Node;
     type Owner = Clients;
     type Drawn = Drawn;
-    /// How bad the network is now.
-    type Operator = Rc<Cell<Loss>>;
+    type Operator = Operator;
 
     const FAULTS: Duration = Duration::from_millis(2500);
     /// Until all are members again and all is answered.
@@ -183,8 +192,14 @@ impl Subject for Trial {
         if power && self.faults.is_none() {
             faults.crash_all = crash_all;
         }
+        let first = (0..self.nodes.unwrap_or(nodes)).map(NodeId).collect();
+        let plan = match random.random() {
+            _ if self.dozes.is_some() || self.nodes.is_some() => Plan::none(first),
+            true => Plan::drawn(random, first, Self::FAULTS),
+            false => Plan::none(first),
+        };
         Drawn {
-            nodes: self.nodes.unwrap_or(nodes),
+            plan: self.plan.clone().unwrap_or(plan),
             options: Options {
                 reads: self.reads.unwrap_or(options.reads),
                 acks: self.acks.unwrap_or(options.acks),
@@ -202,8 +217,10 @@ impl Subject for Trial {
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
-        let nodes: Vec<_> = (0..drawn.nodes).map(NodeId).collect();
-        let voters: BTreeSet<_> = nodes.iter().copied().collect();
+        let first = drawn.plan.first().clone();
+        let nodes: Vec<_> = drawn.plan.all_nodes().into_iter().collect();
+        let later = nodes.iter().filter(|node| !first.contains(node)).copied().collect();
+        let voters = first.clone();
         let loss = Rc::new(Cell::new(drawn.loss));
         let (now, mutation, fault) = (loss.clone(), self.mutation, self.fault);
         let (options, membership) = (drawn.options.clone(), drawn.membership.clone());
@@ -216,7 +233,8 @@ impl Subject for Trial {
             let keys = Hermes::new(me, options.clone(), seed).with_mutation(mutation);
             Node::new(membership, keys, &now, seed)
         };
-        let mut setup = Setup { faults: drawn.faults.clone(), ..Setup::lan(nodes.clone(), make) };
+        let faults = drawn.faults.clone();
+        let mut setup = Setup { faults, later, ..Setup::lan(nodes, make) };
         if drawn.on_disks {
             setup.logs = Logs::on_disks();
         }
@@ -229,26 +247,47 @@ impl Subject for Trial {
         let random = Random::seed_from_u64(seed ^ 0xc11e);
         let keeps = drawn.options.durability == Durability::Disk;
         let mut owner =
-            Clients::new(random, drawn.profile, nodes, Memory { keeps, power: drawn.power });
+            Clients::new(random, drawn.profile, first, Memory { keeps, power: drawn.power });
         owner.calm = drawn.is_calm();
-        Made { setup, owner, operator: loss }
+        Made { setup, owner, operator: Operator { loss, plan: drawn.plan.clone() } }
+    }
+
+    fn disturb(stage: &mut crate::trial::Stage<Self>) -> Result<(), Violation> {
+        let mut left = Self::FAULTS;
+        let configurations = stage.operator.plan.configurations.clone();
+        for (at, (lasts, nodes)) in configurations.into_iter().enumerate() {
+            if at > 0 {
+                let present = stage.world.owner.nodes.present();
+                stage.world.owner.nodes.configure(nodes.clone());
+                nodes.difference(&present).for_each(|node| stage.world.enter(*node));
+            }
+            stage.world.run_for(lasts);
+            left = left.saturating_sub(lasts);
+        }
+        stage.world.run_for(left);
+        Ok(())
     }
 
     fn heal(stage: &mut crate::trial::Stage<Self>) {
         stage.world.heal();
-        stage.operator.set(Loss::default());
+        stage.operator.loss.set(Loss::default());
         stage.world.owner.ends = true;
     }
 
-    /// All are live, all is answered, and all hold the same.
+    /// All that should hold keys do, and nobody else; all is answered.
     fn is_quiet(world: &Cluster) -> bool {
-        let replicas: Vec<_> = world.processes().map(|(_, replica)| replica).collect();
-        let live = |replica: &&Node| {
+        let wanted = world.owner.nodes.wanted();
+        let live = |(node, replica): (NodeId, &Node)| {
             let (keys, membership) = (replica.replica(), replica.membership());
-            keys.membership().live.len() == membership.registry().voters().len()
-                && keys.is_settled()
+            let holds = keys.membership().live == *wanted
+                && membership.registry().voters() == wanted
+                && membership.replicas() == *wanted
+                && keys.is_settled();
+            if wanted.contains(&node) { holds } else { membership.has_left() }
         };
-        world.owner.is_done() && replicas.iter().all(live) && agreed(&replicas).is_some()
+        let kept = world.processes().filter(|(node, _)| wanted.contains(node));
+        let kept: Vec<_> = kept.map(|(_, replica)| replica).collect();
+        world.owner.is_done() && world.processes().all(live) && agreed(&kept).is_some()
     }
 
     fn judge(stage: &mut crate::trial::Stage<Self>) -> Result<(), Violation> {
@@ -263,6 +302,13 @@ impl Subject for Trial {
             let held: Vec<_> =
                 keys.entries().map(|(key, ts, ..)| (ts, keys.state(key).0)).collect();
             text += &format!("\n{node}: {members:?}, settled {}, {held:?}", keys.is_settled());
+            let membership = replica.membership();
+            text += &format!(
+                "\n  left {}, replicas {:?}, ",
+                membership.has_left(),
+                membership.replicas()
+            );
+            text += &format!("{:?}", membership.registry());
         }
         text
     }
