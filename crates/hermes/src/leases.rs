@@ -77,8 +77,6 @@ pub enum Fault {
     SuspectsDozing,
     /// Changes voters though leases may rely on those before the last change (against V1).
     ChangesAtOnce,
-    /// Says that it uses no lease of earlier voters while it does (against V1).
-    FollowsAtOnce,
     /// Counts the grants of whoever gives one, voter or not.
     CountsAnyGrant,
     /// Counts the word of anyone that grants have run out, voter or not.

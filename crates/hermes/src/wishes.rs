@@ -58,7 +58,7 @@ impl ReliableMembership {
             return Some(Request::Expired { voter: self.me, node, suspension });
         }
         let followed = self.leases.has_followed(now, registry.voters());
-        if registry.is_behind(node) && (followed || self.is(Fault::FollowsAtOnce)) {
+        if registry.is_behind(node) && followed {
             return Some(Request::Follows { node, change: registry.changes() });
         }
         let (version, nodes) = &self.configured;
