@@ -7,14 +7,18 @@ use meridian_cluster::configuration::REPLICAS_MAX;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Kept, NodeEntry};
 use meridian_core::RegionId;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The name of the file in the data directory.
 pub const CLUSTER_FILE: &str = "cluster.json";
+/// The extended attribute of all that is mounted: where the cluster file is.
+const CLUSTER_OF_MOUNT: &str = "user.meridian.cluster";
 /// The variable in which `demo --exec` tells CMD where that is: another demo may have been started
 /// meanwhile.
 pub const CLUSTER_VARIABLE: &str = "MERIDIAN_CLUSTER";
@@ -308,8 +312,27 @@ pub fn random_name() -> anyhow::Result<u64> {
     Ok(u64::from_le_bytes(bytes) >> 11)
 }
 
+/// The cluster file of what is mounted at a path, if it is a cluster.
+pub fn of_mount(path: &Path) -> Option<PathBuf> {
+    let mut value = [0; 4096];
+    let len = rustix::fs::getxattr(path, CLUSTER_OF_MOUNT, &mut value).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(&value[..len])))
+}
+
+/// The cluster file that a command about `path` means: the one named, else that of what is mounted
+/// there, else as [`named_or_last`].
+///
+/// # Errors
+/// If none is named and none is known.
+pub fn named_or_of(named: Option<&Path>, path: &Path) -> anyhow::Result<PathBuf> {
+    match of_mount(path).filter(|_| named.is_none()) {
+        Some(cluster) => Ok(cluster),
+        None => named_or_last(named),
+    }
+}
+
 /// The cluster file a command means: the one named, else that of the demo in whose `--exec` it
-/// runs, else that of the demo which was started last.
+/// runs, else that of what is mounted where it runs, else that of the demo which was started last.
 ///
 /// # Errors
 /// If none is named and no demo is known.
@@ -319,6 +342,9 @@ pub fn named_or_last(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
     if let Some(path) = std::env::var_os(CLUSTER_VARIABLE) {
         return Ok(path.into());
+    }
+    if let Some(cluster) = of_mount(Path::new(".")) {
+        return Ok(cluster);
     }
     match crate::last::read() {
         Some(last) if last.cluster.exists() => Ok(last.cluster),

@@ -45,6 +45,7 @@ pub async fn newest(path: &Path) -> anyhow::Result<Newest> {
         Ok(None) => Ok(Newest { file, topology, error: None }),
         Ok(Some(mut newer)) => {
             keep_pids(&mut newer, &file);
+            keep_file(path, &newer);
             Ok(Newest { topology: Topology::new(&newer)?, file: newer, error: None })
         }
         Err(error) => {
@@ -52,6 +53,14 @@ pub async fn newest(path: &Path) -> anyhow::Result<Newest> {
             note!("{error}; going on with version {version} of {}", path.display());
             Ok(Newest { file, topology, error: Some(error) })
         }
+    }
+}
+
+/// Brings the cluster file up to date, so that it leads to the cluster also when all nodes that it
+/// named have been replaced. That it may not be written is no reason not to go on.
+pub fn keep_file(path: &Path, newer: &ClusterFile) {
+    if let Err(error) = meridian_node::configuration::keep_file(path, newer) {
+        note!("meridian: cannot bring {} up to date: {error}", path.display());
     }
 }
 

@@ -201,6 +201,7 @@ impl Demo<'_> {
             return Ok(code_of_signal(signal));
         }
         self.publish();
+        let point = point.of(&cluster_path);
         let mount = Mount::start(self.topology.clone(), &self.region, point)?;
         self.following = configuration::follow(&self.file);
         self.introduce(mount.path(), args.exec.is_none())?;

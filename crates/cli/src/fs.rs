@@ -140,7 +140,7 @@ pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
 
 fn tell_where(args: &WhereArgs) -> anyhow::Result<()> {
     let placement = placement_of(&args.path)?;
-    let cluster_path = cluster::named_or_last(args.cluster.as_deref())?;
+    let cluster_path = cluster::named_or_of(args.cluster.as_deref(), &args.path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let topology = runtime.block_on(configuration::newest(&cluster_path))?.topology;
     let found = whereabouts(&args.path, placement, &topology).with_context(|| {

@@ -13,10 +13,13 @@ use meridian_cluster::Topology;
 use meridian_mount::Access;
 use meridian_terminal::note;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
 
 /// What is logged by who mounts.
 pub const WARNINGS: &str = "warn";
@@ -60,14 +63,77 @@ pub struct MountArgs {
 /// Who may do what through a mount.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct HowToMount {
-    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime
+    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime; and on_cut=
     #[arg(short = 'o', long = "options", value_name = "WORDS", default_value = "")]
     #[arg(hide_default_value = true)]
-    access: Access,
+    access: Words,
     /// Keep names and attributes until another client changes them: several times as fast, and new.
     /// While a region is cut off, changes by others of what this mount keeps may have to wait
     #[arg(long)]
     keep_looks: bool,
+    /// What becomes of calls that need a region which is cut off: wait:DURATION, they wait until
+    /// that has lasted so long (later ones fail at once); or fail, they fail as soon as it is known
+    #[arg(long, value_name = "WHAT", default_value = "wait:30s")]
+    on_cut: OnCut,
+}
+
+/// For how long calls wait for a region that is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnCut(pub Duration);
+
+impl Default for OnCut {
+    fn default() -> OnCut {
+        OnCut(Duration::from_secs(30))
+    }
+}
+
+impl FromStr for OnCut {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<OnCut, String> {
+        let wrong = || format!("{text} is neither fail nor wait:DURATION, as wait:30s");
+        let Some(duration) = text.strip_prefix("wait:") else {
+            return if text == "fail" { Ok(OnCut(Duration::ZERO)) } else { Err(wrong()) };
+        };
+        let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+        let split = |(unit, ms): &(&str, u64)| Some((duration.strip_suffix(unit)?, *ms));
+        let (number, ms) = units.iter().find_map(split).unwrap_or((duration, 1000));
+        let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(ms));
+        number.map(|ms| OnCut(Duration::from_millis(ms))).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for OnCut {
+    /// Words that are read back to the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "wait:{}ms", self.0.as_millis())
+    }
+}
+
+impl HowToMount {
+    /// The words of `-o`, of which that about cuts is no word of the kernel.
+    fn words(self) -> (Access, OnCut) {
+        (self.access.access, self.access.on_cut.unwrap_or(self.on_cut))
+    }
+}
+
+/// The words of `-o`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Words {
+    access: Access,
+    on_cut: Option<OnCut>,
+}
+
+impl FromStr for Words {
+    type Err = String;
+
+    fn from_str(words: &str) -> Result<Words, String> {
+        let is_cut = |word: &&str| word.starts_with("on_cut=");
+        let (cut, rest): (Vec<_>, Vec<_>) = words.split(',').partition(is_cut);
+        let on_cut = cut.last().and_then(|word| word.strip_prefix("on_cut="));
+        let on_cut = on_cut.map(str::parse).transpose()?;
+        Ok(Words { access: rest.join(",").parse()?, on_cut })
+    }
 }
 
 /// Runs `meridian mount`.
@@ -88,7 +154,7 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::listen()?;
         let Newest { file, topology, .. } = configuration::newest(&cluster).await?;
         let mut following = configuration::follow(&file);
-        let mount = Mount::start(topology, &args.region, point)?;
+        let mount = Mount::start(topology, &args.region, point.of(&cluster))?;
         output::print(&format!(
             "mounted at {} in region {}; Ctrl-C unmounts",
             mount.path().display(),
@@ -102,6 +168,7 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
                     break;
                 }
                 newer = configuration::next(&mut following) => {
+                    configuration::keep_file(&cluster, &newer);
                     mount.configured(Topology::new(&newer)?);
                 }
             }
@@ -118,7 +185,9 @@ pub struct MountPoint {
     made: bool,
     access: Access,
     keep_looks: bool,
+    on_cut: OnCut,
     source: OsString,
+    cluster: Option<PathBuf>,
 }
 
 impl MountPoint {
@@ -148,12 +217,20 @@ impl MountPoint {
             bail!("{} is not empty: mount on an empty or new directory", path.display());
         }
         let (access, source) = (Access::default(), "meridian".into());
-        Ok(MountPoint { path, made, access, keep_looks: false, source })
+        let (keep_looks, on_cut, cluster) = (false, OnCut::default(), None);
+        Ok(MountPoint { path, made, access, keep_looks, on_cut, source, cluster })
     }
 
     /// It is mounted in this way.
     pub fn with(mut self, how: HowToMount) -> MountPoint {
-        (self.access, self.keep_looks) = (how.access, how.keep_looks);
+        (self.access, self.on_cut) = how.words();
+        self.keep_looks = how.keep_looks;
+        self
+    }
+
+    /// Commands in it are to use that cluster file.
+    pub fn of(mut self, cluster: &Path) -> MountPoint {
+        self.cluster = cluster.canonicalize().ok();
         self
     }
 
@@ -224,8 +301,15 @@ impl Mount {
     /// # Errors
     /// If there is no such region, or mounting is not permitted.
     pub fn start(topology: Topology, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
-        let MountPoint { path, access, keep_looks, source, .. } = &point;
-        let options = ClientOptions { keep_looks: *keep_looks, ..ClientOptions::new(region) };
+        let MountPoint { path, access, keep_looks, on_cut, source, cluster, .. } = &point;
+        let options = ClientOptions::new(region);
+        let options = ClientOptions {
+            keep_looks: *keep_looks,
+            cluster_file: cluster.clone(),
+            on_cut: on_cut.0,
+            timeout: options.timeout.max(on_cut.0),
+            ..options
+        };
         let client = Client::connect(topology, &options)?;
         let mounted = meridian_mount::mount(client.clone(), path, *access, source)?;
         Ok(Mount { client, mounted, point })
@@ -334,6 +418,19 @@ fn points_in<'a>(table: &'a [u8], kind: Option<&'a str>) -> impl Iterator<Item =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_becomes_of_calls_in_a_cut_is_read() {
+        let of = |text: &str| text.parse::<OnCut>().map(|on_cut| on_cut.0.as_millis());
+        assert_eq!(
+            ["fail", "wait:5s", "wait:2m", "wait:7"].map(of),
+            [0, 5000, 120_000, 7000].map(Ok)
+        );
+        assert!(of("wait:").is_err() && of("hang").is_err() && of("wait:5x").is_err());
+        let words = "ro,on_cut=wait:250ms,noatime".parse::<Words>().unwrap();
+        assert!(words.access.read_only && words.access.noatime);
+        assert_eq!(words.on_cut.map(|on_cut| on_cut.to_string()), Some("wait:250ms".into()));
+    }
 
     #[test]
     fn mount_points_are_read_as_the_kernel_writes_them() {

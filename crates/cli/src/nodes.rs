@@ -11,6 +11,7 @@ use clap::{Args, Subcommand};
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
+use meridian_cluster::ring::REPLICAS;
 use meridian_core::NodeId;
 use meridian_node::Keepers;
 use meridian_paxos::Consistency;
@@ -101,11 +102,21 @@ a majority of each of its groups, those before and those after. A node that goes
 it is drained is removed so if the command is said again. If it keeps the configuration another node
 does so in its place. Its directory is of no more use.
 
-Example:
-  meridian cluster remove-node us-2")]
+A region needs two nodes, so that each block is on two. A removal after which it has fewer is
+refused, unless it is forced, with a reason that stands in the output.
+
+Examples:
+  meridian cluster remove-node us-2
+  meridian cluster remove-node us-2 --force --reason 'the region is given up'")]
 pub struct RemoveArgs {
     /// Its name
     name: String,
+    /// Also if its region has fewer nodes then than it needs
+    #[arg(long, requires = "reason")]
+    force: bool,
+    /// Why it must be
+    #[arg(long, value_name = "WORDS", requires = "force")]
+    reason: Option<String>,
     #[command(flatten)]
     of: Of,
 }
@@ -214,6 +225,30 @@ impl Cluster {
         Ok(Some(topology.node(*new).name.clone()))
     }
 
+    /// Whether the region of a node can do without it, or there is a reason why it must.
+    fn check_need(&self, id: NodeId, reason: Option<&str>) -> anyhow::Result<()> {
+        let topology = &self.newest.topology;
+        let node = topology.node(id);
+        let left = topology.staying_in(node.region).filter(|other| *other != id).count();
+        if left >= REPLICAS {
+            return Ok(());
+        }
+        let region = &topology.regions[usize::from(node.region.0)].name;
+        let need = format!(
+            "without {} region {region} has {left} of the {REPLICAS} nodes that it needs to have \
+             each block twice",
+            node.name
+        );
+        match reason {
+            Some(reason) => note!("{need}; it is removed all the same: {reason}"),
+            None => bail!(
+                "{need}: add one first (`meridian cluster add-node --region {region}`), or say \
+                 --force and --reason"
+            ),
+        }
+        Ok(())
+    }
+
     /// Watches how a node is drained, until it is. That goes on without this, too.
     async fn watch_drain(&mut self, keepers: &mut Keepers, id: NodeId) -> anyhow::Result<()> {
         let (mut told, mut seen, mut changed) = (None, None, Instant::now());
@@ -261,6 +296,7 @@ impl Cluster {
             keepers.moved(&newer);
             let topology = Topology::new(&newer)?;
             self.client.configured(topology.clone());
+            configuration::keep_file(&self.path, &newer);
             self.newest = Newest { file: newer, topology, error: None };
         }
         Ok(())
@@ -339,6 +375,7 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
     let id = id.with_context(|| format!("no node {}", args.name))?;
     let name = args.name.as_str();
     if !cluster.newest.topology.node(id).leaves {
+        cluster.check_need(id, args.reason.as_deref())?;
         let keeper = cluster.keeper_after(id)?;
         if let Some(keeper) = &keeper {
             note!("{keeper} is to keep the configuration in the place of {name}");

@@ -246,7 +246,10 @@ fn the_only_node_that_keeps_the_configuration_goes() {
         let shown = ask(&room, &["show"]);
         keepers(&shown) == ["us-1"] && shown["keepers"][0]["leads"] == true
     });
-    let removed = ask(&room, &["remove-node", "us-1"]);
+    let alone = room.run(&["cluster", "remove-node", "us-1"]);
+    assert!(alone.stderr.contains("region us has 1 of the 2 nodes that it needs"), "{alone:?}");
+    let forced = ["remove-node", "us-1", "--force", "--reason", "it is to be the only one"];
+    let removed = ask(&room, &forced);
     assert_eq!(removed["state"], "removed");
     let shown = ask(&room, &["show"]);
     assert_eq!((keepers(&shown), &shown["keepers"][0]["up"]), (vec!["us-2".into()], &json!(true)));

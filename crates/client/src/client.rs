@@ -11,14 +11,14 @@ use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
 use meridian_core::{BlockId, ClientId, GroupId, NodeId, Stamp, Time};
 use meridian_fs::types::Timestamp;
-use meridian_fs::{Answer, Done, FsError, Ino, Place, Query, Update, Vector};
+use meridian_fs::{Answer, Done, FsError, Ino, Place, Query, Under, Update, Vector};
 use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
 use meridian_host::space::Room;
 use meridian_host::update::Change;
 use meridian_session::room::room_for;
 use meridian_session::{BlockNames, Command, Failure, Output};
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -46,13 +46,26 @@ pub struct ClientOptions {
     /// Whether a mount over it keeps names and attributes, and its kernel, until they are recalled
     /// (decision 57).
     pub keep_looks: bool,
+    /// The cluster file that commands in a mount over it use.
+    pub cluster_file: Option<PathBuf>,
+    /// A call that needs a region which is cut off waits until that has lasted so long; by default
+    /// as long as it waits anyhow. Later ones are tried for a moment.
+    pub on_cut: Duration,
 }
 
 impl ClientOptions {
     /// The defaults, in `region`: 30 s, 64 MiB, and no looks are kept.
     pub fn new(region: impl Into<String>) -> ClientOptions {
         let (timeout, cache_bytes) = (Duration::from_secs(30), 64 << 20);
-        ClientOptions { region: region.into(), timeout, cache_bytes, keep_looks: false }
+        let (keep_looks, cluster_file) = (false, None);
+        ClientOptions {
+            region: region.into(),
+            timeout,
+            cache_bytes,
+            keep_looks,
+            cluster_file,
+            on_cut: timeout,
+        }
     }
 }
 
@@ -68,6 +81,7 @@ pub(crate) struct Inner {
     pub(crate) driver: Arc<Driver>,
     pub(crate) timeout: Duration,
     keep_looks: bool,
+    cluster_file: Option<PathBuf>,
     id: ClientId,
     random: Random,
     block_names: Mutex<BlockNames>,
@@ -87,9 +101,17 @@ type Rooms = BTreeMap<NodeId, Room>;
 #[derive(Debug)]
 pub struct Prepared {
     caller: Caller,
+    under: Option<Under>,
     /// Until it is sent for the first time.
     change: Mutex<Option<Change>>,
     what: &'static str,
+}
+
+impl Prepared {
+    /// Under which locks it counts.
+    pub(crate) fn under(&self) -> Option<Under> {
+        self.under
+    }
 }
 
 impl Client {
@@ -128,10 +150,13 @@ impl Client {
             });
         };
         let random = Random::new().map_err(ConnectError::Random)?;
+        let driver = Driver::new(topology, region, random.number());
+        driver.command(Command::OnCut(options.on_cut));
         let inner = Inner {
-            driver: Driver::new(topology, region, random.number()),
+            driver,
             timeout: options.timeout,
             keep_looks: options.keep_looks,
+            cluster_file: options.cluster_file.clone(),
             id: random.client(),
             random,
             block_names: Mutex::default(),
@@ -186,6 +211,29 @@ impl Client {
     /// The tree has refused a block that was named before `horizon_ms`.
     pub(crate) fn block_refused(&self, horizon_ms: u64) {
         lock(&self.inner.block_names).refused(horizon_ms, now_ms());
+    }
+
+    /// Whether nobody answers for a group.
+    pub(crate) fn is_cut(&self, group: GroupId) -> bool {
+        self.inner.driver.is_cut(group)
+    }
+
+    /// Tells people of what goes on later; not if it is known that the group is cut off.
+    pub(crate) fn warn(&self, group: GroupId, what: &str, error: &ClientError) {
+        match self.is_cut(group) {
+            true => tracing::debug!("{what}: {error}"),
+            false => tracing::warn!("{what}: {error}"),
+        }
+    }
+
+    /// How often a node has answered for a group.
+    pub(crate) fn heard(&self, group: GroupId) -> u64 {
+        self.inner.driver.heard(group)
+    }
+
+    /// The cluster file that commands in a mount over it use.
+    pub fn cluster_file(&self) -> Option<&Path> {
+        self.inner.cluster_file.as_deref()
     }
 
     /// Whether a mount over it is to keep looks.
@@ -253,9 +301,18 @@ impl Client {
     /// # Errors
     /// As [`Client::update`].
     pub async fn apply(&self, update: &Update) -> Result<(Done, Stamp), ClientError> {
+        self.apply_under(update, None).await
+    }
+
+    /// As [`Client::apply`], if the locks under which it is done have not been lost.
+    pub(crate) async fn apply_under(
+        &self,
+        update: &Update,
+        under: Option<Under>,
+    ) -> Result<(Done, Stamp), ClientError> {
         let (time, mut said) = (now(), Vec::new());
         for _ in 0..QUOTAS_SAID {
-            match self.send(&self.prepare_with(update, time, &said)).await {
+            match self.send(&self.prepare_with(update, time, under, &said)).await {
                 Err(ClientError::Fs(FsError::UnnamedQuota { quota })) => {
                     let here = |of: &Place| of.partition == quota.partition;
                     let of = update.changes_quotas_of().into_iter().flatten().filter(here);
@@ -269,7 +326,7 @@ impl Client {
                 other => return other,
             }
         }
-        self.send(&self.prepare_with(update, time, &said)).await
+        self.send(&self.prepare_with(update, time, under, &said)).await
     }
 
     /// What is made counts against the quota of its directory.
@@ -293,11 +350,27 @@ impl Client {
     /// Prepares `update` to be sent, perhaps more than once, under one name; `time` is what `stat`
     /// will show of it.
     pub fn prepare(&self, update: &Update, time: Timestamp) -> Prepared {
-        self.prepare_with(update, time, &[])
+        self.prepare_under(update, time, None)
     }
 
-    /// As [`Client::prepare`]; it also counts against these quotas.
-    fn prepare_with(&self, update: &Update, time: Timestamp, said: &[Place]) -> Prepared {
+    /// As [`Client::prepare`], if the locks under which it is done have not been lost.
+    pub(crate) fn prepare_under(
+        &self,
+        update: &Update,
+        time: Timestamp,
+        under: Option<Under>,
+    ) -> Prepared {
+        self.prepare_with(update, time, under, &[])
+    }
+
+    /// As [`Client::prepare_under`]; it also counts against these quotas.
+    fn prepare_with(
+        &self,
+        update: &Update,
+        time: Timestamp,
+        under: Option<Under>,
+        said: &[Place],
+    ) -> Prepared {
         let mut quotas = said.to_vec();
         for of in update.changes_quotas_of().into_iter().flatten() {
             let known = lock(&self.inner.quotas).get(&of).copied();
@@ -305,9 +378,9 @@ impl Client {
         }
         quotas.sort();
         quotas.dedup();
-        let change = Change { time, quotas, update: update.clone() };
+        let change = Change { time, quotas, update: update.clone(), under };
         let (caller, what) = (self.inner.driver.caller(), name_of(update));
-        Prepared { caller, change: Mutex::new(Some(change)), what }
+        Prepared { caller, under, change: Mutex::new(Some(change)), what }
     }
 
     /// Sends what was prepared, for the first time or again, and waits for its end. Also gives
@@ -316,7 +389,7 @@ impl Client {
     /// # Errors
     /// As [`Client::update`]; after all but [`ClientError::Fs`] it may be sent again.
     pub async fn send(&self, prepared: &Prepared) -> Result<(Done, Stamp), ClientError> {
-        let Prepared { caller, change, what } = prepared;
+        let Prepared { caller, change, what, .. } = prepared;
         let deadline = self.inner.driver.deadline(self.inner.timeout);
         let call = caller.call();
         let first = lock(change).take();
@@ -382,7 +455,10 @@ impl Client {
             }
             Failure::OutOfReach { group } => {
                 let whom = format!("group {}", topology.group_name(group));
-                tracing::warn!("{what}: nodes cannot reach {whom}");
+                match self.inner.driver.is_cut(group) {
+                    true => tracing::debug!("{what}: nodes cannot reach {whom}"),
+                    false => tracing::warn!("{what}: nodes cannot reach {whom}"),
+                }
                 ClientError::OutOfReach { whom }
             }
             Failure::NoSpace => FsError::NoSpace.into(),

@@ -150,6 +150,32 @@ impl Driver {
         told.err().map(|unsent| Event::Command(Command::LetGo(unsent.0)))
     }
 
+    /// Tells people that a group is cut off, or is not any more.
+    fn tell_cut(&self, output: &Output) {
+        let topology = self.known().topology.clone();
+        match output {
+            Output::Cut { group } => {
+                let name = topology.group_name(*group);
+                tracing::warn!("{name} is cut off: no node answers for it");
+            }
+            Output::Reached { group, after } => {
+                let name = topology.group_name(*group);
+                tracing::warn!("{name} answers again, after {} s", after.as_secs());
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether nobody answers for a group.
+    pub fn is_cut(&self, group: GroupId) -> bool {
+        lock(&self.session).is_cut(group)
+    }
+
+    /// How often a node has answered for a group.
+    pub fn heard(&self, group: GroupId) -> u64 {
+        lock(&self.session).answers(group)
+    }
+
     /// How often something was lost that the session kept.
     pub fn losses(&self) -> u64 {
         lock(&self.session).losses()
@@ -208,6 +234,10 @@ impl Driver {
         match effect {
             Effect::Send { to, message: Message::Request(request) } => self.post(to, &request),
             Effect::Output(Output::Recalled { gone }) => self.recalled(gone),
+            Effect::Output(output @ (Output::Cut { .. } | Output::Reached { .. })) => {
+                self.tell_cut(&output);
+                None
+            }
             Effect::Output(output) => {
                 let slot = lock(&self.callers).get(&output.call()?).cloned()?;
                 slot.put(output);
@@ -260,7 +290,10 @@ impl Slot {
             | Output::Answered { .. }
             | Output::Stored { .. }
             | Output::Fetched { .. } => true,
-            Output::GaveUp { .. } | Output::Recalled { .. } => false,
+            Output::GaveUp { .. }
+            | Output::Recalled { .. }
+            | Output::Cut { .. }
+            | Output::Reached { .. } => false,
         };
         self.over.store(over, Ordering::Relaxed);
         *lock(&self.output) = Some(output);

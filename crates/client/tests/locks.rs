@@ -8,9 +8,9 @@ use fake::Cluster;
 use meridian_client::files::locks::{Owner, Wanted};
 use meridian_client::files::{Handle, OpenMode};
 use meridian_client::{ClientError, Files};
-use meridian_fs::FsError;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Ino, Kind};
+use meridian_fs::{FsError, Update};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -129,4 +129,110 @@ async fn a_lock_that_could_not_be_given_back_is_given_back_later() {
     while !world.is_free().await {
         tokio::task::yield_now().await;
     }
+}
+
+/// Ends never: nobody interrupts who waits.
+fn never() -> std::future::Pending<()> {
+    std::future::pending()
+}
+
+#[tokio::test]
+async fn who_waits_has_the_lock_when_it_is_given_back_and_asks_nobody_meanwhile() {
+    let world = world().await;
+    world.there.lock(world.other, whole(1)).await.unwrap();
+    let (here, first) = (world.here.clone(), world.first);
+    let waiting = tokio::spawn(async move { here.lock_waiting(first, whole(7), never()).await });
+    let waits = |update: &&Update| matches!(update, Update::Lock { ticket: Some(_), .. });
+    while world.cluster.applied().iter().filter(waits).count() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let before = world.cluster.applied().len();
+    world.there.unlock(world.other, Owner::process(1), 0, u64::MAX).await.unwrap();
+    assert!(waiting.await.unwrap().unwrap());
+    assert_eq!(world.cluster.applied().len(), before + 1, "only the other's unlock");
+    assert!(!world.is_free().await);
+}
+
+#[tokio::test]
+async fn who_waits_no_more_leaves_the_queue() {
+    let world = world().await;
+    world.there.lock(world.other, whole(1)).await.unwrap();
+    // By a signal that its program handles, and by one that ends it.
+    let signal = async { tokio::time::sleep(std::time::Duration::from_millis(50)).await };
+    assert!(!world.here.lock_waiting(world.first, whole(7), signal).await.unwrap());
+    let (here, second) = (world.here.clone(), world.second);
+    let waiting = tokio::spawn(async move { here.lock_waiting(second, whole(8), never()).await });
+    let waits = |update: &&Update| matches!(update, Update::Lock { ticket: Some(_), .. });
+    while world.cluster.applied().iter().filter(waits).count() < 2 {
+        tokio::task::yield_now().await;
+    }
+    waiting.abort();
+    let left = |update: &&Update| matches!(update, Update::Leave { .. });
+    while world.cluster.applied().iter().filter(left).count() < 2 {
+        tokio::task::yield_now().await;
+    }
+    world.there.unlock(world.other, Owner::process(1), 0, u64::MAX).await.unwrap();
+    assert!(world.is_free().await);
+}
+
+/// The lease of the first mount runs out, as the cluster sees it.
+#[tokio::test]
+async fn what_was_written_under_a_lost_lock_does_not_land() {
+    let world = world().await;
+    let (here, first, second) = (&world.here, world.first, world.second);
+    here.lock(first, whole(7)).await.unwrap();
+    here.write(first, 0, b"mine").await.unwrap();
+    world.cluster.expire(here.client().id());
+    world.there.lock(world.other, whole(1)).await.unwrap();
+    world.there.write(world.other, 0, b"next").await.unwrap();
+    world.there.sync(world.other).await.unwrap();
+    let lost = |result: Result<(), ClientError>| {
+        assert!(matches!(result, Err(ClientError::Fs(FsError::LockLost))), "{result:?}");
+    };
+    lost(here.sync(first).await);
+    lost(here.write(first, 0, b"late").await);
+    lost(here.lock(first, whole(7)).await);
+    lost(here.unlock(first, Owner::process(7), 0, 9).await);
+    lost(here.close(first).await);
+    lost(here.close(second).await); // It is told once of what was dropped.
+    here.write(second, 4, b"+").await.unwrap();
+    here.sync(second).await.unwrap();
+    here.release(first).await;
+    let read = here.read(second, 0, 9).await.unwrap();
+    assert_eq!(read, b"next+"[..]);
+}
+
+/// The answer to the next lock tells it, also if nothing was written.
+#[tokio::test]
+async fn a_lock_that_was_lost_is_not_taken_back_in_silence() {
+    let world = world().await;
+    let (here, first, second) = (&world.here, world.first, world.second);
+    here.lock(first, Wanted { end: 9, ..whole(7) }).await.unwrap();
+    world.cluster.expire(here.client().id());
+    here.lock(second, Wanted { start: 50, ..whole(8) }).await.unwrap();
+    let error = here.write(first, 0, b"late").await.unwrap_err();
+    assert_eq!(error.errno(), 5);
+    here.write(second, 50, b"mine").await.unwrap();
+    here.sync(second).await.unwrap();
+}
+
+/// What was written is on its way for so long that the lock is given back before: that is no loss.
+#[tokio::test]
+async fn what_was_written_lands_after_its_lock_was_given_back_as_it_should() {
+    let world = world().await;
+    let ino = world.here.inode_of(world.first).unwrap();
+    let impatient = Files::new(world.cluster.impatient("ap", 200));
+    let handle = impatient.open(ino, PLAIN).await.unwrap();
+    impatient.lock(handle, whole(7)).await.unwrap();
+    impatient.write(handle, 0, b"mine").await.unwrap();
+    *world.cluster.shared.gate_holds.lock().unwrap() =
+        |update| matches!(update, Update::Write { .. });
+    world.cluster.shared.gated.store(true, Ordering::Relaxed);
+    let error = impatient.unlock(handle, Owner::process(7), 0, u64::MAX).await.unwrap_err();
+    assert!(error.is_unknown(), "{error}");
+    assert!(world.is_free().await, "it is given back all the same");
+    world.cluster.shared.gated.store(false, Ordering::Relaxed);
+    world.cluster.shared.gate.add_permits(100);
+    impatient.sync(handle).await.unwrap();
+    assert_eq!(world.there.read(world.other, 0, 9).await.unwrap(), b"mine"[..]);
 }

@@ -292,6 +292,8 @@ impl Update {
             Update::PlaceDirectory { parent, child, .. } => vec![*parent, *child],
             Update::CreateUnnamed { .. }
             | Update::Lock { .. }
+            | Update::Leave { .. }
+            | Update::Untangle { .. }
             | Update::Unlock { .. }
             | Update::Hold { .. }
             | Update::NoteReads { .. }

@@ -70,6 +70,12 @@ pub enum FsError {
     /// `EAGAIN`: another holds a lock.
     #[error("locked by another")]
     WouldBlock,
+    /// `EIO`: the locks under which it was written were lost.
+    #[error("a lock was lost")]
+    LockLost,
+    /// `EDEADLK`: who waits would wait for itself.
+    #[error("a deadlock of locks")]
+    Deadlock,
     /// `EBUSY`.
     #[error("busy")]
     Busy,
@@ -103,7 +109,10 @@ impl FsError {
         match self {
             FsError::NotPermitted => 1,
             FsError::NotFound => 2,
-            FsError::Expired | FsError::Late { .. } | FsError::UnnamedQuota { .. } => 5,
+            FsError::Expired
+            | FsError::LockLost
+            | FsError::Late { .. }
+            | FsError::UnnamedQuota { .. } => 5,
             FsError::WouldBlock => 11,
             FsError::Busy => 16,
             FsError::Exists => 17,
@@ -114,6 +123,7 @@ impl FsError {
             FsError::TooLarge | FsError::InlineFull => 27,
             FsError::NoSpace => 28,
             FsError::TooManyLinks => 31,
+            FsError::Deadlock => 35,
             FsError::NameTooLong => 36,
             FsError::NotEmpty => 39,
             FsError::NoAttribute => 61,

@@ -4,12 +4,12 @@ use crate::FsError;
 use crate::acl;
 use crate::apply::Moment;
 use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
-use crate::locks::Locks;
+use crate::locking;
 use crate::operation::{Access, Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
 use crate::quota::Limits;
 use crate::tree::{Tree, check_name};
 use crate::types::{
-    Entry, Ino, Kind, Lock, NAME_MAX, Name, Place, Rank, SYMLINK_MAX, Timestamp, XATTR_MAX,
+    Entry, Ino, Kind, NAME_MAX, Name, Place, Rank, SYMLINK_MAX, Timestamp, XATTR_MAX,
     XATTR_VALUE_MAX,
 };
 use bytes::Bytes;
@@ -17,12 +17,10 @@ use meridian_core::{ClientId, Stamp};
 
 /// The extended attribute that shows in which partition an inode lives. It is not stored.
 const PLACEMENT_XATTR: &[u8] = b"user.meridian.placement";
+/// The one that shows where the cluster file is.
+const CLUSTER_XATTR: &[u8] = b"user.meridian.cluster";
 /// The one that shows how much may lie below a directory.
 const QUOTA_XATTR: &[u8] = b"user.meridian.quota";
-
-/// How many locks may lie on one inode: enough for any program, little enough that the state stays
-/// small.
-const LOCKS_MAX: usize = 65_536;
 
 /// Does `update` or refuses it.
 ///
@@ -69,12 +67,11 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             Ok(())
         }),
         Update::SetQuota { inode, limits } => set_quota(tree, inode, limits),
-        Update::Lock { inode, lock } => take_lock(tree, inode, &lock, moment),
-        Update::Unlock { inode, owner, family, start, end } => {
-            let Ok(of) = tree.inode(inode) else { return Ok(Done::Nothing) }; // It went with them.
-            let locks = of.locks.without(owner, family, start, end)?;
-            give_lock_back(tree, inode.ino, owner.client, locks)
-        }
+        Update::Lock { .. }
+        | Update::Leave { .. }
+        | Update::Unlock { .. }
+        | Update::Untangle { .. }
+        | Update::Expire { .. } => locking::execute(tree, update, moment),
         Update::Hold { client, inodes, .. } => Ok(hold(tree, client, &inodes, moment.rank)),
         Update::Forget { client, inodes, .. } => Ok(forget(tree, client, &inodes)),
         Update::Reap { inodes, .. } => Ok(reap(tree, &inodes)),
@@ -86,10 +83,6 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         Update::Caps { client, step, .. } => Ok(crate::caps::step(tree, client, step, moment.rank)),
         Update::RaiseHorizon { horizon_ms, .. } => {
             tree.named.raise(moment.rank.1.client, horizon_ms)
-        }
-        Update::Expire { client, renewed, inodes, .. } => {
-            expire(tree, client, renewed, &inodes);
-            Ok(Done::Nothing)
         }
         Update::Link { .. }
         | Update::Unlink { .. }
@@ -287,7 +280,7 @@ fn check_xattr_name(name: &Name) -> Result<(), FsError> {
     if name.len() > NAME_MAX {
         return Err(FsError::NameTooLong);
     }
-    if [PLACEMENT_XATTR, QUOTA_XATTR].contains(&&name[..]) {
+    if [PLACEMENT_XATTR, CLUSTER_XATTR, QUOTA_XATTR].contains(&&name[..]) {
         return Err(FsError::NotPermitted);
     }
     Ok(())
@@ -336,50 +329,6 @@ fn set_list(
         (inode.mode, inode.xattrs) = before;
     }
     result
-}
-
-fn take_lock(tree: &mut Tree, place: Place, lock: &Lock, moment: Moment) -> Result<Done, FsError> {
-    let locks = tree.inode(place)?.locks.with(lock)?;
-    set_locks(tree, place.ino, locks)?;
-    tree.leases.hold(lock.owner.client, place.ino, moment.rank);
-    Ok(Done::Nothing)
-}
-
-fn give_lock_back(
-    tree: &mut Tree,
-    ino: Ino,
-    client: ClientId,
-    locks: Locks,
-) -> Result<Done, FsError> {
-    set_locks(tree, ino, locks)?;
-    let inode = tree.get(ino).expect("the caller found it here");
-    if !inode.is_held_by(client) {
-        tree.leases.release(client, ino);
-    }
-    Ok(Done::Nothing)
-}
-
-/// Gives an inode other locks, unless they are more than it may have.
-fn set_locks(tree: &mut Tree, ino: Ino, locks: Locks) -> Result<(), FsError> {
-    let before = tree.get(ino).map_or(0, |inode| inode.locks.len());
-    if locks.len() > LOCKS_MAX.max(before) {
-        return Err(FsError::NoSpace);
-    }
-    tree.change(ino, |inode| inode.locks = locks);
-    Ok(())
-}
-
-/// Drops what `client` holds of `inodes`, unless it has shown since `renewed` that it lives.
-fn expire(tree: &mut Tree, client: ClientId, renewed: Rank, inodes: &[Ino]) {
-    let lease = tree.leases.get(client).filter(|lease| lease.renewed == renewed).cloned();
-    let Some(lease) = lease else { return };
-    for ino in inodes.iter().filter(|ino| lease.inodes.contains(*ino)) {
-        if tree.get(*ino).is_none() {
-            continue; // Named twice.
-        }
-        tree.change(*ino, |inode| inode.locks.drop_client(client));
-        tree.forget(client, *ino);
-    }
 }
 
 /// Notes that the client has these files open. Directories need no such note: a removed one is

@@ -4,7 +4,7 @@
 use crate::acl::{self, Acl};
 use crate::inode::{Content, Inode};
 use crate::partition::Partition;
-use crate::tree::Tree;
+use crate::tree::{Tree, waits_of};
 use crate::types::{Entry, Ino, Kind, LINK_MAX, Place};
 use meridian_core::{BlockId, ClientId, GroupId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +93,7 @@ fn check_leases(tree: &Tree) {
     let mut held: BTreeMap<ClientId, BTreeSet<Ino>> = BTreeMap::new();
     for (ino, inode) in tree.iter() {
         let open_at = inode.open_at.iter().copied();
-        for client in inode.locks.holders().into_iter().chain(open_at) {
+        for client in inode.locks.holders().chain(open_at) {
             held.entry(client).or_default().insert(ino);
         }
     }
@@ -103,6 +103,9 @@ fn check_leases(tree: &Tree) {
         .map(|(client, lease)| (client, lease.inodes.iter().copied().collect()))
         .collect();
     assert_eq!(leases, held, "L3");
+    let waits: BTreeSet<_> =
+        tree.iter().flat_map(|(ino, inode)| waits_of(ino, &inode.locks)).collect();
+    assert!(waits.iter().eq(&tree.waits), "Q2: {waits:?}, {:?}", tree.waits);
 }
 
 fn check_quotas(tree: &Tree) {

@@ -16,6 +16,8 @@
 //!   there as long as any inode is in it. An [`Update::Expire`] names the inodes that its sender
 //!   saw; it does nothing if the client has begun or renewed anything since, and without that no
 //!   others are held.
+//! - **Who waits for locks** is part of the inodes. Only [`Update::Untangle`] looks at several, and
+//!   it has the keys of all of them.
 //! - **Capabilities** ([`crate::caps`]), each under the key of its client and inode; a grant has
 //!   the key of its inode, too. The *leases* of holders have a key for each client.
 //! - **Sums and maxima**: bytes stored, the count and the hash of what was decided, the vector.
@@ -33,7 +35,7 @@
 
 use crate::operation::{Access, CapStep, Operation, Update};
 use crate::query::Query;
-use crate::types::{Ino, Name, Place};
+use crate::types::{Ino, Name, Place, Rank};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp, mix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -168,8 +170,10 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Merge { inode, .. }
         | Update::Extend { inode, .. }
         | Update::PunchHole { inode, .. }
+        | Update::Leave { inode, .. }
         | Update::Unlock { inode, .. } => places.push(*inode),
         Update::Lock { .. }
+        | Update::Untangle { .. }
         | Update::Hold { .. }
         | Update::Forget { .. }
         | Update::Reap { .. }
@@ -192,7 +196,13 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
 /// of its client: see the module's documentation.
 fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>) {
     match update {
-        Update::Lock { inode, lock } => (vec![*inode], Some((inode.partition, lock.owner.client))),
+        Update::Untangle { partition, cycle } => {
+            let place = |(ino, _): &(Ino, Rank)| Place { ino: *ino, partition: *partition };
+            (cycle.iter().map(place).collect(), None)
+        }
+        Update::Lock { inode, lock, .. } => {
+            (vec![*inode], Some((inode.partition, lock.owner.client)))
+        }
         Update::Forget { partition, inodes, .. } => (all_of(inodes, *partition).collect(), None),
         Update::Hold { client, partition, inodes }
         | Update::Expire { client, partition, inodes, .. } => {
@@ -296,6 +306,7 @@ impl Query {
             | Query::Xattr { .. }
             | Query::Xattrs { .. }
             | Query::Quota { .. }
+            | Query::Awaited { .. }
             | Query::LockInTheWay { .. }
             | Query::Totals { .. } => self.inode().map(Key::Inode).into_iter().collect(),
         }
@@ -313,6 +324,7 @@ impl Query {
             | Query::Xattr { .. }
             | Query::Xattrs { .. }
             | Query::Quota { .. }
+            | Query::Awaited { .. }
             | Query::LockInTheWay { .. }
             | Query::Totals { .. } => None,
         }

@@ -33,7 +33,10 @@ mod inode;
 pub mod invariants;
 mod keys;
 mod leases;
+mod locking;
 mod locks;
+#[doc(hidden)]
+pub mod mutation;
 pub mod operation;
 pub mod partition;
 mod pending;
@@ -43,12 +46,14 @@ mod read;
 mod tree;
 pub mod types;
 pub mod vote;
+mod waits;
 
 pub use caps::{GRANT_MAX, Subject};
 pub use error::FsError;
 pub use keys::quota_keys;
-pub use operation::{CapStep, Done, Operation, Update};
+pub use operation::{CapStep, Done, Operation, Stand, Standing, Update};
 pub use partition::{Effect, Partition};
 pub use query::{Answer, Query};
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};
 pub use vote::Vote;
+pub use waits::{CYCLE_MAX, Under};

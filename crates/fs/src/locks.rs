@@ -1,13 +1,16 @@
-//! The locks of one inode: `fcntl`'s ranges and `flock`'s whole files.
+//! The locks of one inode: `fcntl`'s ranges and `flock`'s whole files; who waits for one is in
+//! [`crate::waits`].
 //!
 //! Invariants:
 //! - L1: the ranges of one owner do not overlap, and touching ones differ in being exclusive.
 //! - L2: an exclusive lock overlaps no lock of another owner of its family.
+//! - L5: a client has a tenure exactly as long as it holds a lock or waits for one.
 
 use crate::FsError;
-use crate::types::{Lock, LockFamily, LockOwner};
+use crate::types::{Lock, LockFamily, LockOwner, Rank};
+use crate::waits::Waiter;
 use imbl::OrdMap;
-use meridian_core::ClientId;
+use meridian_core::{ClientId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -16,7 +19,11 @@ use std::ops::Bound;
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Locks {
     /// By family, owner and first byte.
-    held: OrdMap<(LockFamily, LockOwner, u64), Lock>,
+    pub(crate) held: OrdMap<(LockFamily, LockOwner, u64), Lock>,
+    /// Who waits, in the order of arrival.
+    pub(crate) waiting: OrdMap<Rank, Waiter>,
+    /// Since which message clients have held or waited for locks without a break.
+    pub(crate) tenures: OrdMap<ClientId, Stamp>,
 }
 
 impl Locks {
@@ -26,12 +33,7 @@ impl Locks {
         let wanted = normal(wanted);
         let first = (wanted.family, wanted.owner, 0);
         let last = (wanted.family, wanted.owner, u64::MAX);
-        let conflicts = |held: &&Lock| {
-            held.family == wanted.family
-                && (held.exclusive || wanted.exclusive)
-                && held.start <= wanted.end
-                && wanted.start <= held.end
-        };
+        let conflicts = |held: &&Lock| conflict(held, &wanted);
         let before = self.held.range(..first);
         let after = self.held.range((Bound::Excluded(last), Bound::Unbounded));
         before.chain(after).map(|(_, lock)| lock).find(conflicts).copied()
@@ -112,22 +114,29 @@ impl Locks {
         Ok(after)
     }
 
-    /// Drops all that `client` holds.
+    /// Drops all that `client` holds and waits for.
     pub fn drop_client(&mut self, client: ClientId) {
         let of_client: Vec<_> = self.of(client).collect();
         for key in &of_client {
             self.held.remove(key);
         }
+        self.waiting = self
+            .waiting
+            .iter()
+            .filter(|(_, of)| of.lock.owner.client != client)
+            .map(|(rank, of)| (*rank, *of))
+            .collect();
+        self.tenures.remove(&client);
     }
 
-    /// Whether `client` holds any.
+    /// Whether `client` holds any, or waits for one.
     pub fn holds(&self, client: ClientId) -> bool {
-        self.of(client).next().is_some()
+        self.tenures.contains_key(&client)
     }
 
-    /// How many there are.
+    /// How many there are; who waits counts for what its lock may split another into.
     pub fn len(&self) -> usize {
-        self.held.len()
+        self.held.len() + 2 * self.waiting.len()
     }
 
     fn of(&self, client: ClientId) -> impl Iterator<Item = (LockFamily, LockOwner, u64)> + '_ {
@@ -139,9 +148,32 @@ impl Locks {
         })
     }
 
-    /// Who holds locks.
-    pub fn holders(&self) -> BTreeSet<ClientId> {
-        self.held.values().map(|lock| lock.owner.client).collect()
+    /// What the owner holds of a family, from the one in which `start` may lie on.
+    pub(crate) fn held_by(
+        &self,
+        family: LockFamily,
+        owner: LockOwner,
+        start: u64,
+    ) -> impl Iterator<Item = &Lock> {
+        let key = |start| (family, owner, start);
+        let before = self.held.range(key(0)..key(start)).next_back();
+        let after = self.held.range(key(start)..=key(u64::MAX));
+        before.into_iter().chain(after).map(|(_, lock)| lock)
+    }
+
+    /// The client's tenure begins at `ts` unless it has one, or ends if it has nothing left.
+    pub fn keep_tenure(&mut self, client: ClientId, ts: Stamp) {
+        let waits = self.waiting.values().any(|waiter| waiter.lock.owner.client == client);
+        if waits || self.of(client).next().is_some() {
+            self.tenures.entry(client).or_insert(ts);
+        } else {
+            self.tenures.remove(&client);
+        }
+    }
+
+    /// Who holds locks, or waits for one.
+    pub fn holders(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.tenures.keys().copied()
     }
 
     /// Whether nobody holds any.
@@ -149,7 +181,7 @@ impl Locks {
         self.held.is_empty()
     }
 
-    /// Panics unless L1 and L2 hold.
+    /// Panics unless L1, L2 and L5 hold.
     pub fn check_invariants(&self) {
         let mut before: Option<&Lock> = None;
         for ((family, owner, start), lock) in &self.held {
@@ -165,11 +197,23 @@ impl Locks {
             assert_eq!(self.in_the_way(lock), None, "L2: {lock:?}");
             before = Some(lock);
         }
+        let waits = self.waiting.values().map(|waiter| waiter.lock.owner.client);
+        let held = self.held.values().map(|lock| lock.owner.client);
+        let all: BTreeSet<_> = held.chain(waits).collect();
+        assert!(all.iter().eq(self.tenures.keys()), "L5: {all:?}, {:?}", self.tenures);
     }
 }
 
+/// Whether two locks of different owners exclude each other.
+pub(crate) fn conflict(one: &Lock, other: &Lock) -> bool {
+    one.family == other.family
+        && (one.exclusive || other.exclusive)
+        && one.start <= other.end
+        && other.start <= one.end
+}
+
 /// All locks but those of `fcntl` are on the whole file, whatever the range says.
-fn normal(lock: &Lock) -> Lock {
+pub(crate) fn normal(lock: &Lock) -> Lock {
     match lock.family {
         LockFamily::Posix => *lock,
         LockFamily::Flock | LockFamily::Pages => Lock { start: 0, end: u64::MAX, ..*lock },
@@ -270,6 +314,7 @@ mod tests {
                         }
                     }
                 }
+                locks.keep_tenure(lock.owner.client, Stamp(1));
                 locks.check_invariants();
                 for (at, byte) in model.iter().enumerate() {
                     for (owner, held) in byte.iter().enumerate() {

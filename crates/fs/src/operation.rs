@@ -1,10 +1,12 @@
-//! What clients ask of the tree: updates, which are multicast.
+//! What clients ask of the tree to be changed, by multicast; what they ask one replica is in
+//! [`crate::query`].
 
 use crate::quota::Limits;
 use crate::types::{
     Attributes, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank, Timestamp,
     Vector,
 };
+use crate::waits::Under;
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,8 @@ pub struct Operation {
     pub by: ClientId,
     /// Whether it shall hold the directory that it makes.
     pub keeps: bool,
+    /// What it changes was written under locks, and counts only while they have not been lost.
+    pub under: Option<Under>,
 }
 
 /// A new inode.
@@ -292,14 +296,34 @@ pub enum Update {
         /// The attribute.
         name: Name,
     },
-    /// `fcntl(F_SETLK)`, `flock`: takes a lock or answers [`crate::FsError::WouldBlock`].
+    /// `fcntl(F_SETLK)`, `flock`: takes a lock or answers [`crate::FsError::WouldBlock`]; or waits
+    /// for it, and answers how it stands with it.
     Lock {
         /// The file.
         inode: Place,
         /// The lock.
         lock: Lock,
+        /// Under which name of its client's it waits.
+        ticket: Option<u64>,
     },
-    /// Gives back what an owner holds in a range.
+    /// Who waits does so no more. Answers whether it has the lock.
+    Leave {
+        /// The file.
+        inode: Place,
+        /// The lock that it waited for.
+        lock: Lock,
+        /// Under which name.
+        ticket: u64,
+    },
+    /// Ends a cycle of those who wait for each other's locks, if it is there. Multicast by a node
+    /// on behalf of the partition when it has seen one.
+    Untangle {
+        /// Where.
+        partition: GroupId,
+        /// For what they wait, and the message with which each came.
+        cycle: Vec<(Ino, Rank)>,
+    },
+    /// Gives back what an owner holds in a range. Answers how it stands.
     Unlock {
         /// The file.
         inode: Place,
@@ -420,7 +444,9 @@ impl Update {
                 | Update::PunchHole { .. }
                 | Update::RemoveXattr { .. }
                 | Update::Lock { .. }
+                | Update::Leave { .. }
                 | Update::Unlock { .. }
+                | Update::Untangle { .. }
                 | Update::Hold { .. }
                 | Update::Forget { .. }
                 | Update::Reap { .. }
@@ -460,6 +486,7 @@ impl Update {
             | Update::SetXattr { inode, .. }
             | Update::RemoveXattr { inode, .. }
             | Update::Lock { inode, .. }
+            | Update::Leave { inode, .. }
             | Update::Unlock { inode, .. }
             | Update::SetQuota { inode, .. } => add(inode),
             Update::Hold { partition, .. }
@@ -468,6 +495,7 @@ impl Update {
             | Update::NoteReads { partition, .. }
             | Update::Renew { partition, .. }
             | Update::Expire { partition, .. }
+            | Update::Untangle { partition, .. }
             | Update::Caps { partition, .. }
             | Update::RaiseHorizon { partition, .. } => {
                 all.insert(*partition);
@@ -482,6 +510,31 @@ impl Update {
     }
 }
 
+/// How it stands with the locks of a client on an inode. Its *tenure* is the time in which it holds
+/// locks there or waits for some, named by the message with which that began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stand {
+    /// With the lock that was asked for.
+    pub lock: Standing,
+    /// The tenure before the update.
+    pub before: Option<Stamp>,
+    /// The tenure now.
+    pub since: Option<Stamp>,
+}
+
+/// How it stands with a lock that a client asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Standing {
+    /// Its owner has it.
+    Held,
+    /// It is waited for.
+    Waits,
+    /// It would be waited for by its own owner.
+    Deadlock,
+    /// Its owner neither has it nor waits.
+    Gone,
+}
+
 /// What an update that succeeded says: the same in every partition that it concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Done {
@@ -493,6 +546,8 @@ pub enum Done {
     Held(Attributes),
     /// The inodes that the client holds of those that it asked for.
     Granted(Vec<Ino>),
+    /// How it stands with the lock.
+    Lock(Stand),
     /// Where the write went (for [`WriteAt::End`]), and the inode after it.
     Written {
         /// The byte at which the write started.

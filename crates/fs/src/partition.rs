@@ -24,6 +24,7 @@ use crate::caps::{Subject, hold_made};
 use crate::execute::execute;
 use crate::inode::Inode;
 use crate::keys::{Key, keys_in, numbers};
+use crate::mutation::Mutation;
 use crate::operation::{CapStep, Done, Operation, Update};
 use crate::pending::{Pending, Waiting};
 use crate::query::{Answer, Query};
@@ -31,6 +32,7 @@ use crate::read::read;
 use crate::tree::Tree;
 use crate::types::{Entry, Ino, Kind, Place, Rank, Timestamp, Vector};
 use crate::vote::{Vote, conclude, prepare};
+use crate::waits;
 use bytes::Bytes;
 use imbl::OrdMap;
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp, mix};
@@ -335,6 +337,25 @@ impl Partition {
         self.tree.caps.len()
     }
 
+    /// Some who wait for each other's locks in a cycle, as [`Update::Untangle`] names them. It is
+    /// there until that has been executed, or one of them goes.
+    pub fn tangle(&self) -> Option<Vec<(Ino, Rank)>> {
+        let stays = self.tree.mutation.is(Mutation::StaysTangled);
+        if stays || self.tree.waits.is_empty() { None } else { waits::tangle(&self.tree) }
+    }
+
+    /// With a planted bug.
+    #[doc(hidden)]
+    pub fn plant(&mut self, mutation: Mutation) {
+        self.tree.mutation = mutation;
+    }
+
+    /// The bug that is planted.
+    #[doc(hidden)]
+    pub fn planted(&self) -> Mutation {
+        self.tree.mutation
+    }
+
     /// Which partition it is.
     pub fn group(&self) -> GroupId {
         self.tree.group
@@ -397,13 +418,14 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) -> Result<Done, FsError> {
         let holds_made = operation.holds_made();
-        let Operation { vector, time, quotas, update, by, .. } = operation;
+        let Operation { vector, time, quotas, update, by, under, .. } = operation;
         let moment = Moment { rank, time };
         let lets_go = matches!(
             update,
             Update::Caps { step: CapStep::Release(_) | CapStep::Expire { .. }, .. }
         );
         self.tree.check_named(&update, &quotas)?;
+        self.tree.check_under(&update, under)?;
         let done = if names_several(&update) {
             let vote = prepare(&self.tree, &update, moment);
             let conclusion = conclude(&update, &BTreeMap::from([(self.tree.group, &vote)]))?;
@@ -525,6 +547,8 @@ fn names_several(update: &Update) -> bool {
         | Update::SetXattr { .. }
         | Update::RemoveXattr { .. }
         | Update::Lock { .. }
+        | Update::Leave { .. }
+        | Update::Untangle { .. }
         | Update::Unlock { .. }
         | Update::Hold { .. }
         | Update::Forget { .. }

@@ -1,5 +1,6 @@
-//! Questions about the tree, and their answers.
+//! Questions that one replica answers, and their answers.
 
+use crate::operation::Stand;
 use crate::quota::Quota;
 use crate::types::{Attributes, Entry, Extent, Ino, Lock, Name, Place};
 use bytes::Bytes;
@@ -63,6 +64,16 @@ pub enum Query {
         /// The lock that is wanted.
         lock: Lock,
     },
+    /// How it stands with a lock that is waited for. A replica keeps the question for a while, as
+    /// long as the answer is that it is.
+    Awaited {
+        /// The file.
+        inode: Place,
+        /// The lock.
+        lock: Lock,
+        /// Under which name it is waited for.
+        ticket: u64,
+    },
     /// The quota that an inode counts against, if any.
     Quota {
         /// Which.
@@ -87,6 +98,7 @@ impl Query {
             | Query::Xattr { inode, .. }
             | Query::Xattrs { inode }
             | Query::Quota { inode }
+            | Query::Awaited { inode, .. }
             | Query::LockInTheWay { inode, .. } => Some(*inode),
             Query::Totals { .. } => None,
         }
@@ -143,6 +155,8 @@ pub enum Answer {
     Names(Vec<Name>),
     /// To [`Query::LockInTheWay`].
     Lock(Option<Lock>),
+    /// To [`Query::Awaited`].
+    Awaited(Stand),
     /// To [`Query::Quota`].
     Quota(Option<Quota>),
     /// To [`Query::Totals`].

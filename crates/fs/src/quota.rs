@@ -180,6 +180,8 @@ impl Update {
             | Update::SetXattr { .. }
             | Update::RemoveXattr { .. }
             | Update::Lock { .. }
+            | Update::Leave { .. }
+            | Update::Untangle { .. }
             | Update::Unlock { .. }
             | Update::Hold { .. }
             | Update::Forget { .. }

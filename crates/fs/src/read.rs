@@ -44,6 +44,10 @@ pub(crate) fn read(tree: &Tree, query: &Query) -> Result<Answer, FsError> {
         Query::LockInTheWay { inode, lock } => {
             Ok(Answer::Lock(tree.inode(*inode)?.locks.in_the_way(lock)))
         }
+        Query::Awaited { inode, lock, ticket } => {
+            let locks = &tree.inode(*inode)?.locks;
+            Ok(Answer::Awaited(locks.stand(lock, *ticket, locks.tenure(lock.owner.client))))
+        }
         Query::Quota { inode } => {
             let quota = tree.inode(*inode)?.quota.and_then(|of| tree.quotas.get(of).copied());
             Ok(Answer::Quota(quota))

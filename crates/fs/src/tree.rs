@@ -5,9 +5,13 @@ use crate::blocks::Named;
 use crate::caps::Caps;
 use crate::inode::{Directory, Inode};
 use crate::leases::Leases;
+use crate::locks::Locks;
+use crate::mutation::Mutation;
 use crate::quota::Quotas;
-use crate::types::{Attributes, Entry, Ino, Kind, NAME_MAX, Name, Place, Rank};
-use imbl::OrdMap;
+use crate::types::{
+    Attributes, Entry, Ino, Kind, LockFamily, LockOwner, NAME_MAX, Name, Place, Rank,
+};
+use imbl::{OrdMap, OrdSet};
 use meridian_core::{ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -28,6 +32,10 @@ pub(crate) struct Tree {
     /// The bytes stored in all files.
     stored: u64,
     pub named: Named,
+    /// Who waits for locks of `fcntl`, where, and with which message each came (Q2).
+    pub waits: OrdSet<(LockOwner, Ino, Rank)>,
+    #[serde(skip)]
+    pub mutation: Mutation,
 }
 
 impl Tree {
@@ -42,6 +50,8 @@ impl Tree {
             caps: Caps::default(),
             stored: 0,
             named: Named::default(),
+            waits: OrdSet::new(),
+            mutation: Mutation::Correct,
         }
     }
 
@@ -143,11 +153,25 @@ impl Tree {
         for client in inode.locks.holders() {
             self.leases.release(client, ino);
         }
+        waits_of(ino, &inode.locks).for_each(|waits| _ = self.waits.remove(&waits));
         for client in &inode.open_at {
             self.leases.release(*client, ino);
         }
         self.nameless.remove(&ino);
         inode
+    }
+
+    /// Changes the locks of an inode that is known to be here, and grants what can be then.
+    pub fn change_locks(&mut self, ino: Ino, change: impl FnOnce(&mut Locks)) {
+        let mutation = self.mutation;
+        let before = self.get(ino).map(|inode| inode.locks.clone()).unwrap_or_default();
+        let after = self.change(ino, |inode| {
+            change(&mut inode.locks);
+            inode.locks.grant(mutation);
+            inode.locks.clone()
+        });
+        waits_of(ino, &before).for_each(|waits| _ = self.waits.remove(&waits));
+        waits_of(ino, &after).for_each(|waits| _ = self.waits.insert(waits));
     }
 
     /// A file has lost its last name, by the message of that timestamp.
@@ -209,6 +233,15 @@ impl Tree {
             assert!(!ino.is_top(), "{ino:?} is a top directory and was moved");
         }
     }
+}
+
+/// Who waits for locks of `fcntl` on an inode.
+pub(crate) fn waits_of(
+    ino: Ino,
+    locks: &Locks,
+) -> impl Iterator<Item = (LockOwner, Ino, Rank)> + '_ {
+    let posix = locks.waiting.iter().filter(|(_, of)| of.lock.family == LockFamily::Posix);
+    posix.map(move |(rank, of)| (of.lock.owner, ino, *rank))
 }
 
 impl Directory {

@@ -120,6 +120,14 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
+impl Timestamp {
+    /// So many milliseconds after the beginning of 1970.
+    pub fn from_millis(ms: u64) -> Timestamp {
+        let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX);
+        Timestamp { seconds, nanos: (ms % 1000) as u32 * 1_000_000 }
+    }
+}
+
 /// Which extended attributes an inode has that kernels ask for all the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Marks {

@@ -123,6 +123,8 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
         | Update::SetXattr { .. }
         | Update::RemoveXattr { .. }
         | Update::Lock { .. }
+        | Update::Leave { .. }
+        | Update::Untangle { .. }
         | Update::Unlock { .. }
         | Update::Hold { .. }
         | Update::Forget { .. }

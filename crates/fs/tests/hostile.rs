@@ -194,7 +194,14 @@ impl Forger<'_> {
                 Update::Merge { inode, offset: self.number(), run, block: BlockId(1) }
             }
             5 => Update::RemoveXattr { inode, name },
-            6 => Update::Lock { inode, lock: self.lock() },
+            6 => {
+                let (lock, ticket) = (self.lock(), self.rng.below(4));
+                match self.rng.below(4) {
+                    0 => Update::Lock { inode, lock, ticket: None },
+                    1 => Update::Leave { inode, lock, ticket },
+                    _ => Update::Lock { inode, lock, ticket: Some(ticket) },
+                }
+            }
             7 => {
                 let Lock { owner, family, start, end, .. } = self.lock();
                 Update::Unlock { inode, owner, family, start, end }
@@ -204,6 +211,13 @@ impl Forger<'_> {
                 let read = |inode| Access { inode, seen, at };
                 let reads = self.inodes().into_iter().map(read).collect();
                 Update::NoteReads { partition, reads }
+            }
+            8 if self.flag() => {
+                let cycle = self
+                    .inodes()
+                    .into_iter()
+                    .map(|ino| (ino, (Stamp(self.number()), MessageId { client, sequence: 3 })));
+                Update::Untangle { partition, cycle: cycle.collect() }
             }
             8 => Update::Hold { client, partition, inodes: self.inodes() },
             9 => {

@@ -124,13 +124,26 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let start = rng.below(20);
     let end = start + rng.below(10);
     let partition = inode.partition;
-    match rng.below(17) {
+    let ticket = rng.below(4);
+    match rng.below(21) {
         14 | 15 => Update::CreateUnnamed { parent: inode, node: node(Kind::File) },
         16 => {
             let seen = view.attributes(inode).map_or(Timestamp::default(), |of| of.atime);
             let at = Timestamp { seconds: start as i64, nanos: 1 };
             let reads = vec![Access { inode: inode.ino, seen, at }];
             Update::NoteReads { partition, reads }
+        }
+        17 => {
+            let lock = Lock { owner, family, start, end, exclusive: true, pid: 1 };
+            Update::Leave { inode, lock, ticket }
+        }
+        18 => {
+            let cycle = view.partitions[&partition].tangle().unwrap_or_default();
+            Update::Untangle { partition, cycle }
+        }
+        19 | 20 => {
+            let lock = Lock { owner, family, start, end, exclusive: true, pid: 1 };
+            Update::Lock { inode, lock, ticket: Some(ticket) }
         }
         12 | 13 => {
             let limit = |rng: &mut Rng| rng.chance(60).then(|| rng.below(6));
@@ -140,7 +153,7 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
         0..=2 => {
             let exclusive = rng.chance(50);
             let lock = Lock { owner, family, start, end, exclusive, pid: 1 };
-            Update::Lock { inode, lock }
+            Update::Lock { inode, lock, ticket: None }
         }
         3 => Update::Unlock { inode, owner, family, start, end },
         4 => {
@@ -210,7 +223,8 @@ fn reference(seed: u64, steps: u64, mix: Mix) -> Reference {
         let vector = view.partitions[rng.pick(&[GroupId(0), GroupId(1)])].vector().clone();
         let time = Timestamp { seconds: i64::try_from(step).unwrap(), nanos: 0 };
         let quotas = quotas_of(view, &update, &mut rng);
-        let operation = Operation { vector, time, quotas, update, by: ClientId(0), keeps: false };
+        let operation =
+            Operation { vector, time, quotas, update, by: ClientId(0), keeps: false, under: None };
         let groups = operation.update.partitions();
         let result = world.submit_as(id, operation.clone());
         outcomes.extend(groups.iter().map(|group| ((id, *group), result.clone())));
@@ -357,7 +371,7 @@ fn clients(update: &Update) -> BTreeSet<u64> {
         Update::Renew { client, partition }.keys(id)
     };
     match update {
-        Update::Lock { inode, lock } => renew(lock.owner.client, inode.partition),
+        Update::Lock { inode, lock, .. } => renew(lock.owner.client, inode.partition),
         Update::Hold { client, partition, .. } => renew(*client, *partition),
         Update::Renew { client, partition } => renew(*client, *partition),
         _ => BTreeSet::new(),
@@ -416,6 +430,10 @@ fn forgetful_of_holds() -> Vec<(&'static str, Mix, Keys)> {
         }),
         ("whose quota is set", Mix::All, |update, id| match update {
             Update::SetQuota { inode, .. } => without(update, id, &[inode.ino]),
+            _ => update.keys(id),
+        }),
+        ("where one waits no more", Mix::Leases, |update, id| match update {
+            Update::Leave { inode, .. } => without(update, id, &[inode.ino]),
             _ => update.keys(id),
         }),
         ("what is reaped", Mix::Leases, |update, id| match update {

@@ -11,8 +11,8 @@ use meridian_fs::types::{
     Data, FILE_MAX, INLINE_MAX, LINK_MAX, Lock, LockFamily, LockOwner, SYMLINK_MAX, XATTR_VALUE_MAX,
 };
 use meridian_fs::{
-    Answer, Done, Effect, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query,
-    Timestamp, Update, Vector,
+    Answer, Done, Effect, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query, Stand,
+    Standing, Timestamp, Update, Vector,
 };
 use std::collections::BTreeSet;
 
@@ -272,7 +272,7 @@ fn nobody_holds_a_directory_open() {
     world.submit(hold(ME, directory)).unwrap();
     assert_eq!(world.partitions[&US].leases().count(), 0);
     world.submit(hold(ME, file)).unwrap();
-    world.submit(Update::Lock { inode: file, lock: lock(ME, 0, 9) }).unwrap();
+    world.submit(Update::Lock { inode: file, lock: lock(ME, 0, 9), ticket: None }).unwrap();
     world.submit(forget(ME, file)).unwrap();
     assert_eq!(world.partitions[&US].held_by(ME).count(), 1, "it has a lock");
     world.check();
@@ -315,7 +315,11 @@ fn a_replaced_file_is_kept_too() {
 fn a_client_that_expires_loses_what_it_holds_unless_it_renewed() {
     let (mut world, directory, file) = small();
     let open = world.create(directory, "o", Kind::File).unwrap();
-    let take = |client, start| Update::Lock { inode: file, lock: lock(client, start, start) };
+    let take = |client, start| Update::Lock {
+        inode: file,
+        lock: lock(client, start, start),
+        ticket: None,
+    };
     world.submit(take(ME, 1)).unwrap();
     world.submit(take(YOU, 2)).unwrap();
     world.submit(unlink(directory, "o", open, Some(ME))).unwrap();
@@ -360,9 +364,9 @@ fn locks_end_with_their_inode_and_have_a_limit() {
     let wanted = lock(YOU, 0, u64::MAX);
     for number in 0..65_536 {
         let lock = Lock { exclusive: number % 2 == 0, ..lock(ME, number, number) };
-        world.submit(Update::Lock { inode: file, lock }).unwrap();
+        world.submit(Update::Lock { inode: file, lock, ticket: None }).unwrap();
     }
-    let more = Update::Lock { inode: file, lock: lock(ME, 70_000, 70_000) };
+    let more = Update::Lock { inode: file, lock: lock(ME, 70_000, 70_000), ticket: None };
     assert_eq!(world.submit(more), Err(FsError::NoSpace));
     let read = world.read(&Query::LockInTheWay { inode: file, lock: wanted });
     assert_eq!(read, Ok(Answer::Lock(Some(lock(ME, 0, 0)))));
@@ -373,7 +377,8 @@ fn locks_end_with_their_inode_and_have_a_limit() {
     world.submit(unlink(directory, "f", file, None)).unwrap();
     world.reap(US);
     assert_eq!(world.partitions[&US].leases().count(), 0);
-    assert_eq!(world.submit(unlock), Ok(Done::Nothing), "nothing is left to give back");
+    let gone = Stand { lock: Standing::Gone, before: None, since: None };
+    assert_eq!(world.submit(unlock), Ok(Done::Lock(gone)), "nothing is left to give back");
     world.check();
 }
 
@@ -553,7 +558,7 @@ fn an_empty_directory_gets_another_place_and_keeps_its_number() {
         world.submit(update)
     };
     assert_eq!(place(&mut world, "f", file), Err(FsError::NotDirectory));
-    let take = Update::Lock { inode: empty, lock: lock(ME, 0, 0) };
+    let take = Update::Lock { inode: empty, lock: lock(ME, 0, 0), ticket: None };
     world.submit(take).unwrap();
     assert_eq!(place(&mut world, "s", empty), Err(FsError::Busy));
     let owner = lock(ME, 0, 0).owner;
@@ -776,7 +781,15 @@ fn a_skipped_message_counts() {
     partition.deliver(
         id,
         Stamp(7),
-        Operation { vector, time, quotas: Vec::new(), update, by: ClientId(0), keeps: false },
+        Operation {
+            vector,
+            time,
+            quotas: Vec::new(),
+            update,
+            by: ClientId(0),
+            keeps: false,
+            under: None,
+        },
         &mut out,
     );
     assert_eq!(out, [refused(id, 7)]);

@@ -91,6 +91,13 @@ impl Node {
         self
     }
 
+    /// The same with a bug planted in its trees.
+    #[doc(hidden)]
+    pub fn with_tree_mutation(mut self, mutation: meridian_fs::mutation::Mutation) -> Node {
+        self.replicas.values_mut().for_each(|replica| replica.plant_in_tree(mutation));
+        self
+    }
+
     /// The same with other limits of its multicast.
     #[doc(hidden)]
     pub fn with_limits(mut self, limits: multicast::Limits) -> Node {

@@ -34,12 +34,14 @@ use std::time::Duration;
 
 mod caps;
 mod leases;
+mod locks;
 mod members;
 mod nameless;
 mod space;
 
 pub use caps::{CAP_LEASE, POLL_MAX};
 use leases::Vigil;
+pub use locks::PARKED_MAX;
 use nameless::Nameless;
 
 /// How long a client may hold locks and files without a name without saying that it lives.
@@ -102,6 +104,8 @@ pub struct Replica {
     /// Blocks that no file lies in any more.
     released: Vec<BlockId>,
     nameless: Nameless,
+    /// The last message that ends a cycle of locks: said again it must be the same.
+    untangling: Option<Start>,
     /// When it last looked at what waits.
     ticked: Time,
 }
@@ -138,7 +142,8 @@ impl Replica {
         let multicast = PrimCast::joining(ProcessId { group, node: me }, configs);
         // In the linearizable order a logical clock would make messages wait for groups that know
         // nothing of them.
-        let made = made_at(topology.created_ms);
+        // The first directories were made with the cluster.
+        let made = Timestamp::from_millis(topology.created_ms);
         let (order, clock) = match topology.order {
             DeliveryOrder::Sequential => (Order::Sequential, ClockSource::Logical),
             DeliveryOrder::Linearizable => (Order::Linearizable, ClockSource::Hybrid),
@@ -163,6 +168,7 @@ impl Replica {
             votes_asked: Time(0),
             released: Vec::new(),
             nameless: Nameless::default(),
+            untangling: None,
             ticked: Time(0),
         }
     }
@@ -249,7 +255,9 @@ impl Replica {
 
     fn is_ready(&self, read: &Read) -> bool {
         let wanted = self.wanted(read.seen);
-        self.is_reached(read.query.keys(), wanted) && self.partition.can_answer(&read.query, wanted)
+        self.is_reached(read.query.keys(), wanted)
+            && self.partition.can_answer(&read.query, wanted)
+            && !self.is_parked(read)
     }
 
     /// Whether a read of a directory's attributes has waited for so long that it is answered
@@ -301,6 +309,7 @@ impl Replica {
             | Answer::Contents { .. }
             | Answer::Names(_)
             | Answer::Lock(_)
+            | Answer::Awaited(_)
             | Answer::Quota(_)
             | Answer::Totals { .. } => return,
         };
@@ -466,6 +475,7 @@ impl Replica {
         }
         self.on_caps_tick(now, counted, out);
         self.expire_leases(counted, out);
+        self.untangle(out);
         counted
     }
 
@@ -546,12 +556,6 @@ impl Replica {
 
 /// What a process is to know of the members of a group when it starts: those that count and those
 /// before; and in its own group those to come, if it comes with them.
-/// When the first directories were made: with the cluster.
-fn made_at(ms: u64) -> Timestamp {
-    let seconds = i64::try_from(ms / 1000).unwrap_or_default();
-    Timestamp { seconds, nanos: (ms % 1000) as u32 * 1_000_000 }
-}
-
 fn configs_of(topology: &Topology, id: GroupId, own: bool, me: NodeId) -> Vec<Config> {
     let group = topology.group(id);
     let config =

@@ -4,7 +4,7 @@
 use crate::api::Refusal;
 use crate::sessions;
 use meridian_core::{ClientId, GroupId, MessageId, mix};
-use meridian_fs::{Operation, Place, Subject, Timestamp, Update, Vector, quota_keys};
+use meridian_fs::{Operation, Place, Subject, Timestamp, Under, Update, Vector, quota_keys};
 use meridian_multicast::{self as multicast, Start, Touches};
 use serde::{Deserialize, Serialize};
 
@@ -44,12 +44,14 @@ pub struct Change {
     pub quotas: Vec<Place>,
     /// What to do.
     pub update: Update,
+    /// Under which locks what it changes was written: see [`Operation::under`].
+    pub under: Option<Under>,
 }
 
 impl Change {
     /// Does `update`, which counts against no quota as far as is known.
     pub fn new(time: Timestamp, update: Update) -> Change {
-        Change { time, quotas: Vec::new(), update }
+        Change { time, quotas: Vec::new(), update, under: None }
     }
 }
 
@@ -143,8 +145,8 @@ impl Payload {
     /// The operation that it asks for, if any.
     pub fn into_operation(self) -> Option<Operation> {
         let Payload { vector, change, by, keeps, .. } = self;
-        let Change { time, quotas, update } = change?;
-        Some(Operation { vector, time, quotas, update, by, keeps })
+        let Change { time, quotas, update, under } = change?;
+        Some(Operation { vector, time, quotas, update, by, keeps, under })
     }
 
     /// What the message must be ordered with: the others of its session's shard, and those that

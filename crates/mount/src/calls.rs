@@ -9,7 +9,6 @@ use meridian_client::files::Handle;
 use meridian_client::files::attributes::CAPABILITY;
 use meridian_client::files::locks::{Owner, Wanted};
 use meridian_client::{ClientError, Files};
-use meridian_fs::FsError;
 use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino};
 use meridian_fuse::request::Lock;
@@ -17,6 +16,7 @@ use meridian_fuse::{Pages, Reply};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// How long the kernel may keep names: there are no leases, so not at all. Thus each path that is
 /// opened or looked at is asked for, and the attributes come with it.
@@ -33,9 +33,6 @@ pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// What extended attributes begin with that only root sees.
 const TRUSTED: &[u8] = b"trusted.";
-/// How often who waits for a lock asks whether it is free: at first, and in the end.
-const LOCK_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
-
 /// `open(O_CREAT)`: makes a file and opens it. The kernel takes it for new, and so checks no
 /// permission: of a file that another made meanwhile the answer is `ESTALE`, and it looks again.
 pub(crate) async fn create(
@@ -146,52 +143,50 @@ pub(crate) struct LockCall {
     pub thread: u32,
 }
 
-/// Takes a lock, or, for a thread that waits, tries until it is taken or a signal comes. Calls
+/// Takes a lock; for a thread that waits when it is free, unless a signal comes before. Calls
 /// `taken` before it answers that it has the lock.
 pub(crate) async fn set_lock(
-    files: &Files,
+    files: &Arc<Files>,
     call: LockCall,
     taken: impl FnOnce() + Send,
     reply: Reply,
 ) {
     let LockCall { handle, wanted, waits, thread } = call;
-    loop {
-        let mut attempt = pin!(files.lock(handle, wanted));
-        let result = tokio::select! {
-            biased;
-            result = &mut attempt => result,
-            // Only for a process that ends: another might get the lock without knowing.
-            () = signals::fatal(thread, reply.interrupted()) => {
-                reply.error(libc::EINTR);
-                if attempt.await.is_ok() {
-                    let _ = files.unlock(handle, wanted.owner, wanted.start, wanted.end).await;
-                }
-                return;
-            }
-        };
-        match result {
-            Ok(()) => {
-                taken();
-                return reply.ok();
-            }
-            Err(ClientError::Fs(FsError::WouldBlock)) if waits => tokio::select! {
-                () = until_free(files, handle, wanted) => {}
-                // The kernel makes of it what the program wants of its signal's handler.
-                () = reply.interrupted() => return reply.error(libc::EINTR),
-            },
-            Err(error) => return reply.error(errno(&error)),
+    // Also when nobody hears of signals any more, as the call was answered.
+    let (interrupted, ended) = (reply.interrupted(), Notify::new());
+    let signal = async {
+        tokio::select! {
+            () = interrupted => {}
+            () = ended.notified() => {}
         }
-    }
-}
-
-/// Waits until nobody has a lock that stands in the way. A failure is left to the next attempt.
-async fn until_free(files: &Files, handle: Handle, wanted: Wanted) {
-    let mut pause = LOCK_PAUSE.0;
-    loop {
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LOCK_PAUSE.1);
-        if !matches!(files.lock_in_the_way(handle, wanted).await, Ok(Some(_))) {
+    };
+    let attempt = async {
+        match waits {
+            true => files.lock_waiting(handle, wanted, signal).await,
+            false => files.lock(handle, wanted).await.map(|()| true),
+        }
+    };
+    let mut attempt = pin!(attempt);
+    let result = tokio::select! {
+        biased;
+        result = &mut attempt => result,
+        // Only for a process that ends: another might get the lock without knowing.
+        () = signals::fatal(thread, reply.interrupted()) => {
+            ended.notify_one();
+            reply.error(libc::EINTR);
+            if attempt.await.is_ok_and(|taken| taken) {
+                let _ = files.unlock(handle, wanted.owner, wanted.start, wanted.end).await;
+            }
             return;
         }
+    };
+    match result {
+        Ok(true) => {
+            taken();
+            reply.ok();
+        }
+        // The kernel makes of it what the program wants of its signal's handler.
+        Ok(false) => reply.error(libc::EINTR),
+        Err(error) => reply.error(errno(&error)),
     }
 }

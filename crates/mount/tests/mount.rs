@@ -255,8 +255,12 @@ async fn a_lock_is_waited_for_as_long_as_it_takes() {
     let wait = "import fcntl; f = open('us/f', 'w'); fcntl.flock(f, 2)";
     let mut waiter = Program::start(world.at.path(), wait);
     asked_for_locks(&world.cluster, 2).await;
+    let before = world.cluster.applied().len();
     tokio::time::sleep(Duration::from_secs(300)).await;
     let waits = waiter.0.try_wait().unwrap().is_none();
+    // What is open, and that the mount lives: nothing about the lock.
+    let strange = |update: &&Update| !matches!(update, Update::Renew { .. } | Update::Hold { .. });
+    assert_eq!(world.cluster.applied()[before..].iter().find(strange), None);
     holder.end("-KILL").await;
     assert!(waits, "it waits no longer");
     while waiter.0.try_wait().unwrap().is_none() {

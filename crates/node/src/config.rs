@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The version of a node's directory that this program writes and reads.
-pub const NODE_FORMAT: u32 = 6;
+pub const NODE_FORMAT: u32 = 7;
 
 /// The contents of `node.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,11 +93,7 @@ impl NodeDir {
         &self,
         path: Option<&Path>,
     ) -> Result<(Topology, ClusterFile, NodeId), ServerError> {
-        let beside = || self.dir.canonicalize().ok()?.parent().map(|up| up.join("cluster.json"));
-        let path = match path {
-            Some(path) => path.to_path_buf(),
-            None => beside().unwrap_or_else(|| self.dir.join("../cluster.json")),
-        };
+        let path = self.cluster_path(path);
         let text = fs::read_to_string(&path).map_err(|e| file_error("read", &path, e))?;
         let (topology, file) = Topology::parse(&text)
             .map_err(|source| ServerError::Cluster { path: path.clone(), source })?;
@@ -117,6 +113,17 @@ impl NodeDir {
                 let why = format!("has no node {}", self.file.node);
                 Err(ServerError::Directory { path, why })
             }
+        }
+    }
+}
+
+impl NodeDir {
+    /// Where the cluster file is: as named, or beside the node's directory.
+    pub fn cluster_path(&self, named: Option<&Path>) -> PathBuf {
+        let beside = || self.dir.canonicalize().ok()?.parent().map(|up| up.join("cluster.json"));
+        match named {
+            Some(path) => path.to_path_buf(),
+            None => beside().unwrap_or_else(|| self.dir.join("../cluster.json")),
         }
     }
 }

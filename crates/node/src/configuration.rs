@@ -14,6 +14,10 @@ use meridian_core::hello::ServiceId;
 use meridian_paxos::Consistency;
 use meridian_runtime::Handle;
 use meridian_runtime::smr::{Client, ClientError, ClientOptions};
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -131,6 +135,46 @@ impl Keepers {
     }
 }
 
+/// Brings a cluster file up to date, if what it says is of the same cluster and older: with it one
+/// finds the cluster again when all nodes that it named before have been replaced. A reader sees
+/// the old one or the new one. Process numbers stay, as the file alone knows them.
+///
+/// # Errors
+/// If the disk refuses, or the file may not be written.
+pub fn keep_file(path: &Path, newer: &ClusterFile) -> io::Result<()> {
+    let path = path.canonicalize()?; // What a link leads to, not the link.
+    let strange = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{error}"));
+    let (_, old) = Topology::parse(&fs::read_to_string(&path)?).map_err(strange)?;
+    let is_newer = newer.configuration.version > old.configuration.version;
+    if old.cluster != newer.cluster || !is_newer {
+        return Ok(());
+    }
+    let mut newer = newer.clone();
+    for (node, known) in newer.nodes.iter_mut().zip(&old.nodes) {
+        node.pid = known.pid;
+    }
+    let mut text = serde_json::to_string_pretty(&newer)?;
+    text.push('\n');
+    let beside = path.with_extension(format!("newer-{}", std::process::id()));
+    let written = replace(&path, &beside, &text);
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// Whoever may read and write the file may do so afterwards.
+fn replace(path: &Path, beside: &Path, text: &str) -> io::Result<()> {
+    let before = fs::metadata(path)?;
+    let mut file = fs::File::create(beside)?;
+    file.write_all(text.as_bytes())?;
+    file.set_permissions(before.permissions())?;
+    // Only root may give it to another; what it cannot do it need not.
+    let _ = std::os::unix::fs::chown(beside, Some(before.uid()), Some(before.gid()));
+    file.sync_all()?;
+    fs::rename(beside, path)
+}
+
 /// Where those listen that keep the configuration, and where the other nodes do.
 fn addresses(file: &ClusterFile) -> (Vec<String>, Vec<String>) {
     let keepers: Vec<_> = file.keepers().cloned().collect();
@@ -145,6 +189,7 @@ pub(crate) async fn follow(
     shared: Arc<Shared>,
     node: Handle<Configured, NodeId>,
     mut file: ClusterFile,
+    path: PathBuf,
 ) {
     let mut keepers = Keepers::new(&file, PATIENCE);
     let mut initialised = !file.configuration.replicas.contains(&shared.name_of(shared.me));
@@ -159,6 +204,9 @@ pub(crate) async fn follow(
                 if let Some(newer) = newer {
                     keepers.moved(&newer);
                     file = newer;
+                    if let Err(error) = keep_file(&path, &file) {
+                        tracing::warn!("cannot write {} anew: {error}", path.display());
+                    }
                     on_newer(&shared, &node, &file).await;
                 }
             }

@@ -112,7 +112,8 @@ pub fn serve<P: Service>(
             None => None,
         };
         if !file.configuration.replicas.is_empty() {
-            let follow = configuration::follow(shared.clone(), handle.clone(), file);
+            let path = dir.cluster_path(options.cluster.as_deref());
+            let follow = configuration::follow(shared.clone(), handle.clone(), file, path);
             tokio::task::spawn_local(follow);
         }
         tokio::select! {

@@ -9,6 +9,7 @@ use meridian_fs::{Answer, Done, FsError, Ino, Query};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::update::Change;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The owner's name of a call: no two calls of a session have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,10 +85,12 @@ pub enum Command {
     LetGo(Vec<(GroupId, Ino)>),
     /// The cluster is configured so now.
     Configured(Arc<Topology>),
+    /// From now on a call that needs a group which is cut off waits until that has lasted so long.
+    OnCut(Duration),
 }
 
 /// What the owner is told: each call has one output, and one more each time that it is asked for
-/// again after [`Output::GaveUp`]. [`Output::Recalled`] belongs to no call.
+/// again after [`Output::GaveUp`]. [`Output::Recalled`], `Cut` and `Reached` belong to no call.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// An update has been decided. The call is over.
@@ -104,6 +107,18 @@ pub enum Output {
     Recalled {
         /// The inodes, each with its partition.
         gone: Vec<(GroupId, Ino)>,
+    },
+    /// Nobody answers for a group: calls that need it may be given up early.
+    Cut {
+        /// The group.
+        group: GroupId,
+    },
+    /// A group that was cut off answers again.
+    Reached {
+        /// The group.
+        group: GroupId,
+        /// After so long.
+        after: Duration,
     },
     /// A question has been answered. The call is over.
     Answered {
@@ -143,7 +158,7 @@ impl Output {
     /// The call, if it belongs to one.
     pub fn call(&self) -> Option<CallId> {
         match self {
-            Output::Recalled { .. } => None,
+            Output::Recalled { .. } | Output::Cut { .. } | Output::Reached { .. } => None,
             Output::Updated { call, .. }
             | Output::Answered { call, .. }
             | Output::Stored { call, .. }

@@ -14,7 +14,9 @@ use crate::routes::Service;
 use crate::session::Session;
 use meridian_cluster::Topology;
 use meridian_core::{GroupId, NodeId, Outbox, Time};
+use meridian_fs::Query;
 use meridian_host::api::{Refusal, Reply, ReplyBody, RequestBody};
+use meridian_host::replica::PARKED_MAX;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -57,6 +59,8 @@ struct Inquiry {
     /// When it goes on without an answer.
     due: Time,
     patience: Duration,
+    /// For so long a node may keep the question, and be well.
+    kept: Duration,
     /// How many requests were sent.
     sent: u32,
     /// The nodes that have said that their disks are full.
@@ -102,6 +106,7 @@ impl Inquiries {
     ) -> InquiryId {
         self.last += 1;
         let id = InquiryId(self.last);
+        let kept = kept(&body);
         let inquiry = Inquiry {
             call,
             group,
@@ -110,19 +115,26 @@ impl Inquiries {
             current: None,
             open: Vec::new(),
             due: now,
-            patience: patience(&nodes.topology),
+            patience: patience(&nodes.topology) + kept,
+            kept,
             sent: 0,
             full: BTreeSet::new(),
             anyone_there: false,
         };
         self.all.insert(id, inquiry);
+        if kept.is_zero() {
+            nodes.cuts.asked(group, now);
+        }
         self.ask_next(now, id, nodes, out);
         id
     }
 
     /// Nobody waits for the inquiry any more.
-    pub fn end(&mut self, id: InquiryId) {
+    pub fn end(&mut self, id: InquiryId, nodes: &mut Nodes) {
         if let Some(inquiry) = self.all.remove(&id) {
+            if inquiry.kept.is_zero() {
+                nodes.cuts.ended(inquiry.group);
+            }
             self.due.remove(&(inquiry.due, id));
             for request in inquiry.open {
                 self.requests.remove(&request);
@@ -181,6 +193,7 @@ impl Inquiries {
             }
             body => {
                 nodes.routes.answered(group, node);
+                nodes.cuts.answered(group, now, inquiry.kept.is_zero());
                 Verdict::Answered(body)
             }
         };
@@ -209,7 +222,8 @@ impl Inquiries {
                 Some(request) => {
                     inquiry.anyone_there = true;
                     let longer = inquiry.patience * 3 / 2;
-                    inquiry.patience = longer.min(PATIENCE_MAX.max(patience(&nodes.topology)));
+                    let most = PATIENCE_MAX.max(patience(&nodes.topology));
+                    inquiry.patience = longer.min(most + inquiry.kept);
                     let node = self.requests.get(&request).expect("I1: it is open").1;
                     nodes.routes.failed(Service::Group(inquiry.group), node, now);
                 }
@@ -274,6 +288,14 @@ impl Inquiries {
         assert_eq!(open, self.requests.len(), "I1: open requests");
         let due = self.all.iter().map(|(id, inquiry)| (inquiry.due, *id));
         assert_eq!(due.collect::<BTreeSet<_>>(), self.due, "I2");
+    }
+}
+
+/// How long a node keeps a question.
+fn kept(body: &RequestBody) -> Duration {
+    match body {
+        RequestBody::Read { query: Query::Awaited { .. }, .. } => PARKED_MAX,
+        _ => Duration::ZERO,
     }
 }
 

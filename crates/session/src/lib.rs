@@ -28,6 +28,7 @@ pub mod accesses;
 pub mod blocks;
 pub mod calls;
 pub(crate) mod caps;
+pub mod cuts;
 mod inquiries;
 pub mod mutation;
 pub mod names;

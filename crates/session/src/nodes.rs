@@ -4,6 +4,7 @@
 //! Invariant R1: no two requests of a session have one number.
 
 use crate::calls::Message;
+use crate::cuts::Cuts;
 use crate::mutation::Mutation;
 use crate::routes::{Routes, Service};
 use crate::session::Session;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 pub(crate) struct Nodes {
     pub topology: Arc<Topology>,
     pub routes: Routes,
+    pub cuts: Cuts,
     region: RegionId,
     /// By region: of the nodes that stay.
     rings: Vec<Ring>,
@@ -31,6 +33,7 @@ impl Nodes {
             rings: rings(&topology),
             topology,
             routes: Routes::new(region),
+            cuts: Cuts::default(),
             region,
             last_request: 0,
             mutation: Mutation::Correct,

@@ -8,7 +8,8 @@
 
 use crate::blocks::Blocks;
 use crate::calls::{CallId, Command, Due, Failure, Message, Output};
-use crate::caps::{Caps, Errand};
+use crate::caps::{Caps, Errand, OWN};
+use crate::cuts;
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
 use crate::mutation::Mutation;
 use crate::names::Names;
@@ -18,7 +19,7 @@ use meridian_cluster::Topology;
 use meridian_core::{
     ClientId, Event, GroupId, NodeId, Outbox, Process, RegionId, Stamp, Time, mix,
 };
-use meridian_fs::{Done, FsError, Ino, Query, Vector};
+use meridian_fs::{Done, FsError, Ino, Place, Query, Vector};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
 use meridian_host::update::NOBODY;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +54,8 @@ pub(crate) enum Work {
     Update(Box<Update>),
     /// The question what is recalled.
     Poll,
+    /// The question whether a group can be reached again.
+    Look,
 }
 
 /// See the module.
@@ -135,6 +138,16 @@ impl Session {
         self.caps.hits
     }
 
+    /// Whether nobody answers for a group.
+    pub fn is_cut(&self, group: GroupId) -> bool {
+        self.nodes.cuts.is_cut(group)
+    }
+
+    /// How often a node has answered for a group.
+    pub fn answers(&self, group: GroupId) -> u64 {
+        self.nodes.cuts.heard(group)
+    }
+
     /// How many updates that were given up may still happen.
     pub fn given_up(&self) -> usize {
         self.names.given_up()
@@ -153,11 +166,11 @@ impl Session {
                 self.on_read(now, call, query, deadline, out);
             }
             Command::Store { call, partition, block, deadline } => {
-                let what = (partition, block, deadline);
+                let what = (partition, block, self.nodes.cuts.deadline(partition, now, deadline));
                 self.blocks.store(now, call, what, &mut self.nodes, out);
             }
             Command::Fetch { call, partition, part, deadline } => {
-                let what = (partition, part, deadline);
+                let what = (partition, part, self.nodes.cuts.deadline(partition, now, deadline));
                 self.blocks.fetch(now, call, what, &mut self.nodes, out);
             }
             Command::Again { call, deadline } => self.on_again(now, call, deadline, out),
@@ -166,6 +179,7 @@ impl Session {
             Command::KeepNothing => self.caps.turn_off(),
             Command::LetGo(gone) => self.caps.let_go(&gone),
             Command::Configured(topology) => self.nodes.configured(topology),
+            Command::OnCut(patience) => self.nodes.cuts.patience = Some(patience),
         }
     }
 
@@ -185,6 +199,7 @@ impl Session {
         self.caps.look(now, &query);
         let (begun, by) = (self.caps.begin_read(), self.holder(false).0);
         let body = RequestBody::Read { vector: self.vector.clone(), by, query: query.clone() };
+        let deadline = self.nodes.cuts.deadline(group, now, deadline);
         let inquiries = vec![self.inquiries.begin(now, id, group, body, &mut self.nodes, out)];
         self.deadlines.insert((deadline, id));
         let work = Work::Read { seen, query, begun };
@@ -254,6 +269,9 @@ impl Session {
             }
             None => (update.dest.clone(), update.send()),
         };
+        for group in &dest {
+            call.deadline = self.nodes.cuts.deadline(*group, now, call.deadline);
+        }
         for group in dest {
             let body = RequestBody::Update { group, start: start.clone() };
             call.inquiries.push(self.inquiries.begin(now, id, group, body, &mut self.nodes, out));
@@ -288,6 +306,11 @@ impl Session {
                 self.caps.fill(now, query, (*begun, whole), &result);
                 out.output(Output::Answered { call: id, seen: *seen, result });
                 return self.stop_asking(id, &mut call);
+            }
+            (Verdict::Answered(_), Work::Look) => {
+                self.stop_asking(id, &mut call);
+                self.nodes.cuts.looks.remove(&id);
+                return;
             }
             (Verdict::Answered(ReplyBody::Recalled { vector, .. }), Work::Poll) => {
                 self.vector.merge(&vector);
@@ -400,6 +423,39 @@ impl Session {
         }
         self.inquiries.on_due(now, &mut self.nodes, out);
         self.blocks.on_due(now, &mut self.nodes, out);
+        self.on_cuts(now, out);
+    }
+
+    /// Calls that wait for a group which is cut off from now on are given up earlier; it is looked
+    /// whether those that are can be reached again.
+    fn on_cuts(&mut self, now: Time, out: &mut Outbox<Session>) {
+        let (fresh, look) = self.nodes.cuts.on_due(now);
+        if !fresh.is_empty() {
+            let groups = |call: &Call| match &call.work {
+                Work::Read { query, .. } => vec![query.partition()],
+                Work::Update(update) => update.dest.clone(),
+                Work::Poll | Work::Look => Vec::new(),
+            };
+            for (_, id) in std::mem::take(&mut self.deadlines) {
+                let call = self.calls.get_mut(&id).expect("deadlines are those of calls");
+                for group in groups(call).iter().filter(|group| fresh.contains(*group)) {
+                    call.deadline = self.nodes.cuts.soonest(*group, now, call.deadline);
+                }
+                self.deadlines.insert((call.deadline, id));
+            }
+        }
+        for group in look {
+            self.last_errand += 1;
+            let (id, deadline) = (CallId(OWN | self.last_errand), now + cuts::LOOK_LIMIT);
+            let inode = Place { ino: Ino::top(group), partition: group };
+            let (vector, query) = (self.vector.clone(), Query::Attributes { inode });
+            let body = RequestBody::Read { vector, by: NOBODY, query };
+            let inquiry = self.inquiries.begin(now, id, group, body, &mut self.nodes, out);
+            self.deadlines.insert((deadline, id));
+            let call = Call { deadline, inquiries: vec![inquiry], work: Work::Look };
+            self.calls.insert(id, call);
+            self.nodes.cuts.looks.insert(id, group);
+        }
     }
 
     /// The call has no answer: a question is over, an update is held.
@@ -412,6 +468,9 @@ impl Session {
         out: &mut Outbox<Session>,
     ) {
         self.stop_asking(id, &mut call);
+        if self.nodes.cuts.looks.remove(&id).is_some() {
+            return;
+        }
         if id.is_own() {
             self.calls.insert(id, call);
             self.on_release(id, out);
@@ -425,13 +484,14 @@ impl Session {
     }
 
     fn stop_inquiry(&mut self, call: &mut Call, inquiry: InquiryId) {
-        self.inquiries.end(inquiry);
+        self.inquiries.end(inquiry, &mut self.nodes);
         call.inquiries.retain(|other| *other != inquiry);
     }
 
     /// Nothing is asked for the call any more.
     fn stop_asking(&mut self, id: CallId, call: &mut Call) {
-        call.inquiries.drain(..).for_each(|inquiry| self.inquiries.end(inquiry));
+        let (inquiries, nodes) = (&mut self.inquiries, &mut self.nodes);
+        call.inquiries.drain(..).for_each(|inquiry| inquiries.end(inquiry, nodes));
         self.deadlines.remove(&(call.deadline, id));
         if let Work::Update(update) = &mut call.work {
             update.stage = Stage::Held;
@@ -441,7 +501,8 @@ impl Session {
     /// Sets the timer for what is due first, unless one comes that early anyhow.
     fn arm(&mut self, out: &mut Outbox<Session>) {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
-        let others = [self.inquiries.next_due(), self.blocks.next_due()];
+        let cuts = self.nodes.cuts.next_due();
+        let others = [self.inquiries.next_due(), self.blocks.next_due(), cuts];
         let Some(at) = others.into_iter().flatten().chain(deadline).min() else { return };
         if self.armed.is_none_or(|armed| at < armed) {
             self.armed = Some(at);
@@ -489,6 +550,7 @@ impl Process for Session {
             Event::Message { message: Message::Request(_), .. } | Event::Started | Event::Idle => {}
         }
         self.run_errands(now, out);
+        self.nodes.cuts.take_news().into_iter().for_each(|news| out.output(news));
         self.arm(out);
     }
 

@@ -22,7 +22,9 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mount", "--foreground", "--region", &args.region, "--cluster"]).arg(cluster);
     command.args(args.how.keep_looks.then_some("--keep-looks"));
-    command.arg("-o").arg(args.how.access.to_string()).arg("--source").arg(&args.source);
+    let (access, on_cut) = args.how.words();
+    command.arg("--on-cut").arg(on_cut.to_string());
+    command.arg("-o").arg(access.to_string()).arg("--source").arg(&args.source);
     command.arg("--").arg(&dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
     // Ctrl-C is for who waits, and a shell that ends takes only its own group along.
     let mut child = command.process_group(0).spawn().context("cannot start the mount")?;

@@ -1,6 +1,6 @@
 //! `mount.meridian`, which `mount -t meridian` and `fstab` call: the same program under that name.
 
-use super::{HowToMount, MountArgs, background};
+use super::{HowToMount, MountArgs, OnCut, background};
 use anyhow::{Context, bail};
 use clap::Parser;
 use meridian_mount::Access;
@@ -26,7 +26,7 @@ pub struct Helper {
     cluster: PathBuf,
     /// An empty or new directory
     dir: PathBuf,
-    /// Words of mount, and region=REGION: nodes of that region are asked first
+    /// Words of mount, region=REGION (nodes of that region are asked first), and on_cut=
     #[arg(short, value_name = "WORDS", value_delimiter = ',')]
     options: Vec<String>,
     /// Pass over words that are not known
@@ -51,6 +51,7 @@ pub struct Helper {
 struct Words {
     region: Option<String>,
     remount: bool,
+    on_cut: OnCut,
     access: Access,
 }
 
@@ -61,6 +62,7 @@ impl Words {
         for word in words {
             match word.split_once('=') {
                 Some(("region", region)) => read.region = Some(region.to_string()),
+                Some(("on_cut", on_cut)) => read.on_cut = on_cut.parse()?,
                 // The kernel's own, as its table has them when something is mounted again.
                 Some(("user_id" | "group_id" | "max_read", _)) => {}
                 _ if word == "remount" => read.remount = true,
@@ -87,7 +89,7 @@ pub fn called() -> Option<ExitCode> {
 }
 
 fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
-    let Words { region, remount, access } =
+    let Words { region, remount, on_cut, access } =
         Words::read(&helper.options, helper.sloppy).map_err(anyhow::Error::msg)?;
     if remount {
         return change(&helper.dir, access, helper.fake);
@@ -109,7 +111,11 @@ fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
         // As it was named: `mount -a` looks for that in the table of mounts.
         source: helper.cluster.clone().into(),
         cluster: None,
-        how: HowToMount { access, keep_looks: false },
+        how: HowToMount {
+            access: super::Words { access, on_cut: None },
+            keep_looks: false,
+            on_cut,
+        },
         background: true,
         foreground: false,
     };
@@ -140,7 +146,10 @@ mod tests {
         let words = |words: &str| words.split(',').map(str::to_string).collect::<Vec<_>>();
         let read = Words::read(&words("rw,region=eu,noatime,_netdev"), false).unwrap();
         let access = Access { noatime: true, ..Access::default() };
-        assert_eq!(read, Words { region: Some("eu".into()), remount: false, access });
+        let expected = Words { region: Some("eu".into()), access, ..Words::default() };
+        assert_eq!(read, expected);
+        let read = Words::read(&words("region=eu,on_cut=fail"), false).unwrap();
+        assert_eq!(read.on_cut, OnCut(std::time::Duration::ZERO));
         let again = words("remount,ro,user_id=0,group_id=0,default_permissions,max_read=1048576");
         let read = Words::read(&again, false).unwrap();
         assert!(read.remount && read.access.read_only);

@@ -140,7 +140,7 @@ impl Drop for Room {
         for (pid, _) in processes_naming(&self.dir.path().display().to_string()) {
             kill(pid, libc::SIGKILL);
         }
-        for name in ["mnt", "eu"] {
+        for name in ["mnt", "eu", "failing"] {
             let path = self.path(name);
             if fs::read_to_string("/proc/self/mountinfo")
                 .is_ok_and(|table| table.contains(&path.display().to_string()))
@@ -154,12 +154,13 @@ impl Drop for Room {
 impl Running {
     /// Starts `command` and waits until it says that it has mounted.
     pub fn start(mut command: Command, mount: PathBuf) -> Running {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .process_group(0)
-            .spawn()
-            .unwrap();
+        command.stderr(Stdio::inherit());
+        Running::start_quietly(command, mount)
+    }
+
+    /// The same, with its messages where they are.
+    pub fn start_quietly(mut command: Command, mount: PathBuf) -> Running {
+        let mut child = command.stdout(Stdio::piped()).process_group(0).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mounted = lines.any(|line| line.unwrap().starts_with("mounted at"));
         // What it says later must not fill the pipe.

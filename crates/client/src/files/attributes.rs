@@ -8,6 +8,7 @@ use meridian_core::{GroupId, Stamp};
 use meridian_fs::operation::{Changes, XattrMode};
 use meridian_fs::types::{Attributes, Ino, Name, Place};
 use meridian_fs::{Answer, Done, FsError, Query, Update};
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
 /// The extended attribute that shows, and on an empty directory changes, where it lives.
@@ -15,6 +16,8 @@ pub const PLACEMENT: &[u8] = b"user.meridian.placement";
 /// The extended attribute that gives a program rights of root. The tree takes it from a file that
 /// is changed.
 pub const CAPABILITY: &[u8] = b"security.capability";
+/// The extended attribute that tells where the cluster file is.
+pub const CLUSTER: &[u8] = b"user.meridian.cluster";
 /// So many bytes `fallocate` gives a file without asking whether there is room.
 const SMALL: u64 = 1 << 20;
 /// How often `stat` asks again before it keeps flushes from coming between.
@@ -34,12 +37,8 @@ pub struct Totals {
 }
 
 impl Files {
-    /// `stat`, with what is buffered here.
-    ///
-    /// # Errors
-    /// [`FsError::Gone`] if there is no such inode any more; what was appended and must be stored
-    /// before anybody knows the length cannot be stored.
-    pub async fn attributes(&self, ino: Ino) -> Result<Attributes, ClientError> {
+    /// As [`Files::attributes`], however long it takes.
+    pub(crate) async fn attributes_now(&self, ino: Ino) -> Result<Attributes, ClientError> {
         for attempt in 0..LOOK_AGAIN {
             // After some flushes that came between, none more may.
             let open = self.open_inode(ino).filter(|_| attempt >= PATIENT_AFTER);
@@ -71,7 +70,7 @@ impl Files {
     ) -> Attributes {
         match self.overlaid(attributes, known_to, begun) {
             Some(attributes) => attributes,
-            None => self.attributes(attributes.place.ino).await.unwrap_or(attributes),
+            None => self.attributes_now(attributes.place.ino).await.unwrap_or(attributes),
         }
     }
 
@@ -150,7 +149,7 @@ impl Files {
     pub async fn extend(&self, handle: Handle, size: u64) -> Result<(), ClientError> {
         let inode = self.file(handle)?.inode;
         if size > SMALL {
-            let now = self.attributes(inode.place.ino).await?;
+            let now = self.attributes_now(inode.place.ino).await?;
             let more = size.saturating_sub(now.size);
             if more > SMALL && more > self.client.room(now.place.partition).await {
                 return Err(FsError::NoSpace.into());
@@ -202,7 +201,8 @@ impl Files {
     ) -> Result<Attributes, ClientError> {
         let mut place = self.place_of(ino);
         for _ in 0..LOOK_AGAIN {
-            match self.client.apply(&update(place)).await {
+            let under = open.and_then(|inode| self.under(inode));
+            match self.client.apply_under(&update(place), under).await {
                 Ok((Done::Attributes(attributes), ts)) => {
                     if let Some(inode) = open {
                         self.change_buffer(inode, |buffer| {
@@ -217,6 +217,13 @@ impl Files {
                 }
                 Ok(_) => return Err(strange()),
                 Err(ClientError::Fs(FsError::Stale)) => place = self.search(ino).await?,
+                Err(ClientError::Fs(FsError::LockLost)) => {
+                    if let Some(inode) = open
+                        && self.was_lost(inode, under).await
+                    {
+                        return Err(FsError::LockLost.into());
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -229,10 +236,14 @@ impl Files {
     /// [`FsError::NoAttribute`] if it has none of that name.
     pub async fn xattr(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
         if &name[..] == PLACEMENT {
-            let attributes = self.attributes(ino).await?;
+            let attributes = self.attributes_now(ino).await?;
             let topology = self.client.topology();
             let group = topology.group(attributes.place.partition);
             return Ok(Bytes::copy_from_slice(group.name.as_bytes()));
+        }
+        if &name[..] == CLUSTER {
+            let path = self.client.cluster_file().ok_or(FsError::NoAttribute)?;
+            return Ok(Bytes::copy_from_slice(path.as_os_str().as_bytes()));
         }
         if &name[..] == QUOTA {
             return self.quota_in_words(ino).await;

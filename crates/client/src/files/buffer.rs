@@ -4,8 +4,10 @@
 use crate::client::Prepared;
 use crate::error::ClientError;
 use crate::files::locks::Holders;
+use crate::files::tenure::Tenure;
 use crate::files::{Handle, OpenMode};
 use meridian_session::WriteBack;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// See the module.
@@ -26,6 +28,12 @@ pub(crate) struct Buffer {
     /// It has no capability for programs, or loses it by what is written, as long as there are
     /// writers.
     pub(crate) lacks_capability: bool,
+    /// The tenure of this client, as far as it knows.
+    pub(crate) tenure: Tenure,
+    /// The last one that was lost.
+    pub(crate) lost_tenure: Tenure,
+    /// Open files through which locks were taken that were lost.
+    pub(crate) lost: BTreeSet<Handle>,
     /// The number of the last change that ended here, of all changes of this mount.
     pub(crate) landed: u64,
 }
@@ -41,6 +49,7 @@ impl Buffer {
     pub(crate) fn close(&mut self, handle: Handle, mode: OpenMode) {
         self.writes.close(handle);
         self.holders.close(handle);
+        self.lost.remove(&handle);
         self.writers -= usize::from(mode.write);
         self.lacks_capability &= self.writers > 0;
     }

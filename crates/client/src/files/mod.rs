@@ -9,7 +9,7 @@
 //! | [`buffer`] | what is kept of one open file |
 //! | [`write`] | write, flush, fsync |
 //! | [`read`] | read, seek |
-//! | [`locks`] | locks |
+//! | [`locks`] | locks; `waiting`: for one; `tenure`: those that were lost |
 //! | [`pages`] | files that are memory of one mount |
 //! | [`quota`] | quotas of directories |
 //! | `merge` | short blocks become one |
@@ -29,6 +29,9 @@ pub mod names;
 pub mod pages;
 pub mod quota;
 pub mod read;
+mod roots;
+mod tenure;
+mod waiting;
 pub mod write;
 
 use crate::client::{Client, lock};
@@ -105,6 +108,7 @@ struct Recent {
 /// Files over a client. Made once per mount.
 #[derive(Debug)]
 pub struct Files {
+    me: Weak<Files>,
     pub(crate) client: Client,
     pub(crate) open: Mutex<HashMap<Handle, OpenFile>>,
     pub(crate) inodes: Mutex<HashMap<Ino, Arc<OpenInode>>>,
@@ -125,6 +129,11 @@ pub struct Files {
     /// Files whose pages programs share.
     shared: Mutex<pages::Shared>,
     next_handle: AtomicU64,
+    next_ticket: AtomicU64,
+    /// What was last seen of directories that live elsewhere than their names.
+    roots: Mutex<HashMap<Ino, Attributes>>,
+    /// When the last renewal was sent of which a partition has heard.
+    renewed: Mutex<HashMap<GroupId, Instant>>,
     /// Counts own changes of open files as they end.
     changes: AtomicU64,
     /// Bytes buffered, of all files.
@@ -136,7 +145,8 @@ impl Files {
     /// Files over `client`. Must be called within a tokio runtime: a task flushes what is old.
     pub fn new(client: Client) -> Arc<Files> {
         let opens = Arc::new(Mutex::new(Opens::new(client.id(), LAZY)));
-        let files = Arc::new(Files {
+        let files = Arc::new_cyclic(|me| Files {
+            me: me.clone(),
             client,
             opens,
             open: Mutex::default(),
@@ -150,6 +160,9 @@ impl Files {
             notes_reads: AtomicBool::new(true),
             shared: Mutex::default(),
             next_handle: AtomicU64::new(1),
+            next_ticket: AtomicU64::new(1),
+            roots: Mutex::default(),
+            renewed: Mutex::default(),
             changes: AtomicU64::new(0),
             buffered: AtomicUsize::new(0),
             merging: Default::default(),
@@ -327,7 +340,7 @@ impl Files {
             telling.spawn(async move {
                 let told = client.update(&update).await;
                 if let Err(error) = &told {
-                    tracing::warn!("a partition does not hear which files are open: {error}");
+                    client.warn(partition, "a partition does not hear which files are open", error);
                 }
                 lock(&opens).told(partition, told.is_ok());
             });
@@ -497,7 +510,8 @@ impl Files {
             let files = self.clone();
             tokio::spawn(async move {
                 if let Err(error) = files.flush_inode(&inode, None).await {
-                    tracing::warn!("written data wait to be sent: {error}");
+                    let partition = inode.place.partition;
+                    files.client.warn(partition, "written data wait to be sent", &error);
                     lock(&inode.buffer).writes.postpone(files.client.time());
                 }
                 files.forget_if_unused(&inode);
@@ -509,7 +523,7 @@ impl Files {
     fn give_back_old(self: &Arc<Self>) {
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
         for inode in inodes {
-            let left = !lock(&inode.buffer).holders.left().is_empty();
+            let left = lock(&inode.buffer).holders.has_left();
             if !left || inode.locking.try_lock().is_err() {
                 continue; // Or it is under way.
             }
@@ -523,18 +537,22 @@ impl Files {
 
     /// Says that the client lives where it holds something: to all partitions at once, since one
     /// out of reach must not let the leases of the others run out.
-    fn renew(&self) {
+    fn renew(self: &Arc<Self>) {
         let mut held = lock(&self.opens).partitions();
         let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
         let locked = inodes.iter().filter(|inode| !lock(&inode.buffer).holders.is_empty());
         held.extend(locked.map(|inode| inode.place.partition));
         for partition in held {
-            let (client, opens) = (self.client.clone(), self.opens.clone());
+            let files = self.clone();
             tokio::spawn(async move {
-                let update = Update::Renew { client: client.id(), partition };
-                if let Err(error) = client.update(&update).await {
-                    tracing::warn!("cannot renew what is held: {error}");
-                    lock(&opens).doubt(partition);
+                let (update, sent) =
+                    (Update::Renew { client: files.client.id(), partition }, Instant::now());
+                match files.client.update(&update).await {
+                    Ok(_) => files.on_renewed(partition, sent).await,
+                    Err(error) => {
+                        files.client.warn(partition, "cannot renew what is held", &error);
+                        lock(&files.opens).doubt(partition);
+                    }
                 }
             });
         }

@@ -72,6 +72,12 @@ impl Files {
             match found {
                 // Removed between the two questions: the name leads elsewhere now, or nowhere.
                 Err(ClientError::Fs(FsError::Gone | FsError::Stale)) => {}
+                Ok(attributes) => {
+                    if attributes.kind == Kind::Directory {
+                        self.remember_root(attributes);
+                    }
+                    return Ok(attributes);
+                }
                 other => return other,
             }
         }

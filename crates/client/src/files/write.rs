@@ -112,6 +112,7 @@ impl Files {
         if let Some(error) = self.take_error(inode, handle) {
             return Err(error);
         }
+        self.intact(handle)?;
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_MAX);
         if end.is_none() && !mode.append {
             return Err(FsError::TooLarge.into());
@@ -152,7 +153,8 @@ impl Files {
         let file = self.file(handle)?;
         let earlier = self.take_error(&file.inode, handle);
         let result = self.flush_inode(&file.inode, Some(handle)).await;
-        earlier.map_or(result, Err)
+        earlier.map_or(result, Err)?;
+        self.intact(handle).map(drop)
     }
 
     /// `close` of one descriptor: as [`Files::sync`], except that a file without a name, which
@@ -167,7 +169,8 @@ impl Files {
             (buffer.nameless, buffer.writes.held() == 0)
         };
         if nameless || empty {
-            return self.take_error(&file.inode, handle).map_or(Ok(()), Err);
+            self.take_error(&file.inode, handle).map_or(Ok(()), Err)?;
+            return self.intact(handle).map(drop);
         }
         self.sync(handle).await
     }
@@ -182,7 +185,11 @@ impl Files {
         if (buffer.writes.held() > 0 && !buffer.nameless) || buffer.holders.contains(owner) {
             return Ok(Wrote::MustWait);
         }
-        buffer.writes.take_failure(handle).map_or(Ok(Wrote::Done), Err)
+        buffer.writes.take_failure(handle).map_or(Ok(()), Err)?;
+        match buffer.lost.contains(&handle) {
+            true => Err(FsError::LockLost.into()),
+            false => Ok(Wrote::Done),
+        }
     }
 
     fn take_error(&self, inode: &OpenInode, handle: Handle) -> Option<ClientError> {
@@ -222,7 +229,8 @@ impl Files {
                     lock(&inode.buffer).writes.on_stored(stored)
                 }
                 Step::Send { update, time } => {
-                    let message = Arc::new(self.client.prepare(&update, time));
+                    let under = self.under(inode);
+                    let message = Arc::new(self.client.prepare_under(&update, time, under));
                     lock(&inode.buffer).message = Some(message.clone());
                     self.send_batch(inode, &message).await
                 }
@@ -253,6 +261,12 @@ impl Files {
             }
             Ok((done, _)) => {
                 Sent::Unknown(ClientError::Protocol(format!("a write answered by {done:?}")))
+            }
+            Err(ClientError::Fs(FsError::LockLost)) => {
+                match self.was_lost(inode, message.under()).await {
+                    true => Sent::Refused(FsError::LockLost),
+                    false => Sent::Anew,
+                }
             }
             Err(ClientError::Fs(error)) => {
                 if let FsError::Late { horizon_ms } = error {

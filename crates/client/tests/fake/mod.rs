@@ -9,8 +9,12 @@ use meridian_cluster::Topology;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::hello::{Answer, Hello};
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Stamp};
-use meridian_fs::{Done, Effect, FsError, Operation, Partition, Query, Timestamp, Update, Vector};
+use meridian_fs::{
+    Answer as Told, Done, Effect, FsError, Operation, Partition, Query, Standing, Timestamp,
+    Update, Vector,
+};
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_host::replica::PARKED_MAX;
 use meridian_host::space::Room;
 use meridian_host::update::Payload;
 use meridian_multicast::Start;
@@ -20,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 
 /// So many names of blocks are told at once.
 const LISTED: usize = 2;
@@ -50,6 +54,8 @@ pub struct Shared {
     pub hides_attributes: AtomicBool,
     /// Blocks are refused: the disks are full.
     pub is_full: AtomicBool,
+    /// Something was applied.
+    pub applied: Notify,
 }
 
 /// What tests do to a node.
@@ -131,6 +137,7 @@ impl Cluster {
             held: watch::Sender::new(0),
             hides_attributes: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            applied: Notify::new(),
         });
         for (node, listener) in listeners.into_iter().enumerate() {
             tokio::spawn(accept(shared.clone(), topology.clone(), node, listener));
@@ -170,15 +177,24 @@ impl Cluster {
         let unused = partition.nameless().filter(|(_, is_held)| !is_held);
         let inodes = unused.map(|(name, _)| name).collect();
         let update = Update::Reap { partition: group, inodes };
-        let (vector, time) = (Vector::default(), Timestamp::default());
         let id = MessageId { client, sequence: ts.0 };
-        partition.deliver(
-            id,
-            ts,
-            Operation { vector, time, quotas: Vec::new(), update, by: ClientId(0), keeps: false },
-            &mut Vec::new(),
-        );
+        partition.deliver(id, ts, operation_of(update), &mut Vec::new());
         partition.nameless().count()
+    }
+
+    /// The leases of a client run out.
+    pub fn expire(&self, client: ClientId) {
+        let mut world = self.shared.world.lock().unwrap();
+        world.last = Stamp(world.last.0 + 1);
+        let ts = world.last;
+        for (group, partition) in &mut world.partitions {
+            let lease = partition.leases().find(|(of, _)| *of == client);
+            let Some((_, renewed)) = lease else { continue };
+            let inodes = partition.held_by(client).collect();
+            let update = Update::Expire { client, partition: *group, renewed, inodes };
+            let id = MessageId { client: ClientId(u64::MAX), sequence: ts.0 };
+            partition.deliver(id, ts, operation_of(update), &mut Vec::new());
+        }
     }
 
     /// From now on all replicas lag behind: see [`World::lagging`].
@@ -216,6 +232,12 @@ impl Cluster {
         let mut waiting = self.shared.at_gate.subscribe();
         waiting.wait_for(|waiting| *waiting >= count).await.unwrap();
     }
+}
+
+/// An update that nobody waits for.
+fn operation_of(update: Update) -> Operation {
+    let (vector, time, quotas) = (Vector::default(), Timestamp::default(), Vec::new());
+    Operation { vector, time, quotas, update, by: ClientId(0), keeps: false, under: None }
 }
 
 impl Control {
@@ -342,10 +364,30 @@ async fn update(
         Some(operation) => world.apply(&start, operation),
         None => (world.last, Err(FsError::Invalid)),
     };
+    shared.applied.notify_waiters();
     let mut vector = world.partitions[&group].vector().clone();
     vector.raise(group, ts);
     let (recalled, and) = (Vec::new(), Vec::new());
     ReplyBody::Updated { id: start.id, ts, vector, recalled, and, result }
+}
+
+/// A question for a lock stays as long as the lock is waited for, but not for ever.
+async fn park(shared: &Shared, query: &Query) {
+    if !matches!(query, Query::Awaited { .. }) {
+        return;
+    }
+    let until_answered = async {
+        loop {
+            let mut applied = std::pin::pin!(shared.applied.notified());
+            applied.as_mut().enable();
+            let now = shared.world.lock().unwrap().partitions[&query.partition()].read(query);
+            if !matches!(now, Ok(Told::Awaited(stand)) if stand.lock == Standing::Waits) {
+                return;
+            }
+            applied.await;
+        }
+    };
+    let _ = tokio::time::timeout(PARKED_MAX, until_answered).await;
 }
 
 async fn answer(shared: &Shared, topology: &Topology, node: usize, body: RequestBody) -> ReplyBody {
@@ -358,6 +400,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             if !topology.group(group).members.contains(&id) {
                 return ReplyBody::Refused(Refusal::NoReplica(group));
             }
+            park(shared, &query).await;
             let hides = shared.hides_attributes.load(Ordering::Relaxed);
             if hides && matches!(query, Query::Attributes { .. }) {
                 return ReplyBody::Refused(Refusal::Overloaded);

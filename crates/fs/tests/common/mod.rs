@@ -122,7 +122,7 @@ impl World {
     pub fn operation(&self, update: Update) -> Operation {
         let time = Timestamp { seconds: i64::try_from(self.messages).unwrap(), nanos: 0 };
         let (vector, quotas) = (Vector::default(), Vec::new());
-        Operation { vector, time, quotas, update, by: ClientId(0), keeps: false }
+        Operation { vector, time, quotas, update, by: ClientId(0), keeps: false, under: None }
     }
 
     /// Delivers a message; its timestamp is its number.

@@ -47,23 +47,27 @@ impl Replica {
         }
     }
 
-    /// Named after what is decided, in a session of this epoch's: until something has come of
-    /// anything the message is the same as before.
     fn reaping(&mut self, inodes: Vec<(Ino, Stamp)>) -> Start {
+        let update = Update::Reap { partition: self.group, inodes };
+        let start = self.said_once(REAP_SESSION, self.nameless.said.as_ref(), update);
+        self.nameless.said = Some(start.clone());
+        start
+    }
+
+    /// The message in which the group itself does `update`. Named after what is decided, in a
+    /// session of this epoch's: until something has come of anything it is the same as before.
+    pub(super) fn said_once(&self, session: u64, said: Option<&Start>, update: Update) -> Start {
         let sequence = self.partition.vector().get(self.group).0 + 1;
         let epoch = self.multicast.epoch();
-        let session = mix(mix(REAP_SESSION ^ epoch.config) ^ epoch.number);
+        let session = mix(mix(session ^ epoch.config) ^ epoch.number);
         let client = sessions::name(mix(session ^ u64::from(epoch.leader.0)), &[self.group]);
         let id = MessageId { client, sequence };
-        if let Some(said) = self.nameless.said.as_ref().filter(|said| said.id == id) {
+        if let Some(said) = said.filter(|said| said.id == id) {
             return said.clone();
         }
         let mut vector = Vector::default();
         vector.raise(self.group, Stamp(sequence - 1));
-        let update = Update::Reap { partition: self.group, inodes };
         let payload = Payload::new(vector, Timestamp::default(), update);
-        let start = payload.into_start(id, sequence, &[self.group]);
-        self.nameless.said = Some(start.clone());
-        start
+        payload.into_start(id, sequence, &[self.group])
     }
 }

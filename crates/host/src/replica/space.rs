@@ -24,6 +24,7 @@ impl Replica {
     /// What a state that came from another has released is what it does not name any more.
     pub(super) fn replace_partition(&mut self, partition: Partition) {
         let before = std::mem::replace(&mut self.partition, partition);
+        self.partition.plant(before.planted());
         self.released.extend(self.partition.unnamed(before.names_blocks()));
     }
 

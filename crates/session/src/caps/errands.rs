@@ -12,7 +12,7 @@ use meridian_host::update;
 use std::time::Duration;
 
 /// The bit that tells the session's own calls from those of its owner.
-const OWN: u64 = 1 << 63;
+pub(crate) const OWN: u64 = 1 << 63;
 /// After how long one is given up, and begun anew if it is still of use.
 const PATIENCE: Duration = Duration::from_secs(5);
 

@@ -13,6 +13,7 @@ mod flights;
 pub(crate) mod known;
 mod lease;
 
+pub(crate) use errands::OWN;
 pub(crate) use lease::Errand;
 
 use crate::calls::CallId;

@@ -116,6 +116,8 @@ pub enum Sent<E> {
     },
     /// The tree refuses it.
     Refused(FsError),
+    /// It did not happen, and is to be sent under another name.
+    Anew,
     /// Nobody knows whether it happened, or will.
     Unknown(E),
 }
@@ -279,6 +281,15 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
             Sent::Refused(FsError::Late { .. } | FsError::UnnamedQuota { .. }) => {
                 self.unname();
                 Ok(Landed::Elsewhere)
+            }
+            Sent::Anew => {
+                self.unname();
+                Ok(Landed::Elsewhere)
+            }
+            Sent::Refused(error @ FsError::LockLost) => {
+                self.flight = None;
+                self.since = self.since.filter(|_| self.held() > 0);
+                Err(self.fail(error.into()))
             }
             Sent::Refused(error @ (FsError::Gone | FsError::Stale)) => {
                 self.clear();

@@ -185,6 +185,19 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         self.since = None;
     }
 
+    /// What was written does not count any more, if anything is held: all are told of that, and all
+    /// is dropped but what may have been sent, of which an answer will tell.
+    pub fn lose(&mut self, error: E) {
+        if self.held() == 0 {
+            return;
+        }
+        self.dirty = Dirty::default();
+        self.appended = Vec::new();
+        self.flight.take_if(|flight| !flight.was_sent());
+        self.since = self.since.filter(|_| self.flight.is_some());
+        self.untold.values_mut().for_each(|untold| *untold = Some(error.clone()));
+    }
+
     /// Takes all bytes out, unless some of them may have been sent.
     pub fn set_aside(&mut self) -> Option<Aside> {
         if self.flight.as_ref().is_some_and(Flight::was_sent) {

@@ -7,6 +7,7 @@ pub mod drain;
 pub mod eunomia;
 pub mod files;
 pub mod hermes;
+pub mod locks;
 pub mod looks;
 pub mod multicast;
 pub mod paxos;
@@ -18,7 +19,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 9] = [
+pub const TABLE: [&Named; 10] = [
     &multicast::NAMED,
     &paxos::NAMED,
     &hermes::NAMED,
@@ -26,6 +27,7 @@ pub const TABLE: [&Named; 9] = [
     &causal::NAMED,
     &files::NAMED,
     &looks::NAMED,
+    &locks::NAMED,
     &drain::NAMED,
     &configuration::NAMED,
 ];

@@ -424,7 +424,7 @@ impl Model {
                 assert_eq!(*offset, self.files[file].size, "an append went elsewhere");
                 None
             }
-            Done::Nothing | Done::Held(_) | Done::Granted(_) => None,
+            Done::Nothing | Done::Held(_) | Done::Granted(_) | Done::Lock(_) => None,
         };
         self.apply(action, place);
     }

@@ -1,0 +1,138 @@
+//! A region that is cut off, as programs of other regions meet it, and which cluster commands mean.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+
+use harness::{Room, Running, eventually, finish, kill};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// What is slow on a busy machine.
+const BUSY: Duration = Duration::from_secs(3);
+
+/// How a file can be made there, and how long that took.
+fn make(at: &Path) -> (Option<i32>, Duration) {
+    let begun = Instant::now();
+    let made = File::create(at).map(drop);
+    (made.err().and_then(|error| error.raw_os_error()), begun.elapsed())
+}
+
+/// A mount that waits for regions that are cut off as it is told, and the file for what it says.
+fn mount(room: &Room, name: &str, on_cut: &str) -> Running {
+    let cluster = room.path("data/cluster.json");
+    let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "us"];
+    let mut command = room.meridian(&[&args[..], &["--on-cut", on_cut, name]].concat());
+    command.stderr(File::create(room.path(&format!("{name}.log"))).unwrap());
+    Running::start_quietly(command, room.path(name))
+}
+
+fn lines_with(room: &Room, log: &str, words: &str) -> usize {
+    let said = fs::read_to_string(room.path(log)).unwrap();
+    said.lines().filter(|line| line.contains(words)).count()
+}
+
+#[test]
+fn calls_that_need_a_region_that_is_cut_off_end_as_the_mount_was_told() {
+    let room = Room::new();
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--nodes-per-region", "1"];
+    let demo = Running::start(room.meridian(&small), room.mount());
+    let waiting = mount(&room, "eu", "wait:8s");
+    let failing = mount(&room, "failing", "fail");
+    assert_eq!(make(&waiting.mount().join("ap/before")).0, None);
+    let cut = room.pid_of("ap-1");
+    kill(cut, libc::SIGSTOP);
+    let begun = Instant::now();
+    let mut list = Command::new("ls");
+    list.arg("-l").arg(waiting.mount());
+    let listed = finish(list);
+    assert!(listed.stdout.contains(" ap") && listed.status.success(), "{listed:?}");
+    assert!(begun.elapsed() < Duration::from_secs(1) + BUSY, "{:?}", begun.elapsed());
+
+    let (error, took) = std::thread::scope(|scope| {
+        let path = failing.mount().join("ap/new");
+        let other = scope.spawn(move || make(&path));
+        let (error, took) = make(&waiting.mount().join("ap/new"));
+        assert_eq!(error, Some(libc::ETIMEDOUT));
+        assert!(took > Duration::from_secs(5) && took < Duration::from_secs(9) + BUSY, "{took:?}");
+        other.join().unwrap()
+    });
+    assert_eq!(error, Some(libc::ETIMEDOUT));
+    assert!(took < Duration::from_secs(5) + BUSY, "as soon as it is known: {took:?}");
+    for mount in [&waiting, &failing] {
+        let (error, took) = make(&mount.mount().join("ap/new"));
+        assert_eq!(error, Some(libc::ETIMEDOUT));
+        assert!(took < Duration::from_secs(1) + BUSY, "later ones end at once: {took:?}");
+        assert_eq!(make(&mount.mount().join("us/other")).0, None);
+    }
+    kill(cut, libc::SIGCONT);
+    eventually("the region is used again", || make(&failing.mount().join("ap/new")).0.is_none());
+    eventually("the other mount sees it, too", || {
+        lines_with(&room, "eu.log", "ap answers again") == 1
+    });
+    for log in ["eu.log", "failing.log"] {
+        assert_eq!(lines_with(&room, log, "ap is cut off"), 1, "{log}");
+        assert_eq!(lines_with(&room, log, "ap answers again"), 1, "{log}");
+    }
+    waiting.stop();
+    failing.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+/// All nodes are replaced, one after the other, and whoever started from an old file goes on.
+#[test]
+fn the_cluster_file_of_a_mount_is_kept_and_commands_in_it_use_it() {
+    let room = Room::new();
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+    let small = room.meridian(&[&small[..], &["--nodes-per-region", "2"]].concat());
+    let demo = Running::start(small, room.mount());
+    let copy = room.path("copy.json");
+    fs::copy(room.path("data/cluster.json"), &copy).unwrap();
+    let args = ["mount", "--cluster", copy.to_str().unwrap(), "--region", "us", "eu"];
+    let second = Running::start(room.meridian(&args), room.path("eu"));
+    let inside = |args: &[&str]| {
+        let mut command = room.meridian(args);
+        // Nothing but the directory tells which cluster is meant.
+        let nowhere = room.path("nowhere");
+        fs::create_dir_all(&nowhere).unwrap();
+        finish(command_at(&mut command, second.mount(), &nowhere))
+    };
+    let shown = inside(&["cluster", "show", "--json"]);
+    assert!(shown.status.success(), "{shown:?}");
+    let of_path = room.run(&["fs", "where", second.mount().join("us").to_str().unwrap()]);
+    assert!(of_path.status.success() && of_path.stdout.contains("us-1"), "{of_path:?}");
+
+    for (come, go) in [("us-3", "us-1"), ("us-4", "us-2")] {
+        let added = room.run(&["cluster", "add-node", "--region", "us"]);
+        assert!(added.stdout.contains(come), "{added:?}");
+        let removed = inside(&["cluster", "remove-node", go]);
+        assert!(removed.status.success(), "{removed:?}");
+    }
+    let refused = inside(&["cluster", "remove-node", "us-3"]);
+    assert!(refused.stderr.contains("region us has 1 of the 2 nodes"), "{refused:?}");
+    let version = |path: &Path| -> Value {
+        let file: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        file["configuration"]["version"].clone()
+    };
+    eventually("the mount brings its file up to date", || {
+        version(&copy) == version(&room.path("data/cluster.json"))
+    });
+    second.stop();
+    // Of the nodes that it named at first none is left.
+    let again = Running::start(room.meridian(&args), room.path("eu"));
+    assert_eq!(make(&again.mount().join("us/file")).0, None);
+    again.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+fn command_at(command: &mut Command, at: &Path, runtime_dir: &Path) -> Command {
+    let mut moved = Command::new(command.get_program());
+    moved.args(command.get_args()).current_dir(at).env("XDG_RUNTIME_DIR", runtime_dir);
+    moved.env("HOME", runtime_dir).env_remove("MERIDIAN_CLUSTER").env_remove("MERIDIAN_LOG");
+    moved
+}

@@ -1,0 +1,156 @@
+//! Locks over two real mounts: deadlocks end, and a mount that was stopped for longer than its
+//! lease writes nothing under the locks that it lost.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+
+use harness::{Room, Running, kill};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A small demo, and another mount of it.
+fn two_mounts(room: &Room) -> (Running, Running) {
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+    let small = room.meridian(&[&small[..], &["--nodes-per-region", "1"]].concat());
+    let demo = Running::start(small, room.mount());
+    let cluster = room.path("data/cluster.json");
+    let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "us", "eu"];
+    let second = Running::start(room.meridian(&args), room.path("eu"));
+    (demo, second)
+}
+
+/// A Python program that is spoken to in lines.
+struct Program {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// What all of them begin with: `tell` says a line, `hear` waits for one, `errno` says how a call
+/// ends.
+const BEGIN: &str = "
+import fcntl, os, sys
+def tell(*words): print(*words, flush=True)
+def hear(): sys.stdin.readline()
+def errno(call, *args):
+    try:
+        call(*args)
+        return 0
+    except OSError as error:
+        return error.errno
+files = [os.open(path, os.O_RDWR) for path in sys.argv[1:]]
+";
+
+impl Program {
+    fn start(script: &str, files: &[&Path]) -> Program {
+        let mut python = Command::new("python3");
+        python.arg("-c").arg(format!("{BEGIN}{script}")).args(files);
+        let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Program { child, to, from: BufReader::new(from) }
+    }
+
+    /// The next line that it says.
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.from.read_line(&mut line).unwrap();
+        line.trim().to_string()
+    }
+
+    fn tell(&mut self) {
+        self.to.write_all(b"\n").unwrap();
+    }
+
+    fn end(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // Refused if it has ended.
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_cycle_over_two_mounts_is_a_deadlock_for_one_of_them() {
+    let room = Room::new();
+    let (demo, second) = two_mounts(&room);
+    for name in ["f", "g"] {
+        fs::write(demo.mount().join("us").join(name), "").unwrap();
+    }
+    let script = "
+fcntl.lockf(files[0], fcntl.LOCK_EX)
+tell('has')
+hear()
+tell(errno(fcntl.lockf, files[1], fcntl.LOCK_EX))
+";
+    let [f, g] = ["f", "g"].map(|name| demo.mount().join("us").join(name));
+    let [there_f, there_g] = ["f", "g"].map(|name| second.mount().join("us").join(name));
+    let mut here = Program::start(script, &[&f, &g]);
+    let mut there = Program::start(script, &[&there_g, &there_f]);
+    assert_eq!((here.hear(), there.hear()), ("has".into(), "has".into()));
+    here.tell();
+    there.tell();
+    // Who is refused ends, and with it its locks; then the other has what it waited for.
+    let (here_to, there_to) = std::thread::scope(|scope| {
+        let one = scope.spawn(|| here.hear());
+        let other = scope.spawn(|| there.hear());
+        (one.join().unwrap(), other.join().unwrap())
+    });
+    let deadlock = libc::EDEADLK.to_string();
+    let mut ends = [here_to, there_to];
+    ends.sort();
+    assert_eq!(ends, ["0".to_string(), deadlock]);
+    here.end();
+    there.end();
+    second.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+#[test]
+fn a_mount_that_was_stopped_for_too_long_writes_nothing_under_its_lost_locks() {
+    let room = Room::new();
+    let (demo, second) = two_mounts(&room);
+    fs::write(demo.mount().join("us/f"), "before").unwrap();
+    let script = "
+f = files[0]
+fcntl.lockf(f, fcntl.LOCK_EX)
+os.write(f, b'first!')
+tell('has')
+hear()
+ends = [errno(os.fsync, f), errno(os.pwrite, f, b'late', 0), errno(os.fsync, f)]
+ends += [errno(fcntl.lockf, f, fcntl.LOCK_EX), errno(os.close, f)]
+tell(ends)
+f = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(f, fcntl.LOCK_EX)
+tell(os.pread(f, 9, 0).decode(), errno(os.pwrite, f, b'again!', 0), errno(os.close, f))
+";
+    let mut holder = Program::start(script, &[&second.mount().join("us/f")]);
+    assert_eq!(holder.hear(), "has");
+    kill(second.pid(), libc::SIGSTOP);
+    let script = "
+f = files[0]
+tell(errno(fcntl.lockf, f, fcntl.LOCK_EX), errno(os.write, f, b'second'), errno(os.fsync, f))
+hear()
+";
+    let mut next = Program::start(script, &[&demo.mount().join("us/f")]);
+    assert_eq!(next.hear(), "0 0 0", "the lease of a mount that says nothing runs out");
+    kill(second.pid(), libc::SIGCONT);
+    holder.tell();
+    assert_eq!(holder.hear(), "[5, 5, 5, 5, 5]");
+    assert_eq!(fs::read_to_string(demo.mount().join("us/f")).unwrap(), "second");
+    next.tell();
+    next.end();
+    assert_eq!(holder.hear(), "second 0 0", "whoever opens it anew begins anew");
+    holder.end();
+    assert_eq!(fs::read_to_string(demo.mount().join("us/f")).unwrap(), "again!");
+    second.stop();
+    demo.stop();
+    room.assert_clean();
+}

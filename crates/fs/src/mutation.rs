@@ -1,0 +1,30 @@
+//! Bugs that are planted to see that the tests find them; a release build contains none of them.
+
+use meridian_core::PLANTED_BUGS;
+
+/// A planted bug, for the tests of the checkers.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mutation {
+    /// None.
+    #[default]
+    Correct,
+    /// Grants nothing to those who wait when a lock is given back.
+    ForgetsWaiters,
+    /// Grants a lock to all who wait when one is given back.
+    GrantsToAll,
+    /// One who has gone goes on waiting.
+    KeepsGone,
+    /// Writes count under a lock that was lost.
+    IgnoresTenure,
+    /// Cycles stay.
+    StaysTangled,
+}
+
+impl Mutation {
+    /// Whether this is `bug` and bugs can be planted at all: false at compile time in a release
+    /// build.
+    pub(crate) fn is(self, bug: Mutation) -> bool {
+        PLANTED_BUGS && self == bug
+    }
+}

@@ -1,0 +1,155 @@
+//! A trial of clients that lock files of each other.
+
+use super::LocksWorkload;
+use super::regions::{faults, ordered, setup};
+use crate::faults::Faults;
+use crate::of::files::trial::describe_nodes;
+use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::world::{Logs, Random, World};
+use meridian_cluster::topology::DeliveryOrder;
+use meridian_core::GroupId;
+use meridian_fs::invariants::check_tree;
+use meridian_fs::mutation::Mutation;
+use meridian_fs::{Answer, Partition, Query};
+use meridian_host::Node;
+use meridian_multicast::mutation::PLANTED;
+use rand::{RngExt, SeedableRng};
+use std::fmt;
+use std::time::Duration;
+
+const CLIENTS: u64 = 6;
+/// How often each client begins with nothing.
+const THINGS: u64 = 25;
+
+/// The world of a trial.
+pub type Cluster = World<Node, LocksWorkload>;
+
+/// What a trial is made of. What is `None` is drawn from the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Trial {
+    /// What may go wrong with nodes.
+    pub faults: Option<Faults>,
+    /// A bug planted in trees.
+    #[doc(hidden)]
+    pub in_tree: Mutation,
+}
+
+/// What a trial was, once all is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// How many nodes each of the three regions has.
+    pub nodes: usize,
+    /// What may go wrong with nodes.
+    pub faults: Faults,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults = if self.faults.any() { "with" } else { "without" };
+        write!(f, "regions of {} nodes, {faults} faults", self.nodes)
+    }
+}
+
+impl Subject for Trial {
+    type Process = Node;
+    type Owner = LocksWorkload;
+    type Drawn = Drawn;
+    type Operator = ();
+
+    const FAULTS: Duration = Duration::from_secs(100);
+    const HEALING: Duration = Duration::from_secs(400);
+
+    fn draw(&self, seed: u64) -> Drawn {
+        let random = &mut Random::seed_from_u64(seed ^ 0x10c6);
+        let nodes = if random.random_ratio(1, 2) { 1 } else { 3 };
+        let rarely = |mean: Option<Duration>| mean.map(|mean| mean * 8);
+        let all = faults();
+        let drawn = match random.random_range(0..2) {
+            0 => Faults::none(),
+            _ => Faults { crash: rarely(all.crash), disk: None, lost_disk: None, ..all },
+        };
+        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) }
+    }
+
+    fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
+        let topology = ordered(drawn.nodes, DeliveryOrder::Sequential);
+        let (of, in_tree) = (topology.clone(), self.in_tree);
+        let make = move |me| Node::new(of.clone(), me).with_tree_mutation(in_tree);
+        let mut setup = setup(&topology, make);
+        setup.faults = drawn.faults.clone();
+        setup.logs = Logs::on_disks();
+        let owner = LocksWorkload::new(seed, topology, (CLIENTS, THINGS));
+        Made { setup, owner, operator: () }
+    }
+
+    fn heal(stage: &mut Stage<Self>) {
+        stage.world.heal();
+        stage.world.owner.calm();
+    }
+
+    /// All clients are done, and nobody holds anything any more.
+    fn is_quiet(world: &Cluster) -> bool {
+        world.owner.is_done()
+            && world.owner.topology.group_ids().all(|group| {
+                let all = partitions(world, group);
+                all.len() == world.owner.topology.group(group).members.len()
+                    && all.iter().all(|one| one.applied() == one.delivered())
+                    && all.iter().all(|one| one.leases().next().is_none())
+                    && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
+            })
+    }
+
+    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
+        let world = &stage.world;
+        let groups: Vec<_> = world.owner.topology.group_ids().collect();
+        for group in &groups {
+            let all = partitions(world, *group);
+            if all.windows(2).any(|pair| pair[0].state_hash() != pair[1].state_hash()) {
+                return Err(format!("equal states: replicas of {group:?} differ"));
+            }
+        }
+        check_tree(groups.iter().map(|group| partitions(world, *group)[0]));
+        for (inode, greatest) in world.owner.greatest() {
+            let query = Query::Contents { inode, offset: 0, len: 8 };
+            let answer = partitions(world, inode.partition)[0].read(&query);
+            let Ok(Answer::Contents { extents, .. }) = answer else {
+                return Err(format!("durability: {inode:?} is {answer:?}"));
+            };
+            let now = super::client::value_of(extents.first().map(|(_, extent)| extent));
+            if now < greatest {
+                return Err(format!("durability: {greatest} was acknowledged, {now} is there"));
+            }
+        }
+        Ok(())
+    }
+
+    fn describe(world: &Cluster) -> String {
+        let waiting = world.owner.waiting();
+        let nodes = describe_nodes(world.processes(), world.now());
+        format!("clients wait for:\n{waiting}{nodes}")
+    }
+
+    fn counts(world: &Cluster) -> Counts {
+        world.owner.counts.clone()
+    }
+
+    fn planted() -> Vec<(String, Self)> {
+        if !PLANTED {
+            return Vec::new();
+        }
+        let all = [
+            Mutation::ForgetsWaiters,
+            Mutation::GrantsToAll,
+            Mutation::KeepsGone,
+            Mutation::IgnoresTenure,
+            Mutation::StaysTangled,
+        ];
+        let trial = |in_tree| (format!("{in_tree:?}"), Trial { in_tree, ..Trial::default() });
+        all.map(trial).into_iter().collect()
+    }
+}
+
+fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
+    let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
+    replicas.map(|replica| replica.partition()).collect()
+}
