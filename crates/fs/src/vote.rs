@@ -99,20 +99,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
             }
         }
         Update::Rename { .. } => return prepare_rename(tree, update, moment),
-        Update::PlaceDirectory { parent, name, child, to } => {
-            if child.ino.is_top() {
-                return Err(FsError::NotPermitted);
-            }
-            if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
-                return Err(FsError::NotDirectory);
-            }
-            if here(parent) && parent.partition == *to && child.partition != *to {
-                tree.check_same_quota(*child, *parent)?; // It would come back uncounted.
-            }
-            if here(child) {
-                found.directory = Some(Box::new(check_placeable(tree, *child, *to)?));
-            }
-        }
+        Update::PlaceDirectory { .. } => return prepare_place(tree, update),
         Update::Create { .. }
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
@@ -135,6 +122,28 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
         | Update::RaiseHorizon { .. }
         | Update::SetQuota { .. }
         | Update::Expire { .. } => panic!("{update:?} is decided by one inode"),
+    }
+    Ok(found)
+}
+
+/// This partition's part in giving a directory another place.
+fn prepare_place(tree: &Tree, update: &Update) -> Result<Evidence, FsError> {
+    let Update::PlaceDirectory { parent, name, child, to } = update else {
+        panic!("{update:?} places no directory")
+    };
+    let here = |place: &Place| place.partition == tree.group;
+    if child.ino.is_top() {
+        return Err(FsError::NotPermitted);
+    }
+    if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
+        return Err(FsError::NotDirectory);
+    }
+    if here(parent) && parent.partition == *to && child.partition != *to {
+        tree.check_same_quota(*child, *parent)?; // It would come back uncounted.
+    }
+    let mut found = Evidence::default();
+    if here(child) {
+        found.directory = Some(Box::new(check_placeable(tree, *child, *to)?));
     }
     Ok(found)
 }

@@ -124,7 +124,6 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let start = rng.below(20);
     let end = start + rng.below(10);
     let partition = inode.partition;
-    let ticket = rng.below(4);
     match rng.below(21) {
         14 | 15 => Update::CreateUnnamed { parent: inode, node: node(Kind::File) },
         16 => {
@@ -133,18 +132,7 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
             let reads = vec![Access { inode: inode.ino, seen, at }];
             Update::NoteReads { partition, reads }
         }
-        17 => {
-            let lock = Lock { owner, family, start, end, exclusive: true, pid: 1 };
-            Update::Leave { inode, lock, ticket }
-        }
-        18 => {
-            let cycle = view.partitions[&partition].tangle().unwrap_or_default();
-            Update::Untangle { partition, cycle }
-        }
-        19 | 20 => {
-            let lock = Lock { owner, family, start, end, exclusive: true, pid: 1 };
-            Update::Lock { inode, lock, ticket: Some(ticket) }
-        }
+        17..=20 => random_wait(view, rng, inode),
         12 | 13 => {
             let limit = |rng: &mut Rng| rng.chance(60).then(|| rng.below(6));
             let limits = Limits { bytes: limit(rng).map(|n| 7 * n), inodes: limit(rng) };
@@ -197,6 +185,25 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
             let piece = Piece { offset: 0, extent: Extent { len: 10, data } };
             Update::Write { inode, at: WriteAt::End, pieces: vec![piece] }
         }
+    }
+}
+
+/// Somebody waits for a lock, leaves, or ends a cycle.
+fn random_wait(view: &World, rng: &mut Rng, inode: Place) -> Update {
+    let owner = LockOwner { client: *rng.pick(&CLIENTS), owner: rng.below(2) };
+    let family = *rng.pick(&[LockFamily::Posix, LockFamily::Flock, LockFamily::Pages]);
+    let start = rng.below(20);
+    let end = start + rng.below(10);
+    let lock = Lock { owner, family, start, end, exclusive: true, pid: 1 };
+    let ticket = rng.below(4);
+    match rng.below(4) {
+        0 => Update::Leave { inode, lock, ticket },
+        1 => {
+            let partition = inode.partition;
+            let cycle = view.partitions[&partition].tangle().unwrap_or_default();
+            Update::Untangle { partition, cycle }
+        }
+        _ => Update::Lock { inode, lock, ticket: Some(ticket) },
     }
 }
 

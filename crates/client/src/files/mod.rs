@@ -20,6 +20,7 @@
 //! - F3: what is read or shown of a file is what a replica has, never from before this mount's last
 //!   flush of it, and over it all that is buffered.
 
+mod accesses;
 pub mod attributes;
 pub mod buffer;
 pub mod directory;
@@ -174,43 +175,6 @@ impl Files {
     /// The client beneath.
     pub fn client(&self) -> &Client {
         &self.client
-    }
-
-    /// When what is opened from now on was read is not noted.
-    pub fn forget_reads(&self) {
-        self.notes_reads.store(false, Ordering::Relaxed);
-    }
-
-    pub(crate) fn notes_reads(&self) -> bool {
-        self.notes_reads.load(Ordering::Relaxed)
-    }
-
-    /// What has these attributes was read.
-    pub(crate) fn note_read(&self, of: &Attributes) {
-        if self.notes_reads() {
-            lock(&self.accesses).read(of, crate::client::now(), self.client.time());
-        }
-    }
-
-    /// Shows when it was read, if that is not told yet.
-    pub(crate) fn overlay_reads(&self, of: &mut Attributes) {
-        lock(&self.accesses).overlay(of);
-    }
-
-    /// Tells the partitions what was read: all, or what has waited for long.
-    fn tell_reads(self: &Arc<Self>, at_once: bool) -> JoinSet<()> {
-        let (due, mut telling) =
-            (lock(&self.accesses).due(self.client.time(), at_once), JoinSet::new());
-        for (_, update) in due {
-            let files = self.clone();
-            telling.spawn(async move {
-                if let Err(error) = files.client.update(&update).await {
-                    tracing::debug!("a partition does not hear what was read: {error}");
-                }
-                lock(&files.accesses).told(&update);
-            });
-        }
-        telling
     }
 
     /// Opens the file `ino`.
