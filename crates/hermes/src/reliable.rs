@@ -210,8 +210,19 @@ impl ReliableMembership {
     /// the registry. What it was asked by others it has told them.
     pub fn has_left(&self) -> bool {
         let (registry, me) = (self.paxos.service(), self.me);
-        let replica = self.paxos.open_members().any(|members| members.contains(me));
-        self.has_stopped() || registry.is_dispensable(me) && !replica
+        let dispensable = registry.is_dispensable(me) && !self.is_replica();
+        self.has_stopped() || dispensable || self.never_came()
+    }
+
+    fn is_replica(&self) -> bool {
+        self.paxos.open_members().any(|members| members.contains(self.me))
+    }
+
+    /// Whether this node should hold no keys, and knows of none that it ever held.
+    fn never_came(&self) -> bool {
+        let (version, wanted) = &self.configured;
+        let begun = self.paxos.service().members().epoch >= Epoch::FIRST;
+        *version > 0 && !wanted.contains(&self.me) && !begun
     }
 
     fn has_stopped(&self) -> bool {
@@ -338,6 +349,9 @@ impl ReliableMembership {
 
     /// Who is to hear that it is there: voters, and whoever leads the registry or may.
     fn others(&self) -> BTreeSet<NodeId> {
+        if self.never_came() && !self.is_replica() {
+            return BTreeSet::new(); // Nobody is to wait for it, and it will be gone.
+        }
         let mut others = self.replicas();
         others.extend(self.paxos.service().voters());
         if !others.contains(&self.me) {

@@ -74,13 +74,15 @@ pub struct Steward {
     unbegun: BTreeSet<Shard>,
     /// In which epoch each has last had everything.
     complete: BTreeMap<Shard, Epoch>,
+    /// What the node has said of who should hold keys, before the membership started.
+    configured: Option<(u64, BTreeSet<NodeId>)>,
 }
 
 impl Steward {
     /// That of a node with so many shards.
     pub fn new(membership: ReliableMembership, shards: usize) -> Steward {
         let (found, unbegun, complete) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Steward { membership, shards, found, unbegun, complete }
+        Steward { membership, shards, found, unbegun, complete, configured: None }
     }
 
     /// Who takes part, and how that is decided.
@@ -112,7 +114,27 @@ impl Steward {
         if self.found.insert(shard, found).is_none() && self.has_started() {
             self.membership.set_holds(self.found.values().all(|found| *found == Found::All));
             self.step_membership(now, Event::Started, out);
+            if let Some((version, nodes)) = self.configured.take() {
+                self.configure(now, version, nodes, out);
+            }
         }
+    }
+
+    /// The node does not say it again before that changes: so it is kept until the membership
+    /// starts.
+    fn configure(
+        &mut self,
+        now: Time,
+        version: u64,
+        nodes: BTreeSet<NodeId>,
+        out: &mut Outbox<Self>,
+    ) {
+        if !self.has_started() {
+            self.configured = Some((version, nodes));
+            return;
+        }
+        let command = reliable::Command::Configure { version, nodes };
+        self.step_membership(now, Event::Command(command), out);
     }
 
     fn on_complete(&mut self, now: Time, shard: Shard, epoch: Epoch, out: &mut Outbox<Self>) {
@@ -125,8 +147,8 @@ impl Steward {
         }
     }
 
-    /// Before it starts, nothing that is for the membership counts: it is as if it had been lost,
-    /// and is said again.
+    /// Before it starts, nothing else that is for the membership counts: it is as if it had been
+    /// lost, and is said again.
     fn step_membership(
         &mut self,
         now: Time,
@@ -161,8 +183,7 @@ impl Process for Steward {
             Event::Started => {} // K1.
             Event::Command(Command::Reported(reported)) => self.on_report(now, reported, out),
             Event::Command(Command::Configure { version, nodes }) => {
-                let command = reliable::Command::Configure { version, nodes };
-                self.step_membership(now, Event::Command(command), out);
+                self.configure(now, version, nodes, out);
             }
             Event::Message { from, message } => {
                 self.step_membership(now, Event::Message { from, message }, out);
