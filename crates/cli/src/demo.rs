@@ -153,7 +153,8 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             signals: Signals::listen()?,
             following: mpsc::channel(1).1, // Nobody sends yet.
             keys_port,
-            keys_nodes: 0,
+            keys_nodes: BTreeSet::new(),
+            keys_first: BTreeSet::new(),
             keys_shards: args.keys_shards,
             keys_durability: args.keys_durability,
             keys_causal: args.keys_causal.clone(),
@@ -178,8 +179,10 @@ struct Demo<'a> {
     following: mpsc::Receiver<ClusterFile>,
     /// Where clients of keys call the first node; none if there are no keys.
     keys_port: Option<u16>,
-    /// Only nodes below this number have keys: who is added later is no member.
-    keys_nodes: u16,
+    /// These nodes have keys.
+    keys_nodes: BTreeSet<NodeId>,
+    /// Those of them whose regions' keys begin with this demo, and with all of them.
+    keys_first: BTreeSet<NodeId>,
     /// In so many shards they are wanted to be, and there.
     keys_shards: Option<usize>,
     keys_durability: Option<KeysDurability>,
@@ -224,7 +227,6 @@ impl Demo<'_> {
             present.into_iter().partition(|id| ran && !dir(*id).exists());
         let lost: Vec<_> = lost.into_iter().map(|id| (id, dir(id))).collect();
         self.prepare_keys(&kept)?;
-        self.keys_nodes = u16::try_from(self.topology.nodes.len()).unwrap_or(u16::MAX);
         for (id, path) in lost {
             let name = &self.topology.node(id).name;
             note!(
@@ -236,14 +238,16 @@ impl Demo<'_> {
         kept.into_iter().try_for_each(|node| self.start_server(node).map(drop))
     }
 
-    /// Keys that were in memory have gone with the last of their servers; where some are on disk,
-    /// all go on as they were.
+    /// Keys that were in memory have gone with the last of their servers, and begin anew; where
+    /// some are on disk, all go on as they were.
     fn prepare_keys(&mut self, nodes: &[NodeId]) -> anyhow::Result<()> {
         let region = |id: NodeId| self.topology.node(id).region;
         let dir = |id: NodeId| self.data.node(&self.topology.node(id).name);
         let (mut on_disk, mut shards, mut causal) = (BTreeSet::new(), None, None);
+        let mut have = BTreeSet::new();
         for id in nodes {
             let kept = keys::kept(&dir(*id))?;
+            have.extend(kept.iter().map(|_| *id));
             if let Some(kept) = kept.filter(|kept| kept.durability == keys::Durability::Disk) {
                 on_disk.insert(region(*id));
                 (shards, causal) = (Some(kept.shards), Some(kept.causal.unwrap_or_default()));
@@ -255,32 +259,61 @@ impl Demo<'_> {
         self.keys_shards = self.keys_shards.or(shards).or(Some(1));
         let causal = self.keys_causal.take().or(causal);
         self.keys_causal = causal.or(Some(CAUSAL_PREFIX.into()));
+        // Also those that are not started: they count.
+        let begin = self.topology.present().filter(|id| !on_disk.contains(&region(*id)));
+        self.keys_first = begin.collect();
+        let causal = self.has_causal();
+        let joins = |id: &NodeId| on_disk.contains(&region(*id)) && !causal;
+        let with = |id: &NodeId| self.keys_first.contains(id) || have.contains(id) || joins(id);
+        self.keys_nodes = self.topology.present().filter(with).collect();
         Ok(())
     }
 
     fn start_server(&mut self, id: NodeId) -> anyhow::Result<u32> {
-        let cluster = self.file.cluster;
+        let (cluster, keys) = (self.file.cluster, self.keys_options(id));
         let node = &mut self.file.nodes[usize::from(id.0)];
         let dir = self.data.node(&node.name);
         meridian_node::prepare(&dir, cluster, &node.name)?;
-        let address = keys_address(self.keys_port.filter(|_| id.0 < self.keys_nodes), id);
-        let mut keys = Vec::new();
-        if let Some(address) = address {
-            keys.extend(["--keys".into(), address]);
-            if let Some(shards) = self.keys_shards {
-                keys.extend(["--keys-shards".into(), shards.to_string()]);
-            }
-            if let Some(wanted) = self.keys_durability {
-                let wanted = wanted.to_possible_value().expect("all can be named");
-                keys.extend(["--keys-durability".into(), wanted.get_name().into()]);
-            }
-            if let Some(prefix) = &self.keys_causal {
-                keys.extend(["--keys-causal".into(), prefix.clone()]);
-            }
-        }
         let pid = self.children.start(&node.name, &dir, &keys)?;
         node.pid = Some(pid);
         Ok(pid)
+    }
+
+    /// How a node's server takes part in the keys of its region.
+    fn keys_options(&self, id: NodeId) -> Vec<String> {
+        let Some(address) = self.keys_address(id) else { return Vec::new() };
+        let mut keys = vec!["--keys".into(), address];
+        if let Some(shards) = self.keys_shards {
+            keys.extend(["--keys-shards".into(), shards.to_string()]);
+        }
+        if let Some(wanted) = self.keys_durability {
+            let wanted = wanted.to_possible_value().expect("all can be named");
+            keys.extend(["--keys-durability".into(), wanted.get_name().into()]);
+        }
+        if let Some(prefix) = &self.keys_causal {
+            keys.extend(["--keys-causal".into(), prefix.clone()]);
+        }
+        if self.keys_first.contains(&id) {
+            keys.extend(["--keys-first".into(), self.begin_with(id)]);
+        }
+        keys
+    }
+
+    /// Where clients of keys call a node, if it has keys.
+    fn keys_address(&self, id: NodeId) -> Option<String> {
+        keys_address(self.keys_port.filter(|_| self.keys_nodes.contains(&id)), id)
+    }
+
+    /// The nodes with which the keys of a node's region begin.
+    fn begin_with(&self, id: NodeId) -> String {
+        let node = |id: &NodeId| self.topology.node(*id);
+        let near = self.keys_first.iter().map(node).filter(|of| of.region == node(&id).region);
+        near.map(|node| node.name.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Where some keys are of all regions, a node that is added has none (decision 59).
+    fn has_causal(&self) -> bool {
+        self.keys_causal.as_ref().is_some_and(|prefix| !prefix.is_empty())
     }
 
     /// Tells those who keep the configuration what this start has changed; nobody has to wait for
@@ -304,8 +337,16 @@ impl Demo<'_> {
         cluster::write(&path, &self.file)?; // The new server reads it.
         let fresh: Vec<_> = topology.present().filter(|id| usize::from(id.0) >= known).collect();
         for id in &fresh {
+            let without = self.keys_port.is_some() && self.has_causal();
+            if !without {
+                self.keys_nodes.insert(*id);
+            }
             let pid = self.start_server(*id)?;
-            note!("{} was added: process {pid}", topology.node(*id).name);
+            let without = match without {
+                true => ", without keys, as there are causal ones (see --keys-causal)",
+                false => "",
+            };
+            note!("{} was added: process {pid}{without}", topology.node(*id).name);
         }
         if !fresh.is_empty() {
             cluster::write(&path, &self.file)?;
@@ -358,7 +399,7 @@ impl Demo<'_> {
         let nodes = self.topology.present().map(|id| &self.file.nodes[usize::from(id.0)]);
         let keys = |node: &NodeEntry| {
             let id = self.topology.node_named(&node.name).expect("it is of this topology");
-            keys_address(self.keys_port, id).unwrap_or("-".into())
+            self.keys_address(id).unwrap_or("-".into())
         };
         let rows = nodes.map(|node| {
             vec![
@@ -461,8 +502,8 @@ try in another terminal:
         } else {
             String::new()
         };
-        let node = self.topology.node_named(&ended.name).filter(|id| id.0 < self.keys_nodes);
-        let keys = node.and_then(|id| keys_address(self.keys_port, id));
+        let node = self.topology.node_named(&ended.name);
+        let keys = node.and_then(|id| self.keys_address(id));
         let keys = keys.map(|address| format!(" --keys {address}"));
         note!(
             "{} (process {}) {}{words}; start it again with: {} server --dir {}{}",

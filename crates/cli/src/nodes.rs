@@ -16,7 +16,7 @@ use meridian_core::NodeId;
 use meridian_node::Keepers;
 use meridian_paxos::Consistency;
 use meridian_terminal::note;
-use report::{Report, left_to_drain, names_of_groups, state};
+use report::{Report, left_to_drain, names_of_groups, state, without_keys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -204,6 +204,26 @@ impl Cluster {
         up.map(|(id, _)| self.newest.topology.node(*id).name.clone()).collect()
     }
 
+    /// How the server of a node that is added takes part in the keys of its region, if it can.
+    fn keys_options(&self, region: &str) -> String {
+        let region = self.newest.topology.region_named(region);
+        let near = self.answers.iter().filter_map(|(id, answer)| Some((id, answer.as_ref().ok()?)));
+        let near = near.filter(|(id, _)| Some(self.newest.topology.node(**id).region) == region);
+        let with = near.map(|(_, status)| &status.keys).find(|keys| !keys.is_empty());
+        match with {
+            None => String::new(),
+            Some(keys) if keys.iter().any(|shard| shard.causal) => {
+                note!("it can have no keys: some of its region's are causal");
+                String::new()
+            }
+            Some(keys) => {
+                let disk = keys.iter().any(|shard| shard.on_disk);
+                let disk = if disk { " --keys-durability disk" } else { "" };
+                format!(" --keys HOST:PORT --keys-shards {}{disk}", keys.len())
+            }
+        }
+    }
+
     /// If `old` keeps the configuration: who shall do so in its place.
     fn keeper_after(&self, old: NodeId) -> anyhow::Result<Option<String>> {
         let topology = &self.newest.topology;
@@ -251,7 +271,7 @@ impl Cluster {
 
     /// Watches how a node is drained, until it is. That goes on without this, too.
     async fn watch_drain(&mut self, keepers: &mut Keepers, id: NodeId) -> anyhow::Result<()> {
-        let (mut told, mut seen, mut changed) = (None, None, Instant::now());
+        let (mut told, mut seen, mut changed) = (None, (None, Vec::new()), Instant::now());
         let name = self.newest.topology.node(id).name.clone();
         while let Some(draining) = self.newest.topology.node(id).draining.clone() {
             let region = self.newest.topology.node(id).region;
@@ -261,8 +281,12 @@ impl Cluster {
                 self.answers.insert(node, answer.map_err(|error| error.to_string()));
             }
             let left = left_to_drain(&self.newest.topology, &self.answers, id);
-            if left != seen {
-                (seen, changed) = (left, Instant::now());
+            let without = without_keys(&self.newest.topology, &self.answers, id);
+            if (left, &without) != (seen.0, &seen.1) {
+                if left == Some(0) && !without.is_empty() {
+                    note!("{name} has keys, which are to be at {}, too", without.join(", "));
+                }
+                (seen, changed) = ((left, without), Instant::now());
             }
             let waits = told.is_none_or(|(_, at): (_, Instant)| at.elapsed() > TELL_AGAIN);
             if waits && left.is_some_and(|left| left > 0 && told.is_none_or(|(n, _)| n != left)) {
@@ -271,9 +295,14 @@ impl Cluster {
             }
             if changed.elapsed() > CHANGE {
                 let left = left.map_or("an unknown number of".into(), |left| left.to_string());
+                let keys = match &seen.1[..] {
+                    [] => String::new(),
+                    without => format!(", nor its keys at {}", without.join(", ")),
+                };
                 bail!(
-                    "{name} is still drained, and {left} blocks are not on enough other nodes: are \
-                     those of its region up? It goes on by itself; see `meridian cluster show`"
+                    "{name} is still drained, and {left} blocks are not on enough other \
+                     nodes{keys}: are those of its region up, with keys where it has them? It goes \
+                     on by itself; see `meridian cluster show` and `meridian status`"
                 );
             }
             sleep(LOOK_AGAIN).await;
@@ -349,8 +378,9 @@ async fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
         cluster::write(&cluster.path, &newer)?;
         meridian_node::prepare(&dir, newer.cluster, &name)?;
         note!(
-            "{name} is added; start its server, it comes into its groups then: meridian server --dir {}",
-            dir.display()
+            "{name} is added; start its server, it comes into its groups then: meridian server --dir {}{}",
+            dir.display(),
+            cluster.keys_options(&args.region)
         );
     }
     let is_in = |topology: &Topology| {

@@ -39,7 +39,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "HOST:PORT")]
     keys: Option<String>,
     /// In so many shards the keys are, each on a thread of its own: the same number at all nodes of
-    /// a region, and at each start [default: as at the first start, then the cores, at most 8]
+    /// a region, and at each start. To be said at the first start of a node that was added
+    /// [default: as at the first start, then the cores, at most 8]
     #[arg(long, value_name = "N", requires = "keys")]
     keys_shards: Option<usize>,
     /// Where this node keeps its keys [default: as at the last start, at first in memory]
@@ -50,6 +51,11 @@ pub struct ServerArgs {
     /// with it on [default: as at the last start, at first none]
     #[arg(long, value_name = "PREFIX", requires = "keys")]
     keys_causal: Option<String>,
+    /// The keys of the region begin with these nodes, if they have not begun: the same at all
+    /// nodes, which begin when all of these are there. To be said where none is left of the nodes
+    /// that the cluster was made with [default: those that are left of these]
+    #[arg(long, value_name = "NODES", requires = "keys", value_delimiter = ',')]
+    keys_first: Option<Vec<String>>,
     /// In so many days the node reads all blocks that it should hold, and repairs those that are
     /// damaged
     #[arg(long, value_name = "DAYS", default_value_t = SCRUB_DAYS,
@@ -119,6 +125,7 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
             shards: args.keys_shards,
             durability: args.keys_durability.map(Durability::from),
             causal: args.keys_causal.clone(),
+            first: args.keys_first.clone().map(|nodes| nodes.into_iter().collect()),
         }),
     };
     match meridian_node::run(&options) {

@@ -147,6 +147,8 @@ struct KeysReport {
     epoch: u64,
     live: Vec<String>,
     shadows: Vec<String>,
+    /// Who grants leases.
+    voters: Vec<String>,
     /// How long its lease lasts, unless it is renewed; 0: it does not serve now.
     serves_ms: u64,
     clients: u64,
@@ -382,9 +384,9 @@ impl Report {
 }
 
 impl KeysReport {
-    const HEAD: [&str; 10] = [
-        "keys of", "shard", "node", "epoch", "live", "serves", "clients", "keys", "bytes",
-        "kept in",
+    const HEAD: [&str; 11] = [
+        "keys of", "shard", "node", "epoch", "live", "voters", "serves", "clients", "keys",
+        "bytes", "kept in",
     ];
 
     fn row(&self) -> Vec<String> {
@@ -399,7 +401,8 @@ impl KeysReport {
         let numbers = [self.clients, self.keys, self.bytes].map(|number| number.to_string());
         let epoch = self.epoch.to_string();
         let shard = if self.causal { "causal".into() } else { self.shard.to_string() };
-        let mut row = vec![self.region.clone(), shard, self.node.clone(), epoch, live, serves];
+        let mut row = vec![self.region.clone(), shard, self.node.clone(), epoch, live];
+        row.extend([self.voters.join(", "), serves]);
         row.extend(numbers);
         row.push(self.kept_in.into());
         row
@@ -424,6 +427,7 @@ fn keys_reports(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Ve
             epoch: status.epoch,
             live: names(&status.live),
             shadows: names(&status.shadows),
+            voters: names(&status.voters),
             serves_ms: status.serves_ms,
             clients: status.clients,
             keys: status.keys,
@@ -491,7 +495,7 @@ mod tests {
             "replicas": replicas, "blocks": [1, 2],
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
             "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "copies": copies, "bad_frames": 0, "connected": [], "configured": 0,
-            "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2],
+            "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2], "voters": [0, 1],
             "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1,
             "causal": false}], "causal": null}))
         .unwrap()

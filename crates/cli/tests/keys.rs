@@ -6,27 +6,19 @@
 mod clients;
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
+#[allow(dead_code)]
+#[path = "harness/nodes.rs"]
+mod nodes;
 
-use clients::{Client, Connection, Habit, History, KEYS, key_of};
+use clients::{Client, Connection, Habit, History};
 use harness::{Ended, Room, Running, eventually, kill};
 use meridian_core::mix;
 use meridian_keys::resp::answer::Answered;
-use meridian_sim::checkers::recorded::{Operation, Recorded};
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use nodes::{Nodes, Stop, end, ended, judge, ports_in_a_row};
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-
-/// The first of so many ports in a row that nobody uses now.
-fn ports_in_a_row(count: u16) -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut firsts = (20_000..30_000).step_by(usize::from(count));
-    firsts.find(|first| (*first..*first + count).all(free)).unwrap()
-}
 
 #[test]
 fn keys_are_written_and_read_at_any_node_and_outlive_one() {
@@ -45,7 +37,8 @@ fn keys_are_written_and_read_at_any_node_and_outlive_one() {
     harness::eventually("another node serves", || kv(1, &["get", "color"]).status.success());
     assert_eq!(kv(1, &["get", "color"]).stdout, "blue\n");
     let status = room.run(&["status"]).stdout;
-    assert_eq!(status.matches("us-1, us-2, us-3").count(), 6, "all are members: {status}");
+    let all = status.matches("us-1, us-2, us-3").count();
+    assert_eq!(all, 12, "all are members and vote: {status}");
     assert_eq!(kv(2, &["get", "nothing"]).status.code(), Some(1));
     assert!(kv(0, &["cas", "color", "blue", "green"]).status.success());
     assert_eq!(kv(0, &["cas", "color", "blue", "red"]).status.code(), Some(1));
@@ -77,47 +70,7 @@ fn keys_are_written_and_read_at_any_node_and_outlive_one() {
     room.assert_clean();
 }
 
-/// Waits until a node that was killed has ended.
-fn ended(pid: i32) {
-    let cmdline = || fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    eventually("a node has ended", || cmdline().is_empty());
-}
-
-/// Three nodes that serve keys.
-struct Nodes {
-    room: Room,
-    ports: Vec<u16>,
-    /// Those that were started again here, by their numbers.
-    started: BTreeMap<usize, Child>,
-}
-
 impl Nodes {
-    fn name(node: usize) -> String {
-        format!("us-{}", node + 1)
-    }
-
-    fn dir(&self, node: usize) -> PathBuf {
-        self.room.path("data").join(Nodes::name(node))
-    }
-
-    fn start(&mut self, node: usize) {
-        let dir = self.dir(node);
-        let address = format!("127.0.0.1:{}", self.ports[node]);
-        let args = ["server", "--dir", dir.to_str().unwrap(), "--keys", &address];
-        let log = File::options().append(true).open(dir.join("server.log")).unwrap();
-        let server = self.room.meridian(&args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        self.started.insert(node, server);
-    }
-
-    /// `kill -9`; returns when it has ended.
-    fn kill(&mut self, node: usize, pid: i32) {
-        kill(pid, libc::SIGKILL);
-        match self.started.remove(&node) {
-            Some(mut server) => drop(server.wait().unwrap()),
-            None => ended(pid),
-        }
-    }
-
     /// Clients ask for keys while `node` is killed and started again, or stopped for longer than
     /// its lease.
     fn round(&mut self, round: u64, node: usize, fault: Fault) -> History {
@@ -129,7 +82,8 @@ impl Nodes {
             let all = habits.iter().flat_map(|habit| (0..3).map(move |node| (*habit, node)));
             for (number, (habit, node)) in (round * 16 + 1..).zip(all) {
                 let (history, ports, stop) = (&history, &ports[..], &stop);
-                let client = Client { history, ports, stop, habit, node, number, round };
+                let pause = Duration::ZERO;
+                let client = Client { history, ports, stop, habit, node, number, round, pause };
                 scope.spawn(move || client.run());
             }
             for at in 0..3 {
@@ -168,15 +122,6 @@ enum Fault {
     Stop,
 }
 
-/// Stops clients, also when what they wait for fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// `redis-benchmark` at a node, where it is installed.
 struct Load(Option<Child>);
 
@@ -202,36 +147,6 @@ impl Drop for Load {
     }
 }
 
-/// What is written to each key at the end. They are far apart: a count of one whose answer was lost
-/// may come at any time, and does not lead from the one to the other.
-const LAST: [i64; 2] = [-1_000_000, -2_000_000];
-
-/// Writes twice to each key at one node, and reads it at all.
-fn end(history: &History, ports: &[u16], round: u64) {
-    let patience = Duration::from_secs(60);
-    let mut all: Vec<_> =
-        ports.iter().map(|port| Connection::new(*port, patience).unwrap()).collect();
-    for key in (0..KEYS).map(|key| key_of(round, key)) {
-        for value in LAST {
-            assert!(history.ask(&mut all[0], 0, &key, Operation::Write(value.into())));
-        }
-        for (node, connection) in all.iter_mut().enumerate() {
-            assert!(history.ask(connection, node, &key, Operation::Read));
-        }
-    }
-}
-
-/// Judges a history, and the same with one answer falsified: the last read is of the write before.
-fn judge(recorded: &Recorded) {
-    recorded.check_linearizable().unwrap();
-    let mut wrong = recorded.clone();
-    let last = wrong.calls.iter_mut().rev().find(|(_, _, call)| call.operation == Operation::Read);
-    let (_, value) = last.unwrap().2.answered.as_mut().unwrap();
-    *value = LAST[0].into();
-    let objection = wrong.check_linearizable().unwrap_err();
-    assert!(objection.contains(": no order explains"), "{objection}");
-}
-
 /// All lose power, as it were, right after the last answer.
 #[test]
 fn keys_on_disk_outlive_the_end_of_all_nodes() {
@@ -241,7 +156,7 @@ fn keys_on_disk_outlive_the_end_of_all_nodes() {
     let args = ["--data", "data", "--regions", "us", "--keys-port", &port];
     let disk = [&["demo", "--mount", "mnt"], &args[..], &["--keys-durability", "disk"]].concat();
     let demo = Running::start(room.meridian(&disk), room.mount());
-    let mut nodes = Nodes { room, ports: (first..first + 3).collect(), started: BTreeMap::new() };
+    let mut nodes = Nodes::new(room, first, 3);
     let ask = |node: u16, words: &[&str]| {
         let mut answer = None;
         eventually("a node serves", || {
@@ -305,8 +220,7 @@ fn histories_are_linearizable_while_nodes_are_killed_and_stopped() {
     let args =
         ["demo", "--mount", "mnt", "--data", "data", "--regions", "us", "--keys-port", &port];
     let demo = Running::start(room.meridian(&args), room.mount());
-    let ports = (first..first + 3).collect();
-    let mut nodes = Nodes { room, ports, started: BTreeMap::new() };
+    let mut nodes = Nodes::new(room, first, 3);
     let (begun, mut calls, mut unknown) = (Instant::now(), 0, 0);
     for round in 0.. {
         let fault = if round % 2 == 0 { Fault::Kill } else { Fault::Stop };
@@ -323,9 +237,6 @@ fn histories_are_linearizable_while_nodes_are_killed_and_stopped() {
         }
     }
     demo.stop();
-    for (_, mut server) in std::mem::take(&mut nodes.started) {
-        kill(i32::try_from(server.id()).unwrap(), libc::SIGTERM);
-        server.wait().unwrap();
-    }
+    nodes.end_started();
     nodes.room.assert_clean();
 }

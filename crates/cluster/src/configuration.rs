@@ -258,6 +258,7 @@ fn add(
     let region = region.to_string();
     let entry = NodeEntry { name, region, pid: None, address, groups, draining: None };
     let name = entry.name.clone();
+    file.configuration.added.insert(name.clone());
     file.nodes.push(entry);
     Ok(Some(name))
 }

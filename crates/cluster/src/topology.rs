@@ -98,6 +98,9 @@ pub struct Kept {
     /// In whose place they come: these go on until the others take part.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced: BTreeSet<String>,
+    /// The nodes that were added, also those that were removed since.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub added: BTreeSet<String>,
     /// The groups whose members have changed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Membership>,
@@ -199,6 +202,8 @@ pub struct Node {
     pub region: RegionId,
     /// Where it listens.
     pub address: String,
+    /// Whether it was added to a cluster that was there before.
+    pub added: bool,
     /// Whether it is to be in no group any more.
     pub leaves: bool,
     /// It will leave when others have what it holds.
@@ -315,6 +320,7 @@ impl Topology {
                 name: entry.name.clone(),
                 region,
                 address: entry.address.clone(),
+                added: file.configuration.added.contains(&entry.name),
                 leaves: entry.groups.is_empty(),
                 draining: entry.draining.clone(),
             });

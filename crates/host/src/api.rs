@@ -252,6 +252,8 @@ pub struct KeysStatus {
     pub live: BTreeSet<NodeId>,
     /// Who follows, and has not everything yet.
     pub shadows: BTreeSet<NodeId>,
+    /// Who grants leases, and decides who serves.
+    pub voters: BTreeSet<NodeId>,
     /// For so long it serves, in milliseconds, unless its lease is renewed before; 0 if it does
     /// not.
     pub serves_ms: u64,

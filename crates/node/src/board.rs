@@ -19,6 +19,10 @@ pub struct Board {
     /// The last notice is that of the causal keys.
     has_causal: bool,
     causal: Mutex<Option<Progress>>,
+    /// Who grants leases for the keys of the region, as far as is known here.
+    voters: Mutex<BTreeSet<NodeId>>,
+    /// Nobody relies on this node for keys any more.
+    has_left: AtomicBool,
 }
 
 /// How far keys of all regions are, as one node knows.
@@ -55,6 +59,21 @@ impl Board {
     /// The same, with one more for the keys of all regions.
     pub fn with_causal(shards: usize) -> Board {
         Board { has_causal: true, ..Board::new(shards + 1) }
+    }
+
+    /// Who grants leases, and whether this node is needed no more.
+    pub fn note_voters(&self, voters: &BTreeSet<NodeId>, has_left: bool) {
+        let mut noted = self.voters.lock().unwrap_or_else(PoisonError::into_inner);
+        if *noted != *voters {
+            noted.clone_from(voters);
+        }
+        self.has_left.store(has_left, Ordering::Relaxed);
+    }
+
+    /// Whether a node that is drained must stay, as others rely on it for keys. Where some are of
+    /// all regions, nobody takes its place.
+    pub fn is_needed(&self) -> bool {
+        !self.is_empty() && !self.has_causal && !self.has_left.load(Ordering::Relaxed)
     }
 
     /// The causal keys are so now.
@@ -137,6 +156,8 @@ impl Board {
     /// How the shards of `me` are.
     pub fn status(&self, now: Time, me: NodeId) -> Vec<KeysStatus> {
         let mut all: Vec<_> = self.notices.iter().map(|notice| notice.status(now, me)).collect();
+        let voters = self.voters.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter_mut().for_each(|status| status.voters.clone_from(&voters));
         if self.has_causal
             && let Some(last) = all.last_mut()
         {
@@ -167,6 +188,7 @@ impl Notice {
             serves_ms: if membership.live.contains(&me) { left_ms } else { 0 },
             live: membership.live,
             shadows,
+            voters: BTreeSet::new(),
             clients: get(&self.clients),
             keys: get(&self.keys),
             bytes: get(&self.bytes),

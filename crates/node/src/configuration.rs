@@ -6,6 +6,7 @@
 //! the file while none answers.
 
 use crate::application::{Configured, Shared};
+use crate::keys::{Following, Running};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Reply, Request, Show, Shown, encode};
 use meridian_cluster::topology::ClusterFile;
@@ -188,6 +189,7 @@ fn addresses(file: &ClusterFile) -> (Vec<String>, Vec<String>) {
 pub(crate) async fn follow(
     shared: Arc<Shared>,
     node: Handle<Configured, NodeId>,
+    keys: Option<Running>,
     mut file: ClusterFile,
     path: PathBuf,
 ) {
@@ -207,7 +209,7 @@ pub(crate) async fn follow(
                     if let Err(error) = keep_file(&path, &file) {
                         tracing::warn!("cannot write {} anew: {error}", path.display());
                     }
-                    on_newer(&shared, &node, &file).await;
+                    on_newer(&shared, &node, keys.as_ref(), &file).await;
                 }
             }
             Err(error) => {
@@ -251,14 +253,21 @@ async fn turn(
         }
         shared.in_force_told(group, number);
     }
-    if let Some(since) = shared.take_drained() {
+    // The blocks may be on enough nodes before the keys are.
+    let stays = topology.node(shared.me).draining.is_some() && shared.keys.is_needed();
+    if !stays && let Some(since) = shared.take_drained() {
         let name = shared.name_of(shared.me);
         keepers.change(&Request::Drained { name, since }).await?; // The node says it again.
     }
     keepers.newer(topology.version, Consistency::Stale).await
 }
 
-async fn on_newer(shared: &Shared, node: &Handle<Configured, NodeId>, file: &ClusterFile) {
+async fn on_newer(
+    shared: &Shared,
+    node: &Handle<Configured, NodeId>,
+    keys: Option<&Running>,
+    file: &ClusterFile,
+) {
     let topology = match Topology::new(file) {
         Ok(topology) => topology,
         Err(error) => return tracing::error!(%error, "the configuration makes no sense"),
@@ -269,5 +278,8 @@ async fn on_newer(shared: &Shared, node: &Handle<Configured, NodeId>, file: &Clu
         return shared.removed.notify_one();
     }
     tracing::info!(version = topology.version, "configured");
+    if let Some(keys) = keys {
+        keys.configured(&Following::new(&topology, me)).await;
+    }
     drop(node.request(Configured(topology)).await); // If it has stopped, the server ends.
 }

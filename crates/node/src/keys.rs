@@ -4,6 +4,7 @@
 mod began;
 mod causal;
 mod exchange;
+mod following;
 mod service;
 mod steward;
 
@@ -16,6 +17,7 @@ pub use began::{Kept, forget, kept};
 use bytes::Bytes;
 use causal::CausalService;
 use exchange::Exchange;
+pub use following::Following;
 use meridian_cluster::Topology;
 use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::{NodeId, mix};
@@ -30,7 +32,6 @@ use meridian_runtime::{Clock, Handle, Lanes, Listen, MemberError, Options, Stora
 use meridian_storage::Disk;
 use service::Service;
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,12 +48,16 @@ const CHECKPOINT_BYTES: u64 = 1 << 20;
 /// The same of one with keys: a log that is read in a second or two.
 const KEYS_CHECKPOINT_BYTES: u64 = 64 << 20;
 
-/// Ends a thread of keys; there is nothing to ask, what it says of itself is on its [`Board`].
-type Thread = Handle<Infallible, NodeId>;
+/// A thread of keys; what it says of itself is on its [`Board`].
+type Thread = Handle<Following, NodeId>;
 
 /// The threads of a node's keys.
-#[derive(Debug)]
-pub struct Running(Vec<Thread>);
+#[derive(Clone, Debug)]
+pub struct Running {
+    threads: Vec<Thread>,
+    /// Whether there are keys of all regions among them.
+    causal: bool,
+}
 
 impl Running {
     /// Ends them all.
@@ -60,10 +65,18 @@ impl Running {
     /// # Errors
     /// If one has failed.
     pub async fn close(&self) -> Result<(), MemberError> {
-        for thread in &self.0 {
+        for thread in &self.threads {
             thread.close().await?;
         }
         Ok(())
+    }
+
+    /// The cluster is configured so now: the keys follow, unless some of them are of all regions
+    /// (decision 59).
+    pub async fn configured(&self, following: &Following) {
+        for thread in self.threads.iter().filter(|_| !self.causal) {
+            drop(thread.request(following.clone()).await); // If it has stopped, the server ends.
+        }
     }
 
     /// Waits until one of them has ended.
@@ -72,7 +85,7 @@ impl Running {
     /// Why it has, if it has failed.
     pub async fn ended(&self) -> Result<(), MemberError> {
         let mut ended = JoinSet::new();
-        for thread in self.0.clone() {
+        for thread in self.threads.clone() {
             ended.spawn(async move { thread.ended().await });
         }
         match ended.join_next().await {
@@ -116,7 +129,8 @@ pub struct CausalMember {
     pub cluster: u64,
 }
 
-/// Runs one of the `replicas` of a region's keys. How they are stands on `board`.
+/// Runs one of the replicas of a region's keys: one of those that they began with, or another,
+/// which some of these tell what it must know. How they are stands on `board`.
 ///
 /// # Errors
 /// As [`Worker::host`].
@@ -128,6 +142,7 @@ pub async fn host(
     board: &Arc<Board>,
 ) -> Result<Running, MemberError> {
     let Members { steward, shards, causal } = members;
+    let has_causal = causal.is_some();
     let (count, me) = (shards.len(), steward.me);
     let threads_count = count + usize::from(causal.is_some());
     let (exchange, clock) = (Arc::new(Exchange::new(threads_count)), Clock::start());
@@ -156,8 +171,9 @@ pub async fn host(
     let process = Steward::new(membership, threads_count);
     let worker = Worker::start("keys-steward")?;
     let steward = Options { clock, ..steward };
-    threads.push(worker.host(steward, process, StewardService::new(exchange)).await?);
-    Ok(Running(threads))
+    let service = StewardService::new(me, exchange, board.clone());
+    threads.push(worker.host(steward, process, service).await?);
+    Ok(Running { threads, causal: has_causal })
 }
 
 /// What the threads of keys need, before they run.
@@ -165,6 +181,7 @@ pub(crate) struct Opened {
     members: Members,
     replicas: BTreeSet<NodeId>,
     durability: Durability,
+    following: Following,
 }
 
 /// What is wanted of a node's keys.
@@ -180,6 +197,9 @@ pub struct KeysOptions {
     /// Keys that begin so are of all regions; empty: none are. None: as at the first start with
     /// causal keys, or else none.
     pub causal: Option<String>,
+    /// With these nodes of the region they begin, if they have not; None: with those that are left
+    /// of the ones that the cluster was made with.
+    pub first: Option<BTreeSet<String>>,
 }
 
 /// Listens at the address and opens a lane at the node's port for the steward and each shard, if
@@ -204,10 +224,17 @@ pub(crate) fn open(
     let plain = TcpListener::bind(&wanted.address).map_err(unable)?;
     let port = listener.local_addr().map_err(unable)?;
     let began = began::begin(dir, topology, me, wanted)?;
-    let Began { replicas, shards, durability, causal, .. } = began;
-    let replicas = replicas.iter().filter_map(|name| topology.node_named(name)).collect();
-    let mut peers = peers_of(topology, me);
-    peers.retain(|node, _| BTreeSet::contains(&replicas, node));
+    let replicas: BTreeSet<_> =
+        began.replicas.iter().filter_map(|name| topology.node_named(name)).collect();
+    if !replicas.contains(&me) {
+        tracing::info!(others = ?began.replicas, "comes to the keys that others have begun");
+    }
+    let Began { shards, durability, causal, .. } = began;
+    let following = Following::new(topology, me);
+    let mut peers = following.peers.clone();
+    if causal.is_some() {
+        peers.retain(|node, _| replicas.contains(node));
+    }
     let incarnation = dir.next_incarnation()?;
     let mut member = |lane, log: PathBuf, checkpoint_bytes| {
         let storage = Storage::Log { path: log, incarnation, checkpoint_bytes };
@@ -242,7 +269,7 @@ pub(crate) fn open(
         why += &format!("; of all regions are keys that begin with {prefix:?}: {regions:?}");
     }
     lanes.explain(why);
-    Ok((lanes, Some(Opened { members, replicas, durability })))
+    Ok((lanes, Some(Opened { members, replicas, durability, following })))
 }
 
 /// In the number of a lane, the steward stands where shards have their numbers.
@@ -315,7 +342,7 @@ impl Opened {
         disk: &Arc<dyn Disk>,
         board: &Arc<Board>,
     ) -> Result<Running, MemberError> {
-        let Opened { members, replicas, durability } = self;
+        let Opened { members, replicas, durability, following } = self;
         let seed = mix(Clock::start().now().0 ^ u64::from(std::process::id()) << 32);
         let on_disk = |member| Options { disk: disk.clone(), ..member };
         let shards = members.shards.into_iter().map(on_disk).collect();
@@ -323,6 +350,8 @@ impl Opened {
             .causal
             .map(|causal| CausalMember { options: on_disk(causal.options), ..causal });
         let members = Members { steward: on_disk(members.steward), shards, causal };
-        host(members, &replicas, durability, seed, board).await
+        let running = host(members, &replicas, durability, seed, board).await?;
+        running.configured(&following).await;
+        Ok(running)
     }
 }

@@ -113,7 +113,8 @@ pub fn serve<P: Service>(
         };
         if !file.configuration.replicas.is_empty() {
             let path = dir.cluster_path(options.cluster.as_deref());
-            let follow = configuration::follow(shared.clone(), handle.clone(), file, path);
+            let (shared, handle) = (shared.clone(), handle.clone());
+            let follow = configuration::follow(shared, handle, keys.clone(), file, path);
             tokio::task::spawn_local(follow);
         }
         tokio::select! {
@@ -121,13 +122,12 @@ pub fn serve<P: Service>(
             ended = handle.ended() => ended.map_err(stopped),
             ended = ended(keys.as_ref()) => ended.map_err(stopped),
             asked = stop => {
-                if let Some(keys) = &keys {
-                    let _ = keys.close().await; // Nothing of it is to be kept.
-                }
+                close(keys.as_ref()).await;
                 let _ = handle.close().await; // How it ended is told below.
                 asked.and(handle.ended().await.map_err(stopped))
             }
             () = shared.removed.notified() => {
+                close(keys.as_ref()).await;
                 let _ = handle.close().await;
                 Err(ServerError::Removed(shared.name_of(me)))
             }
@@ -144,6 +144,13 @@ async fn ended(keys: Option<&Running>) -> Result<(), MemberError> {
     match keys {
         Some(keys) => keys.ended().await,
         None => std::future::pending().await,
+    }
+}
+
+/// Ends the threads of keys; nothing of how they do is to be kept.
+async fn close(keys: Option<&Running>) {
+    if let Some(keys) = keys {
+        let _ = keys.close().await;
     }
 }
 

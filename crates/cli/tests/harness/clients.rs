@@ -220,6 +220,8 @@ pub struct Client<'a> {
     pub number: u64,
     /// Each has keys of its own.
     pub round: u64,
+    /// So long it thinks before each request, so that long histories can be judged.
+    pub pause: Duration,
 }
 
 /// The name of a key of a round.
@@ -236,6 +238,7 @@ impl Client<'_> {
             let open = connection.take().or_else(|| self.connect(patience));
             let Some(mut open) = open else { continue };
             asked += 1;
+            std::thread::sleep(self.pause);
             let draw = mix(self.number << 32 | asked);
             let key = key_of(self.round, draw % KEYS);
             let operation = self.operation(draw / KEYS, asked, &seen);

@@ -122,6 +122,7 @@ fn a_node_that_never_comes_up_can_be_removed_again() {
     assert!(why.contains("waits for us-4"), "{why}");
     assert_eq!(cluster.change(remove("us-4")), done(3, None));
     let left = topology(&cluster);
+    assert!(left.node(NodeId(4)).added && !left.node(NodeId(0)).added);
     assert!(left.is_gone(NodeId(4)) && left.group(GroupId(1)).next.is_none());
     assert_eq!(cluster.change(add("us", None, "here:4")), done(4, Some("us-5")));
 }

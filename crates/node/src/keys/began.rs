@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The version of `keys.json` and of the records in the logs of keys. Before versions, keys were in
-/// memory; before 4, the registry of the members did not say who should vote.
+/// memory; before 4, the registry of the members did not name its voters.
 const FORMAT: u32 = 4;
 
 /// More shards than this are only had by who asks for them: each is a thread.
@@ -26,8 +26,8 @@ const SHARDS_UNASKED: usize = 8;
 #[serde(deny_unknown_fields)]
 pub(super) struct Began {
     format: u32,
-    /// The nodes that were in the region: by their number the registry of the members knows its
-    /// majority, also after a restart with more nodes.
+    /// The nodes with which the keys of the region began; for a node that came later the others
+    /// that there were then, which tell it what it must know. Who votes is in the steward's log.
     pub replicas: BTreeSet<String>,
     /// The shards.
     pub shards: usize,
@@ -36,6 +36,52 @@ pub(super) struct Began {
     /// Keys of all regions, if there are such.
     #[serde(default)]
     pub causal: Option<CausalBegan>,
+}
+
+impl Began {
+    /// How keys begin here: with the nodes of the region that the cluster was made with and that
+    /// are left, or with those that are named. Any other node comes later: what these have begun it
+    /// joins, and it never begins anything, however alone it is.
+    fn new(
+        path: &Path,
+        topology: &Topology,
+        me: NodeId,
+        wanted: &KeysOptions,
+    ) -> Result<Began, ServerError> {
+        let is_added = |node: NodeId| topology.node(node).added;
+        let names = |nodes: &mut dyn Iterator<Item = NodeId>| {
+            nodes.map(|node| topology.node(node).name.clone()).collect::<BTreeSet<_>>()
+        };
+        let near = names(&mut in_region_of(topology, me));
+        let mut replicas = match &wanted.first {
+            Some(first) => first.clone(),
+            None => names(&mut in_region_of(topology, me).filter(|node| !is_added(*node))),
+        };
+        if let Some(strange) = replicas.difference(&near).next() {
+            let why = format!("keys cannot begin with {strange}, which is no node of this region");
+            return Err(refused(path, why));
+        }
+        let name = &topology.node(me).name;
+        let shards = match wanted.shards {
+            Some(shards) => shards,
+            None if !replicas.contains(name) => {
+                let why = "keys began without this node: say by --keys-shards in how many shards \
+                           they are at the others, as `meridian status` tells";
+                return Err(refused(path, why.into()));
+            }
+            None => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                cores.min(SHARDS_UNASKED)
+            }
+        };
+        if !replicas.contains(name) {
+            // Of the first nodes none may be left.
+            replicas = near;
+            replicas.remove(name);
+        }
+        let durability = Durability::Memory;
+        Ok(Began { format: FORMAT, replicas, shards, durability, causal: None })
+    }
 }
 
 /// How keys of all regions began: the same at all nodes.
@@ -49,9 +95,11 @@ pub(super) struct CausalBegan {
 }
 
 impl CausalBegan {
-    fn of(prefix: &str, topology: &Topology) -> CausalBegan {
+    /// With the nodes that the cluster was made with, or also with those that were `added`.
+    fn of(prefix: &str, topology: &Topology, added: bool) -> CausalBegan {
         let home = |region: usize| {
             let nodes = topology.present().map(|node| topology.node(node));
+            let nodes = nodes.filter(|node| added || !node.added);
             let near = nodes.filter(|node| usize::from(node.region.0) == region);
             near.map(|node| node.name.clone()).collect::<Vec<_>>()
         };
@@ -155,16 +203,10 @@ pub(super) fn begin(
         return Err(refused(path, format!("there can be 1 to {SHARDS_MAX} shards of keys")));
     }
     let before = read(path, false)?;
-    let mut began = before.clone().unwrap_or_else(|| {
-        let home = topology.node(me).region;
-        let near = topology.present().filter(|node| topology.node(*node).region == home);
-        let replicas = near.map(|node| topology.node(node).name.clone()).collect();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let shards = wanted.shards.unwrap_or(cores.min(SHARDS_UNASKED));
-        let durability = Durability::Memory;
-        Began { format: FORMAT, replicas, shards, durability, causal: None }
-    });
-    began.format = FORMAT;
+    let mut began = match &before {
+        Some(before) => before.clone(),
+        None => Began::new(path, topology, me, wanted)?,
+    };
     let shards = began.shards;
     if let Some(wanted) = wanted.shards.filter(|wanted| *wanted != shards) {
         return Err(refused(
@@ -176,11 +218,23 @@ pub(super) fn begin(
         ));
     }
     began.durability = wanted.durability.unwrap_or(began.durability);
-    began.causal = causal(path, topology, began.causal.take(), wanted.causal.as_deref())?;
+    let later = !began.replicas.contains(&topology.node(me).name);
+    if later && wanted.causal.as_deref().is_some_and(|prefix| !prefix.is_empty()) {
+        let why = "says that this node came later than the keys of its region: such a node has no \
+                   causal keys, nor any where there are causal ones";
+        return Err(refused(path, why.into()));
+    }
+    began.causal = causal(path, topology, began.causal.take(), wanted)?;
     if before.as_ref() != Some(&began) {
         write_durably(&file(path), &serde_json::to_vec(&began).expect("names"))?;
     }
     Ok(began)
+}
+
+/// The nodes of a node's region, itself among them.
+pub(super) fn in_region_of(topology: &Topology, me: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+    let home = topology.node(me).region;
+    topology.present().filter(move |node| topology.node(*node).region == home)
 }
 
 /// How the keys of all regions are, as they began or now begin.
@@ -188,9 +242,9 @@ fn causal(
     path: &Path,
     topology: &Topology,
     before: Option<CausalBegan>,
-    wanted: Option<&str>,
+    wanted: &KeysOptions,
 ) -> Result<Option<CausalBegan>, ServerError> {
-    match (before, wanted) {
+    match (before, wanted.causal.as_deref()) {
         (before, None) => Ok(before),
         (Some(before), Some(wanted)) if before.prefix == wanted => Ok(Some(before)),
         (Some(before), Some(wanted)) => Err(refused(
@@ -202,8 +256,8 @@ fn causal(
             ),
         )),
         (None, Some("")) => Ok(None),
-        (None, Some(wanted)) => {
-            let began = CausalBegan::of(wanted, topology);
+        (None, Some(prefix)) => {
+            let began = CausalBegan::of(prefix, topology, wanted.first.is_some());
             if began.regions.len() > REGIONS_MAX {
                 let why = format!("keys can be causal in {REGIONS_MAX} regions at most");
                 return Err(refused(path, why));
@@ -233,3 +287,7 @@ pub fn forget(dir: &Path) -> Result<(), ServerError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "began_tests.rs"]
+mod tests;

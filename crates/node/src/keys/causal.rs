@@ -2,6 +2,7 @@
 //! on, and the board.
 
 use super::exchange::{Exchange, Post, Said};
+use super::following::Following;
 use crate::board::Board;
 use meridian_core::Time;
 use meridian_eunomia::Options;
@@ -16,7 +17,6 @@ use meridian_keys::desk::passing::Passed;
 use meridian_keys::node::told;
 use meridian_keys::slots::Shard;
 use meridian_runtime::{Application, At};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,11 +97,10 @@ impl CausalService {
 }
 
 impl Application<CausalKeys> for CausalService {
-    type Request = Infallible;
+    type Request = Following;
 
-    fn on_request(&mut self, _: &mut At<'_, CausalKeys>, asked: Infallible) {
-        match asked {}
-    }
+    /// Keys of all regions stay with those that they began with.
+    fn on_request(&mut self, _: &mut At<'_, CausalKeys>, _: Following) {}
 
     fn on_output(&mut self, at: &mut At<'_, CausalKeys>, output: Output) {
         match output {

@@ -2,6 +2,7 @@
 
 use super::BYTES_MAX;
 use super::exchange::{Exchange, Post, Said};
+use super::following::Following;
 use crate::board::Board;
 use bytes::Bytes;
 use meridian_core::hello::ServiceId;
@@ -18,7 +19,6 @@ use meridian_keys::{Keys, Moment};
 use meridian_runtime::wire::WireError;
 use meridian_runtime::{Application, At, ConnectionId};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 
 /// So many bytes of answers are expected of a request that waits for other replicas: what a client
@@ -184,10 +184,10 @@ impl Service {
 }
 
 impl Application<Keys> for Service {
-    type Request = Infallible;
+    type Request = Following;
 
-    fn on_request(&mut self, _: &mut At<'_, Keys>, asked: Infallible) {
-        match asked {}
+    fn on_request(&mut self, at: &mut At<'_, Keys>, asked: Following) {
+        at.set_peers(asked.peers);
     }
 
     fn on_output(&mut self, at: &mut At<'_, Keys>, output: Output) {

@@ -1,25 +1,88 @@
 //! What runs on top of the steward of a node's keys: the way to the shards' threads.
 
 use super::exchange::{Exchange, Said};
-use meridian_hermes::reliable::Output;
+use super::following::Following;
+use crate::board::Board;
+use meridian_core::{NodeId, Time};
+use meridian_hermes::reliable::{Output, ReliableMembership};
 use meridian_keys::Steward;
 use meridian_keys::steward::Command;
 use meridian_runtime::{Application, At};
-use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// See the module's documentation.
 pub(super) struct StewardService {
+    me: NodeId,
     exchange: Arc<Exchange>,
+    board: Arc<Board>,
     /// What the shards are to be told when the batch ends.
     outgoing: Vec<Output>,
     /// How often all keys have gone, as far as it was seen; None before the first look.
     losses: Option<u64>,
+    /// As it was told last.
+    standing: Standing,
+    /// When it is looked again, as nobody tells of the next standing.
+    looks_at: Option<Time>,
+}
+
+/// How often a node looks whether nobody relies on it any more: then it may be told of nothing.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What this node is for the keys of its region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Standing {
+    /// Nothing yet.
+    #[default]
+    Outside,
+    /// A shadow replica.
+    Follows,
+    /// It serves, if it has a lease.
+    Live,
+    /// Nothing any more.
+    Left,
+}
+
+impl Standing {
+    fn of(me: NodeId, membership: &ReliableMembership) -> Standing {
+        let members = membership.registry().members();
+        match (members.live.contains(&me), members.shadows.contains_key(&me)) {
+            (true, _) => Standing::Live,
+            (false, true) => Standing::Follows,
+            (false, false) if membership.has_left() => Standing::Left,
+            (false, false) => Standing::Outside,
+        }
+    }
 }
 
 impl StewardService {
-    pub fn new(exchange: Arc<Exchange>) -> StewardService {
-        StewardService { exchange, outgoing: Vec::new(), losses: None }
+    pub fn new(me: NodeId, exchange: Arc<Exchange>, board: Arc<Board>) -> StewardService {
+        let (outgoing, losses, standing) = (Vec::new(), None, Standing::default());
+        StewardService { me, exchange, board, outgoing, losses, standing, looks_at: None }
+    }
+
+    fn look(&mut self, now: Time, membership: &ReliableMembership) {
+        self.tell_standing(membership);
+        self.board.note_voters(membership.registry().voters(), membership.has_left());
+        self.looks_at = match self.standing {
+            Standing::Outside | Standing::Follows => Some(now + LOOK_AGAIN),
+            Standing::Live | Standing::Left => None,
+        };
+    }
+
+    /// Says how it comes, and goes.
+    fn tell_standing(&mut self, membership: &ReliableMembership) {
+        let now = Standing::of(self.me, membership);
+        if std::mem::replace(&mut self.standing, now) == now {
+            return;
+        }
+        let epoch = membership.registry().members().epoch.0;
+        match now {
+            Standing::Outside => tracing::info!(epoch, "out of the members of the region's keys"),
+            Standing::Follows => tracing::info!(epoch, "is sent the keys of the region"),
+            Standing::Live => tracing::info!(epoch, "has the keys of the region, and serves them"),
+            Standing::Left => tracing::info!(epoch, "nobody relies on this node for keys any more"),
+        }
     }
 
     /// Says it aloud if the keys of the region have gone.
@@ -36,10 +99,15 @@ impl StewardService {
 }
 
 impl Application<Steward> for StewardService {
-    type Request = Infallible;
+    type Request = Following;
 
-    fn on_request(&mut self, _: &mut At<'_, Steward>, asked: Infallible) {
-        match asked {}
+    fn on_request(&mut self, at: &mut At<'_, Steward>, asked: Following) {
+        let Following { version, nodes, peers } = asked;
+        at.set_peers(peers);
+        at.command(Command::Configure { version, nodes });
+        if self.looks_at.is_none() && self.standing != Standing::Live {
+            self.looks_at = Some(at.now + LOOK_AGAIN); // It may come, or never will.
+        }
     }
 
     fn on_output(&mut self, _: &mut At<'_, Steward>, output: Output) {
@@ -48,12 +116,21 @@ impl Application<Steward> for StewardService {
 
     fn on_told(&mut self, at: &mut At<'_, Steward>) {
         self.look_for_losses(at.process);
+        self.look(at.now, at.process.membership());
         if !self.outgoing.is_empty() {
             for shard in self.exchange.shards() {
                 shard.put(self.outgoing.iter().cloned().map(Said::Steward));
             }
             self.outgoing.clear();
         }
+    }
+
+    fn due(&self) -> Option<Time> {
+        self.looks_at
+    }
+
+    fn on_due(&mut self, at: &mut At<'_, Steward>) {
+        self.look(at.now, at.process.membership());
     }
 
     fn on_waker(&mut self, wake: Arc<dyn Fn() + Send + Sync>) {

@@ -327,6 +327,7 @@ impl Cluster {
             shards: Some(shards),
             durability: None,
             causal: None,
+            first: None,
         };
         self.run::<Toy>(node, 64 << 20, Some(keys));
     }

@@ -1,0 +1,250 @@
+//! Keys of a region whose nodes come and go: who has them, and what clients see meanwhile.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[path = "harness/clients.rs"]
+mod clients;
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+#[allow(dead_code)]
+#[path = "harness/nodes.rs"]
+mod nodes;
+
+use clients::{Client, Connection, Habit, History};
+use harness::{Room, Running, eventually, kill};
+use meridian_keys::resp::answer::Answered;
+use nodes::{Nodes, Stop, end, ended, judge, ports_in_a_row};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// So many nodes there are, one after the other; three at first.
+const NODES: u16 = 5;
+/// How long each client thinks: nodes take seconds to come and go.
+const PAUSE: Duration = Duration::from_millis(3);
+/// So many keys are written at first, and must be there in the end.
+const KEPT: usize = 200;
+
+impl Nodes {
+    /// Clients ask for keys at the nodes `at` while `change` happens. What they saw is judged, with
+    /// what the nodes `left` say in the end.
+    fn during(
+        &mut self,
+        round: u64,
+        at: &[usize],
+        left: &[usize],
+        change: impl FnOnce(&mut Nodes, &History),
+    ) {
+        let (history, stop, ports) = (History::new(), AtomicBool::new(false), self.ports.clone());
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            let habits = [Habit::Reads, Habit::Stays, Habit::Roves];
+            let all = habits.iter().flat_map(|habit| at.iter().map(move |node| (*habit, *node)));
+            for (number, (habit, node)) in (round * 16 + 1..).zip(all) {
+                let (history, ports, stop) = (&history, &ports[..], &stop);
+                let pause = PAUSE;
+                let client = Client { history, ports, stop, habit, node, number, round, pause };
+                scope.spawn(move || client.run());
+            }
+            for node in at {
+                answers_since(&history, *node, 0);
+            }
+            change(self, &history);
+            for node in left.iter().filter(|node| at.contains(node)) {
+                answers_since(&history, *node, history.now());
+            }
+        });
+        let ports: Vec<_> = left.iter().map(|node| self.ports[*node]).collect();
+        end(&history, &ports, round);
+        let recorded = history.recorded();
+        let seconds = history.now() / 1_000_000_000;
+        eprintln!("round {round}: {} calls in {seconds} s", recorded.calls.len());
+        judge(&recorded);
+    }
+
+    fn cluster(&self, args: &[&str]) -> Child {
+        let mut command = self.room.meridian(&[&["cluster"], args].concat());
+        command.stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    fn change_cluster(&self, args: &[&str]) {
+        assert!(self.cluster(args).wait().unwrap().success(), "{args:?}");
+    }
+
+    fn pid(&self, node: usize) -> i32 {
+        self.room.pid_of(&Nodes::name(node))
+    }
+
+    /// The process that the lock of a node's folder names; it may not answer yet.
+    fn pid_in_lock(&self, node: usize) -> Option<i32> {
+        fs::read_to_string(self.dir(node).join("server.pid")).ok()?.trim().parse().ok()
+    }
+
+    /// Waits until `status` shows that these nodes, and no others, have the keys and vote.
+    fn wait_for_members(&self, nodes: &[usize]) {
+        let names: Vec<_> = nodes.iter().map(|node| Nodes::name(*node)).collect();
+        let names = json!(names);
+        let is_so = |shard: &Value| {
+            let settled = shard["live"] == names && shard["voters"] == names;
+            settled && shard["shadows"] == json!([]) && shard["epoch"].as_u64() > Some(1)
+        };
+        eventually("the members are those that should be", || {
+            let status = self.room.status();
+            let shards = status["keys"].as_array().unwrap();
+            shards.len() == nodes.len() && shards.iter().all(is_so)
+        });
+    }
+
+    /// Asks a node until it serves.
+    fn ask(&self, node: usize, words: &[&str]) -> Answered {
+        let mut answer = None;
+        eventually("a node serves", || {
+            let connection = Connection::new(self.ports[node], Duration::from_secs(60));
+            answer = connection.and_then(|mut connection| connection.ask(words)).ok();
+            !matches!(&answer, None | Some(Answered::Error(_)))
+        });
+        answer.unwrap()
+    }
+
+    fn assert_kept(&self, node: usize) {
+        let mut connection = Connection::new(self.ports[node], Duration::from_secs(60)).unwrap();
+        for number in 0..KEPT {
+            let found = connection.ask(&["GET", &format!("kept-{number}")]).unwrap();
+            assert_eq!(found, Answered::Bulk(number.to_string().into()), "at {node}");
+        }
+    }
+}
+
+/// Waits until an update is answered there that was asked since then.
+fn answers_since(history: &History, node: usize, since: u64) {
+    history.wait(&format!("node {node} answers"), |told| {
+        told.node == node && told.is_update() && told.call.called >= since
+    });
+}
+
+/// The region's nodes are 0, 1, 2; then 3 and 4 come, and 4 is killed while it does; 0 goes, and
+/// the others are killed and start again.
+fn nodes_come_and_go(durability: &str) {
+    let room = Room::new();
+    let first = ports_in_a_row(NODES);
+    let port = first.to_string();
+    let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+    let keys = ["--keys-port", &port, "--keys-causal", "", "--keys-durability", durability];
+    let demo = Running::start(room.meridian(&[&args[..], &keys].concat()), room.mount());
+    let mut nodes = Nodes::new(room, first, NODES);
+    for number in 0..KEPT {
+        let (key, value) = (format!("kept-{number}"), number.to_string());
+        assert_eq!(nodes.ask(number % 3, &["SET", &key, &value]), Answered::Line("OK".into()));
+    }
+    nodes.during(0, &[0, 1, 2], &[0, 1, 2, 3], |nodes, _| {
+        nodes.change_cluster(&["add-node", "--region", "us"]);
+        nodes.wait_for_members(&[0, 1, 2, 3]);
+    });
+    nodes.assert_kept(3);
+    nodes.during(1, &[1, 2, 3], &[1, 2, 3, 4], |nodes, history| {
+        let mut adds = nodes.cluster(&["add-node", "--region", "us"]);
+        eventually("its server has begun", || nodes.pid_in_lock(4).is_some());
+        let pid = nodes.pid_in_lock(4).unwrap();
+        nodes.kill(4, pid);
+        nodes.start_with(4, &["--keys-shards", "1", "--keys-durability", durability]);
+        assert!(adds.wait().unwrap().success());
+        nodes.wait_for_members(&[0, 1, 2, 3, 4]);
+        answers_since(history, 1, history.now());
+    });
+    nodes.assert_kept(4);
+    remove_and_kill(&mut nodes);
+    for node in 1..5 {
+        nodes.assert_kept(node);
+    }
+    if durability == "disk" {
+        end_all_at_once(&mut nodes);
+    }
+    demo.stop();
+    nodes.end_started();
+    nodes.room.assert_clean();
+}
+
+/// A first member goes while writes go on, another is killed, and so is one that was added.
+fn remove_and_kill(nodes: &mut Nodes) {
+    nodes.during(2, &[1, 2, 3, 4], &[1, 2, 3, 4], |nodes, history| {
+        let pid = nodes.pid(0);
+        nodes.change_cluster(&["remove-node", "us-1"]);
+        eventually("the server of a node that was removed ends", || {
+            !Path::new(&format!("/proc/{pid}")).exists()
+        });
+        assert!(Connection::new(nodes.ports[0], Duration::from_secs(1)).is_err());
+        nodes.wait_for_members(&[1, 2, 3, 4]);
+        for node in [1, 3] {
+            let pid = nodes.pid(node);
+            nodes.kill(node, pid);
+            answers_since(history, 2, history.now());
+            answers_since(history, 4, history.now());
+            nodes.start(node);
+            answers_since(history, node, history.now());
+        }
+        nodes.wait_for_members(&[1, 2, 3, 4]);
+    });
+}
+
+/// All lose power, as it were: who was added has as much on its disk as the first.
+fn end_all_at_once(nodes: &mut Nodes) {
+    let pids: Vec<_> = (1..5).map(|node| (node, nodes.pid(node))).collect();
+    pids.iter().for_each(|(_, pid)| kill(*pid, libc::SIGKILL));
+    for (node, pid) in &pids {
+        match nodes.started.remove(node) {
+            Some(mut server) => drop(server.wait().unwrap()),
+            None => ended(*pid),
+        }
+    }
+    pids.iter().for_each(|(node, _)| nodes.start(*node));
+    for (node, _) in pids {
+        nodes.ask(node, &["GET", "kept-0"]);
+        nodes.assert_kept(node);
+    }
+}
+
+#[test]
+fn keys_in_memory_follow_the_nodes_of_their_region() {
+    nodes_come_and_go("memory");
+}
+
+#[test]
+fn keys_on_disk_follow_the_nodes_of_their_region() {
+    nodes_come_and_go("disk");
+}
+
+/// Where keys are causal, no node comes to the keys, and one that goes is not waited for: they go
+/// on with those that they began with, also after a start of all.
+#[test]
+fn where_keys_are_causal_a_node_that_is_added_has_none() {
+    let room = Room::new();
+    let first = ports_in_a_row(NODES);
+    let port = first.to_string();
+    let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+    let keys = ["--keys-port", &port, "--keys-durability", "disk"];
+    let demo = Running::start(room.meridian(&[&args[..], &keys].concat()), room.mount());
+    let nodes = Nodes::new(room, first, NODES);
+    let ok = Answered::Line("OK".into());
+    assert_eq!(nodes.ask(1, &["SET", "here", "1"]), ok);
+    assert_eq!(nodes.ask(1, &["SET", "causal:all", "2"]), ok);
+    nodes.change_cluster(&["add-node", "--region", "us"]);
+    nodes.change_cluster(&["remove-node", "us-1"]);
+    let status = nodes.room.status();
+    let of = |node: &str| {
+        let shards = status["keys"].as_array().unwrap().iter();
+        shards.filter(|shard| shard["node"] == node).count()
+    };
+    assert_eq!(["us-1", "us-2", "us-3", "us-4"].map(of), [0, 2, 2, 0], "{status}");
+    demo.stop();
+    let again = [&args[..], &["--keys-port", &port]].concat();
+    let demo = Running::start(nodes.room.meridian(&again), nodes.room.mount());
+    for node in [1, 2] {
+        assert_eq!(nodes.ask(node, &["GET", "here"]), Answered::Bulk("1".into()));
+        assert_eq!(nodes.ask(node, &["GET", "causal:all"]), Answered::Bulk("2".into()));
+    }
+    demo.stop();
+    nodes.room.assert_clean();
+}

@@ -1,0 +1,91 @@
+//! With whom keys begin, and who comes later.
+
+use super::*;
+use crate::config::prepare;
+use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, Kept as Configured, NodeEntry};
+
+/// A cluster of these nodes in one region, of which these were added.
+fn topology(nodes: &[&str], added: &[&str]) -> Topology {
+    let node = |name: &&str| NodeEntry {
+        name: name.to_string(),
+        region: "us".into(),
+        pid: None,
+        address: "127.0.0.1:0".into(),
+        groups: vec!["global".into(), "us".into()],
+        draining: None,
+    };
+    let added = added.iter().map(ToString::to_string).collect();
+    Topology::new(&ClusterFile {
+        format: CLUSTER_FORMAT,
+        created_ms: 0,
+        cluster: 7,
+        nodes: nodes.iter().map(node).collect(),
+        rtt_ms: Default::default(),
+        order: Default::default(),
+        configuration: Configured { version: 5, added, ..Configured::default() },
+    })
+    .unwrap()
+}
+
+fn wanted(shards: Option<usize>, causal: Option<&str>, first: Option<&[&str]>) -> KeysOptions {
+    let (address, durability) = ("127.0.0.1:0".into(), None);
+    let first = first.map(|first| first.iter().map(ToString::to_string).collect());
+    KeysOptions { address, shards, durability, causal: causal.map(String::from), first }
+}
+
+/// How keys begin at a new node of that name.
+fn began(name: &str, topology: &Topology, wanted: &KeysOptions) -> Result<Began, String> {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join(name);
+    prepare(&path, 7, name).unwrap();
+    let dir = NodeDir::open(&path).unwrap();
+    let me = topology.node_named(name).unwrap();
+    let began = begin(&dir, topology, me, wanted).map_err(|error| error.to_string())?;
+    let again = begin(&dir, topology, me, &wanted.clone()).unwrap();
+    assert_eq!(again, began, "it is so at the next start, too");
+    Ok(began)
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+/// Also one that was added long ago, and had no keys at its first starts.
+#[test]
+fn a_node_that_was_added_never_begins_keys() {
+    let all = topology(&["us-1", "us-2", "us-3"], &["us-3"]);
+    let first = began("us-1", &all, &wanted(Some(2), None, None)).unwrap();
+    assert_eq!(first.replicas, names(&["us-1", "us-2"]), "nobody waits for who was added");
+    let later = began("us-3", &all, &wanted(Some(2), None, None)).unwrap();
+    assert_eq!(later.replicas, names(&["us-1", "us-2"]), "these tell it what it must know");
+    let alone = topology(&["us-3"], &["us-3"]);
+    let later = began("us-3", &alone, &wanted(Some(2), None, None)).unwrap();
+    assert!(later.replicas.is_empty(), "nobody is there to tell it, and it does not serve");
+}
+
+/// It cannot know in how many shards they are; and nobody knows of its causal keys.
+#[test]
+fn a_node_that_comes_later_says_how_keys_are_there() {
+    let all = topology(&["us-1", "us-2"], &["us-2"]);
+    let refused = began("us-2", &all, &wanted(None, None, None)).unwrap_err();
+    assert!(refused.contains("--keys-shards"), "{refused}");
+    let refused = began("us-2", &all, &wanted(Some(1), Some("c:"), None)).unwrap_err();
+    assert!(refused.contains("has no causal keys"), "{refused}");
+    let causal = began("us-1", &all, &wanted(Some(1), Some("c:"), None)).unwrap().causal.unwrap();
+    assert_eq!(causal.regions, [["us-1"]], "nobody waits for its source");
+}
+
+/// Where all the first nodes have gone, somebody must say that keys begin anew.
+#[test]
+fn keys_begin_with_the_nodes_that_are_named() {
+    let left = topology(&["us-4", "us-5", "us-6"], &["us-4", "us-5", "us-6"]);
+    let options = wanted(Some(1), Some("c:"), Some(&["us-4", "us-5"]));
+    let first = began("us-4", &left, &options).unwrap();
+    assert_eq!(first.replicas, names(&["us-4", "us-5"]));
+    assert!(first.causal.is_some());
+    let named = |causal| wanted(Some(1), causal, Some(&["us-4", "us-5"]));
+    let later = began("us-6", &left, &named(None)).unwrap();
+    assert_eq!(later.replicas, names(&["us-4", "us-5"]));
+    let strange = began("us-4", &left, &wanted(Some(1), None, Some(&["eu-1"]))).unwrap_err();
+    assert!(strange.contains("eu-1"), "{strange}");
+}
