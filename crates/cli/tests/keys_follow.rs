@@ -16,13 +16,14 @@ use meridian_keys::resp::answer::Answered;
 use nodes::{Nodes, Stop, end, ended, judge, ports_in_a_row};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// So many nodes there are, one after the other; three at first.
-const NODES: u16 = 5;
+const NODES: u16 = 7;
 /// How long each client thinks: nodes take seconds to come and go.
 const PAUSE: Duration = Duration::from_millis(3);
 /// So many keys are written at first, and must be there in the end.
@@ -70,6 +71,14 @@ impl Nodes {
         command.stdout(Stdio::null()).spawn().unwrap()
     }
 
+    /// Writes what must be there in the end, at the first three nodes.
+    fn write_kept(&self) {
+        for number in 0..KEPT {
+            let (key, value) = (format!("kept-{number}"), number.to_string());
+            assert_eq!(self.ask(number % 3, &["SET", &key, &value]), Answered::Line("OK".into()));
+        }
+    }
+
     fn change_cluster(&self, args: &[&str]) {
         assert!(self.cluster(args).wait().unwrap().success(), "{args:?}");
     }
@@ -89,7 +98,7 @@ impl Nodes {
         let names = json!(names);
         let is_so = |shard: &Value| {
             let settled = shard["live"] == names && shard["voters"] == names;
-            settled && shard["shadows"] == json!([]) && shard["epoch"].as_u64() > Some(1)
+            settled && shard["shadows"] == json!([])
         };
         eventually("the members are those that should be", || {
             let status = self.room.status();
@@ -135,10 +144,7 @@ fn nodes_come_and_go(durability: &str) {
     let keys = ["--keys-port", &port, "--keys-causal", "", "--keys-durability", durability];
     let demo = Running::start(room.meridian(&[&args[..], &keys].concat()), room.mount());
     let mut nodes = Nodes::new(room, first, NODES);
-    for number in 0..KEPT {
-        let (key, value) = (format!("kept-{number}"), number.to_string());
-        assert_eq!(nodes.ask(number % 3, &["SET", &key, &value]), Answered::Line("OK".into()));
-    }
+    nodes.write_kept();
     nodes.during(0, &[0, 1, 2], &[0, 1, 2, 3], |nodes, _| {
         nodes.change_cluster(&["add-node", "--region", "us"]);
         nodes.wait_for_members(&[0, 1, 2, 3]);
@@ -214,6 +220,72 @@ fn keys_in_memory_follow_the_nodes_of_their_region() {
 #[test]
 fn keys_on_disk_follow_the_nodes_of_their_region() {
     nodes_come_and_go("disk");
+}
+
+/// A node dies for good while it comes, and is removed. Another comes, starts again without keys,
+/// and is in the way of a removal until it has them. In the end none of the first nodes is left.
+#[test]
+fn all_first_nodes_are_replaced_and_keys_begin_anew_without_them() {
+    let room = Room::new();
+    let first = ports_in_a_row(NODES);
+    let port = first.to_string();
+    let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+    let args = [&args[..], &["--keys-port", &port, "--keys-causal", ""]].concat();
+    let demo = Running::start(room.meridian(&args), room.mount());
+    let mut nodes = Nodes::new(room, first, NODES);
+    nodes.write_kept();
+    dies_while_it_comes(&mut nodes);
+    nodes.change_cluster(&["add-node", "--region", "us"]);
+    nodes.wait_for_members(&[0, 1, 2, 4]);
+    is_in_the_way_without_keys(&mut nodes);
+    nodes.wait_for_members(&[1, 2, 4]);
+    for gone in ["us-2", "us-3"] {
+        nodes.change_cluster(&["add-node", "--region", "us"]);
+        nodes.change_cluster(&["remove-node", gone]);
+    }
+    nodes.wait_for_members(&[4, 5, 6]);
+    [4, 5, 6].iter().for_each(|node| nodes.assert_kept(*node));
+    demo.stop();
+    nodes.end_started();
+    // They were in memory. Who begins them anew is none of those with whom they began at first.
+    let demo = Running::start(nodes.room.meridian(&args), nodes.room.mount());
+    assert_eq!(nodes.ask(4, &["SET", "kept-0", "anew"]), Answered::Line("OK".into()));
+    assert_eq!(nodes.ask(5, &["GET", "kept-0"]), Answered::Bulk("anew".into()));
+    nodes.wait_for_members(&[4, 5, 6]);
+    demo.stop();
+    nodes.room.assert_clean();
+}
+
+fn dies_while_it_comes(nodes: &mut Nodes) {
+    let mut adds = nodes.cluster(&["add-node", "--region", "us"]);
+    eventually("its server has begun", || nodes.pid_in_lock(3).is_some());
+    let pid = nodes.pid_in_lock(3).unwrap();
+    nodes.kill(3, pid);
+    // While it comes into the groups, no other change of them begins.
+    eventually("it is removed", || {
+        nodes.cluster(&["remove-node", "us-4"]).wait().unwrap().success()
+    });
+    adds.kill().and_then(|()| adds.wait()).unwrap();
+    nodes.wait_for_members(&[0, 1, 2]);
+    assert_eq!(nodes.ask(0, &["GET", "kept-0"]), Answered::Bulk("0".into()));
+}
+
+fn is_in_the_way_without_keys(nodes: &mut Nodes) {
+    let pid = nodes.pid(4);
+    nodes.kill(4, pid);
+    let dir = nodes.dir(4);
+    let server = ["server", "--dir", dir.to_str().unwrap()];
+    let mut server = nodes.room.meridian(&server).stderr(Stdio::null()).spawn().unwrap();
+    let mut remove = nodes.room.meridian(&["cluster", "remove-node", "us-1"]);
+    let mut remove = remove.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(remove.stderr.take().unwrap()).lines();
+    let told = lines.find(|line| line.as_ref().unwrap().contains("has keys"));
+    assert_eq!(told.unwrap().unwrap(), "us-1 has keys, which are to be at us-5, too");
+    server.kill().and_then(|()| server.wait()).map(drop).unwrap();
+    nodes.start(4);
+    lines.for_each(drop);
+    assert!(remove.wait().unwrap().success());
+    nodes.assert_kept(4);
 }
 
 /// Where keys are causal, no node comes to the keys, and one that goes is not waited for: they go
