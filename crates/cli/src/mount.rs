@@ -63,14 +63,14 @@ pub struct MountArgs {
 /// Who may do what through a mount.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct HowToMount {
-    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime; and on_cut=
+    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime; and on_cut=, ask_always
     #[arg(short = 'o', long = "options", value_name = "WORDS", default_value = "")]
     #[arg(hide_default_value = true)]
     access: Words,
-    /// Keep names and attributes until another client changes them: several times as fast, and new.
-    /// While a region is cut off, changes by others of what this mount keeps may have to wait
+    /// Ask for names and attributes each time, instead of keeping them until another client changes
+    /// them: much slower. But a mount that keeps them delays others by 6 seconds when it is killed
     #[arg(long)]
-    keep_looks: bool,
+    ask_always: bool,
     /// What becomes of calls that need a region which is cut off: wait:DURATION, they wait until
     /// that has lasted so long (later ones fail at once); or fail, they fail as soon as it is known
     #[arg(long, value_name = "WHAT", default_value = "wait:30s")]
@@ -111,6 +111,10 @@ impl fmt::Display for OnCut {
 }
 
 impl HowToMount {
+    fn asks_always(self) -> bool {
+        self.ask_always || self.access.ask_always
+    }
+
     /// The words of `-o`, of which that about cuts is no word of the kernel.
     fn words(self) -> (Access, OnCut) {
         (self.access.access, self.access.on_cut.unwrap_or(self.on_cut))
@@ -122,6 +126,7 @@ impl HowToMount {
 struct Words {
     access: Access,
     on_cut: Option<OnCut>,
+    ask_always: bool,
 }
 
 impl FromStr for Words {
@@ -130,9 +135,12 @@ impl FromStr for Words {
     fn from_str(words: &str) -> Result<Words, String> {
         let is_cut = |word: &&str| word.starts_with("on_cut=");
         let (cut, rest): (Vec<_>, Vec<_>) = words.split(',').partition(is_cut);
+        let (asks, rest): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|word| *word == "ask_always");
+        let ask_always = !asks.is_empty();
         let on_cut = cut.last().and_then(|word| word.strip_prefix("on_cut="));
         let on_cut = on_cut.map(str::parse).transpose()?;
-        Ok(Words { access: rest.join(",").parse()?, on_cut })
+        Ok(Words { access: rest.join(",").parse()?, on_cut, ask_always })
     }
 }
 
@@ -217,14 +225,14 @@ impl MountPoint {
             bail!("{} is not empty: mount on an empty or new directory", path.display());
         }
         let (access, source) = (Access::default(), "meridian".into());
-        let (keep_looks, on_cut, cluster) = (false, OnCut::default(), None);
+        let (keep_looks, on_cut, cluster) = (true, OnCut::default(), None);
         Ok(MountPoint { path, made, access, keep_looks, on_cut, source, cluster })
     }
 
     /// It is mounted in this way.
     pub fn with(mut self, how: HowToMount) -> MountPoint {
         (self.access, self.on_cut) = how.words();
-        self.keep_looks = how.keep_looks;
+        self.keep_looks = !how.asks_always();
         self
     }
 
@@ -427,8 +435,8 @@ mod tests {
             [0, 5000, 120_000, 7000].map(Ok)
         );
         assert!(of("wait:").is_err() && of("hang").is_err() && of("wait:5x").is_err());
-        let words = "ro,on_cut=wait:250ms,noatime".parse::<Words>().unwrap();
-        assert!(words.access.read_only && words.access.noatime);
+        let words = "ro,on_cut=wait:250ms,ask_always,noatime".parse::<Words>().unwrap();
+        assert!(words.access.read_only && words.access.noatime && words.ask_always);
         assert_eq!(words.on_cut.map(|on_cut| on_cut.to_string()), Some("wait:250ms".into()));
     }
 

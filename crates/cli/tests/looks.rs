@@ -108,15 +108,7 @@ fn a_mount_that_stands_still_delays_others_by_its_lease_at_most() {
     let room = Room::new();
     let demo = room.demo();
     let cluster = room.path("data/cluster.json");
-    let args = [
-        "mount",
-        "--cluster",
-        cluster.to_str().unwrap(),
-        "--region",
-        "us",
-        "--keep-looks",
-        "still",
-    ];
+    let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "us", "still"];
     let other = Running::start(room.meridian(&args), room.path("still"));
     let (dir, there) = (demo.mount().join("us/held"), other.mount().join("us/held"));
     fs::create_dir(&dir).unwrap();

@@ -21,7 +21,7 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     let file = fs::File::create(&log).with_context(|| log.display().to_string())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mount", "--foreground", "--region", &args.region, "--cluster"]).arg(cluster);
-    command.args(args.how.keep_looks.then_some("--keep-looks"));
+    command.args(args.how.asks_always().then_some("--ask-always"));
     let (access, on_cut) = args.how.words();
     command.arg("--on-cut").arg(on_cut.to_string());
     command.arg("-o").arg(access.to_string()).arg("--source").arg(&args.source);

@@ -26,7 +26,8 @@ pub struct Helper {
     cluster: PathBuf,
     /// An empty or new directory
     dir: PathBuf,
-    /// Words of mount, region=REGION (nodes of that region are asked first), and on_cut=
+    /// Words of mount, region=REGION (nodes of that region are asked first), on_cut= and
+    /// ask_always
     #[arg(short, value_name = "WORDS", value_delimiter = ',')]
     options: Vec<String>,
     /// Pass over words that are not known
@@ -52,6 +53,7 @@ struct Words {
     region: Option<String>,
     remount: bool,
     on_cut: OnCut,
+    ask_always: bool,
     access: Access,
 }
 
@@ -66,6 +68,7 @@ impl Words {
                 // The kernel's own, as its table has them when something is mounted again.
                 Some(("user_id" | "group_id" | "max_read", _)) => {}
                 _ if word == "remount" => read.remount = true,
+                _ if word == "ask_always" => read.ask_always = true,
                 _ if word == "default_permissions" => {}
                 _ if sloppy && Access::from_str(word).is_err() => {}
                 _ => rest.push(word.as_str()),
@@ -89,7 +92,7 @@ pub fn called() -> Option<ExitCode> {
 }
 
 fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
-    let Words { region, remount, on_cut, access } =
+    let Words { region, remount, on_cut, ask_always, access } =
         Words::read(&helper.options, helper.sloppy).map_err(anyhow::Error::msg)?;
     if remount {
         return change(&helper.dir, access, helper.fake);
@@ -112,8 +115,8 @@ fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
         source: helper.cluster.clone().into(),
         cluster: None,
         how: HowToMount {
-            access: super::Words { access, on_cut: None },
-            keep_looks: false,
+            access: super::Words { access, ..super::Words::default() },
+            ask_always,
             on_cut,
         },
         background: true,
@@ -148,7 +151,8 @@ mod tests {
         let access = Access { noatime: true, ..Access::default() };
         let expected = Words { region: Some("eu".into()), access, ..Words::default() };
         assert_eq!(read, expected);
-        let read = Words::read(&words("region=eu,on_cut=fail"), false).unwrap();
+        let read = Words::read(&words("region=eu,on_cut=fail,ask_always"), false).unwrap();
+        assert!(read.ask_always);
         assert_eq!(read.on_cut, OnCut(std::time::Duration::ZERO));
         let again = words("remount,ro,user_id=0,group_id=0,default_permissions,max_read=1048576");
         let read = Words::read(&again, false).unwrap();
