@@ -62,6 +62,9 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Tell only what is mounted at DIR
+    #[arg(long, value_name = "DIR", hide = true)]
+    of_mount: Option<PathBuf>,
 }
 
 /// What is told.
@@ -163,6 +166,10 @@ struct KeysReport {
 /// # Errors
 /// If there is no cluster to ask.
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    if let Some(dir) = &args.of_mount {
+        output::print(&mounts::say(dir))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let path = cluster::named_or_last(args.cluster.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut report = runtime.block_on(async {

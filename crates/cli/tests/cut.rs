@@ -6,7 +6,10 @@ mod harness;
 
 use harness::{Room, Running, eventually, finish, kill};
 use serde_json::Value;
+use std::ffi::CString;
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -79,6 +82,67 @@ fn calls_that_need_a_region_that_is_cut_off_end_as_the_mount_was_told() {
     }
     waiting.stop();
     failing.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+/// A file system that takes all requests and answers none but the first.
+struct Mute(File);
+
+impl Mute {
+    /// Mounts it as one of ours.
+    fn mount(at: &Path) -> Mute {
+        let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+        let words = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let text = |text: &str| CString::new(text).unwrap();
+        let (at, words) = (text(at.to_str().unwrap()), text(&words));
+        let (name, kind) = (c"mute".as_ptr(), c"fuse.meridian".as_ptr());
+        // SAFETY: all are strings that end with 0 and live until the call returns.
+        let done = unsafe { libc::mount(name, at.as_ptr(), kind, 0, words.as_ptr().cast()) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        let mut mute = Mute(device);
+        let first = mute.next();
+        // The header: length, no error, the number of the request; then version 7.31, no more.
+        let mut answer = [80_u32.to_le_bytes(), [0; 4]].concat();
+        answer.extend(&first[8..16]);
+        answer.extend([7_u32, 31].into_iter().flat_map(u32::to_le_bytes));
+        answer.resize(80, 0);
+        mute.0.write_all(&answer).unwrap();
+        mute
+    }
+
+    fn next(&mut self) -> Vec<u8> {
+        let mut request = vec![0; 1 << 16];
+        let len = self.0.read(&mut request).unwrap();
+        request.truncate(len);
+        request
+    }
+}
+
+/// Who has asked a mount that does not answer cannot end before it does.
+#[test]
+fn the_status_is_told_though_a_mount_does_not_answer() {
+    let room = Room::new();
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--nodes-per-region", "1"];
+    let demo = Running::start(room.meridian(&small), room.mount());
+    fs::create_dir(room.path("failing")).unwrap();
+    let mut mute = Mute::mount(&room.path("failing"));
+    let asked = std::thread::spawn(move || {
+        mute.next();
+        mute
+    });
+    let begun = Instant::now();
+    let status = room.status();
+    assert!(begun.elapsed() < Duration::from_secs(2) + BUSY, "{:?}", begun.elapsed());
+    let of = |name: &str| {
+        let mut mounts = status["mounts"].as_array().unwrap().iter();
+        let dir = room.path(name);
+        mounts.find(|mount| mount["dir"] == dir.to_str().unwrap()).unwrap().clone()
+    };
+    assert!(of("mnt")["transport"].is_string(), "{status}");
+    assert_eq!(of("failing")["error"], "it does not answer");
+    drop(asked.join().unwrap());
+    assert!(Command::new("umount").arg(room.path("failing")).status().unwrap().success());
     demo.stop();
     room.assert_clean();
 }

@@ -38,7 +38,8 @@ impl About {
         said.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn read(value: &str) -> Option<About> {
+    /// What those words say, if they are of a mount.
+    pub fn read(value: &str) -> Option<About> {
         let word = |name: &str| value.split(' ').find_map(|word| word.strip_prefix(name));
         let cluster = word("cluster=")?.parse().ok()?;
         Some(About { cluster, transport: word("transport=")?.to_string() })

@@ -3,8 +3,11 @@
 use crate::{mount, output};
 use meridian_mount::about::About;
 use serde::Serialize;
-use std::path::PathBuf;
-use std::sync::mpsc::channel;
+use std::io::{self, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 /// A mount.
@@ -19,28 +22,52 @@ pub struct MountReport {
 
 /// Asks all mounts of this machine for whether they are of the cluster, and how. Those that do not
 /// answer may be.
+///
+/// Each is asked by a process of its own: who has asked a mount that does not answer can neither go
+/// on nor end before it does, not even if it is killed.
 pub fn reports(cluster: u64) -> anyhow::Result<Vec<MountReport>> {
-    let asked = mount::all_here()?.into_iter().map(|dir| {
-        let (tell, told) = channel();
-        let at = dir.clone();
-        // Whoever asks a mount that is stopped waits as long as it is.
-        std::thread::spawn(move || tell.send(About::of(&at)));
-        (dir, told)
-    });
+    let asked = mount::all_here()?.into_iter().map(|dir| (ask(&dir), dir));
     let (asked, end) = (asked.collect::<Vec<_>>(), Instant::now() + super::PATIENCE);
-    let answers = asked.into_iter().map(|(dir, told)| {
-        let left = end.saturating_duration_since(Instant::now());
-        (dir, told.recv_timeout(left).map_err(|_| "it does not answer".to_string()))
+    let answers = asked.into_iter().map(|(asked, dir)| {
+        let answer = asked.map_err(|error| error.to_string());
+        (dir, answer.and_then(|(child, told)| answer_of(child, &told, end)))
     });
     Ok(answers.filter_map(|(dir, answer)| report(cluster, dir, answer)).collect())
 }
 
-fn report(
-    cluster: u64,
-    dir: PathBuf,
-    answer: Result<std::io::Result<About>, String>,
-) -> Option<MountReport> {
-    match answer.and_then(|about| about.map_err(|error| error.to_string())) {
+/// Begins to ask a mount: who does so, and what that says.
+fn ask(dir: &Path) -> io::Result<(Child, Receiver<String>)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["status", "--of-mount"]).arg(dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.process_group(0).spawn()?;
+    let (tell, told) = channel();
+    let mut from = child.stdout.take().expect("it is piped");
+    std::thread::spawn(move || {
+        let mut said = String::new();
+        let read = from.read_to_string(&mut said);
+        read.is_ok().then(|| tell.send(said))
+    });
+    Ok((child, told))
+}
+
+fn answer_of(mut child: Child, told: &Receiver<String>, end: Instant) -> Result<About, String> {
+    let said = told.recv_timeout(end.saturating_duration_since(Instant::now()));
+    let Ok(said) = said else {
+        let _ = child.kill(); // It ends when it can, and this process does not wait for that.
+        return Err("it does not answer".into());
+    };
+    let _ = child.wait();
+    About::read(&said).ok_or_else(|| said.trim().into())
+}
+
+/// What a mount says, or why it says nothing.
+pub fn say(dir: &Path) -> String {
+    About::of(dir).map_or_else(|error| error.to_string(), |about| about.to_string())
+}
+
+fn report(cluster: u64, dir: PathBuf, answer: Result<About, String>) -> Option<MountReport> {
+    match answer {
         Ok(about) if about.cluster != cluster => None,
         Ok(about) => Some(MountReport { dir, transport: Some(about.transport), error: None }),
         Err(error) => Some(MountReport { dir, transport: None, error: Some(error) }),
@@ -63,13 +90,12 @@ pub fn table(mounts: &[MountReport]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::ErrorKind;
 
     #[test]
     fn mounts_of_other_clusters_are_left_out_and_those_that_do_not_answer_are_not() {
-        let about = |cluster| Ok(Ok(About { cluster, transport: "io_uring".into() }));
+        let about = |cluster| Ok(About { cluster, transport: "io_uring".into() });
         assert!(report(1, "/a".into(), about(2)).is_none());
-        let dead = Ok(Err(ErrorKind::NotConnected.into()));
+        let dead = Err(io::Error::from(io::ErrorKind::NotConnected).to_string());
         let all = [(about(1), "/a"), (dead, "/b"), (Err("it does not answer".into()), "/c")];
         let all = all.map(|(answer, dir)| report(1, dir.into(), answer).unwrap());
         let text = table(&all);
