@@ -6,10 +6,11 @@ mod fake;
 use bytes::Bytes;
 use fake::Cluster;
 use meridian_client::Files;
+use meridian_client::files::names::Named;
 use meridian_client::files::{Handle, OpenMode};
 use meridian_core::GroupId;
 use meridian_fs::Update;
-use meridian_fs::operation::NewNode;
+use meridian_fs::operation::{NewNode, RenameMode};
 use meridian_fs::types::{Ino, Kind, Name};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,6 +125,42 @@ async fn an_open_waits_for_all_names_that_are_being_removed() {
         removal.await.unwrap();
     }
     assert_eq!(opening.await.unwrap().unwrap_err().errno(), 116);
+}
+
+/// The first name is looked up at a replica that lags behind, the second at one that does not.
+#[tokio::test]
+async fn what_another_has_moved_is_not_moved_once_more() {
+    for kind in [Kind::File, Kind::Directory] {
+        let cluster = Cluster::start(1, 0).await;
+        let (here, there) = (Files::new(cluster.client("us")), Files::new(cluster.client("eu")));
+        let us = here.lookup(Ino::ROOT, &name("us")).await.unwrap().place;
+        let from = Named { parent: us.ino, name: name("a") };
+        let to = Named { parent: Ino::ROOT, name: name("b") };
+        here.create(us.ino, &from.name, node(kind)).await.unwrap();
+        there.lookup(us.ino, &from.name).await.unwrap();
+        cluster.lag();
+        let replace = RenameMode::Replace;
+        there.rename(&from, &to, replace, None).await.unwrap();
+        let up_to_date = GroupId::GLOBAL;
+        cluster.shared.world.lock().unwrap().lagging.remove(&up_to_date);
+        let moved = here.rename(&from, &to, replace, None).await;
+        assert_eq!(moved.unwrap_err().errno(), 2, "{kind:?}");
+        there.lookup(Ino::ROOT, &to.name).await.unwrap();
+    }
+}
+
+/// A file that has both names stays as it is.
+#[tokio::test]
+async fn a_name_that_leads_to_the_same_file_is_not_replaced() {
+    let cluster = Cluster::start(1, 0).await;
+    let files = Files::new(cluster.client("us"));
+    let (ino, _) = create(&files, "a").await;
+    files.link(ino, Ino::ROOT, &name("b")).await.unwrap();
+    let [from, to] = ["a", "b"].map(|text| Named { parent: Ino::ROOT, name: name(text) });
+    files.rename(&from, &to, RenameMode::Replace, None).await.unwrap();
+    for named in [from, to] {
+        assert_eq!(files.lookup(Ino::ROOT, &named.name).await.unwrap().nlink, 2);
+    }
 }
 
 #[tokio::test]

@@ -433,7 +433,12 @@ impl Files {
             match (mode, &replaced) {
                 (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists.into()),
                 (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
-                (RenameMode::Replace, Some(entry)) if entry.place == moved.place => return Ok(()),
+                (RenameMode::Replace, Some(entry)) if entry.place == moved.place => {
+                    if self.is_at_both(from, &moved).await? {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 (_, _) => {}
             }
             if let Some(open) = self.open_inode(moved.place.ino) {
@@ -473,6 +478,14 @@ impl Files {
             }
         }
         Err(ClientError::Fs(FsError::Stale))
+    }
+
+    /// Whether what was found at another name, after `moved` at this one, has both names. It may also
+    /// have been moved from here to there before, and the first look was at an older state: this
+    /// one is at none that is older than the second.
+    async fn is_at_both(&self, here: &Named, moved: &Entry) -> Result<bool, ClientError> {
+        let again = self.entry(here.parent, &here.name).await?;
+        Ok(again.place == moved.place && moved.kind != Kind::Directory)
     }
 
     /// The directories that must not be the moved one: see [`Update::Rename`].
