@@ -68,7 +68,7 @@ fn a_demo_shows_what_runs_where_and_stops_on_ctrl_c() {
     let said = room.status();
     // What other tests have mounted, and does not answer, may be the cluster's too.
     let dir = room.mount().canonicalize().unwrap();
-    let is_own = |mount: &&Value| Path::new(mount["dir"].as_str().unwrap()) == dir;
+    let is_own = |mount: &&serde_json::Value| Path::new(mount["dir"].as_str().unwrap()) == dir;
     let mount = said["mounts"].as_array().unwrap().iter().find(is_own).expect("its own mount");
     let transport = mount["transport"].as_str().unwrap();
     assert!(["io_uring", "/dev/fuse"].contains(&transport), "{mount}");
