@@ -171,7 +171,7 @@ pub async fn host(
     let process = Steward::new(membership, threads_count);
     let worker = Worker::start("keys-steward")?;
     let steward = Options { clock, ..steward };
-    let service = StewardService::new(me, exchange, board.clone());
+    let service = StewardService::new((me, clock.now()), exchange, board.clone());
     threads.push(worker.host(steward, process, service).await?);
     Ok(Running { threads, causal: has_causal })
 }
@@ -215,7 +215,10 @@ pub(crate) fn open(
     listener: &TcpListener,
 ) -> Result<(Lanes, Option<Opened>), ServerError> {
     let mut lanes = Lanes::default();
-    let Some(wanted) = wanted else { return Ok((lanes, None)) };
+    let Some(wanted) = wanted else {
+        lanes.explain("this node was started without --keys".into());
+        return Ok((lanes, None));
+    };
     let unable = |source| ServerError::Address {
         address: wanted.address.clone(),
         node: dir.file.node.clone(),

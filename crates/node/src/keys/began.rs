@@ -208,17 +208,25 @@ pub(super) fn begin(
         None => Began::new(path, topology, me, wanted)?,
     };
     let shards = began.shards;
+    let later = !began.replicas.contains(&topology.node(me).name);
     if let Some(wanted) = wanted.shards.filter(|wanted| *wanted != shards) {
+        let or = match later {
+            // It never spoke with any that differ, so it has promised nothing.
+            true => format!(
+                "if the others have {wanted}, this node never had part in them: remove keys.json \
+                 and all that is named keys-* from its directory"
+            ),
+            false => format!("or give up the keys of the region: {GIVE_UP}"),
+        };
         return Err(refused(
             path,
             format!(
                 "the keys are in {shards} shards, not {wanted}: start with --keys-shards {shards}, \
-                 or give up the keys of the region: {GIVE_UP}"
+                 {or}"
             ),
         ));
     }
     began.durability = wanted.durability.unwrap_or(began.durability);
-    let later = !began.replicas.contains(&topology.node(me).name);
     if later && wanted.causal.as_deref().is_some_and(|prefix| !prefix.is_empty()) {
         let why = "says that this node came later than the keys of its region: such a node has no \
                    causal keys, nor any where there are causal ones";

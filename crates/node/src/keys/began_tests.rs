@@ -75,6 +75,22 @@ fn a_node_that_comes_later_says_how_keys_are_there() {
     assert_eq!(causal.regions, [["us-1"]], "nobody waits for its source");
 }
 
+/// Who was started with another number never spoke with the others, and need not stop them.
+#[test]
+fn another_number_of_shards_is_refused_with_what_to_do() {
+    let all = topology(&["us-1", "us-2"], &["us-2"]);
+    let why = |name: &str| {
+        let root = tempfile::tempdir().unwrap();
+        prepare(root.path(), 7, name).unwrap();
+        let dir = NodeDir::open(root.path()).unwrap();
+        let me = all.node_named(name).unwrap();
+        begin(&dir, &all, me, &wanted(Some(2), None, None)).unwrap();
+        begin(&dir, &all, me, &wanted(Some(1), None, None)).unwrap_err().to_string()
+    };
+    assert!(why("us-1").contains("--keys-shards 2, or give up the keys of the region"));
+    assert!(why("us-2").contains("if the others have 1, this node never had part in them"));
+}
+
 /// Where all the first nodes have gone, somebody must say that keys begin anew.
 #[test]
 fn keys_begin_with_the_nodes_that_are_named() {

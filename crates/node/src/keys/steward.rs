@@ -24,7 +24,12 @@ pub(super) struct StewardService {
     standing: Standing,
     /// When it is looked again, as nobody tells of the next standing.
     looks_at: Option<Time>,
+    /// Since when it has no part in the keys, if that was not told yet.
+    outside: Option<Time>,
 }
+
+/// A node that has no part in the keys for so long says so: mostly somebody must do something.
+const LONG: Duration = Duration::from_secs(10);
 
 /// How often a node looks whether nobody relies on it any more: then it may be told of nothing.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -56,18 +61,40 @@ impl Standing {
 }
 
 impl StewardService {
-    pub fn new(me: NodeId, exchange: Arc<Exchange>, board: Arc<Board>) -> StewardService {
+    /// Of a node that has started now.
+    pub fn new(
+        (me, now): (NodeId, Time),
+        exchange: Arc<Exchange>,
+        board: Arc<Board>,
+    ) -> StewardService {
         let (outgoing, losses, standing) = (Vec::new(), None, Standing::default());
-        StewardService { me, exchange, board, outgoing, losses, standing, looks_at: None }
+        let (looks_at, outside) = (None, Some(now));
+        StewardService { me, exchange, board, outgoing, losses, standing, looks_at, outside }
     }
 
     fn look(&mut self, now: Time, membership: &ReliableMembership) {
         self.tell_standing(membership);
         self.board.note_voters(membership.registry().voters(), membership.has_left());
+        self.tell_waiting(now, membership);
         self.looks_at = match self.standing {
             Standing::Outside | Standing::Follows => Some(now + LOOK_AGAIN),
             Standing::Live | Standing::Left => None,
         };
+    }
+
+    /// Says what it waits for, once.
+    fn tell_waiting(&mut self, now: Time, membership: &ReliableMembership) {
+        if self.standing != Standing::Outside {
+            self.outside = None;
+        }
+        if self.outside.take_if(|since| now.since(*since) >= LONG).is_some() {
+            let others = membership.replicas();
+            tracing::warn!(
+                ?others,
+                "has no part in the keys of its region yet: it needs the others, with keys in as \
+                 many shards, and none that are causal if it was added"
+            );
+        }
     }
 
     /// Says how it comes, and goes.
