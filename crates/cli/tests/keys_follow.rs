@@ -276,6 +276,12 @@ fn is_in_the_way_without_keys(nodes: &mut Nodes) {
     let dir = nodes.dir(4);
     let server = ["server", "--dir", dir.to_str().unwrap()];
     let mut server = nodes.room.meridian(&server).stderr(Stdio::null()).spawn().unwrap();
+    // It is to keep the configuration in the place of the one that goes.
+    eventually("it is up", || {
+        let status = nodes.room.status();
+        let mut all = status["nodes"].as_array().unwrap().iter();
+        all.any(|node| node["node"] == "us-5" && node["reachable"] == true)
+    });
     let mut remove = nodes.room.meridian(&["cluster", "remove-node", "us-1"]);
     let mut remove = remove.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(remove.stderr.take().unwrap()).lines();
