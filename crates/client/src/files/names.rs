@@ -480,9 +480,9 @@ impl Files {
         Err(ClientError::Fs(FsError::Stale))
     }
 
-    /// Whether what was found at another name, after `moved` at this one, has both names. It may also
-    /// have been moved from here to there before, and the first look was at an older state: this
-    /// one is at none that is older than the second.
+    /// Whether what was found at another name, after `moved` at this one, has both names. It may
+    /// also have been moved from here to there before, and the first look was at an older state:
+    /// this one is at none that is older than the second.
     async fn is_at_both(&self, here: &Named, moved: &Entry) -> Result<bool, ClientError> {
         let again = self.entry(here.parent, &here.name).await?;
         Ok(again.place == moved.place && moved.kind != Kind::Directory)
