@@ -1,170 +1,205 @@
-//! Faults of real processes: nodes that are killed, stopped and started again.
+//! Faults of a cluster, one after the other, while a crowd uses its files.
 
 #![allow(clippy::unwrap_used)] // Part of tests.
 
-use crate::fsx::Random;
-use crate::harness::{MERIDIAN, Room, eventually, kill};
-use std::fs;
+use crate::crowd::Crowd;
+use crate::fsx::{Random, close};
+use crate::harness::{eventually, eventually_within};
+use crate::lab::{Lab, REGIONS};
+use crate::weather::{Fault, Weather};
+use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Of each of them at most one node is down at a time, so that three of nine at most are.
-const REGIONS: [&str; 3] = ["us", "eu", "ap"];
-/// How far behind a node may be that counts as one that is there.
-const LAG_MAX: u64 = 100;
+/// How long a region is cut off at least: some seconds longer than it takes until that is known.
+const CUT: Duration = Duration::from_secs(6);
+/// How long the mount that waits for ten seconds for regions which are cut off may take to say so,
+/// on a machine that may be busy.
+const FAIL_MAX: Duration = Duration::from_secs(20);
+/// More than a disk keeps for what is short.
+const LARGE: usize = 1 << 20;
+/// How long a full disk, or one that is not full any more, may stay unnoticed: nodes look once a
+/// second, and what waits for the log is tried again soon.
+const FULL_MAX: Duration = Duration::from_secs(30);
+/// What a server ends with whose directory is none of a node.
+const NO_NODE: i32 = 2;
 
-/// What was done to nodes.
-#[derive(Debug)]
-pub struct Faults {
-    pub killed: u32,
-    pub stopped: u32,
-    pub blackouts: u32,
-    /// Starts servers. Not this process: one that it makes begins with copies of all its files, and
-    /// closes them before it runs a program, which waits for the very nodes that are to be started.
-    shell: Child,
-    commands: ChildStdin,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Fault {
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A node of each region is killed.
     Kill,
-    Stop,
+    /// A node of each region is stopped, and goes on.
+    Pause,
+    /// A region is cut off from the others.
+    Cut,
+    /// All nodes of a region are killed.
+    Dark,
+    /// All nodes of all regions are killed.
+    Blackout,
+    /// The disk of a node is full, then those of two nodes of its region.
+    Full,
+    /// The disk of a node comes back empty.
+    Wiped,
 }
 
-impl Faults {
-    /// None yet. To be made while this process has no file of a mount open.
-    pub fn new(room: &Room) -> Faults {
-        let mut shell = Command::new("sh");
-        shell.env("XDG_RUNTIME_DIR", room.path("run")).stdin(Stdio::piped()).process_group(0);
-        let mut shell = shell.stdout(Stdio::null()).spawn().unwrap();
-        let commands = shell.stdin.take().unwrap();
-        Faults { killed: 0, stopped: 0, blackouts: 0, shell, commands }
+/// All of them, in the order in which the short test has them.
+pub const KINDS: [Kind; 7] =
+    [Kind::Kill, Kind::Pause, Kind::Cut, Kind::Full, Kind::Dark, Kind::Wiped, Kind::Blackout];
+
+/// What is done to a cluster, and to whom.
+pub struct Faults<'a> {
+    pub lab: &'a mut Lab,
+    pub weather: Arc<Weather>,
+    pub crowd: &'a Crowd,
+    pub random: Random,
+}
+
+impl Faults<'_> {
+    /// Has a fault of this kind happen, and be over.
+    pub fn one(&mut self, kind: Kind) {
+        match kind {
+            Kind::Kill | Kind::Pause => self.nodes(kind),
+            Kind::Cut => self.cut(),
+            Kind::Dark => self.dark(),
+            Kind::Blackout => self.blackout(),
+            Kind::Full => self.full(),
+            Kind::Wiped => self.wiped(),
+        }
+        let took = self.crowd.go_on(&[]);
+        eventually("all nodes are there again", || self.lab.all_are_there());
+        self.lab.tell(&format!("all go on after {took:.1?}, and all nodes are there"));
     }
 
-    /// Takes one to three nodes down, one a region, each for a while, and until `go_on` returns;
-    /// then brings them back and waits until they are there again.
-    pub fn round(&mut self, room: &Room, random: &mut Random, go_on: impl FnOnce()) {
-        let first = random.below(REGIONS.len());
-        let count = 1 + random.below(REGIONS.len());
+    /// One node of each region, so that each group has a quorum: nobody may notice.
+    fn nodes(&mut self, kind: Kind) {
         let mut down = Vec::new();
-        for region in (first..first + count).map(|at| REGIONS[at % REGIONS.len()]) {
-            let node = format!("{region}-{}", 1 + random.below(3));
-            let fault = random.pick(&[Fault::Kill, Fault::Stop]);
-            match fault {
-                Fault::Kill => {
-                    let pid = pid_of(room, &node);
-                    kill(pid, libc::SIGKILL);
-                    await_end(pid);
-                    self.killed += 1;
-                }
-                Fault::Stop => {
-                    kill(pid_of(room, &node), libc::SIGSTOP);
-                    self.stopped += 1;
-                }
-            }
-            down.push((node, fault));
+        for region in REGIONS {
+            let nodes = self.lab.nodes_of(region);
+            down.push(nodes[self.random.below(nodes.len())].clone());
         }
-        eprintln!("down: {down:?}");
+        self.lab.tell(&format!("{kind:?}: {down:?}"));
+        match kind {
+            Kind::Kill => self.lab.kill(&down),
+            _ => down.iter().for_each(|node| self.lab.signal(node, libc::SIGSTOP)),
+        }
+        let least = Instant::now() + Duration::from_millis(200 + self.random.below(1500) as u64);
+        let took = self.crowd.go_on(&[]);
+        self.lab.tell(&format!("with nodes down all went on within {took:.1?}"));
+        std::thread::sleep(least.saturating_duration_since(Instant::now()));
+        for node in &down {
+            match kind {
+                Kind::Kill => self.lab.start(node),
+                _ => self.lab.signal(node, libc::SIGCONT),
+            }
+        }
+    }
+
+    fn cut(&mut self) {
+        let region = self.random.pick(&REGIONS);
+        self.lab.tell(&format!("Cut: {region}"));
+        let (fault, until) = (Fault::Cut(region), Instant::now() + CUT);
+        self.weather.begin(fault);
+        self.lab.cut(region);
+        let took = self.crowd.go_on(&[fault]);
+        self.lab.tell(&format!("whom that does not concern went on within {took:.1?}"));
+        self.check_refusal(region);
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        self.lab.heal(region);
+        self.weather.end(fault);
+        self.lab.tell(&format!("{region} can be reached again"));
+    }
+
+    /// The mount that waits for the shortest time says that what it cannot reach is out of reach.
+    fn check_refusal(&self, cut: &str) {
+        let other = if cut == "eu" { "us" } else { cut };
         let begun = Instant::now();
-        let least = Duration::from_millis(200 + random.below(1500) as u64);
-        go_on();
-        std::thread::sleep(least.saturating_sub(begun.elapsed()));
-        for (node, fault) in down {
-            match fault {
-                Fault::Kill => self.start(room, &node),
-                Fault::Stop => kill(pid_of(room, &node), libc::SIGCONT),
-            }
-        }
-        eventually("all nodes are there again", || all_are_there(room));
+        let made = File::create(self.lab.mount("eu").join(other).join("refused"));
+        let (error, took) = (made.err().and_then(|error| error.raw_os_error()), begun.elapsed());
+        self.lab.tell(&format!("in eu, a file of {other} cannot be made, after {took:.1?}"));
+        let promised = [libc::ETIMEDOUT, libc::EHOSTUNREACH].map(Some);
+        assert!(promised.contains(&error) && took < FAIL_MAX, "{error:?} after {took:?}");
     }
 
-    /// Kills all nodes, as a loss of power does.
-    pub fn kill_all(&mut self, room: &Room) {
-        let pids: Vec<i32> = nodes(room).iter().map(|node| pid_of(room, node)).collect();
-        pids.iter().for_each(|pid| kill(*pid, libc::SIGKILL));
-        pids.into_iter().for_each(await_end);
-        self.blackouts += 1;
+    fn dark(&mut self) {
+        let region = self.random.pick(&REGIONS);
+        let nodes = self.lab.nodes_of(region);
+        self.lab.tell(&format!("Dark: {nodes:?}"));
+        self.weather.begin(Fault::Dark(region));
+        self.lab.kill(&nodes);
+        let took = self.crowd.go_on(&[Fault::Dark(region)]);
+        self.lab.tell(&format!("whom that does not concern went on within {took:.1?}"));
+        nodes.iter().for_each(|node| self.lab.start(node));
+        self.weather.end(Fault::Dark(region));
     }
 
-    /// Starts all nodes, and waits until they are there.
-    pub fn start_all(&mut self, room: &Room) {
-        for node in nodes(room) {
-            self.start(room, &node);
-        }
-        eventually("all nodes are there after a blackout", || all_are_there(room));
+    fn blackout(&mut self) {
+        let nodes: Vec<_> = self.lab.nodes.iter().map(|node| node.name.clone()).collect();
+        self.lab.tell("Blackout: all nodes");
+        REGIONS.iter().for_each(|region| self.weather.begin(Fault::Dark(region)));
+        self.lab.kill(&nodes);
+        nodes.iter().for_each(|node| self.lab.start(node));
+        REGIONS.iter().for_each(|region| self.weather.end(Fault::Dark(region)));
     }
 
-    fn start(&mut self, room: &Room, node: &str) {
-        let dir = room.path("data").join(node);
-        let dir = dir.to_str().unwrap();
-        writeln!(self.commands, "'{MERIDIAN}' server --dir '{dir}' 2>> '{dir}/server.log' &")
-            .unwrap();
-    }
-
-    /// Lets go of the servers that were started: their demo stops them.
-    pub fn end(mut self) {
-        drop(self.commands);
-        self.shell.wait().unwrap();
-    }
-}
-
-fn nodes(room: &Room) -> Vec<String> {
-    let cluster = room.cluster();
-    let nodes = cluster["nodes"].as_array().unwrap().iter();
-    nodes.map(|node| node["name"].as_str().unwrap().to_string()).collect()
-}
-
-/// The process of a node, by its file. Waits for one that has just been started.
-fn pid_of(room: &Room, node: &str) -> i32 {
-    let dir = room.path("data").join(node);
-    let mut found = None;
-    eventually("the node runs", || {
-        let pid = fs::read_to_string(dir.join("server.pid")).unwrap_or_default();
-        let line = fs::read(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
-        // The number may by now be that of a process which is none of ours.
-        let ours =
-            line.split(|byte| *byte == 0).any(|arg| arg == dir.as_os_str().as_encoded_bytes());
-        found = pid.trim().parse().ok().filter(|_| ours);
-        found.is_some()
-    });
-    found.unwrap()
-}
-
-/// Waits until a process that was killed has ended: until then it holds its node's lock.
-fn await_end(pid: i32) {
-    // One that has ended, but nobody has waited for, has no command line.
-    let line = || fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    eventually("a process that was killed has ended", || line().is_empty());
-}
-
-fn all_are_there(room: &Room) -> bool {
-    each_replica(room, |replica, _| replica["lag"].as_u64().is_some_and(|lag| lag <= LAG_MAX))
-}
-
-/// Whether all replicas of each group have applied the same and are in the same state.
-pub fn all_are_equal(room: &Room) -> bool {
-    each_replica(room, |replica, first| {
-        ["applied", "state_hash"].iter().all(|key| replica[key] == first[key])
-            && ["lag", "pending"].iter().all(|key| replica[key] == 0)
-    })
-}
-
-/// Whether something holds of each replica (and the first of its group), and all can be reached.
-fn each_replica(
-    room: &Room,
-    holds: impl Fn(&serde_json::Value, &serde_json::Value) -> bool,
-) -> bool {
-    let status = room.status();
-    let groups = status["groups"].as_array().unwrap();
-    assert!(!groups.is_empty(), "{status}");
-    groups.iter().all(|group| {
-        let replicas = group["replicas"].as_array().unwrap();
-        let leads = replicas.iter().any(|replica| replica["role"] == "primary");
-        let role = |replica: &serde_json::Value| {
-            ["primary", "follower"].iter().any(|role| replica["role"] == *role)
+    /// With one full disk nobody may notice. With two the region refuses what needs room, and then
+    /// takes it again.
+    fn full(&mut self) {
+        let region = self.random.pick(&REGIONS);
+        let nodes = self.lab.nodes_of(region);
+        let (one, two) = (&nodes[0], &nodes[1 + self.random.below(nodes.len() - 1)]);
+        self.lab.tell(&format!("Full: {one}"));
+        self.lab.fill_disk(one);
+        let took = self.crowd.go_on(&[]);
+        self.lab.tell(&format!("all went on within {took:.1?}; now {two}, too"));
+        self.weather.begin(Fault::Full(region));
+        self.lab.fill_disk(two);
+        let path = self.lab.mount(region).join(region).join("large");
+        let large = || {
+            let mut file = File::create(&path)?;
+            file.write_all(&[7; LARGE])?;
+            close(file)
         };
-        leads && replicas.iter().all(|replica| role(replica) && holds(replica, &replicas[0]))
-    }) && status["nodes"].as_array().unwrap().iter().all(|node| node["reachable"] == true)
+        let refused = || match large() {
+            Ok(()) => false,
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOSPC), "{error}");
+                true
+            }
+        };
+        eventually_within(FULL_MAX, "it is refused what needs room", refused);
+        let took = self.crowd.go_on(&[]);
+        self.lab.tell(&format!("{region} refuses a large file, and all went on within {took:.1?}"));
+        [one, two].iter().for_each(|node| self.lab.relieve_disk(node));
+        eventually_within(FULL_MAX, "there is room again", || large().is_ok());
+        self.weather.end(Fault::Full(region));
+        self.lab.tell(&format!("{region} takes it again"));
+        fs::remove_file(&path).unwrap();
+    }
+
+    /// A node that has forgotten what it promised does not come back. It is removed, another is
+    /// added, and nobody may notice.
+    fn wiped(&mut self) {
+        let region = self.random.pick(&REGIONS);
+        let nodes = self.lab.nodes_of(region);
+        let node = &nodes[self.random.below(nodes.len())];
+        self.lab.tell(&format!("Wiped: {node}"));
+        self.lab.kill(std::slice::from_ref(node));
+        self.lab.remove_disk(node);
+        self.lab.insert_disk(node);
+        self.lab.start(node);
+        assert_eq!(self.lab.ended(node), NO_NODE, "{node} is started with nothing");
+        self.lab.prepare(node);
+        self.lab.start(node);
+        let ended = self.lab.ended(node);
+        assert_eq!(ended, i32::from(meridian_node::FORGOT_CODE), "{node} has forgotten all");
+        self.crowd.go_on(&[]);
+        self.lab.remove_node(node);
+        let took = self.crowd.go_on(&[]);
+        self.lab.tell(&format!("{node} is removed; all went on within {took:.1?}"));
+        self.lab.remove_disk(node);
+        let added = self.lab.add_node(region);
+        self.lab.tell(&format!("{added} is added"));
+    }
 }

@@ -6,12 +6,13 @@
 
 #![allow(clippy::unwrap_used)] // Part of tests.
 
-use std::fs::{self, File};
+use crate::crowd::Progress;
+use crate::weather::View;
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Files are no longer: some blocks.
@@ -19,7 +20,7 @@ const LEN_MAX: usize = 300_000;
 /// States that a model keeps before it makes them one by `fsync`.
 const STATES_MAX: usize = 25;
 /// How long another mount may show an old state, and a file refuse to be read.
-const HEAL: Duration = Duration::from_secs(60);
+const HEAL: Duration = Duration::from_secs(90);
 /// How often is tried again what nobody announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -142,9 +143,30 @@ impl std::fmt::Display for Told {
     }
 }
 
+impl Told {
+    /// The file is as its user knows it, below that mount.
+    pub fn check(&self, mount: &Path) {
+        let path = mount.join(&self.path);
+        match fs::read(&path) {
+            Ok(found) => {
+                let objection = self.model.objection(&found);
+                assert_eq!(objection, None, "{}", path.display());
+            }
+            // Unlinked, and not yet made again.
+            Err(error) => {
+                let none = error.kind() == io::ErrorKind::NotFound;
+                assert!(none && self.model.may_be_gone(), "{} is lost: {error}", path.display());
+            }
+        }
+    }
+}
+
 /// One file, used until told to stop.
 pub struct Worker {
     random: Random,
+    view: View,
+    /// When the file was durable last: an error that is told now may be of anything since.
+    durable: Instant,
     /// The file, and the same through the other mount.
     here: PathBuf,
     there: PathBuf,
@@ -154,25 +176,21 @@ pub struct Worker {
     told: Told,
 }
 
-/// An answer of the file system that no fault excuses ends the test.
-pub fn excused(error: &io::Error) -> bool {
-    [libc::EIO, libc::ETIMEDOUT, libc::ESTALE]
-        .iter()
-        .any(|code| error.raw_os_error() == Some(*code))
-}
-
-/// The mount was killed.
-pub fn gone(error: &io::Error) -> bool {
-    [libc::ECONNABORTED, libc::ENOTCONN].iter().any(|code| error.raw_os_error() == Some(*code))
-}
-
 impl Worker {
-    /// Uses `place/name` through the mount `here`, and files renamed to it from `makers` (places,
-    /// too).
-    pub fn new(seed: u64, here: &Path, there: &Path, place: &str, makers: &[&str]) -> Worker {
+    /// Uses `place/name` through the first of two mounts, and files renamed to it from `makers`
+    /// (places, too).
+    pub fn new(
+        seed: u64,
+        view: View,
+        [here, there]: [&Path; 2],
+        place: &str,
+        makers: &[&str],
+    ) -> Worker {
         let name = format!("file-{seed}");
         Worker {
             random: Random::new(seed),
+            view,
+            durable: Instant::now(),
             here: here.join(place).join(&name),
             there: there.join(place).join(&name),
             makers: makers.iter().map(|place| here.join(place)).collect(),
@@ -182,21 +200,23 @@ impl Worker {
     }
 
     /// Goes on until `stop` is set or the mount is killed. Panics if bytes are wrong.
-    pub fn run(mut self, stop: &AtomicBool, progress: &AtomicU64) -> Told {
+    pub fn run(mut self, progress: &Progress) -> Told {
         let mut file = open(&self.here, true).unwrap();
-        while !stop.load(Ordering::Relaxed) {
+        while !progress.must_stop() {
             let begun = Instant::now();
-            let (what, done) = self.step(&mut file);
+            let (what, done) = self.step(&mut file, progress);
             if begun.elapsed() > self.told.longest {
                 (self.told.longest, self.told.longest_what) = (begun.elapsed(), what);
             }
-            progress.fetch_add(1, Ordering::Relaxed);
             match done {
                 Ok(()) => self.told.operations += 1,
-                Err(error) if gone(&error) => return self.end(),
                 Err(error) => {
                     let why = format!("{what} of {}: {error}", self.here.display());
-                    assert!(excused(&error), "{why}");
+                    self.check_excused(&error, &why);
+                    if self.view.is_gone(&error) {
+                        return self.end();
+                    }
+                    progress.begin("resume");
                     match self.resume(&why) {
                         Some(resumed) => file = resumed,
                         None => return self.end(),
@@ -205,11 +225,23 @@ impl Worker {
                 }
             }
         }
+        progress.begin("the last fsync");
         match file.sync_all() {
-            Ok(()) => self.model.is_durable(),
-            Err(error) => assert!(excused(&error) || gone(&error), "{error}"),
+            Ok(()) => self.is_durable(),
+            Err(error) => self.check_excused(&error, "the last fsync"),
         }
         self.end()
+    }
+
+    /// An answer of the file system that no fault excuses ends the test.
+    fn check_excused(&self, error: &io::Error, why: &str) {
+        let path = self.here.display();
+        assert!(self.view.excuses(error, self.durable), "{path}: {error}, {why}");
+    }
+
+    fn is_durable(&mut self) {
+        self.model.is_durable();
+        self.durable = Instant::now();
     }
 
     fn end(mut self) -> Told {
@@ -221,16 +253,22 @@ impl Worker {
     fn resume(&mut self, why: &str) -> Option<File> {
         let end = Instant::now() + HEAL;
         let again = || -> io::Result<(File, Vec<u8>)> {
-            let file = open(&self.here, true)?;
+            drop(open(&self.here, true)?);
+            // What was given up may still happen, but not after an update that touches the same.
+            fs::set_permissions(&self.here, Permissions::from_mode(0o644))?;
+            let file = open(&self.here, false)?;
             file.sync_all()?;
             Ok((file, fs::read(&self.here)?))
         };
         let (file, found) = loop {
             match again() {
                 Ok(read) => break read,
-                Err(error) if gone(&error) => return None,
+                Err(error) if self.view.is_gone(&error) => return None,
                 Err(error) => {
-                    assert!(excused(&error), "{error} after {why}");
+                    // Its unlinking was given up, and has happened.
+                    if error.kind() != io::ErrorKind::NotFound {
+                        self.check_excused(&error, why);
+                    }
                     assert!(Instant::now() < end, "still {error} after {why}");
                     std::thread::sleep(LOOK_AGAIN);
                 }
@@ -240,10 +278,11 @@ impl Worker {
             panic!("after an error ({why}): {objection}");
         }
         self.model = Model::of(found);
+        self.durable = Instant::now();
         Some(file)
     }
 
-    fn step(&mut self, file: &mut File) -> (&'static str, io::Result<()>) {
+    fn step(&mut self, file: &mut File, progress: &Progress) -> (&'static str, io::Result<()>) {
         type Operation = fn(&mut Worker, &mut File) -> io::Result<()>;
         const OPERATIONS: [(usize, &str, Operation); 10] = [
             (30, "write", Worker::write),
@@ -258,11 +297,13 @@ impl Worker {
             (4, "read through the other mount", Worker::read_there),
         ];
         if self.model.states.len() >= STATES_MAX {
+            progress.begin("fsync");
             return ("fsync", self.fsync(file));
         }
         let mut left = self.random.below(OPERATIONS.iter().map(|(weight, _, _)| weight).sum());
         for (weight, what, operation) in OPERATIONS {
             if left < weight {
+                progress.begin(what);
                 return (what, operation(self, file));
             }
             left -= weight;
@@ -333,20 +374,20 @@ impl Worker {
         file.write_all(&data)?;
         self.model.is_last();
         close(file)?;
-        self.model.is_durable();
+        self.is_durable();
         Ok(())
     }
 
     fn fsync(&mut self, file: &mut File) -> io::Result<()> {
         file.sync_all()?;
-        self.model.is_durable();
+        self.is_durable();
         Ok(())
     }
 
     fn reopen(&mut self, file: &mut File) -> io::Result<()> {
         let opened = open(&self.here, false)?;
         close(std::mem::replace(file, opened))?;
-        self.model.is_durable();
+        self.is_durable();
         let found = fs::read(&self.here)?;
         self.compare("a read after close", 0, &found, self.model.now.len());
         Ok(())
@@ -366,7 +407,7 @@ impl Worker {
         self.model.may_be(data);
         fs::rename(&new, &self.here)?;
         self.model.is_last();
-        self.model.is_durable();
+        self.is_durable();
         *file = open(&self.here, false)?;
         Ok(())
     }
@@ -381,7 +422,7 @@ impl Worker {
         old.read_exact_at(&mut found, 0)?;
         self.compare("a read of an unlinked file", 0, &found, found.len());
         self.model.is_last();
-        self.model.is_durable();
+        self.is_durable();
         Ok(())
     }
 

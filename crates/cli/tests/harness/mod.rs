@@ -238,10 +238,15 @@ fn wait(child: &mut Child) -> ExitStatus {
 }
 
 /// Waits until `holds`, which nobody announces.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    eventually_within(PATIENCE, what, holds);
+}
+
+/// The same, for what must not take longer.
+pub fn eventually_within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + limit;
     while !holds() {
-        assert!(Instant::now() < end, "not within {} s: {what}", PATIENCE.as_secs());
+        assert!(Instant::now() < end, "not within {} s: {what}", limit.as_secs());
         std::thread::sleep(LOOK_AGAIN);
     }
 }

@@ -1,17 +1,27 @@
-//! What programs of several mounts do to the same files: they append lines to one, and race to make
-//! another.
+//! What programs of several mounts do to the same files: they append lines to one, race to make
+//! others, and carry a directory from place to place.
 
 #![allow(clippy::unwrap_used)] // Part of tests.
 
-use crate::fsx::{Random, close, excused, gone};
+use crate::crowd::Progress;
+use crate::fsx::{Random, close};
+use crate::weather::View;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often is tried again what nobody announces.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long who makes files, or lines, rests after each: all of them are read in the end.
+const REST: Duration = Duration::from_millis(40);
 
 /// Appends numbered lines to a file that others append to.
 pub struct Appender {
+    pub view: View,
     pub name: String,
     pub path: PathBuf,
     pub random: Random,
@@ -27,24 +37,27 @@ pub struct Appended {
 }
 
 impl Appender {
-    pub fn run(mut self, stop: &AtomicBool, progress: &AtomicU64) -> Appended {
+    pub fn run(mut self, progress: &Progress) -> Appended {
         let (acknowledged, unknown) = (BTreeSet::new(), BTreeSet::new());
         let mut told = Appended { name: self.name.clone(), acknowledged, unknown };
         let mut next = 0;
-        while !stop.load(Ordering::Relaxed) {
+        while !progress.must_stop() {
+            progress.begin("append");
+            let begun = Instant::now();
             let lines = next..next + 1 + self.random.below(5) as u64;
             next = lines.end;
             match self.append(lines.clone()) {
                 Ok(()) => told.acknowledged.extend(lines),
                 Err(error) => {
-                    assert!(excused(&error) || gone(&error), "{}: {error}", self.path.display());
+                    let path = self.path.display();
+                    assert!(self.view.excuses(&error, begun), "append to {path}: {error}");
                     told.unknown.extend(lines);
-                    if gone(&error) {
+                    if self.view.is_gone(&error) {
                         break;
                     }
                 }
             }
-            progress.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(REST);
         }
         told
     }
@@ -91,12 +104,15 @@ pub fn check_lines(path: &Path, tellers: &[&Appended]) -> usize {
     text.lines().count()
 }
 
-/// Makes files that another wants to make, too.
+/// Makes files and directories that others want to make, too.
 pub struct Racer {
+    pub view: View,
     pub dir: PathBuf,
+    /// The number that all racers try at about the same time.
+    pub turn: Arc<AtomicU64>,
 }
 
-/// The numbers of the files that a racer made, and those of which it does not know.
+/// The numbers of what a racer made, or a carrier carried, and of which it does not know.
 #[derive(Debug, Default)]
 pub struct Raced {
     pub won: BTreeSet<u64>,
@@ -105,47 +121,163 @@ pub struct Raced {
 }
 
 impl Racer {
-    /// `turn` is the number that all racers try at about the same time.
-    pub fn run(self, stop: &AtomicBool, turn: &AtomicU64, progress: &AtomicU64) -> Raced {
+    pub fn run(self, progress: &Progress) -> Raced {
         let mut told = Raced::default();
         let mut next = 0;
-        while !stop.load(Ordering::Relaxed) {
-            let number = turn.load(Ordering::SeqCst).max(next);
-            match File::create_new(self.dir.join(number.to_string())).and_then(close) {
+        while !progress.must_stop() {
+            progress.begin("make");
+            let (begun, number) = (Instant::now(), self.turn.load(Ordering::SeqCst).max(next));
+            let path = self.dir.join(number.to_string());
+            let made = match number % 3 {
+                0 => fs::create_dir(&path),
+                _ => File::create_new(&path).and_then(close),
+            };
+            match made {
                 Ok(()) => told.won.insert(number),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     told.lost.insert(number)
                 }
                 Err(error) => {
+                    assert!(self.view.excuses(&error, begun), "make {}: {error}", path.display());
                     told.unknown.insert(number);
-                    if gone(&error) {
+                    if self.view.is_gone(&error) {
                         break;
                     }
-                    assert!(excused(&error), "create of {number}: {error}");
                     true
                 }
             };
             next = number + 1;
-            turn.fetch_max(next, Ordering::SeqCst);
-            progress.fetch_add(1, Ordering::Relaxed);
+            self.turn.fetch_max(next, Ordering::SeqCst);
+            std::thread::sleep(REST);
         }
         told
     }
 }
 
+/// No number was won by two.
+fn check_won_once(what: &str, all: &[&Raced]) -> BTreeSet<u64> {
+    let mut won = BTreeSet::new();
+    for raced in all {
+        let twice: Vec<_> = won.intersection(&raced.won).collect();
+        assert!(twice.is_empty(), "{what}: won by two: {twice:?}");
+        won.extend(&raced.won);
+    }
+    won
+}
+
 /// Each file has one maker, and is there. Returns how many there are.
-pub fn check_race(dir: &Path, racers: [&Raced; 2]) -> usize {
+pub fn check_race(dir: &Path, racers: &[&Raced]) -> usize {
     let found: BTreeSet<u64> = fs::read_dir(dir)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().to_string_lossy().parse().unwrap())
         .collect();
-    let [one, two] = racers;
-    let both: Vec<_> = one.won.intersection(&two.won).collect();
-    assert!(both.is_empty(), "made by both: {both:?}");
-    let gone: Vec<_> = one.won.union(&two.won).filter(|n| !found.contains(n)).collect();
+    let won = check_won_once(&dir.display().to_string(), racers);
+    let gone: Vec<_> = won.difference(&found).collect();
     assert!(gone.is_empty(), "{}: made, but not there: {gone:?}", dir.display());
-    let nobodys = |n: &&u64| racers.iter().all(|r| !r.won.contains(n) && !r.unknown.contains(n));
+    let nobodys = |n: &&u64| !won.contains(n) && racers.iter().all(|r| !r.unknown.contains(n));
     let nobodys: Vec<_> = found.iter().filter(nobodys).collect();
     assert!(nobodys.is_empty(), "{}: made by nobody: {nobodys:?}", dir.display());
     found.len()
+}
+
+/// Carries the one parcel, a directory with a file in it, from place to place: each move renames it
+/// to the next number, and all carriers want to make it.
+pub struct Carrier {
+    pub view: View,
+    /// The places, in turns.
+    pub dirs: Vec<PathBuf>,
+    /// How often the parcel has been moved, at least.
+    pub turn: Arc<AtomicU64>,
+}
+
+/// The file in the parcel, and what is in it.
+const INSIDE: [&str; 2] = ["inside", "do not bend"];
+
+/// Makes the parcel, at the first place.
+pub fn make_parcel(dirs: &[PathBuf]) {
+    let parcel = parcel(dirs, 0);
+    fs::create_dir(&parcel).unwrap();
+    fs::write(parcel.join(INSIDE[0]), INSIDE[1]).unwrap();
+}
+
+fn parcel(dirs: &[PathBuf], number: u64) -> PathBuf {
+    let at = usize::try_from(number).unwrap() % dirs.len();
+    dirs[at].join(format!("parcel-{number}"))
+}
+
+impl Carrier {
+    pub fn run(self, progress: &Progress) -> Raced {
+        let mut told = Raced::default();
+        while !progress.must_stop() {
+            progress.begin("carry");
+            let (begun, number) = (Instant::now(), self.turn.load(Ordering::SeqCst));
+            let [from, to] = [number, number + 1].map(|number| parcel(&self.dirs, number));
+            // Linux does not move a directory of which it knows only where it was before (ESTALE).
+            let looked = fs::symlink_metadata(&from);
+            match looked.and_then(|_| fs::rename(&from, &to)) {
+                Ok(()) => {
+                    told.won.insert(number);
+                    self.turn.fetch_max(number + 1, Ordering::SeqCst);
+                    self.look_inside(&to, begun);
+                }
+                Err(error) if is_elsewhere(&error) => {
+                    told.lost.insert(number);
+                    // One who does not know that it was moved may have done so.
+                    if fs::symlink_metadata(&to).is_ok() {
+                        self.turn.fetch_max(number + 1, Ordering::SeqCst);
+                    }
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                Err(error) => {
+                    self.check_excused(&from, &error, begun);
+                    told.unknown.insert(number);
+                    if self.view.is_gone(&error) {
+                        break;
+                    }
+                }
+            }
+        }
+        told
+    }
+
+    fn check_excused(&self, path: &Path, error: &io::Error, begun: Instant) {
+        assert!(self.view.excuses(error, begun), "{}: {error}", path.display());
+    }
+
+    /// What was moved is whole, unless another has moved it on.
+    fn look_inside(&self, parcel: &Path, begun: Instant) {
+        match fs::read_to_string(parcel.join(INSIDE[0])) {
+            Ok(found) => assert_eq!(found, INSIDE[1], "{}", parcel.display()),
+            Err(error) if is_elsewhere(&error) => {}
+            Err(error) => self.check_excused(parcel, &error, begun),
+        }
+    }
+}
+
+/// Another has moved it meanwhile.
+fn is_elsewhere(error: &io::Error) -> bool {
+    [io::ErrorKind::NotFound, io::ErrorKind::StaleNetworkFileHandle].contains(&error.kind())
+}
+
+/// There is one parcel, and each of its moves was made by one. Returns how many there were.
+pub fn check_parcel(dirs: &[PathBuf], carriers: &[&Raced]) -> u64 {
+    let mut found = Vec::new();
+    for (at, dir) in dirs.iter().enumerate() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let name = entry.unwrap().file_name().to_string_lossy().into_owned();
+            let Some(number) = name.strip_prefix("parcel-") else { continue };
+            found.push((number.parse::<u64>().unwrap(), at));
+        }
+    }
+    let [(number, at)] = found[..] else { panic!("not one parcel, but (number, place) {found:?}") };
+    assert_eq!(parcel(dirs, number).parent().unwrap(), dirs[at], "parcel {number} is elsewhere");
+    let inside = fs::read_to_string(parcel(dirs, number).join(INSIDE[0])).unwrap();
+    assert_eq!(inside, INSIDE[1]);
+    let won = check_won_once("the parcel", carriers);
+    let made = |n: &u64| won.contains(n) || carriers.iter().any(|raced| raced.unknown.contains(n));
+    let nobodys: Vec<_> = (0..number).filter(|n| !made(n)).collect();
+    assert!(nobodys.is_empty(), "moved by nobody: {nobodys:?}");
+    let lost: Vec<_> = won.range(number..).collect();
+    assert!(lost.is_empty(), "moved to {number}, and these moves are lost: {lost:?}");
+    number
 }
