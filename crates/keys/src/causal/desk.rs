@@ -64,8 +64,8 @@ pub enum Wish {
     Snapshot(Vec<Bytes>),
     /// The token of its session.
     Token,
-    /// To go on as the session that gave this token, once this region has all that it saw; so long
-    /// it waits for that.
+    /// To go on as the session that gave this token, once this region has all that it saw of keys;
+    /// so long it waits for that. What it saw of files it hands on.
     GoOn(Bytes, Duration),
     /// To be as a new session; what is answered.
     Begin(Reply),
@@ -319,7 +319,7 @@ impl Desk {
         let Waiting { who, index, step } = waiting;
         if let Step::GoOn(moved, until) = &step {
             self.moves.remove(&(*until, token));
-            if let Some(connection) = self.connections.get_mut(&who) {
+            if let Some(connection) = self.connections.get_mut(&who).filter(|_| came.is_reached()) {
                 connection.seen.join(moved);
             }
         }

@@ -47,4 +47,4 @@ pub use mutation::Mutation;
 pub use node::Causal;
 pub use regions::Regions;
 pub use shard::CausalKeys;
-pub use token::Token;
+pub use token::{Token, TokenError};

@@ -1,7 +1,7 @@
 //! What moves a session to another region, or to another program: what it has seen, in letters.
 //!
-//! A session may have seen files, too. Keys carry that part along and do not look at it, as files
-//! do with the part of the keys: so one token serves both.
+//! A session may have seen files, too. Keys carry that part along and do not wait for it, as mounts
+//! do with the part of the keys: so one token serves both (decision 65).
 
 use bytes::Bytes;
 use meridian_core::Time;
@@ -23,7 +23,10 @@ const FUTURE_MAX: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TokenError {
     /// It was cut, or is something else.
-    #[error("this is no token of a session, or not a whole one: MERIDIAN.SESSION prints one")]
+    #[error(
+        "this is no token of a session, or not a whole one: MERIDIAN.SESSION and `meridian fs \
+         token` print one"
+    )]
     Garbled,
     /// It is of another cluster.
     #[error("this token is of another cluster")]
@@ -90,7 +93,9 @@ impl Token {
         let latest = Timestamp((now + FUTURE_MAX).0);
         let seen = token.keys.seen();
         let regions = (0..REGIONS_MAX as u16).map(meridian_core::RegionId);
-        let mut stamps = regions.map(|region| seen.vector[region]).chain([seen.version]);
+        let keys = regions.map(|region| seen.vector[region]).chain([seen.version]);
+        // Partitions that count by no clock count far below it.
+        let mut stamps = keys.chain(token.files.values().map(|stamp| Timestamp(*stamp)));
         if stamps.any(|stamp| stamp > latest) { Err(TokenError::Future) } else { Ok(token) }
     }
 
@@ -116,6 +121,20 @@ mod tests {
     use meridian_core::RegionId;
     use meridian_eunomia::{Seen, Vector};
     use proptest::prelude::*;
+
+    fn any_token() -> impl Strategy<Value = Token> {
+        let keys = (any::<[u64; REGIONS_MAX]>(), any::<u64>());
+        let files = prop::collection::btree_map(any::<u16>(), any::<u64>(), 0..40);
+        (any::<u64>(), keys, files).prop_map(|(cluster, (stamps, version), files)| {
+            let (mut token, mut vector) =
+                (Token { files, ..Token::new(cluster) }, Vector::default());
+            for (region, stamp) in (0..).zip(stamps) {
+                vector[RegionId(region)] = Timestamp(stamp);
+            }
+            token.keys.saw(&Seen { vector, version: Timestamp(version) });
+            token
+        })
+    }
 
     fn token(ts: u64) -> Token {
         let (mut token, mut vector) = (Token::new(7), Vector::default());
@@ -146,6 +165,10 @@ mod tests {
         assert_eq!(accept(7, 100_000_000_000), Ok(token(100_000_000_000)));
         assert_eq!(accept(8, 100_000_000_000), Err(TokenError::Elsewhere));
         assert_eq!(accept(7, 39_000_000_000), Err(TokenError::Future));
+        let files = Token { files: [(1, 100_000_000_000)].into(), ..Token::new(7) }.text();
+        let accept = |now| Token::accept(files.as_bytes(), 7, Time(now));
+        assert!(accept(50_000_000_000).is_ok(), "clocks differ");
+        assert_eq!(accept(39_000_000_000), Err(TokenError::Future), "of files, too");
     }
 
     #[test]
@@ -158,6 +181,28 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_written_is_read_and_what_is_cut_is_not(token in any_token(), cut: usize) {
+            let text = token.text();
+            prop_assert!(text.len() <= TEXT_MAX);
+            prop_assert_eq!(Token::read(text.as_bytes()), Ok(token));
+            let cut = &text.as_bytes()[..cut % text.len()];
+            prop_assert_eq!(Token::read(cut), Err(TokenError::Garbled));
+        }
+
+        #[test]
+        fn whoever_joins_tokens_has_seen_all_of_both(one in any_token(), other in any_token()) {
+            let (mut both, mut reverse) = (one.clone(), other.clone());
+            both.join(&other);
+            reverse.cluster = one.cluster;
+            reverse.join(&one);
+            prop_assert_eq!(&both, &reverse);
+            for of in [&one, &other] {
+                prop_assert!(both.keys.seen().vector.covers(&of.keys.seen().vector));
+                prop_assert!(of.files.iter().all(|(at, stamp)| both.files[at] >= *stamp));
+            }
+        }
+
         #[test]
         fn no_bytes_panic(bytes: Vec<u8>) {
             let _ = Token::read(&bytes);

@@ -158,7 +158,9 @@ pub static TABLE: &[Description] = table! {
     "meridian.session" -1 SCAN NO_KEY parse::session,
         "The token of this session, which has seen what this connection read and wrote of keys of \
          all regions; TOKEN [MILLISECONDS]: goes on as the session that gave it, in any region, \
-         once that has all that the session saw.";
+         once that has all that the session saw of keys. What it saw of files is handed on in the \
+         next token: `meridian fs after` has a mount wait for that, and `meridian fs token` prints \
+         the token of a mount.";
     "meridian.settled" 4 SCAN NO_KEY parse::settled,
         "NODE EPOCH KEY: 1 if what that node was asked for a key may be asked again here.";
     "meridian.watch" 3 SCAN NO_KEY parse::watch,

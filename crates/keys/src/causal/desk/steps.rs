@@ -53,6 +53,10 @@ impl Came {
     pub fn is_not_serving(&self) -> bool {
         matches!(self, Came::Refused(Refusal::NotServing))
     }
+
+    pub fn is_reached(&self) -> bool {
+        matches!(self, Came::Reached)
+    }
 }
 
 /// To which question an output is the answer, and what it is.

@@ -215,6 +215,10 @@ fn a_session_that_moves_waits_for_what_it_saw_and_is_told_if_it_does_not_come() 
     net.cut = true;
     assert_eq!(net.told(0, 1, set("a", "2")), Reply::OK);
     let later = net.token(0, 1);
+    // What the session saw of files goes along, and nobody here waits for it.
+    let mut later = Token::read(&later).expect("a token");
+    later.files.insert(3, 7);
+    let later = Bytes::from(&later);
     net.ask(1, 2, 0, go_on(&later, 300));
     net.ask(1, 2, 1, get("a"));
     net.run(200);
@@ -224,10 +228,14 @@ fn a_session_that_moves_waits_for_what_it_saw_and_is_told_if_it_does_not_come() 
     let [(0, Reply::Error(why)), (1, value)] = &answers[..] else { panic!("{answers:?}") };
     assert!(why.starts_with("TIMEOUT") && why.contains("of region 0"), "{why}");
     assert_eq!(*value, Reply::bulk("1"));
+    let before = Token::read(&net.token(1, 2)).expect("a token");
+    assert!(before.files.is_empty(), "it goes on as before");
     net.cut = false;
     net.run(2000);
     assert_eq!(net.told(1, 2, go_on(&later, 1)), Reply::OK);
     assert_eq!(net.told(1, 2, get("a")), Reply::bulk("2"));
+    let handed_on = Token::read(&net.token(1, 2)).expect("a token");
+    assert_eq!(handed_on.files, [(3, 7)].into());
     let elsewhere = Bytes::from(Token::new(6).text());
     assert!(net.told(1, 2, go_on(&elsewhere, 1)).is_error());
     assert_eq!(net.told(1, 2, Wish::Begin(Reply::Simple("RESET"))), Reply::Simple("RESET"));
