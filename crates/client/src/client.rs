@@ -461,6 +461,11 @@ impl Client {
                 }
                 ClientError::OutOfReach { whom }
             }
+            Failure::Behind { groups } => {
+                let names: Vec<_> = groups.iter().map(|of| topology.group_name(*of)).collect();
+                let what = format!("what was seen of {}", names.join(", "));
+                ClientError::Timeout { what }
+            }
             Failure::NoSpace => FsError::NoSpace.into(),
             Failure::TooFewNodes { region } => {
                 let name = &topology.regions[usize::from(region.0)].name;
@@ -563,7 +568,7 @@ pub fn now() -> Timestamp {
 }
 
 /// The wall clock in milliseconds since 1970.
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -289,6 +289,7 @@ impl Slot {
             Output::Updated { .. }
             | Output::Answered { .. }
             | Output::Stored { .. }
+            | Output::Followed { .. }
             | Output::Fetched { .. } => true,
             Output::GaveUp { .. }
             | Output::Recalled { .. }

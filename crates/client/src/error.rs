@@ -3,6 +3,7 @@
 use meridian_cluster::topology::TopologyError;
 use meridian_fs::FsError;
 use meridian_host::api::Refusal;
+use meridian_keys::causal::TokenError;
 use std::path::PathBuf;
 
 /// Why a call fails.
@@ -66,6 +67,35 @@ impl ClientError {
             | ClientError::Refused(_)
             | ClientError::Lost(_)
             | ClientError::Protocol(_) => true,
+        }
+    }
+}
+
+/// Why files do not go on from a token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TakeError {
+    /// It is none that can be taken over here.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// Not all that its session saw is here.
+    #[error(
+        "TIMEOUT this mount does not have all that the session saw: it lacks what it saw of \
+         {lacks}; ask again, or for longer"
+    )]
+    Behind {
+        /// The partitions, and which of them are cut off.
+        lacks: String,
+    },
+}
+
+impl TakeError {
+    /// The errno that a program sees.
+    pub fn errno(&self) -> i32 {
+        const EINVAL: i32 = 22;
+        const ETIMEDOUT: i32 = 110;
+        match self {
+            TakeError::Token(_) => EINVAL,
+            TakeError::Behind { .. } => ETIMEDOUT,
         }
     }
 }

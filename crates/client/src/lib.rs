@@ -25,5 +25,5 @@ mod random;
 mod words;
 
 pub use client::{Client, ClientOptions, Prepared};
-pub use error::{ClientError, ConnectError};
+pub use error::{ClientError, ConnectError, TakeError};
 pub use files::Files;

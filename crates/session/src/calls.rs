@@ -5,7 +5,7 @@ use crate::blocks::{Block, Part};
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{BlockId, GroupId, RegionId, Stamp, Time};
-use meridian_fs::{Answer, Done, FsError, Ino, Query};
+use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::update::Change;
 use std::sync::Arc;
@@ -64,6 +64,15 @@ pub enum Command {
         partition: GroupId,
         /// The part of a block.
         part: Part,
+        /// When to give up.
+        deadline: Time,
+    },
+    /// Go on as one who has seen this, too.
+    Follow {
+        /// The call.
+        call: CallId,
+        /// Of these partitions, up to there.
+        seen: Vector,
         /// When to give up.
         deadline: Time,
     },
@@ -144,6 +153,11 @@ pub enum Output {
         /// All that was asked for.
         data: Bytes,
     },
+    /// The client has seen all that the other had. The call is over.
+    Followed {
+        /// The call.
+        call: CallId,
+    },
     /// There is no answer. All but an update is over; an update waits for [`Command::Again`] or
     /// [`Command::Release`].
     GaveUp {
@@ -163,6 +177,7 @@ impl Output {
             | Output::Answered { call, .. }
             | Output::Stored { call, .. }
             | Output::Fetched { call, .. }
+            | Output::Followed { call }
             | Output::GaveUp { call, .. } => Some(*call),
         }
     }
@@ -175,6 +190,11 @@ pub enum Failure {
     Timeout {
         /// From this group.
         group: GroupId,
+    },
+    /// Some groups do not have what another has seen of them.
+    Behind {
+        /// These, or no node could be asked.
+        groups: Vec<GroupId>,
     },
     /// No node could be reached.
     Unreachable {

@@ -6,12 +6,14 @@
 //! | [`session`] | the process: updates and reads, deadlines, the client's vector |
 //! | [`calls`] | what its owner asks it for, and is told |
 //! | `update` | one update: its name, and what must be answered before it is sent |
+//! | `following` | what another client has seen, and this one goes on from |
 //! | `inquiries` | one question to one group: which node is asked, and when another one |
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
 //! | [`blocks`] | blocks on their way: which nodes are asked, when one is stored or lost |
 //! | `caps` | what it may answer itself, and what it keeps for that |
 //! | `nodes` | the nodes: the configuration, the order in which they come for a block |
 //! | [`writeback`] | what is written to a file and not yet stored, and in which order it goes out |
+//! | `random` | numbers for names, from a seed |
 //! | [`opens`] | which open files the partitions are told of |
 //! | [`routes`] | which node of a group to ask, and which to avoid for a while |
 //!
@@ -29,11 +31,13 @@ pub mod blocks;
 pub mod calls;
 pub(crate) mod caps;
 pub mod cuts;
+mod following;
 mod inquiries;
 pub mod mutation;
 pub mod names;
 mod nodes;
 pub mod opens;
+mod random;
 pub mod room;
 pub mod routes;
 pub mod session;

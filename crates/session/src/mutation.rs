@@ -47,6 +47,8 @@ pub enum Mutation {
     FillsFromEarlier,
     /// Releases a capability before what it kept is dropped.
     ReleasesFirst,
+    /// Goes on after another at once, without what that has seen.
+    IgnoresToken,
     /// Takes what it gave up in another shard for cancelled by the next message to its groups.
     DetoursUncancelled,
 }

@@ -10,10 +10,12 @@ use crate::blocks::Blocks;
 use crate::calls::{CallId, Command, Due, Failure, Message, Output};
 use crate::caps::{Caps, Errand, OWN};
 use crate::cuts;
+use crate::following::Following;
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
 use crate::mutation::Mutation;
 use crate::names::Names;
 use crate::nodes::Nodes;
+use crate::random::Random;
 use crate::update::{Stage, Update};
 use meridian_cluster::Topology;
 use meridian_core::{
@@ -52,6 +54,8 @@ pub(crate) enum Work {
         begun: u64,
     },
     Update(Box<Update>),
+    /// The questions whether groups have what another has seen.
+    Follow(Following),
     /// The question what is recalled.
     Poll,
     /// The question whether a group can be reached again.
@@ -76,7 +80,7 @@ pub struct Session {
     pub(crate) last_errand: u64,
     /// When the next timer comes, if one is set.
     armed: Option<Time>,
-    mutation: Mutation,
+    pub(crate) mutation: Mutation,
 }
 
 impl Session {
@@ -92,7 +96,7 @@ impl Session {
             caps: Caps::new(ClientId(mix(mix(seed) ^ HOLDER))),
             errands: BTreeMap::new(),
             last_errand: 0,
-            random: Random { seed, drawn: 0 },
+            random: Random::new(seed),
             calls: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             armed: None,
@@ -173,11 +177,14 @@ impl Session {
                 let what = (partition, part, self.nodes.cuts.deadline(partition, now, deadline));
                 self.blocks.fetch(now, call, what, &mut self.nodes, out);
             }
+            Command::Follow { call, seen, deadline } => {
+                self.on_follow(now, call, (&seen, deadline), out);
+            }
             Command::Again { call, deadline } => self.on_again(now, call, deadline, out),
             Command::Release(call) => self.on_release(call, out),
             Command::Keep => self.caps.turn_on(),
             Command::KeepNothing => self.caps.turn_off(),
-            Command::LetGo(gone) => self.caps.let_go(&gone),
+            Command::LetGo(gone) => self.on_let_go(&gone, out),
             Command::Configured(topology) => self.nodes.configured(topology),
             Command::OnCut(patience) => self.nodes.cuts.patience = Some(patience),
         }
@@ -207,7 +214,7 @@ impl Session {
     }
 
     /// Under which name the client holds capabilities, and whether it wants what it makes.
-    fn holder(&self, keeps: bool) -> (ClientId, bool) {
+    pub(crate) fn holder(&self, keeps: bool) -> (ClientId, bool) {
         (if self.caps.is_on() { self.caps.by } else { NOBODY }, keeps)
     }
 
@@ -306,6 +313,9 @@ impl Session {
                 self.caps.fill(now, query, (*begun, whole), &result);
                 out.output(Output::Answered { call: id, seen: *seen, result });
                 return self.stop_asking(id, &mut call);
+            }
+            (Verdict::Answered(ReplyBody::Answer { vector, .. }), Work::Follow(_)) => {
+                return self.on_caught_up(id, call, (inquiry, group), &vector, out);
             }
             (Verdict::Answered(_), Work::Look) => {
                 self.stop_asking(id, &mut call);
@@ -434,7 +444,8 @@ impl Session {
             let groups = |call: &Call| match &call.work {
                 Work::Read { query, .. } => vec![query.partition()],
                 Work::Update(update) => update.dest.clone(),
-                Work::Poll | Work::Look => Vec::new(),
+                // Its owner says for how long, cut or not.
+                Work::Follow(_) | Work::Poll | Work::Look => Vec::new(),
             };
             for (_, id) in std::mem::take(&mut self.deadlines) {
                 let call = self.calls.get_mut(&id).expect("deadlines are those of calls");
@@ -477,13 +488,17 @@ impl Session {
             self.end_errand(now, id, None, out);
             return;
         }
+        let failure = match &call.work {
+            Work::Follow(following) => following.failure(),
+            _ => failure,
+        };
         if matches!(call.work, Work::Update(_)) {
             self.calls.insert(id, call);
         }
         out.output(Output::GaveUp { call: id, failure });
     }
 
-    fn stop_inquiry(&mut self, call: &mut Call, inquiry: InquiryId) {
+    pub(crate) fn stop_inquiry(&mut self, call: &mut Call, inquiry: InquiryId) {
         self.inquiries.end(inquiry, &mut self.nodes);
         call.inquiries.retain(|other| *other != inquiry);
     }
@@ -560,22 +575,6 @@ impl Process for Session {
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Infallible> + Send> {
         Box::new(std::iter::empty())
-    }
-}
-
-/// Numbers for names, from a seed.
-#[derive(Clone, Debug)]
-pub(crate) struct Random {
-    seed: u64,
-    drawn: u64,
-}
-
-impl Random {
-    /// Another number; no two of one seed are equal.
-    pub(crate) fn next(&mut self) -> u64 {
-        self.drawn += 1;
-        // The inner call spreads the seeds of two clients, so that their numbers do not overlap.
-        mix(mix(self.seed) ^ self.drawn)
     }
 }
 

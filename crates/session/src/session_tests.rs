@@ -123,7 +123,7 @@ impl Client {
     }
 
     /// The node answers an update at `ts`.
-    fn decide(&mut self, asked: &(NodeId, Request), ts: u64, result: Result<Done, FsError>) {
+    pub fn decide(&mut self, asked: &(NodeId, Request), ts: u64, result: Result<Done, FsError>) {
         let ts = Stamp(ts);
         let mut vector = Vector::default();
         vector.raise(group_of(&asked.1), ts);

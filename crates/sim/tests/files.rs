@@ -18,7 +18,7 @@ fn all_hold(seeds: Range<u64>, trial: &Trial) {
         Err(failure) => panic!("{failure}"),
     });
     let all_happened =
-        ["given up", "again", "blocks", "files"].iter().all(|name| counts.of(name) > 0);
+        ["given up", "again", "blocks", "files", "taken"].iter().all(|name| counts.of(name) > 0);
     assert!(all_happened || one_seed(), "something never happened: {counts:?}");
 }
 
@@ -29,7 +29,7 @@ fn sequential(nodes: usize) -> Trial {
 #[test]
 fn without_faults_all_is_as_told() {
     for nodes in [1, 3] {
-        all_hold(0..3, &Trial { faults: Some(Faults::none()), ..sequential(nodes) });
+        all_hold(0..8, &Trial { faults: Some(Faults::none()), ..sequential(nodes) });
     }
 }
 

@@ -7,7 +7,7 @@ use meridian_sim::{Subject, one_seed};
 #[test]
 fn no_look_is_older_than_what_was_acknowledged() {
     let counts = trials_hold(0..120, &Trial::default());
-    let all = ["kept", "updates", "reads", "recalled", "still", "gone"];
+    let all = ["kept", "updates", "reads", "recalled", "still", "gone", "taken"];
     let missing: Vec<_> = all.iter().filter(|name| counts.of(name) == 0).collect();
     assert!(missing.is_empty() || one_seed(), "never happened: {missing:?} of {counts:?}");
     assert!(counts.of("kept") * 10 > counts.of("reads") || one_seed(), "hardly kept: {counts:?}");

@@ -12,6 +12,7 @@
 //! | [`locks`] | locks; `waiting`: for one; `tenure`: those that were lost |
 //! | [`pages`] | files that are memory of one mount |
 //! | [`quota`] | quotas of directories |
+//! | [`token`] | what was seen here, handed over; what others saw, taken over |
 //! | `merge` | short blocks become one |
 //!
 //! Invariants:
@@ -32,6 +33,7 @@ pub mod quota;
 pub mod read;
 mod roots;
 mod tenure;
+pub mod token;
 mod waiting;
 pub mod write;
 
@@ -41,6 +43,7 @@ use buffer::Buffer;
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::types::{Attributes, Ino, Name, Place};
 use meridian_fs::{Answer, FsError, Query, Update};
+use meridian_keys::causal::Token;
 use meridian_session::Opens;
 use meridian_session::accesses::Accesses;
 use meridian_session::opens::LAZY;
@@ -127,6 +130,8 @@ pub struct Files {
     accesses: Mutex<Accesses>,
     /// Whether reads are noted.
     notes_reads: AtomicBool,
+    /// What was taken over of others.
+    taken: Mutex<Option<Token>>,
     /// Files whose pages programs share.
     shared: Mutex<pages::Shared>,
     next_handle: AtomicU64,
@@ -159,6 +164,7 @@ impl Files {
             unlinked: Notify::new(),
             accesses: Mutex::default(),
             notes_reads: AtomicBool::new(true),
+            taken: Mutex::default(),
             shared: Mutex::default(),
             next_handle: AtomicU64::new(1),
             next_ticket: AtomicU64::new(1),
@@ -443,23 +449,6 @@ impl Files {
     pub(crate) fn begin_unlink(&self, ino: Ino) -> Unlinking<'_> {
         *lock(&self.unlinking).entry(ino).or_default() += 1;
         Unlinking { files: self, ino }
-    }
-
-    /// Sends all that is buffered; before an unmount.
-    ///
-    /// # Errors
-    /// The first of what fails; the rest is sent all the same.
-    pub async fn flush_all(self: &Arc<Self>) -> Result<(), ClientError> {
-        let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
-        let mut result = Ok(());
-        for inode in inodes {
-            let ended = self.flush_inode(&inode, None).await;
-            result = result.and(ended);
-            self.give_back_left(&inode).await;
-            self.forget_if_unused(&inode);
-        }
-        self.tell_reads(true).join_all().await;
-        result
     }
 
     /// Sends what is old, of each file in a task of its own: one that must wait for a partition out

@@ -196,6 +196,36 @@ impl Files {
         lock(&inode.buffer).writes.take_failure(handle)
     }
 
+    /// Sends all that is buffered, gives back what is left, and tells what was read; before an
+    /// unmount.
+    ///
+    /// # Errors
+    /// The first of what fails; the rest is done all the same.
+    pub async fn flush_all(self: &Arc<Self>) -> Result<(), ClientError> {
+        let result = self.flush_buffered().await;
+        let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
+        for inode in inodes {
+            self.give_back_left(&inode).await;
+            self.forget_if_unused(&inode);
+        }
+        self.tell_reads(true).join_all().await;
+        result
+    }
+
+    /// Sends all that is buffered.
+    ///
+    /// # Errors
+    /// The first of what fails; the rest is sent all the same.
+    pub(crate) async fn flush_buffered(&self) -> Result<(), ClientError> {
+        let inodes: Vec<_> = lock(&self.inodes).values().cloned().collect();
+        let mut result = Ok(());
+        for inode in inodes {
+            let ended = self.flush_inode(&inode, None).await;
+            result = result.and(ended);
+        }
+        result
+    }
+
     /// Sends what is buffered now. A failure is told to `teller` by the result, and to all other
     /// open files of the inode at their next call.
     pub(crate) async fn flush_inode(

@@ -87,7 +87,7 @@ impl Caps {
             self.lapse(now);
             let recalled = self.spoiled.contains(&made.place.ino);
             if !recalled {
-                self.hold_made(now, made.place, flight.sent);
+                self.hold_made(now, made.place, &flight);
             }
             if let Some(known) = self.known.get_mut(&made.place.ino).filter(|_| !recalled) {
                 known.is_empty();
@@ -150,9 +150,11 @@ impl Caps {
     }
 
     /// The client was told that it holds the directory that it made, and if its lease has lasted
-    /// meanwhile it does.
-    fn hold_made(&mut self, now: Time, made: Place, sent: Time) {
-        if self.has_lasted(now, made.partition, sent) {
+    /// meanwhile it does; unless it has gone on after another, who may have seen what is there by
+    /// now.
+    fn hold_made(&mut self, now: Time, made: Place, flight: &Flight) {
+        let fresh = flight.begun > self.followed;
+        if fresh && self.has_lasted(now, made.partition, flight.sent) {
             self.hold(now, made);
         } else if let Some(lease) = self.leases.get_mut(&made.partition)
             && lease.going.insert(made.ino)

@@ -55,6 +55,10 @@ pub(crate) struct Caps {
     leases: BTreeMap<GroupId, Lease>,
     known: BTreeMap<Ino, Known>,
     flights: BTreeMap<CallId, Flight>,
+    /// What the owner is to drop, and has not dropped yet.
+    undropped: BTreeSet<(GroupId, Ino)>,
+    /// The count when the client has gone on after another: what it began before may be older.
+    followed: u64,
     /// So many of them make a directory that is to be held, and what was recalled meanwhile.
     keeping: u32,
     spoiled: BTreeSet<Ino>,
@@ -80,6 +84,8 @@ impl Caps {
             leases: BTreeMap::new(),
             known: BTreeMap::new(),
             flights: BTreeMap::new(),
+            undropped: BTreeSet::new(),
+            followed: 0,
             keeping: 0,
             spoiled: BTreeSet::new(),
             busy: BTreeMap::new(),
@@ -341,6 +347,7 @@ impl Caps {
                 continue;
             }
             told.push((group, ino));
+            self.undropped.insert((group, ino));
             if self.mutation.is(Mutation::ReleasesFirst) {
                 lease.to_release.insert(ino);
             } else {
@@ -363,12 +370,28 @@ impl Caps {
     pub fn let_go(&mut self, gone: &[(GroupId, Ino)]) {
         for (group, ino) in gone {
             self.forget(*ino);
+            self.undropped.remove(&(*group, *ino));
             if let Some(lease) = self.leases.get_mut(group)
                 && lease.going.contains(ino)
             {
                 lease.to_release.insert(*ino);
             }
         }
+    }
+
+    /// What the owner is to drop, and has not dropped yet.
+    pub fn kept_by_owner(&self) -> &BTreeSet<(GroupId, Ino)> {
+        &self.undropped
+    }
+
+    /// The client goes on as one who has seen more of the group: what is kept may be older, and so
+    /// may be what is under way. Answers what the owner is to drop.
+    pub fn follow(&mut self, group: GroupId) -> Vec<(GroupId, Ino)> {
+        self.count += 1;
+        (self.followed, self.losses) = (self.count, self.losses + 1);
+        let held = self.known.iter().filter(|(_, known)| known.group == group);
+        let held = held.map(|(ino, _)| (group, *ino)).collect();
+        self.drop_held(held)
     }
 
     /// What is to be sent now.

@@ -5,6 +5,7 @@
 //! that touches the same has been acknowledged: from then on it has happened or never will. So the
 //! program touches the same inode, looks what came of it, and holds the tree to that.
 
+use super::handing::{Came, Taking};
 use super::model::{Action, File, Model};
 use super::opening::Opening;
 use super::reading::Reading;
@@ -26,7 +27,7 @@ const IMPATIENT_MS: u64 = 700;
 
 /// What the program waits for.
 #[derive(Debug)]
-enum Doing {
+pub(super) enum Doing {
     Act(Action),
     /// That the inode of an action that was given up is touched.
     Touch(Action),
@@ -44,6 +45,17 @@ enum Doing {
     Contents(File),
     /// Then those that lie in blocks.
     Fetch(File, Reading),
+}
+
+impl Doing {
+    /// What is asked to look at one thing.
+    pub fn query(&self) -> Option<Query> {
+        match self {
+            Doing::Name { query, .. } | Doing::Attributes { query, .. } => Some(query.clone()),
+            Doing::Act(_) | Doing::Touch(_) | Doing::Look(_) => None,
+            Doing::Contents(_) | Doing::Fetch(..) => None,
+        }
+    }
 }
 
 /// What the clients have done.
@@ -65,6 +77,8 @@ pub struct Tally {
     pub files: u64,
     /// Files without a name that were read by who had them open.
     pub held: u64,
+    /// Tokens that were taken over.
+    pub taken: u64,
 }
 
 /// See the module.
@@ -76,6 +90,12 @@ pub(super) struct Client {
     saving: Option<Saving>,
     /// The files that it has open.
     opening: Opening,
+    /// What another has seen, from which it goes on.
+    pub taking: Option<Taking>,
+    /// Another goes on from what it has seen; it waits for that.
+    pub hands_over: bool,
+    /// Who waits for it no more.
+    pub thanks: Vec<usize>,
     mutation: Mutation,
     /// What the program waits for.
     call: CallId,
@@ -96,6 +116,9 @@ impl Client {
             model: Model::new(number, topology.group_ids().collect()),
             doing: None,
             saving: None,
+            taking: None,
+            hands_over: false,
+            thanks: Vec::new(),
             mutation,
             call: CallId(0),
             last: CallId(0),
@@ -105,20 +128,23 @@ impl Client {
 
     /// Whether the program may do the next thing.
     pub fn is_idle(&self) -> bool {
-        self.doing.is_none()
+        self.doing.is_none() && !self.hands_over
     }
 
     /// Whether it has done all it had to.
     pub fn is_done(&self) -> bool {
-        self.left == 0 && self.doing.is_none() && self.saving.is_none() && self.opening.is_done()
+        let waits = self.hands_over || self.taking.is_some() || self.doing.is_some();
+        self.left == 0 && !waits && self.saving.is_none() && self.opening.is_done()
     }
 
     /// What it waits for, in words.
     pub fn waiting(&self) -> Option<String> {
         let (doing, saving, opening) = (&self.doing, &self.saving, &self.opening);
+        let taking = &self.taking;
         (!self.is_done()).then(|| {
             let vector = self.session.vector();
-            format!("{:?}: {doing:?}, {saving:?}, {opening:?}, {vector:?}", self.call)
+            let call = self.call;
+            format!("{call:?}: {doing:?}, {saving:?}, {opening:?}, {taking:?}, {vector:?}")
         })
     }
 
@@ -129,16 +155,47 @@ impl Client {
             0..6 => self.model.choose(random).map(Doing::Act),
             6..8 => return self.save(now, random),
             8..10 => self.model.any_file(random).map(Doing::Contents),
-            10..12 => self.model.any_file(random).map(|file| {
-                let query = Query::Attributes { inode: file.place };
-                Doing::Attributes { query, file }
-            }),
-            _ => self.model.any_name(random).map(|(parent, name, found)| {
-                let query = Query::Lookup { parent, name };
-                Doing::Name { query, found }
-            }),
+            _ => self.any_look(random),
         };
         self.ask(now, random)
+    }
+
+    /// Something to look at, and what is to be seen.
+    pub fn any_look(&self, random: &mut Random) -> Option<Doing> {
+        if random.random_bool(0.5) {
+            let file = self.model.any_file(random)?;
+            let query = Query::Attributes { inode: file.place };
+            return Some(Doing::Attributes { query, file });
+        }
+        let (parent, name, found) = self.model.any_name(random)?;
+        Some(Doing::Name { query: Query::Lookup { parent, name }, found })
+    }
+
+    /// Goes on from what another has seen, as soon as it can.
+    pub fn take(&mut self, taking: Taking, now: Time, random: &mut Random) -> Command {
+        self.taking.insert(taking).ask(now, &mut self.last, random)
+    }
+
+    /// What comes next of that; who has handed over what it has seen, once it is over.
+    fn on_taking(
+        &mut self,
+        output: Output,
+        now: Time,
+        random: &mut Random,
+        done: &mut Tally,
+    ) -> Vec<Command> {
+        let Some(taking) = &mut self.taking else { return Vec::new() };
+        match taking.on_output(output, now, &mut self.last, random) {
+            Came::Ask(command) => return vec![command],
+            Came::Looked(shown, Output::Answered { result, .. }) => {
+                done.taken += 1;
+                self.on_answered(shown, result);
+            }
+            Came::Looked(_, other) => panic!("a look is answered by {other:?}"),
+            Came::Left => {}
+        }
+        self.thanks.extend(self.taking.take().map(|taken| taken.from));
+        Vec::new()
     }
 
     /// Opens and closes files, and reads those that are open, unless it is just doing so. `calm`:
@@ -196,6 +253,9 @@ impl Client {
         let call = output.call().expect("it keeps nothing");
         if self.saving.as_ref().is_some_and(|saving| saving.waits_for(call)) {
             return self.on_saving(output, now, random, done);
+        }
+        if self.taking.as_ref().is_some_and(|taking| taking.waits_for(call)) {
+            return self.on_taking(output, now, random, done);
         }
         if self.opening.waits_for(call) {
             return self.opening.on_output(output, &mut done.held);

@@ -9,6 +9,7 @@
 //! block which is not stored as it should be; that replicas which applied the same are equal.
 
 mod client;
+mod handing;
 mod holders;
 mod model;
 mod opening;
@@ -22,6 +23,7 @@ use crate::world::{DiskFailure, Owner, Random, Stimulus};
 use bytes::Bytes;
 pub use client::Tally;
 use client::{Client, contents_of};
+use handing::Taking;
 use holders::{Holders, Plan};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::DeliveryOrder;
@@ -50,9 +52,9 @@ Each seed is a run of nodes in three regions in simulated time: clients create, 
 and remove files, read them at any replica, and give up at times; links are slow, cut and reset,
 nodes crash and start again from what their disks kept, and a disk may damage blocks. Then all is
 mended. Checked are that each update has one outcome, the right one, that none which was given up
-happens after a later one, that clients read what they wrote, that no update names a block which is
-not stored, that replicas which applied the same are equal at all times; at the end, that the tree
-is whole and all that was answered is there.
+happens after a later one, that clients read what they wrote and what those had seen whose tokens
+they took over, that no update names a block which is not stored, that replicas which applied the
+same are equal at all times; at the end, that the tree is whole and all that was answered is there.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
@@ -314,6 +316,10 @@ impl FilesWorkload {
                         let (random, tally) = (&mut self.random, &mut self.tally);
                         let client = &mut self.clients[at];
                         let mut commands = client.on_output(output, now, random, tally);
+                        for other in std::mem::take(&mut client.thanks) {
+                            self.clients[other].hands_over = false;
+                        }
+                        let client = &mut self.clients[at];
                         if client.is_idle() && client.left > 0 {
                             commands.extend(client.start(now, random));
                         }
@@ -329,6 +335,22 @@ impl FilesWorkload {
         }
         self.clients[at].session.check_invariants();
         stimuli
+    }
+
+    /// At times a client hands another what it has seen, and waits until that one has looked.
+    fn hand_over(&mut self, from: usize, now: Time) -> Option<Vec<Stimulus<Node>>> {
+        let to = self.random.random_range(0..self.clients.len());
+        let free = to != from && self.clients[to].taking.is_none();
+        if !free || !self.random.random_ratio(1, 8) {
+            return None;
+        }
+        let client = &mut self.clients[from];
+        let shown = client.any_look(&mut self.random)?;
+        client.left -= 1;
+        client.hands_over = true;
+        let taking = Taking::new(from, client.session.vector().clone(), shown);
+        let command = self.clients[to].take(taking, now, &mut self.random);
+        Some(self.step(to, now, [Event::Command(command)].into()))
     }
 
     /// What a request becomes on its way; nothing if the connection breaks.
@@ -474,11 +496,12 @@ impl Owner<Node> for FilesWorkload {
             stimuli.extend(self.step(at, now, [Event::Timer(Due)].into()));
             return stimuli;
         }
-        let client = &mut self.clients[at];
-        if client.is_idle() && client.left > 0 {
-            let commands = client.start(now, &mut self.random);
-            let events = commands.into_iter().map(Event::Command).collect();
-            stimuli.extend(self.step(at, now, events));
+        if self.clients[at].is_idle() && self.clients[at].left > 0 {
+            let handed = self.hand_over(at, now);
+            stimuli.extend(handed.unwrap_or_else(|| {
+                let commands = self.clients[at].start(now, &mut self.random);
+                self.step(at, now, commands.into_iter().map(Event::Command).collect())
+            }));
         }
         let commands = self.clients[at].open(now, &mut self.random, self.calm);
         if !commands.is_empty() {

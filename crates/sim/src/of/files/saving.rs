@@ -216,7 +216,10 @@ pub(super) fn expect(failure: &Failure) {
         | Failure::TooFewNodes { .. }
         | Failure::Refused(Refusal::Full)
         | Failure::NoSpace => true,
-        Failure::Lost { .. } | Failure::Refused(_) | Failure::Strange(_) => false,
+        Failure::Behind { .. }
+        | Failure::Lost { .. }
+        | Failure::Refused(_)
+        | Failure::Strange(_) => false,
     };
     assert!(expected, "{failure:?}");
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// The bugs of sessions that trials show. A session forgets the horizon where a shard has
 /// forgotten sessions, which takes thousands: that is a scenario.
-const IN_SESSION: [session::Mutation; 11] = [
+const IN_SESSION: [session::Mutation; 12] = [
     session::Mutation::ForgetsGivenUp,
     session::Mutation::SkipsCancelling,
     session::Mutation::KeepsVector,
@@ -36,6 +36,7 @@ const IN_SESSION: [session::Mutation; 11] = [
     session::Mutation::SendsBeforeStored,
     session::Mutation::OvertakesAppended,
     session::Mutation::NamesFlightAnew,
+    session::Mutation::IgnoresToken,
 ];
 
 /// The bugs of what frees blocks.
@@ -219,7 +220,7 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Cluster) -> Counts {
-        let Tally { updates, reads, given_up, again, blocks, late, files, held } =
+        let Tally { updates, reads, given_up, again, blocks, late, files, held, taken } =
             world.owner.tally;
         let counts = [
             ("updates", updates),
@@ -231,6 +232,7 @@ impl Subject for Trial {
             ("freed", world.owner.freed().len() as u64),
             ("files", files),
             ("held", held),
+            ("taken", taken),
             ("refused", world.refused().len() as u64),
         ];
         Counts(BTreeMap::from(counts))

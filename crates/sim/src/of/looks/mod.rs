@@ -17,7 +17,7 @@ use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{Effect, Event, GroupId, NodeId, Outbox, Process, RegionId, Time, mix};
-use meridian_fs::{Answer, FsError, Ino, Place, Query};
+use meridian_fs::{Answer, FsError, Ino, Place, Query, Vector};
 use meridian_host::api::{Reply, Request};
 use meridian_host::{Command, ConnectionId, Node, Output};
 use meridian_session::{CallId, Command as Ask, Due, Message, Mutation, Output as Told, Session};
@@ -37,7 +37,8 @@ Each seed is a run of nodes in three regions in simulated time: clients make, re
 change things in directories that all of them use, and look at them, mostly in what they keep
 themselves. Requests are late and lost, clients stand still for longer than their leases or are gone
 for good, nodes have all kinds of faults. Checked is that no look at what a client keeps is older
-than what was acknowledged anywhere before.
+than what was acknowledged anywhere before, and that who takes over a token sees nothing older than
+what its giver saw, acknowledged or not.
 
 Examples:
   meridian sim looks --seeds 10000
@@ -76,6 +77,18 @@ enum Plan {
     Lost(NodeId),
     Due,
     LetGo(Vec<(GroupId, Ino)>),
+    /// A token comes, of who has seen that.
+    Take(Vector, Handed),
+}
+
+/// What somebody has seen, and has handed over.
+#[derive(Clone, Debug)]
+struct Handed {
+    query: Query,
+    thing: Thing,
+    value: Value,
+    /// Whether the token was taken, and this is looked at.
+    taken: bool,
 }
 
 /// One client.
@@ -86,6 +99,8 @@ struct Client {
     doing: Option<(CallId, Change)>,
     /// Looks that replicas were asked for.
     looks: BTreeMap<CallId, Query>,
+    /// Tokens that it takes over.
+    handed: BTreeMap<CallId, Handed>,
     left: u64,
     /// Until when it stands still; what comes meanwhile comes then.
     still_until: Time,
@@ -104,6 +119,8 @@ pub struct LooksWorkload {
     registers: Registers,
     directories: Vec<Place>,
     lost: Vec<NodeId>,
+    /// Whether clients hand tokens to each other: that drops much of what they keep.
+    hands: bool,
     calm: bool,
     violated: Option<String>,
 }
@@ -124,6 +141,7 @@ impl LooksWorkload {
                 last: CallId(0),
                 doing: None,
                 looks: BTreeMap::new(),
+                handed: BTreeMap::new(),
                 left: things,
                 still_until: Time(0),
                 is_gone: false,
@@ -140,9 +158,15 @@ impl LooksWorkload {
             planned: 0,
             registers: Registers::default(),
             lost: Vec::new(),
+            hands: false,
             calm: false,
             violated: None,
         }
+    }
+
+    /// Clients hand tokens to each other.
+    pub fn hands_tokens(&mut self, hands: bool) {
+        self.hands = hands;
     }
 
     /// From now on nothing is lost or very late.
@@ -195,7 +219,9 @@ impl LooksWorkload {
                             None => events.push_back(Event::Restarted(to)),
                         }
                     }
-                    Effect::Output(told) => stimuli.extend(self.on_told(at, told, &mut events)),
+                    Effect::Output(told) => {
+                        stimuli.extend(self.on_told(at, now, told, &mut events));
+                    }
                     Effect::Timer { at: due, timer: Due } => {
                         let after = due.since(now);
                         stimuli.push(Stimulus::Wake { token: token(at as u64, DUE), after });
@@ -220,6 +246,7 @@ impl LooksWorkload {
     fn on_told(
         &mut self,
         at: usize,
+        now: Time,
         told: Told,
         events: &mut VecDeque<Event<Session>>,
     ) -> Option<Stimulus<Node>> {
@@ -231,9 +258,21 @@ impl LooksWorkload {
                 return Some(self.plan(at, after, Plan::LetGo(gone)));
             }
             Told::Answered { call, result, .. } => {
-                self.clients[at].looks.remove(&call);
-                drop(result);
                 self.counts.add("reads", 1);
+                let query = self.clients[at].looks.remove(&call);
+                if let Some(handed) = self.clients[at].handed.remove(&call) {
+                    self.judge_handed(at, &handed, &result);
+                }
+                return self.hand_over(at, query?, &result);
+            }
+            Told::Followed { call } => {
+                let client = &mut self.clients[at];
+                let handed = client.handed.remove(&call).expect("it takes a token");
+                client.last.0 += 1;
+                let (call, query) = (client.last, handed.query.clone());
+                client.handed.insert(call, Handed { taken: true, ..handed });
+                let deadline = now + PATIENCE;
+                events.push_back(Event::Command(Ask::Read { call, query, deadline }));
             }
             Told::Updated { call, ts, result } => {
                 self.counts.add("updates", 1);
@@ -249,7 +288,9 @@ impl LooksWorkload {
             }
             Told::GaveUp { call, failure } => {
                 self.counts.add("given up", 1);
-                if self.clients[at].looks.remove(&call).is_none() {
+                let client = &mut self.clients[at];
+                let looked = client.looks.remove(&call).is_some();
+                if client.handed.remove(&call).is_none() && !looked {
                     // Nobody can say what becomes of it: what it touches is not judged any more.
                     expect_failure(&failure);
                     self.clients[at].doing = None;
@@ -313,7 +354,7 @@ impl LooksWorkload {
                 }
                 Effect::Output(told) => {
                     let mut events = VecDeque::new();
-                    stimuli.extend(self.on_told(at, told, &mut events));
+                    stimuli.extend(self.on_told(at, now, told, &mut events));
                     assert!(events.is_empty());
                 }
                 Effect::Send { to, message: Message::Request(request) } => {
@@ -334,14 +375,45 @@ impl LooksWorkload {
     }
 
     fn judge(&mut self, at: usize, thing: &Thing, result: &Result<Answer, FsError>) {
-        let value = match result {
-            Ok(Answer::Entry { entry, .. }) => Value::Leads(entry.place),
-            Ok(Answer::Attributes(attributes)) => Value::Owner(attributes.uid),
-            Err(FsError::NotFound) => Value::Absent,
-            other => return self.violate(format!("looks: {thing:?} is {other:?}")),
+        let Some(value) = value_of(result) else {
+            return self.violate(format!("looks: {thing:?} is {result:?}"));
         };
         if let Err(what) = self.registers.judge(thing, value) {
             self.violate(format!("fresh: client {at} looks at {thing:?}: {what}"));
+        }
+    }
+
+    /// At times a client hands another what it has seen as soon as it has seen something.
+    fn hand_over(
+        &mut self,
+        at: usize,
+        query: Query,
+        result: &Result<Answer, FsError>,
+    ) -> Option<Stimulus<Node>> {
+        if !self.hands || !self.random.random_ratio(1, 4) {
+            return None;
+        }
+        let to = self.random.random_range(0..self.clients.len());
+        let thing = match &query {
+            Query::Lookup { parent, name } => Thing::Name(parent.ino, name.clone()),
+            other => Thing::Owner(other.inode()?),
+        };
+        let value = value_of(result).filter(|_| to != at)?;
+        let seen = self.clients[at].session.vector().clone();
+        let handed = Handed { query, thing, value, taken: false };
+        Some(self.plan(to, Duration::ZERO, Plan::Take(seen, handed)))
+    }
+
+    /// A client has taken a token, and looks at what its giver saw.
+    fn judge_handed(&mut self, at: usize, handed: &Handed, result: &Result<Answer, FsError>) {
+        assert!(handed.taken, "a token is no question");
+        self.counts.add("taken", 1);
+        let Some(found) = value_of(result) else {
+            return self.violate(format!("token: {handed:?} is {result:?}"));
+        };
+        if self.registers.is_older(&handed.thing, found, handed.value) {
+            let what = format!("{:?} was seen to be {:?}", handed.thing, handed.value);
+            self.violate(format!("token: client {at} took one: {what}, and then {found:?}"));
         }
     }
 
@@ -351,6 +423,13 @@ impl LooksWorkload {
             Plan::Lost(node) => Event::Restarted(node),
             Plan::Due => Event::Timer(Due),
             Plan::LetGo(gone) => Event::Command(Ask::LetGo(gone)),
+            Plan::Take(seen, handed) => {
+                let client = &mut self.clients[at];
+                client.last.0 += 1;
+                client.handed.insert(client.last, handed);
+                let deadline = now + PATIENCE;
+                Event::Command(Ask::Follow { call: client.last, seen, deadline })
+            }
         };
         self.step(at, now, event)
     }
@@ -392,6 +471,16 @@ impl LooksWorkload {
             self.clients[at].is_gone = true;
             self.counts.add("gone", 1);
         }
+    }
+}
+
+/// What a look has shown.
+fn value_of(result: &Result<Answer, FsError>) -> Option<Value> {
+    match result {
+        Ok(Answer::Entry { entry, .. }) => Some(Value::Leads(entry.place)),
+        Ok(Answer::Attributes(attributes)) => Some(Value::Owner(attributes.uid)),
+        Err(FsError::NotFound) => Some(Value::Absent),
+        _ => None,
     }
 }
 

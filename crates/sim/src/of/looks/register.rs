@@ -21,11 +21,21 @@ pub(super) enum Thing {
 }
 
 /// What a thing is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Value {
     Absent,
     Leads(Place),
     Owner(u32),
+}
+
+impl Thing {
+    /// What it is at first.
+    fn first(&self) -> Value {
+        match self {
+            Thing::Name(..) => Value::Absent,
+            Thing::Owner(_) => Value::Owner(0),
+        }
+    }
 }
 
 /// What a client does.
@@ -53,10 +63,28 @@ struct Register {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Registers {
     all: BTreeMap<Thing, Register>,
-    /// The things of changes under way.
-    open: BTreeMap<Who, Vec<(Thing, Option<Value>)>>,
+    /// Changes under way.
+    open: BTreeMap<Who, Open>,
     owners: u32,
     names: u32,
+    /// The changes that made a thing something, as far as that is known.
+    made: BTreeMap<(Thing, Value), BTreeMap<Who, Made>>,
+    /// Counts what begins and what ends.
+    events: u64,
+}
+
+/// A change under way: when it began, and what it makes of which things.
+#[derive(Clone, Debug)]
+struct Open {
+    begun: u64,
+    things: Vec<(Thing, Option<Value>)>,
+}
+
+/// When a change began, and when it was acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    begun: u64,
+    acked: Option<u64>,
 }
 
 impl Change {
@@ -107,10 +135,7 @@ impl Change {
 
 impl Registers {
     fn of(&mut self, thing: &Thing) -> &mut Register {
-        let value = match thing {
-            Thing::Name(..) => Value::Absent,
-            Thing::Owner(_) => Value::Owner(0),
-        };
+        let value = thing.first();
         let fresh = || Register { acked: (Stamp(0), vec![value]), open: BTreeMap::new() };
         self.all.entry(thing.clone()).or_insert_with(fresh)
     }
@@ -149,10 +174,16 @@ impl Registers {
     /// A client begins a change.
     pub fn begin(&mut self, who: Who, change: &Change) {
         let things = change.things();
+        self.events += 1;
+        let begun = self.events;
         for (thing, value) in &things {
             self.of(thing).open.insert(who, *value);
+            if let Some(value) = value {
+                let made = self.made.entry((thing.clone(), *value)).or_default();
+                made.insert(who, Made { begun, acked: None });
+            }
         }
-        self.open.insert(who, things);
+        self.open.insert(who, Open { begun, things });
     }
 
     /// A change was answered.
@@ -160,20 +191,43 @@ impl Registers {
         if *result == Err(FsError::Expired) {
             return; // A repeat that was refused: nobody knows what came of the first.
         }
-        for (thing, value) in self.open.remove(&who).unwrap_or_default() {
-            let register = self.of(&thing);
-            register.open.remove(&who);
+        self.events += 1;
+        let Some(Open { begun, things }) = self.open.remove(&who) else { return };
+        for (thing, value) in things {
+            self.of(&thing).open.remove(&who);
             let value = match (value, result) {
-                (_, Err(_)) => continue,
+                (Some(value), Err(_)) => {
+                    let made = self.made.entry((thing, value)).or_default();
+                    made.remove(&who);
+                    continue;
+                }
+                (None, Err(_)) => continue,
                 (Some(value), Ok(_)) => value,
                 (None, Ok(Done::Attributes(made))) => Value::Leads(made.place),
                 (None, Ok(other)) => panic!("{thing:?} was made, and answered {other:?}"),
             };
+            let made = self.made.entry((thing.clone(), value)).or_default();
+            made.insert(who, Made { begun, acked: Some(self.events) });
+            let register = self.of(&thing);
             match ts.cmp(&register.acked.0) {
                 Ordering::Less => {}
                 Ordering::Equal => register.acked.1.push(value),
                 Ordering::Greater => register.acked = (ts, vec![value]),
             }
+        }
+    }
+
+    /// Whether a thing was this only before it was `than`: all that made it so was acknowledged
+    /// before anything began that made it `than`.
+    pub fn is_older(&self, thing: &Thing, value: Value, than: Value) -> bool {
+        let of = |value| self.made.get(&(thing.clone(), value));
+        let begun = of(than).and_then(|all| all.values().map(|made| made.begun).min());
+        let Some(begun) = begun.filter(|_| than != thing.first()) else { return false };
+        let before = |made: &Made| made.acked.is_some_and(|acked| acked < begun);
+        match of(value) {
+            _ if value == than => false,
+            Some(all) => all.values().all(before) && (!all.is_empty() || value == thing.first()),
+            None => value == thing.first(), // Or it is being made.
         }
     }
 

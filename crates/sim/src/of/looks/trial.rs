@@ -30,6 +30,8 @@ pub type Cluster = World<Node, LooksWorkload>;
 pub struct Trial {
     /// What may go wrong with nodes.
     pub faults: Option<Faults>,
+    /// Whether clients hand tokens to each other, by which they lose much of what they keep.
+    pub tokens: Option<bool>,
     /// A bug planted in sessions.
     #[doc(hidden)]
     pub in_session: Mutation,
@@ -45,12 +47,15 @@ pub struct Drawn {
     pub nodes: usize,
     /// What may go wrong with nodes.
     pub faults: Faults,
+    /// Whether clients hand tokens to each other.
+    pub tokens: bool,
 }
 
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let faults = if self.faults.any() { "with" } else { "without" };
-        write!(f, "regions of {} nodes, {faults} faults", self.nodes)
+        let tokens = if self.tokens { ", tokens" } else { "" };
+        write!(f, "regions of {} nodes, {faults} faults{tokens}", self.nodes)
     }
 }
 
@@ -72,7 +77,8 @@ impl Subject for Trial {
             1 => Faults { skew_ppm: Some(50_000), clock_jump: Some(JUMP), ..Faults::none() },
             _ => Faults { disk: None, lost_disk: None, ..faults() },
         };
-        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) }
+        let tokens = self.tokens.unwrap_or(seed.is_multiple_of(3));
+        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn), tokens }
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
@@ -83,7 +89,8 @@ impl Subject for Trial {
         setup.faults = drawn.faults.clone();
         setup.logs = Logs::on_disks();
         let work = (CLIENTS, THINGS);
-        let owner = LooksWorkload::new(seed, topology, work, self.in_session);
+        let mut owner = LooksWorkload::new(seed, topology, work, self.in_session);
+        owner.hands_tokens(drawn.tokens);
         Made { setup, owner, operator: () }
     }
 
@@ -140,12 +147,15 @@ impl Subject for Trial {
             Mutation::ReleasesFirst,
         ];
         let in_host = [InHost::AnswersAtOnce, InHost::ExpiresAnyhow];
+        let ignores = Mutation::IgnoresToken;
+        let ignoring = Trial { in_session: ignores, tokens: Some(true), ..Trial::default() };
         let sessions = in_session.map(|in_session| {
             (format!("{in_session:?}"), Trial { in_session, ..Trial::default() })
         });
         let hosts =
             in_host.map(|in_host| (format!("{in_host:?}"), Trial { in_host, ..Trial::default() }));
-        sessions.into_iter().chain(hosts).collect()
+        let ignoring = (format!("{ignores:?}"), ignoring);
+        sessions.into_iter().chain([ignoring]).chain(hosts).collect()
     }
 }
 
