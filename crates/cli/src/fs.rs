@@ -1,10 +1,12 @@
-//! `meridian fs`: where paths of a mount are placed, placing directories, and their quotas.
+//! `meridian fs`: where paths of a mount are placed, placing directories, their quotas; what was
+//! seen in a mount.
 //!
-//! All go through extended attributes of the mounted path, `user.meridian.placement` and
-//! `user.meridian.quota`, so any mount of this machine will do, and no connection of their own is
-//! needed.
+//! Placements and quotas go through extended attributes of the mounted path,
+//! `user.meridian.placement` and `user.meridian.quota`, so any mount of this machine will do, and
+//! no connection of their own is needed.
 
 use crate::scrub::{self, ScrubArgs};
+use crate::token::{self, AfterArgs, TokenArgs};
 use crate::{cluster, configuration, output};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
@@ -68,6 +70,31 @@ Examples:
   meridian fs scrub --now
   meridian fs scrub --now --json")]
     Scrub(ScrubArgs),
+    /// Print a token of all that was seen and written in a mount so far
+    #[command(after_help = "\
+Whoever takes the token over sees all that: `meridian fs after` in a mount of any region, and
+MERIDIAN.SESSION TOKEN at a node's keys. What is written and not yet stored is stored before. All
+programs of a mount are one session. The token also has what sessions of keys saw whose tokens the
+mount has taken over.
+
+Examples:
+  token=$(meridian fs token meridian/us)
+  ssh elsewhere meridian fs after $token /mnt/meridian '&&' cat /mnt/meridian/us/result")]
+    Token(TokenArgs),
+    /// Wait until a mount has all that was seen where a token comes from
+    #[command(after_help = "\
+Afterwards no look through the mount is older. The token is of `meridian fs token` in another mount,
+or of MERIDIAN.SESSION at a node's keys: what its session saw of keys the mount does not wait for,
+and hands it on with its own next token. A token of another cluster is refused, as is one that was
+cut or is from the future.
+
+If time is up it says which regions it lacks, and looks go on as before. Exit status 0 if the mount
+has all, else 1.
+
+Examples:
+  meridian fs after m1-07... meridian && cat meridian/us/result
+  meridian fs after m1-07... meridian --wait 1m")]
+    After(AfterArgs),
 }
 
 /// See [`FsCommand::Where`].
@@ -134,6 +161,8 @@ pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
         FsCommand::Place(args) => place(args),
         FsCommand::Quota(args) => quota(args),
         FsCommand::Scrub(args) => return scrub::run(args),
+        FsCommand::Token(args) => token::tell(args),
+        FsCommand::After(args) => token::take(args),
     }?;
     Ok(ExitCode::SUCCESS)
 }

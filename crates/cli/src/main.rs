@@ -19,6 +19,7 @@ mod server;
 #[cfg(feature = "lab")]
 mod sim;
 mod status;
+mod token;
 
 use clap::{Parser, Subcommand};
 use meridian_terminal::{note, output, signals};
@@ -65,7 +66,7 @@ enum Command {
     /// Show or change which nodes a cluster has
     #[command(subcommand)]
     Cluster(nodes::ClusterCommand),
-    /// Tell or change where paths of a mount are placed
+    /// Tell or change where paths of a mount are placed; hand over what was seen in it
     #[command(subcommand)]
     Fs(fs::FsCommand),
     /// Read and change keys

@@ -95,12 +95,17 @@ impl FromStr for OnCut {
         let Some(duration) = text.strip_prefix("wait:") else {
             return if text == "fail" { Ok(OnCut(Duration::ZERO)) } else { Err(wrong()) };
         };
-        let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
-        let split = |(unit, ms): &(&str, u64)| Some((duration.strip_suffix(unit)?, *ms));
-        let (number, ms) = units.iter().find_map(split).unwrap_or((duration, 1000));
-        let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(ms));
-        number.map(|ms| OnCut(Duration::from_millis(ms))).ok_or_else(wrong)
+        duration_of(duration).map(OnCut).ok_or_else(wrong)
     }
+}
+
+/// A number with a unit, or of seconds.
+pub fn duration_of(text: &str) -> Option<Duration> {
+    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
+    let split = |(unit, ms): &(&str, u64)| Some((text.strip_suffix(unit)?, *ms));
+    let (number, ms) = units.iter().find_map(split).unwrap_or((text, 1000));
+    let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(ms));
+    number.map(Duration::from_millis)
 }
 
 impl fmt::Display for OnCut {

@@ -8,98 +8,15 @@
 mod clients;
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
+#[path = "harness/regions.rs"]
+#[allow(dead_code)] // Not every test needs all of it.
+mod regions;
 
-use clients::Connection;
-use harness::{PATIENCE, Room, Running, eventually, kill};
+use harness::{Room, eventually, kill};
 use meridian_keys::resp::answer::Answered;
+use regions::{NODES, Regions, Session};
 use std::fs::File;
-use std::net::TcpListener;
 use std::process::{Child, Stdio};
-use std::time::Instant;
-
-/// So many nodes: two in each of three regions, or three in each of two.
-const NODES: u16 = 6;
-
-/// The first of so many ports in a row that nobody uses now.
-fn ports_in_a_row(count: u16) -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut firsts = (10_000..20_000).step_by(usize::from(count));
-    firsts.find(|first| (*first..*first + count).all(free)).unwrap()
-}
-
-/// A demo of some regions, from `a` on.
-struct Regions {
-    nodes: u16,
-    room: Room,
-    demo: Running,
-    first: u16,
-}
-
-impl Regions {
-    /// With so many nodes in each region.
-    fn start(nodes: u16, more: &[&str]) -> Regions {
-        let (room, first) = (Room::new(), ports_in_a_row(NODES));
-        let (port, count) = (first.to_string(), nodes.to_string());
-        let regions = if nodes == 2 { "a,b,c" } else { "a,b" };
-        let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", regions];
-        let args = [&args[..], &["--nodes-per-region", &count, "--keys-port", &port], more];
-        let demo = Running::start(room.meridian(&args.concat()), room.mount());
-        Regions { nodes, room, demo, first }
-    }
-
-    /// A session with a node of a region.
-    fn session(&self, region: u16, node: u16) -> Session {
-        let port = self.first + region * self.nodes + node;
-        let mut connection = None;
-        eventually("a node listens", || {
-            connection = Connection::new(port, PATIENCE).ok();
-            connection.is_some()
-        });
-        Session(connection.unwrap())
-    }
-
-    fn pids(&self, region: &str) -> [i32; 2] {
-        [1, 2].map(|number| self.room.pid_of(&format!("{region}-{number}")))
-    }
-
-    fn stop(self) {
-        self.demo.stop();
-        self.room.assert_clean();
-    }
-}
-
-struct Session(Connection);
-
-impl Session {
-    /// The answer, once the node serves.
-    fn ask(&mut self, words: &[&str]) -> Answered {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            assert!(Instant::now() < end, "it does not serve: {words:?}");
-            match self.0.ask(words).unwrap() {
-                Answered::Error(why) if why.starts_with("CLUSTERDOWN") => {}
-                answer => return answer,
-            }
-        }
-    }
-
-    fn get(&mut self, key: &str) -> Option<String> {
-        match self.ask(&["GET", key]) {
-            Answered::Bulk(value) => Some(String::from_utf8(value.to_vec()).unwrap()),
-            Answered::Null => None,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn set(&mut self, key: &str, value: &str) {
-        assert_eq!(self.ask(&["SET", key, value]), Answered::Line("OK".into()));
-    }
-
-    fn token(&mut self) -> String {
-        let Answered::Bulk(token) = self.ask(&["MERIDIAN.SESSION"]) else { panic!("no token") };
-        String::from_utf8(token.to_vec()).unwrap()
-    }
-}
 
 #[test]
 fn keys_come_to_all_regions_and_sessions_move_with_what_they_saw() {

@@ -7,6 +7,7 @@
 //! | [`interrupts`] | which requests the kernel no longer wants to wait for |
 //! | [`session`] | the first exchange with the kernel, the threads that read requests |
 //! | [`mounting`] | how the file system gets its place, as root and as a user |
+//! | [`control`] | questions of programs that are no calls of files, and how they are asked |
 //! | `device` | the device file |
 //! | `rings` | requests over rings of `io_uring`, where the kernel offers them |
 //! | `raw` | memory shared with the kernel: all unsafe code |
@@ -20,6 +21,7 @@
 //! upon which the kernel does them by itself or not at all.
 
 mod abi;
+pub mod control;
 mod device;
 pub mod interrupts;
 pub mod mounting;

@@ -1,4 +1,4 @@
-//! What the compiler cannot check: a call with a number as its argument, and memory that is shared
+//! What the compiler cannot check: calls with a number as their argument, and memory that is shared
 //! with the kernel. No other file of this crate has unsafe code.
 //!
 //! A [`Ring`] is an `io_uring` of one thread whose entries carry requests of FUSE
@@ -11,6 +11,7 @@
 //! So who has a slot is alone with its memory, on whichever thread.
 
 use crate::abi::{PAGE, REPLY_HEADER, ring as abi};
+use crate::control::ROOM;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::io_uring::{
@@ -18,7 +19,7 @@ use rustix::io_uring::{
     IoringSetupFlags, io_cqring_offsets, io_sqring_offsets, io_uring_enter, io_uring_params,
     io_uring_setup,
 };
-use rustix::ioctl::{Setter, ioctl};
+use rustix::ioctl::{Opcode, Setter, Updater, ioctl};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::marker::PhantomData;
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of the call that joins a new descriptor to a session.
-const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
+const CLONE: Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
 /// Commands that are handed to the kernel at once at most.
 const SUBMISSIONS: u32 = 64;
 /// The name of the completion that says that the bell was rung.
@@ -43,6 +44,22 @@ pub(crate) fn join(new: &OwnedFd, first: &OwnedFd) -> io::Result<()> {
     let session = first.as_raw_fd().cast_unsigned();
     // SAFETY: the kernel reads one u32 at the address that `Setter` gives, and writes nothing.
     unsafe { ioctl(new, Setter::<CLONE, u32>::new(session))? };
+    Ok(())
+}
+
+/// Asks the file system of an open file with what is in `data`, where its answer is then, also if
+/// that is an error.
+///
+/// # Errors
+/// The file system's, or there is none that knows the question.
+pub(crate) fn control<const NUMBER: Opcode>(
+    of: BorrowedFd<'_>,
+    data: &mut [u8; ROOM],
+) -> io::Result<()> {
+    const { assert!(NUMBER as usize >> 16 == 3 << 14 | ROOM, "the number tells how long it is") };
+    // SAFETY: by the number the kernel, and any driver that knows it, reads and writes `ROOM` bytes
+    // at the address that `Updater` gives.
+    unsafe { ioctl(of, Updater::<NUMBER, [u8; ROOM]>::new(data))? };
     Ok(())
 }
 

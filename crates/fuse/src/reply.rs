@@ -319,6 +319,14 @@ impl Reply {
         self.value(&offset.to_ne_bytes());
     }
 
+    /// `ioctl` returns this, or fails with `-errno`; the program is given the data in any case.
+    pub fn controlled(self, result: i32, data: &[u8]) {
+        let mut body = Vec::with_capacity(PAGE / 256 + data.len());
+        put32(&mut body, &[result.cast_unsigned(), 0, 0, 0]);
+        body.extend_from_slice(data);
+        self.value(&body);
+    }
+
     /// How much room there is.
     pub fn room(self, room: &Room) {
         let mut body = Vec::new();

@@ -101,6 +101,9 @@ pub enum Operation<'a> {
     Allocate { handle: u64, offset: u64, length: u64, mode: i32 },
     /// Where data or a hole begins; `whence` is that of `lseek`.
     Seek { handle: u64, offset: i64, whence: i32 },
+    /// `ioctl` on an open file or directory, with what goes with that number; the answer may have
+    /// `room` bytes.
+    Control { number: u32, data: &'a [u8], room: u32 },
 }
 
 /// New attributes: each that is `None` stays.
@@ -394,6 +397,7 @@ fn of_handle<'a>(code: u32, fields: &mut Fields<'a>) -> Result<Option<Operation<
         opcode::FSYNCDIR => fields.u64().map(|handle| Operation::SyncDirectory { handle }),
         opcode::FALLOCATE => allocate(fields),
         opcode::LSEEK => seek(fields),
+        opcode::IOCTL => control(fields),
         _ => return Err(libc::ENOSYS),
     })
 }
@@ -428,6 +432,14 @@ fn allocate<'a>(fields: &mut Fields<'a>) -> Option<Operation<'a>> {
 fn seek<'a>(fields: &mut Fields<'a>) -> Option<Operation<'a>> {
     let (handle, offset) = (fields.u64()?, fields.u64()?.cast_signed());
     Some(Operation::Seek { handle, offset, whence: fields.i32()? })
+}
+
+fn control<'a>(fields: &mut Fields<'a>) -> Option<Operation<'a>> {
+    fields.skip(8 + 4)?; // The handle, and how it is open: the node says enough.
+    let number = fields.u32()?;
+    fields.skip(8)?; // Where the data was in the program.
+    let (size, room) = (fields.u32()?, fields.u32()?);
+    Some(Operation::Control { number, data: fields.take(size as usize)?, room })
 }
 
 fn lock(fields: &mut Fields<'_>) -> Option<Lock> {

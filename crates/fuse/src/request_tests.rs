@@ -37,7 +37,7 @@ fn operation_ends_with_a_field(code: u32) -> bool {
     use opcode as c;
     [c::LOOKUP, c::SYMLINK, c::MKNOD, c::MKDIR, c::RENAME2, c::LINK, c::CREATE, c::WRITE]
         .contains(&code)
-        || [c::SETXATTR, c::GETXATTR, c::FLUSH].contains(&code)
+        || [c::SETXATTR, c::GETXATTR, c::FLUSH, c::IOCTL].contains(&code)
 }
 
 #[test]
@@ -104,6 +104,9 @@ fn data_have_the_length_that_is_told() {
     check(c::GETXATTR, &[small(&[3, 0]), b"user.x\0".to_vec()], get);
     let flush = Operation::Flush { handle: 4, owner: 8 };
     check(c::FLUSH, &[large(&[4, 0, 8])], flush);
+    let control = Operation::Control { number: 77, data: b"asked", room: 9 };
+    let fields = [large(&[4]), small(&[0, 77]), large(&[1 << 40]), small(&[5, 9])].concat();
+    check(c::IOCTL, &[fields, b"asked".to_vec()], control);
 }
 
 #[test]

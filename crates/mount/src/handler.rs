@@ -13,6 +13,7 @@ use crate::known::Known;
 use crate::listing::Listings;
 use crate::made::Made;
 use crate::marked::Marked;
+use crate::token::{self, Asked};
 use bytes::Bytes;
 use meridian_client::files::Handle;
 use meridian_client::files::attributes::CAPABILITY;
@@ -198,6 +199,7 @@ impl Handler {
             Operation::Seek { handle, offset, whence } => {
                 self.seek(call, Handle(handle), offset, whence);
             }
+            Operation::Control { number, data, room } => self.control(call, number, data, room),
             _ => call.reply.error(libc::ENOSYS),
         }
     }
@@ -458,6 +460,19 @@ impl Handler {
         }
         let (node, name) = (call.node, name(of));
         self.answer(call, empty, |files| async move { files.remove_xattr(node, name).await });
+    }
+
+    fn control(&self, call: Call, number: u32, data: &[u8], room: u32) {
+        let Some(asked) = Asked::read(number, data) else {
+            return call.reply.error(libc::ENOTTY);
+        };
+        let marked = self.marked.clone();
+        let give = move |answer, reply| token::tell(answer, room, reply);
+        self.answer(call, give, |files| async move {
+            let answer = asked.answer(&files).await;
+            marked.forget();
+            answer
+        });
     }
 
     fn set_lock(&self, call: Call, lock: Lock, waits: bool) {

@@ -11,6 +11,7 @@
 //! | `made` | attributes of files just made, which the kernel asks for once more |
 //! | `marked` | which files lack what the kernel asks for all the time |
 //! | `known` | nodes in use that are not open |
+//! | [`token`] | what was seen in a mount, handed over; what others saw, taken over |
 //! | [`about`] | what a mount says of itself on its machine |
 //! | `signals` | which interrupted threads are to die |
 //! | [`listing`] | open directories |
@@ -41,6 +42,7 @@ mod made;
 mod marked;
 pub mod session;
 mod signals;
+pub mod token;
 
 pub use meridian_fuse::mounting::remount;
 pub use meridian_fuse::{Access, Transport};
