@@ -16,7 +16,7 @@ use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
 use meridian_host::space::Room;
 use meridian_host::update::Change;
 use meridian_session::room::room_for;
-use meridian_session::{BlockNames, Command, Failure, Output};
+use meridian_session::{BlockNames, Command, Failure, Moment, Output};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -270,16 +270,15 @@ impl Client {
         self.inner.driver.command(Command::LetGo(gone));
     }
 
-    /// How often something was lost that was kept: to be asked before a look, for
-    /// [`Client::rest`].
-    pub fn losses(&self) -> u64 {
-        self.inner.driver.losses()
+    /// Now: to be asked before a look, for [`Client::rest`].
+    pub fn moment(&self) -> Moment {
+        self.inner.driver.moment()
     }
 
-    /// For how long what a look has shown of all these inodes may be kept: not at all if one of
-    /// them is not held, or if anything was lost since `losses` was asked.
-    pub fn rest(&self, losses: u64, inodes: &[Ino]) -> Duration {
-        self.inner.driver.rest(losses, inodes)
+    /// For how long what a look that began at that moment has shown of all these inodes may be
+    /// kept: not at all if one of them was not held then, or if anything was lost since.
+    pub fn rest(&self, moment: Moment, inodes: &[Ino]) -> Duration {
+        self.inner.driver.rest(moment, inodes)
     }
 
     /// How many looks it has answered from what it keeps.

@@ -8,7 +8,7 @@ use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
 use meridian_core::{Effect, Event, GroupId, NodeId, Outbox, Process, RegionId, Time};
 use meridian_fs::{Ino, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
-use meridian_session::{CallId, Command, Due, Message, Output, Session};
+use meridian_session::{CallId, Command, Due, Message, Moment, Output, Session};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -176,16 +176,16 @@ impl Driver {
         lock(&self.session).answers(group)
     }
 
-    /// How often something was lost that the session kept.
-    pub fn losses(&self) -> u64 {
-        lock(&self.session).losses()
+    /// See [`Session::moment`].
+    pub fn moment(&self) -> Moment {
+        lock(&self.session).moment()
     }
 
     /// See [`Session::rest`].
-    pub fn rest(&self, losses: u64, inodes: &[Ino]) -> Duration {
+    pub fn rest(&self, moment: Moment, inodes: &[Ino]) -> Duration {
         let mut session = lock(&self.session);
         let now = self.time();
-        session.rest(now, losses, inodes)
+        session.rest(now, moment, inodes)
     }
 
     /// Whether something is still to be released.

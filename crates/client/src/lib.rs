@@ -27,3 +27,4 @@ mod words;
 pub use client::{Client, ClientOptions, Prepared};
 pub use error::{ClientError, ConnectError, TakeError};
 pub use files::Files;
+pub use meridian_session::Moment;

@@ -3,14 +3,14 @@
 //!
 //! Invariants:
 //! - N1: a name has a lifetime only while both its directory and what it leads to are held, and
-//!   attributes more than a tick only while their inode is.
+//!   attributes more than a tick only while their inode is; all since before they were asked for.
 //! - N2: an answer with a lifetime is written before what it shows is recalled, or not with it.
 //! - N3: what is recalled is released only once the kernel was told.
 
 use crate::answers::entry_of;
 use crate::calls::{ATTRIBUTES_TTL, TTL};
 use crate::convert::{attributes, errno};
-use meridian_client::{ClientError, Files};
+use meridian_client::{ClientError, Files, Moment};
 use meridian_core::GroupId;
 use meridian_fs::types::{Attributes, Ino};
 use meridian_fuse::{Notifier, Reply};
@@ -32,11 +32,11 @@ pub(crate) struct Kept {
     gate: RwLock<()>,
 }
 
-/// A call that looks: nothing may be kept that was lost since it began.
+/// A call that looks: nothing may be kept that was lost, or is held only, since it began.
 #[derive(Clone, Debug)]
 pub(crate) struct Look {
     kept: Arc<Kept>,
-    losses: u64,
+    begun: Moment,
 }
 
 impl Kept {
@@ -46,7 +46,7 @@ impl Kept {
 
     /// A call begins to look.
     pub fn look(self: &Arc<Self>) -> Look {
-        Look { kept: self.clone(), losses: self.files.client().losses() }
+        Look { kept: self.clone(), begun: self.files.client().moment() }
     }
 
     fn writes(&self) -> RwLockReadGuard<'_, ()> {
@@ -93,7 +93,7 @@ impl Kept {
 
 impl Look {
     fn lifetime(&self, inodes: &[Ino]) -> Duration {
-        self.kept.files.client().rest(self.losses, inodes).saturating_sub(MARGIN)
+        self.kept.files.client().rest(self.begun, inodes).saturating_sub(MARGIN)
     }
 
     /// A name in `parent` was looked up.

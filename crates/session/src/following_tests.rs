@@ -104,7 +104,7 @@ fn holding() -> Client {
         // With enough looks it begins a lease.
         asked[1..].iter().for_each(|renewal| client.decide(renewal, 2, Ok(Done::Nothing)));
     }
-    let grant = client.sent_one();
+    let (grant, early) = (client.sent_one(), client.session.moment());
     client.decide(&grant, 3, Ok(Done::Granted(vec![Ino::top(US)])));
     look(&mut client);
     for asked in client.sent() {
@@ -113,6 +113,8 @@ fn holding() -> Client {
         }
     }
     client.outputs.clear();
+    let rest = client.session.rest(client.now, early, &[Ino::top(US)]);
+    assert!(rest.is_zero(), "who asked before it was held may have an older answer");
     let hits = client.session.hits();
     look(&mut client);
     assert_eq!(client.session.hits(), hits + 1, "it answers itself");
@@ -124,13 +126,15 @@ fn holding() -> Client {
 #[test]
 fn what_was_kept_is_dropped_by_all_before_a_token_is_taken() {
     let mut client = holding();
-    let losses = client.session.losses();
+    let (before, top) = (client.session.moment(), [Ino::top(US)]);
+    assert!(!client.session.rest(client.now, before, &top).is_zero());
     let call = follow(&mut client, &[(US, 9)]);
     let asked = client.sent_one();
     answer(&mut client, &asked, 9, totals());
     let Output::Recalled { gone } = client.output() else { panic!("T2") };
     assert_eq!(gone, [(US, Ino::top(US))]);
-    assert!(client.session.losses() > losses, "what was asked before is kept by nobody");
+    let rest = client.session.rest(client.now, before, &top);
+    assert!(rest.is_zero(), "what was asked before is kept by nobody");
     client.pass(MS);
     assert!(client.outputs.is_empty(), "T2: the owner has not dropped it");
     client.step(Event::Command(Command::LetGo(gone)));

@@ -47,7 +47,7 @@ pub mod writeback;
 pub use blocks::placing::{Placing, Progress};
 pub use blocks::{Block, BlockNames, Part};
 pub use calls::{CallId, Command, Due, Failure, Message, Output};
-pub use caps::{HELD_MAX, SPAN};
+pub use caps::{HELD_MAX, Moment, SPAN};
 pub use mutation::Mutation;
 pub use names::{Name, Names};
 pub use opens::Opens;

@@ -8,7 +8,7 @@
 
 use crate::blocks::Blocks;
 use crate::calls::{CallId, Command, Due, Failure, Message, Output};
-use crate::caps::{Caps, Errand, OWN};
+use crate::caps::{Caps, Errand, Moment, OWN};
 use crate::cuts;
 use crate::following::Following;
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
@@ -117,19 +117,15 @@ impl Session {
         &self.vector
     }
 
-    /// For how long what was seen of all of these may be kept, by one who had seen `losses` before;
-    /// not at all if something was recalled since.
-    pub fn rest(&mut self, now: Time, losses: u64, inodes: &[Ino]) -> Duration {
-        if losses != self.caps.losses() {
-            return Duration::ZERO;
-        }
-        let rests = inodes.iter().map(|ino| self.caps.rest(now, *ino));
+    /// For how long what looks that began at that moment have shown of all of these may be kept.
+    pub fn rest(&mut self, now: Time, moment: Moment, inodes: &[Ino]) -> Duration {
+        let rests = inodes.iter().map(|ino| self.caps.rest(now, moment, *ino));
         rests.min().unwrap_or_default()
     }
 
-    /// How often something that was kept was lost.
-    pub fn losses(&self) -> u64 {
-        self.caps.losses()
+    /// Now, for [`Session::rest`].
+    pub fn moment(&self) -> Moment {
+        self.caps.moment()
     }
 
     /// Whether something is still to be released.

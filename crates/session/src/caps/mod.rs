@@ -44,6 +44,14 @@ const PAUSE_KEPT: Duration = Duration::from_secs(60);
 /// For how long a holder uses a lease: clocks may differ in rate by an eighth.
 pub const SPAN: Duration = Duration::from_nanos(CAP_LEASE.as_nanos() as u64 / 8 * 7);
 
+/// When a look began, as what is kept counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// How often something had been lost.
+    losses: u64,
+    count: u64,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Caps {
@@ -127,14 +135,19 @@ impl Caps {
         self.is_on
     }
 
-    /// How often something was lost: whoever saw something before must not say that it is held.
-    pub fn losses(&self) -> u64 {
-        self.losses
+    /// Now: before a look begins whose answer somebody else is to keep.
+    pub fn moment(&self) -> Moment {
+        Moment { losses: self.losses, count: self.count }
     }
 
-    /// For how long what is known of the inode may still be used.
-    pub fn rest(&mut self, now: Time, ino: Ino) -> Duration {
-        let Some(known) = self.known.get(&ino) else { return Duration::ZERO };
+    /// For how long what a look that began at that moment has shown of the inode may be kept. Not
+    /// at all if something was lost since, or the inode is held only since then: somebody else may
+    /// have changed it in between.
+    pub fn rest(&mut self, now: Time, moment: Moment, ino: Ino) -> Duration {
+        let known = self.known.get(&ino).filter(|known| known.granted <= moment.count);
+        let Some(known) = known.filter(|_| moment.losses == self.losses) else {
+            return Duration::ZERO;
+        };
         let lease = self.leases.get_mut(&known.group);
         lease.map_or(Duration::ZERO, |lease| {
             lease.used = now;
@@ -388,7 +401,7 @@ impl Caps {
     /// may be what is under way. Answers what the owner is to drop.
     pub fn follow(&mut self, group: GroupId) -> Vec<(GroupId, Ino)> {
         self.count += 1;
-        (self.followed, self.losses) = (self.count, self.losses + 1);
+        self.followed = self.count;
         let held = self.known.iter().filter(|(_, known)| known.group == group);
         let held = held.map(|(ino, _)| (group, *ino)).collect();
         self.drop_held(held)
