@@ -11,6 +11,7 @@ use crate::session::Session;
 use meridian_cluster::{Ring, Topology};
 use meridian_core::{BlockId, GroupId, NodeId, Outbox, RegionId, Time};
 use meridian_host::api::{Request, RequestBody};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// See the module.
@@ -19,6 +20,9 @@ pub(crate) struct Nodes {
     pub topology: Arc<Topology>,
     pub routes: Routes,
     pub cuts: Cuts,
+    /// The regions that lacked the last block which they should store, and until when the next ones
+    /// do not wait for them.
+    pub lacking: BTreeMap<RegionId, Time>,
     region: RegionId,
     /// By region: of the nodes that stay.
     rings: Vec<Ring>,
@@ -34,6 +38,7 @@ impl Nodes {
             topology,
             routes: Routes::new(region),
             cuts: Cuts::default(),
+            lacking: BTreeMap::new(),
             region,
             last_request: 0,
             mutation: Mutation::Correct,

@@ -263,6 +263,9 @@ impl Blocks {
         match way.work.outcome(now) {
             Some(outcome) => {
                 self.end(call);
+                if let Outcome::Stored { missing } = &outcome {
+                    Storing::note_missing(missing, now, nodes);
+                }
                 out.output(match outcome {
                     Outcome::Stored { missing } => Output::Stored { call, missing },
                     Outcome::Fetched(data) => Output::Fetched { call, data },

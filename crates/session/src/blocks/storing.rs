@@ -1,7 +1,8 @@
 //! One block on its way to all regions that hold its file.
 //!
 //! Invariant B5: a block counts as stored only when more than half of its regions have stored it,
-//! each on as many nodes as should hold it; the others are given up only after a while.
+//! each on as many nodes as should hold it; the others are given up only after a while, unless they
+//! were so a moment ago.
 
 use super::placing::{Placing, Progress};
 use super::{Block, NODE_LIMIT, Outcome, PAUSE};
@@ -15,8 +16,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long a region out of reach may hold up a write to all regions when most have stored it.
-/// Reads of that region find the block in another.
+/// Reads of that region find the block in another. For so long again nobody waits for it.
 const REGION_GRACE: Duration = Duration::from_secs(5);
+/// How long the next one waits for it after that: who can be reached again answers by then.
+const REGION_AGAIN: Duration = Duration::from_millis(800);
 
 /// The block on its way to one region.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ struct Region {
     asked: BTreeMap<NodeId, Time>,
     /// When its nodes are tried once more, since all of them failed.
     again: Option<Time>,
+    /// When it is given up, if most have stored it.
+    grace: Time,
 }
 
 /// See the module.
@@ -34,8 +39,6 @@ struct Region {
 pub(super) struct Storing {
     block: Block,
     regions: Vec<Region>,
-    /// When the regions that have not stored it are given up, if most have.
-    grace: Time,
     deadline: Time,
     mutation: Mutation,
 }
@@ -53,10 +56,20 @@ impl Storing {
         let region = |region| {
             let order = nodes.placement(region, block.name, now);
             let placing = Placing::new(order).with_mutation(mutation);
-            Region { region, placing, asked: BTreeMap::new(), again: None }
+            let grace = match nodes.lacking.get(&region) {
+                None => now + REGION_GRACE,
+                Some(until) if *until > now => now,
+                Some(_) => now + REGION_AGAIN,
+            };
+            Region { region, placing, asked: BTreeMap::new(), again: None, grace }
         };
         let regions = nodes.regions_of(partition).into_iter().map(region).collect();
-        Storing { block, regions, grace: now + REGION_GRACE, deadline, mutation }
+        Storing { block, regions, deadline, mutation }
+    }
+
+    /// What it has ended with tells for which regions the next ones need not wait.
+    pub fn note_missing(missing: &[RegionId], now: Time, nodes: &mut Nodes) {
+        nodes.lacking.extend(missing.iter().map(|region| (*region, now + REGION_GRACE)));
     }
 
     pub fn body(&self) -> RequestBody {
@@ -91,7 +104,10 @@ impl Storing {
         };
         region.asked.remove(&from);
         match reply {
-            Some(ReplyBody::Stored) => region.placing.on_stored(from),
+            Some(ReplyBody::Stored) => {
+                nodes.lacking.remove(&of);
+                region.placing.on_stored(from);
+            }
             Some(ReplyBody::Refused(Refusal::Full | Refusal::Disk(_))) => {
                 region.placing.on_full(from)
             }
@@ -122,7 +138,7 @@ impl Storing {
         let of = |region: &Region| region.asked.values().copied().chain(region.again).min();
         let first = self.regions.iter().filter_map(of).min();
         let patience =
-            if self.is_in_most() { self.deadline.min(self.grace) } else { self.deadline };
+            if self.is_in_most() { self.deadline.min(self.grace()) } else { self.deadline };
         first.unwrap_or(patience).min(patience)
     }
 
@@ -133,7 +149,7 @@ impl Storing {
         let first = self.regions.first().map(|region| &region.placing);
         let one_is_enough = self.mutation.is(Mutation::CountsOneNode);
         let missing = || self.regions.iter().filter(|region| !region.is_stored());
-        let patience_ends = self.deadline.min(self.grace) <= now || stored + full == all;
+        let patience_ends = self.deadline.min(self.grace()) <= now || stored + full == all;
         if stored == all
             || (self.is_in_most() && patience_ends)
             || (one_is_enough && first.is_some_and(Placing::is_anywhere))
@@ -146,6 +162,12 @@ impl Storing {
         let late = self.deadline <= now;
         let region = missing().next().filter(|_| late)?.region;
         Some(Outcome::Failed(Failure::TooFewNodes { region }))
+    }
+
+    /// When all regions that have not stored it are given up, if most have.
+    fn grace(&self) -> Time {
+        let missing = self.regions.iter().filter(|region| !region.is_stored());
+        missing.map(|region| region.grace).max().unwrap_or(self.deadline)
     }
 
     fn is_in_most(&self) -> bool {

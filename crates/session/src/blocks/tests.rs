@@ -201,3 +201,37 @@ fn a_region_out_of_reach_is_given_up_after_a_while() {
     client.pass(MS);
     assert_eq!(client.missing(), stored(&[2]));
 }
+
+/// A program that writes on does not wait so long for each block, and the region is used again as
+/// soon as one of those that wait a little has an answer of it.
+#[test]
+fn a_region_that_was_given_up_is_not_waited_for_again_at_once() {
+    let mut client = Client::of(&["us-1", "us-2", "eu-1", "eu-2", "ap-1", "ap-2"]);
+    let store = |client: &mut Client, reached: u16| {
+        client.store(GroupId::GLOBAL);
+        for (node, request) in client.sent() {
+            if node.0 < reached {
+                client.reply(&(node, request), ReplyBody::Stored);
+            }
+        }
+    };
+    store(&mut client, 4);
+    client.pass(5000 * MS);
+    assert_eq!(client.missing(), stored(&[2]));
+    store(&mut client, 4);
+    assert_eq!(client.missing(), stored(&[2]), "at once");
+    client.pass(5000 * MS);
+    store(&mut client, 4);
+    client.pass(799 * MS);
+    assert_eq!(client.missing(), None);
+    client.pass(MS);
+    assert_eq!(client.missing(), stored(&[2]));
+    client.pass(5000 * MS);
+    store(&mut client, 6);
+    assert_eq!(client.missing(), stored(&[]));
+    store(&mut client, 4);
+    client.pass(4999 * MS);
+    assert_eq!(client.missing(), None, "it could be reached, and is waited for");
+    client.pass(MS);
+    assert_eq!(client.missing(), stored(&[2]));
+}
