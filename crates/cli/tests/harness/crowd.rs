@@ -35,12 +35,16 @@ const USED: [(&str, &str, &str); 6] = [
 /// No call may take longer, whatever happens: the longest that a mount waits for a cut, three
 /// times over, on a machine that may be busy.
 const CALL_MAX: Duration = Duration::from_secs(90);
+/// What those do that rest.
+const RESTS: &str = "rest";
 /// How long all may take to go on.
 const GO_ON_MAX: Duration = Duration::from_secs(100);
 
 /// How far a program is.
 pub struct Progress {
     stop: Arc<AtomicBool>,
+    /// Who moves files between placements rests.
+    hold: Arc<AtomicBool>,
     name: String,
     view: View,
     /// Calls that it has begun.
@@ -52,8 +56,22 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Whether it must stop. Returns when it need not rest.
     pub fn must_stop(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        let must = |flag: &AtomicBool| flag.load(Ordering::SeqCst);
+        let rests = || self.view.needs.len() > 1 && must(&self.hold) && !must(&self.stop);
+        if rests() {
+            self.begin(RESTS);
+            while rests() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            *self.doing.lock().unwrap() = (RESTS, Instant::now());
+        }
+        must(&self.stop)
+    }
+
+    fn rests(&self) -> bool {
+        self.view.needs.len() == 1 || self.doing.lock().unwrap().0 == RESTS
     }
 
     /// The call before has ended.
@@ -87,6 +105,7 @@ impl Progress {
 /// Threads that use files until they are told to stop.
 pub struct Crowd {
     stop: Arc<AtomicBool>,
+    hold: Arc<AtomicBool>,
     weather: Arc<Weather>,
     progress: Vec<Arc<Progress>>,
     workers: Vec<JoinHandle<Told>>,
@@ -121,6 +140,7 @@ impl Crowd {
     pub fn start(mounts: &[PathBuf; 3], weather: &Arc<Weather>, seed: u64) -> Crowd {
         let mut crowd = Crowd {
             stop: Arc::new(AtomicBool::new(false)),
+            hold: Arc::new(AtomicBool::new(false)),
             weather: Arc::clone(weather),
             progress: Vec::new(),
             workers: Vec::new(),
@@ -204,6 +224,7 @@ impl Crowd {
         let doing = ("nothing", Instant::now());
         let progress = Arc::new(Progress {
             stop: Arc::clone(&self.stop),
+            hold: Arc::clone(&self.hold),
             name: name.clone(),
             view,
             count: AtomicU64::new(0),
@@ -213,6 +234,13 @@ impl Crowd {
         });
         self.progress.push(Arc::clone(&progress));
         std::thread::Builder::new().name(name).spawn(move || run(&progress)).unwrap()
+    }
+
+    /// Has those rest that move files between placements, and waits until they do; or not any more.
+    pub fn hold(&self, hold: bool) {
+        self.hold.store(hold, Ordering::SeqCst);
+        let rest = || !hold || self.progress.iter().all(|progress| progress.rests());
+        eventually_within(CALL_MAX, "who moves files rests", rest);
     }
 
     /// Waits until each of them that these faults do not hold up has done something more; returns

@@ -10,10 +10,13 @@ use crate::weather::{Fault, Weather};
 use std::fs::{self, File};
 use std::io::Write;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a region is cut off at least: some seconds longer than it takes until that is known.
 const CUT: Duration = Duration::from_secs(6);
+/// How long files are moved between placements while a region is dark.
+const DARK: Duration = Duration::from_secs(2);
 /// How long the mount that waits for ten seconds for regions which are cut off may take to say so,
 /// on a machine that may be busy.
 const FAIL_MAX: Duration = Duration::from_secs(20);
@@ -100,38 +103,54 @@ impl Faults<'_> {
         let region = self.random.pick(&REGIONS);
         self.lab.tell(&format!("Cut: {region}"));
         let (fault, until) = (Fault::Cut(region), Instant::now() + CUT);
+        self.crowd.hold(true);
         self.weather.begin(fault);
         self.lab.cut(region);
+        let refusal = self.refusal(region);
         let took = self.crowd.go_on(&[fault]);
         self.lab.tell(&format!("whom that does not concern went on within {took:.1?}"));
-        self.check_refusal(region);
+        self.entangle();
+        let (error, took) = refusal.join().unwrap();
+        self.lab.tell(&format!("in eu, what the cut is between cannot be made, after {took:.1?}"));
+        let promised = [libc::ETIMEDOUT, libc::EHOSTUNREACH].map(Some);
+        assert!(promised.contains(&error) && took < FAIL_MAX, "{error:?} after {took:?}");
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
         self.lab.heal(region);
         self.weather.end(fault);
+        self.weather.end(Fault::Entangled);
         self.lab.tell(&format!("{region} can be reached again"));
     }
 
-    /// The mount that waits for the shortest time says that what it cannot reach is out of reach.
-    fn check_refusal(&self, cut: &str) {
+    /// Now files are moved between placements, too, and others may have to wait for them.
+    fn entangle(&self) {
+        self.weather.begin(Fault::Entangled);
+        self.crowd.hold(false);
+    }
+
+    /// What the mount that waits for the shortest time says of a new file that it cannot reach.
+    fn refusal(&self, cut: &str) -> JoinHandle<(Option<i32>, Duration)> {
         let other = if cut == "eu" { "us" } else { cut };
-        let begun = Instant::now();
-        let made = File::create(self.lab.mount("eu").join(other).join("refused"));
-        let (error, took) = (made.err().and_then(|error| error.raw_os_error()), begun.elapsed());
-        self.lab.tell(&format!("in eu, a file of {other} cannot be made, after {took:.1?}"));
-        let promised = [libc::ETIMEDOUT, libc::EHOSTUNREACH].map(Some);
-        assert!(promised.contains(&error) && took < FAIL_MAX, "{error:?} after {took:?}");
+        let path = self.lab.mount("eu").join(other).join("refused");
+        std::thread::spawn(move || {
+            let (begun, made) = (Instant::now(), File::create(path));
+            (made.err().and_then(|error| error.raw_os_error()), begun.elapsed())
+        })
     }
 
     fn dark(&mut self) {
         let region = self.random.pick(&REGIONS);
         let nodes = self.lab.nodes_of(region);
         self.lab.tell(&format!("Dark: {nodes:?}"));
+        self.crowd.hold(true);
         self.weather.begin(Fault::Dark(region));
         self.lab.kill(&nodes);
         let took = self.crowd.go_on(&[Fault::Dark(region)]);
         self.lab.tell(&format!("whom that does not concern went on within {took:.1?}"));
+        self.entangle();
+        std::thread::sleep(DARK);
         nodes.iter().for_each(|node| self.lab.start(node));
         self.weather.end(Fault::Dark(region));
+        self.weather.end(Fault::Entangled);
     }
 
     fn blackout(&mut self) {
