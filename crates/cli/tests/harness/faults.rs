@@ -22,6 +22,9 @@ const DARK: Duration = Duration::from_secs(2);
 const FAIL_MAX: Duration = Duration::from_secs(20);
 /// More than a disk keeps for what is short.
 const LARGE: usize = 1 << 20;
+/// What the second full disk has left: a segment of the log, without which the group would wait,
+/// and too little for anything else (decision 44).
+const LOG: u64 = 48 << 20;
 /// How long a full disk, or one that is not full any more, may stay unnoticed: nodes look once a
 /// second, and what waits for the log is tried again soon.
 const FULL_MAX: Duration = Duration::from_secs(30);
@@ -169,11 +172,11 @@ impl Faults<'_> {
         let nodes = self.lab.nodes_of(region);
         let (one, two) = (&nodes[0], &nodes[1 + self.random.below(nodes.len() - 1)]);
         self.lab.tell(&format!("Full: {one}"));
-        self.lab.fill_disk(one);
+        self.lab.fill_disk(one, 0);
         let took = self.crowd.go_on(&[]);
         self.lab.tell(&format!("all went on within {took:.1?}; now {two}, too"));
         self.weather.begin(Fault::Full(region));
-        self.lab.fill_disk(two);
+        self.lab.fill_disk(two, LOG);
         let path = self.lab.mount(region).join(region).join("large");
         let large = || {
             let mut file = File::create(&path)?;

@@ -184,8 +184,8 @@ impl Lab {
         meridian_node::prepare(&self.dir(node), u64::from(std::process::id()), node).unwrap();
     }
 
-    /// Leaves not a byte on a node's disk.
-    pub fn fill_disk(&self, node: &str) {
+    /// Leaves so many bytes on a node's disk.
+    pub fn fill_disk(&self, node: &str, left: u64) {
         let filler = File::create(self.dir(node).join("filler")).unwrap();
         let mut len = 0;
         for step in [16 << 20, 1 << 20, 1 << 16, 1 << 12] {
@@ -197,6 +197,7 @@ impl Lab {
                 }
             }
         }
+        filler.set_len(len.saturating_sub(left)).unwrap();
     }
 
     pub fn relieve_disk(&self, node: &str) {
