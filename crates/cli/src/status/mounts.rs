@@ -58,7 +58,7 @@ fn answer_of(mut child: Child, told: &Receiver<String>, end: Instant) -> Result<
         return Err("it does not answer".into());
     };
     let _ = child.wait();
-    About::read(&said).ok_or_else(|| said.trim().into())
+    About::read(said.trim()).ok_or_else(|| said.trim().into())
 }
 
 /// What a mount says, or why it says nothing.
