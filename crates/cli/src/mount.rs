@@ -63,7 +63,8 @@ pub struct MountArgs {
 /// Who may do what through a mount.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct HowToMount {
-    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime; and on_cut=, ask_always
+    /// As for `mount`: ro, allow_other (other users, too), suid, dev, noexec, noatime; and on_cut=
+    /// and ask_always
     #[arg(short = 'o', long = "options", value_name = "WORDS", default_value = "")]
     #[arg(hide_default_value = true)]
     access: Words,

@@ -56,7 +56,7 @@ fn who_saw_a_key_finds_the_files_that_led_to_it_and_the_reverse() {
     let regions = Regions::start(2, &["--rtt", "60"]);
     let here = regions.room.mount();
     let (there, only_read) =
-        (mount(&regions, "c", &["--keep-looks"]), mount(&regions, "b", &["-o", "ro"]));
+        (mount(&regions, "c", &[]), mount(&regions, "b", &["-o", "ro,ask_always"]));
     let (far, third) = (there.mount().to_path_buf(), only_read.mount().to_path_buf());
     let (mut a, mut b, mut c) =
         (regions.session(0, 0), regions.session(1, 1), regions.session(2, 0));
