@@ -469,9 +469,12 @@ pub fn close(file: File) -> io::Result<()> {
     }
 }
 
+/// How often a page is asked for that a mapping cannot have, though `read` has it.
+const TRIES: usize = 3;
+
 /// The bytes of `file` as a mapping shows them. The kernel copies them: where a page cannot be had,
 /// as the mount was killed, it returns an error, and looking at the page would be the end of this
-/// process (SIGBUS).
+/// process (SIGBUS). That does not say why; `read` of the same page does.
 fn mapped(file: &File, len: usize) -> io::Result<Vec<u8>> {
     let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
     // SAFETY: a new descriptor, which nobody else knows.
@@ -482,20 +485,33 @@ fn mapped(file: &File, len: usize) -> io::Result<Vec<u8>> {
         }
         <File as std::os::fd::FromRawFd>::from_raw_fd(fd)
     };
-    // SAFETY: a new mapping, which nobody else knows, and no reference is made to it.
-    let copied = unsafe {
-        let address = libc::mmap(std::ptr::null_mut(), len, read, private, file.as_raw_fd(), 0);
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let copied = libc::write(copy.as_raw_fd(), address, len);
-        let error = io::Error::last_os_error();
-        libc::munmap(address, len);
-        usize::try_from(copied).map_err(|_| error)?
-    };
-    if copied < len {
-        return Err(io::Error::other(format!("{copied} of {len} mapped bytes could be read")));
+    // SAFETY: a new mapping, which nobody else knows.
+    let address =
+        unsafe { libc::mmap(std::ptr::null_mut(), len, read, private, file.as_raw_fd(), 0) };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
     }
+    let (mut copied, mut tries) = (0, 0);
+    let result = loop {
+        if copied == len {
+            break Ok(());
+        }
+        // SAFETY: the mapping has `len` bytes, and no reference is made to it.
+        let more = unsafe { libc::write(copy.as_raw_fd(), address.add(copied), len - copied) };
+        if let Some(more) = usize::try_from(more).ok().filter(|more| *more > 0) {
+            copied += more;
+        } else if let Err(why) = file.read_at(&mut [0], copied as u64) {
+            break Err(why);
+        } else if tries == TRIES {
+            let what = format!("{copied} of {len} mapped bytes could be read");
+            break Err(io::Error::other(what));
+        } else {
+            tries += 1;
+        }
+    };
+    // SAFETY: nobody uses the mapping any more.
+    unsafe { libc::munmap(address, len) };
+    result?;
     let mut bytes = vec![0; len];
     copy.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
