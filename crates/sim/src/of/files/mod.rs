@@ -12,6 +12,7 @@ mod client;
 mod handing;
 mod holders;
 mod model;
+pub(crate) mod net;
 mod opening;
 mod reading;
 pub mod regions;

@@ -1,10 +1,12 @@
 //! A cluster of whole nodes in three regions.
 
 use crate::faults::Faults;
-use crate::world::{Random, Setup};
+use crate::world::{Owner, Random, Setup, World};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, NodeEntry};
-use meridian_core::{NodeId, Process};
+use meridian_core::{GroupId, NodeId, Process};
+use meridian_fs::Partition;
+use meridian_host::Node;
 use rand::RngExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,4 +66,10 @@ pub fn setup<P: Process<Peer = NodeId, Record: 'static>>(
 pub fn faults() -> Faults {
     let ms = Duration::from_millis(1);
     Faults { outage: 700 * ms, split: 1500 * ms, ..Faults::all(800 * ms) }
+}
+
+/// The replicas of a group, of those nodes that are up.
+pub fn partitions<O: Owner<Node>>(world: &World<Node, O>, group: GroupId) -> Vec<&Partition> {
+    let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
+    replicas.map(|replica| replica.partition()).collect()
 }

@@ -1,6 +1,6 @@
 //! A trial of whole nodes: what clients were told of their files holds, under all faults.
 
-use super::regions::{faults, ordered, setup};
+use super::regions::{faults, ordered, partitions, setup};
 use super::{FilesWorkload, Tally};
 use crate::faults::Faults;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
@@ -366,11 +366,6 @@ fn members_left(world: &Cluster, group: GroupId) -> usize {
     let members = &world.owner.topology().group(group).members;
     let refused = |node: &&NodeId| world.refused().iter().any(|(refused, _)| refused == *node);
     members.len() - members.iter().filter(refused).count()
-}
-
-fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
-    let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
-    replicas.map(|replica| replica.partition()).collect()
 }
 
 /// Whether all replicas of each group are equal, down to the votes that they keep for others: once

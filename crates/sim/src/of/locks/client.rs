@@ -10,7 +10,7 @@ use meridian_fs::operation::{Piece, WriteAt};
 use meridian_fs::types::{Data, Extent, Lock, LockFamily, LockOwner};
 use meridian_fs::{Answer, Done, FsError, Place, Query, Stand, Standing, Timestamp, Under, Update};
 use meridian_host::update::Change;
-use meridian_session::{CallId, Session};
+use meridian_session::CallId;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::collections::BTreeMap;
@@ -57,7 +57,6 @@ pub(super) enum Seen {
 
 /// See the module.
 pub(super) struct Client {
-    pub session: Session,
     pub last: CallId,
     pub id: ClientId,
     pub doing: Option<(CallId, Place, Doing)>,
@@ -69,14 +68,11 @@ pub(super) struct Client {
     pub left: u64,
     /// It gives all back, and begins nothing.
     ends: bool,
-    pub still_until: Time,
-    pub is_gone: bool,
 }
 
 impl Client {
-    pub fn new(session: Session, id: ClientId, left: u64) -> Client {
+    pub fn new(id: ClientId, left: u64) -> Client {
         Client {
-            session,
             last: CallId(0),
             id,
             doing: None,
@@ -86,13 +82,11 @@ impl Client {
             tickets: 0,
             left,
             ends: false,
-            still_until: Time(0),
-            is_gone: false,
         }
     }
 
     pub fn is_done(&self) -> bool {
-        self.is_gone || (self.left == 0 && self.doing.is_none() && self.held.is_empty())
+        self.left == 0 && self.doing.is_none() && self.held.is_empty()
     }
 
     pub fn next_call(&mut self) -> CallId {

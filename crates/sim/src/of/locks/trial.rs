@@ -1,16 +1,15 @@
 //! A trial of clients that lock files of each other.
 
 use super::LocksWorkload;
-use super::regions::{faults, ordered, setup};
+use super::regions::{faults, ordered, partitions, setup};
 use crate::faults::Faults;
+use crate::of::files::net;
 use crate::of::files::trial::describe_nodes;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Logs, Random, World};
 use meridian_cluster::topology::DeliveryOrder;
-use meridian_core::GroupId;
-use meridian_fs::invariants::check_tree;
 use meridian_fs::mutation::Mutation;
-use meridian_fs::{Answer, Partition, Query};
+use meridian_fs::{Answer, Query};
 use meridian_host::Node;
 use meridian_multicast::mutation::PLANTED;
 use rand::{RngExt, SeedableRng};
@@ -84,31 +83,17 @@ impl Subject for Trial {
 
     fn heal(stage: &mut Stage<Self>) {
         stage.world.heal();
-        stage.world.owner.calm();
+        stage.world.owner.net.calm();
     }
 
     /// All clients are done, and nobody holds anything any more.
     fn is_quiet(world: &Cluster) -> bool {
-        world.owner.is_done()
-            && world.owner.topology.group_ids().all(|group| {
-                let all = partitions(world, group);
-                all.len() == world.owner.topology.group(group).members.len()
-                    && all.iter().all(|one| one.applied() == one.delivered())
-                    && all.iter().all(|one| one.leases().next().is_none())
-                    && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
-            })
+        net::is_quiet(world, &world.owner.net.topology, |one| one.leases().next().is_none())
     }
 
     fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
         let world = &stage.world;
-        let groups: Vec<_> = world.owner.topology.group_ids().collect();
-        for group in &groups {
-            let all = partitions(world, *group);
-            if all.windows(2).any(|pair| pair[0].state_hash() != pair[1].state_hash()) {
-                return Err(format!("equal states: replicas of {group:?} differ"));
-            }
-        }
-        check_tree(groups.iter().map(|group| partitions(world, *group)[0]));
+        net::check_equal(world, &world.owner.net.topology)?;
         for (inode, greatest) in world.owner.greatest() {
             let query = Query::Contents { inode, offset: 0, len: 8 };
             let answer = partitions(world, inode.partition)[0].read(&query);
@@ -130,7 +115,7 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Cluster) -> Counts {
-        world.owner.counts.clone()
+        world.owner.net.counts.clone()
     }
 
     fn planted() -> Vec<(String, Self)> {
@@ -147,9 +132,4 @@ impl Subject for Trial {
         let trial = |in_tree| (format!("{in_tree:?}"), Trial { in_tree, ..Trial::default() });
         all.map(trial).into_iter().collect()
     }
-}
-
-fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
-    let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
-    replicas.map(|replica| replica.partition()).collect()
 }

@@ -1,15 +1,13 @@
 //! A trial of clients that keep what they see.
 
 use super::LooksWorkload;
-use super::regions::{faults, ordered, setup};
+use super::regions::{faults, ordered, partitions, setup};
 use crate::faults::Faults;
+use crate::of::files::net;
 use crate::of::files::trial::describe_nodes;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Logs, Random, World};
 use meridian_cluster::topology::DeliveryOrder;
-use meridian_core::GroupId;
-use meridian_fs::Partition;
-use meridian_fs::invariants::check_tree;
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
 use meridian_multicast::mutation::PLANTED;
@@ -96,44 +94,29 @@ impl Subject for Trial {
 
     fn heal(stage: &mut Stage<Self>) {
         stage.world.heal();
-        stage.world.owner.calm();
+        stage.world.owner.net.calm();
     }
 
     /// All clients are done, and nobody holds anything any more: an idle client lets it lapse.
     fn is_quiet(world: &Cluster) -> bool {
-        world.owner.is_done()
-            && world.owner.topology.group_ids().all(|group| {
-                let all = partitions(world, group);
-                all.len() == world.owner.topology.group(group).members.len()
-                    && all.iter().all(|one| one.applied() == one.delivered() && one.caps() == 0)
-                    && all.windows(2).all(|pair| pair[0].decided() == pair[1].decided())
-            })
+        net::is_quiet(world, &world.owner.net.topology, |one| one.caps() == 0)
     }
 
     fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
-        let world = &stage.world;
-        let groups: Vec<_> = world.owner.topology.group_ids().collect();
-        for group in &groups {
-            let all = partitions(world, *group);
-            if all.windows(2).any(|pair| pair[0].state_hash() != pair[1].state_hash()) {
-                return Err(format!("equal states: replicas of {group:?} differ"));
-            }
-        }
-        check_tree(groups.iter().map(|group| partitions(world, *group)[0]));
-        Ok(())
+        net::check_equal(&stage.world, &stage.world.owner.net.topology)
     }
 
     fn describe(world: &Cluster) -> String {
         let waiting = world.owner.waiting();
         let held =
             |group| partitions(world, group).iter().map(|one| one.caps()).collect::<Vec<_>>();
-        let held: Vec<_> = world.owner.topology.group_ids().map(held).collect();
+        let held: Vec<_> = world.owner.net.topology.group_ids().map(held).collect();
         let nodes = describe_nodes(world.processes(), world.now());
         format!("clients wait for:\n{waiting}\nheld: {held:?}{nodes}")
     }
 
     fn counts(world: &Cluster) -> Counts {
-        world.owner.counts.clone()
+        world.owner.net.counts.clone()
     }
 
     fn planted() -> Vec<(String, Self)> {
@@ -161,8 +144,3 @@ impl Subject for Trial {
 
 /// How often the clock of some node jumps where nothing else goes wrong.
 const JUMP: Duration = Duration::from_secs(2);
-
-fn partitions(world: &Cluster, group: GroupId) -> Vec<&Partition> {
-    let replicas = world.processes().filter_map(|(_, node)| node.replica(group));
-    replicas.map(|replica| replica.partition()).collect()
-}
