@@ -62,7 +62,7 @@ pub struct ServerArgs {
         value_parser = clap::value_parser!(u32).range(1..=365))]
     scrub_days: u32,
     /// So many MiB of blocks it reads and fetches from other nodes within a second at most, to look
-    /// after copies
+    /// after copies; a quarter of it while clients change files
     #[arg(long, value_name = "MIB", default_value_t = COPY_MIB,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     copy_rate: u32,

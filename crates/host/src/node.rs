@@ -478,7 +478,7 @@ impl Process for Node {
                 self.step_configuration(now, Event::Timer(timer), out);
             }
             Event::Timer(Timer::Space(tick)) => self.on_space_tick(now, tick, out),
-            Event::Timer(Timer::Drain(tick)) => self.step_drain(now, Event::Timer(tick), out),
+            Event::Timer(Timer::Drain(tick)) => self.on_drain_tick(now, tick, out),
             Event::Timer(Timer::Multicast(group, timer)) => {
                 self.step_multicast(now, group, Event::Timer(timer), out);
             }

@@ -111,6 +111,8 @@ pub enum Command {
     Scrub,
     /// The disk has so much room.
     Room(Room),
+    /// So many updates were applied here since the start.
+    Applied(u64),
     /// To [`Output::Read`].
     Data {
         /// Its name.
@@ -219,9 +221,14 @@ pub enum Record {
     Scrubbed(Option<BlockId>),
 }
 
-/// The only timer.
+/// The timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Tick;
+pub enum Tick {
+    /// Each [`super::TICK`].
+    Look,
+    /// Sixteen times as often, while copies are fetched or read as fast as they may be.
+    Pace,
+}
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -440,8 +440,8 @@ impl Drain {
     }
 
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        out.timer(now + TICK, Tick);
-        self.keep.on_tick(self.sealed.is_none(), out);
+        out.timer(now + TICK, Tick::Look);
+        self.keep.on_tick(now, self.sealed.is_none(), out);
         let Some(work) = &mut self.work else { return };
         work.idle = work.idle.saturating_add(1);
         let tired = work.idle > PATIENCE;
@@ -550,6 +550,7 @@ impl Drain {
             Command::Damaged(block) => self.keep.on_damaged(block, out),
             Command::Scrub => self.keep.on_scrub(out),
             Command::Room(room) => self.keep.on_room(room),
+            Command::Applied(updates) => self.keep.on_applied(updates),
         }
     }
 }
@@ -565,12 +566,13 @@ impl Process for Drain {
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
             Event::Started => {
-                out.timer(now + TICK, Tick);
+                out.timer(now + TICK, Tick::Look);
                 self.refresh(out);
             }
             Event::Message { from, message } => self.on_message(from, message, out),
             Event::Command(command) => self.on_command(command, out),
-            Event::Timer(Tick) => self.on_tick(now, out),
+            Event::Timer(Tick::Look) => self.on_tick(now, out),
+            Event::Timer(Tick::Pace) => self.keep.on_pace(now, out),
             Event::Restarted(peer) => self.on_restarted(peer, out),
             Event::Idle => {}
         }

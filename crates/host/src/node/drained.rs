@@ -2,7 +2,7 @@
 
 use super::{Message, Node, Output, Record, Timer};
 use crate::drain::keep::Options;
-use crate::drain::{self, Command, Drain};
+use crate::drain::{self, Command, Drain, Tick};
 use meridian_core::{BlockId, Embedding, Event, NodeId, Outbox, Process, Time};
 
 impl Node {
@@ -26,6 +26,15 @@ impl Node {
             let blocks = self.live_blocks(after, limit);
             self.step_drain(now, Event::Command(Command::Live { number, blocks }), out);
         }
+    }
+
+    /// Time has passed; before, what copies blocks is told how many updates clients have made.
+    pub(super) fn on_drain_tick(&mut self, now: Time, tick: Tick, out: &mut Outbox<Self>) {
+        if tick == Tick::Look {
+            let applied = self.replicas.values().map(|replica| replica.partition().applied().0);
+            self.step_drain(now, Event::Command(Command::Applied(applied.sum())), out);
+        }
+        self.step_drain(now, Event::Timer(tick), out);
     }
 
     /// The blocks after `after` that files lie in of the partitions that are here. The name of a

@@ -5,8 +5,6 @@ use crate::drain::{Message, PATIENCE};
 use meridian_core::{BlockId, NodeId, Outbox};
 use std::collections::{BTreeMap, VecDeque};
 
-/// So many blocks are on their way at a time: some megabytes, between which other messages pass.
-const UNDER_WAY: usize = 8;
 /// So many blocks are remembered that are to be fetched. The others are found in a later pass.
 const WANTED_MAX: usize = 4096;
 /// After so many tries a block that nobody can give is asked for with each 64th pass only.
@@ -106,9 +104,14 @@ impl Fetching {
         self.queue.clear();
     }
 
+    /// Whether something is to be asked for, or on its way.
+    pub fn has_more(&self) -> bool {
+        !self.queue.is_empty() || !self.ways.is_empty()
+    }
+
     /// Begins to ask for as many as may be under way.
-    pub fn go_on(&mut self, place: &Place, out: &mut Outbox<Drain>) {
-        while self.ways.len() < UNDER_WAY
+    pub fn go_on(&mut self, place: &Place, most: usize, out: &mut Outbox<Drain>) {
+        while self.ways.len() < most
             && let Some(block) = self.queue.pop_front()
         {
             if self.wanted.contains_key(&block) && !self.ways.contains_key(&block) {

@@ -18,21 +18,21 @@
 //! - C3: no copy is given up under a configuration that is older than one under which another
 //!   node has asked for copies here, nor while a node of the region is drained: who asked may
 //!   count them.
-//! - C4: reading and fetching take [`Options::bytes_per_s`] at most, and fetching stops while the
-//!   disk is nearly full.
+//! - C4: reading and fetching take [`Options::bytes_per_s`] at most, and a quarter of it while
+//!   clients change files here; fetching stops while the disk is nearly full.
 
 mod fetch;
 mod look;
 mod scrub;
 mod spare;
 
-use super::{Drain, Mutation};
+use super::{Drain, Mutation, TICK, Tick};
 use crate::space::Room;
 use fetch::Fetching;
 use look::Looking;
 use meridian_cluster::Topology;
 use meridian_cluster::ring::Ring;
-use meridian_core::{BlockId, NodeId, Outbox, RegionId};
+use meridian_core::{BlockId, NodeId, Outbox, RegionId, Time};
 use scrub::Scrubbing;
 use serde::{Deserialize, Serialize};
 use spare::Sparing;
@@ -51,12 +51,23 @@ fn is_enough(room: Room) -> bool {
     room.writable > 0 && room.writable >= (room.total / LEFT_SHARE).min(LEFT_MAX)
 }
 
+/// So many parts of a tick get their share of what may be read or fetched in it, so that nothing
+/// waits for all of that at once.
+const SLICES: u32 = 16;
+/// So many updates within a second say that clients change files here.
+const BUSY: u64 = 32;
+/// That part of the rate is left to copies while clients change files.
+const BUSY_SHARE: u64 = 4;
+/// So many blocks are on their way at a time: some megabytes, between which other messages pass.
+const UNDER_WAY: usize = 8;
+
 /// How fast copies are looked after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     /// How long it takes to read all blocks once.
     pub pass: Duration,
-    /// So many bytes are read and fetched within a second at most.
+    /// So many bytes are read and fetched within a second at most; a quarter of it, and one block
+    /// after the other, while clients change files.
     pub bytes_per_s: u64,
 }
 
@@ -182,8 +193,13 @@ pub(super) struct Keep {
     options: Options,
     place: Place,
     numbers: Numbers,
-    /// Bytes that may be read or fetched until the next tick; what was too much is made up for.
+    /// Bytes that may be read or fetched until the next slice; what was too much is made up for.
     budget: i64,
+    /// Slices come by themselves.
+    is_paced: bool,
+    /// How many updates were applied, and whether many in the last tick.
+    applied: u64,
+    is_busy: bool,
     has_room: bool,
     /// For tests of a drain alone: copies are not looked after.
     is_off: bool,
@@ -200,6 +216,9 @@ impl Keep {
             place: Place::new(topology, me),
             numbers: Numbers(1),
             budget: 0,
+            is_paced: false,
+            applied: 0,
+            is_busy: false,
             has_room: true,
             is_off: false,
             look: Looking::default(),
@@ -248,20 +267,52 @@ impl Keep {
         self.has_room = is_enough(room);
     }
 
+    /// So many updates were applied since the start; told once before each tick.
+    pub fn on_applied(&mut self, updates: u64) {
+        self.is_busy = updates.saturating_sub(self.applied) >= BUSY;
+        self.applied = updates;
+    }
+
     /// The node takes blocks, or does not, as it is to go.
-    pub fn on_tick(&mut self, takes_blocks: bool, out: &mut Outbox<Drain>) {
+    pub fn on_tick(&mut self, now: Time, takes_blocks: bool, out: &mut Outbox<Drain>) {
         if !takes_blocks || !self.place.stays() || self.is_off {
             self.fetch.stop();
             self.spare.reset();
             return;
         }
-        let most = i64::try_from(self.options.bytes_per_s).unwrap_or(i64::MAX);
-        self.budget = self.budget.saturating_add(most).min(most);
         self.fetch.on_tick(&self.place, out);
         self.look.on_tick(&self.place, &mut self.numbers, out);
         self.scrub.on_tick(self.look.own(), self.options.pass);
-        self.read_more(out);
         self.spare.on_tick(&self.place, &mut self.numbers, out);
+        if !self.is_paced {
+            self.on_slice(out);
+            self.pace(now, out);
+        }
+    }
+
+    /// The next slice has come.
+    pub fn on_pace(&mut self, now: Time, out: &mut Outbox<Drain>) {
+        if self.place.stays() && !self.is_off {
+            self.on_slice(out);
+        }
+        self.pace(now, out);
+    }
+
+    /// Has another slice come while there is something to read or to fetch.
+    fn pace(&mut self, now: Time, out: &mut Outbox<Drain>) {
+        let has_more = self.fetch.has_more() || self.scrub.has_more(self.options.pass);
+        self.is_paced = has_more && self.place.stays() && !self.is_off;
+        if self.is_paced {
+            out.timer(now + TICK / SLICES, Tick::Pace);
+        }
+    }
+
+    fn on_slice(&mut self, out: &mut Outbox<Drain>) {
+        let share = if self.is_busy { BUSY_SHARE } else { 1 };
+        let most =
+            i64::try_from(self.options.bytes_per_s / u64::from(SLICES) / share).unwrap_or(i64::MAX);
+        self.budget = self.budget.saturating_add(most).min(most);
+        self.read_more(out);
         self.fetch_more(out);
     }
 
@@ -273,7 +324,8 @@ impl Keep {
 
     fn fetch_more(&mut self, out: &mut Outbox<Drain>) {
         if self.budget > 0 && self.has_room {
-            self.fetch.go_on(&self.place, out);
+            let most = if self.is_busy { 1 } else { UNDER_WAY };
+            self.fetch.go_on(&self.place, most, out);
         }
     }
 

@@ -82,9 +82,14 @@ impl Scrubbing {
         self.owed = self.owed.saturating_add(own.saturating_mul(millis(TICK))).min(most);
     }
 
+    /// Whether a page is due.
+    pub fn has_more(&self, pass: Duration) -> bool {
+        self.is_urgent() || self.owed >= millis(pass)
+    }
+
     /// The next page, if some are due.
     pub fn go_on(&mut self, numbers: &mut Numbers, pass: Duration, out: &mut Outbox<Drain>) {
-        if self.asked.is_none() && (self.is_urgent() || self.owed >= millis(pass)) {
+        if self.asked.is_none() && self.has_more(pass) {
             let number = numbers.next();
             self.asked = Some(number);
             out.output(Output::Live { number, after: self.after, limit: NAMES });
