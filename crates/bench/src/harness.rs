@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `cost` | what processes use |
 //! | `demo` | a demo of its own to measure |
+//! | `draw` | which key is asked for |
 //! | `figures` | a run that draws figures: raw results, how far it is, SVG |
 //! | `flatness` | whether memory and disk stay as they are |
 //! | `latency` | how long operations took, summed up |
@@ -17,6 +18,7 @@
 
 pub mod cost;
 pub mod demo;
+pub mod draw;
 pub mod figures;
 pub mod flatness;
 pub mod latency;

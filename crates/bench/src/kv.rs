@@ -6,7 +6,6 @@
 //! | `contender` | the protocols, as the bench sees them |
 //! | `cluster` | replicas started, filled, loaded, compared, stopped |
 //! | `clients` | the clients of a replica, and what they measure |
-//! | `draw` | which key is asked for |
 //! | `figures` | the paper's figures |
 //! | `local` | reads of one core, without any network |
 //! | `redis`, `resp` | servers beside `redis-server` |
@@ -14,19 +13,18 @@
 mod clients;
 mod cluster;
 mod contender;
-mod draw;
 mod figures;
 mod local;
 mod redis;
 mod resp;
 
 use crate::harness::Machine;
+use crate::harness::draw::Distribution;
 use crate::harness::latency::{HEADS, Latency, histogram};
 use anyhow::ensure;
 use clap::{Args, Subcommand};
 use cluster::{Outcome, Setup};
 use contender::Protocol;
-use draw::Distribution;
 use meridian_terminal::note;
 use meridian_terminal::output;
 use serde::Serialize;

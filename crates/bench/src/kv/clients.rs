@@ -3,7 +3,7 @@
 
 use super::cluster::Setup;
 use super::contender::Contender;
-use super::draw::Draw;
+use crate::harness::draw::Draw;
 use crate::harness::latency::histogram;
 use bytes::{BufMut, Bytes, BytesMut};
 use hdrhistogram::Histogram;

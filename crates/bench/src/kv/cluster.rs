@@ -3,8 +3,8 @@
 
 use super::clients::{Ask, Clients, Control, Phase, Report};
 use super::contender::{Contender, Protocol, hermes};
-use super::draw::Distribution;
 use crate::harness::cpu_time;
+use crate::harness::draw::Distribution;
 use crate::harness::latency::histogram;
 use crate::harness::members;
 use crate::harness::phases::{self, Subject};

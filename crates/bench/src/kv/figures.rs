@@ -5,8 +5,8 @@
 //! have equally many clients. Its Figure 8 compares with Derecho, here with CRAQ and ZAB.
 
 use super::contender::Protocol;
-use super::draw::Distribution;
 use super::{Figures, Setup, cluster};
+use crate::harness::draw::Distribution;
 use crate::harness::figures::{Drawing, Figure, Folder, curves, in_turn};
 use crate::harness::plot::{Curve, latency_over_throughput, linear};
 use clap::Args;

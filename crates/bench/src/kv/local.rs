@@ -1,7 +1,7 @@
 //! `meridian bench kv local`: how fast one core reads from a replica of Hermes in its own process.
 
 use super::contender::{Contender, Replica, hermes};
-use super::draw::{Distribution, Draw};
+use crate::harness::draw::{Distribution, Draw};
 use crate::harness::{Machine, cpu_time};
 use anyhow::ensure;
 use bytes::{Bytes, BytesMut};
