@@ -1,17 +1,20 @@
 //! `meridian bench eunomia`: how many updates the service of a region orders, beside a sequencer
-//! (Eunomia, section 4.2), over TCP inside this process.
+//! (Eunomia, section 4.1), and what stores of several regions answer and show (section 4.2); over
+//! TCP inside this process.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | `contender` | both services, as the bench sees them |
 //! | `parts` | the service of Eunomia, its sources, and a receiver |
 //! | `cluster` | all started, loaded, stopped |
-//! | `figures` | Figures 4.2 and 4.3 of the thesis |
+//! | `regions` | stores of three regions |
+//! | `figures` | the figures of the thesis, and the bars that it sets |
 
 mod cluster;
 mod contender;
 mod figures;
 mod parts;
+mod regions;
 
 use crate::harness::Machine;
 use anyhow::ensure;
@@ -28,7 +31,11 @@ const WARM_UP_MAX: Duration = Duration::from_secs(1);
 /// What else can be done.
 #[derive(Debug, Subcommand)]
 pub enum EunomiaCommand {
-    /// Measure and draw what Figures 4.2 and 4.3 of the Eunomia thesis show, as SVG; 3 min
+    /// Measure stores of three regions, as far apart as in the thesis: Eunomia, GentleRain, Cure,
+    /// and no order
+    Regions(regions::RegionsArgs),
+    /// Measure and draw what Figures 4.2 to 4.8 of the Eunomia thesis show, as SVG, and judge it by
+    /// what the thesis has; 12 min
     Figures(figures::FiguresArgs),
 }
 
@@ -118,6 +125,7 @@ impl EunomiaArgs {
                     partitions: *partitions,
                     clients: self.clients,
                     outstanding: self.outstanding,
+                    stops: 0,
                     warm_up: (length / 5).min(WARM_UP_MAX),
                     length,
                 }));
@@ -132,8 +140,10 @@ impl EunomiaArgs {
 /// # Errors
 /// If something cannot be measured.
 pub fn run(args: &EunomiaArgs) -> anyhow::Result<ExitCode> {
-    if let Some(EunomiaCommand::Figures(args)) = &args.command {
-        return figures::run(args);
+    match &args.command {
+        Some(EunomiaCommand::Regions(args)) => return regions::run(args),
+        Some(EunomiaCommand::Figures(args)) => return figures::run(args),
+        None => {}
     }
     let machine = Machine::look_and_warn();
     let mut rows = Vec::new();

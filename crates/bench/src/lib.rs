@@ -72,7 +72,8 @@ Examples:
   meridian bench kv --json | jq .writes.p99_us
   meridian bench kv local                                  reads of one core, without any network")]
     Kv(kv::KvArgs),
-    /// How many updates Eunomia orders, and a sequencer, over TCP inside this process; 8 s
+    /// How many updates Eunomia orders, and a sequencer; stores of three regions; over TCP inside
+    /// this process; 8 s
     #[command(after_help = "\
 Partitions update as fast as they may, and do nothing else: what is measured is the service alone.
 With Eunomia they send the labels of 2 ms at a time, behind the back of clients; an update counts
@@ -81,10 +82,18 @@ an update before it begins the next; several replicas are a chain. Replicas have
 else shares another: where there are fewer cores, look at what a replica does in a second of its
 processor time.
 
+`regions` measures whole stores: three regions, 80, 80 and 160 ms apart and back as in the thesis,
+whose sessions read and update keys over connections of their own. Each protocol takes some 6 s, of
+which 3 are measured. Beside what sessions are answered it tells how much later than the way between
+two regions takes updates of one are seen in the other.
+
 Examples:
-  meridian bench eunomia
+  meridian bench eunomia                                      8 s
   meridian bench eunomia --partitions 15,30,45,60,75 --replicas 1,3
   meridian bench eunomia --service sequencer --clients 64     partitions with many clients
+  meridian bench eunomia regions                              24 s: 10 % updates, 4 protocols
+  meridian bench eunomia regions --updates 1,10,25,50 --distribution uniform,zipfian --json
+  meridian bench eunomia regions --think-ms 20 --sessions 64  the delay without queues
   meridian bench eunomia figures --out figures")]
     Eunomia(eunomia::EunomiaArgs),
     /// Messages to several groups, over TCP inside this process; 6 s

@@ -26,6 +26,8 @@ pub struct Setup {
     pub clients: u32,
     /// Updates of a partition that may be on their way, with Eunomia.
     pub outstanding: u32,
+    /// So many replicas of Eunomia stop, one after the other, each after the same time.
+    pub stops: u16,
     #[serde(skip)]
     pub warm_up: Duration,
     #[serde(skip)]
@@ -76,12 +78,15 @@ fn run_with<P: Contender>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cluster = runtime.block_on(Cluster::start(&setup, members, make))?;
     let mut run = Run { runtime: &runtime, cluster: &cluster, at: Vec::new() };
-    let measured = phases::run(&mut run, setup.warm_up, &[setup.length], progress);
+    let parts = usize::from(setup.stops) + 1;
+    let lengths = vec![setup.length / parts as u32; parts];
+    let measured = phases::run(&mut run, setup.warm_up, &lengths, progress);
     let at = std::mem::take(&mut run.at);
-    let closed = runtime.block_on(members::close(&cluster.members));
+    let stopped = at.len().saturating_sub(2).min(parts - 1);
+    let closed = runtime.block_on(members::close(&cluster.members[stopped..]));
     let length = measured?.iter().sum();
     closed?;
-    let [before, after] = &at[..] else { unreachable!("one part is measured") };
+    let [before, .., after] = &at[..] else { unreachable!("a part is measured") };
     let used = before.service.iter().zip(&after.service);
     Ok(Outcome {
         length,
@@ -102,6 +107,7 @@ struct Reading {
 struct Run<'a, E: Endpoint> {
     runtime: &'a tokio::runtime::Runtime,
     cluster: &'a Cluster<E>,
+    /// At the beginning of each part, and at the end.
     at: Vec<Reading>,
 }
 
@@ -109,7 +115,11 @@ impl<E: Endpoint> Subject for Run<'_, E> {
     fn enter(&mut self, phase: Phase) -> anyhow::Result<()> {
         match phase {
             Phase::WarmUp => self.runtime.block_on(self.cluster.load())?,
-            Phase::Measured(_) | Phase::Ended => self.at.push(self.cluster.read()),
+            Phase::Measured(0) | Phase::Ended => self.at.push(self.cluster.read()),
+            Phase::Measured(part) => {
+                self.at.push(self.cluster.read());
+                self.runtime.block_on(self.cluster.members[part - 1].close())?;
+            }
         }
         Ok(())
     }
@@ -221,6 +231,7 @@ mod tests {
                     partitions: 4,
                     clients: 2,
                     outstanding: 100,
+                    stops: 0,
                     warm_up: Duration::from_millis(200),
                     length: Duration::from_millis(300),
                 };
@@ -230,5 +241,25 @@ mod tests {
                 assert_eq!(used, usize::from(replicas), "{service:?}: {outcome:?}");
             }
         }
+    }
+
+    /// Eunomia, Figure 4.4: the next replica takes over, whichever stops.
+    #[test]
+    fn the_service_goes_on_while_a_replica_is_left() {
+        let setup = Setup {
+            service: Service::Eunomia,
+            replicas: 3,
+            partitions: 4,
+            clients: 1,
+            outstanding: 100,
+            stops: 2,
+            warm_up: Duration::from_millis(200),
+            length: Duration::from_millis(6000),
+        };
+        let mut ordered = Vec::new();
+        let outcome = run(setup, |_, updates| ordered.push(updates)).unwrap();
+        assert!(outcome.updates > 100, "{outcome:?}");
+        let last = ordered.last().copied().unwrap_or_default();
+        assert!(last > 100.0, "a second after the second stop: {ordered:?}");
     }
 }

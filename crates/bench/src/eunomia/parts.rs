@@ -49,8 +49,8 @@ impl Part {
                 outstanding: outstanding as usize,
             }),
             Role::Receiver => {
-                let received = Timestamp::ZERO;
-                Part::Remote(Remote { topology: topology.clone(), options, received })
+                let (topology, received) = (topology.clone(), Timestamp::ZERO);
+                Part::Remote(Remote { topology, options, received, leader: 0, heard: None })
             }
         }
     }
@@ -87,20 +87,27 @@ pub struct Remote {
     topology: Arc<Topology>,
     options: Options,
     received: Timestamp,
+    /// The replica that is to send the stream: the next one, if it does not go on.
+    leader: u16,
+    heard: Option<Time>,
 }
 
 impl Remote {
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Part>) {
+        let heard = *self.heard.get_or_insert(now);
+        if now.since(heard) > self.options.suspect_after {
+            self.leader = (self.leader + 1) % self.topology.site(HERE).replicas;
+            self.heard = Some(now);
+        }
         for replica in self.topology.replicas(HERE) {
             self.follow(replica, false, out);
         }
         out.timer(now + self.options.tell, Timer::Tick);
     }
 
-    /// The first replica leads.
     fn follow(&self, replica: Peer, lacks: bool, out: &mut Outbox<Part>) {
         let (applied, received) = (self.received, self.received);
-        let leads = replica.role == Role::Replica(0);
+        let leads = replica.role == Role::Replica(self.leader);
         out.send(replica, Message::Follow { applied, received, leads, lacks });
     }
 }
@@ -168,6 +175,9 @@ impl Process for Part {
                 let Message::Stream { after, upto, labels, .. } = message else { return };
                 if after > remote.received {
                     return remote.follow(from, true, out);
+                }
+                if from.role == Role::Replica(remote.leader) {
+                    remote.heard = Some(now);
                 }
                 let known = labels.partition_point(|label| label.ts <= remote.received);
                 remote.received = remote.received.max(upto);
