@@ -11,9 +11,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A small demo, and another mount of it.
-fn two_mounts(room: &Room) -> (Running, Running) {
-    let small = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+/// A small demo with these regions, and another mount of it.
+fn two_mounts(room: &Room, regions: &str) -> (Running, Running) {
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--regions", regions];
     let small = room.meridian(&[&small[..], &["--nodes-per-region", "1"]].concat());
     let demo = Running::start(small, room.mount());
     let cluster = room.path("data/cluster.json");
@@ -79,9 +79,28 @@ impl Drop for Program {
 #[test]
 fn a_cycle_over_two_mounts_is_a_deadlock_for_one_of_them() {
     let room = Room::new();
-    let (demo, second) = two_mounts(&room);
-    for name in ["f", "g"] {
-        fs::write(demo.mount().join("us").join(name), "").unwrap();
+    let (demo, second) = two_mounts(&room, "us");
+    wait_for_each_other(&demo, &second, ["us/f", "us/g"]);
+    second.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+#[test]
+fn a_cycle_over_two_regions_is_a_deadlock_for_one_of_two_mounts() {
+    let room = Room::new();
+    let (demo, second) = two_mounts(&room, "us,eu");
+    wait_for_each_other(&demo, &second, ["us/f", "eu/g"]);
+    wait_for_each_other(&demo, &second, ["root", "eu/h"]);
+    second.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+/// A program at each mount locks one of two files, and then wants the other.
+fn wait_for_each_other(demo: &Running, second: &Running, names: [&str; 2]) {
+    for name in names {
+        fs::write(demo.mount().join(name), "").unwrap();
     }
     let script = "
 fcntl.lockf(files[0], fcntl.LOCK_EX)
@@ -89,8 +108,8 @@ tell('has')
 hear()
 tell(errno(fcntl.lockf, files[1], fcntl.LOCK_EX))
 ";
-    let [f, g] = ["f", "g"].map(|name| demo.mount().join("us").join(name));
-    let [there_f, there_g] = ["f", "g"].map(|name| second.mount().join("us").join(name));
+    let [f, g] = names.map(|name| demo.mount().join(name));
+    let [there_f, there_g] = names.map(|name| second.mount().join(name));
     let mut here = Program::start(script, &[&f, &g]);
     let mut there = Program::start(script, &[&there_g, &there_f]);
     assert_eq!((here.hear(), there.hear()), ("has".into(), "has".into()));
@@ -108,15 +127,12 @@ tell(errno(fcntl.lockf, files[1], fcntl.LOCK_EX))
     assert_eq!(ends, ["0".to_string(), deadlock]);
     here.end();
     there.end();
-    second.stop();
-    demo.stop();
-    room.assert_clean();
 }
 
 #[test]
 fn a_mount_that_was_stopped_for_too_long_writes_nothing_under_its_lost_locks() {
     let room = Room::new();
-    let (demo, second) = two_mounts(&room);
+    let (demo, second) = two_mounts(&room, "us");
     fs::write(demo.mount().join("us/f"), "before").unwrap();
     let script = "
 f = files[0]

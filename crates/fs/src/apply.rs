@@ -7,6 +7,7 @@ use crate::operation::{Done, NewNode, RenameMode, Update, Whiteout};
 use crate::tree::Tree;
 use crate::types::{Attributes, Entry, Ino, Kind, Name, Place, Rank, Timestamp};
 use crate::vote::{Conclusion, EmptyDirectory};
+use crate::waits;
 use bytes::Bytes;
 use imbl::{OrdMap, OrdSet};
 use meridian_core::{ClientId, GroupId};
@@ -74,6 +75,9 @@ pub(crate) fn apply(
         (Update::PlaceDirectory { parent, name, child, to }, Conclusion::Place(directory)) => {
             let attributes = place(tree, (*parent, name), *child, *to, directory, moment.time);
             return Done::Attributes(attributes);
+        }
+        (Update::Untangle { cycle }, Conclusion::Untangle(passes)) => {
+            waits::untangle(tree, cycle, passes);
         }
         (_, conclusion) => panic!("{update:?} cannot end with {conclusion:?}"),
     }

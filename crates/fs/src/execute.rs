@@ -70,7 +70,6 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         Update::Lock { .. }
         | Update::Leave { .. }
         | Update::Unlock { .. }
-        | Update::Untangle { .. }
         | Update::Expire { .. } => locking::execute(tree, update, moment),
         Update::Hold { client, inodes, .. } => Ok(hold(tree, client, &inodes, moment.rank)),
         Update::Forget { client, inodes, .. } => Ok(forget(tree, client, &inodes)),
@@ -88,7 +87,8 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         | Update::Unlink { .. }
         | Update::Rmdir { .. }
         | Update::Rename { .. }
-        | Update::PlaceDirectory { .. } => panic!("{update:?} is decided by several inodes"),
+        | Update::PlaceDirectory { .. }
+        | Update::Untangle { .. } => panic!("{update:?} is decided by several inodes"),
     }
 }
 

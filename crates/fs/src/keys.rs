@@ -16,8 +16,8 @@
 //!   there as long as any inode is in it. An [`Update::Expire`] names the inodes that its sender
 //!   saw; it does nothing if the client has begun or renewed anything since, and without that no
 //!   others are held.
-//! - **Who waits for locks** is part of the inodes. Only [`Update::Untangle`] looks at several, and
-//!   it has the keys of all of them.
+//! - **Who waits for locks** is part of the inodes. Of updates only [`Update::Untangle`] looks at
+//!   several, and it has the keys of all of them.
 //! - **Capabilities** ([`crate::caps`]), each under the key of its client and inode; a grant has
 //!   the key of its inode, too. The *leases* of holders have a key for each client.
 //! - **Sums and maxima**: bytes stored, the count and the hash of what was decided, the vector.
@@ -35,7 +35,7 @@
 
 use crate::operation::{Access, CapStep, Operation, Update};
 use crate::query::Query;
-use crate::types::{Ino, Name, Place, Rank};
+use crate::types::{Ino, Name, Place};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp, mix};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -196,10 +196,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
 /// of its client: see the module's documentation.
 fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>) {
     match update {
-        Update::Untangle { partition, cycle } => {
-            let place = |(ino, _): &(Ino, Rank)| Place { ino: *ino, partition: *partition };
-            (cycle.iter().map(place).collect(), None)
-        }
+        Update::Untangle { cycle } => (cycle.iter().map(|wait| wait.inode).collect(), None),
         Update::Lock { inode, lock, .. } => {
             (vec![*inode], Some((inode.partition, lock.owner.client)))
         }
@@ -291,7 +288,8 @@ impl Update {
 
 impl Query {
     /// What an update has that may change the answer; of names and listings only the directory's.
-    /// [`Query::Totals`] has none: it counts what is applied at the replica asked.
+    /// [`Query::Totals`] and [`Query::Waits`] have none: they tell what is applied at the replica
+    /// asked.
     pub(crate) fn needs(&self) -> Vec<Key> {
         match self {
             Query::Lookup { parent, name } if !matches!(&name[..], b"." | b"..") => {
@@ -308,7 +306,8 @@ impl Query {
             | Query::Quota { .. }
             | Query::Awaited { .. }
             | Query::LockInTheWay { .. }
-            | Query::Totals { .. } => self.inode().map(Key::Inode).into_iter().collect(),
+            | Query::Totals { .. }
+            | Query::Waits { .. } => self.inode().map(Key::Inode).into_iter().collect(),
         }
     }
 
@@ -326,7 +325,8 @@ impl Query {
             | Query::Quota { .. }
             | Query::Awaited { .. }
             | Query::LockInTheWay { .. }
-            | Query::Totals { .. } => None,
+            | Query::Totals { .. }
+            | Query::Waits { .. } => None,
         }
     }
 

@@ -56,4 +56,4 @@ pub use partition::{Effect, Partition};
 pub use query::{Answer, Query};
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};
 pub use vote::Vote;
-pub use waits::{CYCLE_MAX, Under};
+pub use waits::{CYCLE_MAX, Under, Wait, Waits, cycle_of};

@@ -7,7 +7,7 @@ use crate::mutation::Mutation;
 use crate::operation::{Done, Stand, Standing, Update};
 use crate::tree::Tree;
 use crate::types::{Ino, Lock, Place, Rank};
-use crate::waits::{Under, untangle};
+use crate::waits::Under;
 use meridian_core::{ClientId, Stamp};
 
 /// How many locks may lie on one inode: enough for any program, little enough that the state stays
@@ -35,10 +35,6 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             give_back(tree, inode, (&lock, NO_TICKET), |locks| {
                 locks.without(owner, family, start, end)
             })
-        }
-        Update::Untangle { cycle, .. } => {
-            untangle(tree, &cycle);
-            Ok(Done::Nothing)
         }
         Update::Expire { client, renewed, inodes, .. } => {
             expire(tree, client, renewed, &inodes);

@@ -17,8 +17,8 @@ pub enum Mutation {
     KeepsGone,
     /// Writes count under a lock that was lost.
     IgnoresTenure,
-    /// Cycles stay.
-    StaysTangled,
+    /// Cycles of waits are believed without a look whether they are there.
+    BelievesCycles,
 }
 
 impl Mutation {

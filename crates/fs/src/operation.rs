@@ -6,7 +6,7 @@ use crate::types::{
     Attributes, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank, Timestamp,
     Vector,
 };
-use crate::waits::Under;
+use crate::waits::{Under, Wait};
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
@@ -315,13 +315,12 @@ pub enum Update {
         /// Under which name.
         ticket: u64,
     },
-    /// Ends a cycle of those who wait for each other's locks, if it is there. Multicast by a node
-    /// on behalf of the partition when it has seen one.
+    /// Ends a cycle of those who wait for each other's locks, if it is there; else
+    /// [`crate::FsError::Stale`]. Multicast by a client that waits and has seen each of them wait.
     Untangle {
-        /// Where.
-        partition: GroupId,
-        /// For what they wait, and the message with which each came.
-        cycle: Vec<(Ino, Rank)>,
+        /// Each waits for the next, and the last for the first. At least one, at most
+        /// [`crate::CYCLE_MAX`].
+        cycle: Vec<Wait>,
     },
     /// Gives back what an owner holds in a range. Answers how it stands.
     Unlock {
@@ -458,7 +457,8 @@ impl Update {
         )
     }
 
-    /// The partitions that it concerns: where it must be multicast. At least one.
+    /// The partitions that it concerns: where it must be multicast. At least one, but for a cycle
+    /// of nobody.
     pub fn partitions(&self) -> BTreeSet<GroupId> {
         let mut all = BTreeSet::new();
         let mut add = |place: &Place| {
@@ -495,11 +495,11 @@ impl Update {
             | Update::NoteReads { partition, .. }
             | Update::Renew { partition, .. }
             | Update::Expire { partition, .. }
-            | Update::Untangle { partition, .. }
             | Update::Caps { partition, .. }
             | Update::RaiseHorizon { partition, .. } => {
                 all.insert(*partition);
             }
+            Update::Untangle { cycle } => cycle.iter().for_each(|wait| add(&wait.inode)),
             Update::PlaceDirectory { parent, child, to, .. } => {
                 add(parent);
                 add(child);

@@ -32,7 +32,6 @@ use crate::read::read;
 use crate::tree::Tree;
 use crate::types::{Entry, Ino, Kind, Place, Rank, Timestamp, Vector};
 use crate::vote::{Vote, conclude, prepare};
-use crate::waits;
 use bytes::Bytes;
 use imbl::OrdMap;
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp, mix};
@@ -337,13 +336,6 @@ impl Partition {
         self.tree.caps.len()
     }
 
-    /// Some who wait for each other's locks in a cycle, as [`Update::Untangle`] names them. It is
-    /// there until that has been executed, or one of them goes.
-    pub fn tangle(&self) -> Option<Vec<(Ino, Rank)>> {
-        let stays = self.tree.mutation.is(Mutation::StaysTangled);
-        if stays || self.tree.waits.is_empty() { None } else { waits::tangle(&self.tree) }
-    }
-
     /// With a planted bug.
     #[doc(hidden)]
     pub fn plant(&mut self, mutation: Mutation) {
@@ -536,7 +528,8 @@ fn names_several(update: &Update) -> bool {
         | Update::Unlink { .. }
         | Update::Rmdir { .. }
         | Update::Rename { .. }
-        | Update::PlaceDirectory { .. } => true,
+        | Update::PlaceDirectory { .. }
+        | Update::Untangle { .. } => true,
         Update::Create { .. }
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
@@ -548,7 +541,6 @@ fn names_several(update: &Update) -> bool {
         | Update::RemoveXattr { .. }
         | Update::Lock { .. }
         | Update::Leave { .. }
-        | Update::Untangle { .. }
         | Update::Unlock { .. }
         | Update::Hold { .. }
         | Update::Forget { .. }

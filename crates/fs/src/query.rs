@@ -3,6 +3,7 @@
 use crate::operation::Stand;
 use crate::quota::Quota;
 use crate::types::{Attributes, Entry, Extent, Ino, Lock, Name, Place};
+use crate::waits::Waits;
 use bytes::Bytes;
 use meridian_core::GroupId;
 use serde::{Deserialize, Serialize};
@@ -84,10 +85,15 @@ pub enum Query {
         /// Which.
         partition: GroupId,
     },
+    /// Who waits for locks of `fcntl`, and what they wait for.
+    Waits {
+        /// Where.
+        partition: GroupId,
+    },
 }
 
 impl Query {
-    /// The inode that it is about; [`Query::Totals`] is about none.
+    /// The inode that it is about; [`Query::Totals`] and [`Query::Waits`] are about none.
     fn place(&self) -> Option<Place> {
         match self {
             Query::Lookup { parent: inode, .. }
@@ -100,15 +106,15 @@ impl Query {
             | Query::Quota { inode }
             | Query::Awaited { inode, .. }
             | Query::LockInTheWay { inode, .. } => Some(*inode),
-            Query::Totals { .. } => None,
+            Query::Totals { .. } | Query::Waits { .. } => None,
         }
     }
 
     /// The partition whose replica can answer.
     pub fn partition(&self) -> GroupId {
         match self {
-            Query::Totals { partition } => *partition,
-            other => other.place().expect("only totals are about no inode").partition,
+            Query::Totals { partition } | Query::Waits { partition } => *partition,
+            other => other.place().expect("all others are about an inode").partition,
         }
     }
 
@@ -166,4 +172,6 @@ pub enum Answer {
         /// Bytes stored in files, each counted once.
         bytes: u64,
     },
+    /// To [`Query::Waits`].
+    Waits(Waits),
 }

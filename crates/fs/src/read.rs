@@ -5,6 +5,7 @@ use crate::inode::{Content, Inode};
 use crate::query::{Answer, Query};
 use crate::tree::Tree;
 use crate::types::{Entry, Kind, NAME_MAX, Name, Place};
+use crate::waits::Waits;
 use std::ops::Bound;
 
 /// The most entries in one answer: what fits into a frame with long names.
@@ -56,7 +57,10 @@ pub(crate) fn read(tree: &Tree, query: &Query) -> Result<Answer, FsError> {
             let (inodes, bytes) = tree.totals();
             Ok(Answer::Totals { inodes, bytes })
         }
-        Query::Totals { .. } => Err(FsError::Stale),
+        Query::Waits { partition } if *partition == tree.group => {
+            Ok(Answer::Waits(Waits::of(tree)))
+        }
+        Query::Totals { .. } | Query::Waits { .. } => Err(FsError::Stale),
     }
 }
 

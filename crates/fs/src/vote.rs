@@ -9,6 +9,7 @@ use crate::apply::Moment;
 use crate::operation::{RenameMode, Update};
 use crate::tree::{Tree, check_name};
 use crate::types::{Attributes, Ino, Kind, LINK_MAX, Name, Place, Timestamp};
+use crate::waits;
 use bytes::Bytes;
 use meridian_core::GroupId;
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,8 @@ pub struct Evidence {
     replaced_full: bool,
     /// For a directory that is placed elsewhere: all of it.
     directory: Option<Box<EmptyDirectory>>,
+    /// For a cycle of waits: the first who waits only as another came first.
+    passes: Option<usize>,
 }
 
 /// A directory without entries, on its way to another partition.
@@ -60,6 +63,8 @@ pub(crate) enum Conclusion {
     Rename { moved: Kind, replaced: Option<Kind> },
     /// The directory that gets another place.
     Place(EmptyDirectory),
+    /// A cycle of waits is there; who waits in it only as another came first, if anybody does.
+    Untangle(Option<usize>),
 }
 
 /// This partition's part in an update: is it possible?
@@ -100,6 +105,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
         }
         Update::Rename { .. } => return prepare_rename(tree, update, moment),
         Update::PlaceDirectory { .. } => return prepare_place(tree, update),
+        Update::Untangle { cycle } => found.passes = waits::check(tree, cycle)?,
         Update::Create { .. }
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
@@ -111,7 +117,6 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
         | Update::RemoveXattr { .. }
         | Update::Lock { .. }
         | Update::Leave { .. }
-        | Update::Untangle { .. }
         | Update::Unlock { .. }
         | Update::Hold { .. }
         | Update::Forget { .. }
@@ -280,6 +285,7 @@ pub(crate) fn conclude(
                 all.replaced = all.replaced.or(evidence.replaced);
                 all.replaced_full |= evidence.replaced_full;
                 all.directory = all.directory.or_else(|| evidence.directory.clone());
+                all.passes = [all.passes, evidence.passes].into_iter().flatten().min();
             }
             Err(FsError::Stale) => return Err(FsError::Stale),
             Err(error) => refusal = refusal.or(Some(*error)),
@@ -303,6 +309,7 @@ pub(crate) fn conclude(
             let directory = all.directory.expect("the directory's partition told all of it");
             Ok(Conclusion::Place(*directory))
         }
+        Update::Untangle { .. } => Ok(Conclusion::Untangle(all.passes)),
         _ => Ok(Conclusion::Remove),
     }
 }

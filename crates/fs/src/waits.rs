@@ -8,9 +8,15 @@
 //! conflicts: else who wants all could wait for ever behind those who share. One who holds a lock
 //! may pass, or two that wait for each other could be each other's only hope.
 //!
-//! A cycle over several inodes is found by whoever looks at all of the partition
-//! ([`crate::Partition::tangle`]) and named in a message with the keys of its inodes
-//! ([`crate::Update::Untangle`]); that does nothing if the cycle is not there any more.
+//! A cycle is found by a client that waits in it: it asks all partitions who waits there
+//! ([`Waits`]), joins the answers ([`cycle_of`]) and has the cycle named in a message with the keys
+//! of its inodes ([`crate::Update::Untangle`]). The partitions of the cycle vote whether each link
+//! is there where the message is in their order; if one is not, nothing happens.
+//!
+//! So nobody is refused for waits that were never all there at one time. Who sends the message has
+//! seen each wait begun. One that had ended anywhere when the message was sent has ended before
+//! it in its partition's order, and the link is missed there. So all of them were there when the
+//! message was sent.
 //!
 //! Invariants:
 //! - Q1: nobody waits who may have its lock.
@@ -21,13 +27,17 @@ use crate::locks::{Locks, conflict, normal};
 use crate::mutation::Mutation;
 use crate::operation::{Stand, Standing};
 use crate::tree::Tree;
-use crate::types::{Ino, Lock, LockFamily, LockOwner, Rank};
+use crate::types::{Ino, Lock, LockFamily, LockOwner, Place, Rank};
+use imbl::OrdMap;
 use meridian_core::{ClientId, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Cycles of more are not looked for.
 pub const CYCLE_MAX: usize = 256;
+/// So many locks and waits of a partition are shown to who looks for a cycle: less than a MiB. Of
+/// files that have more none is looked for.
+const LOCKS_SHOWN_MAX: usize = 8192;
 
 /// One who waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -142,25 +152,22 @@ impl Locks {
         }
     }
 
-    /// Whether one who waits does so for `next`: as it holds a lock, or only as it came earlier.
-    fn waits_for(&self, rank: Rank, next: (bool, Rank, LockOwner)) -> Option<Link> {
-        let waiter = self.waiting.get(&rank).filter(|waiter| !waiter.refused)?;
-        let (here, earlier, owner) = next;
+    /// Whether one who waits here does so for `next`: as it holds a lock, or only as it came
+    /// earlier.
+    fn waits_for(&self, of: &Wait, next: &Wait) -> Option<Link> {
+        let waiter = self.waiting.get(&of.rank).filter(|waiter| !waiter.refused)?;
         let lock = &waiter.lock;
-        if owner != lock.owner
-            && self.held_by(lock.family, owner, 0).any(|held| conflict(held, lock))
-        {
+        if lock.owner != of.owner || lock.owner == next.owner {
+            return None;
+        }
+        if self.held_by(lock.family, next.owner, 0).any(|held| conflict(held, lock)) {
             return Some(Link::Holds);
         }
-        let behind = here && earlier < rank && self.before(rank, waiter).is_some();
-        let of = self.waiting.get(&earlier).filter(|of| behind && !of.refused)?;
-        (of.lock.owner == owner && conflict(&of.lock, lock)).then_some(Link::CameFirst)
-    }
-
-    /// Owners that hold `fcntl` locks.
-    fn posix_owners(&self) -> BTreeSet<LockOwner> {
-        let posix = |lock: &&Lock| lock.family == LockFamily::Posix;
-        self.held.values().filter(posix).map(|lock| lock.owner).collect()
+        let behind =
+            next.inode == of.inode && next.rank < of.rank && self.before(of.rank, waiter).is_some();
+        let earlier = self.waiting.get(&next.rank).filter(|of| behind && !of.refused)?;
+        (earlier.lock.owner == next.owner && conflict(&earlier.lock, lock))
+            .then_some(Link::CameFirst)
     }
 }
 
@@ -171,103 +178,163 @@ enum Link {
     CameFirst,
 }
 
-/// One who waits, by its inode.
-type Place = (Ino, Rank);
+/// One who waits for a lock of `fcntl`, as a cycle names it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Wait {
+    /// The file.
+    pub inode: Place,
+    /// The message with which it came.
+    pub rank: Rank,
+    /// Who waits.
+    pub owner: LockOwner,
+}
 
-/// Those who wait for `fcntl` locks of a partition.
+/// Who waits for locks of `fcntl` in a partition, and who holds some of the same files.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Waits(Vec<(Place, Locks)>);
+
+impl Waits {
+    /// Those of a partition, up to so many locks: a file that has more is left out.
+    pub(crate) fn of(tree: &Tree) -> Waits {
+        let inodes: BTreeSet<Ino> = tree.waits.iter().map(|(_, ino, _)| *ino).collect();
+        let (mut shown, mut left) = (Vec::new(), LOCKS_SHOWN_MAX);
+        for (ino, inode) in inodes.into_iter().filter_map(|ino| Some((ino, tree.get(ino)?))) {
+            if let Some(rest) = left.checked_sub(inode.locks.len()) {
+                left = rest;
+                shown.push((tree.place(ino), inode.locks.of_fcntl()));
+            }
+        }
+        Waits(shown)
+    }
+}
+
+impl Locks {
+    /// Those of `fcntl`, and who waits for some.
+    fn of_fcntl(&self) -> Locks {
+        let posix = |lock: &Lock| lock.family == LockFamily::Posix;
+        let held = self.held.iter().filter(|(_, lock)| posix(lock));
+        let waiting = self.waiting.iter().filter(|(_, of)| posix(&of.lock));
+        Locks {
+            held: held.map(|(key, lock)| (*key, *lock)).collect(),
+            waiting: waiting.map(|(rank, of)| (*rank, *of)).collect(),
+            tenures: OrdMap::new(),
+        }
+    }
+}
+
+/// Those who wait for `fcntl` locks, wherever.
 struct Graph<'a> {
-    tree: &'a Tree,
-    by_owner: BTreeMap<LockOwner, Vec<Place>>,
+    locks: BTreeMap<Place, &'a Locks>,
+    by_owner: BTreeMap<LockOwner, Vec<Wait>>,
 }
 
 impl Graph<'_> {
+    fn of(all: &[Waits]) -> Graph<'_> {
+        let locks: BTreeMap<Place, &Locks> =
+            all.iter().flat_map(|of| &of.0).map(|(place, locks)| (*place, locks)).collect();
+        let mut by_owner: BTreeMap<LockOwner, Vec<Wait>> = BTreeMap::new();
+        for (inode, locks) in &locks {
+            for (rank, waiter) in &locks.waiting {
+                let wait = Wait { inode: *inode, rank: *rank, owner: waiter.lock.owner };
+                by_owner.entry(wait.owner).or_default().push(wait);
+            }
+        }
+        Graph { locks, by_owner }
+    }
+
     /// Those for whom one waits.
-    fn after(&self, (ino, rank): Place) -> Vec<Place> {
-        let Some(locks) = self.tree.get(ino).map(|inode| &inode.locks) else { return Vec::new() };
-        let Some(waiter) = locks.waiting.get(&rank).filter(|of| !of.refused) else {
+    fn after(&self, of: Wait) -> Vec<Wait> {
+        let Some(locks) = self.locks.get(&of.inode) else { return Vec::new() };
+        let Some(waiter) = locks.waiting.get(&of.rank).filter(|of| !of.refused) else {
             return Vec::new();
         };
         let lock = waiter.lock;
         let holds = |of: &&Lock| of.owner != lock.owner && conflict(of, &lock);
         let holders: BTreeSet<_> = locks.held.values().filter(holds).map(|of| of.owner).collect();
         let waits = |owner: &LockOwner| self.by_owner.get(owner).into_iter().flatten().copied();
-        let mut all: Vec<Place> = holders.iter().flat_map(waits).collect();
-        if locks.before(rank, waiter).is_some() {
+        let mut all: Vec<Wait> = holders.iter().flat_map(waits).collect();
+        if locks.before(of.rank, waiter).is_some() {
             let first = |of: &Waiter| of.lock.owner != lock.owner && conflict(&of.lock, &lock);
-            let earlier = locks.waiting.range(..rank).filter(|(_, of)| first(of));
-            all.extend(earlier.map(|(rank, _)| (ino, *rank)));
+            let earlier = locks.waiting.range(..of.rank).filter(|(_, of)| first(of));
+            all.extend(earlier.map(|(rank, earlier)| Wait {
+                rank: *rank,
+                owner: earlier.lock.owner,
+                ..of
+            }));
         }
         all
     }
 
     /// A cycle that can be reached from there; what was seen leads to none.
-    fn cycle_from(&self, start: Place, seen: &mut BTreeSet<Place>) -> Option<Vec<Place>> {
-        let mut path: Vec<(Place, Vec<Place>)> = Vec::new();
+    fn cycle_from(&self, start: Wait, seen: &mut BTreeSet<Wait>) -> Option<Vec<Wait>> {
+        let mut path: Vec<(Wait, Vec<Wait>)> = Vec::new();
         let mut next = Some(start);
         loop {
-            if let Some(place) = next.take() {
-                if let Some(at) = path.iter().position(|(on, _)| *on == place) {
-                    return Some(path[at..].iter().map(|(place, _)| *place).collect());
+            if let Some(wait) = next.take() {
+                if let Some(at) = path.iter().position(|(on, _)| *on == wait) {
+                    return Some(path[at..].iter().map(|(wait, _)| *wait).collect());
                 }
-                if path.len() < CYCLE_MAX && seen.insert(place) {
-                    path.push((place, self.after(place)));
+                if path.len() < CYCLE_MAX && seen.insert(wait) {
+                    path.push((wait, self.after(wait)));
                 }
             }
             match path.last_mut()?.1.pop() {
-                Some(place) => next = Some(place),
+                Some(wait) => next = Some(wait),
                 None => drop(path.pop()),
             }
         }
     }
 }
 
-/// A cycle of those who wait for each other's locks, each for the next and the last for the first.
-pub(crate) fn tangle(tree: &Tree) -> Option<Vec<Place>> {
-    let mut by_owner: BTreeMap<LockOwner, Vec<Place>> = BTreeMap::new();
-    for (owner, ino, rank) in &tree.waits {
-        by_owner.entry(*owner).or_default().push((*ino, *rank));
-    }
+/// A cycle of those who wait for each other's locks, each for the next and the last for the first,
+/// as far as partitions have shown who waits: at most [`CYCLE_MAX`].
+pub fn cycle_of(all: &[Waits]) -> Option<Vec<Wait>> {
+    let (graph, mut seen) = (Graph::of(all), BTreeSet::new());
     // Each cycle has one who waits and holds what another waits for.
-    let inodes: BTreeSet<Ino> = tree.waits.iter().map(|(_, ino, _)| *ino).collect();
-    let of = |ino: &Ino| tree.get(*ino).map(|inode| inode.locks.posix_owners());
-    let holders: BTreeSet<_> = inodes.iter().filter_map(of).flatten().collect();
-    let starts: Vec<_> = holders.iter().filter_map(|owner| by_owner.get(owner)).flatten().collect();
-    let starts: Vec<Place> = starts.into_iter().copied().collect();
-    let (graph, mut seen) = (Graph { tree, by_owner }, BTreeSet::new());
-    starts.into_iter().find_map(|start| graph.cycle_from(start, &mut seen))
+    let holders: BTreeSet<_> =
+        graph.locks.values().flat_map(|locks| locks.held.values()).map(|lock| lock.owner).collect();
+    let starts = holders.iter().filter_map(|owner| graph.by_owner.get(owner)).flatten();
+    starts.copied().find_map(|start| graph.cycle_from(start, &mut seen))
 }
 
-/// Ends a cycle, if it is there: one who waits in it only as another came first passes that; if
-/// there is none, who came last is refused.
-pub(crate) fn untangle(tree: &mut Tree, cycle: &[Place]) {
+/// Whether the links of a cycle that begin in this partition are there; and the first of those who
+/// wait here only as another came first.
+pub(crate) fn check(tree: &Tree, cycle: &[Wait]) -> Result<Option<usize>, FsError> {
     if cycle.len() > CYCLE_MAX {
+        return Err(FsError::Invalid);
+    }
+    let mut passes = None;
+    if tree.mutation.is(Mutation::BelievesCycles) {
+        return Ok(None);
+    }
+    for (at, of) in cycle.iter().enumerate().filter(|(_, of)| of.inode.partition == tree.group) {
+        let next = cycle[(at + 1) % cycle.len()];
+        let locks = tree.get(of.inode.ino).map(|inode| &inode.locks);
+        match locks.and_then(|locks| locks.waits_for(of, &next)) {
+            Some(Link::Holds) => {}
+            Some(Link::CameFirst) => passes = passes.or(Some(at)),
+            None => return Err(FsError::Stale),
+        }
+    }
+    Ok(passes)
+}
+
+/// Ends a cycle: whom all partitions have found to wait only as another came first passes that; if
+/// there is none, who came last is refused.
+pub(crate) fn untangle(tree: &mut Tree, cycle: &[Wait], passes: Option<usize>) {
+    let last = (0..cycle.len()).max_by_key(|at| cycle[*at].rank);
+    let Some(Wait { inode, rank, .. }) = passes.or(last).map(|at| cycle[at]) else { return };
+    if inode.partition != tree.group || tree.get(inode.ino).is_none() {
         return;
     }
-    let Some(links) = links(tree, cycle) else { return };
-    let passing = links.iter().position(|link| *link == Link::CameFirst);
-    let last = (0..cycle.len()).max_by_key(|at| cycle[*at].1);
-    let Some(at) = passing.or(last) else { return };
-    let (ino, rank) = cycle[at];
-    tree.change_locks(ino, |locks| {
+    tree.change_locks(inode.ino, |locks| {
         if let Some(waiter) = locks.waiting.get_mut(&rank) {
-            match passing {
+            match passes {
                 Some(_) => waiter.passes = true,
                 None => waiter.refused = true,
             }
         }
     });
-}
-
-/// Why each in a cycle waits for the next, if each does.
-fn links(tree: &Tree, cycle: &[Place]) -> Option<Vec<Link>> {
-    let next_of = |at: usize| cycle[(at + 1) % cycle.len()];
-    let link = |at: usize| {
-        let ((ino, rank), next) = (cycle[at], next_of(at));
-        let waiter = tree.get(next.0)?.locks.waiting.get(&next.1)?;
-        let fresh = (next.0 == ino, next.1, waiter.lock.owner);
-        tree.get(ino)?.locks.waits_for(rank, fresh)
-    };
-    (0..cycle.len()).map(link).collect()
 }
 
 /// The tenure of one who writes, as it must be for the write to count.

@@ -11,7 +11,7 @@ use meridian_fs::operation::{
     Access, Changes, NewNode, Piece, RenameMode, Whiteout, WriteAt, XattrMode,
 };
 use meridian_fs::types::{Data, Extent, Lock, LockFamily, LockOwner, Name, Rank};
-use meridian_fs::{Ino, Kind, Operation, Place, Query, Timestamp, Update};
+use meridian_fs::{Ino, Kind, Operation, Place, Query, Timestamp, Update, Wait};
 use std::collections::BTreeSet;
 
 const REGIONS: u16 = 2;
@@ -213,11 +213,13 @@ impl Forger<'_> {
                 Update::NoteReads { partition, reads }
             }
             8 if self.flag() => {
-                let cycle = self
-                    .inodes()
-                    .into_iter()
-                    .map(|ino| (ino, (Stamp(self.number()), MessageId { client, sequence: 3 })));
-                Update::Untangle { partition, cycle: cycle.collect() }
+                let owner = LockOwner { client, owner: 1 };
+                let waits = (0..=self.rng.below(9)).map(|_| Wait {
+                    inode: self.place(),
+                    rank: (Stamp(self.number()), MessageId { client, sequence: 3 }),
+                    owner,
+                });
+                Update::Untangle { cycle: waits.collect() }
             }
             8 => Update::Hold { client, partition, inodes: self.inodes() },
             9 => {

@@ -8,7 +8,9 @@ use common::{World, top};
 use meridian_core::{ClientId, GroupId, Stamp};
 use meridian_fs::operation::{Piece, WriteAt};
 use meridian_fs::types::{Data, Extent, Lock, LockFamily, LockOwner};
-use meridian_fs::{Done, FsError, Kind, Operation, Place, Stand, Standing, Under, Update};
+use meridian_fs::{
+    Done, FsError, Kind, Operation, Place, Stand, Standing, Under, Update, cycle_of,
+};
 
 const US: GroupId = GroupId(1);
 
@@ -30,14 +32,16 @@ struct Locks {
     world: World,
     file: Place,
     other: Place,
+    /// In another partition.
+    far: Place,
 }
 
 impl Locks {
     fn new() -> Locks {
-        let mut world = World::new(1);
-        let file = world.create(top(1), "f", Kind::File).unwrap();
-        let other = world.create(top(1), "o", Kind::File).unwrap();
-        Locks { world, file, other }
+        let mut world = World::new(2);
+        let mut create = |group, name| world.create(top(group), name, Kind::File).unwrap();
+        let (file, other, far) = (create(1, "f"), create(1, "o"), create(2, "f"));
+        Locks { world, file, other, far }
     }
 
     fn submit(&mut self, update: Update) -> Stand {
@@ -69,11 +73,11 @@ impl Locks {
         }
     }
 
-    /// Ends the cycles that a primary sees.
+    /// Ends the cycles that one sees who asks all partitions.
     fn untangle(&mut self) -> usize {
         let mut count = 0;
-        while let Some(cycle) = self.world.partitions[&US].tangle() {
-            let update = Update::Untangle { partition: US, cycle };
+        while let Some(cycle) = cycle_of(&self.world.waits()) {
+            let update = Update::Untangle { cycle };
             assert_eq!(self.world.submit(update), Ok(Done::Nothing));
             self.world.check();
             count += 1;
@@ -169,13 +173,59 @@ fn a_cycle_is_refused_to_who_closed_it() {
     assert_eq!(locks.submit(leave).lock, Standing::Gone);
     locks.unlock(file, lock(1, 0, 9));
     assert_eq!(locks.stands(file, lock(2, 5, 5)), Standing::Held);
-    // A message that comes late names a cycle that is not there.
-    let late = Update::Untangle { partition: US, cycle: vec![(file.ino, (Stamp(5), common_id()))] };
-    assert_eq!(locks.world.submit(late), Ok(Done::Nothing));
 }
 
-fn common_id() -> meridian_core::MessageId {
-    meridian_core::MessageId { client: common::ME, sequence: 5 }
+/// 1 waits in one partition for 2, which waits in another for 1.
+#[test]
+fn a_cycle_over_two_partitions_is_refused_to_who_closed_it() {
+    let mut locks = Locks::new();
+    let (here, there) = (locks.file, locks.far);
+    locks.wait(here, lock(1, 0, 9));
+    locks.wait(there, lock(2, 0, 9));
+    assert_eq!(locks.wait(here, lock(2, 5, 5)), Standing::Waits);
+    assert_eq!(locks.untangle(), 0);
+    assert_eq!(locks.wait(there, lock(1, 0, 0)), Standing::Waits);
+    assert_eq!(locks.untangle(), 1);
+    assert_eq!(locks.stands(there, lock(1, 0, 0)), Standing::Deadlock);
+    assert_eq!(locks.stands(here, lock(2, 5, 5)), Standing::Waits);
+    let leave = Update::Leave { inode: there, lock: lock(1, 0, 0), ticket: 100 };
+    assert_eq!(locks.submit(leave).lock, Standing::Gone);
+    locks.unlock(here, lock(1, 0, 9));
+    assert_eq!(locks.stands(here, lock(2, 5, 5)), Standing::Held);
+}
+
+/// What somebody saw in one partition first, and later in the other, was never there at one time;
+/// and of what was there one has gone before the message comes.
+#[test]
+fn nobody_is_refused_for_a_cycle_that_is_not_there() {
+    let mut locks = Locks::new();
+    let (here, there) = (locks.file, locks.far);
+    locks.wait(there, lock(1, 0, 9));
+    locks.wait(there, lock(2, 0, 9));
+    let before = locks.world.waits().pop().unwrap();
+    locks.unlock(there, lock(1, 0, 9));
+    assert_eq!(locks.stands(there, lock(2, 0, 9)), Standing::Held);
+    locks.wait(here, lock(2, 0, 9));
+    locks.wait(here, lock(1, 0, 9));
+    let mut seen = locks.world.waits();
+    assert_eq!(cycle_of(&seen), None);
+    *seen.last_mut().unwrap() = before;
+    let cycle = cycle_of(&seen).unwrap();
+    assert_eq!(locks.world.submit(Update::Untangle { cycle }), Err(FsError::Stale));
+    assert_eq!(locks.stands(here, lock(1, 0, 9)), Standing::Waits);
+
+    locks.unlock(here, lock(2, 0, 9));
+    locks.unlock(here, lock(1, 0, 9));
+    locks.unlock(there, lock(2, 0, 9));
+    locks.wait(here, lock(1, 0, 9));
+    locks.wait(there, lock(2, 0, 9));
+    locks.wait(here, lock(2, 0, 9));
+    locks.wait(there, lock(1, 0, 9));
+    let cycle = cycle_of(&locks.world.waits()).unwrap();
+    let leave = Update::Leave { inode: here, lock: lock(2, 0, 9), ticket: 200 };
+    assert_eq!(locks.submit(leave).lock, Standing::Gone);
+    assert_eq!(locks.world.submit(Update::Untangle { cycle }), Err(FsError::Stale));
+    assert_eq!(locks.stands(there, lock(1, 0, 9)), Standing::Waits);
 }
 
 #[test]

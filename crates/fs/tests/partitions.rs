@@ -15,7 +15,7 @@ use meridian_fs::quota::Limits;
 use meridian_fs::types::{Data, Lock, LockFamily, LockOwner};
 use meridian_fs::{
     Answer, Done, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query, Timestamp,
-    Update, Vector, quota_keys,
+    Update, Vector, cycle_of, quota_keys,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -198,11 +198,10 @@ fn random_wait(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let ticket = rng.below(4);
     match rng.below(4) {
         0 => Update::Leave { inode, lock, ticket },
-        1 => {
-            let partition = inode.partition;
-            let cycle = view.partitions[&partition].tangle().unwrap_or_default();
-            Update::Untangle { partition, cycle }
-        }
+        1 => match cycle_of(&view.waits()) {
+            Some(cycle) => Update::Untangle { cycle },
+            None => Update::Leave { inode, lock, ticket },
+        },
         _ => Update::Lock { inode, lock, ticket: Some(ticket) },
     }
 }

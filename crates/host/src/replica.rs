@@ -104,8 +104,6 @@ pub struct Replica {
     /// Blocks that no file lies in any more.
     released: Vec<BlockId>,
     nameless: Nameless,
-    /// The last message that ends a cycle of locks: said again it must be the same.
-    untangling: Option<Start>,
     /// When it last looked at what waits.
     ticked: Time,
 }
@@ -168,7 +166,6 @@ impl Replica {
             votes_asked: Time(0),
             released: Vec::new(),
             nameless: Nameless::default(),
-            untangling: None,
             ticked: Time(0),
         }
     }
@@ -311,7 +308,8 @@ impl Replica {
             | Answer::Lock(_)
             | Answer::Awaited(_)
             | Answer::Quota(_)
-            | Answer::Totals { .. } => return,
+            | Answer::Totals { .. }
+            | Answer::Waits(_) => return,
         };
         shown.retain(|attributes| attributes.is_some());
         let ino = |attributes: &Option<meridian_fs::Attributes>| attributes.map(|of| of.place.ino);
@@ -475,7 +473,6 @@ impl Replica {
         }
         self.on_caps_tick(now, counted, out);
         self.expire_leases(counted, out);
-        self.untangle(out);
         counted
     }
 

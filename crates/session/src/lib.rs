@@ -11,6 +11,7 @@
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
 //! | [`blocks`] | blocks on their way: which nodes are asked, when one is stored or lost |
 //! | `caps` | what it may answer itself, and what it keeps for that |
+//! | [`deadlocks`] | whether programs wait for each other's locks in a cycle |
 //! | `nodes` | the nodes: the configuration, the order in which they come for a block |
 //! | [`writeback`] | what is written to a file and not yet stored, and in which order it goes out |
 //! | `random` | numbers for names, from a seed |
@@ -31,6 +32,7 @@ pub mod blocks;
 pub mod calls;
 pub(crate) mod caps;
 pub mod cuts;
+pub mod deadlocks;
 mod following;
 mod inquiries;
 pub mod mutation;
@@ -48,6 +50,7 @@ pub use blocks::placing::{Placing, Progress};
 pub use blocks::{Block, BlockNames, Part};
 pub use calls::{CallId, Command, Due, Failure, Message, Output};
 pub use caps::{HELD_MAX, Moment, SPAN};
+pub use deadlocks::Deadlocks;
 pub use mutation::Mutation;
 pub use names::{Name, Names};
 pub use opens::Opens;

@@ -49,6 +49,8 @@ pub enum Mutation {
     ReleasesFirst,
     /// Goes on after another at once, without what that has seen.
     IgnoresToken,
+    /// Looks for a cycle of waits in what each partition has shown alone.
+    JoinsNothing,
     /// Takes what it gave up in another shard for cancelled by the next message to its groups.
     DetoursUncancelled,
 }

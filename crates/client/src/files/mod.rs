@@ -9,7 +9,7 @@
 //! | [`buffer`] | what is kept of one open file |
 //! | [`write`] | write, flush, fsync |
 //! | [`read`] | read, seek |
-//! | [`locks`] | locks; `waiting`: for one; `tenure`: those that were lost |
+//! | [`locks`] | locks; `waiting`: for one; `deadlocks`: in a cycle; `tenure`: lost ones |
 //! | [`pages`] | files that are memory of one mount |
 //! | [`quota`] | quotas of directories |
 //! | [`token`] | what was seen here, handed over; what others saw, taken over |
@@ -24,6 +24,7 @@
 mod accesses;
 pub mod attributes;
 pub mod buffer;
+mod deadlocks;
 pub mod directory;
 pub mod locks;
 mod merge;
@@ -44,9 +45,9 @@ use meridian_core::{GroupId, Stamp};
 use meridian_fs::types::{Attributes, Ino, Name, Place};
 use meridian_fs::{Answer, FsError, Query, Update};
 use meridian_keys::causal::Token;
-use meridian_session::Opens;
 use meridian_session::accesses::Accesses;
 use meridian_session::opens::LAZY;
+use meridian_session::{Deadlocks, Opens};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -136,6 +137,7 @@ pub struct Files {
     shared: Mutex<pages::Shared>,
     next_handle: AtomicU64,
     next_ticket: AtomicU64,
+    deadlocks: Mutex<Deadlocks>,
     /// What was last seen of directories that live elsewhere than their names.
     roots: Mutex<HashMap<Ino, Attributes>>,
     /// When the last renewal was sent of which a partition has heard.
@@ -168,6 +170,7 @@ impl Files {
             shared: Mutex::default(),
             next_handle: AtomicU64::new(1),
             next_ticket: AtomicU64::new(1),
+            deadlocks: Mutex::default(),
             roots: Mutex::default(),
             renewed: Mutex::default(),
             changes: AtomicU64::new(0),
@@ -546,6 +549,7 @@ async fn keep_up(files: Weak<Files>) {
         let Some(files) = files.upgrade() else { return };
         files.flush_old();
         files.give_back_old();
+        files.look_for_deadlocks();
         files.tell_opens().detach_all();
         files.tell_reads(false).detach_all();
         if renewed.elapsed() >= 2 * RENEW {

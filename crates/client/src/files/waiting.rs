@@ -72,11 +72,16 @@ impl Files {
             let asked = self.take(&inode, &turn, (handle, wanted), Some(ticket.number)).await;
             drop(turn);
             let ended = match asked {
-                Ok(Standing::Waits) => tokio::select! {
-                    biased;
-                    ended = self.granted(&inode, wanted, ticket.number) => ended,
-                    () = &mut interrupted => return self.end_wait(&inode, wanted, ticket).await,
-                },
+                Ok(Standing::Waits) => {
+                    let _watch = self.watch(wanted);
+                    tokio::select! {
+                        biased;
+                        ended = self.granted(&inode, wanted, ticket.number) => ended,
+                        () = &mut interrupted => {
+                            return self.end_wait(&inode, wanted, ticket).await;
+                        }
+                    }
+                }
                 // It may wait all the same if another lock turns out to be lost.
                 Err(ClientError::Fs(error)) if error != FsError::LockLost => {
                     ticket.end();

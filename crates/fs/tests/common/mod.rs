@@ -8,7 +8,7 @@ use meridian_fs::operation::{NewNode, Piece, RenameMode, WriteAt};
 use meridian_fs::types::{BLOCK_MAX, Data};
 use meridian_fs::{
     Answer, Attributes, Done, Effect, Extent, FsError, Ino, Kind, Operation, Partition, Place,
-    Query, Timestamp, Update, Vector, Vote,
+    Query, Timestamp, Update, Vector, Vote, Waits,
 };
 use std::collections::BTreeMap;
 
@@ -98,6 +98,17 @@ impl World {
             messages: self.messages,
             blocks: BTreeMap::new(),
         }
+    }
+
+    /// Who waits for locks, in all partitions.
+    pub fn waits(&self) -> Vec<Waits> {
+        let of = |partition: &Partition| match partition
+            .read(&Query::Waits { partition: partition.group() })
+        {
+            Ok(Answer::Waits(waits)) => waits,
+            other => panic!("{other:?}"),
+        };
+        self.partitions.values().map(of).collect()
     }
 
     /// All entries: parent, name, child.

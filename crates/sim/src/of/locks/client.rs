@@ -10,10 +10,10 @@ use meridian_fs::operation::{Piece, WriteAt};
 use meridian_fs::types::{Data, Extent, Lock, LockFamily, LockOwner};
 use meridian_fs::{Answer, Done, FsError, Place, Query, Stand, Standing, Timestamp, Under, Update};
 use meridian_host::update::Change;
-use meridian_session::CallId;
+use meridian_session::{CallId, Deadlocks, Mutation};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// So many locks a client holds at a time: enough for cycles.
@@ -50,6 +50,8 @@ pub(super) enum Asked {
 #[derive(Clone, Debug)]
 pub(super) enum Seen {
     Count(&'static str),
+    /// It would wait for ever.
+    Refused,
     /// Its number was written and acknowledged.
     Wrote(Place, u64),
     Wrong(String),
@@ -60,10 +62,16 @@ pub(super) struct Client {
     pub last: CallId,
     pub id: ClientId,
     pub doing: Option<(CallId, Place, Doing)>,
-    /// The call that says that it lives.
-    pub renewing: Option<CallId>,
+    /// The calls that say that it lives.
+    pub renewing: BTreeSet<CallId>,
     renewed: Time,
     pub held: BTreeMap<Place, Held>,
+    /// Whether it was in a cycle at any time since it began to take what it takes or awaits.
+    pub was_tangled: bool,
+    deadlocks: Deadlocks,
+    is_watched: bool,
+    /// The questions who waits, each with the partition asked, and updates that end cycles.
+    looks: BTreeMap<CallId, Option<GroupId>>,
     tickets: u64,
     pub left: u64,
     /// It gives all back, and begins nothing.
@@ -71,14 +79,18 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub fn new(id: ClientId, left: u64) -> Client {
+    pub fn new(id: ClientId, left: u64, mutation: Mutation) -> Client {
         Client {
             last: CallId(0),
             id,
             doing: None,
-            renewing: None,
+            renewing: BTreeSet::new(),
             renewed: Time(0),
             held: BTreeMap::new(),
+            was_tangled: false,
+            deadlocks: Deadlocks::default().with_mutation(mutation),
+            is_watched: false,
+            looks: BTreeMap::new(),
             tickets: 0,
             left,
             ends: false,
@@ -94,15 +106,71 @@ impl Client {
         self.last
     }
 
-    /// Which partition it holds or awaits something in, if it is time to say that it lives there.
-    pub fn renews(&mut self, now: Time) -> Option<GroupId> {
-        if self.renewing.is_some() || now.since(self.renewed) < RENEW {
-            return None;
+    /// The partitions in which it holds or awaits something, if it is time to say that it lives.
+    pub fn renews(&mut self, now: Time) -> BTreeSet<GroupId> {
+        if now.since(self.renewed) < RENEW {
+            return BTreeSet::new();
         }
-        let doing = self.doing.as_ref().map(|(_, place, _)| place.partition);
-        let of = doing.or_else(|| self.held.keys().next().map(|place| place.partition))?;
         self.renewed = now;
-        Some(of)
+        let doing = self.doing.iter().map(|(_, place, _)| place.partition);
+        doing.chain(self.held.keys().map(|place| place.partition)).collect()
+    }
+
+    /// What it asks to see whether it waits in a cycle, if it is time to.
+    pub fn looks(
+        &mut self,
+        now: Time,
+        partitions: impl Iterator<Item = GroupId>,
+    ) -> Vec<(CallId, Asked)> {
+        let waits = matches!(self.doing, Some((_, _, Doing::Wait(..))));
+        match (waits, std::mem::replace(&mut self.is_watched, waits)) {
+            (true, false) => self.deadlocks.begin(now),
+            (false, true) => self.deadlocks.end(),
+            (true, true) | (false, false) => {}
+        }
+        let asked = self.deadlocks.due(now, partitions);
+        let ask = |query: Query| {
+            let call = self.next_call();
+            self.looks.insert(call, Some(query.partition()));
+            (call, Asked::Query(query))
+        };
+        asked.into_iter().map(ask).collect()
+    }
+
+    /// Whether that is a call by which cycles are looked for.
+    pub fn has_look(&self, call: CallId) -> bool {
+        self.looks.contains_key(&call)
+    }
+
+    /// What came of it: the update that ends a cycle, if one was seen.
+    pub fn on_look(
+        &mut self,
+        call: CallId,
+        answer: Option<Answer>,
+        now: Time,
+    ) -> Option<(CallId, Asked)> {
+        let partition = self.looks.remove(&call)??;
+        let waits = match answer {
+            Some(Answer::Waits(waits)) => Some(waits),
+            Some(other) => panic!("asked who waits: {other:?}"),
+            None => None,
+        };
+        let update = self.deadlocks.answered(partition, waits, now)?;
+        let call = self.next_call();
+        self.looks.insert(call, None);
+        Some((call, self.update(update, None)))
+    }
+
+    /// The lock for which it may wait.
+    pub fn awaits(&self) -> Option<(Place, Lock)> {
+        match self.doing.as_ref()? {
+            (
+                _,
+                place,
+                Doing::Take(lock, Some(_)) | Doing::Wait(lock, _) | Doing::Leave(lock, _),
+            ) => Some((*place, *lock)),
+            (_, _, Doing::Take(_, None) | Doing::Read | Doing::Write(_) | Doing::Unlock(_)) => None,
+        }
     }
 
     /// What it does next, if it is idle.
@@ -115,7 +183,7 @@ impl Client {
         if let Some((place, held)) = held.choose(random).copied() {
             let wants_more = self.held.len() < HELD_MAX && !self.ends;
             return Some(match random.random_range(0..6) {
-                0..2 if wants_more => self.take(files, Some(place), random),
+                0..2 if wants_more => self.take(files, random),
                 2..5 if held.lock.exclusive && !self.ends => {
                     self.begin(place, Doing::Read);
                     Asked::Query(contents(place))
@@ -125,15 +193,14 @@ impl Client {
         }
         self.ends = false;
         self.left = self.left.checked_sub(1)?;
-        Some(self.take(files, None, random))
+        Some(self.take(files, random))
     }
 
-    /// Begins to take a lock: in the partition where it holds some, as a cycle over several is not
-    /// found.
-    fn take(&mut self, files: &[Place], near: Option<Place>, random: &mut Random) -> Asked {
-        let same = |place: &&Place| near.is_none_or(|near| near.partition == place.partition);
+    /// Begins to take a lock.
+    fn take(&mut self, files: &[Place], random: &mut Random) -> Asked {
         let free = |place: &&Place| !self.held.contains_key(*place);
-        let some: Vec<_> = files.iter().filter(same).filter(free).copied().collect();
+        let some: Vec<_> = files.iter().filter(free).copied().collect();
+        self.was_tangled = false;
         let place = *some.choose(random).unwrap_or(&files[0]);
         let owner = LockOwner { client: self.id, owner: 1 };
         let (family, exclusive) = (LockFamily::Posix, random.random_ratio(3, 4));
@@ -236,7 +303,7 @@ impl Client {
                 Some(Asked::Query(Query::Awaited { inode: place, lock, ticket }))
             }
             (Standing::Deadlock, Some(ticket)) => {
-                seen.push(Seen::Count("deadlocks"));
+                seen.push(Seen::Refused);
                 self.ends = true; // As a program does that gives all back.
                 self.begin(place, Doing::Leave(lock, ticket));
                 Some(self.update(Update::Leave { inode: place, lock, ticket }, None))

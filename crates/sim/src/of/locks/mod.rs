@@ -23,7 +23,7 @@ use meridian_fs::types::Kind;
 use meridian_fs::{Done, Ino, Place, Timestamp, Update};
 use meridian_host::Node;
 use meridian_host::update::Change;
-use meridian_session::{CallId, Command as Ask, Output as Told, Session};
+use meridian_session::{CallId, Command as Ask, Mutation, Output as Told, Session};
 use rand::RngExt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -39,7 +39,8 @@ Each seed is a run of nodes in three regions in simulated time: clients take loc
 give up waiting, and count in files under exclusive locks. Requests are late and lost, clients stand
 still for longer than their leases or are gone for good, nodes have all kinds of faults. Checked are
 that two never have one exclusive lock, that nothing lands that was written under a lock that was
-lost, that who waits gets the lock in the end, and that cycles are refused.
+lost, that who waits gets the lock in the end, and that cycles are refused, also those over several
+partitions, and nothing else.
 
 Examples:
   meridian sim locks --seeds 10000
@@ -73,8 +74,13 @@ pub struct LocksWorkload {
 
 impl LocksWorkload {
     /// So many clients, each of which begins so many times with nothing.
-    pub fn new(seed: u64, topology: Arc<Topology>, (clients, things): (u64, u64)) -> Self {
-        let client = |number: u64| Client::new(ClientId(1_000_000 + number), things);
+    pub fn new(
+        seed: u64,
+        topology: Arc<Topology>,
+        (clients, things): (u64, u64),
+        mutation: Mutation,
+    ) -> Self {
+        let client = |number: u64| Client::new(ClientId(1_000_000 + number), things, mutation);
         LocksWorkload {
             net: Net::new((seed, 0x10c5), topology, clients, |session| session),
             clients: (0..clients).map(client).collect(),
@@ -111,8 +117,17 @@ impl LocksWorkload {
             return asks;
         }
         let client = &mut self.clients[at];
-        if client.renewing == Some(call) {
-            client.renewing = None;
+        if client.renewing.remove(&call) {
+            return asks;
+        }
+        if client.has_look(call) {
+            let answer = match told {
+                Told::Answered { result, .. } => result.ok(),
+                _ => None,
+            };
+            asks.extend(
+                client.on_look(call, answer, now).map(|(call, asked)| ask(call, asked, now)),
+            );
             return asks;
         }
         if client.doing.as_ref().is_none_or(|(doing, _, _)| *doing != call) {
@@ -130,22 +145,52 @@ impl LocksWorkload {
         };
         asks.extend(asked.map(|asked| self.ask(at, asked, now)));
         seen.into_iter().for_each(|seen| self.judge(at, seen));
+        self.note_cycles();
         asks
     }
 
     /// The question or update of what a client does now.
     fn ask(&self, at: usize, asked: Asked, now: Time) -> Ask {
         let (call, _, _) = self.clients[at].doing.as_ref().expect("it has begun it");
-        let (call, deadline) = (*call, now + PATIENCE);
-        match asked {
-            Asked::Update(change) => Ask::Update { call, change, deadline },
-            Asked::Query(query) => Ask::Read { call, query, deadline },
+        ask(*call, asked, now)
+    }
+
+    /// Notes who is in a cycle now, by what clients do and believe to hold. Who waits knows what it
+    /// holds; so whoever is in a cycle by the trees' state is so by this, too.
+    fn note_cycles(&mut self) {
+        let after = |of: usize| {
+            let awaited = self.clients[of].awaits();
+            let holds = move |(_, client): &(usize, &Client)| {
+                awaited.is_some_and(|(place, lock)| {
+                    let held = client.held.get(&place).map(|held| held.lock);
+                    held.is_some_and(|held| held.exclusive || lock.exclusive)
+                })
+            };
+            let others = self.clients.iter().enumerate().filter(move |(at, _)| *at != of);
+            others.filter(holds).map(|(at, _)| at)
+        };
+        let is_tangled = |of: usize| {
+            let (mut reached, mut next) = (BTreeSet::new(), vec![of]);
+            while let Some(at) = next.pop() {
+                next.extend(after(at).filter(|at| reached.insert(*at)));
+            }
+            reached.contains(&of)
+        };
+        let tangled: Vec<_> = (0..self.clients.len()).filter(|of| is_tangled(*of)).collect();
+        for at in tangled {
+            self.clients[at].was_tangled = true;
         }
     }
 
     fn judge(&mut self, at: usize, seen: Seen) {
         match seen {
             Seen::Count(what) => self.net.counts.add(what, 1),
+            Seen::Refused => {
+                self.net.counts.add("deadlocks", 1);
+                if !self.clients[at].was_tangled {
+                    self.net.violate(format!("deadlocks: client {at} was in no cycle"));
+                }
+            }
             Seen::Wrong(what) => self.net.violate(format!("locks: {what}")),
             Seen::Wrote(place, value) => {
                 self.net.counts.add("writes", 1);
@@ -172,6 +217,14 @@ impl LocksWorkload {
         let change = Change::new(Timestamp::default(), update);
         let ask = Ask::Update { call, change, deadline: now + PATIENCE };
         self.step(0, now, Event::Command(ask))
+    }
+}
+
+fn ask(call: CallId, asked: Asked, now: Time) -> Ask {
+    let deadline = now + PATIENCE;
+    match asked {
+        Asked::Update(change) => Ask::Update { call, change, deadline },
+        Asked::Query(query) => Ask::Read { call, query, deadline },
     }
 }
 
@@ -203,14 +256,18 @@ impl Crowd for LocksWorkload {
         if self.files.len() < PARTITIONS * FILES as usize {
             return if at == 0 { self.make_file(now) } else { stimuli };
         }
-        if let Some(partition) = self.clients[at].renews(now) {
+        for partition in self.clients[at].renews(now) {
             let client = &mut self.clients[at];
             let call = client.next_call();
-            client.renewing = Some(call);
+            client.renewing.insert(call);
             let update = Update::Renew { client: client.id, partition };
             let change = Change::new(Timestamp::default(), update);
             let ask = Ask::Update { call, change, deadline: now + PATIENCE };
             stimuli.extend(self.step(at, now, Event::Command(ask)));
+        }
+        let partitions = self.net.topology.group_ids();
+        for (call, asked) in self.clients[at].looks(now, partitions) {
+            stimuli.extend(self.step(at, now, Event::Command(ask(call, asked, now))));
         }
         let before = self.clients[at].doing.as_ref().map(|(call, _, _)| *call);
         let interrupts = self.net.random.random_ratio(1, 60) && !self.net.is_calm();
@@ -223,6 +280,7 @@ impl Crowd for LocksWorkload {
             stimuli.extend(self.step(at, now, Event::Command(Ask::Release(call))));
         }
         let ask = self.ask(at, asked, now);
+        self.note_cycles();
         stimuli.extend(self.step(at, now, Event::Command(ask)));
         stimuli
     }

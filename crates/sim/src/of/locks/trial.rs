@@ -12,6 +12,7 @@ use meridian_fs::mutation::Mutation;
 use meridian_fs::{Answer, Query};
 use meridian_host::Node;
 use meridian_multicast::mutation::PLANTED;
+use meridian_session::Mutation as InClient;
 use rand::{RngExt, SeedableRng};
 use std::fmt;
 use std::time::Duration;
@@ -31,6 +32,9 @@ pub struct Trial {
     /// A bug planted in trees.
     #[doc(hidden)]
     pub in_tree: Mutation,
+    /// A bug planted in clients.
+    #[doc(hidden)]
+    pub in_client: InClient,
 }
 
 /// What a trial was, once all is drawn.
@@ -77,7 +81,7 @@ impl Subject for Trial {
         let mut setup = setup(&topology, make);
         setup.faults = drawn.faults.clone();
         setup.logs = Logs::on_disks();
-        let owner = LocksWorkload::new(seed, topology, (CLIENTS, THINGS));
+        let owner = LocksWorkload::new(seed, topology, (CLIENTS, THINGS), self.in_client);
         Made { setup, owner, operator: () }
     }
 
@@ -127,9 +131,11 @@ impl Subject for Trial {
             Mutation::GrantsToAll,
             Mutation::KeepsGone,
             Mutation::IgnoresTenure,
-            Mutation::StaysTangled,
+            Mutation::BelievesCycles,
         ];
         let trial = |in_tree| (format!("{in_tree:?}"), Trial { in_tree, ..Trial::default() });
-        all.map(trial).into_iter().collect()
+        let in_client = InClient::JoinsNothing;
+        let joins = (format!("{in_client:?}"), Trial { in_client, ..Trial::default() });
+        all.map(trial).into_iter().chain([joins]).collect()
     }
 }
