@@ -3,6 +3,7 @@
 
 use crate::inode::{Content, Directory, Inode};
 use crate::locks::Locks;
+use crate::mutation::Mutation;
 use crate::operation::{Done, NewNode, RenameMode, Update, Whiteout};
 use crate::tree::Tree;
 use crate::types::{Attributes, Entry, Ino, Kind, Name, Place, Rank, Timestamp};
@@ -138,7 +139,8 @@ fn rename(
         .filter(|_| *mode == RenameMode::Exchange)
         .map(|(place, kind)| Entry { place, kind });
     if here(from) {
-        let left = whiteout.map(|owner| leave_whiteout(tree, *from, owner, moment));
+        let left = whiteout.filter(|_| !tree.mutation.is(Mutation::LeavesNoWhiteout));
+        let left = left.map(|owner| leave_whiteout(tree, *from, owner, moment));
         match exchanged.or(left) {
             Some(entry) => set_entry(tree, from.ino, from_name, entry, moment.time),
             None => unset_entry(tree, from.ino, from_name, moment.time),

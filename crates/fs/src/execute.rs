@@ -5,6 +5,7 @@ use crate::acl;
 use crate::apply::Moment;
 use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
 use crate::locking;
+use crate::mutation::Mutation;
 use crate::operation::{Access, Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
 use crate::quota::Limits;
 use crate::tree::{Tree, check_name};
@@ -13,6 +14,7 @@ use crate::types::{
     XATTR_VALUE_MAX,
 };
 use bytes::Bytes;
+use imbl::OrdMap;
 use meridian_core::{ClientId, Stamp};
 
 /// The extended attribute that shows in which partition an inode lives. It is not stored.
@@ -209,7 +211,11 @@ fn new_inode(
     if tree.is_taken(place.ino) {
         return Err(FsError::Stale); // Another message will have another number.
     }
-    let (quota, xattrs) = (above.quota, acl::inherit(above, &mut node));
+    let xattrs = match tree.mutation.is(Mutation::InheritsNothing) {
+        true => OrdMap::new(),
+        false => acl::inherit(above, &mut node),
+    };
+    let quota = above.quota;
     Ok((place, Inode { quota, xattrs, ..Inode::new(node, parent, moment.time) }))
 }
 
@@ -256,6 +262,7 @@ fn write(
     time: Timestamp,
 ) -> Result<Done, FsError> {
     tree.inode(place)?;
+    let keeps_capability = tree.mutation.is(Mutation::KeepsCapability);
     tree.change(place.ino, |inode| {
         let file = file_of(inode)?;
         let offset = match at {
@@ -266,7 +273,9 @@ fn write(
         let end = pieces.last().map(|last| offset + last.offset + u64::from(last.extent.len));
         let merge_from = end.and_then(|end| file.short_run(end));
         if !pieces.is_empty() {
-            inode.drop_capability();
+            if !keeps_capability {
+                inode.drop_capability();
+            }
             inode.touch(time);
         }
         Ok(Done::Written { offset, attributes: inode.attributes(place), merge_from })
@@ -356,7 +365,8 @@ fn forget(tree: &mut Tree, client: ClientId, inodes: &[Ino]) -> Done {
 /// Notes when what is here was read.
 fn note_reads(tree: &mut Tree, reads: &[Access]) -> Done {
     for Access { inode, seen, at } in reads {
-        if tree.get(*inode).is_some_and(|inode| inode.atime == *seen) {
+        let any = tree.mutation.is(Mutation::NotesAnyRead);
+        if tree.get(*inode).is_some_and(|inode| any || inode.atime == *seen) {
             tree.change(*inode, |inode| inode.atime = *at);
         }
     }

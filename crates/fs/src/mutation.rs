@@ -19,6 +19,16 @@ pub enum Mutation {
     IgnoresTenure,
     /// Cycles of waits are believed without a look whether they are there.
     BelievesCycles,
+    /// A rename leaves no whiteout.
+    LeavesNoWhiteout,
+    /// A capability survives a write.
+    KeepsCapability,
+    /// What is made in a directory gets nothing of its list of access rights.
+    InheritsNothing,
+    /// A file that has got its first name is removed as if it had none.
+    ReapsNamed,
+    /// A read is noted though another time of reading was set since it was seen.
+    NotesAnyRead,
 }
 
 impl Mutation {

@@ -185,7 +185,9 @@ impl Tree {
         self.change(ino, |inode| {
             (inode.nameless, inode.unnamed, inode.quota) = (None, false, quota);
         });
-        self.nameless.remove(&ino);
+        if !self.mutation.is(Mutation::ReapsNamed) {
+            self.nameless.remove(&ino);
+        }
     }
 
     /// The files without a name, and when they lost the last one.

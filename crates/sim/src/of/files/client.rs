@@ -8,6 +8,7 @@
 use super::handing::{Came, Taking};
 use super::model::{Action, File, Model};
 use super::opening::Opening;
+use super::posix::Posix;
 use super::reading::Reading;
 use super::saving::{self, Saving};
 use crate::world::Random;
@@ -79,6 +80,8 @@ pub struct Tally {
     pub held: u64,
     /// Tokens that were taken over.
     pub taken: u64,
+    /// Facts of what POSIX has beyond names and bytes that were looked at.
+    pub facts: u64,
 }
 
 /// See the module.
@@ -90,6 +93,8 @@ pub(super) struct Client {
     saving: Option<Saving>,
     /// The files that it has open.
     opening: Opening,
+    /// What it does with lists of access rights and the like.
+    pub posix: Posix,
     /// What another has seen, from which it goes on.
     pub taking: Option<Taking>,
     /// Another goes on from what it has seen; it waits for that.
@@ -112,6 +117,7 @@ impl Client {
         let region = RegionId(u16::try_from(number % regions).expect("there are few regions"));
         Client {
             opening: Opening::new(number, mutation),
+            posix: Posix::new(number, topology.group_ids()),
             session: Session::new(topology.clone(), region, seed).with_mutation(mutation),
             model: Model::new(number, topology.group_ids().collect()),
             doing: None,
@@ -134,17 +140,20 @@ impl Client {
     /// Whether it has done all it had to.
     pub fn is_done(&self) -> bool {
         let waits = self.hands_over || self.taking.is_some() || self.doing.is_some();
-        self.left == 0 && !waits && self.saving.is_none() && self.opening.is_done()
+        let saves = self.saving.is_some();
+        self.left == 0 && !waits && !saves && self.opening.is_done() && self.posix.is_done()
     }
 
     /// What it waits for, in words.
     pub fn waiting(&self) -> Option<String> {
         let (doing, saving, opening) = (&self.doing, &self.saving, &self.opening);
-        let taking = &self.taking;
+        let (taking, posix) = (&self.taking, &self.posix);
         (!self.is_done()).then(|| {
             let vector = self.session.vector();
             let call = self.call;
-            format!("{call:?}: {doing:?}, {saving:?}, {opening:?}, {taking:?}, {vector:?}")
+            format!(
+                "{call:?}: {doing:?}, {saving:?}, {opening:?}, {taking:?}, {posix:?}, {vector:?}"
+            )
         })
     }
 
@@ -198,13 +207,17 @@ impl Client {
         Vec::new()
     }
 
-    /// Opens and closes files, and reads those that are open, unless it is just doing so. `calm`:
-    /// partitions always hear in time what is open.
+    /// Opens and closes files, and reads those that are open, unless it is just doing so; and goes
+    /// on with lists of access rights and the like. `calm`: partitions always hear in time what is
+    /// open.
     pub fn open(&mut self, now: Time, random: &mut Random, calm: bool) -> Vec<Command> {
         // What is being done may be what takes the name of a file.
         let may_open = self.left > 0 && self.doing.is_none();
         let file = self.model.any_file(random).filter(|_| may_open);
-        self.opening.go_on(file.map(|file| file.place), now, &mut self.last, random, calm)
+        let file = file.map(|file| file.place);
+        let mut commands = self.opening.go_on(file, now, &mut self.last, random, calm);
+        commands.extend(self.posix.go_on(self.left > 0, now, &mut self.last, random));
+        commands
     }
 
     /// Begins to write a file, unless one is being written.
@@ -259,6 +272,9 @@ impl Client {
         }
         if self.opening.waits_for(call) {
             return self.opening.on_output(output, &mut done.held);
+        }
+        if self.posix.waits_for(call) {
+            return self.posix.on_output(output, now, random, &mut done.facts);
         }
         assert_eq!(call, self.call, "an output of a call that is over: {output:?}");
         let doing = self.doing.take().expect("a call has one output");

@@ -14,6 +14,7 @@ mod holders;
 mod model;
 pub(crate) mod net;
 mod opening;
+mod posix;
 mod reading;
 pub mod regions;
 mod saving;
@@ -54,8 +55,10 @@ and remove files, read them at any replica, and give up at times; links are slow
 nodes crash and start again from what their disks kept, and a disk may damage blocks. Then all is
 mended. Checked are that each update has one outcome, the right one, that none which was given up
 happens after a later one, that clients read what they wrote and what those had seen whose tokens
-they took over, that no update names a block which is not stored, that replicas which applied the
-same are equal at all times; at the end, that the tree is whole and all that was answered is there.
+they took over, that lists of access rights are inherited, capabilities go with changes, whiteouts
+are left and files without a name get one or go, that no update names a block which is not stored,
+that replicas which applied the same are equal at all times; at the end, that the tree is whole and
+all that was answered is there.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
@@ -268,6 +271,18 @@ impl FilesWorkload {
             reading.compare(should).map_err(|what| format!("{what}, of {place:?}"))?;
         }
         Ok(())
+    }
+
+    /// What was made of files beyond names and bytes is there: as
+    /// [`FilesWorkload::check_contents`].
+    ///
+    /// # Errors
+    /// What is not as it must be.
+    pub fn check_facts(
+        &self,
+        read: impl Fn(&Query) -> Result<Answer, FsError>,
+    ) -> Result<(), String> {
+        self.clients.iter().try_for_each(|client| client.posix.check(&read))
     }
 
     /// All sessions hear the news.

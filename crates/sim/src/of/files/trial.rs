@@ -9,6 +9,7 @@ use meridian_cluster::ring::Ring;
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{BlockId, GroupId, NodeId, Time};
 use meridian_fs::invariants::check_tree;
+use meridian_fs::mutation::Mutation as InTree;
 use meridian_fs::{Answer, Partition, Query};
 use meridian_host::Node;
 use meridian_host::drain::keep::Options;
@@ -37,6 +38,15 @@ const IN_SESSION: [session::Mutation; 12] = [
     session::Mutation::OvertakesAppended,
     session::Mutation::NamesFlightAnew,
     session::Mutation::IgnoresToken,
+];
+
+/// The bugs of trees.
+const IN_TREE: [InTree; 5] = [
+    InTree::LeavesNoWhiteout,
+    InTree::KeepsCapability,
+    InTree::InheritsNothing,
+    InTree::ReapsNamed,
+    InTree::NotesAnyRead,
 ];
 
 /// The bugs of what frees blocks.
@@ -84,6 +94,9 @@ pub struct Trial {
     /// A bug planted in the sessions of the clients.
     #[doc(hidden)]
     pub in_session: session::Mutation,
+    /// A bug planted in trees.
+    #[doc(hidden)]
+    pub in_tree: InTree,
     /// A bug planted in what frees blocks.
     #[doc(hidden)]
     pub in_space: space::Mutation,
@@ -101,6 +114,7 @@ impl Default for Trial {
             mutation: Mutation::Correct,
             bug: None,
             in_session: session::Mutation::Correct,
+            in_tree: InTree::Correct,
             in_space: space::Mutation::Correct,
             in_copies: drain::Mutation::Correct,
         }
@@ -161,12 +175,13 @@ impl Subject for Trial {
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let topology = ordered(drawn.nodes, drawn.order);
-        let (of, mutation) = (topology.clone(), self.mutation);
+        let (of, mutation, in_tree) = (topology.clone(), self.mutation, self.in_tree);
         let space = Space::new(SPACE).with_mutation(self.in_space);
         let (in_copies, options) = (self.in_copies, Options { pass: SCRUB, ..Options::default() });
         let make = move |me| {
             let drain = Drain::new(of.clone(), me).with_options(options).with_mutation(in_copies);
             let node = Node::new(of.clone(), me).with_mutation(mutation);
+            let node = node.with_tree_mutation(in_tree);
             node.with_space(space.clone()).with_drain(drain)
         };
         let mut setup = setup(&topology, make);
@@ -201,7 +216,9 @@ impl Subject for Trial {
         check_tree(world.owner.topology().group_ids().map(|group| partitions(world, group)[0]));
         check_space(world)?;
         check_copies(world)?;
-        world.owner.check_contents(|query| partitions(world, query.partition())[0].read(query))?;
+        let read = |query: &Query| partitions(world, query.partition())[0].read(query);
+        world.owner.check_contents(read)?;
+        world.owner.check_facts(read)?;
         for (parent, name, child) in world.owner.entries() {
             let query = Query::Lookup { parent, name };
             match partitions(world, parent.partition)[0].read(&query) {
@@ -220,7 +237,7 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Cluster) -> Counts {
-        let Tally { updates, reads, given_up, again, blocks, late, files, held, taken } =
+        let Tally { updates, reads, given_up, again, blocks, late, files, held, taken, facts } =
             world.owner.tally;
         let counts = [
             ("updates", updates),
@@ -233,6 +250,7 @@ impl Subject for Trial {
             ("files", files),
             ("held", held),
             ("taken", taken),
+            ("facts", facts),
             ("refused", world.refused().len() as u64),
         ];
         Counts(BTreeMap::from(counts))
@@ -265,12 +283,14 @@ impl Subject for Trial {
         let of_space = IN_SPACE.map(|in_space| {
             (format!("{in_space:?}"), Trial { in_space, ..trial(Mutation::Correct) })
         });
+        let of_tree = IN_TREE
+            .map(|in_tree| (format!("{in_tree:?}"), Trial { in_tree, ..trial(Mutation::Correct) }));
         let of_copies = [drain::Mutation::NeverLooks, drain::Mutation::NeverScrubs];
         let of_copies = of_copies.map(|in_copies| {
             (format!("{in_copies:?}"), Trial { in_copies, ..trial(Mutation::Correct) })
         });
         let all = multicast.into_iter().chain(disks.map(on_disk)).chain(of_session);
-        all.chain(of_space).chain(of_copies).collect()
+        all.chain(of_tree).chain(of_space).chain(of_copies).collect()
     }
 }
 
