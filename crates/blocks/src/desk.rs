@@ -158,6 +158,7 @@ pub fn on_client(
         body @ (RequestBody::Update { .. }
         | RequestBody::Read { .. }
         | RequestBody::Recalls { .. }
+        | RequestBody::Discard { .. }
         | RequestBody::Scrub
         | RequestBody::Status) => return Err(Box::new(body)),
     })

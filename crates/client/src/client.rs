@@ -553,6 +553,7 @@ pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
         ReplyBody::Stored => "Stored",
         ReplyBody::Block(_) => "Block",
         ReplyBody::Blocks(_) => "Blocks",
+        ReplyBody::Discarded => "Discarded",
         ReplyBody::Status(_) => "Status",
         ReplyBody::Refused(_) => "Refused",
     };

@@ -39,6 +39,14 @@ impl Client {
         Ok(())
     }
 
+    /// No update will ever name these blocks of files in `partition`: the nodes that hold them may
+    /// free them. Nobody waits for that.
+    pub fn discard(&self, partition: GroupId, blocks: Vec<BlockId>) {
+        if !blocks.is_empty() {
+            self.inner.driver.command(Command::Discard { partition, blocks });
+        }
+    }
+
     /// Begins to store a block.
     fn put_block(&self, partition: GroupId, block: Block) -> (Caller, Block) {
         let len = block.data.len();

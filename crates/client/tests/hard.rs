@@ -111,6 +111,44 @@ async fn a_file_whose_append_was_refused_can_be_looked_at() {
     assert_eq!(files.read(handle, 0, 9).await.unwrap(), b"one\ntwo\n");
 }
 
+/// A program that tries again and again fills no disk: the blocks of what was refused go.
+#[tokio::test]
+async fn blocks_of_refused_writes_are_discarded() {
+    let cluster = Cluster::start(1, 0).await;
+    let files = Files::new(cluster.client("us"));
+    let us = top(&files, "us").await;
+    let (_, handle) = create(&files, us, "f").await;
+    write(&files, handle, 0, &[1; 100_000]).await;
+    cluster.refuse_writes(Some(FsError::OverQuota));
+    for _ in 0..5 {
+        assert_eq!(files.sync(handle).await.unwrap_err().errno(), 122);
+    }
+    cluster.discarded(5).await;
+    assert_eq!(cluster.blocks().len(), 0);
+    cluster.refuse_writes(None);
+    files.sync(handle).await.unwrap();
+    assert_eq!((cluster.blocks().len(), elsewhere(&cluster, "/us/f").await.len()), (1, 100_000));
+}
+
+/// An update without an answer may yet happen: its blocks stay, and it is sent with the same.
+#[tokio::test]
+async fn blocks_of_writes_without_an_answer_stay() {
+    let cluster = Cluster::start(1, 0).await;
+    let files = Files::new(cluster.impatient("us", 300));
+    let us = top(&files, "us").await;
+    let (_, handle) = create(&files, us, "f").await;
+    write(&files, handle, 0, &[1; 100_000]).await;
+    cluster.shared.gated.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        assert_eq!(files.sync(handle).await.unwrap_err().errno(), 110);
+    }
+    assert_eq!(cluster.blocks().len(), 1);
+    cluster.shared.gated.store(false, Ordering::Relaxed);
+    cluster.shared.gate.add_permits(100);
+    files.sync(handle).await.unwrap();
+    assert_eq!((cluster.blocks().len(), elsewhere(&cluster, "/us/f").await.len()), (1, 100_000));
+}
+
 #[tokio::test]
 async fn a_file_that_finds_no_room_can_be_cut_to_nothing() {
     let cluster = Cluster::start(1, 0).await;

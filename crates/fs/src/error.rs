@@ -104,6 +104,11 @@ pub enum FsError {
 }
 
 impl FsError {
+    /// Whether an update that is answered so has had no effect, and never will under that name.
+    pub fn is_final(self) -> bool {
+        self != FsError::Expired
+    }
+
     /// The errno that Linux has for it.
     pub fn errno(self) -> i32 {
         match self {

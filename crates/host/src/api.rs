@@ -70,6 +70,12 @@ pub enum RequestBody {
         /// So many.
         len: u32,
     },
+    /// Free these blocks: the client has stored them, and no update will ever name them. Those that
+    /// are named all the same stay.
+    Discard {
+        /// Their names, [`NAMES_MAX`] at most.
+        blocks: Vec<BlockId>,
+    },
     /// Name the blocks that you hold, in order, [`NAMES_MAX`] at a time.
     ListBlocks {
         /// Those after this one.
@@ -136,6 +142,8 @@ pub enum ReplyBody {
     Stored,
     /// To [`RequestBody::GetBlock`].
     Block(Bytes),
+    /// To [`RequestBody::Discard`]: they go soon.
+    Discarded,
     /// To [`RequestBody::ListBlocks`]: none if there are no more.
     Blocks(Vec<BlockId>),
     /// To [`RequestBody::Status`] and [`RequestBody::Scrub`].

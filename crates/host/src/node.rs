@@ -166,6 +166,9 @@ impl Node {
         out: &mut Outbox<Self>,
     ) {
         let waiter = Waiter { connection, request: request.id };
+        if let RequestBody::Discard { blocks } = request.body {
+            return self.on_discard(waiter, blocks, out);
+        }
         let (group, mut wishes) = match &request.body {
             RequestBody::Update { group, .. } => (*group, Vec::new()),
             RequestBody::Read { query, .. } => (query.partition(), Vec::new()),
@@ -173,6 +176,7 @@ impl Node {
             // The shell answers these itself.
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
+            | RequestBody::Discard { .. }
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
             | RequestBody::Status => return,
@@ -196,6 +200,7 @@ impl Node {
             RequestBody::Recalls { by, .. } => replica.on_poll(waiter, by, &mut wishes),
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
+            | RequestBody::Discard { .. }
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
             | RequestBody::Status => {}

@@ -1,10 +1,12 @@
 //! Blocks that no file names are freed.
 //!
 //! What a file lies in is decided by the partition of its tree, in order; each node goes by its own
-//! replicas of the partitions (decision 0042). Two ways lead to a block that is freed:
+//! replicas of the partitions (decision 0042). Three ways lead to a block that is freed:
 //!
 //! - The tree has *released* it: the last extent that lay in it went. It is freed when the grace is
 //!   over, within which readers may ask for it who were told of it before.
+//! - Its client has *discarded* it: the update that was to name it has ended without effect, or was
+//!   never sent (decision 0066). It is freed at once.
 //! - It was *never named*, or nobody here has seen that it was released: the node looks through the
 //!   names of all blocks that it holds, a page at a time, for those that the tree will never name
 //!   again ([`meridian_fs::Partition::never_named`]).
@@ -25,6 +27,7 @@
 
 use crate::replica::Replica;
 use meridian_core::{BlockId, GroupId, PLANTED_BUGS, Time};
+use meridian_fs::Partition;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -263,15 +266,36 @@ impl Space {
             return None;
         }
         self.looked = blocks.last().copied();
-        let in_grace = |block: &BlockId| self.released.contains_key(block);
+        self.free(&blocks, replicas, |partition, blocks| {
+            match self.mutation.is(Mutation::FreesUnnamed) {
+                true => partition.unnamed(blocks),
+                false => partition.never_named(blocks),
+            }
+        })
+    }
+
+    /// A client says that no update will ever name these. It may be wrong only about those that it
+    /// has stored itself; what is named by now stays, whatever it says.
+    pub(crate) fn on_discard(
+        &self,
+        blocks: &[BlockId],
+        replicas: &BTreeMap<GroupId, Replica>,
+    ) -> Option<Output> {
+        self.free(blocks, replicas, |partition, blocks| partition.unnamed(blocks))
+    }
+
+    /// Frees those of these blocks that are `chosen` by their partition and are not in their grace.
+    fn free(
+        &self,
+        blocks: &[BlockId],
+        replicas: &BTreeMap<GroupId, Replica>,
+        chosen: impl Fn(&Partition, Vec<BlockId>) -> Vec<BlockId>,
+    ) -> Option<Output> {
         let mut freed = Vec::new();
         for (group, replica) in replicas {
             let of_group = blocks.iter().copied().filter(|block| block.partition() == *group);
-            let of_group = of_group.filter(|block| !in_grace(block));
-            freed.extend(match self.mutation.is(Mutation::FreesUnnamed) {
-                true => replica.partition().unnamed(of_group),
-                false => replica.partition().never_named(of_group),
-            });
+            let of_group = of_group.filter(|block| !self.released.contains_key(block)).collect();
+            freed.extend(chosen(replica.partition(), of_group));
         }
         (!freed.is_empty()).then_some(Output::Free(freed))
     }

@@ -227,6 +227,7 @@ impl<P: Service> Requests<P> {
             RequestBody::Update { .. }
             | RequestBody::Read { .. }
             | RequestBody::Recalls { .. }
+            | RequestBody::Discard { .. }
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
             | RequestBody::Status => 0,

@@ -67,6 +67,14 @@ pub enum Command {
         /// When to give up.
         deadline: Time,
     },
+    /// No update will ever name these blocks, which were stored or may have been: the nodes may
+    /// free them. Nothing is told of it.
+    Discard {
+        /// They were for a file in this partition.
+        partition: GroupId,
+        /// Their names.
+        blocks: Vec<BlockId>,
+    },
     /// Go on as one who has seen this, too.
     Follow {
         /// The call.

@@ -33,6 +33,8 @@ pub enum Mutation {
     SendsBeforeStored,
     /// Lets a write at an offset overtake appended bytes.
     OvertakesAppended,
+    /// Discards the blocks of an update of which nobody knows whether it happens.
+    DiscardsUnknown,
     /// Names written bytes anew though they may have been written already.
     NamesFlightAnew,
     /// Tells no partition what is open.

@@ -6,7 +6,7 @@
 //! ([`Command::Release`]). It has no peers of its own kind, nothing on disk, and no randomness but
 //! the seed that it starts with.
 
-use crate::blocks::Blocks;
+use crate::blocks::{self, Blocks};
 use crate::calls::{CallId, Command, Due, Failure, Message, Output};
 use crate::caps::{Caps, Errand, Moment, OWN};
 use crate::cuts;
@@ -172,6 +172,9 @@ impl Session {
             Command::Fetch { call, partition, part, deadline } => {
                 let what = (partition, part, self.nodes.cuts.deadline(partition, now, deadline));
                 self.blocks.fetch(now, call, what, &mut self.nodes, out);
+            }
+            Command::Discard { partition, blocks } => {
+                blocks::discard(now, partition, &blocks, &mut self.nodes, out);
             }
             Command::Follow { call, seen, deadline } => {
                 self.on_follow(now, call, (&seen, deadline), out);

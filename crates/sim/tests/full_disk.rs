@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use bytes::Bytes;
-use meridian_core::{GroupId, MessageId, NodeId, PLANTED_BUGS, Time};
+use meridian_core::{BlockId, GroupId, MessageId, NodeId, PLANTED_BUGS, Time};
 use meridian_fs::operation::{NewNode, Piece, WriteAt};
 use meridian_fs::types::{Data, Extent, INLINE_MAX};
 use meridian_fs::{Ino, Kind, Place, Timestamp, Update, Vector};
-use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_host::api::{NAMES_MAX, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::space::{self, Mutation, Options, Room, Space};
 use meridian_host::update::Payload;
 use meridian_host::{Command, ConnectionId, Node, Output, sessions};
@@ -35,6 +35,8 @@ struct Shell {
     /// How often nodes have started.
     starts: usize,
     answers: BTreeMap<u64, ReplyBody>,
+    /// What nodes have freed.
+    freed: Vec<(NodeId, BlockId)>,
 }
 
 impl Owner<Node> for Shell {
@@ -56,6 +58,10 @@ impl Owner<Node> for Shell {
                 let room = Room { free, writable: 0, total, device: 0 };
                 let command = Command::Space(space::Command::Room(Some(room)));
                 vec![Stimulus::Command { to: at, command, after: MS }]
+            }
+            Output::Space(space::Output::Free(blocks)) => {
+                self.freed.extend(blocks.into_iter().map(|block| (at, block)));
+                Vec::new()
             }
             _ => Vec::new(),
         }
@@ -99,16 +105,34 @@ impl Story {
 
     /// What the first node of `us` answers; nothing if it does not within a second.
     fn ask(&mut self, update: Update) -> (MessageId, Option<ReplyBody>) {
-        self.requests += 1;
-        let number = self.requests;
+        let number = self.requests + 1;
         let id = MessageId { client: sessions::name(0, &[US]), sequence: number };
         let payload = Payload::new(Vector::default(), Timestamp::default(), update);
         let start = payload.into_start(id, number, &[US]);
-        let request = Request { id: number, body: RequestBody::Update { group: US, start } };
+        (id, self.request(RequestBody::Update { group: US, start }))
+    }
+
+    fn request(&mut self, body: RequestBody) -> Option<ReplyBody> {
+        self.requests += 1;
+        let number = self.requests;
+        let request = Request { id: number, body };
         let command = Command::Request { connection: ConnectionId(1), request };
         self.world.inject(Stimulus::Command { to: NodeId(0), command, after: MS });
         self.world.run_until(|world| world.owner.answers.contains_key(&number), 1000 * MS);
-        (id, self.world.owner.answers.get(&number).cloned())
+        self.world.owner.answers.get(&number).cloned()
+    }
+
+    /// Makes a file that lies in this block.
+    fn make_in(&mut self, name: &str, block: BlockId) {
+        let node = NewNode::new(Kind::File, 0o644);
+        let name = Bytes::copy_from_slice(name.as_bytes());
+        let (id, made) = self.ask(Update::Create { parent: top(), name, node });
+        is_done(&made).unwrap();
+        let inode = Place { ino: Ino::made(US, id), partition: US };
+        let extent = Extent { len: 9, data: Data::Block { block, start: 0 } };
+        let pieces = vec![Piece { offset: 0, extent }];
+        let (_, written) = self.ask(Update::Write { inode, at: WriteAt::Offset(0), pieces });
+        is_done(&written).unwrap();
     }
 
     /// Makes a file with as much in it as lies in the tree itself; whether that was done.
@@ -159,6 +183,21 @@ fn nobody_stops(seed: u64, mutation: Mutation) -> bool {
     story.leave(None);
     assert!(story.fill("again").is_some(), "seed {seed}: there is room again");
     story.all_run()
+}
+
+/// Long before its name is old, and whatever a client says, not before no file lies in it.
+#[test]
+fn what_a_client_discards_is_freed_at_once_unless_a_file_lies_in_it() {
+    let mut story = Story::new(1, Mutation::Correct);
+    let block = |random| BlockId::named(US, story.world.now().0 / 1_000_000, random);
+    let (named, unnamed) = (block(1), block(2));
+    story.make_in("f", named);
+    let answer = story.request(RequestBody::Discard { blocks: vec![named, unnamed] });
+    assert_eq!(answer, Some(ReplyBody::Discarded));
+    assert_eq!(story.world.owner.freed, [(NodeId(0), unnamed)]);
+    let blocks = vec![unnamed; NAMES_MAX + 1];
+    let answer = story.request(RequestBody::Discard { blocks });
+    assert!(matches!(answer, Some(ReplyBody::Refused(Refusal::Bad(_)))), "{answer:?}");
 }
 
 #[test]

@@ -46,7 +46,15 @@ async fn merge(client: &Client, inode: Place, range: Range<u64>) -> Result<(), C
     let mut bytes = zeros(usize::try_from(len).expect("at most a block"));
     fill(client, inode.partition, range.start, &mut bytes, extents).await?;
     let (name, data) = (client.new_block(inode.partition), Bytes::from(bytes));
-    client.put_blocks(inode.partition, vec![Block { name, data }]).await?;
-    client.update(&Update::Merge { inode, offset: range.start, run, block: name }).await?;
-    Ok(())
+    let stored = client.put_blocks(inode.partition, vec![Block { name, data }]).await;
+    if stored.is_err() {
+        client.discard(inode.partition, vec![name]);
+    }
+    stored?;
+    let update = Update::Merge { inode, offset: range.start, run, block: name };
+    let merged = client.update(&update).await;
+    if matches!(merged, Err(ClientError::Fs(error)) if error.is_final()) {
+        client.discard(inode.partition, vec![name]);
+    }
+    merged.map(drop)
 }

@@ -351,7 +351,7 @@ impl Files {
         lock(&self.inodes).get(&ino).cloned()
     }
 
-    /// Changes a buffer and counts what it then holds.
+    /// Changes a buffer, counts what it then holds, and discards the blocks that it does not need.
     pub(crate) fn change_buffer<R>(
         &self,
         inode: &OpenInode,
@@ -362,6 +362,9 @@ impl Files {
         let result = change(&mut buffer);
         let after = buffer.writes.held();
         self.buffered.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
+        let discarded = buffer.writes.take_discarded();
+        drop(buffer);
+        self.client.discard(inode.place.partition, discarded);
         result
     }
 

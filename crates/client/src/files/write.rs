@@ -245,7 +245,7 @@ impl Files {
         inode: &Arc<OpenInode>,
         teller: Option<Handle>,
     ) -> Result<(), ClientError> {
-        lock(&inode.buffer).writes.begin_flush(teller);
+        self.change_buffer(inode, |buffer| buffer.writes.begin_flush(teller));
         loop {
             let step = lock(&inode.buffer).writes.next_step();
             let ended = match step {
@@ -258,7 +258,7 @@ impl Files {
                 }
                 Step::Store(blocks) => {
                     let stored = self.client.put_blocks(inode.place.partition, blocks).await;
-                    lock(&inode.buffer).writes.on_stored(stored)
+                    self.change_buffer(inode, |buffer| buffer.writes.on_stored(stored))
                 }
                 Step::Send { update, time } => {
                     let under = self.under(inode);

@@ -56,6 +56,8 @@ pub struct Shared {
     pub is_full: AtomicBool,
     /// Something was applied.
     pub applied: Notify,
+    /// How many blocks nodes were told to free, each by each.
+    pub discarded: watch::Sender<usize>,
 }
 
 /// What tests do to a node.
@@ -138,6 +140,7 @@ impl Cluster {
             hides_attributes: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             applied: Notify::new(),
+            discarded: watch::Sender::new(0),
         });
         for (node, listener) in listeners.into_iter().enumerate() {
             tokio::spawn(accept(shared.clone(), topology.clone(), node, listener));
@@ -208,6 +211,12 @@ impl Cluster {
     pub fn blocks(&self) -> BTreeSet<BlockId> {
         let world = self.shared.world.lock().unwrap();
         world.blocks.iter().flat_map(|held| held.keys().copied()).collect()
+    }
+
+    /// Waits until nodes have heard of so many blocks that no update will name them.
+    pub async fn discarded(&self, count: usize) {
+        let mut discarded = self.shared.discarded.subscribe();
+        discarded.wait_for(|discarded| *discarded >= count).await.unwrap();
     }
 
     pub fn writes(&self) -> usize {
@@ -432,6 +441,17 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
                 }
                 None => ReplyBody::Refused(Refusal::NoBlock(block)),
             }
+        }
+        RequestBody::Discard { blocks } => {
+            let mut world = shared.world.lock().unwrap();
+            for block in blocks {
+                world.partitions.values().for_each(|of| {
+                    assert!(of.names_blocks().all(|named| named != block), "{block} is named");
+                });
+                world.blocks[node].remove(&block);
+                shared.discarded.send_modify(|discarded| *discarded += 1);
+            }
+            ReplyBody::Discarded
         }
         RequestBody::ListBlocks { after } => {
             let world = shared.world.lock().unwrap();

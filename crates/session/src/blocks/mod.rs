@@ -24,7 +24,7 @@ use crate::session::Session;
 use bytes::Bytes;
 use fetching::Fetching;
 use meridian_core::{BlockId, GroupId, NodeId, Outbox, RegionId, Time};
-use meridian_host::api::{Reply, ReplyBody, RequestBody};
+use meridian_host::api::{NAMES_MAX, Reply, ReplyBody, RequestBody};
 pub use names::BlockNames;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -128,6 +128,28 @@ struct Way {
     /// The requests that may still be answered.
     open: Vec<u64>,
     due: Time,
+}
+
+/// All nodes that may hold these blocks of files in `partition` hear, once, that no update will
+/// ever name them. One that does not hear it finds them by their age.
+pub(crate) fn discard(
+    now: Time,
+    partition: GroupId,
+    blocks: &[BlockId],
+    nodes: &mut Nodes,
+    out: &mut Outbox<Session>,
+) {
+    let mut by_node: BTreeMap<NodeId, Vec<BlockId>> = BTreeMap::new();
+    for block in blocks {
+        for node in nodes.holders(partition, *block, now) {
+            by_node.entry(node).or_default().push(*block);
+        }
+    }
+    for (node, blocks) in by_node {
+        for some in blocks.chunks(NAMES_MAX) {
+            nodes.ask(node, RequestBody::Discard { blocks: some.to_vec() }, out);
+        }
+    }
 }
 
 /// See the module.

@@ -57,6 +57,8 @@ pub(super) struct Flight {
     pub(super) batch: Arc<Batch>,
     time: Timestamp,
     pub(super) stage: Stage,
+    /// The blocks of its update.
+    blocks: Vec<BlockId>,
 }
 
 impl Flight {
@@ -218,7 +220,7 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 return false;
             };
             let (batch, time) = (Arc::new(batch), self.changed);
-            self.flight = Some(Flight { batch, time, stage: Stage::Begun });
+            self.flight = Some(Flight { batch, time, stage: Stage::Begun, blocks: Vec::new() });
         }
         true
     }
@@ -237,6 +239,7 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
     /// The batch in flight is packed.
     pub fn on_packed(&mut self, packed: Packed) {
         if let Some(flight) = &mut self.flight {
+            flight.blocks = packed.blocks.iter().map(|block| block.name).collect();
             flight.stage = Stage::Packed(packed);
         }
     }
@@ -287,12 +290,20 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 Ok(Landed::Elsewhere)
             }
             Sent::Refused(error @ FsError::LockLost) => {
+                self.unname();
                 self.flight = None;
                 self.since = self.since.filter(|_| self.held() > 0);
                 Err(self.fail(error.into()))
             }
             Sent::Refused(error @ (FsError::Gone | FsError::Stale)) => {
+                self.unname();
                 self.clear();
+                Err(self.fail(error.into()))
+            }
+            Sent::Refused(error) if !error.is_final() => {
+                // This copy was refused; one before it may have taken effect.
+                self.flight.iter_mut().for_each(|flight| flight.blocks.clear());
+                self.unname();
                 Err(self.fail(error.into()))
             }
             Sent::Refused(error) => {
@@ -303,15 +314,11 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 if self.mutation.is(Mutation::NamesFlightAnew) {
                     self.unname();
                 }
+                if self.mutation.is(Mutation::DiscardsUnknown) {
+                    self.discarded.extend(self.flight.iter().flat_map(|of| of.blocks.clone()));
+                }
                 Err(self.fail(error)) // It may have happened: its name stays.
             }
-        }
-    }
-
-    /// The message of the batch in flight has ended without effect.
-    fn unname(&mut self) {
-        if let Some(flight) = &mut self.flight {
-            flight.stage = Stage::Begun;
         }
     }
 
@@ -326,11 +333,21 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         }
         error
     }
+}
+
+impl<H, E> WriteBack<H, E> {
+    /// The message of the batch in flight has ended without effect, or there is none.
+    fn unname(&mut self) {
+        if let Some(flight) = &mut self.flight {
+            flight.stage = Stage::Begun;
+            self.discarded.append(&mut flight.blocks);
+        }
+    }
 
     /// What was not sent is packed anew: some of its blocks may be stored and some not.
-    fn begin_anew(&mut self) {
-        if let Some(flight) = self.flight.as_mut().filter(|flight| !flight.was_sent()) {
-            flight.stage = Stage::Begun;
+    pub(super) fn begin_anew(&mut self) {
+        if self.flight.as_ref().is_some_and(|flight| !flight.was_sent()) {
+            self.unname();
         }
     }
 }

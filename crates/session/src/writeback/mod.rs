@@ -16,6 +16,8 @@
 //! - W2: an update that names blocks is sent only after each of them counts as stored.
 //! - W3: a batch that may have been sent keeps its name: appended bytes are appended once.
 //! - W4: each open file is told of each failure once, by a result or at its next call.
+//! - W5: a block is discarded only if no update that names it was sent, or that one has ended
+//!   without effect.
 
 pub mod dirty;
 pub mod flush;
@@ -23,7 +25,7 @@ pub mod flush;
 use crate::mutation::Mutation;
 use dirty::Dirty;
 use flush::{Batch, Flight};
-use meridian_core::Time;
+use meridian_core::{BlockId, Time};
 use meridian_fs::types::{Attributes, Timestamp};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -79,6 +81,8 @@ pub struct WriteBack<H, E> {
     size: Option<u64>,
     /// The inode is full: bytes go to blocks.
     use_blocks: bool,
+    /// Blocks that may be stored and that no update will ever name.
+    discarded: Vec<BlockId>,
     mutation: Mutation,
 }
 
@@ -95,6 +99,7 @@ impl<H, E> Default for WriteBack<H, E> {
             untold: BTreeMap::new(),
             size: None,
             use_blocks: false,
+            discarded: Vec::new(),
             mutation: Mutation::Correct,
         }
     }
@@ -177,8 +182,14 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         self.size = Some(size);
     }
 
+    /// The blocks that may be stored and that no update will ever name, since this was asked last.
+    pub fn take_discarded(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.discarded)
+    }
+
     /// Drops all bytes: nobody can ever see them.
     pub fn clear(&mut self) {
+        self.begin_anew();
         self.dirty = Dirty::default();
         self.appended = Vec::new();
         self.flight = None;
@@ -193,6 +204,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         }
         self.dirty = Dirty::default();
         self.appended = Vec::new();
+        self.begin_anew();
         self.flight.take_if(|flight| !flight.was_sent());
         self.since = self.since.filter(|_| self.flight.is_some());
         self.untold.values_mut().for_each(|untold| *untold = Some(error.clone()));
@@ -203,6 +215,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         if self.flight.as_ref().is_some_and(Flight::was_sent) {
             return None;
         }
+        self.begin_anew();
         let dirty = std::mem::take(&mut self.dirty);
         let appended = std::mem::take(&mut self.appended);
         let aside = Aside { dirty, appended, flight: self.flight.take() };

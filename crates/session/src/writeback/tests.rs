@@ -112,6 +112,63 @@ fn a_batch_whose_blocks_are_not_stored_begins_anew() {
     assert_eq!(doing(&mut file), "stores 1");
 }
 
+/// A file with a batch whose blocks are stored.
+fn stored() -> File {
+    let mut file = File::default();
+    put(&mut file, Some(0), &long());
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "stores 1");
+    file.on_stored(Ok(())).unwrap();
+    file
+}
+
+#[test]
+fn blocks_that_no_update_will_name_are_discarded() {
+    let block = [BlockId(1)];
+    let mut file = File::default();
+    put(&mut file, Some(0), &long());
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "stores 1");
+    file.on_stored(Err(FsError::NoSpace)).unwrap_err();
+    assert_eq!(file.take_discarded(), block, "some nodes may have stored it");
+    assert_eq!(file.take_discarded(), []);
+
+    let endings: [fn(&mut File); 4] = [
+        |file| file.clear(),
+        |file| file.lose(FsError::LockLost),
+        |file| drop(file.set_aside()),
+        |file| file.begin_flush(None),
+    ];
+    for end in endings {
+        let mut file = stored();
+        end(&mut file);
+        assert_eq!(file.take_discarded(), block);
+    }
+    for error in [FsError::OverQuota, FsError::Gone, FsError::LockLost, FsError::InlineFull] {
+        let mut file = stored();
+        assert_eq!(doing(&mut file), format!("sends {} at 0", long().len()));
+        let _ended = file.on_answer(Sent::Refused(error));
+        assert_eq!(file.take_discarded(), block, "{error:?}");
+    }
+}
+
+#[test]
+fn blocks_that_an_update_may_yet_name_are_not_discarded() {
+    for answer in [Sent::Unknown(FsError::Invalid), Sent::Refused(FsError::Expired)] {
+        let mut file = stored();
+        assert_eq!(doing(&mut file), format!("sends {} at 0", long().len()));
+        file.on_answer(answer).unwrap_err();
+        file.begin_flush(None);
+        file.clear();
+        assert_eq!(file.take_discarded(), [], "W5");
+    }
+    let mut file = stored();
+    let _sent = step(&mut file);
+    land(&mut file, long().len() as u64);
+    file.begin_flush(None);
+    assert_eq!((doing(&mut file), file.take_discarded()), ("done".into(), vec![]));
+}
+
 /// What may have happened keeps its name, and what was written later waits for it.
 #[test]
 fn a_batch_without_an_answer_is_sent_again_before_any_other() {

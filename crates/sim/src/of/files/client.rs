@@ -72,6 +72,8 @@ pub struct Tally {
     pub again: u64,
     /// Blocks that were stored.
     pub blocks: u64,
+    /// Blocks that were discarded.
+    pub discarded: u64,
     /// Updates that were refused as their blocks were named too long ago.
     pub late: u64,
     /// Files of which all bytes were read.
@@ -321,6 +323,10 @@ impl Client {
         let mut commands = saving.on_output(output, now, done);
         if !saving.waits() {
             commands.extend(saving.go_on(now, &mut self.last, random));
+        }
+        if let Some(Command::Discard { partition, blocks }) = saving.discard() {
+            done.discarded += blocks.len() as u64;
+            commands.push(Command::Discard { partition, blocks });
         }
         match saving.is_done() {
             true => self.model.saved(saving.file.ino, saving.contents),

@@ -459,7 +459,7 @@ impl FilesWorkload {
                 };
                 assert!(same, "{id} had the outcome {first:?}, and now {result:?}");
             }
-            ReplyBody::Answer { .. } | ReplyBody::Refused(_) => {}
+            ReplyBody::Answer { .. } | ReplyBody::Discarded | ReplyBody::Refused(_) => {}
             ReplyBody::Recalled { .. }
             | ReplyBody::Stored
             | ReplyBody::Block(_)

@@ -172,6 +172,12 @@ impl Saving {
         Vec::new()
     }
 
+    /// The blocks that no update will name.
+    pub fn discard(&mut self) -> Option<Command> {
+        let (partition, blocks) = (self.file.partition, self.writes.take_discarded());
+        (!blocks.is_empty()).then_some(Command::Discard { partition, blocks })
+    }
+
     /// Whether blocks are still being stored.
     pub fn waits(&self) -> bool {
         !self.blocks.is_empty()

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// The bugs of sessions that trials show. A session forgets the horizon where a shard has
 /// forgotten sessions, which takes thousands: that is a scenario.
-const IN_SESSION: [session::Mutation; 12] = [
+const IN_SESSION: [session::Mutation; 13] = [
     session::Mutation::ForgetsGivenUp,
     session::Mutation::SkipsCancelling,
     session::Mutation::KeepsVector,
@@ -37,6 +37,7 @@ const IN_SESSION: [session::Mutation; 12] = [
     session::Mutation::SendsBeforeStored,
     session::Mutation::OvertakesAppended,
     session::Mutation::NamesFlightAnew,
+    session::Mutation::DiscardsUnknown,
     session::Mutation::IgnoresToken,
 ];
 
@@ -237,14 +238,15 @@ impl Subject for Trial {
     }
 
     fn counts(world: &Cluster) -> Counts {
-        let Tally { updates, reads, given_up, again, blocks, late, files, held, taken, facts } =
-            world.owner.tally;
+        let Tally { updates, reads, given_up, again, blocks, .. } = world.owner.tally;
+        let Tally { discarded, late, files, held, taken, facts, .. } = world.owner.tally;
         let counts = [
             ("updates", updates),
             ("reads", reads),
             ("given up", given_up),
             ("again", again),
             ("blocks", blocks),
+            ("discarded", discarded),
             ("late", late),
             ("freed", world.owner.freed().len() as u64),
             ("files", files),
