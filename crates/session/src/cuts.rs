@@ -39,6 +39,8 @@ struct State {
     silent: Option<Time>,
     /// Since when it is cut off.
     cut: Option<Time>,
+    /// Since when nodes of other groups say that they cannot reach it, and when one said so last.
+    refused: Option<(Time, Time)>,
     /// When it was looked at for the first and for the last time since it has been silent.
     looked: Option<(Time, Time)>,
 }
@@ -99,6 +101,18 @@ impl Cuts {
         if let Some(since) = state.cut.take() {
             self.news.push(Output::Reached { group, after: now.since(since) });
         }
+    }
+
+    /// A node of another group cannot reach this one, so an update over both waits; until when, if
+    /// it may wait until `deadline` by itself. Without [`Cuts::patience`] it does not wait.
+    pub fn refused(&mut self, group: GroupId, now: Time, deadline: Time) -> Time {
+        let Some(patience) = self.patience else { return now };
+        let state = self.groups.entry(group).or_default();
+        let goes_on = state.refused.filter(|(_, last)| now.since(*last) < SILENCE);
+        let since = goes_on.map_or(now, |(since, _)| since);
+        state.refused = Some((since, now));
+        let since = state.cut.map_or(since, |cut| cut.min(since));
+        deadline.min((since + patience).max(now))
     }
 
     /// Whether the group is cut off.
@@ -214,6 +228,21 @@ mod tests {
         assert_eq!(cuts.on_due(at(7_000)), (vec![], vec![]));
         assert_eq!(cuts.on_due(at(7_001)), (vec![], vec![US]));
         assert_eq!(cuts.on_due(at(9_001)).0, [US]);
+    }
+
+    #[test]
+    fn who_is_out_of_reach_for_others_is_waited_for_as_long() {
+        let mut cuts = cuts(10_000);
+        let deadline = at(60_000);
+        assert_eq!(cuts.refused(US, at(1_000), deadline), at(11_000));
+        assert_eq!(cuts.refused(US, at(3_000), deadline), at(11_000));
+        assert_eq!(cuts.refused(US, at(3_000), at(5_000)), at(5_000), "its own");
+        assert_eq!(cuts.refused(US, at(6_999), deadline), at(11_000));
+        assert_eq!(cuts.refused(US, at(10_999), deadline), at(20_999), "another time");
+        cuts.patience = Some(Duration::ZERO);
+        assert_eq!(cuts.refused(US, at(11_000), deadline), at(11_000));
+        cuts.patience = None;
+        assert_eq!(cuts.refused(US, at(12_000), deadline), at(12_000));
     }
 
     #[test]

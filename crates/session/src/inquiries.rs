@@ -9,6 +9,7 @@
 //!   its pause ends.
 
 use crate::calls::{CallId, Failure};
+use crate::cuts::LOOK;
 use crate::nodes::Nodes;
 use crate::routes::Service;
 use crate::session::Session;
@@ -67,6 +68,8 @@ struct Inquiry {
     full: BTreeSet<NodeId>,
     /// Whether a node has refused or was slow: then not all are out of reach.
     anyone_there: bool,
+    /// The group that cannot be reached from here, as a node has said.
+    cannot_reach: Option<GroupId>,
 }
 
 /// See the module.
@@ -120,6 +123,7 @@ impl Inquiries {
             sent: 0,
             full: BTreeSet::new(),
             anyone_there: false,
+            cannot_reach: None,
         };
         self.all.insert(id, inquiry);
         if kept.is_zero() {
@@ -152,10 +156,22 @@ impl Inquiries {
         self.all.get(&id).is_some_and(|inquiry| inquiry.sent <= 1)
     }
 
-    /// Why these have no answer by now: one whose group cannot be reached at all says more than the
-    /// others.
+    /// Its group cannot decide without another that is out of reach: it is asked again later.
+    pub fn wait_for(&mut self, now: Time, id: InquiryId, group: GroupId) {
+        let inquiry = self.all.get_mut(&id).expect("the caller has it");
+        self.due.remove(&(inquiry.due, id));
+        (inquiry.anyone_there, inquiry.cannot_reach) = (true, Some(group));
+        (inquiry.current, inquiry.due) = (None, now + LOOK);
+        self.due.insert((inquiry.due, id));
+    }
+
+    /// Why these have no answer by now: one that knows which group cannot be reached at all says
+    /// more than the others.
     pub fn out_of_time(&self, ids: &[InquiryId]) -> Option<Failure> {
         let all = || ids.iter().filter_map(|id| self.all.get(id));
+        if let Some(group) = all().find_map(|one| one.cannot_reach) {
+            return Some(Failure::OutOfReach { group });
+        }
         let silent = all().find(|one| !one.anyone_there && one.current.is_none());
         let unreachable = silent.map(|one| Failure::Unreachable { group: one.group });
         unreachable.or_else(|| all().next().map(|one| Failure::Timeout { group: one.group }))

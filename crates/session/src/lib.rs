@@ -7,6 +7,8 @@
 //! | [`calls`] | what its owner asks it for, and is told |
 //! | `update` | one update: its name, and what must be answered before it is sent |
 //! | `following` | what another client has seen, and this one goes on from |
+//! | [`cuts`] | which groups are cut off, and until when a call that needs one may wait |
+//! | `waiting` | calls that wait for such a group |
 //! | `inquiries` | one question to one group: which node is asked, and when another one |
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
 //! | [`blocks`] | blocks on their way: which nodes are asked, when one is stored or lost |
@@ -44,6 +46,7 @@ pub mod room;
 pub mod routes;
 pub mod session;
 mod update;
+mod waiting;
 pub mod writeback;
 
 pub use blocks::placing::{Placing, Progress};

@@ -8,8 +8,7 @@
 
 use crate::blocks::{self, Blocks};
 use crate::calls::{CallId, Command, Due, Failure, Message, Output};
-use crate::caps::{Caps, Errand, Moment, OWN};
-use crate::cuts;
+use crate::caps::{Caps, Errand, Moment};
 use crate::following::Following;
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
 use crate::mutation::Mutation;
@@ -21,7 +20,7 @@ use meridian_cluster::Topology;
 use meridian_core::{
     ClientId, Event, GroupId, NodeId, Outbox, Process, RegionId, Stamp, Time, mix,
 };
-use meridian_fs::{Done, FsError, Ino, Place, Query, Vector};
+use meridian_fs::{Done, FsError, Ino, Query, Vector};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
 use meridian_host::update::NOBODY;
 use std::collections::{BTreeMap, BTreeSet};
@@ -294,13 +293,11 @@ impl Session {
         let verdict = self.inquiries.on_reply(now, from, reply, nodes, out);
         let Some((id, inquiry, verdict)) = verdict else { return };
         let group = self.inquiries.group(inquiry).expect("it has just been answered");
-        if let Verdict::Answered(
-            ReplyBody::Answer { vector, recalled, .. }
-            | ReplyBody::Updated { vector, recalled, .. }
-            | ReplyBody::Recalled { vector, inodes: recalled },
-        ) = &verdict
-        {
-            self.heard(now, group, (vector, recalled), out); // Before anything of it is shown.
+        match &verdict {
+            // Before anything of it is shown.
+            Verdict::Answered(body) => self.heard(now, group, body, out),
+            Verdict::Failed(failure) if self.waits(now, (id, inquiry), failure) => return,
+            Verdict::Failed(_) => {}
         }
         let mut call = self.calls.remove(&id).expect("an inquiry belongs to a call");
         let failure = match (verdict, &mut call.work) {
@@ -433,39 +430,6 @@ impl Session {
         self.inquiries.on_due(now, &mut self.nodes, out);
         self.blocks.on_due(now, &mut self.nodes, out);
         self.on_cuts(now, out);
-    }
-
-    /// Calls that wait for a group which is cut off from now on are given up earlier; it is looked
-    /// whether those that are can be reached again.
-    fn on_cuts(&mut self, now: Time, out: &mut Outbox<Session>) {
-        let (fresh, look) = self.nodes.cuts.on_due(now);
-        if !fresh.is_empty() {
-            let groups = |call: &Call| match &call.work {
-                Work::Read { query, .. } => vec![query.partition()],
-                Work::Update(update) => update.dest.clone(),
-                // Its owner says for how long, cut or not.
-                Work::Follow(_) | Work::Poll | Work::Look => Vec::new(),
-            };
-            for (_, id) in std::mem::take(&mut self.deadlines) {
-                let call = self.calls.get_mut(&id).expect("deadlines are those of calls");
-                for group in groups(call).iter().filter(|group| fresh.contains(*group)) {
-                    call.deadline = self.nodes.cuts.soonest(*group, now, call.deadline);
-                }
-                self.deadlines.insert((call.deadline, id));
-            }
-        }
-        for group in look {
-            self.last_errand += 1;
-            let (id, deadline) = (CallId(OWN | self.last_errand), now + cuts::LOOK_LIMIT);
-            let inode = Place { ino: Ino::top(group), partition: group };
-            let (vector, query) = (self.vector.clone(), Query::Attributes { inode });
-            let body = RequestBody::Read { vector, by: NOBODY, query };
-            let inquiry = self.inquiries.begin(now, id, group, body, &mut self.nodes, out);
-            self.deadlines.insert((deadline, id));
-            let call = Call { deadline, inquiries: vec![inquiry], work: Work::Look };
-            self.calls.insert(id, call);
-            self.nodes.cuts.looks.insert(id, group);
-        }
     }
 
     /// The call has no answer: a question is over, an update is held.

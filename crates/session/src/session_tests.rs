@@ -1,4 +1,5 @@
 use super::*;
+use crate::cuts;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{Effect, GroupId, MessageId};
 use meridian_fs::operation::Changes;
@@ -343,6 +344,63 @@ fn an_update_of_which_there_are_two_copies_is_not_named_anew() {
 #[test]
 fn a_group_that_hears_that_another_is_out_of_reach_ends_the_call() {
     let mut client = Client::new();
+    client.update(link(US, EU));
+    let sent = client.sent();
+    client.reply(&sent[0], ReplyBody::Refused(Refusal::OutOfReach(EU)));
+    let failure = Failure::OutOfReach { group: EU };
+    assert!(matches!(client.output(), Output::GaveUp { failure: of, .. } if of == failure));
+}
+
+/// The nodes of us that are asked for an update answer that eu is out of reach.
+fn refuse_in_us(client: &mut Client) {
+    for asked in client.sent() {
+        if matches!(asked.1.body, RequestBody::Update { group: US, .. }) {
+            client.reply(&asked, ReplyBody::Refused(Refusal::OutOfReach(EU)));
+        }
+    }
+}
+
+/// It is asked again, and ends when the cut has lasted as long as its owner wants.
+#[test]
+fn an_update_waits_for_a_group_that_another_cannot_reach() {
+    let mut client = Client::new();
+    client.step(Event::Command(Command::OnCut(5000 * MS)));
+    let begun = client.now;
+    client.update(link(US, EU));
+    let gave_up = loop {
+        refuse_in_us(&mut client);
+        if let Some(output) = client.outputs.pop().filter(|output| output.call().is_some()) {
+            break output; // Not that a group is cut off.
+        }
+        assert!(client.now.since(begun) < LIMIT, "it ends before its own deadline");
+        client.pass(100 * MS);
+    };
+    let failure = Failure::OutOfReach { group: EU };
+    assert!(matches!(gave_up, Output::GaveUp { failure: of, .. } if of == failure));
+    let took = client.now.since(begun);
+    assert!(took >= 5000 * MS && took < 5200 * MS, "{took:?}");
+}
+
+#[test]
+fn an_update_that_waits_for_a_group_is_decided_under_its_name() {
+    let mut client = Client::new();
+    client.step(Event::Command(Command::OnCut(5000 * MS)));
+    let call = client.update(link(US, EU));
+    let first = client.sent();
+    let asked = first.iter().find(|(_, asked)| group_of(asked) == US).unwrap();
+    client.reply(asked, ReplyBody::Refused(Refusal::OutOfReach(EU)));
+    client.pass(cuts::LOOK);
+    let again = client.sent();
+    let again = again.iter().find(|(_, asked)| group_of(asked) == US).unwrap();
+    assert_eq!(start_of(&again.1), start_of(&asked.1), "V2");
+    client.decide(again, 6, DONE);
+    assert!(matches!(client.output(), Output::Updated { call: of, .. } if of == call));
+}
+
+#[test]
+fn an_update_that_must_not_wait_ends_when_a_group_is_out_of_reach() {
+    let mut client = Client::new();
+    client.step(Event::Command(Command::OnCut(Duration::ZERO)));
     client.update(link(US, EU));
     let sent = client.sent();
     client.reply(&sent[0], ReplyBody::Refused(Refusal::OutOfReach(EU)));

@@ -6,8 +6,8 @@ use crate::session::{Call, Session, Work};
 use crate::update::Update;
 use meridian_core::{GroupId, Outbox, Time};
 use meridian_fs::types::Timestamp;
-use meridian_fs::{CapStep, Done, FsError, Ino, Update as Change, Vector};
-use meridian_host::api::RequestBody;
+use meridian_fs::{CapStep, Done, FsError, Ino, Update as Change};
+use meridian_host::api::{ReplyBody, RequestBody};
 use meridian_host::update;
 use std::time::Duration;
 
@@ -74,14 +74,20 @@ impl Session {
         }
     }
 
-    /// A reply of the group has told what is recalled.
+    /// A reply of the group may tell what is recalled.
     pub(crate) fn heard(
         &mut self,
         now: Time,
         group: GroupId,
-        (vector, recalled): (&Vector, &[Ino]),
+        reply: &ReplyBody,
         out: &mut Outbox<Session>,
     ) {
+        let (ReplyBody::Answer { vector, recalled, .. }
+        | ReplyBody::Updated { vector, recalled, .. }
+        | ReplyBody::Recalled { vector, inodes: recalled }) = reply
+        else {
+            return;
+        };
         let gone = self.caps.heard(now, group, vector.get(group), recalled);
         self.tell_dropped(gone, out);
     }

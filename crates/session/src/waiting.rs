@@ -1,0 +1,68 @@
+//! Calls that wait for groups which are cut off, or out of reach of one another: see
+//! [`crate::cuts`].
+
+use crate::calls::{CallId, Failure};
+use crate::caps::OWN;
+use crate::cuts;
+use crate::inquiries::InquiryId;
+use crate::session::{Call, Session, Work};
+use meridian_core::{Outbox, Time};
+use meridian_fs::{Ino, Place, Query};
+use meridian_host::api::RequestBody;
+use meridian_host::update::NOBODY;
+
+impl Session {
+    /// A question has failed. If nodes that were asked for an update cannot reach another of its
+    /// groups they may be asked again later: whether they are.
+    pub(crate) fn waits(
+        &mut self,
+        now: Time,
+        (id, inquiry): (CallId, InquiryId),
+        failure: &Failure,
+    ) -> bool {
+        let Failure::OutOfReach { group: other } = *failure else { return false };
+        let call = self.calls.get_mut(&id).expect("an inquiry belongs to a call");
+        let deadline = self.nodes.cuts.refused(other, now, call.deadline);
+        if deadline <= now {
+            return false;
+        }
+        self.deadlines.remove(&(call.deadline, id));
+        call.deadline = deadline;
+        self.deadlines.insert((deadline, id));
+        self.inquiries.wait_for(now, inquiry, other);
+        true
+    }
+
+    /// Calls that wait for a group which is cut off from now on are given up earlier; it is looked
+    /// whether those that are can be reached again.
+    pub(crate) fn on_cuts(&mut self, now: Time, out: &mut Outbox<Session>) {
+        let (fresh, look) = self.nodes.cuts.on_due(now);
+        if !fresh.is_empty() {
+            let groups = |call: &Call| match &call.work {
+                Work::Read { query, .. } => vec![query.partition()],
+                Work::Update(update) => update.dest.clone(),
+                // Its owner says for how long, cut or not.
+                Work::Follow(_) | Work::Poll | Work::Look => Vec::new(),
+            };
+            for (_, id) in std::mem::take(&mut self.deadlines) {
+                let call = self.calls.get_mut(&id).expect("deadlines are those of calls");
+                for group in groups(call).iter().filter(|group| fresh.contains(*group)) {
+                    call.deadline = self.nodes.cuts.soonest(*group, now, call.deadline);
+                }
+                self.deadlines.insert((call.deadline, id));
+            }
+        }
+        for group in look {
+            self.last_errand += 1;
+            let (id, deadline) = (CallId(OWN | self.last_errand), now + cuts::LOOK_LIMIT);
+            let inode = Place { ino: Ino::top(group), partition: group };
+            let (vector, query) = (self.vector.clone(), Query::Attributes { inode });
+            let body = RequestBody::Read { vector, by: NOBODY, query };
+            let inquiry = self.inquiries.begin(now, id, group, body, &mut self.nodes, out);
+            self.deadlines.insert((deadline, id));
+            let call = Call { deadline, inquiries: vec![inquiry], work: Work::Look };
+            self.calls.insert(id, call);
+            self.nodes.cuts.looks.insert(id, group);
+        }
+    }
+}
