@@ -115,6 +115,8 @@ impl Access {
         flags.set(MountFlags::NODEV, !self.dev);
         flags.set(MountFlags::NOEXEC, self.noexec);
         flags.set(MountFlags::NOATIME, self.noatime);
+        // Without either what is mounted anew stays as it was.
+        flags.set(MountFlags::RELATIME, !self.noatime);
         flags
     }
 }

@@ -12,6 +12,7 @@
 //! | `marked` | which files lack what the kernel asks for all the time |
 //! | `known` | nodes in use that are not open |
 //! | [`token`] | what was seen in a mount, handed over; what others saw, taken over |
+//! | [`table`] | the kernel's table of mounts |
 //! | [`about`] | what a mount says of itself on its machine |
 //! | `signals` | which interrupted threads are to die |
 //! | [`listing`] | open directories |
@@ -42,6 +43,7 @@ mod made;
 mod marked;
 pub mod session;
 mod signals;
+pub mod table;
 pub mod token;
 
 pub use meridian_fuse::mounting::remount;

@@ -1,6 +1,7 @@
 //! Mounting and unmounting.
 
 use crate::handler::Handler;
+use crate::table;
 use meridian_client::{Client, ClientError, Files};
 use meridian_fuse::mounting::{Features, unmount};
 use meridian_fuse::{Access, Options, Transport};
@@ -100,9 +101,7 @@ pub fn mount(
     };
     let at = mountpoint.canonicalize().map_err(system("find"))?;
     let files = Files::new(client);
-    if access.noatime || access.read_only {
-        files.forget_reads();
-    }
+    files.note_reads(!access.noatime && !access.read_only);
     let handler = Handler::new(files.clone(), runtime.clone());
     let kernel = handler.kernel();
     let session = meridian_fuse::mount(handler, &at, &kernel_options(access, source.as_ref()))
@@ -115,7 +114,9 @@ pub fn mount(
     let transport = session.transport();
     let _ = kernel.set(session.notifier()); // Nobody else sets it.
     let (ended_now, ended) = watch::channel(false);
+    let (until, open) = std::io::pipe().map_err(system("watch"))?;
     let wait = move || {
+        let _open = open; // Closed at the end.
         if let Err(error) = session.join() {
             tracing::warn!("the session with the kernel ended: {error}");
         }
@@ -123,6 +124,14 @@ pub fn mount(
     };
     let name = "meridian-unmounted".to_string();
     std::thread::Builder::new().name(name).spawn(wait).map_err(system("watch"))?;
+    let (told, place) = (Arc::downgrade(&files), at.clone());
+    let follow = move || {
+        if let Err(error) = table::follow(&place, &told, &until) {
+            tracing::warn!("it is not seen how {} is mounted anew: {error}", place.display());
+        }
+    };
+    let name = "meridian-table".to_string();
+    std::thread::Builder::new().name(name).spawn(follow).map_err(system("watch"))?;
     Ok(Mount { at, files, transport, ended, detached: false, runtime })
 }
 

@@ -4,7 +4,8 @@
 mod world;
 
 use meridian_fs::Update;
-use meridian_mount::Access;
+use meridian_mount::{Access, remount};
+use std::time::{Duration, Instant};
 use world::{mounted, mounted_for, run};
 
 /// A user who owns nothing.
@@ -181,6 +182,29 @@ async fn a_mount_without_times_of_reading_notes_none() {
     world.mount.unmount().await.unwrap();
     let is_read = |update: &Update| matches!(update, Update::NoteReads { .. });
     assert!(!cluster.applied().iter().any(is_read));
+}
+
+/// FUSE does not tell the daemon, so it looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn times_of_reading_are_noted_as_it_is_mounted_anew() {
+    let world = mounted().await;
+    let (files, plain) = (world.mount.files(), Access::default());
+    let ways = [
+        (Access { noatime: true, ..plain }, false),
+        (plain, true),
+        (Access { read_only: true, ..plain }, false),
+        (plain, true),
+    ];
+    for (access, notes) in ways {
+        let at = world.at.path().to_path_buf();
+        tokio::task::spawn_blocking(move || remount(&at, access)).await.unwrap().unwrap();
+        let limit = Instant::now() + Duration::from_secs(10);
+        while files.notes_reads() != notes {
+            assert!(Instant::now() < limit, "{access} does not reach the mount");
+            tokio::task::yield_now().await;
+        }
+    }
+    world.mount.unmount().await.unwrap();
 }
 
 /// What one writes the other would never see: so the second is refused.

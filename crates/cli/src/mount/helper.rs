@@ -20,7 +20,8 @@ const FAILED: u8 = 32;
 A line of /etc/fstab, in a machine of region eu:
   /etc/meridian/cluster.json /srv meridian region=eu,allow_other,_netdev 0 0
 
-`mount -o remount,ro /srv` changes what may be done there. `umount /srv` ends it.")]
+`mount -o remount,ro /srv` changes what may be done there, and noatime or relatime whether times of
+reading are noted; region=, on_cut= and ask_always stay as they were. `umount /srv` ends it.")]
 pub struct Helper {
     /// The cluster: its cluster.json
     cluster: PathBuf,

@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 
 impl Files {
-    /// When what is opened from now on was read is not noted.
-    pub fn forget_reads(&self) {
-        self.notes_reads.store(false, Ordering::Relaxed);
+    /// Whether it is noted from now on when something was read.
+    pub fn note_reads(&self, notes: bool) {
+        self.notes_reads.store(notes, Ordering::Relaxed);
     }
 
-    pub(crate) fn notes_reads(&self) -> bool {
+    /// Whether it is noted when something was read.
+    pub fn notes_reads(&self) -> bool {
         self.notes_reads.load(Ordering::Relaxed)
     }
 
