@@ -53,7 +53,11 @@ pub struct Shape {
     pub port: Option<u16>,
 }
 
-fn region_name(text: &str) -> Result<String, String> {
+/// Whether a region may be called that.
+///
+/// # Errors
+/// If not: what a name is made of.
+pub fn region_name(text: &str) -> Result<String, String> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     match text {
         "global" => Err("\"global\" is what all regions hold: no region can be called that".into()),
@@ -64,7 +68,11 @@ fn region_name(text: &str) -> Result<String, String> {
     }
 }
 
-fn order(text: &str) -> Result<DeliveryOrder, String> {
+/// The order of that name.
+///
+/// # Errors
+/// If there is none: which there are.
+pub fn order(text: &str) -> Result<DeliveryOrder, String> {
     let known = [DeliveryOrder::Sequential, DeliveryOrder::Linearizable];
     let named = known.into_iter().find(|order| order.name() == text);
     named.ok_or_else(|| format!("there are {}", known.map(DeliveryOrder::name).join(" and ")))
@@ -94,31 +102,42 @@ pub fn new_cluster(shape: &Shape) -> anyhow::Result<ClusterFile> {
     for region in &regions {
         for number in 1..=per_region {
             let port = ports.next().expect("as many as were asked for");
-            nodes.push(NodeEntry {
-                name: format!("{region}-{number}"),
-                region: region.clone(),
-                pid: None,
-                address: format!("127.0.0.1:{port}"),
-                groups: vec!["global".into(), region.clone()],
-                draining: None,
-            });
+            let address = format!("127.0.0.1:{port}");
+            nodes.push(node(format!("{region}-{number}"), region, address));
         }
     }
+    let order = shape.order.unwrap_or_default();
+    Ok(ClusterFile { rtt_ms: rtt_ms.unwrap_or_default(), ..made_of(nodes, order, &[])? })
+}
+
+/// A node of a new cluster.
+pub fn node(name: String, region: &str, address: String) -> NodeEntry {
+    let groups = vec!["global".into(), region.into()];
+    NodeEntry { name, region: region.into(), pid: None, address, groups, draining: None }
+}
+
+/// A new cluster of those nodes. If nobody is named who keeps its configuration, some of them do.
+///
+/// # Errors
+/// If the nodes contradict each other.
+pub fn made_of(
+    nodes: Vec<NodeEntry>,
+    order: DeliveryOrder,
+    keep: &[String],
+) -> anyhow::Result<ClusterFile> {
     let (cluster, configuration) = (random_name()?, Kept { version: 1, ..Kept::default() });
     let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let created_ms = u64::try_from(age.as_millis()).unwrap_or_default();
-    let (rtt_ms, order) = (rtt_ms.unwrap_or_default(), shape.order.unwrap_or_default());
-    let mut file = ClusterFile {
-        format: CLUSTER_FORMAT,
-        created_ms,
-        cluster,
-        nodes,
-        rtt_ms,
-        order,
-        configuration,
+    let (format, rtt_ms) = (CLUSTER_FORMAT, BTreeMap::new());
+    let mut file = ClusterFile { format, created_ms, cluster, nodes, rtt_ms, order, configuration };
+    file.configuration.replicas = match keep {
+        [] => {
+            let places = keepers(&Topology::new(&file)?).into_iter();
+            places.map(|at| file.nodes[at].name.clone()).collect()
+        }
+        named => named.iter().cloned().collect(),
     };
-    let keepers = keepers(&Topology::new(&file)?).into_iter();
-    file.configuration.replicas = keepers.map(|at| file.nodes[at].name.clone()).collect();
+    Topology::new(&file)?;
     Ok(file)
 }
 
@@ -348,7 +367,9 @@ pub fn named_or_last(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
     match crate::last::read() {
         Some(last) if last.cluster.exists() => Ok(last.cluster),
-        _ => bail!("no demo is running: start one with `meridian demo`, or name --cluster FILE"),
+        _ => bail!(
+            "no demo is running, and no --cluster FILE is named: start one with `meridian demo`, or see docs/setup.md"
+        ),
     }
 }
 

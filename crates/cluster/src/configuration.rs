@@ -224,6 +224,18 @@ fn initialised(file: &ClusterFile, text: &str) -> Changed {
     }
 }
 
+/// Whether a node may be called that.
+///
+/// # Errors
+/// If not: what a name is made of.
+pub fn check_node_name(name: &str) -> Result<(), String> {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if name.is_empty() || name.len() > 64 || !name.chars().all(good) || name.starts_with('-') {
+        return Err(format!("{name:?}: a node's name has letters a to z, digits and -"));
+    }
+    Ok(())
+}
+
 fn add(
     file: &mut ClusterFile,
     region: &str,
@@ -240,10 +252,7 @@ fn add(
         return Err(format!("there were {NODES_MAX} nodes, more is not possible"));
     }
     let name = name.unwrap_or_else(|| next_name(&topology, region));
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if name.is_empty() || name.len() > 64 || !name.chars().all(good) || name.starts_with('-') {
-        return Err(format!("{name:?}: a node's name has letters a to z, digits and -"));
-    }
+    check_node_name(&name)?;
     if topology.node_named(&name).is_some() {
         return Err(format!("there is or was a node {name}: a name is never given again"));
     }
