@@ -1,0 +1,125 @@
+//! What is served is what `docs/metrics.md` says, and nothing else.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+use meridian_cluster::Topology;
+use meridian_host::api::NodeStatus;
+use meridian_metrics::table::{METRICS, Metric};
+use meridian_metrics::{Told, text};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn topology() -> Topology {
+    let node = |name: &str, region: &str, port: u16| {
+        json!({"name": name, "region": region, "address": format!("h:{port}"),
+            "groups": ["global", region]})
+    };
+    let nodes = [node("us-1", "us", 1), node("us-2", "us", 2), node("eu-1", "eu", 3)];
+    let format = meridian_cluster::topology::CLUSTER_FORMAT;
+    let file = json!({"format": format, "cluster": 7, "nodes": nodes});
+    Topology::parse(&file.to_string()).unwrap().0
+}
+
+/// Of a node that has all there is to tell of.
+fn status() -> NodeStatus {
+    let replica = |group: u16, role: &str, leader: u16| {
+        json!({"group": group, "role": role,
+            "epoch": {"config": 0, "number": 4, "leader": leader}, "primary": leader,
+            "delivered": 90, "applied": 80, "clock": 0, "pending": 2, "head_age_ms": 1500,
+            "state_hash": 7})
+    };
+    serde_json::from_value(json!({"node": 0, "pid": 9, "uptime_ms": 61_000,
+        "replicas": [replica(0, "follower", 2), replica(1, "primary", 0)], "blocks": [10, 2000],
+        "block_disk_bytes": 3000, "to_free": 4, "full": false,
+        "room": {"free": 77, "writable": 0, "total": 100, "device": 1},
+        "copies": meridian_host::drain::keep::Report::default(), "bad_frames": 5,
+        "connected": [2], "configured": 6, "keeper": null,
+        "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2], "voters": [0, 1], "serves_ms": 90,
+            "clients": 4, "keys": 5, "bytes": 60, "on_disk": false, "causal": false},
+            {"epoch": 3, "live": [0], "shadows": [], "voters": [], "serves_ms": 0,
+            "clients": 0, "keys": 1, "bytes": 2, "on_disk": false, "causal": true}],
+        "causal": {"stable_ms": 5, "outstanding": 8,
+            "from": [{"of": 2, "applied_ms": 3, "lag_ms": 250, "queue": 11}]}}))
+    .unwrap()
+}
+
+fn row(metric: &Metric) -> String {
+    let Metric { name, kind, labels, help, .. } = metric;
+    let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+    format!("| `{name}` | {} | {} | {help} |", kind.name(), labels.join(" "))
+}
+
+#[test]
+fn the_page_has_a_row_for_each_metric() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let values = page.split("\n## ").find(|section| section.starts_with("Values\n")).unwrap();
+    let told: Vec<_> = values.lines().filter(|line| line.starts_with("| `")).collect();
+    let rows: Vec<_> = METRICS.iter().map(row).collect();
+    assert_eq!(told, rows, "the table of docs/metrics.md is to be:\n{}", rows.join("\n"));
+}
+
+#[test]
+fn what_is_served_is_what_is_listed() {
+    let (topology, status) = (topology(), status());
+    let text = text::text(Some(Told { topology: &topology, status: &status }));
+    let name = |line: &str| line.split(['{', ' ']).next().unwrap().to_string();
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    let served: BTreeSet<_> = samples.map(name).collect();
+    let listed: BTreeSet<_> = METRICS.iter().map(|metric| metric.name.to_string()).collect();
+    assert_eq!(served, listed, "{text}");
+    assert_eq!(listed.len(), METRICS.len(), "no name stands there twice");
+    let lines = [
+        "meridian_up 1.0",
+        "meridian_serving 1.0",
+        "meridian_uptime_seconds 61.0",
+        "meridian_group_primary{group=\"us\"} 1.0",
+        "meridian_group_primary{group=\"global\"} 0.0",
+        "meridian_group_oldest_pending_seconds{group=\"us\"} 1.5",
+        "meridian_peer_connected{peer=\"eu-1\",region=\"eu\"} 1.0",
+        "meridian_peer_connected{peer=\"us-2\",region=\"us\"} 0.0",
+        "meridian_bad_frames_total 5.0",
+        "meridian_disk_full 1.0",
+        "meridian_keys{shard=\"0\"} 5.0",
+        "meridian_keys{shard=\"causal\"} 1.0",
+        "meridian_causal_lag_seconds{from=\"eu\"} 0.25",
+        "# TYPE meridian_bad_frames counter",
+    ];
+    for line in lines {
+        assert!(text.lines().any(|told| told == line), "{line}: {text}");
+    }
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    for metric in METRICS {
+        let counts = metric.name.ends_with("_total");
+        assert_eq!(counts, metric.kind.name() == "counter", "{}", metric.name);
+    }
+}
+
+#[test]
+fn a_node_that_does_not_answer_is_not_up_and_nothing_else() {
+    let text = text::text(None);
+    let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(samples, ["meridian_up 0.0"]);
+}
+
+#[test]
+fn a_node_serves_when_it_leads_or_follows_one_that_it_can_reach() {
+    let (topology, mut status) = (topology(), status());
+    let told = |status: &NodeStatus| {
+        let told = Told { topology: &topology, status };
+        (told.serves(), told.sentence())
+    };
+    let (serves, said) = told(&status);
+    assert!(serves);
+    assert_eq!(said, "serves: leads us; follows global; 1 peers");
+    status.connected.clear();
+    assert!(!told(&status).0, "the primary of global is away");
+    status.connected.push(meridian_core::NodeId(2));
+    status.replicas[1].role = "promised".into();
+    let (serves, said) = told(&status);
+    assert!(!serves);
+    assert_eq!(said, "does not serve yet: follows global; waits for us; 1 peers");
+    status.replicas.clear();
+    assert!(!told(&status).0);
+}
