@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | [`output`] | tables, notes, the log, and errors in one line |
 //! | [`signals`] | the signals that ask a command to end |
+//! | [`manager`] | the service manager, which is told when a service is ready |
 //! | `child` | processes that end with the one that started them |
 //!
 //! Deliberately absent: a word of any protocol, and of the file system.
 
 mod child;
+pub mod manager;
 pub mod output;
 pub mod signals;
 
