@@ -2,6 +2,7 @@
 
 mod causal;
 mod mounts;
+mod verdict;
 
 use crate::{cluster, configuration, output};
 use causal::CausalReport;
@@ -11,12 +12,15 @@ use meridian_cluster::Topology;
 use meridian_core::{GroupId, NodeId};
 use meridian_host::api::NodeStatus;
 use meridian_host::drain::keep::Report as Copies;
+use meridian_terminal::signals::Signals;
 use mounts::MountReport;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use verdict::{Seen, Verdict};
 
 /// How long a node may take to answer before it counts as not reachable.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -49,11 +53,16 @@ Of mounts on this machine is told how the kernel's requests come to them: by io_
 (6.14 and later) offers that when they are mounted, else by /dev/fuse. Root has it offer that by
 `echo Y > /sys/module/fuse/parameters/enable_uring`.
 
+It begins with a sentence: whether anything is wrong, where, and for how long at least, where that
+is known: from what waits in a group, or from having watched it (--watch).
+
 Exit status 0 if all nodes answer, all groups have a primary, no disk is full, and no block is
-missing or damaged at any node, else 1.
+missing or damaged at any node; 1 if any of that is not so, and all groups can be written all the
+same, or if nobody can be asked; 3 if a group has no primary, or too few of its members answer.
 
 Examples:
   meridian status
+  meridian status --watch
   meridian status --cluster DATA/cluster.json --json")]
 pub struct StatusArgs {
     /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
@@ -62,6 +71,10 @@ pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Ask again every so many seconds, until Ctrl-C; the exit status is that of the last answer
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+        default_missing_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    watch: Option<u64>,
     /// Tell only what is mounted at DIR
     #[arg(long, value_name = "DIR", hide = true)]
     of_mount: Option<PathBuf>,
@@ -70,6 +83,8 @@ pub struct StatusArgs {
 /// What is told.
 #[derive(Debug, Serialize)]
 pub struct Report {
+    /// Whether anything is wrong.
+    verdict: Verdict,
     cluster: u64,
     /// Which order updates have.
     order: &'static str,
@@ -116,6 +131,10 @@ struct NodeReport {
 #[derive(Debug, Serialize)]
 struct GroupReport {
     group: String,
+    /// How many it has, also those that do not answer.
+    members: usize,
+    /// How many of them answer.
+    answering: usize,
     /// The greatest epoch that a member follows.
     epoch: Option<u64>,
     /// Who leads it, if it says itself that it does.
@@ -172,17 +191,39 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     }
     let path = cluster::named_or_last(args.cluster.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut report = runtime.block_on(async {
-        let topology = configuration::newest(&path).await?.topology;
-        let region = topology.regions[0].name.as_str();
-        let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
-        anyhow::Ok(ask_all(&client, &topology).await)
-    })?;
+    runtime.block_on(async {
+        let mut seen = Seen::default();
+        let Some(every) = args.watch.map(Duration::from_secs) else {
+            return Ok(ExitCode::from(tell(args, &path, &mut seen).await?));
+        };
+        let mut signals = Signals::listen()?;
+        loop {
+            if std::io::stdout().is_terminal() && !args.json {
+                output::print("\x1b[H\x1b[2J")?; // What was told before goes.
+            }
+            let code = tell(args, &path, &mut seen).await?;
+            tokio::select! {
+                _ = signals.next() => return Ok(ExitCode::from(code)),
+                () = tokio::time::sleep(every) => {}
+            }
+        }
+    })
+}
+
+/// Asks once, and tells; what to exit with.
+async fn tell(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Result<u8> {
+    let topology = configuration::newest(path).await?.topology;
+    let region = topology.regions[0].name.as_str();
+    let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
+    let mut report = ask_all(&client, &topology).await;
     report.mounts = mounts::reports(report.cluster)?;
-    let text = if args.json { serde_json::to_string_pretty(&report)? } else { report.for_people() };
+    seen.note(&report.verdict);
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&report)?,
+        false => format!("{}\n\n{}", report.verdict.sentence(seen), report.for_people()),
+    };
     output::print(&text)?;
-    let well = report.nodes.iter().all(NodeReport::is_well) && report.all_led();
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(report.verdict.level.exit_code())
 }
 
 /// Tells how far regions are with causal keys; whether all could be asked.
@@ -261,12 +302,6 @@ const GROUP_HEAD: [&str; 10] = [
 ];
 
 impl NodeReport {
-    /// Whether it can be reached, stores blocks, and has all that it should have.
-    fn is_well(&self) -> bool {
-        let kept = self.copies.is_none_or(|copies| copies.missing + copies.damaged == 0);
-        self.reachable && !self.full && kept
-    }
-
     /// How it is, if it is reachable.
     fn state(&self) -> &'static str {
         let lacks_copies = self.copies.is_some_and(|copies| {
@@ -307,11 +342,13 @@ impl Report {
             }
         });
         let groups = topology.group_ids().map(|group| group_report(topology, group, answers));
+        let (nodes, groups): (Vec<_>, Vec<_>) = (nodes.collect(), groups.collect());
         Report {
+            verdict: Verdict::new(&nodes, &groups),
             cluster: topology.cluster,
             order: topology.order.name(),
-            nodes: nodes.collect(),
-            groups: groups.collect(),
+            nodes,
+            groups,
             keys: keys_reports(topology, answers),
             causal: causal::reports(topology, answers),
             mounts: Vec::new(),
@@ -460,6 +497,7 @@ fn group_report(
             Some((node, status.replicas.iter().find(|replica| replica.group == group)?))
         })
         .collect();
+    let members = &topology.group(group).members;
     let delivered = answered.iter().map(|(_, replica)| replica.delivered.0).max().unwrap_or(0);
     let primaries = answered.iter().filter(|(_, replica)| replica.role == "primary");
     // While epochs change an old primary may not know yet: the one of the greatest epoch leads.
@@ -477,6 +515,8 @@ fn group_report(
     });
     GroupReport {
         group: topology.group(group).name.clone(),
+        members: members.len(),
+        answering: answered.iter().filter(|(node, _)| members.contains(node)).count(),
         epoch: answered.iter().map(|(_, replica)| replica.epoch.number).max(),
         primary: primary.map(|(node, _)| topology.node(*node).name.clone()),
         delivered,
@@ -531,7 +571,7 @@ mod tests {
         let first = text.lines().find(|line| line.starts_with(" us-1")).unwrap();
         let cells: Vec<_> = first.split_whitespace().collect();
         assert!(cells.windows(3).any(|of| of == ["11", "22", "0"]), "missing, damaged: {text}");
-        assert!(!report.nodes[0].is_well());
+        assert_eq!(report.verdict.level.exit_code(), 3, "us has no primary");
         assert!(text.contains("90 ms") && text.contains("no lease"), "{text}");
         assert_eq!(
             (text.matches("  memory").count(), text.matches("  disk\n").count()),
