@@ -8,6 +8,7 @@ mod cluster;
 mod configuration;
 mod data;
 mod demo;
+mod doctor;
 mod fs;
 mod kv;
 mod last;
@@ -61,6 +62,8 @@ enum Command {
     Server(server::ServerArgs),
     /// Mount a cluster that runs
     Mount(mount::MountArgs),
+    /// Look whether this machine is fit for a node or a mount
+    Doctor(doctor::DoctorArgs),
     /// Tell how nodes and groups are
     Status(status::StatusArgs),
     /// Show or change which nodes a cluster has
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         Command::Server(args) => server::run(args),
         Command::Mount(args) => mount::run(args),
+        Command::Doctor(args) => doctor::run(args),
         Command::Status(args) => status::run(args),
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),
