@@ -10,11 +10,14 @@ mod data;
 mod demo;
 mod doctor;
 mod fs;
+mod init;
 mod kv;
 mod last;
 mod lock;
 mod mount;
 mod nodes;
+mod options_file;
+mod prepare;
 mod scrub;
 mod server;
 #[cfg(feature = "lab")]
@@ -22,7 +25,7 @@ mod sim;
 mod status;
 mod token;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use meridian_terminal::{note, output, signals};
 use std::process::ExitCode;
 
@@ -48,7 +51,8 @@ then in another terminal:
   meridian status                      who leads what
   meridian cluster add-node --region us  one more node, while programs go on
   meridian fs where meridian/us        where a path is placed
-  meridian bench fs meridian/us        how fast it is")]
+  meridian bench fs meridian/us        how fast it is
+On machines of your own: meridian init --help")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -58,6 +62,10 @@ struct Cli {
 enum Command {
     /// Start a whole cluster on this machine and mount it
     Demo(demo::DemoArgs),
+    /// Write the file of a new cluster
+    Init(init::InitArgs),
+    /// Make the folder of a node on its machine
+    Prepare(prepare::PrepareArgs),
     /// Run one node
     Server(server::ServerArgs),
     /// Mount a cluster that runs
@@ -89,9 +97,14 @@ fn main() -> ExitCode {
     if let Some(code) = mount::helper::called() {
         return code;
     }
-    let result = match &Cli::parse().command {
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let of_command = matches.subcommand().map(|(_, matches)| matches).unwrap_or(&matches);
+    let result = match &cli.command {
         Command::Demo(args) => demo::run(args),
-        Command::Server(args) => server::run(args),
+        Command::Init(args) => init::run(args),
+        Command::Prepare(args) => prepare::run(args),
+        Command::Server(args) => server::run(args, of_command),
         Command::Mount(args) => mount::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Status(args) => status::run(args),
@@ -112,7 +125,6 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -11,6 +11,7 @@ use clap::Args;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_mount::Access;
+use meridian_terminal::manager::Manager;
 use meridian_terminal::note;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -166,14 +167,15 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
+        let manager = Manager::from_environment().context("cannot reach the service manager")?;
         let Newest { file, topology, .. } = configuration::newest(&cluster).await?;
         let mut following = configuration::follow(&file);
         let mount = Mount::start(topology, &args.region, point.of(&cluster))?;
-        output::print(&format!(
-            "mounted at {} in region {}; Ctrl-C unmounts",
-            mount.path().display(),
-            args.region
-        ))?;
+        let place = format!("mounted at {} in region {}", mount.path().display(), args.region);
+        output::print(&format!("{place}; Ctrl-C unmounts"))?;
+        if let Some(manager) = &manager {
+            manager.ready(&place);
+        }
         loop {
             tokio::select! {
                 _ = signals.next() => break,
@@ -186,6 +188,9 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
                     mount.configured(Topology::new(&newer)?);
                 }
             }
+        }
+        if let Some(manager) = &manager {
+            manager.stopping();
         }
         mount.stop().await
     })?;

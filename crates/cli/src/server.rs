@@ -1,20 +1,28 @@
 //! `meridian server`: one node of a cluster.
 
+mod watch;
+
 use crate::lock::{self, SERVER_LOCK, Tried};
+use crate::{options_file, output};
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{ArgMatches, Args, FromArgMatches};
 use meridian_host::drain::keep;
 use meridian_node::keys::{Durability, KeysOptions};
+use meridian_terminal::manager::Manager;
 use meridian_terminal::note;
-use std::path::PathBuf;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// What a server needs to know.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The demo makes the folders and starts one server in each. One that was killed can be started again
-by hand, also while the demo runs: it catches up with the others.
+The node's folder is made by `meridian prepare`. The demo makes such folders, too, and starts one
+server in each. One that was killed can be started again by hand, also while the demo runs: it
+catches up with the others.
+
+All options may stand in a file of TOML, by the names of their flags; a flag that is given wins.
 
 The cluster file says where the configuration is kept; the server follows that while it runs, and
 goes on with the last one it knows while too few of those that keep it answer.
@@ -22,18 +30,32 @@ goes on with the last one it knows while too few of those that keep it answer.
 Exit status 2 if the server cannot start as it is configured, 3 if its disk failed or is damaged,
 4 if the node was removed from the cluster.
 
-Example:
+Examples:
   meridian server --dir DATA/us-1
+  meridian server --print-config > server.toml
+  meridian server --config server.toml
+
+If a service manager has started it (NOTIFY_SOCKET, as systemd's Type=notify sets it), it is told
+when the node serves: when each of its groups has a primary that it is, or can reach.
 
 MERIDIAN_LOG sets how much is logged: error, warn, info (the default), debug, or by module as
 in warn,meridian_node=debug.")]
 pub struct ServerArgs {
-    /// The node's folder; its name is the node's
+    /// The node's folder
+    #[arg(long, required_unless_present_any = ["config", "print_config"])]
+    dir: Option<PathBuf>,
+    /// Take options from FILE, unless they are given here
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print such a file: all options, with what they mean
     #[arg(long)]
-    dir: PathBuf,
-    /// The cluster [default: cluster.json beside the node's folder]
+    print_config: bool,
+    /// The cluster file [default: cluster.json beside the node's folder]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
+    /// Tell who watches the node, at http://HOST:PORT/metrics and /healthz, how it is
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics_address: Option<String>,
     /// Listen on HOST:PORT for clients of keys, which speak as those of Redis do [default: the node
     /// has no part in the keys of its region]
     #[arg(long, value_name = "HOST:PORT")]
@@ -96,16 +118,59 @@ impl From<KeysDurability> for Durability {
     }
 }
 
-/// Runs `meridian server` until it is told to stop.
+/// These a file of options cannot give.
+const NOT_IN_FILE: [&str; 2] = ["config", "print-config"];
+/// What options may be in a file that have no default; the values are TOML.
+const EXAMPLES: [(&str, &str); 8] = [
+    ("dir", "\"/var/lib/meridian/us-1\""),
+    ("cluster", "\"/var/lib/meridian/cluster.json\""),
+    ("metrics-address", "\"127.0.0.1:9464\""),
+    ("keys", "\"10.0.1.1:7400\""),
+    ("keys-shards", "4"),
+    ("keys-durability", "\"disk\""),
+    ("keys-causal", "\"causal:\""),
+    ("keys-first", "[\"us-1\", \"us-2\", \"us-3\"]"),
+];
+/// What a server exits with that cannot start as it is configured; as
+/// [`meridian_node::ServerError::exit_code`].
+const WRONG_CODE: u8 = 2;
+
+fn command() -> clap::Command {
+    ServerArgs::augment_args(clap::Command::new("server"))
+}
+
+/// What `--print-config` prints.
+fn example() -> String {
+    let options = options_file::example(&command(), &NOT_IN_FILE, &EXAMPLES);
+    format!("# Options of `meridian server --config FILE`; flags that are given win.\n\n{options}")
+}
+
+/// Runs `meridian server` until it is told to stop; `matches` are what `args` was made of.
 ///
 /// # Errors
 /// If the node cannot start, or must stop.
-pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
-    crate::output::log_to_stderr("info");
+pub fn run(args: &ServerArgs, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if args.print_config {
+        output::print(&example())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(config) = &args.config else { return serve(args) };
+    match options_file::merged(command(), matches, config, &NOT_IN_FILE) {
+        Ok(matches) => serve(&ServerArgs::from_arg_matches(&matches)?),
+        Err(error) => {
+            note!("meridian: {}", output::one_line(&error));
+            Ok(ExitCode::from(WRONG_CODE))
+        }
+    }
+}
+
+fn serve(args: &ServerArgs) -> anyhow::Result<ExitCode> {
+    output::log_to_stderr("info");
     // What a node writes is for its owner alone.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    let dir = args.dir.canonicalize().with_context(|| {
-        format!("no node's folder at {}: the demo makes them", args.dir.display())
+    let dir = args.dir.as_ref().context("which node's folder? Say --dir, or dir in the file")?;
+    let dir = dir.canonicalize().with_context(|| {
+        format!("no node's folder at {}: `meridian prepare` makes it", dir.display())
     })?;
     let _lock = match lock::try_lock(&dir.join(SERVER_LOCK))? {
         Tried::Locked(lock) => lock,
@@ -113,6 +178,10 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
             bail!("{} runs already, as process {pid}", dir.display());
         }
     };
+    if let Err(error) = watch(&dir, args) {
+        note!("meridian: {}", output::one_line(&error));
+        return Ok(ExitCode::from(WRONG_CODE));
+    }
     let options = meridian_node::ServerOptions {
         dir,
         cluster: args.cluster.clone(),
@@ -134,5 +203,78 @@ pub fn run(args: &ServerArgs) -> anyhow::Result<ExitCode> {
             note!("meridian: {error}");
             Ok(ExitCode::from(error.exit_code()))
         }
+    }
+}
+
+/// Lets the service manager know how the node is, and who watches it.
+fn watch(dir: &Path, args: &ServerArgs) -> anyhow::Result<()> {
+    let listen = |address: &String| {
+        let listener = TcpListener::bind(address)
+            .with_context(|| format!("cannot listen on {address} for who watches"))?;
+        listener.set_nonblocking(true)?;
+        tracing::info!(address = %listener.local_addr()?, "metrics and health are told");
+        anyhow::Ok(listener)
+    };
+    let metrics = args.metrics_address.as_ref().map(listen).transpose()?;
+    let manager = Manager::from_environment().context("cannot reach the service manager")?;
+    if metrics.is_none() && manager.is_none() {
+        return Ok(());
+    }
+    let name = meridian_node::NodeFile::read(dir)?.node;
+    let cluster = meridian_node::cluster_path(dir, args.cluster.as_deref());
+    watch::start(&name, &cluster, metrics, manager)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of a line, with all options of the example given.
+    fn all_given() -> String {
+        let lines = example();
+        let given = lines.lines().map(|line| match line.strip_prefix('#') {
+            Some(option) if option.starts_with(|c: char| c.is_ascii_lowercase()) => option,
+            _ => line,
+        });
+        given.map(|line| format!("{line}\n")).collect()
+    }
+
+    fn read(text: &str) -> anyhow::Result<ServerArgs> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path().join("server.toml");
+        std::fs::write(&path, text)?;
+        let flags = ["server", "--config", "server.toml"];
+        let matches = command().try_get_matches_from(flags)?;
+        let matches = options_file::merged(command(), &matches, &path, &NOT_IN_FILE)?;
+        Ok(ServerArgs::from_arg_matches(&matches)?)
+    }
+
+    #[test]
+    fn the_example_gives_nothing_and_explains_all() {
+        let nothing = format!("{:?}", read(&example()).unwrap());
+        let flags = command().try_get_matches_from(["server", "--config", "server.toml"]).unwrap();
+        assert_eq!(nothing, format!("{:?}", ServerArgs::from_arg_matches(&flags).unwrap()));
+        let text = all_given();
+        let all = read(&text).unwrap();
+        assert_eq!(all.dir, Some("/var/lib/meridian/us-1".into()));
+        assert_eq!(all.keys_durability, Some(KeysDurability::Disk));
+        assert_eq!(all.keys_first.as_ref().map(Vec::len), Some(3));
+        assert_eq!((all.scrub_days, all.copy_rate), (SCRUB_DAYS, COPY_MIB));
+        for arg in command().get_arguments() {
+            let long = arg.get_long().unwrap();
+            let told = text.lines().filter(|line| line.starts_with(&format!("{long} = "))).count();
+            assert_eq!(told, usize::from(!NOT_IN_FILE.contains(&long)), "{long}: {text}");
+            assert!(arg.get_help().is_some(), "{long} is not explained");
+        }
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused_with_its_line_and_its_name() {
+        let text = format!("{}scrub-weeks = 1\n", all_given());
+        let line = text.lines().count();
+        let error = read(&text).unwrap_err().to_string();
+        assert!(error.contains(&format!("line {line}: no option scrub-weeks")), "{error}");
+        let error = read("keys-shards = 2\n").unwrap_err().to_string();
+        assert!(error.contains("--keys <HOST:PORT>"), "{error}");
     }
 }

@@ -73,7 +73,7 @@ impl NodeDir {
     /// # Errors
     /// If it is not a node's directory of this version, or another process holds it.
     pub fn open(dir: &Path) -> Result<NodeDir, ServerError> {
-        let file = read_node_file(&dir.join("node.json"))?;
+        let file = NodeFile::read(dir)?;
         Ok(NodeDir { dir: dir.into(), file, held: Directory::lock(dir)? })
     }
 
@@ -93,7 +93,7 @@ impl NodeDir {
         &self,
         path: Option<&Path>,
     ) -> Result<(Topology, ClusterFile, NodeId), ServerError> {
-        let path = self.cluster_path(path);
+        let path = cluster_path(&self.dir, path);
         let text = fs::read_to_string(&path).map_err(|e| file_error("read", &path, e))?;
         let (topology, file) = Topology::parse(&text)
             .map_err(|source| ServerError::Cluster { path: path.clone(), source })?;
@@ -117,14 +117,22 @@ impl NodeDir {
     }
 }
 
-impl NodeDir {
-    /// Where the cluster file is: as named, or beside the node's directory.
-    pub fn cluster_path(&self, named: Option<&Path>) -> PathBuf {
-        let beside = || self.dir.canonicalize().ok()?.parent().map(|up| up.join("cluster.json"));
-        match named {
-            Some(path) => path.to_path_buf(),
-            None => beside().unwrap_or_else(|| self.dir.join("../cluster.json")),
-        }
+impl NodeFile {
+    /// That of a node's directory, which another process may hold.
+    ///
+    /// # Errors
+    /// If it is not one of a node, or of another version.
+    pub fn read(dir: &Path) -> Result<NodeFile, ServerError> {
+        read_node_file(&dir.join("node.json"))
+    }
+}
+
+/// Where the cluster file of a node's directory is: as named, or beside it.
+pub fn cluster_path(dir: &Path, named: Option<&Path>) -> PathBuf {
+    let beside = || dir.canonicalize().ok()?.parent().map(|up| up.join("cluster.json"));
+    match named {
+        Some(path) => path.to_path_buf(),
+        None => beside().unwrap_or_else(|| dir.join("../cluster.json")),
     }
 }
 

@@ -24,7 +24,7 @@ mod reach;
 pub mod server;
 pub mod service;
 
-pub use config::{NodeFile, prepare};
+pub use config::{NodeFile, cluster_path, prepare};
 pub use configuration::{Keepers, KeepersError};
 pub use error::{FORGOT_CODE, REMOVED_CODE, ServerError};
 pub use identity::has_run;

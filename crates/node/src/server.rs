@@ -3,7 +3,7 @@
 use crate::application::{Configured, Replies, Requests, Shared, delays_of, peers_of};
 use crate::blocks::BlockEngine;
 use crate::board::Board;
-use crate::config::NodeDir;
+use crate::config::{NodeDir, cluster_path};
 use crate::configuration;
 use crate::error::ServerError;
 use crate::identity;
@@ -112,7 +112,7 @@ pub fn serve<P: Service>(
             None => None,
         };
         if !file.configuration.replicas.is_empty() {
-            let path = dir.cluster_path(options.cluster.as_deref());
+            let path = cluster_path(&dir.dir, options.cluster.as_deref());
             let (shared, handle) = (shared.clone(), handle.clone());
             let follow = configuration::follow(shared, handle, keys.clone(), file, path);
             tokio::task::spawn_local(follow);
