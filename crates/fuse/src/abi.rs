@@ -123,6 +123,8 @@ pub const OPEN_DIRECT_IO: u32 = 1;
 pub const WRITE_IS_CACHE: u32 = 1;
 /// A message that nobody asked for: attributes, and maybe pages, of a node are not to be kept.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// A message that nobody asked for: a name is not to be kept, nor what is below it.
+pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 /// A message that nobody asked for: no name that the kernel has looked up, or looks up now, is to
 /// be kept.
 pub const NOTIFY_INC_EPOCH: i32 = 8;

@@ -1,6 +1,6 @@
 //! The first exchange with the kernel, and the threads that read requests.
 
-use crate::abi::{self, NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE, PAGE, flag};
+use crate::abi::{self, NOTIFY_INC_EPOCH, NOTIFY_INVAL_ENTRY, NOTIFY_INVAL_INODE, PAGE, flag};
 use crate::device::Device;
 use crate::interrupts::Interrupts;
 use crate::mounting::{self, Options};
@@ -82,6 +82,23 @@ impl Notifier {
     /// As those of `writev`; or the kernel is too old.
     pub fn drop_names(&self) -> io::Result<()> {
         self.device.reply(0, NOTIFY_INC_EPOCH, &[])
+    }
+
+    /// The kernel is to drop a name in the node `parent`, with all names below it. Waits for all
+    /// calls that change the directory, or look up something in it that the kernel does not know:
+    /// not to be called where one of these waits for an answer.
+    ///
+    /// # Errors
+    /// As those of `writev`; `ENOENT` if the kernel does not know the name.
+    pub fn drop_name(&self, parent: u64, name: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidFilename)?;
+        let mut body = Vec::with_capacity(16 + name.len() + 1);
+        body.extend_from_slice(&parent.to_ne_bytes());
+        body.extend_from_slice(&len.to_ne_bytes());
+        body.extend_from_slice(&0_u32.to_ne_bytes()); // No flags.
+        body.extend_from_slice(name);
+        body.push(0);
+        self.device.reply(0, NOTIFY_INVAL_ENTRY, &body)
     }
 
     /// The kernel is not to keep the attributes of a node. Pages that it has of it stay until it

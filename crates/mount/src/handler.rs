@@ -13,6 +13,7 @@ use crate::known::Known;
 use crate::listing::Listings;
 use crate::made::Made;
 use crate::marked::Marked;
+use crate::moved::Moved;
 use crate::token::{self, Asked};
 use bytes::Bytes;
 use meridian_client::files::Handle;
@@ -23,6 +24,7 @@ use meridian_client::files::quota::QUOTA;
 use meridian_client::files::read::Seek;
 use meridian_client::files::write::Wrote;
 use meridian_client::{ClientError, Files};
+use meridian_fs::FsError;
 use meridian_fs::operation::{Changes, NewNode, RenameMode, Whiteout, XattrMode};
 use meridian_fs::types::{Attributes, Ino, Kind};
 use meridian_fuse::request::{Lock, NewAttributes};
@@ -43,6 +45,7 @@ pub struct Handler {
     kept: Arc<Kept>,
     listings: Listings,
     known: Arc<Known>,
+    moved: Moved,
     kernel: Arc<OnceLock<Notifier>>,
 }
 
@@ -123,10 +126,11 @@ impl Handler {
         let (made, marked) = Default::default();
         let (known, kernel) = <(_, Arc<OnceLock<Notifier>>)>::default();
         let kept = Kept::new(files.clone(), kernel.clone());
+        let moved = Moved::new(kernel.clone(), runtime.clone());
         if files.client().is_to_keep_looks() {
             kept.watch(files.client().keep_looks_with(), runtime.clone());
         }
-        Handler { files, runtime, calls, made, marked, kept, listings, known, kernel }
+        Handler { files, runtime, calls, made, marked, kept, listings, known, moved, kernel }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -221,20 +225,31 @@ impl Handler {
     fn look_up(&self, call: Call, of: &[u8]) {
         let (node, name) = (call.node, name(of));
         let (look, known) = (self.kept.look(), self.known.clone());
-        let marks = self.marked.look();
+        let (marks, moved) = (self.marked.look(), self.moved.clone());
         // `.` and `..` are no names that their directory's capability is about.
         let special = matches!(&name[..], b"." | b"..");
+        let at = (!special).then(|| (node, name.clone()));
         let give = move |result: Result<Attributes, ClientError>, reply| {
+            let mut before = None;
             if let Ok(attributes) = &result {
-                known.look_up(attributes);
+                before = known.look_up(attributes, at.as_ref());
                 marks.note(attributes);
+            } else if let Some(at) = &at
+                && matches!(result, Err(ClientError::Fs(FsError::NotFound)))
+            {
+                known.lost(at);
             }
-            match special {
-                true => entry(result, reply),
-                false => look.entry(node, result, reply),
+            match (special, before) {
+                (true, _) => entry(result, reply),
+                (false, None) => look.entry(node, result, reply),
+                (false, Some(before)) => {
+                    moved.drop_name(before, move || look.entry(node, result, reply));
+                }
             }
         };
+        let settled = self.moved.clone();
         self.answer(call, give, |files| async move {
+            settled.settled().await;
             match &name[..] {
                 b"." => files.attributes(node).await,
                 b".." => files.attributes(files.parent(node).await?).await,
@@ -246,7 +261,7 @@ impl Handler {
     /// Makes something that is not opened.
     fn make(&self, call: Call, of: &[u8], node: NewNode) {
         let (parent, name) = (call.node, name(of));
-        let give = Known::give(&self.known);
+        let give = Known::give(&self.known, (parent, name.clone()));
         self.answer(call, give, |files| async move { files.create(parent, &name, node).await });
     }
 
@@ -257,7 +272,12 @@ impl Handler {
 
     fn remove_directory(&self, call: Call, of: &[u8]) {
         let (parent, name) = (call.node, name(of));
-        self.answer(call, empty, |files| async move { files.rmdir(parent, &name).await });
+        let (known, at) = (self.known.clone(), (parent, name.clone()));
+        let give = move |result: Result<(), ClientError>, reply| {
+            result.iter().for_each(|()| known.lost(&at));
+            empty(result, reply);
+        };
+        self.answer(call, give, |files| async move { files.rmdir(parent, &name).await });
     }
 
     fn rename(&self, call: Call, from: Named, to: Named, flags: u32) {
@@ -269,16 +289,22 @@ impl Handler {
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return call.reply.error(libc::EINVAL),
         };
-        self.answer(
-            call,
-            empty,
-            |files| async move { files.rename(&from, &to, mode, whiteout).await },
-        );
+        let known = self.known.clone();
+        let (here, there) = ((from.parent, from.name.clone()), (to.parent, to.name.clone()));
+        let give = move |result: Result<(), ClientError>, reply| {
+            if result.is_ok() {
+                known.renamed(&here, &there, mode == RenameMode::Exchange);
+            }
+            empty(result, reply);
+        };
+        let rename =
+            |files: Arc<Files>| async move { files.rename(&from, &to, mode, whiteout).await };
+        self.answer(call, give, rename);
     }
 
     fn link(&self, call: Call, of: Ino, to: &[u8]) {
         let (parent, name) = (call.node, name(to));
-        let give = Known::give(&self.known);
+        let give = Known::give(&self.known, (parent, name.clone()));
         self.answer(call, give, |files| async move { files.link(of, parent, &name).await });
     }
 

@@ -10,7 +10,8 @@
 //! | `kept` | what the kernel may keep, and what it is told when that is recalled |
 //! | `made` | attributes of files just made, which the kernel asks for once more |
 //! | `marked` | which files lack what the kernel asks for all the time |
-//! | `known` | nodes in use that are not open |
+//! | `known` | nodes in use that are not open, and where the kernel has directories |
+//! | `moved` | directories that another mount has moved |
 //! | [`token`] | what was seen in a mount, handed over; what others saw, taken over |
 //! | [`table`] | the kernel's table of mounts |
 //! | [`about`] | what a mount says of itself on its machine |
@@ -41,6 +42,7 @@ mod known;
 pub mod listing;
 mod made;
 mod marked;
+mod moved;
 pub mod session;
 mod signals;
 pub mod table;

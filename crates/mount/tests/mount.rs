@@ -145,6 +145,31 @@ async fn locks_of_the_two_families_do_not_see_each_other() {
     world.mount.unmount().await.unwrap();
 }
 
+/// The kernel has the directory still where it was, and holds the lock that it needs to move it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_another_mount_has_moved_can_be_renamed() {
+    let world = mounted().await;
+    let (at, second) = world.again("eu");
+    world.run("mkdir -p us/x us/y us/z us/x/d us/x/e us/x/f/sub; touch us/x/d/file").await;
+    world.run("stat us/x/d us/x/e us/x/f/sub us/y us/z").await;
+    run(at.path(), "mv us/x/d us/x/e us/x/f us/y/").await;
+    let rename = |from: &str, to: &str| {
+        let (from, to) = (world.at.path().join(from), world.at.path().join(to));
+        tokio::task::spawn_blocking(move || std::fs::rename(from, to))
+    };
+    rename("us/y/d", "us/z/d").await.unwrap().unwrap();
+    assert_eq!(world.run("ls us/z/d; ls us/x us/y").await, "file\nus/x:\n\nus/y:\ne\nf\n");
+    // Where it was is locked by the very rename.
+    rename("us/y/e", "us/x/again").await.unwrap().unwrap();
+    rename("us/y/f", "us/y/g").await.unwrap().unwrap();
+    assert_eq!(
+        world.run("ls us/x us/y us/y/g").await,
+        "us/x:\nagain\n\nus/y:\ng\n\nus/y/g:\nsub\n"
+    );
+    second.unmount().await.unwrap();
+    world.mount.unmount().await.unwrap();
+}
+
 fn quoted(script: &str) -> String {
     format!("'{}'", script.replace('\'', r"'\''"))
 }
