@@ -5,13 +5,17 @@ mod world;
 
 use meridian_fs::{FsError, Update};
 use meridian_mount::about::{self, About};
-use meridian_mount::{Access, MountError, clear_stale, mount};
+use meridian_mount::{Access, MountError, Transport, clear_stale, mount};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use world::fake::Cluster;
-use world::{SOURCE, mounted, run};
+use world::{SOURCE, mount_over, mounted, run};
+
+/// How requests come.
+#[allow(dead_code)] // `rings.rs` has another.
+pub const TRANSPORT: Transport = Transport::Device;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shell_works_in_it() {
@@ -375,7 +379,7 @@ async fn a_mount_can_be_for_all_users() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(at.path(), mode).unwrap();
     let access = Access { allow_other: true, suid: true, noexec: true, ..Access::default() };
-    let second = mount(world.cluster.client("eu"), at.path(), access, SOURCE).unwrap();
+    let second = mount_over(world.cluster.client("eu"), at.path(), access);
     let nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
     let script = format!(
         "mkdir -m 777 us/all; mkdir -m 700 us/mine; {nobody} touch us/all/f; stat -c %u us/all/f; \
@@ -465,7 +469,7 @@ async fn a_read_only_mount_changes_nothing() {
     let cluster = Cluster::start(1, 0).await;
     let at = tempfile::tempdir().unwrap();
     let options = Access { read_only: true, ..Access::default() };
-    let mount = mount(cluster.client("us"), at.path(), options, SOURCE).unwrap();
+    let mount = mount_over(cluster.client("us"), at.path(), options);
     let printed = run(at.path(), "touch us/f 2>&1 || true").await;
     assert!(printed.contains("Read-only"), "{printed}");
     assert!(cluster.applied().is_empty());

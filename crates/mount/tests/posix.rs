@@ -4,9 +4,13 @@
 mod world;
 
 use meridian_fs::Update;
-use meridian_mount::{Access, remount};
+use meridian_mount::{Access, Transport, remount};
 use std::time::{Duration, Instant};
 use world::{mounted, mounted_for, run};
+
+/// How requests come.
+#[allow(dead_code)] // `rings.rs` has another.
+pub const TRANSPORT: Transport = Transport::Device;
 
 /// A user who owns nothing.
 const NOBODY: &str = "nobody() { setpriv --reuid 65534 --regid 65534 --clear-groups \"$@\"; }; ";

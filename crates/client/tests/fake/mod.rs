@@ -399,6 +399,18 @@ async fn park(shared: &Shared, query: &Query) {
     let _ = tokio::time::timeout(PARKED_MAX, until_answered).await;
 }
 
+/// A node frees blocks that no update will name.
+fn discard(shared: &Shared, node: usize, blocks: &[BlockId]) -> ReplyBody {
+    let mut world = shared.world.lock().unwrap();
+    for block in blocks {
+        let named = |of: &Partition| of.names_blocks().any(|named| named == *block);
+        assert!(!world.partitions.values().any(named), "{block} is named");
+        world.blocks[node].remove(block);
+        shared.discarded.send_modify(|discarded| *discarded += 1);
+    }
+    ReplyBody::Discarded
+}
+
 async fn answer(shared: &Shared, topology: &Topology, node: usize, body: RequestBody) -> ReplyBody {
     let id = NodeId(node as u16);
     match body {
@@ -442,17 +454,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
                 None => ReplyBody::Refused(Refusal::NoBlock(block)),
             }
         }
-        RequestBody::Discard { blocks } => {
-            let mut world = shared.world.lock().unwrap();
-            for block in blocks {
-                world.partitions.values().for_each(|of| {
-                    assert!(of.names_blocks().all(|named| named != block), "{block} is named");
-                });
-                world.blocks[node].remove(&block);
-                shared.discarded.send_modify(|discarded| *discarded += 1);
-            }
-            ReplyBody::Discarded
-        }
+        RequestBody::Discard { blocks } => discard(shared, node, &blocks),
         RequestBody::ListBlocks { after } => {
             let world = shared.world.lock().unwrap();
             let names = world.blocks[node].keys().filter(|name| Some(**name) > after);

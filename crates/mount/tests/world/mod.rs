@@ -4,8 +4,13 @@
 #[path = "../../../client/tests/fake/mod.rs"]
 pub mod fake;
 
+#[path = "../../../fuse/tests/offer/mod.rs"]
+mod offer;
+
 use fake::Cluster;
-use meridian_mount::{Access, Mount, mount};
+use meridian_client::Client;
+use meridian_mount::{Access, Mount, Transport, mount};
+use offer::Offer;
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -19,6 +24,18 @@ pub struct Mounted {
     pub mount: Mount,
 }
 
+/// Mounts over [`crate::TRANSPORT`]; over the device file if the kernel has nothing else.
+pub fn mount_over(client: Client, at: &Path, access: Access) -> Mount {
+    let offer = match crate::TRANSPORT {
+        Transport::Rings => Offer::made(),
+        Transport::Device => Offer::withheld(),
+    };
+    let mount = mount(client, at, access, SOURCE).unwrap();
+    let expected = if offer.is_some() { crate::TRANSPORT } else { Transport::Device };
+    assert_eq!(mount.transport(), expected);
+    mount
+}
+
 pub async fn mounted() -> Mounted {
     mounted_for(Access::default()).await
 }
@@ -26,7 +43,7 @@ pub async fn mounted() -> Mounted {
 pub async fn mounted_for(access: Access) -> Mounted {
     let cluster = Cluster::start(2, 0).await;
     let at = tempfile::tempdir().unwrap();
-    let mount = mount(cluster.client("us"), at.path(), access, SOURCE).unwrap();
+    let mount = mount_over(cluster.client("us"), at.path(), access);
     Mounted { cluster, at, mount }
 }
 
@@ -34,8 +51,7 @@ impl Mounted {
     /// A second mount of the same tree, in another region.
     pub fn again(&self, region: &str) -> (TempDir, Mount) {
         let at = tempfile::tempdir().unwrap();
-        let mount =
-            mount(self.cluster.client(region), at.path(), Access::default(), SOURCE).unwrap();
+        let mount = mount_over(self.cluster.client(region), at.path(), Access::default());
         (at, mount)
     }
 
