@@ -11,7 +11,6 @@ use clap::{Args, Subcommand};
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
-use meridian_cluster::ring::REPLICAS;
 use meridian_core::NodeId;
 use meridian_node::Keepers;
 use meridian_paxos::Consistency;
@@ -103,7 +102,8 @@ it is drained is removed so if the command is said again. If it keeps the config
 does so in its place. Its directory is of no more use.
 
 A region needs two nodes, so that each block is on two. A removal after which it has fewer is
-refused, unless it is forced, with a reason that stands in the output.
+refused by those that keep the configuration, unless it is forced, with a reason that the
+configuration keeps (`meridian cluster show`).
 
 Examples:
   meridian cluster remove-node us-2
@@ -245,30 +245,6 @@ impl Cluster {
         Ok(Some(topology.node(*new).name.clone()))
     }
 
-    /// Whether the region of a node can do without it, or there is a reason why it must.
-    fn check_need(&self, id: NodeId, reason: Option<&str>) -> anyhow::Result<()> {
-        let topology = &self.newest.topology;
-        let node = topology.node(id);
-        let left = topology.staying_in(node.region).filter(|other| *other != id).count();
-        if left >= REPLICAS {
-            return Ok(());
-        }
-        let region = &topology.regions[usize::from(node.region.0)].name;
-        let need = format!(
-            "without {} region {region} has {left} of the {REPLICAS} nodes that it needs to have \
-             each block twice",
-            node.name
-        );
-        match reason {
-            Some(reason) => note!("{need}; it is removed all the same: {reason}"),
-            None => bail!(
-                "{need}: add one first (`meridian cluster add-node --region {region}`), or say \
-                 --force and --reason"
-            ),
-        }
-        Ok(())
-    }
-
     /// Watches how a node is drained, until it is. That goes on without this, too.
     async fn watch_drain(&mut self, keepers: &mut Keepers, id: NodeId) -> anyhow::Result<()> {
         let (mut told, mut seen, mut changed) = (None, (None, Vec::new()), Instant::now());
@@ -405,14 +381,17 @@ async fn remove(args: &RemoveArgs) -> anyhow::Result<ExitCode> {
     let id = id.with_context(|| format!("no node {}", args.name))?;
     let name = args.name.as_str();
     if !cluster.newest.topology.node(id).leaves {
-        cluster.check_need(id, args.reason.as_deref())?;
         let keeper = cluster.keeper_after(id)?;
         if let Some(keeper) = &keeper {
             note!("{keeper} is to keep the configuration in the place of {name}");
         }
-        let request = Request::RemoveNode { name: args.name.clone(), up: cluster.up(), keeper };
+        let (name, up, reason) = (args.name.clone(), cluster.up(), args.reason.clone());
+        let request = Request::RemoveNode { name, up, keeper, reason };
         keepers.change(&request).await?;
         cluster.follow(&mut keepers).await?;
+        if let Some(reason) = cluster.newest.file.configuration.forced.get(&args.name) {
+            note!("{} is removed though its region needs it: {reason}", args.name);
+        }
     }
     cluster.watch_drain(&mut keepers, id).await?;
     if !cluster.newest.topology.node(id).leaves {

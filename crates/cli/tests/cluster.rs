@@ -174,7 +174,8 @@ fn ask_to_remove(room: &Room, name: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut configuration = Keepers::new(&file, harness::PATIENCE);
-        let request = Request::RemoveNode { name: name.into(), up, keeper: None };
+        let (name, keeper, reason) = (name.to_string(), None, None);
+        let request = Request::RemoveNode { name, up, keeper, reason };
         configuration.change(&request).await.unwrap();
     });
 }
@@ -253,6 +254,8 @@ fn the_only_node_that_keeps_the_configuration_goes() {
     assert_eq!(removed["state"], "removed");
     let shown = ask(&room, &["show"]);
     assert_eq!((keepers(&shown), &shown["keepers"][0]["up"]), (vec!["us-2".into()], &json!(true)));
+    let on_record = &shown["nodes"][0]["forced"];
+    assert_eq!(on_record, "it is to be the only one", "the configuration says why");
     let added = ask(&room, &["add-node", "--region", "us"]);
     assert_eq!(added["node"], "us-3", "the configuration can be changed");
     assert_eq!(fs::read_to_string(demo.mount().join("us/file")).unwrap(), content(3));

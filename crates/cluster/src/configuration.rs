@@ -17,8 +17,11 @@
 //! - S2: a name is never given to another node, nor is a [`NodeId`]: what was removed keeps its
 //!   place.
 //! - S3: the version grows with each change, and only then.
+//! - S4: a removal leaves a region as many nodes as each block needs there, unless the state says
+//!   why it does not.
 
 use crate::Topology;
+use crate::ring::REPLICAS;
 use crate::topology::{ClusterFile, Draining, Membership, NodeEntry};
 use bytes::Bytes;
 use meridian_core::{GroupId, NodeId};
@@ -32,6 +35,9 @@ pub const NODES_MAX: usize = 256;
 /// The nodes that keep the configuration are so many at most: more, and each change waits for more
 /// of them.
 pub const REPLICAS_MAX: usize = 5;
+
+/// So many bytes a reason may have for which a node is removed that its region needs.
+pub const REASON_MAX: usize = 1024;
 
 /// What is asked of the service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +68,8 @@ pub enum Request {
         up: BTreeSet<String>,
         /// If it keeps the configuration: who does in its place.
         keeper: Option<String>,
+        /// Why it must be, though its region has fewer nodes then than it needs.
+        reason: Option<String>,
     },
     /// A node that is drained stays: its removal is taken back.
     KeepNode {
@@ -149,8 +157,8 @@ impl Configuration {
                 add(file, &region, name, address, &up)
             }
             (Some(file), Request::Up { name }) => up(file, &name),
-            (Some(file), Request::RemoveNode { name, up, keeper }) => {
-                remove(file, &name, &up, keeper)
+            (Some(file), Request::RemoveNode { name, up, keeper, reason }) => {
+                remove(file, &name, &up, (keeper, reason))
             }
             (Some(file), Request::KeepNode { name }) => keep(file, &name),
             (Some(file), Request::Keeps { name }) => {
@@ -301,7 +309,7 @@ fn remove(
     file: &mut ClusterFile,
     name: &str,
     up: &BTreeSet<String>,
-    keeper: Option<String>,
+    (keeper, reason): (Option<String>, Option<String>),
 ) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
     let Some(node) = topology.node_named(name) else {
@@ -330,9 +338,11 @@ fn remove(
         *file = left; // It never came, so it holds nothing.
         return Ok(None);
     }
+    let forced = check_need(&topology, node, reason)?;
     for group in &groups {
         quorums(&left, group, |node| up.contains(node))?;
     }
+    file.configuration.forced.extend(forced.map(|reason| (name.to_string(), reason)));
     let entry = &mut file.nodes[at];
     entry.draining = Some(Draining { down: !up.contains(name), ..Draining::default() });
     let region = entry.region.clone();
@@ -340,6 +350,34 @@ fn remove(
     match keeper {
         Some(keeper) => replace_keeper(file, name, keeper),
         None => Ok(None),
+    }
+}
+
+/// The region can do without the node; or there is a reason why it must, which is noted (S4).
+fn check_need(
+    topology: &Topology,
+    node: NodeId,
+    reason: Option<String>,
+) -> Result<Option<String>, String> {
+    let (name, in_region) = (&topology.node(node).name, topology.node(node).region);
+    let left = topology.staying_in(in_region).filter(|other| *other != node).count();
+    if left >= REPLICAS {
+        return Ok(None);
+    }
+    match reason.filter(|reason| !reason.trim().is_empty()) {
+        Some(reason) if reason.len() <= REASON_MAX => Ok(Some(reason)),
+        Some(reason) => {
+            let len = reason.len();
+            Err(format!("the reason has {len} bytes: {REASON_MAX} at most are kept"))
+        }
+        None => {
+            let region = &topology.regions[usize::from(in_region.0)].name;
+            Err(format!(
+                "without {name} region {region} has {left} of the {REPLICAS} nodes that it needs \
+                 to have each block twice: add one first (`meridian cluster add-node --region \
+                 {region}`), or say --force and --reason"
+            ))
+        }
     }
 }
 
@@ -356,6 +394,7 @@ fn keep(file: &mut ClusterFile, name: &str) -> Changed {
     let entry = &mut file.nodes[usize::from(node.0)];
     if entry.draining.take().is_some() {
         let region = entry.region.clone();
+        file.configuration.forced.remove(name);
         begin_anew(file, &region);
     }
     Ok(None)

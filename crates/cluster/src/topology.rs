@@ -101,6 +101,9 @@ pub struct Kept {
     /// The nodes that were added, also those that were removed since.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub added: BTreeSet<String>,
+    /// The nodes whose removal left their region fewer nodes than it needs, and why that had to be.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub forced: BTreeMap<String, String>,
     /// The groups whose members have changed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Membership>,

@@ -195,7 +195,8 @@ fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>, mutation: Mutation)
     settle(&mut world);
     let topology = world.owner.topology.borrow().clone();
     assert_eq!(topology.groups_of(COMES).count(), 2);
-    change(&mut world, Request::RemoveNode { name: GOES.into(), up: up(&topology), keeper: None });
+    let (name, up, keeper, reason) = (GOES.into(), up(&topology), None, None);
+    change(&mut world, Request::RemoveNode { name, up, keeper, reason });
     drained(&mut world);
     settle(&mut world);
     let gone = topology.node_named(GOES).expect("it was there");

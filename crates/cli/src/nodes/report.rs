@@ -30,6 +30,8 @@ struct NodeReport {
     address: String,
     /// `member`, `coming`, `draining`, `leaving` or `removed`.
     state: &'static str,
+    /// Why it was removed, or is, though its region has fewer nodes then than it needs.
+    forced: Option<String>,
     /// While it is drained: so many blocks are not known to be on enough others.
     to_drain: Option<u64>,
     reachable: bool,
@@ -60,6 +62,15 @@ struct KeeperReport {
     /// So many changes it has executed.
     executed: Option<u64>,
     error: Option<String>,
+}
+
+impl NodeReport {
+    /// What it is to its cluster, for people.
+    fn say_state(&self) -> String {
+        let left = self.to_drain.map_or(String::new(), |left| format!(", {left} blocks left"));
+        let forced = self.forced.as_ref().map_or(String::new(), |why| format!(" (forced: {why})"));
+        format!("{}{left}{forced}", self.state)
+    }
 }
 
 /// The groups that a node is in, or will be in soon.
@@ -126,6 +137,7 @@ impl Report {
             region: topology.regions[usize::from(topology.node(id).region.0)].name.clone(),
             address: topology.node(id).address.clone(),
             state: state(topology, id),
+            forced: newest.file.configuration.forced.get(&name(&id)).cloned(),
             to_drain: left_to_drain(topology, answers, id),
             reachable: status(&id).is_some(),
             follows: status(&id).map(|status| status.configured),
@@ -173,10 +185,7 @@ impl Report {
                 node.id.to_string(),
                 node.region.clone(),
                 node.address.clone(),
-                match node.to_drain {
-                    Some(left) => format!("{}, {left} blocks left", node.state),
-                    None => node.state.into(),
-                },
+                node.say_state(),
                 if node.reachable { "yes" } else { "NO" }.into(),
                 or_dash(node.follows),
                 node.groups.join(", "),
@@ -275,7 +284,8 @@ mod tests {
         for group in ["us", "global"] {
             changed(Request::InForce { group: group.into(), number: 1 });
         }
-        let draining = changed(Request::RemoveNode { name: "us-3".into(), up, keeper: None });
+        let (name, keeper, reason) = ("us-3".to_string(), None, None);
+        let draining = changed(Request::RemoveNode { name, up, keeper, reason });
         assert_eq!(states(&draining, "us-3"), "draining");
         let since = draining.topology.version;
         let leaving = changed(Request::Drained { name: "us-3".into(), since });

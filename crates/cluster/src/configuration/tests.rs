@@ -46,7 +46,7 @@ fn add(region: &str, name: Option<&str>, address: &str) -> Request {
 }
 
 fn remove(name: &str) -> Request {
-    Request::RemoveNode { name: name.into(), up: all(), keeper: None }
+    Request::RemoveNode { name: name.into(), up: all(), keeper: None, reason: None }
 }
 
 fn drained(name: &str, since: u64) -> Request {
@@ -143,7 +143,7 @@ fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     assert!(refused(remove("us-9")).contains("no node us-9"));
     assert!(refused(remove("eu-1")).contains("last of region eu"));
     let few = up(&["us-1", "eu-1"]);
-    let few = Request::RemoveNode { name: "us-1".into(), up: few, keeper: None };
+    let few = Request::RemoveNode { name: "us-1".into(), up: few, keeper: None, reason: None };
     assert!(refused(few).contains("2 of the 4 members that group global has now"));
     assert!(refused(in_force("us", 1)).contains("never changed"));
     let other = ClusterFile { cluster: 8, ..file() };
@@ -156,6 +156,44 @@ fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     assert!(why.contains("no configuration 2"), "{why}");
     let Reply::Refused(why) = Configuration::default().change(remove("us-1")) else { panic!() };
     assert!(why.contains("no configuration yet"));
+}
+
+#[test]
+fn a_region_keeps_as_many_nodes_as_blocks_need_unless_the_reason_is_on_record() {
+    let remove = |name: &str, reason: Option<&str>| {
+        let reason = reason.map(String::from);
+        Request::RemoveNode { name: name.into(), up: all(), keeper: None, reason }
+    };
+    let forced = |cluster: &Configuration| cluster.file().unwrap().configuration.forced.clone();
+    let mut cluster = initialised();
+    assert_eq!(cluster.change(remove("us-1", Some("not needed"))), done(2, None));
+    assert!(forced(&cluster).is_empty(), "two are left");
+    cluster.change(drained("us-1", 2));
+    for group in ["us", "global"] {
+        cluster.change(in_force(group, 1));
+    }
+    let before = cluster.clone();
+    let long = "x".repeat(REASON_MAX + 1);
+    for (reason, words) in [
+        (None, "without us-2 region us has 1 of the 2 nodes"),
+        (Some(" "), "say --force and --reason"),
+        (Some(&long[..]), "1024 at most are kept"),
+    ] {
+        let Reply::Refused(why) = cluster.change(remove("us-2", reason)) else {
+            panic!("{reason:?}")
+        };
+        assert!(why.contains(words), "{why}");
+    }
+    assert_eq!(cluster, before);
+    let why = "the region is given up";
+    assert_eq!(cluster.change(remove("us-2", Some(why))), done(6, None));
+    assert_eq!(forced(&cluster), BTreeMap::from([("us-2".into(), why.into())]));
+    assert_eq!(cluster.change(remove("us-2", None)), done(6, None), "said again");
+    cluster.change(Request::KeepNode { name: "us-2".into() });
+    assert!(forced(&cluster).is_empty(), "it was taken back");
+    // One that never came is none that the region needs.
+    cluster.change(add("us", None, "here:4"));
+    assert!(matches!(cluster.change(remove("us-4", None)), Reply::Done { .. }));
 }
 
 fn drains(cluster: &Configuration, name: &str) -> Option<Draining> {
@@ -206,7 +244,8 @@ fn all_that_stay_report_for_a_node_that_is_down() {
     let mut cluster = initialised();
     cluster.change(remove("us-2"));
     let without = up(&["us-1", "us-3", "eu-1"]);
-    let again = Request::RemoveNode { name: "us-2".into(), up: without, keeper: None };
+    let again =
+        Request::RemoveNode { name: "us-2".into(), up: without, keeper: None, reason: None };
     assert_eq!(cluster.change(again), done(3, None), "it has gone down meanwhile");
     assert_eq!(cluster.change(drained("us-1", 2)), done(3, None), "it did not look for us-2's");
     assert_eq!(cluster.change(drained("us-1", 3)), done(4, None));
@@ -260,6 +299,7 @@ fn another_keeps_the_configuration_before_a_node_leaves() {
         name: name.into(),
         up: all(),
         keeper: Some(keeper.into()),
+        reason: Some("it is a test".into()),
     };
     for unfit in ["us-1", "us-9"] {
         assert!(matches!(cluster.change(remove("us-1", unfit)), Reply::Refused(_)), "{unfit}");
@@ -287,6 +327,7 @@ fn who_is_to_keep_the_configuration_and_goes_is_replaced_too() {
         name: name.into(),
         up: all(),
         keeper: Some(keeper.into()),
+        reason: Some("it is a test".into()),
     };
     cluster.change(remove("us-1", "us-2"));
     assert!(matches!(cluster.change(remove("us-2", "us-1")), Reply::Refused(_)), "it goes");

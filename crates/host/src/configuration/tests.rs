@@ -119,7 +119,8 @@ impl World {
         self.change(US_1, &Request::Initialise(serde_json::to_string(&file()).unwrap()));
         let up = BTreeSet::from(["us-1".to_string(), "us-2".to_string()]);
         let keeper = Some("us-2".into());
-        self.change(US_1, &Request::RemoveNode { name: "us-1".into(), up, keeper });
+        let (name, reason) = ("us-1".to_string(), Some("it is a test".to_string()));
+        self.change(US_1, &Request::RemoveNode { name, up, keeper, reason });
         let named = self.file(US_1).clone();
         assert_eq!(named.configuration.joining, BTreeSet::from(["us-2".into()]));
         self.configure(US_1, &named);

@@ -114,7 +114,7 @@ impl Cluster {
         let stays = |id: &NodeId| topology.node(*id).draining.is_none();
         let keeper = topology.staying_in(meridian_core::RegionId(0)).filter(stays).find(free);
         let keeper = keeper.filter(|_| file.configuration.replicas.contains(&name)).map(name_of);
-        self.ask(Request::RemoveNode { name, up, keeper })
+        self.ask(Request::RemoveNode { name, up, keeper, reason: None })
     }
 
     /// The node that goes, or those that stay if it is down, have given away what it holds.

@@ -385,7 +385,7 @@ impl Blocks {
         }
         let names = self.topology.nodes.iter().map(|node| &node.name);
         let up = names.filter(|name| !self.dead.contains(*name)).cloned().collect();
-        self.on_change(Request::RemoveNode { name, up, keeper: None }, now)
+        self.on_change(Request::RemoveNode { name, up, keeper: None, reason: None }, now)
     }
 
     /// A removal is taken back, if it was accepted and the node has not left.
