@@ -1,12 +1,14 @@
 //! `meridian status`: how nodes and groups are.
 
 mod causal;
+mod copies;
 mod mounts;
 mod verdict;
 
 use crate::{cluster, configuration, output};
 use causal::CausalReport;
 use clap::Args;
+use copies::RegionReport;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_core::{GroupId, NodeId};
@@ -47,7 +49,8 @@ blocks; with still less it takes nothing that needs room, until there is some ag
 
 Of the blocks that a node should hold so many are missing, as a disk lost them, a node is new or was
 away; so many are damaged on its disk; so many are being copied from other nodes, which goes on by
-itself until all are there.
+itself until all are there. Under-replicated are, in each region, the copies that are missing or
+damaged, and those at nodes that do not answer, as the other nodes counted them last.
 
 Of mounts on this machine is told how the kernel's requests come to them: by io_uring where Linux
 (6.14 and later) offers that when they are mounted, else by /dev/fuse. Root has it offer that by
@@ -89,6 +92,8 @@ pub struct Report {
     /// Which order updates have.
     order: &'static str,
     nodes: Vec<NodeReport>,
+    /// How many copies of blocks each region lacks.
+    regions: Vec<RegionReport>,
     groups: Vec<GroupReport>,
     /// Shards of keys at the nodes that are reachable.
     keys: Vec<KeysReport>,
@@ -124,6 +129,8 @@ struct NodeReport {
     takes_nothing: bool,
     /// How the copies of blocks are that it should hold.
     copies: Option<Copies>,
+    /// So many copies that it should hold cannot be had from it.
+    under_replicated: Option<u64>,
     bad_frames: Option<u64>,
 }
 
@@ -338,6 +345,7 @@ impl Report {
                 full: status.and_then(|s| s.room).is_some_and(|room| room.writable == 0),
                 takes_nothing: status.is_some_and(|s| s.full),
                 copies: status.map(|s| s.copies),
+                under_replicated: copies::of_node(topology, answers, *id),
                 bad_frames: status.map(|s| s.bad_frames),
             }
         });
@@ -348,6 +356,7 @@ impl Report {
             cluster: topology.cluster,
             order: topology.order.name(),
             nodes,
+            regions: copies::reports(topology, answers),
             groups,
             keys: keys_reports(topology, answers),
             causal: causal::reports(topology, answers),
@@ -423,7 +432,8 @@ impl Report {
         };
         let causal = apart(causal::table(&self.causal));
         let mounts = apart(mounts::table(&self.mounts));
-        format!("{nodes}\n\n{groups}\n\n{keys}{causal}{mounts}order: {}", self.order)
+        let regions = copies::table(&self.regions);
+        format!("{nodes}\n\n{regions}\n\n{groups}\n\n{keys}{causal}{mounts}order: {}", self.order)
     }
 }
 
@@ -537,7 +547,7 @@ mod tests {
                 "pending": 0, "head_age_ms": 0, "state_hash": 7})
         });
         let replicas: Vec<_> = replicas.collect();
-        let copies = Copies { missing: 11, damaged: 22, ..Copies::default() };
+        let copies = Copies { live: 90, own: 60, missing: 11, damaged: 22, ..Copies::default() };
         serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
             "replicas": replicas, "blocks": [1, 2],
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
@@ -572,6 +582,12 @@ mod tests {
         let cells: Vec<_> = first.split_whitespace().collect();
         assert!(cells.windows(3).any(|of| of == ["11", "22", "0"]), "missing, damaged: {text}");
         assert_eq!(report.verdict.level.exit_code(), 3, "us has no primary");
+        let lacking = |at: usize| report.nodes[at].under_replicated;
+        let all = [lacking(0), lacking(1), lacking(2)];
+        assert_eq!(all, [Some(33), Some(33), Some(60)], "us-3 should have what the others do not");
+        let region = &report.regions[0];
+        assert_eq!((region.blocks, region.under_replicated), (Some(90), Some(126)));
+        assert!(text.contains("under-replicated"), "{text}");
         assert!(text.contains("90 ms") && text.contains("no lease"), "{text}");
         assert_eq!(
             (text.matches("  memory").count(), text.matches("  disk\n").count()),

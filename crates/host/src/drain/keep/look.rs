@@ -19,22 +19,29 @@ pub(super) struct Looking {
     is_last: bool,
     /// So many passes have ended.
     pass: u64,
-    /// In this pass so many were looked at, and so many are not here.
-    counted: (u64, u64),
-    /// The same of the last pass, less what was repaired since.
-    own: u64,
-    missing: u64,
+    /// In this pass.
+    counted: Counted,
+    /// In the last pass, less what was repaired since.
+    last: Counted,
     /// A pass has ended, and nobody was told.
     has_ended: bool,
 }
 
-impl Looking {
-    pub fn own(&self) -> u64 {
-        self.own.max(self.counted.0)
-    }
+/// How many names there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Counted {
+    /// Of blocks that files of this node's partitions lie in.
+    pub live: u64,
+    /// Of those that the ring gives to this node.
+    pub own: u64,
+    /// Of those of them that are not here.
+    pub missing: u64,
+}
 
-    pub fn missing(&self) -> u64 {
-        self.missing
+impl Looking {
+    pub fn counted(&self) -> Counted {
+        let Counted { live, own, missing } = self.last;
+        Counted { live: live.max(self.counted.live), own: own.max(self.counted.own), missing }
     }
 
     pub fn pass(&self) -> u64 {
@@ -58,8 +65,9 @@ impl Looking {
         let Some(number) = self.asked else { return };
         self.is_last = blocks.len() < NAMES;
         self.after = blocks.last().copied();
+        self.counted.live += blocks.len() as u64;
         blocks.retain(|block| place.is_own(*block));
-        self.counted.0 += blocks.len() as u64;
+        self.counted.own += blocks.len() as u64;
         match blocks.is_empty() {
             true => self.end_page(),
             false => out.output(Output::Look { number, blocks }),
@@ -68,8 +76,8 @@ impl Looking {
 
     /// These are not here.
     pub fn on_lacking(&mut self, blocks: Vec<BlockId>) -> Vec<BlockId> {
-        self.counted.1 += blocks.len() as u64;
-        self.missing = self.missing.max(self.counted.1);
+        self.counted.missing += blocks.len() as u64;
+        self.last.missing = self.last.missing.max(self.counted.missing);
         self.end_page();
         blocks
     }
@@ -77,7 +85,7 @@ impl Looking {
     fn end_page(&mut self) {
         self.asked = None;
         if self.is_last {
-            (self.own, self.missing) = std::mem::take(&mut self.counted);
+            self.last = std::mem::take(&mut self.counted);
             (self.after, self.pass, self.has_ended) = (None, self.pass + 1, true);
         }
     }
@@ -89,7 +97,7 @@ impl Looking {
 
     /// A block that was missing is here.
     pub fn on_repaired(&mut self) {
-        self.missing = self.missing.saturating_sub(1);
-        self.counted.1 = self.counted.1.min(self.missing);
+        self.last.missing = self.last.missing.saturating_sub(1);
+        self.counted.missing = self.counted.missing.min(self.last.missing);
     }
 }

@@ -85,6 +85,9 @@ impl Default for Options {
 /// How the copies are that a node should hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
+    /// How many blocks files of this node's partitions lie in, as counted last: of each its region
+    /// should have copies.
+    pub live: u64,
     /// How many blocks the ring gives to this node, as counted last.
     pub own: u64,
     /// How many of them are not here.
@@ -241,9 +244,11 @@ impl Keep {
     }
 
     pub fn report(&self) -> Report {
-        let (missing, damaged) = self.fetch.wanted(self.look.missing());
+        let counted = self.look.counted();
+        let (missing, damaged) = self.fetch.wanted(counted.missing);
         Report {
-            own: self.look.own(),
+            live: counted.live,
+            own: counted.own,
             missing,
             damaged,
             copying: self.fetch.under_way(),
@@ -282,7 +287,7 @@ impl Keep {
         }
         self.fetch.on_tick(&self.place, out);
         self.look.on_tick(&self.place, &mut self.numbers, out);
-        self.scrub.on_tick(self.look.own(), self.options.pass);
+        self.scrub.on_tick(self.look.counted().own, self.options.pass);
         self.spare.on_tick(&self.place, &mut self.numbers, out);
         if !self.is_paced {
             self.on_slice(out);
