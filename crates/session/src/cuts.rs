@@ -11,6 +11,7 @@
 //! - D1: a group is asked while it is cut off.
 //! - D2: of each cut its begin and its end are told, in turns.
 
+use crate::Mutation;
 use crate::calls::{CallId, Output};
 use meridian_core::{GroupId, Time};
 use std::collections::BTreeMap;
@@ -70,6 +71,7 @@ impl State {
 pub(crate) struct Cuts {
     /// How long calls wait for a group that is cut off.
     pub patience: Option<Duration>,
+    pub mutation: Mutation,
     groups: BTreeMap<GroupId, State>,
     /// The calls that look whether a group can be reached.
     pub looks: BTreeMap<CallId, GroupId>,
@@ -81,6 +83,9 @@ impl Cuts {
     pub fn asked(&mut self, group: GroupId, now: Time) {
         let state = self.groups.entry(group).or_default();
         state.waiting += 1;
+        if self.mutation.is(Mutation::BeginsSilenceAnew) {
+            state.silent = None;
+        }
         state.silent.get_or_insert(now);
     }
 
@@ -157,12 +162,19 @@ impl Cuts {
             return (fresh, look);
         }
         for (group, state) in &mut self.groups {
-            if state.cut.is_none() && state.cut_from().is_some_and(|from| from <= now) {
+            let unseen = self.mutation.is(Mutation::CutsUnseen);
+            let silent = state.silent.filter(|_| unseen).map(|since| since + SILENCE);
+            let from = silent.or_else(|| state.cut_from());
+            if state.cut.is_none() && from.is_some_and(|from| from <= now) {
                 state.cut = state.silent;
                 fresh.push(*group);
                 self.news.push(Output::Cut { group: *group });
             }
-            if state.look_from().is_some_and(|from| from <= now) {
+            let rests = match state.cut {
+                Some(_) => self.mutation.is(Mutation::NeverLooksAgain),
+                None => unseen,
+            };
+            if !rests && state.look_from().is_some_and(|from| from <= now) {
                 let first = state.looked.map_or(now, |(first, _)| first);
                 state.looked = Some((first, now));
                 if !self.looks.values().any(|of| of == group) {

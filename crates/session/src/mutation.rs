@@ -51,6 +51,14 @@ pub enum Mutation {
     ReleasesFirst,
     /// Goes on after another at once, without what that has seen.
     IgnoresToken,
+    /// Takes a group for cut off as a question waits, and does not look whether it answers others.
+    CutsUnseen,
+    /// Counts the silence of a group from the last question on.
+    BeginsSilenceAnew,
+    /// Does not ask a group that is cut off but for calls.
+    NeverLooksAgain,
+    /// Gives up calls early as any group is cut off.
+    HurriesAll,
     /// Looks for a cycle of waits in what each partition has shown alone.
     JoinsNothing,
     /// Takes what it gave up in another shard for cancelled by the next message to its groups.

@@ -108,6 +108,7 @@ impl Session {
     pub fn with_mutation(mut self, mutation: Mutation) -> Session {
         (self.mutation, self.nodes.mutation) = (mutation, mutation);
         (self.names.mutation, self.caps.mutation) = (mutation, mutation);
+        self.nodes.cuts.mutation = mutation;
         self
     }
 

@@ -5,6 +5,7 @@ use crate::calls::{CallId, Failure};
 use crate::caps::OWN;
 use crate::cuts;
 use crate::inquiries::InquiryId;
+use crate::mutation::Mutation;
 use crate::session::{Call, Session, Work};
 use meridian_core::{Outbox, Time};
 use meridian_fs::{Ino, Place, Query};
@@ -44,9 +45,11 @@ impl Session {
                 // Its owner says for how long, cut or not.
                 Work::Follow(_) | Work::Poll | Work::Look => Vec::new(),
             };
+            let all = self.mutation.is(Mutation::HurriesAll);
             for (_, id) in std::mem::take(&mut self.deadlines) {
                 let call = self.calls.get_mut(&id).expect("deadlines are those of calls");
-                for group in groups(call).iter().filter(|group| fresh.contains(*group)) {
+                let needed = groups(call);
+                for group in fresh.iter().filter(|group| all || needed.contains(*group)) {
                     call.deadline = self.nodes.cuts.soonest(*group, now, call.deadline);
                 }
                 self.deadlines.insert((call.deadline, id));

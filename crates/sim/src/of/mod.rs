@@ -3,6 +3,7 @@
 
 pub mod causal;
 pub mod configuration;
+pub mod cuts;
 pub mod drain;
 pub mod eunomia;
 pub mod files;
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 10] = [
+pub const TABLE: [&Named; 11] = [
     &multicast::NAMED,
     &paxos::NAMED,
     &hermes::NAMED,
@@ -28,6 +29,7 @@ pub const TABLE: [&Named; 10] = [
     &files::NAMED,
     &looks::NAMED,
     &locks::NAMED,
+    &cuts::NAMED,
     &drain::NAMED,
     &configuration::NAMED,
 ];

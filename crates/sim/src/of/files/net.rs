@@ -57,6 +57,7 @@ pub enum Plan<Own> {
 
 struct Line {
     session: Session,
+    region: RegionId,
     still_until: Time,
     is_gone: bool,
 }
@@ -67,6 +68,8 @@ pub struct Net<Own> {
     pub counts: Counts,
     /// The cluster.
     pub topology: Arc<Topology>,
+    /// Between this region and the others nothing passes, and nobody hears that it does not.
+    pub cut: Option<RegionId>,
     pub random: Random,
     lines: Vec<Line>,
     plans: BTreeMap<u64, (usize, Plan<Own>)>,
@@ -87,13 +90,14 @@ impl<Own> Net<Own> {
         let line = |number: u64| {
             let region = RegionId((number % topology.regions.len() as u64) as u16);
             let session = Session::new(topology.clone(), region, mix(seed) ^ number);
-            Line { session: make(session), still_until: Time(0), is_gone: false }
+            Line { session: make(session), region, still_until: Time(0), is_gone: false }
         };
         Net {
             counts: Counts::default(),
             random: Random::seed_from_u64(seed ^ salt),
             lines: (0..clients).map(line).collect(),
             topology,
+            cut: None,
             plans: BTreeMap::new(),
             planned: 0,
             lost: Vec::new(),
@@ -132,6 +136,11 @@ impl<Own> Net<Own> {
         self.planned += 1;
         self.plans.insert(self.planned, (client, plan));
         Stimulus::Wake { token: token(self.planned, PLANNED), after }
+    }
+
+    fn is_cut_off(&self, at: usize, node: NodeId) -> bool {
+        let (here, there) = (self.lines[at].region, self.topology.node(node).region);
+        self.cut.is_some_and(|cut| here != there && (here == cut || there == cut))
     }
 
     /// How long something is on its way: mostly short, now and then longer than a lease has left.
@@ -222,6 +231,7 @@ pub trait Crowd {
             self.net().session(at).step(now, event, &mut out);
             for effect in out.drain() {
                 match effect {
+                    Effect::Send { to, .. } if self.net().is_cut_off(at, to) => {}
                     Effect::Send { to, message: Message::Request(request) } => {
                         match self.net().send(at, to, request) {
                             Some(sent) => stimuli.push(sent),
@@ -290,7 +300,7 @@ impl<C: Crowd> Owner<Node> for C {
         let Output::Reply { connection, reply } = output else { return stimuli };
         let at = usize::try_from(connection.0 >> 16).expect("an index");
         let net = self.net();
-        if net.loses() {
+        if net.is_cut_off(at, from) || net.loses() {
             return stimuli; // And nobody hears of it.
         }
         let after = net.way();
