@@ -11,12 +11,12 @@ use clap::Args;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_mount::Access;
+use meridian_mount::table::{self, Line};
 use meridian_terminal::manager::Manager;
 use meridian_terminal::note;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -388,8 +388,7 @@ fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// Whether the kernel lists `path` as a place where something is mounted.
 fn is_mounted(path: &Path) -> anyhow::Result<bool> {
-    let table = table_of_mounts()?;
-    Ok(points_in(&table, None).any(|point| point == path.as_os_str().as_bytes()))
+    Ok(table_of_mounts()?.iter().any(|line| line.at == path))
 }
 
 /// Where clusters are mounted on this machine, as far as this process sees it.
@@ -397,41 +396,12 @@ fn is_mounted(path: &Path) -> anyhow::Result<bool> {
 /// # Errors
 /// If the table of mounts cannot be read.
 pub fn all_here() -> anyhow::Result<Vec<PathBuf>> {
-    let table = table_of_mounts()?;
-    let points = points_in(&table, Some(meridian_mount::about::TYPE));
-    Ok(points.map(|point| OsString::from_vec(point).into()).collect())
+    let ours = |line: &Line| line.kind == meridian_mount::about::TYPE;
+    Ok(table_of_mounts()?.into_iter().filter(ours).map(|line| line.at).collect())
 }
 
-fn table_of_mounts() -> anyhow::Result<Vec<u8>> {
-    fs::read("/proc/self/mountinfo").context("cannot read the table of mounts")
-}
-
-/// The mount points of this type, or of any, in a table as `/proc/self/mountinfo`: the fifth word
-/// of each line, in which blanks and the like stand as `\040`. The type stands behind a word `-`.
-fn points_in<'a>(table: &'a [u8], kind: Option<&'a str>) -> impl Iterator<Item = Vec<u8>> + 'a {
-    let lines = table.split(|byte| *byte == b'\n');
-    let lines = lines.filter(move |line| {
-        let mut words = line.split(|byte| *byte == b' ').skip_while(|word| *word != b"-").skip(1);
-        kind.is_none_or(|kind| words.next() == Some(kind.as_bytes()))
-    });
-    lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(|word| {
-        let mut point = Vec::new();
-        let mut rest = word;
-        while let Some((first, after)) = rest.split_first() {
-            let octal = after.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-            match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-                Some(byte) if *first == b'\\' => {
-                    point.push(byte);
-                    rest = &after[3..];
-                }
-                _ => {
-                    point.push(*first);
-                    rest = after;
-                }
-            }
-        }
-        point
-    })
+fn table_of_mounts() -> anyhow::Result<Vec<Line>> {
+    table::read().context("cannot read the table of mounts")
 }
 
 #[cfg(test)]
@@ -449,17 +419,6 @@ mod tests {
         let words = "ro,on_cut=wait:250ms,ask_always,noatime".parse::<Words>().unwrap();
         assert!(words.access.read_only && words.access.noatime && words.ask_always);
         assert_eq!(words.on_cut.map(|on_cut| on_cut.to_string()), Some("wait:250ms".into()));
-    }
-
-    #[test]
-    fn mount_points_are_read_as_the_kernel_writes_them() {
-        let table =
-            b"36 35 98:0 / /mnt/a\\040b rw - ext3 /dev/root rw\n1 2 0:1 / /x\\134y rw - t s o\n";
-        let points: Vec<_> = points_in(table, None).collect();
-        assert_eq!(points, [b"/mnt/a b".to_vec(), b"/x\\y".to_vec()]);
-        let points: Vec<_> = points_in(table, Some("t")).collect();
-        assert_eq!(points, [b"/x\\y".to_vec()]);
-        assert!(is_mounted(Path::new("/proc")).unwrap());
     }
 
     #[test]

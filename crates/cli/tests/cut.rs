@@ -10,7 +10,8 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -82,6 +83,68 @@ fn calls_that_need_a_region_that_is_cut_off_end_as_the_mount_was_told() {
     }
     waiting.stop();
     failing.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+/// Mounts as `mount -t meridian` does.
+fn mount_by_helper(room: &Room, name: &str, words: &str) -> PathBuf {
+    let mut command = room.meridian(&[]);
+    command.arg0("/sbin/mount.meridian");
+    let at = room.path(name);
+    command.arg(room.path("data/cluster.json")).arg(&at).args(["-o", words]);
+    let mounted = finish(command);
+    assert!(mounted.status.success(), "{mounted:?}");
+    at
+}
+
+/// How a name in a directory can be changed, and how long that took.
+fn rename(dir: &Path, from: &str, to: &str) -> (Option<i32>, Duration) {
+    let begun = Instant::now();
+    let renamed = fs::rename(dir.join(from), dir.join(to));
+    (renamed.err().and_then(|error| error.raw_os_error()), begun.elapsed())
+}
+
+/// A name of `global` leads into the region, so both must decide. Once a first update has waited
+/// the nodes of `global` know that the region is out of reach, and refuse the next ones.
+#[test]
+fn an_update_over_several_partitions_waits_for_one_that_is_cut_off() {
+    let room = Room::new();
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--nodes-per-region", "1"];
+    let demo = Running::start(room.meridian(&small), room.mount());
+    let failing = mount_by_helper(&room, "failing", "region=us,on_cut=fail");
+    let waiting = mount_by_helper(&room, "waiting", "region=us,on_cut=wait:60s");
+    for name in ["one", "two", "three"] {
+        fs::create_dir(demo.mount().join(name)).unwrap();
+        let placed = room.run(&["fs", "place", &format!("mnt/{name}"), "--region", "ap"]);
+        assert!(placed.status.success(), "{placed:?}");
+        // Seen once, it is shown in a cut.
+        assert!(fs::metadata(failing.join(name)).is_ok());
+        assert!(fs::metadata(waiting.join(name)).is_ok());
+    }
+    let cut = room.pid_of("ap-1");
+    kill(cut, libc::SIGSTOP);
+    let (error, took) = rename(&failing, "one", "uno");
+    assert_eq!(error, Some(libc::ETIMEDOUT));
+    assert!(took < Duration::from_secs(6) + BUSY, "as soon as it is known: {took:?}");
+    let there = waiting.clone();
+    let waits = std::thread::spawn(move || rename(&there, "two", "due"));
+    let (error, took) = rename(&failing, "three", "tre");
+    assert_eq!(error, Some(libc::ETIMEDOUT));
+    assert!(took < Duration::from_secs(1) + BUSY, "it is told at once: {took:?}");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(3) {
+        assert!(!waits.is_finished(), "{:?}", waits.join());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill(cut, libc::SIGCONT);
+    let (error, took) = waits.join().unwrap();
+    assert_eq!(error, None, "after {took:?}");
+    assert!(fs::metadata(failing.join("due")).is_ok());
+    for at in [failing, waiting] {
+        assert!(Command::new("umount").arg(&at).status().unwrap().success());
+        eventually("its process ends, and takes the directory along", || !at.exists());
+    }
     demo.stop();
     room.assert_clean();
 }

@@ -3,14 +3,18 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 mod harness;
+#[path = "../../fuse/tests/offer/mod.rs"]
+mod offer;
 
-use harness::{Room, Running, eventually, kill};
+use harness::{Room, Running, eventually, finish, kill};
+use meridian_mount::about::About;
+use offer::Offer;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -24,9 +28,23 @@ fn assert_programs_work(place: &str) {
     assert!(ended.stdout.ends_with("all programs work\n"), "{}", ended.stdout);
 }
 
+/// Over rings of `io_uring` where the kernel has them; the others come through the device file.
 #[test]
 fn real_programs_work_in_a_region() {
-    assert_programs_work("us");
+    let room = Room::new();
+    let offer = Offer::made();
+    let demo = room.demo();
+    let transport = About::of(demo.mount()).unwrap().transport;
+    assert_eq!(transport, if offer.is_some() { "io_uring" } else { "/dev/fuse" });
+    drop(offer);
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("D=us\n{PROGRAMS}")).current_dir(demo.mount());
+    shell.env("GIT_CONFIG_GLOBAL", "/dev/null").stdin(Stdio::null());
+    let ended = finish(shell);
+    assert!(ended.status.success(), "{}\n{}", ended.stdout, ended.stderr);
+    assert!(ended.stdout.ends_with("all programs work\n"), "{}", ended.stdout);
+    demo.stop();
+    room.assert_clean();
 }
 
 #[test]

@@ -4,10 +4,13 @@
 
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
+#[path = "../../fuse/tests/offer/mod.rs"]
+mod offer;
 
 use harness::{Room, Running};
 use meridian_client::{Client, ClientOptions};
-use meridian_mount::{Access, Mount};
+use meridian_mount::{Access, Mount, Transport};
+use offer::Offer;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,14 +22,20 @@ const ROUNDS: usize = 420;
 /// How long holders that say nothing delay others: the lease, and what is slow on a busy machine.
 const DELAY_MAX: Duration = Duration::from_secs(20);
 
-/// A mount of this process.
-fn mount_here(room: &Room, name: &str) -> Mount {
+/// A mount of this process, whose requests come so, if the kernel can do both.
+fn mount_here(room: &Room, name: &str, transport: Transport) -> Mount {
     let at = room.path(name);
     fs::create_dir(&at).unwrap();
     let cluster = room.path("data/cluster.json");
     let options = ClientOptions { keep_looks: true, ..ClientOptions::new("us") };
     let client = Client::open(&cluster, &options).unwrap();
-    meridian_mount::mount(client, &at, Access::default(), "meridian").unwrap()
+    let offer = match transport {
+        Transport::Rings => Offer::made(),
+        Transport::Device => Offer::withheld(),
+    };
+    let mount = meridian_mount::mount(client, &at, Access::default(), "meridian").unwrap();
+    assert!(offer.is_none() || mount.transport() == transport);
+    mount
 }
 
 /// What a path shows: kind and mode, owner, length and names, or nothing.
@@ -70,7 +79,8 @@ fn nothing_that_a_mount_shows_is_older_than_what_another_has_changed() {
     let demo = room.demo();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let entered = runtime.enter();
-    let mounts = [mount_here(&room, "one"), mount_here(&room, "two")];
+    let ways = [("one", Transport::Rings), ("two", Transport::Device)];
+    let mounts = ways.map(|(name, transport)| mount_here(&room, name, transport));
     drop(entered);
     let dirs = mounts.each_ref().map(|mount| mount.path().join("us/turns"));
     fs::create_dir(&dirs[0]).unwrap();

@@ -140,7 +140,7 @@ impl Drop for Room {
         for (pid, _) in processes_naming(&self.dir.path().display().to_string()) {
             kill(pid, libc::SIGKILL);
         }
-        for name in ["mnt", "eu", "failing"] {
+        for name in ["mnt", "eu", "failing", "waiting"] {
             let path = self.path(name);
             if fs::read_to_string("/proc/self/mountinfo")
                 .is_ok_and(|table| table.contains(&path.display().to_string()))
