@@ -272,8 +272,8 @@ impl<R: Rule> Partition<R> {
     /// # Panics
     /// If regions have different numbers of partitions: then a partition has no sibling.
     pub fn new(region: RegionId, number: u16, topology: Arc<Topology>, options: Options) -> Self {
-        let count = topology.site(region).shards;
-        let even = topology.regions().all(|other| topology.site(other).shards == count);
+        let count = topology.shard_count(region);
+        let even = topology.regions().all(|other| topology.shard_count(other) == count);
         assert!(even, "each region has as many partitions as all others");
         Partition {
             me: Peer { region, role: Role::Shard(number) },

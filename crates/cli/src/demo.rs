@@ -262,8 +262,7 @@ impl Demo<'_> {
         // Also those that are not started: they count.
         let begin = self.topology.present().filter(|id| !on_disk.contains(&region(*id)));
         self.keys_first = begin.collect();
-        let causal = self.has_causal();
-        let joins = |id: &NodeId| on_disk.contains(&region(*id)) && !causal;
+        let joins = |id: &NodeId| on_disk.contains(&region(*id));
         let with = |id: &NodeId| self.keys_first.contains(id) || have.contains(id) || joins(id);
         self.keys_nodes = self.topology.present().filter(with).collect();
         Ok(())
@@ -311,11 +310,6 @@ impl Demo<'_> {
         near.map(|node| node.name.as_str()).collect::<Vec<_>>().join(",")
     }
 
-    /// Where some keys are of all regions, a node that is added has none (decision 59).
-    fn has_causal(&self) -> bool {
-        self.keys_causal.as_ref().is_some_and(|prefix| !prefix.is_empty())
-    }
-
     /// Tells those who keep the configuration what this start has changed; nobody has to wait for
     /// that.
     fn publish(&self) {
@@ -337,16 +331,9 @@ impl Demo<'_> {
         cluster::write(&path, &self.file)?; // The new server reads it.
         let fresh: Vec<_> = topology.present().filter(|id| usize::from(id.0) >= known).collect();
         for id in &fresh {
-            let without = self.keys_port.is_some() && self.has_causal();
-            if !without {
-                self.keys_nodes.insert(*id);
-            }
+            self.keys_nodes.insert(*id);
             let pid = self.start_server(*id)?;
-            let without = match without {
-                true => ", without keys, as there are causal ones (see --keys-causal)",
-                false => "",
-            };
-            note!("{} was added: process {pid}{without}", topology.node(*id).name);
+            note!("{} was added: process {pid}", topology.node(*id).name);
         }
         if !fresh.is_empty() {
             cluster::write(&path, &self.file)?;

@@ -206,20 +206,20 @@ impl Cluster {
 
     /// How the server of a node that is added takes part in the keys of its region, if it can.
     fn keys_options(&self, region: &str) -> String {
+        const PREFIX: &str = " --keys-causal PREFIX";
         let region = self.newest.topology.region_named(region);
         let near = self.answers.iter().filter_map(|(id, answer)| Some((id, answer.as_ref().ok()?)));
         let near = near.filter(|(id, _)| Some(self.newest.topology.node(**id).region) == region);
         let with = near.map(|(_, status)| &status.keys).find(|keys| !keys.is_empty());
         match with {
             None => String::new(),
-            Some(keys) if keys.iter().any(|shard| shard.causal) => {
-                note!("it can have no keys: some of its region's are causal");
-                String::new()
-            }
             Some(keys) => {
+                let causal = keys.iter().filter(|shard| shard.causal).count();
+                let prefix = if causal > 0 { PREFIX } else { "" };
                 let disk = keys.iter().any(|shard| shard.on_disk);
                 let disk = if disk { " --keys-durability disk" } else { "" };
-                format!(" --keys HOST:PORT --keys-shards {}{disk}", keys.len())
+                let shards = keys.len() - causal;
+                format!(" --keys HOST:PORT --keys-shards {shards}{disk}{prefix}")
             }
         }
     }

@@ -12,7 +12,7 @@ mod harness;
 #[allow(dead_code)] // Not every test needs all of it.
 mod regions;
 
-use harness::{Room, eventually, kill};
+use harness::{Room, Running, eventually, kill};
 use meridian_keys::resp::answer::Answered;
 use regions::{NODES, Regions, Session};
 use std::fs::File;
@@ -155,4 +155,53 @@ fn start_again(room: &Room, node: &str, port: u16) -> Child {
     let args = ["server", "--dir", dir.to_str().unwrap(), "--keys", &address];
     let log = File::options().append(true).open(dir.join("server.log")).unwrap();
     room.meridian(&args).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+}
+
+/// Nodes come and go in both regions. Who comes has all keys and is a source, who goes is none any
+/// more, and what each has acknowledged is everywhere, also after a start of all.
+#[test]
+fn keys_of_all_regions_follow_the_nodes() {
+    let regions = Regions::start(3, &["--keys-durability", "disk"]);
+    let cluster = |args: &[&str]| {
+        let told = regions.room.run(&[&["cluster"], args].concat());
+        assert!(told.status.success(), "{args:?}: {}", told.stderr);
+    };
+    let mut written = Vec::new();
+    let mut write = |number: u16| {
+        let mut session = regions.session_at(number);
+        let key = format!("causal:{}", written.len());
+        session.set(&key, &number.to_string());
+        written.push((key, number.to_string(), session.token()));
+    };
+    (0..NODES).for_each(&mut write);
+    cluster(&["add-node", "--region", "a"]);
+    write(NODES); // It serves as soon as it may.
+    cluster(&["remove-node", "a-1"]);
+    cluster(&["add-node", "--region", "b"]);
+    write(NODES + 1);
+    write(4);
+    // One that has gone down for good is removed, too; what it acknowledged is not lost.
+    kill(regions.room.pid_of("b-2"), libc::SIGKILL);
+    cluster(&["remove-node", "b-2"]);
+    for number in [1, 3, 5, NODES, NODES + 1] {
+        write(number);
+    }
+    let read = |regions: &Regions| {
+        for number in [1, 2, 3, 5, NODES, NODES + 1] {
+            let mut session = regions.session_at(number);
+            for (key, value, token) in &written {
+                session.take(token);
+                assert_eq!(session.get(key).as_ref(), Some(value), "{key} at {number}");
+            }
+        }
+    };
+    read(&regions);
+    let Regions { nodes, room, demo, first } = regions;
+    demo.stop();
+    let port = first.to_string();
+    let args = ["demo", "--mount", "mnt", "--data", "data", "--keys-port", &port];
+    let demo = Running::start(room.meridian(&args), room.mount());
+    let regions = Regions { nodes, room, demo, first };
+    read(&regions);
+    regions.stop();
 }

@@ -293,36 +293,3 @@ fn is_in_the_way_without_keys(nodes: &mut Nodes) {
     assert!(remove.wait().unwrap().success());
     nodes.assert_kept(4);
 }
-
-/// Where keys are causal, no node comes to the keys, and one that goes is not waited for: they go
-/// on with those that they began with, also after a start of all.
-#[test]
-fn where_keys_are_causal_a_node_that_is_added_has_none() {
-    let room = Room::new();
-    let first = ports_in_a_row(NODES);
-    let port = first.to_string();
-    let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
-    let keys = ["--keys-port", &port, "--keys-durability", "disk"];
-    let demo = Running::start(room.meridian(&[&args[..], &keys].concat()), room.mount());
-    let nodes = Nodes::new(room, first, NODES);
-    let ok = Answered::Line("OK".into());
-    assert_eq!(nodes.ask(1, &["SET", "here", "1"]), ok);
-    assert_eq!(nodes.ask(1, &["SET", "causal:all", "2"]), ok);
-    nodes.change_cluster(&["add-node", "--region", "us"]);
-    nodes.change_cluster(&["remove-node", "us-1"]);
-    let status = nodes.room.status();
-    let of = |node: &str| {
-        let shards = status["keys"].as_array().unwrap().iter();
-        shards.filter(|shard| shard["node"] == node).count()
-    };
-    assert_eq!(["us-1", "us-2", "us-3", "us-4"].map(of), [0, 2, 2, 0], "{status}");
-    demo.stop();
-    let again = [&args[..], &["--keys-port", &port]].concat();
-    let demo = Running::start(nodes.room.meridian(&again), nodes.room.mount());
-    for node in [1, 2] {
-        assert_eq!(nodes.ask(node, &["GET", "here"]), Answered::Bulk("1".into()));
-        assert_eq!(nodes.ask(node, &["GET", "causal:all"]), Answered::Bulk("2".into()));
-    }
-    demo.stop();
-    nodes.room.assert_clean();
-}

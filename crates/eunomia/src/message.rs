@@ -52,10 +52,18 @@ pub struct Site {
     pub replicas: u16,
 }
 
+/// What a region has.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    shards: u16,
+    /// The numbers of the replicas of its service, in order.
+    replicas: Vec<u16>,
+}
+
 /// All regions; each has all keys. The place of one is its [`RegionId`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Topology {
-    sites: Vec<Site>,
+    places: Vec<Place>,
 }
 
 impl Topology {
@@ -65,17 +73,32 @@ impl Topology {
     /// There are more than [`crate::REGIONS_MAX`], or more than [`crate::SOURCES_MAX`] shards in
     /// one; or a region lacks something.
     pub fn new(sites: Vec<Site>) -> Topology {
-        assert!(sites.len() <= crate::REGIONS_MAX, "{} regions", sites.len());
         for site in &sites {
             assert!((1..=crate::SOURCES_MAX).contains(&site.shards), "{} shards", site.shards);
             assert!(site.replicas > 0, "a region without the service");
         }
-        Topology { sites }
+        let place = |Site { shards, replicas }| Place { shards, replicas: (0..replicas).collect() };
+        Topology::of(sites.into_iter().map(place).collect())
+    }
+
+    /// One of regions in which each node has all keys and a replica of the service: their numbers,
+    /// by region. Sources come and go, and the service is told who they are.
+    ///
+    /// # Panics
+    /// There are more than [`crate::REGIONS_MAX`] regions.
+    pub fn of_replicas(regions: Vec<Vec<u16>>) -> Topology {
+        let place = |replicas| Place { shards: 1, replicas };
+        Topology::of(regions.into_iter().map(place).collect())
+    }
+
+    fn of(places: Vec<Place>) -> Topology {
+        assert!(places.len() <= crate::REGIONS_MAX, "{} regions", places.len());
+        Topology { places }
     }
 
     /// All regions.
     pub fn regions(&self) -> impl Iterator<Item = RegionId> + use<> {
-        (0..self.sites.len() as u16).map(RegionId)
+        (0..self.places.len() as u16).map(RegionId)
     }
 
     /// All but this one.
@@ -83,25 +106,36 @@ impl Topology {
         self.regions().filter(move |other| *other != region)
     }
 
-    /// What a region has.
-    pub fn site(&self, region: RegionId) -> Site {
-        self.sites[usize::from(region.0)]
+    fn place(&self, region: RegionId) -> &Place {
+        &self.places[usize::from(region.0)]
+    }
+
+    /// How many shards a region has.
+    pub fn shard_count(&self, region: RegionId) -> u16 {
+        self.place(region).shards
     }
 
     /// The replicas of a region's service.
-    pub fn replicas(&self, region: RegionId) -> impl Iterator<Item = Peer> + use<> {
-        (0..self.site(region).replicas)
-            .map(move |number| Peer { region, role: Role::Replica(number) })
+    pub fn replicas(&self, region: RegionId) -> impl Iterator<Item = Peer> + '_ {
+        let numbers = self.place(region).replicas.iter();
+        numbers.map(move |number| Peer { region, role: Role::Replica(*number) })
+    }
+
+    /// The replica whose turn it is after the one with this number; that one if there is none.
+    pub fn replica_after(&self, region: RegionId, number: u16) -> u16 {
+        let numbers = &self.place(region).replicas;
+        let next = numbers.iter().find(|other| **other > number).or(numbers.first());
+        next.copied().unwrap_or(number)
     }
 
     /// The shards of a region.
     pub fn shards(&self, region: RegionId) -> impl Iterator<Item = Peer> + use<> {
-        (0..self.site(region).shards).map(move |number| Peer { region, role: Role::Shard(number) })
+        (0..self.shard_count(region)).map(move |number| Peer { region, role: Role::Shard(number) })
     }
 
     /// The shard that holds what has this place.
     pub fn home(&self, region: RegionId, place: u32) -> Peer {
-        let shards = u32::from(self.site(region).shards);
+        let shards = u32::from(self.shard_count(region));
         Peer { region, role: Role::Shard((place % shards) as u16) }
     }
 
@@ -153,6 +187,9 @@ pub struct Update {
 /// Labels of a source, numbered in the order in which they were committed, and a promise.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Batch {
+    /// Which sources there are, as far as the sender knows: grows with each change of them. Who
+    /// knows of fewer changes does not count the promise.
+    pub roster: u64,
     /// Which numbers these are: a source that starts again may begin anew, with a greater one.
     pub incarnation: Timestamp,
     /// All labels below this number are applied in all regions.

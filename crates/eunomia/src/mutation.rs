@@ -13,6 +13,10 @@ pub enum Mutation {
     PromisesTooMuch,
     /// A source that starts again may use timestamps below what it has promised.
     ForgetsPromises,
+    /// A source that comes begins where its clock shows.
+    BeginsAnywhere,
+    /// A service that does not know of a change of the sources counts what is promised after it.
+    CountsLaterPromises,
     /// The stable time does not wait for source 0.
     SkipsASource,
     /// A label is dropped once it is stable and sent, though no receiver is known to have it, as in

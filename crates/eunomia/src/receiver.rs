@@ -40,6 +40,8 @@ pub enum Command {
     Follow(bool),
     /// Another receiver of the same region has applied this.
     Learn(Vector),
+    /// Other replicas of the service than before are where they are; regions are the same.
+    Configure(Arc<Topology>),
 }
 
 /// What a receiver tells its owner.
@@ -126,8 +128,8 @@ pub struct Receiver {
 impl Receiver {
     /// That of a region which has nothing of the others.
     pub fn new(region: RegionId, topology: Arc<Topology>, options: Options) -> Receiver {
-        let origin = Origin {
-            leader: 0,
+        let origin = |other| Origin {
+            leader: topology.replica_after(other, u16::MAX),
             heard: Time(0),
             lacked: None,
             received: Timestamp::ZERO,
@@ -136,7 +138,7 @@ impl Receiver {
             told: Timestamp::ZERO,
             queue: VecDeque::new(),
         };
-        let origins = topology.others(region).map(|other| (other, origin.clone())).collect();
+        let origins = topology.others(region).map(|other| (other, origin(other))).collect();
         Receiver {
             region,
             topology,
@@ -177,9 +179,24 @@ impl Receiver {
     /// one of them has, one does; two do no harm.
     fn set_follows(&mut self, now: Time, follows: bool) {
         if follows && !self.follows {
-            self.origins.values_mut().for_each(|origin| origin.heard = now);
+            for (region, origin) in &mut self.origins {
+                // Who followed before may be gone before it was heard how far all is applied.
+                (origin.heard, origin.made) = (now, self.site_time[*region]);
+            }
         }
         self.follows = follows;
+    }
+
+    /// Who followed a replica that is there no more follows the next one.
+    fn configure(&mut self, now: Time, topology: Arc<Topology>) {
+        self.topology = topology;
+        for (region, origin) in &mut self.origins {
+            let leader = Role::Replica(origin.leader);
+            if !self.topology.replicas(*region).any(|replica| replica.role == leader) {
+                origin.leader = self.topology.replica_after(*region, origin.leader);
+                origin.heard = now;
+            }
+        }
     }
 
     /// All that was made in another region up to here is applied in this one, for good: as its
@@ -364,11 +381,10 @@ impl Receiver {
 
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
         for region in self.topology.others(self.region) {
-            let replicas = self.topology.site(region).replicas;
             let site_time = self.site_time[region];
             let Some(origin) = self.origins.get_mut(&region) else { continue };
             if self.follows && now.since(origin.heard) >= self.options.suspect_after {
-                origin.leader = (origin.leader + 1) % replicas;
+                origin.leader = self.topology.replica_after(region, origin.leader);
                 origin.heard = now;
             }
             if origin.made > origin.durable {
@@ -444,6 +460,7 @@ impl Process for Receiver {
             Event::Command(Command::Forget { token }) => {
                 self.sessions.remove(&token);
             }
+            Event::Command(Command::Configure(topology)) => self.configure(now, topology),
             Event::Idle => {
                 self.send_free(out);
                 self.stir(now, out);

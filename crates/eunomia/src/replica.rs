@@ -5,7 +5,7 @@
 //! harm. A replica keeps labels until all other regions have applied them, and the sources do, too;
 //! so it has nothing on disk: one that starts anew is sent all that some region may lack.
 
-use crate::message::{Batch, Message, Peer, Role, Timer, Topology};
+use crate::message::{Batch, Label, Message, Peer, Role, Timer, Topology};
 use crate::mutation::Mutation;
 use crate::options::Options;
 use crate::stabilizer::{Stabilizer, Taken};
@@ -15,11 +15,24 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A replica is asked nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Command {}
+/// What a replica is told, where sources come and go.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// These are the sources now: see [`Stabilizer::follow`].
+    Follow {
+        /// Which change of them this is.
+        roster: u64,
+        /// Their numbers.
+        sources: BTreeSet<u16>,
+    },
+    /// What those have left that were sources before: see [`Stabilizer::take`].
+    Take(Vec<Label>),
+    /// Others take part than before; regions are the same. One that has nobody left is not waited
+    /// for.
+    Configure(Arc<Topology>),
+}
 
-/// And tells nothing.
+/// It tells nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Output {}
 
@@ -56,14 +69,14 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// The replica with this number in a region. It knows nothing.
+    /// The replica with this number in a region, whose shards are the sources. It knows nothing.
     pub fn new(
         region: RegionId,
         number: u16,
         topology: Arc<Topology>,
         options: Options,
     ) -> Replica {
-        let sources = topology.site(region).shards;
+        let sources = topology.shard_count(region);
         let followers = topology.others(region).map(|other| (other, Follower::default()));
         Replica {
             me: Peer { region, role: Role::Replica(number) },
@@ -81,8 +94,17 @@ impl Replica {
     /// With a planted bug.
     #[doc(hidden)]
     pub fn with_mutation(self, mutation: Mutation) -> Replica {
-        let sources = self.topology.site(self.me.region).shards;
-        Replica { stabilizer: Stabilizer::new(sources, mutation), mutation, ..self }
+        Replica { stabilizer: self.stabilizer.with_mutation(mutation), mutation, ..self }
+    }
+
+    /// The same that is told who the sources are.
+    pub fn without_sources(self) -> Replica {
+        Replica { stabilizer: Stabilizer::new(0, self.mutation), ..self }
+    }
+
+    /// Whether it waits for what those have left that were sources before.
+    pub fn awaits_labels(&self) -> bool {
+        self.stabilizer.awaits_labels()
     }
 
     /// How many labels it keeps: those that are not stable, and those that are.
@@ -118,7 +140,7 @@ impl Replica {
             let (waits, sent) = self.counts(follower);
             follower.leads && sent < stable && sent.saturating_sub(waits) < self.options.window
         };
-        unstable > 0 || self.followers.values().any(unsent)
+        unstable > 0 || self.stabilizer.lacks_promises() || self.followers.values().any(unsent)
     }
 
     /// How many of the stable labels a receiver has applied, and how many it was sent.
@@ -135,7 +157,9 @@ impl Replica {
 
     /// All other regions have applied all up to here, as far as is known.
     pub fn applied(&self) -> Timestamp {
-        let applied = self.followers.values().map(|follower| follower.applied).min();
+        let is_there = |region: RegionId| self.topology.replicas(region).next().is_some();
+        let there = self.followers.iter().filter(|(region, _)| is_there(**region));
+        let applied = there.map(|(_, follower)| follower.applied).min();
         applied.unwrap_or(Timestamp::NEVER)
     }
 
@@ -188,7 +212,7 @@ impl Replica {
             self.ack(source, (false, awaited.contains(&source)), out);
         }
         self.stir(now, out);
-        if self.followers.is_empty() {
+        if self.applied() == Timestamp::NEVER {
             self.stabilizer.drop_upto(self.stabilizer.stable_time());
         }
     }
@@ -239,7 +263,18 @@ impl Process for Replica {
                 }
                 _ => {} // Not for a replica.
             },
-            Event::Command(command) => match command {},
+            Event::Command(Command::Follow { roster, sources }) => {
+                self.stabilizer.follow(roster, &sources);
+                self.look(now, out);
+            }
+            Event::Command(Command::Configure(topology)) => {
+                self.topology = topology;
+                self.stabilizer.drop_upto(self.applied());
+            }
+            Event::Command(Command::Take(labels)) => {
+                self.stabilizer.take(labels);
+                self.look(now, out);
+            }
             Event::Restarted(_) | Event::Idle => {} // What was lost is asked for.
         }
     }

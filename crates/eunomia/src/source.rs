@@ -42,6 +42,8 @@ pub struct Source {
     sent: BTreeMap<u16, u64>,
     /// Which numbers it uses; see [`Batch::incarnation`].
     incarnation: Timestamp,
+    /// See [`Batch::roster`].
+    roster: u64,
     mutation: Mutation,
 }
 
@@ -59,6 +61,7 @@ impl Source {
             base: 0,
             sent: BTreeMap::new(),
             incarnation: Timestamp::ZERO,
+            roster: 0,
             mutation: Mutation::Correct,
         }
     }
@@ -129,6 +132,32 @@ impl Source {
         self.max_ts = self.max_ts.max(ts);
     }
 
+    /// There are these sources now, each with a replica of the service; see [`Batch::roster`].
+    pub fn follow(&mut self, roster: u64, sources: &BTreeSet<u16>) {
+        self.roster = roster;
+        self.sent.retain(|replica, _| sources.contains(replica));
+    }
+
+    /// It is no source any more: others know what has become of all that it has begun.
+    pub fn end_life(&mut self) {
+        self.base = self.end();
+        self.in_flight.clear();
+        self.outbox.clear();
+        self.sent.clear();
+    }
+
+    /// It is a source, perhaps again: no update begins at or below `above`, which another one has
+    /// promised when there was this one already; so no service is further that did not wait for it.
+    /// What is reserved must be durable before anything else is done.
+    pub fn begin_life(&mut self, above: Timestamp) -> Reservation {
+        if !self.mutation.is(Mutation::BeginsAnywhere) {
+            self.pass(above);
+        }
+        let reserved = Timestamp(self.recalled().0.0.saturating_add(1));
+        self.begin_anew(reserved);
+        Reservation(reserved)
+    }
+
     /// What must be durable before anyone hears of what was begun, if anything: an update that
     /// begins after a crash has a greater timestamp.
     pub fn reserve(&mut self, reserve_ns: u64) -> Option<Reservation> {
@@ -188,15 +217,17 @@ impl Source {
         let labels: Vec<_> = self.outbox.range(skipped..).take(labels_max).copied().collect();
         *sent = first + labels.len() as u64;
         let all = *sent == self.base + self.outbox.len() as u64;
-        let (incarnation, base) = (self.incarnation, self.base);
-        Batch { incarnation, base, first, labels, promise: all.then_some(promise) }
+        let (roster, incarnation, base) = (self.roster, self.incarnation, self.base);
+        Batch { roster, incarnation, base, first, labels, promise: all.then_some(promise) }
     }
 
     /// What a replica says of what it has: it may lack something.
     pub fn on_ack(&mut self, from: u16, next: u64, lacks: bool, ahead: Timestamp) {
-        self.ahead = self.ahead.max(ahead);
-        if lacks {
-            self.sent.insert(from, next);
+        if !self.mutation.is(Mutation::BeginsAnywhere) {
+            self.ahead = self.ahead.max(ahead);
+        }
+        if let Some(sent) = self.sent.get_mut(&from).filter(|_| lacks) {
+            *sent = next;
         }
     }
 
@@ -284,5 +315,21 @@ mod tests {
         assert_eq!(source.trim(second).len(), 2);
         source.on_ack(0, 0, true, Timestamp::ZERO);
         assert_eq!(next(&mut source), (2, 1, true), "what all have is not sent");
+    }
+
+    #[test]
+    fn a_source_that_comes_begins_above_what_another_has_promised() {
+        let mut source = source();
+        let seen = Vector::default();
+        let label = source.begin(Time(500_000), &seen, 0);
+        source.commit(label);
+        source.begin(Time(0), &seen, 0);
+        source.end_life();
+        assert!(!source.has_news(), "others know what has become of it");
+        let Reservation(reserved) = source.begin_life(Timestamp(70_000));
+        assert!(reserved > label.ts, "its own promises hold, too");
+        source.begin_life(Timestamp(9_000_000));
+        assert!(source.begin(Time(0), &seen, 0).ts.0 > 9_000_000);
+        assert!(source.batch(0, 9, Timestamp::ZERO).labels.is_empty());
     }
 }

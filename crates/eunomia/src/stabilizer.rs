@@ -4,13 +4,18 @@
 //! labels come almost in order, so one is added in constant time; what becomes stable is the heads
 //! of all queues, merged once for a whole moment.
 //!
+//! Sources may come and go (decision 70): each change has a number. A promise counts only for who
+//! knows of all changes that its source knew of, so a source that comes needs to be above one
+//! promise of another that knew of it. What a source that goes has left the others know; nothing is
+//! stable until they have said it.
+//!
 //! Invariant: all labels of the region up to [`Stabilizer::stable_time`] are known, or were applied
 //! by all other regions before.
 
 use crate::message::{Batch, Label};
 use crate::mutation::Mutation;
 use crate::timestamp::Timestamp;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is known of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,6 +29,8 @@ struct Run {
     /// Nothing at or below this will come (Eunomia, `PartitionTime`); `None` before its first
     /// promise.
     promise: Option<Timestamp>,
+    /// What it promised with a later roster.
+    later: Option<(u64, Timestamp)>,
     /// Labels that are not stable, by their timestamps.
     labels: VecDeque<Label>,
 }
@@ -32,16 +39,40 @@ impl Run {
     /// The source numbers its labels from 0 again. Up to its promise all are known; the others come
     /// again.
     fn begin_anew(&mut self, incarnation: Timestamp) {
-        (self.incarnation, self.before, self.next) = (incarnation, self.promise, 0);
+        self.before = self.before.max(self.promise);
+        (self.incarnation, self.next, self.later) = (incarnation, 0, None);
         let known = self.labels.partition_point(|label| Some(label.ts) <= self.promise);
         self.labels.truncate(known);
+    }
+
+    fn promised(&mut self, with: u64, promise: Timestamp, roster: u64) {
+        if with <= roster {
+            // An older batch that comes late may promise less.
+            self.promise = self.promise.max(Some(promise));
+        } else {
+            self.later = self.later.max(Some((with, promise)));
+        }
+    }
+
+    /// There is another roster.
+    fn follow(&mut self, roster: u64) {
+        if let Some((with, promise)) = self.later.take() {
+            self.promised(with, promise, roster);
+        }
     }
 }
 
 /// Labels from all sources of a region, in order as far as they are stable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stabilizer {
-    runs: Vec<Run>,
+    /// Which change of the sources is known.
+    roster: u64,
+    /// By the numbers of the sources.
+    runs: BTreeMap<u16, Run>,
+    /// Labels that others knew, and are not stable, by their timestamps.
+    taken: VecDeque<Label>,
+    /// Whether labels may be missing of those that were sources before.
+    awaits_labels: bool,
     stable_time: Timestamp,
     /// Stable labels, in order, until they are dropped.
     stable: VecDeque<Label>,
@@ -63,7 +94,10 @@ impl Stabilizer {
     /// For so many sources, of which nothing is known.
     pub fn new(sources: u16, mutation: Mutation) -> Stabilizer {
         Stabilizer {
-            runs: vec![Run::default(); usize::from(sources)],
+            roster: 0,
+            runs: (0..sources).map(|source| (source, Run::default())).collect(),
+            taken: VecDeque::new(),
+            awaits_labels: false,
             stable_time: Timestamp::ZERO,
             stable: VecDeque::new(),
             merged: Vec::new(),
@@ -71,12 +105,57 @@ impl Stabilizer {
         }
     }
 
+    /// With a planted bug.
+    pub fn with_mutation(self, mutation: Mutation) -> Stabilizer {
+        Stabilizer { mutation, ..self }
+    }
+
+    /// These are the sources now, unless a later change is known. Nothing more is stable until
+    /// [`Stabilizer::take`], as those that have gone may have left something.
+    pub fn follow(&mut self, roster: u64, sources: &BTreeSet<u16>) {
+        if roster <= self.roster {
+            return;
+        }
+        (self.roster, self.awaits_labels) = (roster, true);
+        let gone = self.runs.extract_if(.., |source, _| !sources.contains(source));
+        for label in gone.flat_map(|(_, run)| run.labels) {
+            insert(&mut self.taken, label);
+        }
+        for source in sources {
+            self.runs.entry(*source).or_default().follow(roster);
+        }
+    }
+
+    /// Whether it waits for [`Stabilizer::take`].
+    pub fn awaits_labels(&self) -> bool {
+        self.awaits_labels
+    }
+
+    /// All that those have left that were sources before the last change; also what others have
+    /// begun changes nothing.
+    pub fn take(&mut self, labels: Vec<Label>) {
+        for label in labels {
+            let run = self.runs.get(&label.ts.source());
+            if label.ts <= self.stable_time || run.is_some_and(|run| has(&run.labels, label.ts)) {
+                continue;
+            }
+            insert(&mut self.taken, label);
+        }
+        self.awaits_labels = false;
+    }
+
     /// ADD_OP and HEARTBEAT (Eunomia, Algorithm 3, lines 1-6). What came before changes nothing.
     ///
     /// # Panics
     /// The source breaks Property 2.
     pub fn add(&mut self, source: u16, batch: Batch) -> Taken {
-        let Some(run) = self.runs.get_mut(usize::from(source)) else { return Taken::All };
+        let Some(mut run) = self.runs.remove(&source) else { return Taken::All };
+        let taken = self.add_to(&mut run, batch);
+        self.runs.insert(source, run);
+        taken
+    }
+
+    fn add_to(&self, run: &mut Run, batch: Batch) -> Taken {
         if batch.incarnation < run.incarnation {
             return Taken::All; // It was sent before the source has started again.
         }
@@ -96,30 +175,41 @@ impl Stabilizer {
             }
             let promised = run.promise.is_some_and(|promise| label.ts <= promise);
             assert!(!promised, "Property 2: {label:?} after {:?}", run.promise);
-            insert(&mut run.labels, label);
+            // Of an earlier life of the source: it was taken.
+            if label.ts > self.stable_time && !has(&self.taken, label.ts) {
+                insert(&mut run.labels, label);
+            }
         }
         run.next = run.next.max(end);
-        // An older batch that comes late may promise less.
-        run.promise = run.promise.max(batch.promise);
+        if let Some(promise) = batch.promise {
+            let counts = self.mutation.is(Mutation::CountsLaterPromises);
+            run.promised(if counts { 0 } else { batch.roster }, promise, self.roster);
+        }
         Taken::All
     }
 
     /// The number of the next label of a source.
     pub fn next_of(&self, source: u16) -> u64 {
-        self.runs.get(usize::from(source)).map_or(0, |run| run.next)
+        self.runs.get(&source).map_or(0, |run| run.next)
     }
 
     /// The greatest promise of any source.
     pub fn ahead(&self) -> Timestamp {
-        self.runs.iter().filter_map(|run| run.promise).max().unwrap_or_default()
+        self.runs.values().filter_map(|run| run.promise).max().unwrap_or_default()
     }
 
-    /// The sources for whose promises labels wait.
+    /// The sources for whose promises labels wait, and those that have promised nothing.
     pub fn awaited(&self) -> Vec<u16> {
-        let last = self.runs.iter().filter_map(|run| run.labels.back()).map(|label| label.ts).max();
-        let Some(last) = last else { return Vec::new() };
-        let runs = (0..).zip(&self.runs);
-        runs.filter(|(_, run)| run.promise < Some(last)).map(|(source, _)| source).collect()
+        let all = self.runs.values().map(|run| &run.labels).chain([&self.taken]);
+        let last = all.filter_map(VecDeque::back).map(|label| label.ts).max();
+        let awaited = |run: &Run| run.promise < last || run.promise.is_none();
+        let runs = self.runs.iter().filter(|(_, run)| awaited(run));
+        runs.map(|(source, _)| *source).collect()
+    }
+
+    /// Whether a source has promised nothing, of those that were told.
+    pub fn lacks_promises(&self) -> bool {
+        self.roster > 0 && self.runs.values().any(|run| run.promise.is_none())
     }
 
     /// All labels up to here are known.
@@ -130,17 +220,21 @@ impl Stabilizer {
     /// PROCESS_STABLE (Eunomia, Algorithm 3, lines 7-11): puts in order what has become stable.
     /// How many labels have.
     pub fn process_stable(&mut self) -> usize {
-        let skips = usize::from(self.mutation.is(Mutation::SkipsASource));
-        let waits = if self.runs.len() > skips { &self.runs[skips..] } else { &self.runs };
-        let least = waits.iter().map(|run| run.promise).min();
+        if self.awaits_labels {
+            return 0;
+        }
+        let skips = self.mutation.is(Mutation::SkipsASource) && self.runs.len() > 1;
+        let waits = self.runs.values().skip(usize::from(skips));
+        let least = waits.map(|run| run.promise).min();
         let Some(stable_time) = least.flatten().filter(|least| *least > self.stable_time) else {
             return 0;
         };
         self.stable_time = stable_time;
         self.merged.clear();
-        for run in &mut self.runs {
-            let stable = run.labels.partition_point(|label| label.ts <= stable_time);
-            self.merged.extend(run.labels.drain(..stable));
+        let all = self.runs.values_mut().map(|run| &mut run.labels).chain([&mut self.taken]);
+        for labels in all {
+            let stable = labels.partition_point(|label| label.ts <= stable_time);
+            self.merged.extend(labels.drain(..stable));
         }
         // A sort that keeps what is in order already: a merge of one run for each source.
         self.merged.sort_by_key(|label| label.ts);
@@ -167,17 +261,26 @@ impl Stabilizer {
 
     /// How many labels are kept: those that are not stable, and those that are.
     pub fn held(&self) -> (usize, usize) {
-        (self.runs.iter().map(|run| run.labels.len()).sum(), self.stable.len())
+        let unstable: usize = self.runs.values().map(|run| run.labels.len()).sum();
+        (unstable + self.taken.len(), self.stable.len())
     }
 }
 
-/// Puts it in its place, which is the last one but for updates that finish out of order.
+/// Whether the label with this timestamp is among them.
+fn has(labels: &VecDeque<Label>, ts: Timestamp) -> bool {
+    labels.back().is_some_and(|last| ts <= last.ts)
+        && labels.binary_search_by_key(&ts, |label| label.ts).is_ok()
+}
+
+/// Puts it in its place, which is the last one but for updates that finish out of order; or
+/// nowhere, if it is there.
 fn insert(labels: &mut VecDeque<Label>, label: Label) {
     if labels.back().is_none_or(|last| last.ts < label.ts) {
         return labels.push_back(label);
     }
-    let place = labels.partition_point(|other| other.ts < label.ts);
-    labels.insert(place, label);
+    if let Err(place) = labels.binary_search_by_key(&label.ts, |other| other.ts) {
+        labels.insert(place, label);
+    }
 }
 
 #[cfg(test)]
@@ -191,8 +294,8 @@ mod tests {
 
     fn batch(first: u64, stamps: &[u64], promise: u64) -> Batch {
         let labels = stamps.iter().map(|ts| label(*ts)).collect();
-        let (incarnation, base) = (Timestamp::ZERO, 0);
-        Batch { incarnation, base, first, labels, promise: Some(Timestamp(promise)) }
+        let (roster, incarnation, base) = (0, Timestamp::ZERO, 0);
+        Batch { roster, incarnation, base, first, labels, promise: Some(Timestamp(promise)) }
     }
 
     fn all(stabilizer: &Stabilizer) -> Vec<u64> {
@@ -267,6 +370,66 @@ mod tests {
         assert_eq!(stabilizer.add(0, anew(0, &[5, 7, 9], 20)), Taken::All);
         assert_eq!(stabilizer.add(0, batch(3, &[6], 30)), Taken::All, "a late word");
         assert_eq!((stabilizer.process_stable(), all(&stabilizer)), (2, vec![5, 7, 9]));
+    }
+
+    fn sources(numbers: &[u16]) -> BTreeSet<u16> {
+        numbers.iter().copied().collect()
+    }
+
+    /// One that was told of these sources, and that nobody has left anything.
+    fn told(roster: u64, numbers: &[u16]) -> Stabilizer {
+        let mut stabilizer = Stabilizer::new(0, Mutation::Correct);
+        stabilizer.follow(roster, &sources(numbers));
+        stabilizer.take(Vec::new());
+        stabilizer
+    }
+
+    /// Who has not heard of a source must not go on where that one may begin.
+    #[test]
+    fn a_promise_counts_for_who_knows_of_the_sources_that_its_source_knew_of() {
+        let late = |mutation| {
+            let mut stabilizer = told(1, &[0]).with_mutation(mutation);
+            stabilizer.add(0, batch(0, &[], 9));
+            stabilizer.add(0, Batch { roster: 2, ..batch(0, &[], 20) });
+            stabilizer.process_stable();
+            stabilizer
+        };
+        assert_eq!(late(Mutation::CountsLaterPromises).stable_time(), Timestamp(20));
+        let mut stabilizer = late(Mutation::Correct);
+        assert_eq!(stabilizer.stable_time(), Timestamp(9));
+        stabilizer.follow(2, &sources(&[0, 1]));
+        stabilizer.take(Vec::new());
+        assert_eq!(stabilizer.awaited(), [1], "it has promised nothing");
+        stabilizer.add(1, Batch { roster: 2, ..batch(0, &[11], 15) });
+        assert_eq!((stabilizer.process_stable(), stabilizer.stable_time()), (1, Timestamp(15)));
+    }
+
+    /// What it had sent is known, what others know of it comes; then nobody waits for it.
+    #[test]
+    fn nothing_is_stable_before_all_is_known_that_a_source_has_left() {
+        let mut stabilizer = told(1, &[0, 1]);
+        stabilizer.add(0, batch(0, &[1024], 9000));
+        stabilizer.add(1, batch(0, &[2049], 2500));
+        stabilizer.follow(2, &sources(&[0]));
+        assert_eq!((stabilizer.process_stable(), stabilizer.awaits_labels()), (0, true));
+        stabilizer.take([1024, 2049, 3073].map(label).to_vec());
+        assert_eq!((stabilizer.process_stable(), stabilizer.stable_time().0), (3, 9000));
+        assert_eq!(all(&stabilizer), [1024, 2049, 3073]);
+    }
+
+    #[test]
+    fn a_source_that_comes_again_may_send_what_it_had_left() {
+        let mut stabilizer = told(1, &[0]);
+        stabilizer.follow(2, &sources(&[0, 1]));
+        stabilizer.take([2049, 3073].map(label).to_vec());
+        stabilizer.add(0, batch(0, &[], 2500));
+        stabilizer.add(1, batch(0, &[2049], 2500));
+        assert_eq!((stabilizer.process_stable(), all(&stabilizer)), (1, vec![2049]));
+        let anew = Batch { incarnation: Timestamp(9), ..batch(0, &[2049, 3073, 5121], 6000) };
+        stabilizer.add(1, anew);
+        stabilizer.add(0, batch(0, &[], 6000));
+        assert_eq!((stabilizer.process_stable(), stabilizer.held()), (2, (0, 3)));
+        assert_eq!(all(&stabilizer), [2049, 3073, 5121]);
     }
 
     #[test]

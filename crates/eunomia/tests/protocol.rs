@@ -171,6 +171,7 @@ fn a_label_stays_until_all_regions_have_applied_it() {
     let mut replica = Replica::new(HERE, 0, topology(), Options::default());
     let labels = vec![label(1024, 0, 0)];
     let batch = Batch {
+        roster: 0,
         incarnation: Timestamp::ZERO,
         base: 0,
         first: 0,

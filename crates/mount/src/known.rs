@@ -211,8 +211,8 @@ mod tests {
         assert_eq!(found(5, &x), None, "it is nowhere");
         known.look_up(&attributes(7, Kind::File), Some(&x));
         assert_eq!(found(5, &y), None, "a file took its place");
-        known.forget(Ino(5), 9);
-        known.forget(Ino(6), 9);
+        known.forget(Ino(5), 11);
+        known.forget(Ino(6), 3);
         assert!(known.lock().nodes.is_empty() && known.lock().directories.is_empty());
     }
 }

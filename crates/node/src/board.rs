@@ -70,10 +70,9 @@ impl Board {
         self.has_left.store(has_left, Ordering::Relaxed);
     }
 
-    /// Whether a node that is drained must stay, as others rely on it for keys. Where some are of
-    /// all regions, nobody takes its place.
+    /// Whether a node that is drained must stay, as others rely on it for keys.
     pub fn is_needed(&self) -> bool {
-        !self.is_empty() && !self.has_causal && !self.has_left.load(Ordering::Relaxed)
+        !self.is_empty() && !self.has_left.load(Ordering::Relaxed)
     }
 
     /// The causal keys are so now.
@@ -83,9 +82,9 @@ impl Board {
             stable: keys.stable_time(),
             outstanding: keys.outstanding(),
             origins: others
-                .map(|origin| {
+                .filter_map(|origin| {
                     let (site_time, queued) = keys.site_time(origin);
-                    (keys.regions().node(origin, 0), site_time, queued)
+                    Some((*keys.regions().nodes(origin).first()?, site_time, queued))
                 })
                 .collect(),
         };

@@ -6,7 +6,7 @@
 //! the file while none answers.
 
 use crate::application::{Configured, Shared};
-use crate::keys::{Following, Running};
+use crate::keys::Running;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Reply, Request, Show, Shown, encode};
 use meridian_cluster::topology::ClusterFile;
@@ -279,7 +279,7 @@ async fn on_newer(
     }
     tracing::info!(version = topology.version, "configured");
     if let Some(keys) = keys {
-        keys.configured(&Following::new(&topology, me)).await;
+        keys.configured(&topology, me).await;
     }
     drop(node.request(Configured(topology)).await); // If it has stopped, the server ends.
 }

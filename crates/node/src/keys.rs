@@ -8,7 +8,6 @@ mod following;
 mod service;
 mod steward;
 
-use crate::application::{delays_of, peers_of};
 use crate::board::Board;
 use crate::config::NodeDir;
 use crate::error::ServerError;
@@ -17,7 +16,7 @@ pub use began::{Kept, forget, kept};
 use bytes::Bytes;
 use causal::CausalService;
 use exchange::Exchange;
-pub use following::Following;
+use following::{CausalFollowing, Following};
 use meridian_cluster::Topology;
 use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::{NodeId, mix};
@@ -55,8 +54,8 @@ type Thread = Handle<Following, NodeId>;
 #[derive(Clone, Debug)]
 pub struct Running {
     threads: Vec<Thread>,
-    /// Whether there are keys of all regions among them.
-    causal: bool,
+    /// How those of all regions began, if there are such.
+    causal: Option<CausalBegan>,
 }
 
 impl Running {
@@ -71,10 +70,10 @@ impl Running {
         Ok(())
     }
 
-    /// The cluster is configured so now: the keys follow, unless some of them are of all regions
-    /// (decision 59).
-    pub async fn configured(&self, following: &Following) {
-        for thread in self.threads.iter().filter(|_| !self.causal) {
+    /// The cluster is configured so now, as node `me` knows: the keys follow.
+    pub(crate) async fn configured(&self, topology: &Topology, me: NodeId) {
+        let following = Following::new(topology, me, self.causal.as_ref());
+        for thread in &self.threads {
             drop(thread.request(following.clone()).await); // If it has stopped, the server ends.
         }
     }
@@ -142,7 +141,6 @@ pub async fn host(
     board: &Arc<Board>,
 ) -> Result<Running, MemberError> {
     let Members { steward, shards, causal } = members;
-    let has_causal = causal.is_some();
     let (count, me) = (shards.len(), steward.me);
     let threads_count = count + usize::from(causal.is_some());
     let (exchange, clock) = (Arc::new(Exchange::new(threads_count)), Clock::start());
@@ -173,7 +171,7 @@ pub async fn host(
     let steward = Options { clock, ..steward };
     let service = StewardService::new((me, clock.now()), exchange, board.clone());
     threads.push(worker.host(steward, process, service).await?);
-    Ok(Running { threads, causal: has_causal })
+    Ok(Running { threads, causal: None })
 }
 
 /// What the threads of keys need, before they run.
@@ -181,7 +179,10 @@ pub(crate) struct Opened {
     members: Members,
     replicas: BTreeSet<NodeId>,
     durability: Durability,
-    following: Following,
+    causal: Option<CausalBegan>,
+    /// As the configuration was when they were opened, and which node this is.
+    topology: Topology,
+    me: NodeId,
 }
 
 /// What is wanted of a node's keys.
@@ -233,11 +234,7 @@ pub(crate) fn open(
         tracing::info!(others = ?began.replicas, "comes to the keys that others have begun");
     }
     let Began { shards, durability, causal, .. } = began;
-    let following = Following::new(topology, me);
-    let mut peers = following.peers.clone();
-    if causal.is_some() {
-        peers.retain(|node, _| replicas.contains(node));
-    }
+    let peers = Following::new(topology, me, None).peers;
     let incarnation = dir.next_incarnation()?;
     let mut member = |lane, log: PathBuf, checkpoint_bytes| {
         let storage = Storage::Log { path: log, incarnation, checkpoint_bytes };
@@ -245,7 +242,11 @@ pub(crate) fn open(
         let cluster = topology.cluster.to_string();
         Options { listen, storage, ..Options::new(cluster, me, "", peers.clone()) }
     };
-    let steward = member(lane(STEWARD, shards), log_of_steward(&dir.dir), CHECKPOINT_BYTES);
+    let lane_of_steward = match &causal {
+        None => lane(STEWARD, shards),
+        Some(causal) => lane_of_causal(causal, &format!("the steward of {shards} shards")),
+    };
+    let steward = member(lane_of_steward, log_of_steward(&dir.dir), CHECKPOINT_BYTES);
     let checkpoint_bytes = match durability {
         Durability::Memory => CHECKPOINT_BYTES,
         Durability::Disk => KEYS_CHECKPOINT_BYTES,
@@ -259,20 +260,19 @@ pub(crate) fn open(
     }
     let mut why = format!("the keys of this node are in {shards} shards, see its keys.json");
     if let Some(causal) = &causal {
-        let regions = regions_of(causal, topology);
-        let regions = regions.map_err(|why| began::refused(&dir.dir, why))?;
         let path = log_of_causal(&dir.dir);
         let storage = Storage::Log { path, incarnation, checkpoint_bytes };
-        let lane = lanes.open(lane_of_causal(causal), port);
+        let lane = lanes.open(lane_of_causal(causal, "keys"), port);
         let listen = Listen::Lane(lane);
-        let member = causal_member(causal, regions, topology, me);
+        let member = causal_member(causal, topology, me);
         let options = Options { listen, storage, ..member.options };
         members.causal = Some(CausalMember { options, ..member });
         let CausalBegan { prefix, regions } = causal;
         why += &format!("; of all regions are keys that begin with {prefix:?}: {regions:?}");
     }
     lanes.explain(why);
-    Ok((lanes, Some(Opened { members, replicas, durability, following })))
+    let topology = topology.clone();
+    Ok((lanes, Some(Opened { members, replicas, durability, causal, topology, me })))
 }
 
 /// In the number of a lane, the steward stands where shards have their numbers.
@@ -285,35 +285,21 @@ fn lane(thread: usize, shards: usize) -> Lane {
     Lane(u16::try_from(shards << 8 | thread).expect("SHARDS_MAX"))
 }
 
-/// The thread of the causal keys: another one for who has other regions or nodes in mind, as
-/// sources have their numbers by that. It is none of those of [`lane`].
-fn lane_of_causal(causal: &CausalBegan) -> Lane {
-    let digest = causal.digest();
+/// The thread of the causal keys, and the steward where there are such: others for who has another
+/// prefix or other regions in mind, or no causal keys, and would be waited for in vain. They are
+/// none of those of [`lane`].
+fn lane_of_causal(causal: &CausalBegan, of: &str) -> Lane {
+    let digest = causal.digest(of);
     Lane(0x8000 | ((digest >> 16 ^ digest) & 0x7fff) as u16)
 }
 const _: () = assert!(SHARDS_MAX < 0x80);
 
 /// How a node takes part in the keys of all regions.
-fn causal_member(
-    causal: &CausalBegan,
-    regions: Arc<Regions>,
-    topology: &Topology,
-    me: NodeId,
-) -> CausalMember {
-    let (mut peers, delays) = (peers_of(topology, me), delays_of(topology, me));
-    peers.retain(|node, _| regions.find(*node).is_some());
+fn causal_member(causal: &CausalBegan, topology: &Topology, me: NodeId) -> CausalMember {
+    let CausalFollowing { regions, peers, delays } = CausalFollowing::new(causal, topology, me);
     let cluster = topology.cluster;
     let options = Options { delays, ..Options::new(cluster.to_string(), me, "", peers) };
     CausalMember { options, regions, prefix: Bytes::from(causal.prefix.clone()), cluster }
-}
-
-/// The nodes of all regions, by their names.
-fn regions_of(causal: &CausalBegan, topology: &Topology) -> Result<Arc<Regions>, String> {
-    let node = |name: &String| {
-        topology.node_named(name).ok_or_else(|| format!("names {name}, which is no node any more"))
-    };
-    let region = |nodes: &Vec<String>| nodes.iter().map(node).collect::<Result<Vec<_>, _>>();
-    Ok(Arc::new(Regions::new(causal.regions.iter().map(region).collect::<Result<_, _>>()?)))
 }
 
 fn log_of_causal(dir: &Path) -> PathBuf {
@@ -345,7 +331,7 @@ impl Opened {
         disk: &Arc<dyn Disk>,
         board: &Arc<Board>,
     ) -> Result<Running, MemberError> {
-        let Opened { members, replicas, durability, following } = self;
+        let Opened { members, replicas, durability, causal: began, topology, me } = self;
         let seed = mix(Clock::start().now().0 ^ u64::from(std::process::id()) << 32);
         let on_disk = |member| Options { disk: disk.clone(), ..member };
         let shards = members.shards.into_iter().map(on_disk).collect();
@@ -354,7 +340,8 @@ impl Opened {
             .map(|causal| CausalMember { options: on_disk(causal.options), ..causal });
         let members = Members { steward: on_disk(members.steward), shards, causal };
         let running = host(members, &replicas, durability, seed, board).await?;
-        running.configured(&following).await;
+        let running = Running { causal: began, ..running };
+        running.configured(&topology, me).await;
         Ok(running)
     }
 }

@@ -7,7 +7,7 @@ use meridian_sim::{Subject, of, one_seed};
 const SEEDS_MAX: u64 = 600;
 
 /// What must have happened, or the trials show nothing.
-const HAPPENED: [&str; 13] = [
+const HAPPENED: [&str; 15] = [
     "reads",
     "snapshots",
     "writes",
@@ -21,6 +21,8 @@ const HAPPENED: [&str; 13] = [
     "moved",
     "stayed",
     "crashes",
+    "came",
+    "left",
 ];
 
 #[test]

@@ -96,7 +96,7 @@ impl Remote {
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Part>) {
         let heard = *self.heard.get_or_insert(now);
         if now.since(heard) > self.options.suspect_after {
-            self.leader = (self.leader + 1) % self.topology.site(HERE).replicas;
+            self.leader = self.topology.replica_after(HERE, self.leader);
             self.heard = Some(now);
         }
         for replica in self.topology.replicas(HERE) {

@@ -108,7 +108,7 @@ pub fn left_to_drain(
 }
 
 /// The nodes that are to have the keys of a node that is drained, and do not yet: it stays until
-/// then. Where some are of all regions it does not (decision 59).
+/// then.
 pub fn without_keys(
     topology: &Topology,
     answers: &BTreeMap<NodeId, Answered>,
@@ -116,9 +116,7 @@ pub fn without_keys(
 ) -> Vec<String> {
     let answer = answers.get(&id).and_then(|answer| answer.as_ref().ok());
     let keys = answer.map(|status| &status.keys[..]).unwrap_or_default();
-    let Some(first) = keys.first().filter(|_| !keys.iter().any(|shard| shard.causal)) else {
-        return Vec::new();
-    };
+    let Some(first) = keys.first() else { return Vec::new() };
     let lacks = |node: &NodeId| !(first.live.contains(node) && first.voters.contains(node));
     let begun = first.live.contains(&id);
     let without = topology.staying_in(topology.node(id).region).filter(|node| begun && lacks(node));

@@ -10,6 +10,8 @@ use std::time::Instant;
 
 /// So many nodes: two in each of three regions, or three in each of two.
 pub const NODES: u16 = 6;
+/// So many may be added.
+const MORE: u16 = 2;
 
 /// The first of so many ports in a row that nobody uses now.
 pub fn ports_in_a_row(count: u16) -> u16 {
@@ -29,7 +31,7 @@ pub struct Regions {
 impl Regions {
     /// With so many nodes in each region.
     pub fn start(nodes: u16, more: &[&str]) -> Regions {
-        let (room, first) = (Room::new(), ports_in_a_row(NODES));
+        let (room, first) = (Room::new(), ports_in_a_row(NODES + MORE));
         let (port, count) = (first.to_string(), nodes.to_string());
         let regions = if nodes == 2 { "a,b,c" } else { "a,b" };
         let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", regions];
@@ -40,7 +42,12 @@ impl Regions {
 
     /// A session with a node of a region.
     pub fn session(&self, region: u16, node: u16) -> Session {
-        let port = self.first + region * self.nodes + node;
+        self.session_at(region * self.nodes + node)
+    }
+
+    /// A session with the node that has this number in the cluster.
+    pub fn session_at(&self, number: u16) -> Session {
+        let port = self.first + number;
         let mut connection = None;
         eventually("a node listens", || {
             connection = Connection::new(port, PATIENCE).ok();

@@ -93,10 +93,8 @@ impl<M: Modify> Causal<M> {
         let (outcome, until) = match &answer {
             Answer::Modified(answer) => (decode(answer), now),
             Answer::Kept { answer, until } => (decode(answer), *until),
-            Answer::Unknown if !self.mutation.is(Mutation::DropsUnknown) => {
-                self.unresolved.insert(label.ts);
-                return out.output(Output::Unknown { token });
-            }
+            // This node was removed, and its source ends: the others take what has come of it.
+            Answer::Unknown => return out.output(Output::Unknown { token }),
             _ => (None, now),
         };
         if let Some(Outcome::Made { update, answer }) = outcome {
@@ -115,7 +113,6 @@ impl<M: Modify> Causal<M> {
             }
             _ => out.output(match answer {
                 Answer::Refused(refusal) => Output::Refused { token, refusal },
-                Answer::Unknown => Output::Unknown { token },
                 _ => Output::Aborted { token },
             }),
         }
@@ -130,7 +127,7 @@ impl<M: Modify> Causal<M> {
 
     /// What is known of an update of this region: `None` while that is open, else the update if it
     /// has happened.
-    fn fate(&self, completion: &Completion) -> Option<Option<eunomia::Update>> {
+    pub(super) fn fate(&self, completion: &Completion) -> Option<Option<eunomia::Update>> {
         let Some(Outcome::Made { update, .. }) = decode(&completion.answer) else {
             return Some(None);
         };
@@ -138,7 +135,7 @@ impl<M: Modify> Causal<M> {
         Some(happened.then_some(update))
     }
 
-    fn completion_of(&self, ts: Timestamp) -> Option<&Completion> {
+    pub(super) fn completion_of(&self, ts: Timestamp) -> Option<&Completion> {
         let name = name_of(ts);
         let mut known = self.replica.requests(Some(ClientId(name.0 - 1)));
         known.next().filter(|(client, _)| *client == name).map(|(_, completion)| completion)
@@ -148,6 +145,12 @@ impl<M: Modify> Causal<M> {
     pub(super) fn find(&self, ts: Timestamp) -> Option<eunomia::Update> {
         let known = || self.fate(self.completion_of(ts)?)?;
         self.data.get(&ts).cloned().or_else(known)
+    }
+
+    /// What the group knows of the updates of this region.
+    pub(super) fn known(&self) -> impl Iterator<Item = (Timestamp, &Completion)> {
+        let known = self.replica.requests(Some(ClientId(UPDATES - 1)));
+        known.filter_map(|(client, completion)| Some((stamp_of(client)?, completion)))
     }
 
     /// Names of the group's updates up to a point, in order.
@@ -163,12 +166,8 @@ impl<M: Modify> Causal<M> {
         if self.recovered || !self.replica.is_settled() {
             return;
         }
-        let known = self.replica.requests(Some(ClientId(UPDATES - 1)));
-        let own = known.filter_map(|(client, completion)| {
-            let ts = stamp_of(client).filter(|ts| ts.source() == self.number)?;
-            Some((ts, self.fate(completion)))
-        });
-        let own: Vec<_> = own.collect();
+        let own = self.known().filter(|(ts, _)| ts.source() == self.number);
+        let own: Vec<_> = own.map(|(ts, completion)| (ts, self.fate(completion))).collect();
         if own.iter().any(|(_, fate)| fate.is_none()) {
             return;
         }
@@ -179,26 +178,6 @@ impl<M: Modify> Causal<M> {
             if !self.mutation.is(Mutation::ForgetsOutbox) {
                 self.source.recall(self.source.end(), update.label);
                 self.data.insert(ts, update);
-            }
-        }
-    }
-
-    /// Updates whose outcome was unknown: the group knows, once all is settled.
-    pub(super) fn resolve(&mut self) {
-        if self.unresolved.is_empty() || !self.replica.is_settled() {
-            return;
-        }
-        for ts in self.unresolved.clone() {
-            let Some(completion) = self.completion_of(ts) else {
-                self.unresolved.remove(&ts);
-                self.source.abort(ts);
-                continue;
-            };
-            let Some(fate) = self.fate(completion) else { continue };
-            self.unresolved.remove(&ts);
-            match fate {
-                Some(update) => self.commit(update),
-                None => self.source.abort(ts),
             }
         }
     }
@@ -232,6 +211,7 @@ impl<M: Modify> Causal<M> {
                 if installs {
                     let leads = self.leads();
                     self.step_receiver(now, Event::Command(Receive::Follow(leads)), out);
+                    self.follow_members(now, out);
                 }
                 self.merge_deferred(now, out);
             }
@@ -251,6 +231,14 @@ impl<M: Modify> Causal<M> {
             }
             Command::Forget { token } => {
                 self.step_receiver(now, Event::Command(Receive::Forget { token }), out);
+            }
+            Command::Configure(regions) => {
+                let topology = regions.topology().clone();
+                self.regions = regions;
+                let configure = Receive::Configure(topology.clone());
+                self.step_receiver(now, Event::Command(configure), out);
+                let configure = eunomia::replica::Command::Configure(topology);
+                self.step_service(now, Event::Command(configure), out);
             }
         }
     }

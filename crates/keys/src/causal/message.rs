@@ -1,11 +1,13 @@
 //! What nodes say to each other, what their owners ask and are told, what is kept on disk.
 
 use super::change::Change;
+use super::regions::Regions;
 use bytes::Bytes;
 use meridian_core::{RegionId, Time};
 use meridian_eunomia::{self as eunomia, Order, Role, Seen, Timestamp, Vector, receiver};
 use meridian_hermes::{self as hermes, Action, Refusal};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What nodes say to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -92,6 +94,8 @@ pub enum Command<M> {
         /// Of [`Command::Await`].
         token: u64,
     },
+    /// Other nodes take part than before. Regions are the same.
+    Configure(Arc<Regions>),
 }
 
 /// What its owner is told.

@@ -26,6 +26,7 @@
 //! | [`node`] | the process: its parts, and how they speak with those of other nodes |
 //! | `make` | updates that are made here |
 //! | `read` | reads of one key, and of several at one moment |
+//! | `taking` | sources come and go with the members of their group |
 //! | [`shard`] | what a thread of a server runs: the process, and what it says to the steward |
 //! | [`desk`] | requests of connections, each of which is a session |
 //! | [`token`] | what moves a session to another region |
@@ -39,6 +40,7 @@ pub mod node;
 mod read;
 pub mod regions;
 pub mod shard;
+mod taking;
 pub mod token;
 
 pub use change::{Change, Make, Outcome, held, seen_with};

@@ -13,12 +13,12 @@ pub enum Mutation {
     ReplacesAnything,
     /// An update of another region counts as applied when Hermes is asked to hold it.
     SaysEarly,
-    /// An update whose outcome is unknown is taken for one that has not happened.
-    DropsUnknown,
     /// A source that starts again does not look for what it had not sent.
     ForgetsOutbox,
     /// A source that starts again takes up its labels with the numbers of its start before.
     RepeatsNumbers,
+    /// What a source has left is forgotten when it goes.
+    DropsEnded,
     /// An RMW does not depend on what it has found.
     IgnoresFound,
     /// Several keys are read each when it can be, and not all at one moment.

@@ -5,14 +5,15 @@ use super::make::Making;
 use super::message::{Command, Message, Output, Record, Timer};
 use super::mutation::Mutation;
 use super::read::Reading;
-use super::regions::Regions;
+use super::regions::{Regions, node_of, number_of};
+use super::taking::Taking;
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time};
 use meridian_eunomia::inbox::{Inbox, Name};
 use meridian_eunomia::{
     self as eunomia, Options, Peer, Receiver, Replica, Role, Source, Timestamp, receiver,
 };
-use meridian_hermes::{self as hermes, Action, Answer, Hermes, Modify, Refusal};
-use std::collections::{BTreeMap, BTreeSet};
+use meridian_hermes::{self as hermes, Action, Answer, Epoch, Hermes, Modify, Refusal};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,20 +40,23 @@ pub(super) enum Asked<M> {
 pub struct Causal<M> {
     pub(super) region: RegionId,
     pub(super) number: u16,
-    regions: Arc<Regions>,
+    pub(super) regions: Arc<Regions>,
     pub(super) options: Options,
     pub(super) mutation: Mutation,
     pub(super) replica: Hermes<Change<M>>,
     pub(super) source: Source,
     pub(super) service: Replica,
-    receiver: Receiver,
+    pub(super) receiver: Receiver,
     inbox: Inbox,
     /// What the source may have promised before it started.
     reserved: Timestamp,
-    /// Whether the source has taken up what it had left.
+    /// Whether the source has taken up what it had left, or is a new one (see `taking`).
     pub(super) recovered: bool,
-    /// Updates that may have happened.
-    pub(super) unresolved: BTreeSet<Timestamp>,
+    /// Since which epoch this node is a shadow replica whose source has begun.
+    pub(super) begun: Option<Epoch>,
+    /// The shadow replica has everything since then, and its source has not begun.
+    pub(super) complete: Option<Epoch>,
+    pub(super) taking: Option<Taking>,
     /// Updates made here that some other region may lack.
     pub(super) data: BTreeMap<Timestamp, eunomia::Update>,
     /// Those among them whose data was not sent yet.
@@ -74,13 +78,14 @@ impl<M: Modify> Causal<M> {
     /// # Panics
     /// If it is not among the `regions`.
     pub fn new(replica: Hermes<Change<M>>, regions: Arc<Regions>, options: Options) -> Self {
-        let found = regions.find(replica.me());
-        let (region, number) = found.unwrap_or_else(|| panic!("{} has no region", replica.me()));
-        let topology = regions.topology();
+        let me = replica.me();
+        let region = regions.find(me).unwrap_or_else(|| panic!("{me} has no region"));
+        let (number, topology) = (number_of(me), regions.topology());
+        let service = Replica::new(region, number, topology.clone(), options.clone());
         Causal {
             region,
             number,
-            service: Replica::new(region, number, topology.clone(), options.clone()),
+            service: service.without_sources(),
             receiver: Receiver::new(region, topology.clone(), options.clone()),
             source: Source::new(region, number),
             regions,
@@ -90,7 +95,9 @@ impl<M: Modify> Causal<M> {
             inbox: Inbox::default(),
             reserved: Timestamp::ZERO,
             recovered: false,
-            unresolved: BTreeSet::new(),
+            begun: None,
+            complete: None,
+            taking: None,
             data: BTreeMap::new(),
             unsent: Vec::new(),
             followers: BTreeMap::new(),
@@ -196,6 +203,10 @@ impl<M: Modify> Causal<M> {
                 {
                     answers.push((token, answer));
                 }
+                Effect::Output(hermes::Output::Complete { epoch }) => {
+                    self.complete = Some(epoch);
+                    self.say_complete(out);
+                }
                 Effect::Output(output) => out.output(Output::Replica(output)),
             }
         }
@@ -247,7 +258,12 @@ impl<M: Modify> Causal<M> {
         }
     }
 
-    fn step_service(&mut self, now: Time, event: Event<Replica>, out: &mut Outbox<Self>) {
+    pub(super) fn step_service(
+        &mut self,
+        now: Time,
+        event: Event<Replica>,
+        out: &mut Outbox<Self>,
+    ) {
         let mut inner = Outbox::new();
         self.service.step(now, event, &mut inner);
         for effect in inner.drain() {
@@ -265,7 +281,7 @@ impl<M: Modify> Causal<M> {
     /// Sends what one of this node's parts says.
     fn say(&self, from: Role, to: Peer, message: eunomia::Message, out: &mut Outbox<Self>) {
         let follower = || self.followers.get(&to.region).copied();
-        if let Some(node) = self.regions.of(to).or_else(follower) {
+        if let Some(node) = node_of(to).or_else(follower) {
             out.send(node, Message::Eunomia { from, to: to.role, message });
         }
     }
@@ -358,8 +374,8 @@ impl<M: Modify> Causal<M> {
         message: eunomia::Message,
         out: &mut Outbox<Self>,
     ) {
-        use eunomia::Message::{Ack, Data, Follow, Pull};
-        let Some((region, _)) = self.regions.find(node) else { return };
+        use eunomia::Message::{Ack, Batch, Data, Follow, Pull};
+        let Some(region) = self.region_of(node) else { return };
         let from = Peer { region, role: from };
         match (to, message) {
             (_, Data(updates)) => {
@@ -377,8 +393,10 @@ impl<M: Modify> Causal<M> {
             }
             (Role::Shard(_), _) => {} // Not for a source.
             (Role::Replica(_), message) => {
-                if let Follow { .. } = message {
-                    self.followers.insert(region, node);
+                match &message {
+                    Follow { .. } => drop(self.followers.insert(region, node)),
+                    Batch(batch) => self.begin_above(from, batch, out),
+                    _ => {}
                 }
                 self.step_service(now, Event::Message { from, message }, out);
                 self.trim(now, out);
@@ -400,7 +418,8 @@ impl<M: Modify> Causal<M> {
 
     /// Whether the source has something to say before long.
     fn is_busy(&self) -> bool {
-        !self.recovered || !self.unresolved.is_empty() || self.source.has_news()
+        let waits = !self.recovered || self.service.awaits_labels();
+        self.replica.is_live() && waits || self.source.has_news()
     }
 
     /// The source looks again soon if there is something to say.
@@ -412,18 +431,18 @@ impl<M: Modify> Causal<M> {
     }
 
     /// What the source does again and again.
-    fn look(&mut self, now: Time, out: &mut Outbox<Self>) {
+    pub(super) fn look(&mut self, now: Time, out: &mut Outbox<Self>) {
         self.recover();
-        self.resolve();
+        self.take_over(now, out);
         self.trim(now, out);
         if self.recovered {
             self.send_batches(now, out);
         }
         // Its source, then the others of its region, which know it, too.
-        let holder =
-            |(origin, ts): Name, times| self.regions.node(origin, usize::from(ts.source()) + times);
+        let holder = |(origin, ts): Name, times| self.regions.holder(origin, ts.source(), times);
         let missing = self.inbox.missing(now, &self.options, holder);
         for (node, stamps) in missing {
+            let Some(node) = node else { continue };
             let (from, message) = (Role::Receiver, eunomia::Message::Pull(stamps));
             out.send(node, Message::Eunomia { from, to: Role::Shard(0), message });
         }
@@ -436,8 +455,8 @@ impl<M: Modify> Causal<M> {
         if let Some(upto) = more {
             out.persist(Record::Reserved(upto.0));
         }
-        for replica in self.regions.topology().replicas(self.region) {
-            let Role::Replica(number) = replica.role else { continue };
+        for number in self.members() {
+            let replica = Peer { region: self.region, role: Role::Replica(number) };
             let batch = self.source.batch(number, self.options.labels_max, promise);
             let (from, message) = (Role::Shard(self.number), eunomia::Message::Batch(batch));
             self.say(from, replica, message, out);
@@ -450,10 +469,8 @@ impl<M: Modify> Causal<M> {
             return;
         }
         let site_times = *self.receiver.site_times();
-        for node in self.regions.nodes(self.region) {
-            if *node != self.replica.me() {
-                out.send(*node, Message::SiteTimes(site_times));
-            }
+        for number in self.members().into_iter().filter(|number| *number != self.number) {
+            out.send(NodeId(number), Message::SiteTimes(site_times));
         }
     }
 
@@ -475,8 +492,7 @@ impl<M: Modify> Causal<M> {
 
 impl<M: Modify> fmt::Display for Causal<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (outstanding, unresolved) = (self.outstanding(), self.unresolved.len());
-        write!(f, "{outstanding} outstanding, {unresolved} unresolved, ")?;
+        write!(f, "{} outstanding, ", self.outstanding())?;
         write!(f, "recovered {}, stable {:?}", self.recovered, self.stable_time())?;
         for origin in self.regions.topology().others(self.region) {
             write!(f, ", {origin:?}: {:?}", self.site_time(origin))?;

@@ -1,11 +1,12 @@
 //! Who takes part: the nodes of all regions, and what each is to Eunomia.
 
 use meridian_core::{NodeId, RegionId};
-use meridian_eunomia::{Peer, Role, Site, Topology};
+use meridian_eunomia::{Peer, Role, SOURCES_MAX, Topology};
 use std::sync::Arc;
 
-/// The nodes of all regions. The place of a region is its [`RegionId`]; that of a node there is the
-/// number of its source, and of its replica of the service.
+/// The nodes of all regions. The place of a region is its [`RegionId`], the same for ever. Nodes
+/// come and go; the number of one is that of its source and of its replica of the service, and no
+/// other ever has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Regions {
     nodes: Vec<Vec<NodeId>>,
@@ -16,14 +17,17 @@ impl Regions {
     /// These; no node is in two.
     ///
     /// # Panics
-    /// As [`Topology::new`], and if a region has no nodes.
+    /// There are more than [`meridian_eunomia::REGIONS_MAX`], or the number of a node is none of a
+    /// source: see [`Regions::may_have`].
     pub fn new(nodes: Vec<Vec<NodeId>>) -> Regions {
-        let site = |nodes: &Vec<NodeId>| {
-            let count = u16::try_from(nodes.len()).expect("a region of few nodes");
-            Site { shards: count, replicas: count }
-        };
-        let topology = Arc::new(Topology::new(nodes.iter().map(site).collect()));
+        let numbers = |nodes: &Vec<NodeId>| nodes.iter().map(|node| number_of(*node)).collect();
+        let topology = Arc::new(Topology::of_replicas(nodes.iter().map(numbers).collect()));
         Regions { nodes, topology }
+    }
+
+    /// Whether a node can have keys of all regions: timestamps name sources in a few bits.
+    pub fn may_have(node: NodeId) -> bool {
+        node.0 < SOURCES_MAX
     }
 
     /// The same for Eunomia.
@@ -36,27 +40,32 @@ impl Regions {
         &self.nodes[usize::from(region.0)]
     }
 
-    /// The region of a node, and its number there.
-    pub fn find(&self, node: NodeId) -> Option<(RegionId, u16)> {
-        self.topology.regions().find_map(|region| {
-            let number = self.nodes(region).iter().position(|other| *other == node)?;
-            Some((region, number as u16))
-        })
+    /// The region of a node.
+    pub fn find(&self, node: NodeId) -> Option<RegionId> {
+        self.topology.regions().find(|region| self.nodes(*region).contains(&node))
     }
 
-    /// The node that has a number in a region, counted round and round.
-    pub fn node(&self, region: RegionId, number: usize) -> NodeId {
+    /// Who has what a source of a region has made: its node, or the `turn`-th after it.
+    pub fn holder(&self, region: RegionId, source: u16, turn: usize) -> Option<NodeId> {
         let nodes = self.nodes(region);
-        nodes[number % nodes.len()]
+        let first = nodes.iter().position(|node| node.0 >= source).unwrap_or(0);
+        nodes.get((first + turn).checked_rem(nodes.len())?).copied()
     }
+}
 
-    /// Where a source or a replica of the service is; `None` of a receiver, as any node may be it.
-    pub fn of(&self, peer: Peer) -> Option<NodeId> {
-        match peer.role {
-            Role::Shard(number) | Role::Replica(number) => {
-                Some(self.node(peer.region, usize::from(number)))
-            }
-            Role::Receiver => None,
-        }
+/// The number of a node's source.
+///
+/// # Panics
+/// It can have none.
+pub(super) fn number_of(node: NodeId) -> u16 {
+    assert!(Regions::may_have(node), "{node} has a number that no source can have");
+    node.0
+}
+
+/// Where a source or a replica of the service is; `None` of a receiver, as any node may be it.
+pub(super) fn node_of(peer: Peer) -> Option<NodeId> {
+    match peer.role {
+        Role::Shard(number) | Role::Replica(number) => Some(NodeId(number)),
+        Role::Receiver => None,
     }
 }

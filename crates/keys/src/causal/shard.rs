@@ -76,7 +76,7 @@ impl<M: Modify> CausalKeys<M> {
 fn is_for_no_client<M>(command: &Asked<M>) -> bool {
     match command {
         Asked::Replica(command) => is_no_use(command),
-        Asked::Await { .. } | Asked::Forget { .. } => true,
+        Asked::Await { .. } | Asked::Forget { .. } | Asked::Configure(_) => true,
         Asked::Read { .. } | Asked::ReadAll { .. } | Asked::Update(_) | Asked::Lapse { .. } => {
             false
         }

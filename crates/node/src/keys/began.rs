@@ -4,9 +4,10 @@ use super::{KeysOptions, log_of, log_of_causal, log_of_steward};
 use crate::config::NodeDir;
 use crate::error::ServerError;
 use meridian_cluster::Topology;
-use meridian_core::NodeId;
+use meridian_core::{NodeId, RegionId};
 use meridian_eunomia::REGIONS_MAX;
 use meridian_hermes::Durability;
+use meridian_keys::causal::Regions;
 use meridian_keys::slots::SHARDS_MAX;
 use meridian_runtime::directory::write_durably;
 use serde::{Deserialize, Serialize};
@@ -15,8 +16,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The version of `keys.json` and of the records in the logs of keys. Before versions, keys were in
-/// memory; before 4, the registry of the members did not name its voters.
-const FORMAT: u32 = 4;
+/// memory; before 4, the registry of the members did not name its voters; before 5, sources of
+/// causal keys had the places of their nodes in a list as their numbers.
+const FORMAT: u32 = 5;
 
 /// More shards than this are only had by who asks for them: each is a thread.
 const SHARDS_UNASKED: usize = 8;
@@ -90,32 +92,36 @@ impl Began {
 pub(super) struct CausalBegan {
     /// Keys that begin so are causal.
     pub prefix: String,
-    /// The nodes of each region that there were. Their places are the numbers of their sources.
-    pub regions: Vec<Vec<String>>,
+    /// The regions that the cluster was made with. Their places are their numbers.
+    pub regions: Vec<String>,
 }
 
 impl CausalBegan {
-    /// With the nodes that the cluster was made with, or also with those that were `added`.
-    fn of(prefix: &str, topology: &Topology, added: bool) -> CausalBegan {
-        let home = |region: usize| {
-            let nodes = topology.present().map(|node| topology.node(node));
-            let nodes = nodes.filter(|node| added || !node.added);
-            let near = nodes.filter(|node| usize::from(node.region.0) == region);
-            near.map(|node| node.name.clone()).collect::<Vec<_>>()
-        };
-        let regions = (0..topology.regions.len()).map(home);
-        CausalBegan {
-            prefix: prefix.into(),
-            regions: regions.filter(|nodes| !nodes.is_empty()).collect(),
-        }
+    /// In the regions that the cluster was made with, whenever a node has keys first: so all nodes
+    /// have the same in mind.
+    fn of(prefix: &str, topology: &Topology) -> CausalBegan {
+        let first: BTreeSet<_> =
+            topology.nodes.iter().filter(|node| !node.added).map(|node| node.region).collect();
+        let name = |region: RegionId| topology.regions[usize::from(region.0)].name.clone();
+        CausalBegan { prefix: prefix.into(), regions: first.into_iter().map(name).collect() }
     }
 
-    /// Differs, most likely, if anything of it does.
-    pub fn digest(&self) -> u32 {
-        let names =
-            self.regions.iter().flat_map(|nodes| nodes.iter().map(String::as_str).chain([""]));
-        let text = [self.prefix.as_str()].into_iter().chain(names).collect::<Vec<_>>().join("\n");
+    /// Differs, most likely, if anything of it does, or what it is `of`.
+    pub fn digest(&self, of: &str) -> u32 {
+        let names = self.regions.iter().map(String::as_str);
+        let text = [of, &self.prefix].into_iter().chain(names).collect::<Vec<_>>().join("\n");
         meridian_eunomia::place_of(text.as_bytes())
+    }
+
+    /// All who take part now.
+    pub fn regions(&self, topology: &Topology) -> Regions {
+        let nodes = |name: &String| {
+            let region = topology.region_named(name);
+            let near =
+                topology.present().filter(|node| Some(topology.node(*node).region) == region);
+            near.filter(|node| Regions::may_have(*node)).collect()
+        };
+        Regions::new(self.regions.iter().map(nodes).collect())
     }
 }
 
@@ -227,12 +233,14 @@ pub(super) fn begin(
         ));
     }
     began.durability = wanted.durability.unwrap_or(began.durability);
-    if later && wanted.causal.as_deref().is_some_and(|prefix| !prefix.is_empty()) {
-        let why = "says that this node came later than the keys of its region: such a node has no \
-                   causal keys, nor any where there are causal ones";
+    began.causal = causal(path, topology, began.causal.take(), wanted)?;
+    if let Some(causal) = &began.causal
+        && causal.regions(topology).find(me).is_none()
+    {
+        let why = "names causal keys, which this node cannot have: its region is none of those that \
+                   the cluster was made with, or too many nodes were added before";
         return Err(refused(path, why.into()));
     }
-    began.causal = causal(path, topology, began.causal.take(), wanted)?;
     if before.as_ref() != Some(&began) {
         write_durably(&file(path), &serde_json::to_vec(&began).expect("names"))?;
     }
@@ -265,7 +273,7 @@ fn causal(
         )),
         (None, Some("")) => Ok(None),
         (None, Some(prefix)) => {
-            let began = CausalBegan::of(prefix, topology, wanted.first.is_some());
+            let began = CausalBegan::of(prefix, topology);
             if began.regions.len() > REGIONS_MAX {
                 let why = format!("keys can be causal in {REGIONS_MAX} regions at most");
                 return Err(refused(path, why));

@@ -6,20 +6,27 @@ use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, Kept as Configured
 
 /// A cluster of these nodes in one region, of which these were added.
 fn topology(nodes: &[&str], added: &[&str]) -> Topology {
-    let node = |name: &&str| NodeEntry {
+    topology_without(&[], nodes, added)
+}
+
+/// As [`topology`], from which these nodes were removed.
+fn topology_without(gone: &[&str], nodes: &[&str], added: &[&str]) -> Topology {
+    let entry = |name: &&str, groups: &[&str]| NodeEntry {
         name: name.to_string(),
         region: "us".into(),
         pid: None,
         address: "127.0.0.1:0".into(),
-        groups: vec!["global".into(), "us".into()],
+        groups: groups.iter().map(ToString::to_string).collect(),
         draining: None,
     };
+    let gone = gone.iter().map(|name| entry(name, &[]));
+    let nodes = gone.chain(nodes.iter().map(|name| entry(name, &["global", "us"])));
     let added = added.iter().map(ToString::to_string).collect();
     Topology::new(&ClusterFile {
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster: 7,
-        nodes: nodes.iter().map(node).collect(),
+        nodes: nodes.collect(),
         rtt_ms: Default::default(),
         order: Default::default(),
         configuration: Configured { version: 5, added, ..Configured::default() },
@@ -63,16 +70,20 @@ fn a_node_that_was_added_never_begins_keys() {
     assert!(later.replicas.is_empty(), "nobody is there to tell it, and it does not serve");
 }
 
-/// It cannot know in how many shards they are; and nobody knows of its causal keys.
+/// It cannot know in how many shards they are. Of causal keys it has the same in mind.
 #[test]
 fn a_node_that_comes_later_says_how_keys_are_there() {
     let all = topology(&["us-1", "us-2"], &["us-2"]);
     let refused = began("us-2", &all, &wanted(None, None, None)).unwrap_err();
     assert!(refused.contains("--keys-shards"), "{refused}");
-    let refused = began("us-2", &all, &wanted(Some(1), Some("c:"), None)).unwrap_err();
-    assert!(refused.contains("has no causal keys"), "{refused}");
-    let causal = began("us-1", &all, &wanted(Some(1), Some("c:"), None)).unwrap().causal.unwrap();
-    assert_eq!(causal.regions, [["us-1"]], "nobody waits for its source");
+    let causal = |node: &str| {
+        let began = began(node, &all, &wanted(Some(1), Some("c:"), None)).unwrap();
+        began.causal.unwrap()
+    };
+    assert_eq!(causal("us-1"), causal("us-2"));
+    assert_eq!(causal("us-1").regions, ["us"]);
+    let nodes = causal("us-1").regions(&all).nodes(RegionId(0)).to_vec();
+    assert_eq!(nodes, [NodeId(0), NodeId(1)]);
 }
 
 /// Who was started with another number never spoke with the others, and need not stop them.
@@ -94,7 +105,8 @@ fn another_number_of_shards_is_refused_with_what_to_do() {
 /// Where all the first nodes have gone, somebody must say that keys begin anew.
 #[test]
 fn keys_begin_with_the_nodes_that_are_named() {
-    let left = topology(&["us-4", "us-5", "us-6"], &["us-4", "us-5", "us-6"]);
+    let all = ["us-4", "us-5", "us-6"];
+    let left = topology_without(&["us-1", "us-2", "us-3"], &all, &all);
     let options = wanted(Some(1), Some("c:"), Some(&["us-4", "us-5"]));
     let first = began("us-4", &left, &options).unwrap();
     assert_eq!(first.replicas, names(&["us-4", "us-5"]));

@@ -2,7 +2,7 @@
 //! on, and the board.
 
 use super::exchange::{Exchange, Post, Said};
-use super::following::Following;
+use super::following::{CausalFollowing, Following};
 use crate::board::Board;
 use meridian_core::Time;
 use meridian_eunomia::Options;
@@ -99,8 +99,12 @@ impl CausalService {
 impl Application<CausalKeys> for CausalService {
     type Request = Following;
 
-    /// Keys of all regions stay with those that they began with.
-    fn on_request(&mut self, _: &mut At<'_, CausalKeys>, _: Following) {}
+    fn on_request(&mut self, at: &mut At<'_, CausalKeys>, asked: Following) {
+        let Some(CausalFollowing { regions, peers, delays }) = asked.causal else { return };
+        at.set_delays(delays);
+        at.set_peers(peers);
+        at.command(Command::Keys(Asked::Configure(regions)));
+    }
 
     fn on_output(&mut self, at: &mut At<'_, CausalKeys>, output: Output) {
         match output {

@@ -1,10 +1,13 @@
 //! How the threads of keys follow the configuration of the cluster.
 
-use super::began::in_region_of;
-use crate::application::peers_of;
+use super::began::{CausalBegan, in_region_of};
+use crate::application::{delays_of, peers_of};
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
+use meridian_keys::causal::Regions;
+use meridian_runtime::Delay;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What the threads of a node's keys are told when the cluster is configured anew.
 #[derive(Clone, Debug)]
@@ -15,15 +18,39 @@ pub struct Following {
     pub nodes: BTreeSet<NodeId>,
     /// The other nodes of the region, also those that are drained, and where they listen.
     pub peers: BTreeMap<NodeId, String>,
+    /// The same for the keys of all regions, if there are such.
+    pub causal: Option<CausalFollowing>,
+}
+
+/// What the thread with the keys of all regions is told.
+#[derive(Clone, Debug)]
+pub struct CausalFollowing {
+    /// Who takes part.
+    pub regions: Arc<Regions>,
+    /// The other nodes of all regions, and where they listen.
+    pub peers: BTreeMap<NodeId, String>,
+    /// How far away they are made.
+    pub delays: BTreeMap<NodeId, Delay>,
+}
+
+impl CausalFollowing {
+    /// As node `me` is told.
+    pub(super) fn new(began: &CausalBegan, topology: &Topology, me: NodeId) -> CausalFollowing {
+        let regions = Arc::new(began.regions(topology));
+        let (mut peers, delays) = (peers_of(topology, me), delays_of(topology, me));
+        peers.retain(|node, _| regions.find(*node).is_some());
+        CausalFollowing { regions, peers, delays }
+    }
 }
 
 impl Following {
     /// As node `me` is told.
-    pub(crate) fn new(topology: &Topology, me: NodeId) -> Following {
+    pub(super) fn new(topology: &Topology, me: NodeId, causal: Option<&CausalBegan>) -> Following {
         let near: BTreeSet<_> = in_region_of(topology, me).collect();
         let mut peers = peers_of(topology, me);
         peers.retain(|node, _| near.contains(node));
         let nodes = topology.staying_in(topology.node(me).region).collect();
-        Following { version: topology.version, nodes, peers }
+        let causal = causal.map(|began| CausalFollowing::new(began, topology, me));
+        Following { version: topology.version, nodes, peers, causal }
     }
 }

@@ -92,7 +92,7 @@ impl StewardService {
             tracing::warn!(
                 ?others,
                 "has no part in the keys of its region yet: it needs the others, with keys in as \
-                 many shards, and none that are causal if it was added"
+                 many shards, and with the same ones that are causal"
             );
         }
     }
@@ -129,7 +129,7 @@ impl Application<Steward> for StewardService {
     type Request = Following;
 
     fn on_request(&mut self, at: &mut At<'_, Steward>, asked: Following) {
-        let Following { version, nodes, peers } = asked;
+        let Following { version, nodes, peers, .. } = asked;
         at.set_peers(peers);
         at.command(Command::Configure { version, nodes });
         if self.looks_at.is_none() && self.standing != Standing::Live {

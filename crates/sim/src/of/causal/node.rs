@@ -4,8 +4,10 @@ use bytes::Bytes;
 use meridian_core::{Embedding, Event, NodeId, Outbox, Process, Time};
 use meridian_hermes::reliable::{self, ReliableMembership};
 use meridian_hermes::{self as hermes, Epoch, Modified, Modify};
-use meridian_keys::causal::{self, Causal};
+use meridian_keys::causal::{self, Causal, Regions};
 use meridian_keys::node::told;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// An RMW of this test; it answers what it has found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +37,24 @@ pub struct Node {
     pub membership: ReliableMembership,
     /// The keys.
     pub keys: Causal<Rmw>,
+    /// The configuration that the keys know.
+    version: u64,
+}
+
+/// What comes from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A session asks.
+    Keys(Box<causal::Command<Rmw>>),
+    /// The node hears who should hold keys.
+    Configure {
+        /// In which version of the cluster's configuration.
+        version: u64,
+        /// Who in its region.
+        nodes: BTreeSet<NodeId>,
+        /// Who takes part in all regions.
+        regions: Arc<Regions>,
+    },
 }
 
 /// What nodes say to each other.
@@ -112,6 +132,26 @@ impl Embedding<Causal<Rmw>, Node> for Complete {
 }
 
 impl Node {
+    /// Of these.
+    pub fn new(membership: ReliableMembership, keys: Causal<Rmw>) -> Node {
+        Node { membership, keys, version: 0 }
+    }
+
+    fn on_command(&mut self, now: Time, command: Command, out: &mut Outbox<Self>) {
+        match command {
+            Command::Keys(command) => self.step_keys(now, Event::Command(*command), out),
+            Command::Configure { version, nodes, regions } => {
+                if version > self.version {
+                    self.version = version;
+                    let configure = causal::Command::Configure(regions);
+                    self.step_keys(now, Event::Command(configure), out);
+                }
+                let configure = reliable::Command::Configure { version, nodes };
+                self.step_membership(now, Event::Command(configure), out);
+            }
+        }
+    }
+
     fn step_membership(
         &mut self,
         now: Time,
@@ -142,7 +182,7 @@ impl Process for Node {
     type Peer = NodeId;
     type Message = Message;
     type Record = Record;
-    type Command = causal::Command<Rmw>;
+    type Command = Command;
     type Output = causal::Output;
     type Timer = Timer;
 
@@ -159,7 +199,7 @@ impl Process for Node {
             Event::Message { from, message: Message::Keys(message) } => {
                 self.step_keys(now, Event::Message { from, message }, out);
             }
-            Event::Command(command) => self.step_keys(now, Event::Command(command), out),
+            Event::Command(command) => self.on_command(now, command, out),
             Event::Timer(Timer::Membership(timer)) => {
                 self.step_membership(now, Event::Timer(timer), out);
             }

@@ -1,5 +1,6 @@
 //! Planted bugs, and for each a trial that shows it soon.
 
+use super::changing::{Nodes, Plan};
 use super::sessions::Profile;
 use super::trial::Trial;
 use crate::faults::Faults;
@@ -13,9 +14,9 @@ use std::time::Duration;
 pub const ALL: &[Mutation] = &[
     Mutation::ReplacesAnything,
     Mutation::SaysEarly,
-    Mutation::DropsUnknown,
     Mutation::ForgetsOutbox,
     Mutation::RepeatsNumbers,
+    Mutation::DropsEnded,
     Mutation::IgnoresFound,
     Mutation::ReadsApart,
 ];
@@ -23,6 +24,7 @@ pub const ALL: &[Mutation] = &[
 /// Those of Eunomia that matter where its sources are replicas of Hermes.
 pub const OF_EUNOMIA: &[eunomia::Mutation] = &[
     eunomia::Mutation::PromisesTooMuch,
+    eunomia::Mutation::BeginsAnywhere,
     eunomia::Mutation::IgnoresDep,
     eunomia::Mutation::IgnoresRegions,
     eunomia::Mutation::MovesAtOnce,
@@ -58,6 +60,14 @@ fn calm() -> Trial {
     }
 }
 
+/// Nodes come and go again and again, and clocks show anything.
+fn turns() -> Trial {
+    let faults = Faults { skew_ppm: Some(2_000), ..Faults::none() };
+    let profile = Some(Profile { reads: 30, ..THRONG });
+    let plan: fn(Nodes) -> Plan = |first| Plan::turns(first, 130 * MS, 5);
+    Trial { faults: Some(faults), profile, plan: Some(plan), ..calm() }
+}
+
 /// The trial with this bug.
 pub fn trial(mutation: Mutation) -> Trial {
     let calm = calm();
@@ -67,9 +77,8 @@ pub fn trial(mutation: Mutation) -> Trial {
         Mutation::ForgetsOutbox | Mutation::RepeatsNumbers => {
             Trial { faults: Some(crashes), ..calm }
         }
-        Mutation::DropsUnknown => {
-            let profile = Some(Profile { rmws: 0, reads: 30, ..THRONG });
-            Trial { faults: Some(stops), regions: Some(2), nodes: Some(3), profile, ..calm }
+        Mutation::DropsEnded => {
+            Trial { faults: Some(stops), nodes: Some(3), profile: Some(THRONG), ..calm }
         }
         Mutation::IgnoresFound => {
             Trial { profile: Some(Profile { rmws: 100, keys: 6, ..THRONG }), ..calm }
@@ -85,6 +94,9 @@ pub fn trial(mutation: Mutation) -> Trial {
 
 /// The trial with this bug of Eunomia.
 pub fn trial_of_eunomia(eunomia: eunomia::Mutation) -> Trial {
+    if eunomia == eunomia::Mutation::BeginsAnywhere {
+        return Trial { eunomia, ..turns() };
+    }
     let calm = calm();
     let (profile, loss) = match eunomia {
         eunomia::Mutation::MovesAtOnce => (Profile { moves: 20, ..CROWD }, calm.loss),

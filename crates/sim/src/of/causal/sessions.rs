@@ -1,7 +1,8 @@
 //! What sessions ask of any node of their regions, and what becomes of it.
 
 use super::Member;
-use super::node::Rmw;
+use super::changing::{Configurations, Nodes};
+use super::node::{self, Rmw};
 use crate::checkers::causal::Operation;
 use crate::sessions::{self, value_of, written};
 use crate::world::{Owner, Random, Stimulus};
@@ -9,10 +10,10 @@ use bytes::Bytes;
 use meridian_core::{NodeId, RegionId, Time};
 use meridian_eunomia::{Order, Seen};
 use meridian_hermes::Action;
-use meridian_keys::causal::{Command, Found, Output, Regions, Update};
+use meridian_keys::causal::{Command, Found, Output, Update};
 use rand::RngExt;
+use rand::seq::IteratorRandom;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How sessions behave.
@@ -52,25 +53,35 @@ enum Asked {
 pub struct Sessions {
     all: sessions::Sessions<Asked>,
     profile: Profile,
-    regions: Arc<Regions>,
+    /// Who should hold keys.
+    pub nodes: Configurations,
     /// Updates that have happened, by their keys.
     committed: BTreeSet<(u8, Order)>,
     /// The key of each update that was asked for.
     keys: BTreeMap<u64, u8>,
     /// What RMWs have replaced where, and by what.
     replaced: BTreeMap<(RegionId, u8, Option<u64>), u64>,
+    /// Who has come and served, and on whom nobody relies any more.
+    came: BTreeSet<NodeId>,
+    left: BTreeSet<NodeId>,
 }
+
+/// Wakes who tells nodes how the cluster is configured, and how often.
+const TELL: u64 = u64::MAX;
+const TELL_AGAIN: Duration = Duration::from_millis(25);
 
 /// A node and what it holds: values, and their places.
 pub type Held = (String, BTreeMap<u8, (u64, Order)>);
 
 impl Sessions {
     /// Sessions in these regions.
-    pub fn new(random: Random, profile: Profile, regions: Arc<Regions>) -> Sessions {
-        let named: Vec<_> = regions.topology().regions().collect();
+    pub fn new(random: Random, profile: Profile, first: Nodes) -> Sessions {
+        let nodes = Configurations::new(first);
+        let named: Vec<_> = nodes.regions().collect();
         let all = sessions::Sessions::new(random, (profile.sessions, profile.think), &named);
         let (committed, keys, replaced) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        Sessions { all, profile, regions, committed, keys, replaced }
+        let (came, left) = (BTreeSet::new(), BTreeSet::new());
+        Sessions { all, profile, nodes, committed, keys, replaced, came, left }
     }
 
     /// What all sessions have in common.
@@ -103,9 +114,10 @@ impl Sessions {
     }
 
     fn node_of(&mut self, region: RegionId) -> NodeId {
-        let nodes = self.regions.nodes(region).len();
-        let number = self.all.random.random_range(0..nodes);
-        self.regions.node(region, number)
+        let any = self.all.happens(10);
+        let wanted = &self.nodes.wanted()[usize::from(region.0)];
+        let nodes = if any { self.nodes.present(region) } else { wanted.clone() };
+        nodes.into_iter().choose(&mut self.all.random).expect("some")
     }
 
     fn begin_one(&mut self, client: usize) -> Vec<Stimulus<Member>> {
@@ -119,7 +131,7 @@ impl Sessions {
         let (rmws, creates) = (self.all.happens(self.profile.rmws), self.all.happens(30));
         let key = Bytes::copy_from_slice(&[number]);
         let (command, asked) = if moves {
-            let regions = self.regions.topology().regions().count();
+            let regions = self.nodes.regions().count();
             let region = RegionId(self.all.random.random_range(0..regions as u16));
             to = self.node_of(region);
             (Command::Await { token, seen: seen.vector }, Asked::Move { region, node: to })
@@ -142,6 +154,7 @@ impl Sessions {
             }
             (Command::Update(Update { token, key, action, seen }), asked)
         };
+        let command = node::Command::Keys(Box::new(command));
         vec![Stimulus::Command { to, command, after }, self.all.ask(client, token, asked)]
     }
 
@@ -157,7 +170,7 @@ impl Sessions {
             }
             Asked::Move { node, .. } => {
                 self.all.counts.add("stayed", 1);
-                let command = Command::Forget { token };
+                let command = node::Command::Keys(Box::new(Command::Forget { token }));
                 stimuli.push(Stimulus::Command { to: node, command, after: Duration::ZERO });
             }
             Asked::Read(_) | Asked::Snapshot(_) => self.all.counts.add("unanswered", 1),
@@ -192,7 +205,7 @@ impl Sessions {
     }
 
     fn on_updated(&mut self, at: NodeId, token: u64, answer: &Bytes, seen: &Seen) -> Option<usize> {
-        let (region, _) = self.regions.find(at).expect("a node of a region");
+        let region = self.nodes.region_of(at);
         let (version, ts) = (seen.version, seen.vector[region]);
         self.committed.insert((self.keys[&token], Order { version, region: region.0, ts }));
         let (client, asked) = self.all.answered(token)?;
@@ -236,7 +249,8 @@ fn keys_of(set: u16) -> impl Iterator<Item = u8> {
 
 impl Owner<Member> for Sessions {
     fn begin(&mut self) -> Vec<Stimulus<Member>> {
-        self.all.begin()
+        let tell = Stimulus::Wake { token: TELL, after: TELL_AGAIN };
+        std::iter::once(tell).chain(self.all.begin()).collect()
     }
 
     fn output(&mut self, at: NodeId, output: Output, _now: Time) -> Vec<Stimulus<Member>> {
@@ -259,7 +273,7 @@ impl Owner<Member> for Sessions {
             }
             Output::Reached { token } => self.on_reached(token),
             Output::Applied { origin, ts, changed } => {
-                let (region, _) = self.regions.find(at).expect("a node of a region");
+                let region = self.nodes.region_of(at);
                 self.all.on_applied(region, (origin, ts), changed);
                 None
             }
@@ -269,6 +283,10 @@ impl Owner<Member> for Sessions {
     }
 
     fn wake(&mut self, token: u64, _now: Time) -> Vec<Stimulus<Member>> {
+        if token == TELL {
+            let tell = Stimulus::Wake { token: TELL, after: TELL_AGAIN };
+            return vec![tell, self.nodes.tell(&mut self.all.random)];
+        }
         match self.all.woken(token) {
             Some((client, true)) => self.give_up(client),
             Some((client, false)) if !self.all.ends => self.begin_one(client),
@@ -280,8 +298,15 @@ impl Owner<Member> for Sessions {
         self.all.counts.add("crashes", 1);
     }
 
-    fn check(&mut self, _at: NodeId, process: &Member, _durable: bool) -> Result<(), String> {
-        process.inner.keys.replica().check_invariants()?;
+    fn check(&mut self, at: NodeId, process: &Member, _durable: bool) -> Result<(), String> {
+        let replica = process.inner.keys.replica();
+        replica.check_invariants()?;
+        if Configurations::is_later(at) && replica.is_live() && self.came.insert(at) {
+            self.all.counts.add("came", 1);
+        }
+        if process.inner.membership.has_left() && self.left.insert(at) {
+            self.all.counts.add("left", 1);
+        }
         self.all.check()
     }
 }

@@ -1,5 +1,6 @@
 //! A trial: sessions and faults for a while; then all heals, and a judgement.
 
+use super::changing::{Nodes, Plan};
 use super::node::Node;
 use super::sessions::{Held, Profile, Sessions};
 use super::{Member, planted};
@@ -38,6 +39,8 @@ pub struct Trial {
     pub loss: Option<Loss>,
     /// How sessions behave.
     pub profile: Option<Profile>,
+    /// Who comes and goes, by the first nodes.
+    pub plan: Option<fn(Nodes) -> Plan>,
     /// A planted bug.
     #[doc(hidden)]
     pub mutation: Mutation,
@@ -49,7 +52,7 @@ pub struct Trial {
 /// What a trial was, once all is drawn.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    nodes: Vec<u16>,
+    plan: Plan,
     hermes: hermes::Options,
     drift_ppm: u32,
     options: eunomia::Options,
@@ -148,15 +151,23 @@ fn all_held(world: &Groups) -> Vec<Held> {
         };
         node.keys.replica().entries().filter_map(entry).collect()
     };
-    world.processes().map(|(node, member)| (node.to_string(), of(&member.inner))).collect()
+    let wanted = |node: &NodeId| world.owner.nodes.is_wanted(*node);
+    let kept = world.processes().filter(|(node, _)| wanted(node));
+    kept.map(|(node, member)| (node.to_string(), of(&member.inner))).collect()
+}
+
+/// What is outside of the world.
+pub struct Operator {
+    /// How bad the network is now.
+    loss: Rc<Cell<Loss>>,
+    plan: Plan,
 }
 
 impl Subject for Trial {
     type Process = Member;
     type Owner = Sessions;
     type Drawn = Drawn;
-    /// How bad the network is now.
-    type Operator = Rc<Cell<Loss>>;
+    type Operator = Operator;
 
     const FAULTS: Duration = Duration::from_millis(1500);
     const HEALING: Duration = Duration::from_secs(30);
@@ -180,8 +191,20 @@ impl Subject for Trial {
             ..hermes::Options::default()
         };
         let each = (0..regions).map(|_| nodes(random)).collect::<Vec<_>>();
+        let each = each.into_iter().map(|drawn| self.nodes.unwrap_or(drawn));
+        let mut next = 0;
+        let region = |count| {
+            next += count;
+            (next - count..next).map(NodeId).collect()
+        };
+        let first: Nodes = each.map(region).collect();
+        let plan = match (self.plan, random.random()) {
+            (Some(plan), _) => plan(first),
+            (None, true) if self.nodes.is_none() => Plan::drawn(random, first, Self::FAULTS),
+            _ => Plan::none(first),
+        };
         Drawn {
-            nodes: each.into_iter().map(|drawn| self.nodes.unwrap_or(drawn)).collect(),
+            plan,
             hermes,
             drift_ppm: faults.skew_ppm.unwrap_or(0) as u32,
             options,
@@ -193,61 +216,90 @@ impl Subject for Trial {
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
-        let mut next = 0;
-        let region = |count: &u16| {
-            next += count;
-            (next - count..next).map(NodeId).collect::<Vec<_>>()
-        };
-        let nodes: Vec<Vec<NodeId>> = drawn.nodes.iter().map(region).collect();
+        let plan = drawn.plan.clone();
+        let first = plan.first().clone();
+        let nodes: Vec<Vec<NodeId>> =
+            plan.all_nodes().into_iter().map(|nodes| nodes.into_iter().collect()).collect();
         let regions = Arc::new(Regions::new(nodes.clone()));
         let loss = Rc::new(Cell::new(drawn.loss));
         let (now, mutation, bug) = (loss.clone(), self.mutation, self.eunomia);
         let (all, options, keys) = (regions.clone(), drawn.options.clone(), drawn.hermes.clone());
         let leases = membership_options(drawn.drift_ppm);
-        let mut starts = 0;
+        let (mut starts, planned, voters) = (0, plan.clone(), first.clone());
         let make = move |me: NodeId| {
             starts += 1;
             let seed = (seed << 20) + starts;
-            let (region, _) = all.find(me).expect("a node of a region");
-            let voters = all.nodes(region).iter().copied().collect();
+            let region = all.find(me).expect("a node of a region");
+            let voters = voters[usize::from(region.0)].clone();
             let membership = ReliableMembership::new(me, &voters, leases.clone(), seed);
             let replica = Hermes::new(me, keys.clone(), seed);
-            let keys = Causal::new(replica, all.clone(), options.clone());
-            let node = Node { membership, keys: keys.with_mutations(mutation, bug) };
+            let keys = Causal::new(replica, planned.regions_at_start(me), options.clone());
+            let node = Node::new(membership, keys.with_mutations(mutation, bug));
             Lossy::new(node, now.clone(), seed)
         };
         let known = regions.clone();
-        let region_of = move |node| known.find(node).expect("a node of a region").0;
+        let region_of = move |node| known.find(node).expect("a node of a region");
+        let is_first = |node: &NodeId| first.iter().any(|nodes| nodes.contains(node));
+        let later = nodes.concat().into_iter().filter(|node| !is_first(node)).collect();
         let setup = Setup {
             faults: drawn.faults.clone(),
             delay: delays(region_of, drawn.far),
             ..Setup::lan(nodes.concat(), make)
         };
-        let setup = Setup { regions: nodes, ..setup };
+        let setup = Setup { regions: nodes, later, ..setup };
         let random = Random::seed_from_u64(seed ^ 0xc11e);
-        let owner = Sessions::new(random, drawn.profile, regions);
-        Made { setup, owner, operator: loss }
+        let owner = Sessions::new(random, drawn.profile, first);
+        Made { setup, owner, operator: Operator { loss, plan } }
+    }
+
+    fn disturb(stage: &mut Stage<Self>) -> Result<(), Violation> {
+        let mut left = Self::FAULTS;
+        let configurations = stage.operator.plan.configurations.clone();
+        for (at, (lasts, nodes)) in configurations.into_iter().enumerate() {
+            if at > 0 {
+                let owner = &mut stage.world.owner;
+                let present: Vec<_> =
+                    owner.nodes.regions().map(|of| owner.nodes.present(of)).collect();
+                owner.nodes.configure(nodes.clone());
+                let new = nodes
+                    .iter()
+                    .flatten()
+                    .filter(|node| !present.iter().any(|of| of.contains(node)));
+                new.for_each(|node| stage.world.enter(*node));
+            }
+            stage.world.run_for(lasts);
+            left = left.saturating_sub(lasts);
+        }
+        stage.world.run_for(left);
+        Ok(())
     }
 
     fn heal(stage: &mut Stage<Self>) {
         stage.world.heal();
-        stage.operator.set(Loss::default());
+        stage.operator.loss.set(Loss::default());
         stage.world.owner.end();
     }
 
     /// All is answered, all nodes are members, all regions have everything, and nothing is kept for
     /// them.
     fn is_quiet(world: &Groups) -> bool {
-        let done = |node: &Node| {
-            let replica = node.keys.replica();
-            let all = node.membership.registry().voters().len();
-            replica.membership().live.len() == all
+        let nodes = &world.owner.nodes;
+        let done = |(id, member): (NodeId, &Member)| {
+            let (node, wanted) =
+                (&member.inner, &nodes.wanted()[usize::from(nodes.region_of(id).0)]);
+            if !wanted.contains(&id) {
+                return node.membership.has_left();
+            }
+            let (replica, membership) = (node.keys.replica(), &node.membership);
+            replica.membership().live == *wanted
+                && membership.registry().voters() == wanted
+                && membership.replicas() == *wanted
                 && replica.is_settled()
                 && node.keys.outstanding() == 0
                 && replica.requests(None).next().is_none()
                 && replica.entries().all(|(.., valid)| valid)
         };
-        world.owner.all().is_done() && world.processes().all(|(_, member)| done(&member.inner))
+        world.owner.all().is_done() && world.processes().all(done)
     }
 
     fn progress(world: &Groups) -> Option<u64> {

@@ -142,7 +142,7 @@ impl CutsWorkload {
             asks: BTreeMap::new(),
             cut: BTreeMap::new(),
             links: 0,
-            avoids: number % 2 == 0,
+            avoids: number.is_multiple_of(2),
         };
         let clients = (0..clients).map(client).collect();
         CutsWorkload { net, clients, windows: Vec::new(), patience, ends: false }

@@ -57,7 +57,9 @@ pub fn trial(mutation: Mutation) -> Trial {
         | Mutation::SkipsGaps
         | Mutation::IgnoresRegions
         | Mutation::IgnoresDep
-        | Mutation::AppliesAgain => lossy,
+        | Mutation::AppliesAgain
+        | Mutation::BeginsAnywhere
+        | Mutation::CountsLaterPromises => lossy,
     };
     Trial { mutation, ..trial }
 }
