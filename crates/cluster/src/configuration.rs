@@ -32,8 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// More members than this a group must not have: `global` has all nodes.
 pub const NODES_MAX: usize = 256;
 
-/// The nodes that keep the configuration are so many at most: more, and each change waits for more
-/// of them.
+/// So many nodes keep the configuration at most: each change waits for most of them.
 pub const REPLICAS_MAX: usize = 5;
 
 /// So many bytes a reason may have for which a node is removed that its region needs.
