@@ -2,7 +2,7 @@
 
 use crate::lock::PATIENCE;
 use anyhow::Context;
-use meridian_terminal::{die_with_parent, note};
+use meridian_terminal::{die_with_parent, log, note};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::OpenOptions;
 use std::io;
@@ -54,14 +54,14 @@ impl Children {
         Children { program, children: Vec::new(), send, ends }
     }
 
-    /// Starts the server of the node whose folder is `dir`, with these arguments about keys, and
+    /// Starts the server of the node whose folder is `dir`, with these further arguments, and
     /// tells its process number.
     ///
     /// The child dies when the *thread* that calls this ends: call it on the main thread only.
     ///
     /// # Errors
     /// If it cannot be started, or its log not be written.
-    pub fn start(&mut self, name: &str, dir: &Path, keys: &[String]) -> anyhow::Result<u32> {
+    pub fn start(&mut self, name: &str, dir: &Path, further: &[String]) -> anyhow::Result<u32> {
         let log_path = dir.join(SERVER_LOG);
         let log = OpenOptions::new()
             .create(true)
@@ -74,7 +74,7 @@ impl Children {
             .arg("server")
             .arg("--dir")
             .arg(dir)
-            .args(keys)
+            .args(further)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -143,5 +143,6 @@ fn describe(status: io::Result<ExitStatus>) -> String {
 /// The last line of a server's log that says something: usually why it ended.
 pub fn last_words(dir: &Path) -> String {
     let text = std::fs::read_to_string(dir.join(SERVER_LOG)).unwrap_or_default();
-    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("its log is empty").to_string()
+    let last = text.lines().rfind(|line| !line.trim().is_empty());
+    log::message(last.unwrap_or("its log is empty"))
 }

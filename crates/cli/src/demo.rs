@@ -4,6 +4,7 @@ use crate::children::{Children, Ended, last_words};
 use crate::cluster::{self, Shape};
 use crate::data::Data;
 use crate::last::{self, LastDemo};
+use crate::log_options::LogOptions;
 use crate::mount::{self, HowToMount, Mount, MountPoint};
 use crate::output;
 use crate::server::KeysDurability;
@@ -101,6 +102,8 @@ pub struct DemoArgs {
     #[arg(long, value_name = "PREFIX", conflicts_with = "no_keys")]
     keys_causal: Option<String>,
     #[command(flatten)]
+    log: LogOptions,
+    #[command(flatten)]
     shape: Shape,
 }
 
@@ -109,7 +112,7 @@ pub struct DemoArgs {
 /// # Errors
 /// If something is missing on this machine, or the cluster does not get ready.
 pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    output::log_to_stderr(mount::WARNINGS);
+    args.log.begin(mount::WARNINGS)?;
     mount::check_fuse()?;
     mount::clear_last()?;
     let data = Data::open(args.data.as_deref())?;
@@ -158,6 +161,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             keys_shards: args.keys_shards,
             keys_durability: args.keys_durability,
             keys_causal: args.keys_causal.clone(),
+            log: args.log,
         };
         let result = demo.run(args, point).await;
         demo.children.stop().await;
@@ -188,6 +192,8 @@ struct Demo<'a> {
     keys_durability: Option<KeysDurability>,
     /// Which keys are causal.
     keys_causal: Option<String>,
+    /// How the servers log, too.
+    log: LogOptions,
 }
 
 impl Demo<'_> {
@@ -269,11 +275,12 @@ impl Demo<'_> {
     }
 
     fn start_server(&mut self, id: NodeId) -> anyhow::Result<u32> {
-        let (cluster, keys) = (self.file.cluster, self.keys_options(id));
+        let (cluster, mut further) = (self.file.cluster, self.keys_options(id));
+        further.push(self.log.word());
         let node = &mut self.file.nodes[usize::from(id.0)];
         let dir = self.data.node(&node.name);
         meridian_node::prepare(&dir, cluster, &node.name)?;
-        let pid = self.children.start(&node.name, &dir, &keys)?;
+        let pid = self.children.start(&node.name, &dir, &further)?;
         node.pid = Some(pid);
         Ok(pid)
     }

@@ -14,6 +14,7 @@ mod init;
 mod kv;
 mod last;
 mod lock;
+mod log_options;
 mod mount;
 mod nodes;
 mod options_file;

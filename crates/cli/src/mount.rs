@@ -4,6 +4,7 @@ mod background;
 pub mod helper;
 
 use crate::configuration::Newest;
+use crate::log_options::LogOptions;
 use crate::signals::Signals;
 use crate::{cluster, configuration, last, output};
 use anyhow::{Context, bail};
@@ -56,6 +57,8 @@ pub struct MountArgs {
     /// Stay in the foreground, as it does without this word
     #[arg(long)]
     foreground: bool,
+    #[command(flatten)]
+    log: LogOptions,
     /// What `df` and tables of mounts show as the source
     #[arg(long, value_name = "WORD", hide = true, default_value = "meridian")]
     source: OsString,
@@ -156,13 +159,15 @@ impl FromStr for Words {
 /// # Errors
 /// If it cannot be mounted, or not unmounted.
 pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
+    if !args.background {
+        args.log.begin(WARNINGS)?;
+    }
     check_fuse()?;
     let cluster = cluster::named_or_last(args.cluster.as_deref())?;
     if args.background {
         output::print(&background::start(args, &cluster)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    output::log_to_stderr(WARNINGS);
     let point = MountPoint::prepare(&args.dir)?.with(args.how).shown_as(&args.source);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

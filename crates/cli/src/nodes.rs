@@ -14,7 +14,7 @@ use meridian_cluster::configuration::Request;
 use meridian_core::NodeId;
 use meridian_node::Keepers;
 use meridian_paxos::Consistency;
-use meridian_terminal::note;
+use meridian_terminal::{log, note};
 use report::{Report, left_to_drain, names_of_groups, state, without_keys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -153,7 +153,7 @@ struct Of {
 /// # Errors
 /// If there is no such cluster, or the change is not possible.
 pub fn run(command: &ClusterCommand) -> anyhow::Result<ExitCode> {
-    output::log_to_stderr("error");
+    log::to_stderr("error");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {

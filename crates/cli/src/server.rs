@@ -3,6 +3,7 @@
 mod watch;
 
 use crate::lock::{self, SERVER_LOCK, Tried};
+use crate::log_options::LogOptions;
 use crate::{options_file, output};
 use anyhow::{Context, bail};
 use clap::{ArgMatches, Args, FromArgMatches};
@@ -39,7 +40,8 @@ If a service manager has started it (NOTIFY_SOCKET, as systemd's Type=notify set
 when the node serves: when each of its groups has a primary that it is, or can reach.
 
 MERIDIAN_LOG sets how much is logged: error, warn, info (the default), debug, or by module as
-in warn,meridian_node=debug.")]
+in warn,meridian_node=debug. While it runs, SIGUSR1 has more logged: debug, then trace; SIGUSR2 as
+much as at the start again.")]
 pub struct ServerArgs {
     /// The node's folder
     #[arg(long, required_unless_present_any = ["config", "print_config"])]
@@ -88,6 +90,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "MIB", default_value_t = COPY_MIB,
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     copy_rate: u32,
+    #[command(flatten)]
+    log: LogOptions,
 }
 
 /// See [`meridian_host::drain::keep::PASS`].
@@ -165,7 +169,7 @@ pub fn run(args: &ServerArgs, matches: &ArgMatches) -> anyhow::Result<ExitCode> 
 }
 
 fn serve(args: &ServerArgs) -> anyhow::Result<ExitCode> {
-    output::log_to_stderr("info");
+    args.log.begin("info")?;
     // What a node writes is for its owner alone.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let dir = args.dir.as_ref().context("which node's folder? Say --dir, or dir in the file")?;

@@ -2,7 +2,8 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`output`] | tables, notes, the log, and errors in one line |
+//! | [`output`] | tables, notes, and errors in one line |
+//! | [`log`] | how much is logged, in which format, and how that changes at run time |
 //! | [`signals`] | the signals that ask a command to end |
 //! | [`manager`] | the service manager, which is told when a service is ready |
 //! | `child` | processes that end with the one that started them |
@@ -10,6 +11,7 @@
 //! Deliberately absent: a word of any protocol, and of the file system.
 
 mod child;
+pub mod log;
 pub mod manager;
 pub mod output;
 pub mod signals;

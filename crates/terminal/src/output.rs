@@ -39,9 +39,10 @@ macro_rules! note {
     ($($text:tt)*) => { $crate::output::say(&format!($($text)*)) };
 }
 
-/// What `note!` calls. A terminal that has gone must not keep a demo from unmounting.
+/// What `note!` calls: a line of the log, where that is JSON. A terminal that has gone must not
+/// keep a demo from unmounting.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{text}");
+    let _ = writeln!(std::io::stderr(), "{}", crate::log::line(text));
 }
 
 /// A latency for people: three digits that count, and the unit.
@@ -53,17 +54,6 @@ pub fn micros(us: f64) -> String {
         us if us < 1_000_000.0 => format!("{:.0} ms", us / 1e3),
         us => format!("{:.2} s", us / 1e6),
     }
-}
-
-/// Sends the log to standard error, as much of it as `MERIDIAN_LOG` says, or else `default`.
-pub fn log_to_stderr(default: &str) {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("MERIDIAN_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .init();
 }
 
 /// The error and its causes in one line; a cause that the text before names already is left out.

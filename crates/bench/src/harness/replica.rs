@@ -5,7 +5,7 @@
 
 use super::processes::{Answer, Order, Place, Program};
 use anyhow::{Context, bail};
-use meridian_terminal::output;
+use meridian_terminal::{log, output};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::BufRead;
@@ -31,7 +31,7 @@ pub struct Joined<P: Program> {
 pub fn run<P: Program>(
     play: impl AsyncFnOnce(Joined<P>) -> anyhow::Result<()>,
 ) -> anyhow::Result<ExitCode> {
-    output::log_to_stderr("warn");
+    log::to_stderr("warn");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let played = runtime.block_on(async {
         match join::<P>().await? {

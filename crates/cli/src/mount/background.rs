@@ -2,6 +2,7 @@
 
 use super::{MountArgs, absolute};
 use anyhow::{Context, bail};
+use meridian_terminal::log;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -17,10 +18,11 @@ use std::process::{Command, Stdio};
 /// What that process says if it fails.
 pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     let dir = absolute(&args.dir)?;
-    let log = log_of(&dir)?;
-    let file = fs::File::create(&log).with_context(|| log.display().to_string())?;
+    let path = log_of(&dir)?;
+    let file = fs::File::create(&path).with_context(|| path.display().to_string())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mount", "--foreground", "--region", &args.region, "--cluster"]).arg(cluster);
+    command.arg(args.log.word());
     command.args(args.how.asks_always().then_some("--ask-always"));
     let (access, on_cut) = args.how.words();
     command.arg("--on-cut").arg(on_cut.to_string());
@@ -33,9 +35,10 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     BufReader::new(stdout).read_line(&mut said)?;
     if said.is_empty() {
         let status = child.wait()?;
-        let why = fs::read_to_string(&log).unwrap_or_default();
-        let _ = fs::remove_file(&log); // All that it tells is said here.
-        match why.trim() {
+        let why = fs::read_to_string(&path).unwrap_or_default();
+        let _ = fs::remove_file(&path); // All that it tells is said here.
+        let why: Vec<_> = why.trim().lines().map(log::message).collect();
+        match why.join("\n").as_str() {
             "" => bail!("the mount ended before it had begun: {status}"),
             why => bail!("{}", why.strip_prefix("meridian: ").unwrap_or(why)),
         }
@@ -44,7 +47,7 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
         "mounted at {} in region {}; `umount {0}` ends it, {} has what it says",
         dir.display(),
         args.region,
-        log.display()
+        path.display()
     ))
 }
 

@@ -1,6 +1,7 @@
 //! `mount.meridian`, which `mount -t meridian` and `fstab` call: the same program under that name.
 
 use super::{HowToMount, MountArgs, OnCut, background};
+use crate::log_options::LogOptions;
 use anyhow::{Context, bail};
 use clap::Parser;
 use meridian_mount::Access;
@@ -122,6 +123,7 @@ fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
         },
         background: true,
         foreground: false,
+        log: LogOptions::default(),
     };
     let mounted = background::start(&args, &cluster)?;
     if helper.verbose {
