@@ -15,6 +15,7 @@ mod kv;
 mod last;
 mod lock;
 mod log_options;
+mod manual;
 mod mount;
 mod nodes;
 mod options_file;
@@ -84,6 +85,10 @@ enum Command {
     /// Read and change keys
     #[command(subcommand)]
     Kv(kv::KvCommand),
+    /// Print what a shell needs to complete commands
+    Completions(manual::CompletionsArgs),
+    /// Write pages for `man`, one for each command
+    Man(manual::ManArgs),
     /// Measure a directory, in a mount or not, or a multicast protocol
     #[cfg(feature = "lab")]
     #[command(subcommand)]
@@ -112,6 +117,8 @@ fn main() -> ExitCode {
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),
         Command::Kv(command) => kv::run(command),
+        Command::Completions(args) => manual::completions(args),
+        Command::Man(args) => manual::pages(args),
         #[cfg(feature = "lab")]
         Command::Bench(command) => meridian_bench::run(command),
         #[cfg(feature = "lab")]
