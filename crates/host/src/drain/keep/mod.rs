@@ -305,7 +305,7 @@ impl Keep {
 
     /// Has another slice come while there is something to read or to fetch.
     fn pace(&mut self, now: Time, out: &mut Outbox<Drain>) {
-        let has_more = self.fetch.has_more() || self.scrub.has_more(self.options.pass);
+        let has_more = self.fetch.has_more() || self.reads_more();
         self.is_paced = has_more && self.place.stays() && !self.is_off;
         if self.is_paced {
             out.timer(now + TICK / SLICES, Tick::Pace);
@@ -321,8 +321,14 @@ impl Keep {
         self.fetch_more(out);
     }
 
+    /// Whether blocks are to be read.
+    fn reads_more(&self) -> bool {
+        let never = self.place.mutation.is(Mutation::NeverScrubs);
+        self.scrub.has_more(self.options.pass) && !never
+    }
+
     fn read_more(&mut self, out: &mut Outbox<Drain>) {
-        if self.budget > 0 && !self.place.mutation.is(Mutation::NeverScrubs) {
+        if self.budget > 0 && self.reads_more() {
             self.scrub.go_on(&mut self.numbers, self.options.pass, out);
         }
     }
