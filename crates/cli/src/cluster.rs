@@ -368,7 +368,8 @@ pub fn named_or_last(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     match crate::last::read() {
         Some(last) if last.cluster.exists() => Ok(last.cluster),
         _ => bail!(
-            "no demo is running, and no --cluster FILE is named: start one with `meridian demo`, or see docs/setup.md"
+            "no demo is running, and no --cluster FILE is named: start one with \
+             `meridian demo`, or see docs/setup.md"
         ),
     }
 }

@@ -22,7 +22,7 @@ A region is named with where its nodes listen: the addresses at which the others
 call them. They are then REGION-1, REGION-2, ... In an answer file nodes have names of their own:
 
   order = \"sequential\"               # or linearizable; may be left out
-  keepers = [\"us-1\", \"eu-1\", \"ap-1\"]  # who keeps the configuration: 1, 3 or 5; may be left out
+  keepers = [\"us-1\", \"eu-1\", \"ap-1\"]  # of the configuration: 1, 3 or 5; may be left out
 
   [[region]]
   name = \"us\"

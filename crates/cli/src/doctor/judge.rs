@@ -130,8 +130,8 @@ pub fn clock_steps(step: Duration) -> Finding {
             check,
             Level::Warning,
             found,
-            "something sets the clock by steps: let one service alone keep it, slewing (in a virtual \
-             machine that may be the host's)",
+            "something sets the clock by steps: let one service alone keep it, slewing (in a \
+             virtual machine that may be the host's)",
         ),
     }
 }
@@ -167,8 +167,8 @@ pub fn open_files(limit: Option<u64>) -> Finding {
 /// Of the file system below a node's folder.
 pub fn kind_of_disk(dir: &Path, magic: u64) -> Finding {
     let (check, on) = ("kind of disk", |what| format!("{} lies on {what}", dir.display()));
-    let network = "a node's log must be on a local disk: over a network a sync may not last, and two \
-                   machines may open it";
+    let network = "a node's log must be on a local disk: over a network a sync may not last, and \
+                   two machines may open it";
     match magic {
         0x0102_1994 | 0x8584_58f6 => finding(
             check,
@@ -192,7 +192,8 @@ pub fn kind_of_disk(dir: &Path, magic: u64) -> Finding {
             check,
             Level::Warning,
             on("an overlay"),
-            "in a container, a volume is kept when the container is replaced, and an overlay is not",
+            "in a container, a volume is kept when the container is replaced, and an overlay is \
+             not",
         ),
         _ => well(check, on("a local disk")),
     }
@@ -227,8 +228,9 @@ pub fn syncs(dir: &Path, times: Result<(Duration, Duration), String>) -> Finding
     if middle <= SYNC_SLOW && worst <= SYNC_MAX {
         return well(check, found);
     }
-    let advice = "each update waits for a sync at most nodes of a region: a disk with a write cache \
-                  that survives a loss of power (most server SSDs) syncs in a tenth of a millisecond";
+    let advice = "each update waits for a sync at most nodes of a region: a disk with a write \
+                  cache that survives a loss of power (most server SSDs) syncs in a tenth of a \
+                  millisecond";
     finding(check, Level::Warning, found, advice)
 }
 
@@ -241,8 +243,8 @@ pub fn own_port(node: &str, address: &str, tried: Result<(), String>) -> Finding
             check,
             Level::Bad,
             format!("{node} cannot listen at {address}: {why}"),
-            "is its server up already, or another program there? Else the address must be one of this \
-             machine, as the cluster file has it",
+            "is its server up already, or another program there? Else the address must be one of \
+             this machine, as the cluster file has it",
         ),
     }
 }
@@ -256,8 +258,8 @@ pub fn way(node: &str, address: &str, tried: Result<Duration, String>) -> Findin
             check,
             Level::Warning,
             format!("{node} at {address}: {why}"),
-            "if its server is up: let firewalls on the way pass TCP to that port, from all nodes and \
-             clients",
+            "if its server is up: let firewalls on the way pass TCP to that port, from all nodes \
+             and clients",
         ),
     }
 }

@@ -68,7 +68,8 @@ impl Verdict {
         let begin = match level {
             Level::Well => {
                 return format!(
-                    "All is well: {nodes} nodes answer, and each of the {groups} groups has a primary."
+                    "All is well: {nodes} nodes answer, and each of the {groups} groups has a \
+                     primary."
                 );
             }
             Level::Degraded => "Something is wrong, and all can be read and written",

@@ -237,8 +237,8 @@ pub(super) fn begin(
     if let Some(causal) = &began.causal
         && causal.regions(topology).find(me).is_none()
     {
-        let why = "names causal keys, which this node cannot have: its region is none of those that \
-                   the cluster was made with, or too many nodes were added before";
+        let why = "names causal keys, which this node cannot have: its region is none of those \
+                   that the cluster was made with, or too many nodes were added before";
         return Err(refused(path, why.into()));
     }
     if before.as_ref() != Some(&began) {
