@@ -111,6 +111,16 @@ impl Pins {
     }
 }
 
+/// The trials of a subject of which nothing can be pinned.
+///
+/// # Errors
+/// There is no such bug as is to be planted.
+pub fn draw_all<S: Subject + Default + Sync + 'static>(
+    pins: &Pins,
+) -> Result<Box<dyn Trials>, String> {
+    Ok(Box::new(pins.planted::<S>()?.unwrap_or_default()))
+}
+
 /// The names of all bugs planted in a subject.
 pub fn names_of_planted<S: Subject>() -> Vec<String> {
     S::planted().into_iter().map(|(name, _)| name).collect()

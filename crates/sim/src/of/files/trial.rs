@@ -4,7 +4,7 @@ use super::regions::{faults, ordered, partitions, setup};
 use super::{FilesWorkload, Tally};
 use crate::faults::Faults;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{DiskBug, Logs, Random, World};
+use crate::world::{DiskBug, Logs, Owner, Random, World};
 use meridian_cluster::ring::Ring;
 use meridian_cluster::topology::DeliveryOrder;
 use meridian_core::{BlockId, GroupId, NodeId, Time};
@@ -233,8 +233,7 @@ impl Subject for Trial {
     }
 
     fn describe(world: &Cluster) -> String {
-        let waiting = world.owner.waiting();
-        format!("clients wait for:\n{waiting}{}", describe_nodes(world.processes(), world.now()))
+        describe_waiting(world, &world.owner.waiting())
     }
 
     fn counts(world: &Cluster) -> Counts {
@@ -400,6 +399,11 @@ fn are_equal(world: &Cluster) -> bool {
     };
     let equal = |group| partitions(world, group).windows(2).all(|pair| same(pair[0], pair[1]));
     world.owner.topology().group_ids().all(equal)
+}
+
+/// What clients wait for, in words, and how the nodes are.
+pub fn describe_waiting<O: Owner<Node>>(world: &World<Node, O>, waiting: &str) -> String {
+    format!("clients wait for:\n{waiting}{}", describe_nodes(world.processes(), world.now()))
 }
 
 /// How the groups of these nodes are, and what their partitions wait for.

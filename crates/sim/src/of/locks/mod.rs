@@ -13,7 +13,7 @@ pub mod trial;
 
 use super::files::net::{Crowd, Habits, Net};
 use super::files::regions;
-use super::{Named, Pins, Trials, names_of_planted};
+use super::{Named, draw_all, names_of_planted};
 use crate::world::Stimulus;
 use client::{Asked, Client, Seen};
 use meridian_cluster::Topology;
@@ -46,13 +46,9 @@ Examples:
   meridian sim locks --seeds 10000
   meridian sim locks --seed 137 --trace",
     settings: &[],
-    pin,
+    pin: draw_all::<trial::Trial>,
     planted: names_of_planted::<trial::Trial>,
 };
-
-fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
-    Ok(Box::new(pins.planted::<trial::Trial>()?.unwrap_or_default()))
-}
 
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);

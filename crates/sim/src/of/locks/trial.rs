@@ -4,7 +4,7 @@ use super::LocksWorkload;
 use super::regions::{faults, ordered, partitions, setup};
 use crate::faults::Faults;
 use crate::of::files::net;
-use crate::of::files::trial::describe_nodes;
+use crate::of::files::trial::describe_waiting;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Logs, Random, World};
 use meridian_cluster::topology::DeliveryOrder;
@@ -113,9 +113,7 @@ impl Subject for Trial {
     }
 
     fn describe(world: &Cluster) -> String {
-        let waiting = world.owner.waiting();
-        let nodes = describe_nodes(world.processes(), world.now());
-        format!("clients wait for:\n{waiting}{nodes}")
+        describe_waiting(world, &world.owner.waiting())
     }
 
     fn counts(world: &Cluster) -> Counts {

@@ -12,7 +12,7 @@ pub mod trial;
 
 use super::files::net::{Crowd, Habits, Net, Plan as Planned};
 use super::files::regions;
-use super::{Named, Pins, Trials, names_of_planted};
+use super::{Named, draw_all, names_of_planted};
 use crate::world::Stimulus;
 use bytes::Bytes;
 use meridian_cluster::Topology;
@@ -43,13 +43,9 @@ Examples:
   meridian sim looks --seeds 10000
   meridian sim looks --seed 137 --trace",
     settings: &[],
-    pin,
+    pin: draw_all::<trial::Trial>,
     planted: names_of_planted::<trial::Trial>,
 };
-
-fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
-    Ok(Box::new(pins.planted::<trial::Trial>()?.unwrap_or_default()))
-}
 
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);

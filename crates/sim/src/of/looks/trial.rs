@@ -4,7 +4,7 @@ use super::LooksWorkload;
 use super::regions::{faults, ordered, partitions, setup};
 use crate::faults::Faults;
 use crate::of::files::net;
-use crate::of::files::trial::describe_nodes;
+use crate::of::files::trial::describe_waiting;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Logs, Random, World};
 use meridian_cluster::topology::DeliveryOrder;
@@ -107,12 +107,11 @@ impl Subject for Trial {
     }
 
     fn describe(world: &Cluster) -> String {
-        let waiting = world.owner.waiting();
         let held =
             |group| partitions(world, group).iter().map(|one| one.caps()).collect::<Vec<_>>();
         let held: Vec<_> = world.owner.net.topology.group_ids().map(held).collect();
-        let nodes = describe_nodes(world.processes(), world.now());
-        format!("clients wait for:\n{waiting}\nheld: {held:?}{nodes}")
+        let waiting = format!("{}\nheld: {held:?}", world.owner.waiting());
+        describe_waiting(world, &waiting)
     }
 
     fn counts(world: &Cluster) -> Counts {
