@@ -225,12 +225,14 @@ impl Blocks {
         }
     }
 
+    fn was_removed(&self, name: &str) -> bool {
+        let node = self.topology.node_named(name);
+        node.is_some_and(|node| self.topology.is_gone(node))
+    }
+
     /// Whether all is stored, all who were to go are gone, and all who stay take blocks.
     fn is_done(&self) -> bool {
-        let gone = |name: &String| {
-            let node = self.topology.node_named(name);
-            node.is_some_and(|node| self.topology.is_gone(node))
-        };
+        let gone = |name: &String| self.was_removed(name);
         let stays = |name: &String| {
             let node = self.topology.node_named(name);
             node.is_some_and(|node| self.servers[&node].up && !self.servers[&node].sealed)
@@ -254,9 +256,11 @@ impl Blocks {
     }
 
     /// A disk damages blocks or loses them, if all blocks are on two nodes just now. What a client
-    /// is being told of may be on fewer for a while: that is over before the next time.
+    /// is being told of may be on fewer for a while: that is over before the next time. Who is gone
+    /// for good takes its disk along, perhaps a moment after: that has to be made good before.
     fn on_harm(&mut self, harm: Harm, now: Time) -> Vec<Stimulus<Drain>> {
-        let early = self.harmed.is_some_and(|last| now.since(last) < HARM_PAUSE);
+        let early = self.harmed.is_some_and(|last| now.since(last) < HARM_PAUSE)
+            || !self.dead.iter().all(|name| self.was_removed(name));
         let staying: Vec<_> = self.topology.nodes_in(RegionId(0)).collect();
         let up = |node: &NodeId| self.servers[node].up && self.stores.blocks(*node).is_some();
         let sound = |block: &BlockId| {
