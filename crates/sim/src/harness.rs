@@ -4,10 +4,12 @@
 use crate::trial::Violation;
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, Once};
 
 /// Runs `test` with each seed. The environment variable `SEED` names one to run instead, and
 /// `SEEDS` a range of others, `1000..2000`, for long runs.
@@ -57,8 +59,8 @@ pub(crate) fn caught<T>(judge: impl FnOnce() -> Result<T, Violation>) -> Result<
     catch_unwind(AssertUnwindSafe(judge)).unwrap_or_else(|panic| Err(said(&*panic)))
 }
 
-/// What `work` gives, unless an assertion in it fails; nothing is printed then.
-pub(crate) fn caught_quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+/// What `work` gives, or the panic that ended it; this thread prints nothing of that.
+fn hushed<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
     thread_local! {
         static QUIET: Cell<bool> = const { Cell::new(false) };
     }
@@ -71,10 +73,20 @@ pub(crate) fn caught_quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
             }
         }));
     });
-    QUIET.set(true);
+    let before = QUIET.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
-    QUIET.set(false);
-    done.ok()
+    QUIET.set(before);
+    done
+}
+
+/// What `work` gives, unless an assertion in it fails; nothing is printed then.
+pub(crate) fn caught_quietly<T>(work: impl FnOnce() -> T) -> Option<T> {
+    hushed(work).ok()
+}
+
+/// Runs `work` in which panics are expected, and many: they print nothing.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    hushed(work).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// What a panic says.
@@ -84,25 +96,33 @@ fn said(panic: &(dyn Any + Send)) -> Violation {
     format!("assertion: {}", text.unwrap_or("a panic without words"))
 }
 
-/// Runs `work` in which panics are expected, and many: they print nothing.
-pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let done = catch_unwind(AssertUnwindSafe(work));
-    std::panic::set_hook(hook);
-    done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-/// Looks for each planted bug; `caught` tells what shows it, if anything does.
+/// Looks for each planted bug, on all processors; `caught` tells what shows it, if anything does.
 ///
 /// # Panics
 /// If one is not caught.
-pub fn each_is_caught<M: Copy + Debug, C: Debug>(planted: &[M], caught: impl Fn(M) -> Option<C>) {
-    let look = |mutation: &M| (*mutation, caught(*mutation));
-    let all: Vec<_> = quietly(|| planted.iter().map(look).collect());
-    for (mutation, caught) in &all {
-        println!("{mutation:?}: {caught:?}");
+pub fn each_is_caught<M, C>(planted: &[M], caught: impl Fn(M) -> Option<C> + Sync)
+where
+    M: Copy + Debug + Sync,
+    C: Debug + Send,
+{
+    let (next, all) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let look = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(mutation) = planted.get(at) else { return };
+            let found = quietly(|| caught(*mutation));
+            all.lock().expect("nobody panics with it").insert(at, found);
+        }
+    };
+    std::thread::scope(|scope| {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        (0..processors).for_each(|_| drop(scope.spawn(look)));
+    });
+    let all = all.into_inner().expect("nobody panics with it");
+    for (at, caught) in &all {
+        println!("{:?}: {caught:?}", planted[*at]);
     }
-    let missed: Vec<_> = all.iter().filter(|(_, caught)| caught.is_none()).collect();
+    let missed = all.iter().filter(|(_, caught)| caught.is_none());
+    let missed: Vec<_> = missed.map(|(at, _)| planted[*at]).collect();
     assert!(!planted.is_empty() && missed.is_empty(), "nobody noticed {missed:?}");
 }

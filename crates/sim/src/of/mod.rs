@@ -197,9 +197,9 @@ pub fn trials_hold_without_a_bug<S: Subject>(
 ///
 /// # Panics
 /// If one is not found.
-pub fn each_planted_is_found<S: Subject>(
+pub fn each_planted_is_found<S: Subject + Sync>(
     planted: &[(String, S)],
-    seeds: impl Fn(&S) -> std::ops::Range<u64>,
+    seeds: impl Fn(&S) -> std::ops::Range<u64> + Sync,
 ) {
     let numbers: Vec<_> = (0..planted.len()).collect();
     harness::each_is_caught(&numbers, |number| {
