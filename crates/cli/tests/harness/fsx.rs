@@ -216,8 +216,7 @@ impl Worker {
                     if self.view.is_gone(&error) {
                         return self.end();
                     }
-                    progress.begin("resume");
-                    match self.resume(&why) {
+                    match self.resume(&why, progress) {
                         Some(resumed) => file = resumed,
                         None => return self.end(),
                     }
@@ -250,9 +249,12 @@ impl Worker {
     }
 
     /// After an error: which of the states that are possible it is. `None` if the mount is killed.
-    fn resume(&mut self, why: &str) -> Option<File> {
+    ///
+    /// Each try is a call: what stays refused as long as disks are full does not stand still.
+    fn resume(&mut self, why: &str, progress: &Progress) -> Option<File> {
         let end = Instant::now() + HEAL;
         let again = || -> io::Result<(File, Vec<u8>)> {
+            progress.begin("resume");
             drop(open(&self.here, true)?);
             // What was given up may still happen, but not after an update that touches the same.
             fs::set_permissions(&self.here, Permissions::from_mode(0o644))?;
