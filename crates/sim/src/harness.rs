@@ -4,12 +4,9 @@
 use crate::trial::Violation;
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::fmt::Debug;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::Once;
 
 /// Runs `test` with each seed. The environment variable `SEED` names one to run instead, and
 /// `SEEDS` a range of others, `1000..2000`, for long runs.
@@ -60,7 +57,7 @@ pub(crate) fn caught<T>(judge: impl FnOnce() -> Result<T, Violation>) -> Result<
 }
 
 /// What `work` gives, or the panic that ended it; this thread prints nothing of that.
-fn hushed<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
+fn hushed<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     thread_local! {
         static QUIET: Cell<bool> = const { Cell::new(false) };
     }
@@ -94,35 +91,4 @@ fn said(panic: &(dyn Any + Send)) -> Violation {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     format!("assertion: {}", text.unwrap_or("a panic without words"))
-}
-
-/// Looks for each planted bug, on all processors; `caught` tells what shows it, if anything does.
-///
-/// # Panics
-/// If one is not caught.
-pub fn each_is_caught<M, C>(planted: &[M], caught: impl Fn(M) -> Option<C> + Sync)
-where
-    M: Copy + Debug + Sync,
-    C: Debug + Send,
-{
-    let (next, all) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
-    let look = || {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(mutation) = planted.get(at) else { return };
-            let found = quietly(|| caught(*mutation));
-            all.lock().expect("nobody panics with it").insert(at, found);
-        }
-    };
-    std::thread::scope(|scope| {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        (0..processors).for_each(|_| drop(scope.spawn(look)));
-    });
-    let all = all.into_inner().expect("nobody panics with it");
-    for (at, caught) in &all {
-        println!("{:?}: {caught:?}", planted[*at]);
-    }
-    let missed = all.iter().filter(|(_, caught)| caught.is_none());
-    let missed: Vec<_> = missed.map(|(at, _)| planted[*at]).collect();
-    assert!(!planted.is_empty() && missed.is_empty(), "nobody noticed {missed:?}");
 }

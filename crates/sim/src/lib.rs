@@ -28,12 +28,14 @@ mod faults;
 mod harness;
 pub mod lossy;
 pub mod of;
+mod processors;
 pub mod sessions;
 pub mod stores;
 pub mod trial;
 mod world;
 
 pub use faults::{CutId, Faults, Unflushed};
-pub use harness::{each_is_caught, each_seed, how_to_repeat, one_seed};
+pub use harness::{each_seed, how_to_repeat, one_seed};
+pub use processors::each_is_caught;
 pub use trial::{Detail, Failure, Report, Subject, run, run_with};
 pub use world::{Delay, DiskBug, DiskFailure, Logs, Owner, Random, Setup, Stimulus, World};

@@ -15,6 +15,7 @@ pub mod paxos;
 
 use crate::checkers::linearizable::UNDECIDED;
 use crate::harness;
+use crate::processors::each_is_caught;
 use crate::trial::{Counts, Detail, Failure, Outcome, Report, Subject, run_with};
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -202,7 +203,7 @@ pub fn each_planted_is_found<S: Subject + Sync>(
     seeds: impl Fn(&S) -> std::ops::Range<u64> + Sync,
 ) {
     let numbers: Vec<_> = (0..planted.len()).collect();
-    harness::each_is_caught(&numbers, |number| {
+    each_is_caught(&numbers, |number| {
         let (name, trial) = &planted[number];
         let found = first_failure(seeds(trial), trial)?;
         let what = found.violated.lines().next().unwrap_or_default().to_string();
