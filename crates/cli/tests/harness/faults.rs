@@ -159,10 +159,10 @@ impl Faults<'_> {
     fn blackout(&mut self) {
         let nodes: Vec<_> = self.lab.nodes.iter().map(|node| node.name.clone()).collect();
         self.lab.tell("Blackout: all nodes");
-        REGIONS.iter().for_each(|region| self.weather.begin(Fault::Dark(region)));
+        self.weather.begin(Fault::Blackout);
         self.lab.kill(&nodes);
         nodes.iter().for_each(|node| self.lab.start(node));
-        REGIONS.iter().for_each(|region| self.weather.end(Fault::Dark(region)));
+        self.weather.end(Fault::Blackout);
     }
 
     /// With one full disk nobody may notice. With two the region refuses what needs room, and then

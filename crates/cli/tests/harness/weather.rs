@@ -21,6 +21,8 @@ pub enum Fault {
     Cut(&'static str),
     /// All nodes of the region are down.
     Dark(&'static str),
+    /// All nodes of all regions are down.
+    Blackout,
     /// Nodes of the region have full disks, so many that they refuse.
     Full(&'static str),
     /// Updates of several partitions wait for a region that is out of reach. What was sent in their
@@ -76,7 +78,7 @@ impl View {
             }
             // Of all regions' nodes those that are not full are enough.
             Fault::Cut(region) | Fault::Dark(region) | Fault::Full(region) => needs(region),
-            Fault::Entangled | Fault::Gone => true,
+            Fault::Blackout | Fault::Entangled | Fault::Gone => true,
         }
     }
 
@@ -92,7 +94,7 @@ impl View {
         let spells = self.weather.spells.lock().unwrap();
         spells.iter().any(|spell| {
             let errors: &[i32] = match spell.fault {
-                Fault::Cut(_) | Fault::Dark(_) | Fault::Entangled => {
+                Fault::Cut(_) | Fault::Dark(_) | Fault::Blackout | Fault::Entangled => {
                     &[libc::ETIMEDOUT, libc::EHOSTUNREACH]
                 }
                 Fault::Full(_) => &[libc::ENOSPC],
@@ -125,4 +127,6 @@ fn only_a_fault_that_concerns_a_program_excuses_an_error() {
     assert_eq!((of(&timed_out), of(&full)), ([false, true, true], [true, true, false]));
     let later = begun + AFTER + Duration::from_secs(1);
     assert!(!views[1].excuses(&timed_out, later), "the cut is over");
+    weather.begin(Fault::Blackout);
+    assert_eq!(of(&timed_out), [true; 3]);
 }
