@@ -2,30 +2,22 @@
 
 mod causal;
 mod copies;
+mod links;
 mod mounts;
+mod report;
 mod verdict;
 
 use crate::{cluster, configuration, output};
-use causal::CausalReport;
 use clap::Args;
-use copies::RegionReport;
 use meridian_client::{Client, ClientOptions};
-use meridian_cluster::Topology;
-use meridian_core::{GroupId, NodeId};
-use meridian_host::api::NodeStatus;
-use meridian_host::drain::keep::Report as Copies;
 use meridian_terminal::signals::Signals;
-use mounts::MountReport;
-use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use report::KeysReport;
+pub use report::{Answered, Report, answers, ask_all};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use verdict::{Seen, Verdict};
-
-/// How long a node may take to answer before it counts as not reachable.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub use verdict::Seen;
 
 /// What to tell.
 #[derive(Debug, Args)]
@@ -56,6 +48,10 @@ Of mounts on this machine is told how the kernel's requests come to them: by io_
 (6.14 and later) offers that when they are mounted, else by /dev/fuse. Root has it offer that by
 `echo Y > /sys/module/fuse/parameters/enable_uring`.
 
+Between regions, and in each, is told how long it takes from a node of the one (row) to one of the
+other (column) and back: what servers need to answer counts, too. With ! are those of which nodes
+have no connection.
+
 It begins with a sentence: whether anything is wrong, where, and for how long at least, where that
 is known: from what waits in a group, or from having watched it (--watch).
 
@@ -81,110 +77,6 @@ pub struct StatusArgs {
     /// Tell only what is mounted at DIR
     #[arg(long, value_name = "DIR", hide = true)]
     of_mount: Option<PathBuf>,
-}
-
-/// What is told.
-#[derive(Debug, Serialize)]
-pub struct Report {
-    /// Whether anything is wrong.
-    verdict: Verdict,
-    cluster: u64,
-    /// Which order updates have.
-    order: &'static str,
-    nodes: Vec<NodeReport>,
-    /// How many copies of blocks each region lacks.
-    regions: Vec<RegionReport>,
-    groups: Vec<GroupReport>,
-    /// Shards of keys at the nodes that are reachable.
-    keys: Vec<KeysReport>,
-    /// How far each region is with the causal keys of each other.
-    causal: Vec<CausalReport>,
-    /// Where it is mounted on this machine.
-    mounts: Vec<MountReport>,
-}
-
-/// A node.
-#[derive(Debug, Serialize)]
-struct NodeReport {
-    node: String,
-    region: String,
-    address: String,
-    reachable: bool,
-    /// Why it is not reachable.
-    error: Option<String>,
-    pid: Option<u32>,
-    uptime_ms: Option<u64>,
-    connected_peers: Option<usize>,
-    blocks: Option<u64>,
-    /// How much of the disk the blocks take, in bytes.
-    block_disk_bytes: Option<u64>,
-    /// So many blocks no file lies in any more that are not freed yet.
-    to_free: Option<u64>,
-    block_bytes: Option<u64>,
-    /// How many bytes its disk has left.
-    disk_free_bytes: Option<u64>,
-    /// Whether it stores no more blocks, as its disk is full.
-    full: bool,
-    /// Whether it takes nothing at all that needs room.
-    takes_nothing: bool,
-    /// How the copies of blocks are that it should hold.
-    copies: Option<Copies>,
-    /// So many copies that it should hold cannot be had from it.
-    under_replicated: Option<u64>,
-    bad_frames: Option<u64>,
-}
-
-/// A group.
-#[derive(Debug, Serialize)]
-struct GroupReport {
-    group: String,
-    /// How many it has, also those that do not answer.
-    members: usize,
-    /// How many of them answer.
-    answering: usize,
-    /// The greatest epoch that a member follows.
-    epoch: Option<u64>,
-    /// Who leads it, if it says itself that it does.
-    primary: Option<String>,
-    /// The foremost position delivered.
-    delivered: u64,
-    replicas: Vec<ReplicaReport>,
-}
-
-/// A member of a group that is reachable.
-#[derive(Debug, Serialize)]
-struct ReplicaReport {
-    node: String,
-    role: String,
-    epoch: u64,
-    delivered: u64,
-    applied: u64,
-    lag: u64,
-    pending: u64,
-    head_age_ms: u64,
-    state_hash: String,
-}
-
-/// A shard of a region's keys at a node.
-#[derive(Debug, Serialize)]
-struct KeysReport {
-    region: String,
-    shard: usize,
-    /// Whether it has the keys of all regions.
-    causal: bool,
-    node: String,
-    epoch: u64,
-    live: Vec<String>,
-    shadows: Vec<String>,
-    /// Who grants leases.
-    voters: Vec<String>,
-    /// How long its lease lasts, unless it is renewed; 0: it does not serve now.
-    serves_ms: u64,
-    clients: u64,
-    keys: u64,
-    bytes: u64,
-    /// `memory` or `disk`.
-    kept_in: &'static str,
 }
 
 /// Runs `meridian status`.
@@ -224,10 +116,10 @@ async fn tell(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Result
     let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
     let mut report = ask_all(&client, &topology).await;
     report.mounts = mounts::reports(report.cluster)?;
-    seen.note(&report.verdict);
+    report.see(seen);
     let text = match args.json {
         true => serde_json::to_string_pretty(&report)?,
-        false => format!("{}\n\n{}", report.verdict.sentence(seen), report.for_people()),
+        false => format!("{}\n\n{}", report.sentence, report.for_people()),
     };
     output::print(&text)?;
     Ok(report.verdict.level.exit_code())
@@ -250,29 +142,6 @@ pub async fn lag(cluster: Option<&Path>, json: bool) -> anyhow::Result<bool> {
     };
     output::print(&text)?;
     Ok(!report.causal.is_empty() && report.nodes.iter().all(|node| node.reachable))
-}
-
-/// Asks all nodes at once.
-pub async fn ask_all(client: &Client, topology: &Topology) -> Report {
-    Report::new(topology, &answers(client, topology).await)
-}
-
-/// How a node says that it is, or why it does not.
-pub type Answered = Result<NodeStatus, String>;
-
-/// What the nodes answer that were not removed.
-pub async fn answers(client: &Client, topology: &Topology) -> BTreeMap<NodeId, Answered> {
-    let mut asked = Vec::new();
-    for node in topology.present() {
-        let client = client.clone();
-        let ask = async move { client.status(node, PATIENCE).await.map_err(|e| e.to_string()) };
-        asked.push((node, tokio::spawn(ask)));
-    }
-    let mut answers = BTreeMap::new();
-    for (node, answer) in asked {
-        answers.insert(node, answer.await.unwrap_or_else(|error| Err(error.to_string())));
-    }
-    answers
 }
 
 /// What is told of each node.
@@ -308,73 +177,7 @@ const GROUP_HEAD: [&str; 10] = [
     "head age",
 ];
 
-impl NodeReport {
-    /// How it is, if it is reachable.
-    fn state(&self) -> &'static str {
-        let lacks_copies = self.copies.is_some_and(|copies| {
-            copies.lacks_room && copies.missing + copies.damaged > copies.unfound
-        });
-        match (self.full, self.takes_nothing) {
-            (false, false) if lacks_copies => "yes, but NO ROOM for copies that it should hold",
-            (false, false) => "yes",
-            (true, false) => "yes, but FULL: stores no more blocks",
-            (_, true) => "yes, but FULL: takes nothing that needs room",
-        }
-    }
-}
-
 impl Report {
-    fn new(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Report {
-        let nodes = answers.iter().map(|(id, answer)| {
-            let node = topology.node(*id);
-            let status = answer.as_ref().ok();
-            NodeReport {
-                node: node.name.clone(),
-                region: topology.regions[usize::from(node.region.0)].name.clone(),
-                address: node.address.clone(),
-                reachable: status.is_some(),
-                error: answer.as_ref().err().cloned(),
-                pid: status.map(|s| s.pid),
-                uptime_ms: status.map(|s| s.uptime_ms),
-                connected_peers: status.map(|s| s.connected.len()),
-                blocks: status.map(|s| s.blocks.0),
-                block_bytes: status.map(|s| s.blocks.1),
-                block_disk_bytes: status.map(|s| s.block_disk_bytes),
-                to_free: status.map(|s| s.to_free),
-                disk_free_bytes: status.and_then(|s| s.room).map(|room| room.free),
-                full: status.and_then(|s| s.room).is_some_and(|room| room.writable == 0),
-                takes_nothing: status.is_some_and(|s| s.full),
-                copies: status.map(|s| s.copies),
-                under_replicated: copies::of_node(topology, answers, *id),
-                bad_frames: status.map(|s| s.bad_frames),
-            }
-        });
-        let groups = topology.group_ids().map(|group| group_report(topology, group, answers));
-        let (nodes, groups): (Vec<_>, Vec<_>) = (nodes.collect(), groups.collect());
-        Report {
-            verdict: Verdict::new(&nodes, &groups),
-            cluster: topology.cluster,
-            order: topology.order.name(),
-            nodes,
-            regions: copies::reports(topology, answers),
-            groups,
-            keys: keys_reports(topology, answers),
-            causal: causal::reports(topology, answers),
-            mounts: Vec::new(),
-        }
-    }
-
-    /// Whether each group has a primary.
-    pub fn all_led(&self) -> bool {
-        self.groups.iter().all(|group| group.primary.is_some())
-    }
-
-    /// The groups that have none, for people.
-    pub fn not_led(&self) -> String {
-        let names = self.groups.iter().filter(|group| group.primary.is_none());
-        names.map(|group| group.group.as_str()).collect::<Vec<_>>().join(", ")
-    }
-
     fn for_people(&self) -> String {
         let or_dash = |number: Option<u64>| number.map_or("-".into(), |n| n.to_string());
         let nodes = self.nodes.iter().map(|node| {
@@ -432,8 +235,11 @@ impl Report {
         };
         let causal = apart(causal::table(&self.causal));
         let mounts = apart(mounts::table(&self.mounts));
-        let regions = copies::table(&self.regions);
-        format!("{nodes}\n\n{regions}\n\n{groups}\n\n{keys}{causal}{mounts}order: {}", self.order)
+        let (regions, links) = (copies::table(&self.regions), links::table(&self.links));
+        format!(
+            "{nodes}\n\n{links}\n\n{regions}\n\n{groups}\n\n{keys}{causal}{mounts}order: {}",
+            self.order
+        )
     }
 }
 
@@ -463,81 +269,13 @@ impl KeysReport {
     }
 }
 
-fn keys_reports(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Vec<KeysReport> {
-    let name = |id: &NodeId| {
-        topology.nodes.get(usize::from(id.0)).map_or_else(|| id.to_string(), |n| n.name.clone())
-    };
-    let names = |ids: &BTreeSet<NodeId>| ids.iter().map(name).collect::<Vec<_>>();
-    let mut reports = Vec::new();
-    for (id, answer) in answers {
-        let node = topology.node(*id);
-        let region = &topology.regions[usize::from(node.region.0)].name;
-        let shards = answer.iter().flat_map(|status| status.keys.iter().enumerate());
-        reports.extend(shards.map(|(shard, status)| KeysReport {
-            region: region.clone(),
-            shard,
-            causal: status.causal,
-            node: node.name.clone(),
-            epoch: status.epoch,
-            live: names(&status.live),
-            shadows: names(&status.shadows),
-            voters: names(&status.voters),
-            serves_ms: status.serves_ms,
-            clients: status.clients,
-            keys: status.keys,
-            bytes: status.bytes,
-            kept_in: if status.on_disk { "disk" } else { "memory" },
-        }));
-    }
-    // All replicas of a shard stand together.
-    reports.sort_by(|a, b| (&a.region, a.shard).cmp(&(&b.region, b.shard)));
-    reports
-}
-
-fn group_report(
-    topology: &Topology,
-    group: GroupId,
-    answers: &BTreeMap<NodeId, Answered>,
-) -> GroupReport {
-    let answered: Vec<_> = topology
-        .group(group)
-        .involved()
-        .filter_map(|node| {
-            let status = answers.get(&node)?.as_ref().ok()?;
-            Some((node, status.replicas.iter().find(|replica| replica.group == group)?))
-        })
-        .collect();
-    let members = &topology.group(group).members;
-    let delivered = answered.iter().map(|(_, replica)| replica.delivered.0).max().unwrap_or(0);
-    let primaries = answered.iter().filter(|(_, replica)| replica.role == "primary");
-    // While epochs change an old primary may not know yet: the one of the greatest epoch leads.
-    let primary = primaries.max_by_key(|(_, replica)| replica.epoch.number);
-    let replicas = answered.iter().map(|(node, replica)| ReplicaReport {
-        node: topology.node(*node).name.clone(),
-        role: replica.role.clone(),
-        epoch: replica.epoch.number,
-        delivered: replica.delivered.0,
-        applied: replica.applied.0,
-        lag: delivered - replica.delivered.0,
-        pending: replica.pending,
-        head_age_ms: replica.head_age_ms,
-        state_hash: format!("{:016x}", replica.state_hash),
-    });
-    GroupReport {
-        group: topology.group(group).name.clone(),
-        members: members.len(),
-        answering: answered.iter().filter(|(node, _)| members.contains(node)).count(),
-        epoch: answered.iter().map(|(_, replica)| replica.epoch.number).max(),
-        primary: primary.map(|(node, _)| topology.node(*node).name.clone()),
-        delivered,
-        replicas: replicas.collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster::{Shape, new_cluster};
+    use meridian_cluster::Topology;
+    use meridian_host::api::NodeStatus;
+    use meridian_host::drain::keep::Report as Copies;
     use serde_json::json;
 
     pub(super) fn status(node: u16, replicas: &[(u16, &str, u64, u64)]) -> NodeStatus {
@@ -551,7 +289,8 @@ mod tests {
         serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
             "replicas": replicas, "blocks": [1, 2],
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
-            "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "copies": copies, "bad_frames": 0, "connected": [], "configured": 0,
+            "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "copies": copies, "bad_frames": 0,
+            "connected": [], "round_trips_us": [], "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2], "voters": [0, 1],
             "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1,
             "causal": false}], "causal": null}))

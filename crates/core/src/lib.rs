@@ -17,10 +17,12 @@
 //! | [`hello`] | what is said first on each connection |
 //! | [`introduction`] | who may speak with whom, and begin, by what is remembered of it |
 //! | [`standing`] | how far the memory of a server goes, and what others remember of that |
+//! | [`echo`] | how long it takes to a peer and back |
 //! | [`link`] | FIFO without loss between two processes, over connections that break |
 #![forbid(unsafe_code)]
 
 pub mod compose;
+pub mod echo;
 pub mod frame;
 pub mod hello;
 pub mod ids;

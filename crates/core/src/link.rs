@@ -29,6 +29,7 @@
 //!   [`MAX_QUEUED`], and without a connection by [`MAX_QUEUED_DOWN_BYTES`]; one message more may be
 //!   queued, however long. A long message leaves room for all that is short.
 
+use crate::echo::{Echo, RoundTrip};
 use crate::time::Time;
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -123,6 +124,8 @@ pub enum Packet {
         /// All numbers below this have arrived at the sender.
         expected: u64,
     },
+    /// Nothing of a session: it measures the connection.
+    Echo(Echo),
 }
 
 /// What a link tells its owner.
@@ -192,6 +195,8 @@ pub struct Link {
     unacknowledged: u64,
     unacknowledged_bytes: usize,
     unacknowledged_since: Option<Time>,
+    /// Of the present connection.
+    round_trip: RoundTrip,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,6 +230,7 @@ impl Link {
             unacknowledged: 0,
             unacknowledged_bytes: 0,
             unacknowledged_since: None,
+            round_trip: RoundTrip::new(Time(0)),
         }
     }
 
@@ -274,6 +280,11 @@ impl Link {
         self.state == Connection::Open
     }
 
+    /// How long it takes to the peer and back on the present connection, as far as it is known.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip.mean().filter(|_| self.is_open())
+    }
+
     /// There is a new connection: what to send first on it. It replaces an earlier one.
     pub fn on_connected(&mut self) -> Packet {
         self.state = Connection::Opening;
@@ -294,7 +305,14 @@ impl Link {
     /// If the connection must be closed. Nothing was taken that the owner is not told of.
     pub fn on_packet(&mut self, now: Time, packet: Packet) -> Result<Vec<LinkEvent>, LinkError> {
         match (self.state, packet) {
-            (Connection::Opening, Packet::Open(open)) => self.on_open(open),
+            (Connection::Opening, Packet::Open(open)) => {
+                self.round_trip = RoundTrip::new(now);
+                self.on_open(open)
+            }
+            (Connection::Open, Packet::Echo(echo)) => {
+                self.round_trip.on_echo(now, echo);
+                Ok(Vec::new())
+            }
             (Connection::Open, Packet::Data { session, expected, first, pieces }) => {
                 self.check_session(session)?;
                 self.on_data(now, expected, first, pieces)
@@ -312,6 +330,9 @@ impl Link {
     /// beyond which packets do not get cheaper.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Packet> {
         let session = self.outgoing()?;
+        if let Some(echo) = self.round_trip.poll(now) {
+            return Some(Packet::Echo(echo));
+        }
         let sent = usize::try_from(self.cursor - self.first).expect("bounded by the queue");
         let mut bytes = 0;
         let fits = |piece: &&Piece| {
@@ -328,7 +349,7 @@ impl Link {
             return Some(Packet::Data { session, expected, first, pieces });
         }
         let much = self.unacknowledged >= ACK_MESSAGES || self.unacknowledged_bytes >= ACK_BYTES;
-        if much || self.poll_timer().is_some_and(|due| due <= now) {
+        if much || self.unacknowledged_since.is_some_and(|since| since + ACK_DELAY <= now) {
             self.clear_unacknowledged();
             return Some(Packet::Ack { session, expected });
         }
@@ -337,8 +358,9 @@ impl Link {
 
     /// When [`Link::poll_transmit`] must be asked again although nothing has happened.
     pub fn poll_timer(&self) -> Option<Time> {
-        let since = self.unacknowledged_since.filter(|_| self.outgoing().is_some())?;
-        Some(since + ACK_DELAY)
+        self.outgoing()?;
+        let acknowledge = self.unacknowledged_since.map(|since| since + ACK_DELAY);
+        acknowledge.into_iter().chain([self.round_trip.due()]).min()
     }
 
     /// The session of packets that are sent now; `None` while nothing can be.

@@ -215,6 +215,8 @@ pub struct NodeStatus {
     pub bad_frames: u64,
     /// Peers that it has a connection to now.
     pub connected: Vec<NodeId>,
+    /// How long it takes to them and back in the mean, as far as that is known, in microseconds.
+    pub round_trips_us: Vec<(NodeId, u64)>,
     /// The version of the configuration that it follows.
     pub configured: u64,
     /// Its replica of the configuration, if it keeps that.

@@ -2,6 +2,7 @@
 
 use crate::Told;
 use meridian_host::api::{KeysStatus, ReplicaStatus};
+use std::time::Duration;
 
 /// How a value behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,16 @@ fn peers(told: &Told<'_>) -> Vec<Sample> {
     others.map(sample).collect()
 }
 
+fn round_trips(told: &Told<'_>) -> Vec<Sample> {
+    let there = |id: &meridian_core::NodeId| told.topology.present().any(|node| node == *id);
+    let known = told.status.round_trips_us.iter().filter(|(id, _)| there(id));
+    let sample = |(id, us): &(_, u64)| Sample {
+        labels: vec![told.topology.node(*id).name.clone(), region_of(told, *id)],
+        value: Duration::from_micros(*us).as_secs_f64(),
+    };
+    known.map(sample).collect()
+}
+
 const fn gauge(
     name: &'static str,
     labels: &'static [&'static str],
@@ -173,6 +184,12 @@ pub const METRICS: &[Metric] = &[
         &["peer", "region"],
         "1 if there is a connection to that node",
         peers,
+    ),
+    gauge(
+        "meridian_peer_round_trip_seconds",
+        &["peer", "region"],
+        "How long a packet takes to that node and back, in the mean",
+        round_trips,
     ),
     counter(
         "meridian_bad_frames_total",

@@ -352,6 +352,10 @@ impl<P: Service> Requests<P> {
             copies: at.process.drain().copies(),
             bad_frames: at.bad_connections(),
             connected: at.connected().collect(),
+            round_trips_us: at
+                .round_trips()
+                .map(|(peer, took)| (peer, u64::try_from(took.as_micros()).unwrap_or(u64::MAX)))
+                .collect(),
             configured: self.shared.topology().version,
             keeper: at.process.keeper(),
             keys: self.shared.keys.status(at.now, self.shared.me),

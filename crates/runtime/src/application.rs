@@ -243,6 +243,11 @@ impl<P: Networked> At<'_, P> {
         self.peers.iter().filter(|peer| peer.link.is_open()).map(|peer| peer.id)
     }
 
+    /// How long it takes to them and back, as far as that is known.
+    pub fn round_trips(&self) -> impl Iterator<Item = (P::Peer, Duration)> + '_ {
+        self.peers.iter().filter_map(|peer| Some((peer.id, peer.link.round_trip()?)))
+    }
+
     /// How many connections were closed for what came on them.
     pub fn bad_connections(&self) -> u64 {
         self.counters.bad.load(Ordering::Relaxed)

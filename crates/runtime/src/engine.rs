@@ -31,7 +31,8 @@ const ASKED_LEN: usize = 1 << 20;
 /// What is heard of how far the logs of others go is made durable with what is flushed next, or
 /// after so long.
 const REMEMBER: Duration = Duration::from_secs(1);
-/// How often links are asked whether they have only an acknowledgement to send.
+/// How often links are asked at most whether they have only an acknowledgement to send, or want to
+/// know how far the peer is.
 const SWEEP: Duration = Duration::from_millis(25);
 
 /// See the module's documentation.
@@ -174,7 +175,8 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         {
             self.acquaintances.meet(from, standing);
         }
-        self.sweep.get_or_insert(now + SWEEP);
+        let sweep = self.sweep.get_or_insert(now + SWEEP);
+        *sweep = (*sweep).min(now + SWEEP);
         for event in events {
             match event {
                 LinkEvent::Restarted => self.step(now, Event::Restarted(from)),
@@ -407,14 +409,14 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             }
         }
         if self.sweep.is_some_and(|at| at <= now) {
-            let mut waits = false;
+            let mut next = None;
             for peer in self.peers.iter_mut() {
                 if peer.link.poll_timer().is_some_and(|due| due <= now) {
                     peer.transmit(now, &self.counters);
                 }
-                waits |= peer.link.poll_timer().is_some();
+                next = peer.link.poll_timer().into_iter().chain(next).min();
             }
-            self.sweep = if waits { Some(now + SWEEP) } else { None };
+            self.sweep = next.map(|due| due.max(now + SWEEP));
         }
     }
 

@@ -27,7 +27,7 @@ pub struct MountReport {
 /// on nor end before it does, not even if it is killed.
 pub fn reports(cluster: u64) -> anyhow::Result<Vec<MountReport>> {
     let asked = mount::all_here()?.into_iter().map(|dir| (ask(&dir), dir));
-    let (asked, end) = (asked.collect::<Vec<_>>(), Instant::now() + super::PATIENCE);
+    let (asked, end) = (asked.collect::<Vec<_>>(), Instant::now() + super::report::PATIENCE);
     let answers = asked.into_iter().map(|(asked, dir)| {
         let answer = asked.map_err(|error| error.to_string());
         (dir, answer.and_then(|(child, told)| answer_of(child, &told, end)))

@@ -1,6 +1,6 @@
 //! Whether anything is wrong, and where: the sentence that `meridian status` begins with.
 
-use super::{GroupReport, NodeReport};
+use super::report::{GroupReport, NodeReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Of nodes and groups that are so.
-    pub fn new(nodes: &[NodeReport], groups: &[GroupReport]) -> Verdict {
+    pub(super) fn new(nodes: &[NodeReport], groups: &[GroupReport]) -> Verdict {
         let findings = groups.iter().filter_map(of_group).chain(nodes.iter().filter_map(of_node));
         let mut findings: Vec<_> = findings.collect();
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));

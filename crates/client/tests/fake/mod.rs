@@ -411,6 +411,29 @@ fn discard(shared: &Shared, node: usize, blocks: &[BlockId]) -> ReplyBody {
     ReplyBody::Discarded
 }
 
+fn status(id: NodeId) -> NodeStatus {
+    NodeStatus {
+        node: id,
+        pid: 1,
+        uptime_ms: 1,
+        replicas: Vec::new(),
+        blocks: (0, 0),
+        block_disk_bytes: 0,
+        room: Some(Room { writable: 1 << 40, ..Room::default() }),
+        full: false,
+        to_free: 0,
+        to_drain: None,
+        copies: Default::default(),
+        causal: None,
+        bad_frames: 0,
+        connected: Vec::new(),
+        round_trips_us: Vec::new(),
+        configured: 0,
+        keeper: None,
+        keys: Vec::new(),
+    }
+}
+
 async fn answer(shared: &Shared, topology: &Topology, node: usize, body: RequestBody) -> ReplyBody {
     let id = NodeId(node as u16);
     match body {
@@ -460,25 +483,7 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             let names = world.blocks[node].keys().filter(|name| Some(**name) > after);
             ReplyBody::Blocks(names.take(LISTED).copied().collect())
         }
-        RequestBody::Status | RequestBody::Scrub => ReplyBody::Status(Box::new(NodeStatus {
-            node: id,
-            pid: 1,
-            uptime_ms: 1,
-            replicas: Vec::new(),
-            blocks: (0, 0),
-            block_disk_bytes: 0,
-            room: Some(Room { writable: 1 << 40, ..Room::default() }),
-            full: false,
-            to_free: 0,
-            to_drain: None,
-            copies: Default::default(),
-            causal: None,
-            bad_frames: 0,
-            connected: Vec::new(),
-            configured: 0,
-            keeper: None,
-            keys: Vec::new(),
-        })),
+        RequestBody::Status | RequestBody::Scrub => ReplyBody::Status(Box::new(status(id))),
     }
 }
 
