@@ -26,6 +26,7 @@ mod server;
 mod sim;
 mod status;
 mod token;
+mod trace;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use meridian_terminal::{note, output, signals};
@@ -76,6 +77,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Tell how nodes and groups are
     Status(status::StatusArgs),
+    /// Run a command, and tell what it has a mount ask of nodes and how long that takes
+    Trace(trace::TraceArgs),
     /// Show or change which nodes a cluster has
     #[command(subcommand)]
     Cluster(nodes::ClusterCommand),
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Status(args) => status::run(args),
+        Command::Trace(args) => trace::run(args),
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),
         Command::Kv(command) => kv::run(command),

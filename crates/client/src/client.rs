@@ -6,6 +6,7 @@ use crate::connection::CallError;
 use crate::driver::{Caller, Driver, Known};
 use crate::error::{ClientError, ConnectError};
 use crate::random::Random;
+use crate::times::Record;
 use crate::words::name_of;
 use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
@@ -88,6 +89,8 @@ pub(crate) struct Inner {
     pub(crate) cache: Mutex<Cache>,
     /// Against whose quotas inodes count, as far as was said.
     quotas: Mutex<HashMap<Place, Place>>,
+    /// How long what it asked for took.
+    pub(crate) times: Record,
     /// What nodes have said of their disks, and when.
     rooms: Mutex<Option<(Instant, Rooms)>>,
 }
@@ -105,6 +108,8 @@ pub struct Prepared {
     /// Until it is sent for the first time.
     change: Mutex<Option<Change>>,
     what: &'static str,
+    /// Who orders it.
+    groups: Vec<GroupId>,
 }
 
 impl Prepared {
@@ -162,6 +167,7 @@ impl Client {
             block_names: Mutex::default(),
             cache: Mutex::new(Cache::new(options.cache_bytes)),
             quotas: Mutex::default(),
+            times: Record::default(),
             rooms: Mutex::default(),
         };
         Ok(Client { inner: Arc::new(inner) })
@@ -379,7 +385,8 @@ impl Client {
         quotas.dedup();
         let change = Change { time, quotas, update: update.clone(), under };
         let (caller, what) = (self.inner.driver.caller(), name_of(update));
-        Prepared { caller, under, change: Mutex::new(Some(change)), what }
+        let groups = update.partitions().into_iter().collect();
+        Prepared { caller, under, change: Mutex::new(Some(change)), what, groups }
     }
 
     /// Sends what was prepared, for the first time or again, and waits for its end. Also gives
@@ -388,7 +395,8 @@ impl Client {
     /// # Errors
     /// As [`Client::update`]; after all but [`ClientError::Fs`] it may be sent again.
     pub async fn send(&self, prepared: &Prepared) -> Result<(Done, Stamp), ClientError> {
-        let Prepared { caller, change, what, .. } = prepared;
+        let Prepared { caller, change, what, groups, .. } = prepared;
+        let begun = Instant::now();
         let deadline = self.inner.driver.deadline(self.inner.timeout);
         let call = caller.call();
         let first = lock(change).take();
@@ -398,6 +406,8 @@ impl Client {
             (None, Some(output)) => output,
             (None, None) => caller.ask(Command::Again { call, deadline }).await,
         };
+        let failed = !matches!(output, Output::Updated { .. });
+        self.inner.times.add(what, groups, begun.elapsed(), failed);
         match output {
             Output::Updated { ts, result, .. } => Ok((result?, ts)),
             output => Err(self.unexpected(what, output)),
@@ -426,7 +436,11 @@ impl Client {
     ) -> Result<(Answer, Stamp), ClientError> {
         let caller = self.inner.driver.caller();
         let (call, deadline) = (caller.call(), self.inner.driver.deadline(limit));
-        match caller.ask(Command::Read { call, query, deadline }).await {
+        let (group, begun) = (query.partition(), Instant::now());
+        let output = caller.ask(Command::Read { call, query, deadline }).await;
+        let failed = !matches!(output, Output::Answered { .. });
+        self.inner.times.add("read", &[group], begun.elapsed(), failed);
+        match output {
             Output::Answered { seen, result, .. } => Ok((result?, seen)),
             output => Err(self.unexpected("read", output)),
         }

@@ -8,6 +8,7 @@
 //! | [`connection`] | one connection to one node, opened when needed |
 //! | [`data`] | blocks: stored and read, as futures |
 //! | [`cache`] | blocks read or written a moment ago |
+//! | [`times`] | how long what was asked for took, by who ordered it |
 //! | `words` | what is said of updates |
 //! | [`keys`] | the client of keys: any node of a region, each change once |
 //! | [`files`] | open files and names: what POSIX needs, without a word of FUSE |
@@ -22,6 +23,7 @@ pub mod error;
 pub mod files;
 pub mod keys;
 mod random;
+pub mod times;
 mod words;
 
 pub use client::{Client, ClientOptions, Prepared};

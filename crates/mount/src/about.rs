@@ -1,14 +1,20 @@
 //! What a mount says of itself to who asks on the same machine.
 //!
-//! It is an extended attribute of the root that is in no list of them and is stored nowhere.
+//! They are extended attributes that are in no list of them and are stored nowhere.
 
+use meridian_client::times::Way;
 use meridian_fuse::Transport;
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// The attribute.
+/// The attribute, of the root.
 pub const NAME: &str = "user.meridian.mount";
+/// The attribute that tells how long what the mount asked of nodes took, of all directories and
+/// files in it: JSON, of [`Way`]s.
+pub const TIMES: &str = "user.meridian.times";
+/// The kernel takes no longer values.
+const VALUE_MAX: usize = 64 << 10;
 /// The type of its file system, in tables of mounts.
 pub const TYPE: &str = "fuse.meridian";
 
@@ -44,6 +50,20 @@ impl About {
         let cluster = word("cluster=")?.parse().ok()?;
         Some(About { cluster, transport: word("transport=")?.to_string() })
     }
+}
+
+/// How long what the mount that `path` is in has asked of nodes took.
+///
+/// # Errors
+/// As those of `getxattr`: `ENODATA` or `EOPNOTSUPP` if it is in no mount of this build.
+pub fn times_of(path: &Path) -> io::Result<Vec<Way>> {
+    let mut value = vec![0; VALUE_MAX];
+    let length = rustix::fs::getxattr(path, TIMES, &mut value[..])?;
+    serde_json::from_slice(&value[..length]).map_err(io::Error::other)
+}
+
+pub(crate) fn times(ways: &[Way]) -> Vec<u8> {
+    serde_json::to_vec(ways).expect("ways are made of text and numbers")
 }
 
 impl fmt::Display for About {

@@ -426,7 +426,8 @@ impl Handler {
         let Operation::SetXattr { name: of, value, flags, drops_set_gid } = operation else {
             return;
         };
-        if calls::foreign_xattr(of).is_some() || of == about::NAME.as_bytes() {
+        let of_mount = [about::NAME.as_bytes(), about::TIMES.as_bytes()];
+        if calls::foreign_xattr(of).is_some() || of_mount.contains(&of) {
             return call.reply.error(libc::EOPNOTSUPP);
         }
         if of == QUOTA && call.uid != 0 {
@@ -458,6 +459,10 @@ impl Handler {
             let cluster = self.files.client().topology().cluster;
             let about = About::new(cluster, kernel.transport()).to_string();
             return xattr(Ok(about.into()), size, call.reply);
+        }
+        if of == about::TIMES.as_bytes() {
+            let times = about::times(&self.files.client().times());
+            return xattr(Ok(times.into()), size, call.reply);
         }
         let node = call.node;
         if self.marked.lacks(node, of) || of == CAPABILITY && self.files.lacks_capability(node) {

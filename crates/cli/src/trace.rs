@@ -1,0 +1,215 @@
+//! `meridian trace`: what a command has a mount ask of nodes, and how long that takes.
+
+use crate::output;
+use anyhow::Context;
+use clap::Args;
+use meridian_client::times::{Times, Way};
+use meridian_mount::about::times_of;
+use meridian_terminal::note;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// A group whose updates take so long is far away: within a region they take a millisecond or two.
+const FAR: Duration = Duration::from_millis(10);
+
+/// What to run.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each row is a kind of update, or `read`, with the groups that order or answer it: a region's own for
+what is placed there, `global` for all else, several for what moves between placements. Times are
+those from when the mount asks until it is answered; what the mount or the kernel answers from what
+they keep is in none of them. p50 and p99 are at most a quarter too long.
+
+What other programs do in the same mount meanwhile counts, too. The table goes to standard error,
+and the exit status is that of CMD.
+
+Examples:
+  meridian trace -- tar xf ../linux.tar.xz
+  meridian trace --mount ~/meridian --json -- make 2> times.json")]
+pub struct TraceArgs {
+    /// Anything in the mount
+    #[arg(long, value_name = "PATH", default_value = ".")]
+    mount: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// A kind of what was asked.
+#[derive(Debug, Serialize)]
+struct Row {
+    what: String,
+    groups: Vec<String>,
+    count: u64,
+    failed: u64,
+    p50_ms: f64,
+    p99_ms: f64,
+    /// All of them together.
+    total_ms: f64,
+}
+
+/// What is told.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// How long the command took.
+    took_ms: f64,
+    rows: Vec<Row>,
+    /// What may be done about it.
+    hints: Vec<String>,
+}
+
+/// Runs `meridian trace`.
+///
+/// # Errors
+/// If the path is in no mount of this build, or the command cannot be run.
+pub fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
+    let before = asked(&args.mount)?;
+    let begun = Instant::now();
+    let program = &args.command[0];
+    let status = Command::new(program).args(&args.command[1..]).status();
+    let status = status.with_context(|| format!("cannot run {}", program.display()))?;
+    let took = begun.elapsed();
+    let report = Report::new(took, rows(&asked(&args.mount)?, &before));
+    match args.json {
+        true => note!("{}", serde_json::to_string_pretty(&report)?),
+        false => note!("{}", report.for_people()),
+    }
+    Ok(code_of(status))
+}
+
+fn asked(path: &Path) -> anyhow::Result<Vec<Way>> {
+    times_of(path).with_context(|| {
+        format!("{} is in no Meridian mount of this build: name one by --mount", path.display())
+    })
+}
+
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// What was asked since, what took longest first.
+fn rows(after: &[Way], before: &[Way]) -> Vec<Row> {
+    let since = |way: &Way| {
+        let same = |then: &&Way| then.what == way.what && then.groups == way.groups;
+        let none = Times::default();
+        let times = way.times.since(before.iter().find(same).map_or(&none, |then| &then.times));
+        let within = |part| times.within(part).map(ms);
+        Some(Row {
+            what: way.what.clone(),
+            groups: way.groups.clone(),
+            count: times.count(),
+            failed: times.failed,
+            p50_ms: within(0.5)?,
+            p99_ms: within(0.99)?,
+            total_ms: ms(Duration::from_micros(times.total_us)),
+        })
+    };
+    let mut rows: Vec<_> = after.iter().filter_map(since).collect();
+    rows.sort_by(|a, b| b.total_ms.total_cmp(&a.total_ms));
+    rows
+}
+
+impl Report {
+    fn new(took: Duration, rows: Vec<Row>) -> Report {
+        let mut hints = Vec::new();
+        let far = |row: &&Row| row.p50_ms >= ms(FAR);
+        let updates = |row: &&Row| row.what != "read";
+        let sum = |rows: &[&Row]| rows.iter().map(|row| row.count).sum::<u64>();
+        let across: Vec<_> = rows.iter().filter(|row| row.groups.len() > 1).collect();
+        if !across.is_empty() {
+            hints.push(format!(
+                "{} updates concerned several placements and were ordered by all their groups: \
+                 what is moved and linked often belongs in one (`meridian fs where`)",
+                sum(&across)
+            ));
+        }
+        let one = rows.iter().filter(|row| row.groups.len() == 1).filter(far).filter(updates);
+        for group in
+            one.clone().map(|row| &row.groups[0]).collect::<std::collections::BTreeSet<_>>()
+        {
+            let of: Vec<_> = one.clone().filter(|row| row.groups[0] == *group).collect();
+            hints.push(match group.as_str() {
+                "global" => format!(
+                    "{} updates were ordered over all regions: directories that one region uses \
+                     most are faster in it (`meridian fs place DIR REGION`)",
+                    sum(&of)
+                ),
+                region => format!(
+                    "{} updates were ordered in {region}, far from here: mount with --region \
+                     {region} there, or place what is used here nearer",
+                    sum(&of)
+                ),
+            });
+        }
+        Report { took_ms: ms(took), rows, hints }
+    }
+
+    fn for_people(&self) -> String {
+        let time = |ms: f64| format!("{ms:.1} ms");
+        let rows = self.rows.iter().map(|row| {
+            vec![
+                row.what.clone(),
+                row.groups.join(" + "),
+                row.count.to_string(),
+                row.failed.to_string(),
+                time(row.p50_ms),
+                time(row.p99_ms),
+                time(row.total_ms),
+            ]
+        });
+        let head = ["what", "by", "times", "failed", "p50", "p99", "together"];
+        let mut text = match self.rows.is_empty() {
+            true => "no node was asked for anything".into(),
+            false => output::table(&head, rows),
+        };
+        text.push_str(&format!("\n\nit took {:.2} s", self.took_ms / 1e3));
+        self.hints.iter().for_each(|hint| text.push_str(&format!("\n{hint}")));
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(what: &str, groups: &[&str], took: &[u64]) -> Way {
+        let mut times = Times::default();
+        took.iter().for_each(|ms| times.add(Duration::from_millis(*ms), false));
+        let groups = groups.iter().map(ToString::to_string).collect();
+        Way { what: what.into(), groups, times }
+    }
+
+    #[test]
+    fn what_came_since_is_told_longest_first_with_what_to_do() {
+        let before = [way("create", &["us"], &[1, 1]), way("read", &["us"], &[1])];
+        let after = [
+            way("create", &["us"], &[1, 1, 1, 1]),
+            way("mkdir", &["global"], &[90, 90]),
+            way("read", &["us"], &[1]),
+            way("rename", &["us", "eu"], &[80]),
+        ];
+        let rows = rows(&after, &before);
+        let told: Vec<_> = rows.iter().map(|row| (&*row.what, row.count)).collect();
+        assert_eq!(told, [("mkdir", 2), ("rename", 1), ("create", 2)]);
+        let report = Report::new(Duration::from_secs(2), rows);
+        let text = report.for_people();
+        assert!(text.contains("us + eu") && text.contains("it took 2.00 s"), "{text}");
+        assert!(report.hints[0].starts_with("1 updates concerned several"), "{:?}", report.hints);
+        assert!(report.hints[1].starts_with("2 updates were ordered over all regions"), "{text}");
+        assert_eq!(report.hints.len(), 2);
+        let nothing = Report::new(Duration::from_secs(1), Vec::new());
+        assert!(nothing.for_people().starts_with("no node was asked"));
+    }
+}
