@@ -1,5 +1,7 @@
 //! `meridian demo`: a whole cluster on this machine, mounted.
 
+mod ports;
+
 use crate::children::{Children, Ended, last_words};
 use crate::cluster::{self, Shape};
 use crate::data::Data;
@@ -21,7 +23,6 @@ use meridian_terminal::{die_with_parent, note};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
-use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -34,12 +35,6 @@ use tokio::time::Instant;
 const READY: Duration = Duration::from_secs(60);
 /// How often the nodes are asked whether they are ready.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-
-/// Where clients of keys call the first node, unless somebody else listens there.
-const KEYS_PORT: u16 = 7400;
-/// Further demos have keys so much higher, up to an end below the ports of nodes.
-const KEYS_PORTS_STEP: usize = 100;
-const KEYS_PORTS_END: u16 = 10_000;
 
 /// Keys that begin so are causal unless a demo is told otherwise.
 const CAUSAL_PREFIX: &str = "causal:";
@@ -87,6 +82,10 @@ pub struct DemoArgs {
     /// [default: 7400, which `meridian kv` asks, or the next that are free]
     #[arg(long, value_name = "PORT")]
     keys_port: Option<u16>,
+    /// Browsers see the dashboard of each node at PORT, PORT+1, ...; 0: there is none [default:
+    /// 7450, or the next that are free]
+    #[arg(long, value_name = "PORT")]
+    watch_port: Option<u16>,
     /// Do without keys
     #[arg(long, conflicts_with = "keys_port")]
     no_keys: bool,
@@ -136,11 +135,12 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
         "no region {region}: there are {}",
         regions.join(", ")
     );
-    let keys_port = match args.keys_port {
-        Some(0) => None,
-        _ if args.no_keys => None,
-        wanted => Some(keys_ports(wanted, topology.nodes.len())?),
+    let nodes = topology.nodes.len();
+    let keys_port = match args.no_keys {
+        true => None,
+        false => ports::KEYS.choose(args.keys_port, nodes)?,
     };
+    let watch_port = ports::WATCH.choose(args.watch_port, nodes)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     // Children die with the thread that starts them, so that must be the main one: `block_on` runs
     // what it is given here.
@@ -156,6 +156,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
             signals: Signals::listen()?,
             following: mpsc::channel(1).1, // Nobody sends yet.
             keys_port,
+            watch_port,
             keys_nodes: BTreeSet::new(),
             keys_first: BTreeSet::new(),
             keys_shards: args.keys_shards,
@@ -183,6 +184,8 @@ struct Demo<'a> {
     following: mpsc::Receiver<ClusterFile>,
     /// Where clients of keys call the first node; none if there are no keys.
     keys_port: Option<u16>,
+    /// Where the first node's dashboard is; none if there is none.
+    watch_port: Option<u16>,
     /// These nodes have keys.
     keys_nodes: BTreeSet<NodeId>,
     /// Those of them whose regions' keys begin with this demo, and with all of them.
@@ -277,6 +280,8 @@ impl Demo<'_> {
     fn start_server(&mut self, id: NodeId) -> anyhow::Result<u32> {
         let (cluster, mut further) = (self.file.cluster, self.keys_options(id));
         further.push(self.log.word());
+        let watched = ports::address(self.watch_port, id);
+        further.extend(watched.into_iter().flat_map(|at| ["--metrics-address".into(), at]));
         let node = &mut self.file.nodes[usize::from(id.0)];
         let dir = self.data.node(&node.name);
         meridian_node::prepare(&dir, cluster, &node.name)?;
@@ -307,7 +312,7 @@ impl Demo<'_> {
 
     /// Where clients of keys call a node, if it has keys.
     fn keys_address(&self, id: NodeId) -> Option<String> {
-        keys_address(self.keys_port.filter(|_| self.keys_nodes.contains(&id)), id)
+        ports::address(self.keys_port.filter(|_| self.keys_nodes.contains(&id)), id)
     }
 
     /// The nodes with which the keys of a node's region begin.
@@ -421,10 +426,13 @@ try in another terminal:
   cp -a /usr/include {mount}/{region}
   {program} status
   {program} fs where {mount}/{region}
-{keys}Ctrl-C stops everything.",
+{keys}{watch}Ctrl-C stops everything.",
             region = self.region,
             keys = self.keys_port.map_or(String::new(), |first| {
                 format!("  {program} kv --at 127.0.0.1:{first} set color blue\n")
+            }),
+            watch = self.watch_port.map_or(String::new(), |first| {
+                format!("and in a browser: http://127.0.0.1:{first}/\n")
             }),
             data = shown(&self.data.path),
         ))
@@ -509,34 +517,6 @@ try in another terminal:
             keys.unwrap_or_default()
         );
     }
-}
-
-/// Where clients of keys call a node, if they call the first one at port `first`.
-fn keys_address(first: Option<u16>, node: NodeId) -> Option<String> {
-    Some(format!("127.0.0.1:{}", first?.saturating_add(node.0)))
-}
-
-/// The first port for clients of keys: `wanted`, or one from which on enough are free.
-fn keys_ports(wanted: Option<u16>, nodes: usize) -> anyhow::Result<u16> {
-    let taken = |first: u16| {
-        let mut ports = (first..=u16::MAX).take(nodes);
-        ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_err())
-    };
-    if let Some(first) = wanted {
-        ensure!(usize::from(u16::MAX - first) >= nodes, "--keys-port {first} leaves no room");
-        return match taken(first) {
-            Some(port) => bail!("port {port} cannot be used: name other ports by --keys-port"),
-            None => Ok(first),
-        };
-    }
-    let step = nodes.max(KEYS_PORTS_STEP);
-    let mut firsts = (KEYS_PORT..KEYS_PORTS_END).step_by(step);
-    let first = firsts.find(|first| taken(*first).is_none());
-    let first = first.context("no free ports for keys: name some by --keys-port, or --no-keys")?;
-    if first != KEYS_PORT {
-        note!("ports from {KEYS_PORT} on are in use: clients of keys call at {first} and above");
-    }
-    Ok(first)
 }
 
 /// A path as one would type it here.

@@ -55,7 +55,8 @@ pub struct ServerArgs {
     /// The cluster file [default: cluster.json beside the node's folder]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
-    /// Tell who watches the node, at http://HOST:PORT/metrics and /healthz, how it is
+    /// Tell who watches the node how it is, at http://HOST:PORT/metrics and /healthz, and show
+    /// browsers the cluster at http://HOST:PORT/
     #[arg(long, value_name = "HOST:PORT")]
     metrics_address: Option<String>,
     /// Listen on HOST:PORT for clients of keys, which speak as those of Redis do [default: the node

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`table`] | which values a server tells, and where each comes from |
 //! | [`text`] | the values in the text format of OpenMetrics, which Prometheus reads |
+//! | [`dashboard`] | the page for people |
 //! | [`http`] | the listener: bounded in connections, bytes and time, whatever clients do |
 //!
 //! The values are those that a node tells any client of it (`meridian status`): nothing is counted
@@ -11,6 +12,7 @@
 //! the code writes to.
 #![forbid(unsafe_code)]
 
+pub mod dashboard;
 pub mod http;
 pub mod table;
 pub mod text;

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
-use meridian_metrics::http::{self, Answer, CONNECTIONS_MAX, HEAD_MAX};
+use axum::Router;
+use axum::routing::get;
+use meridian_metrics::http::{self, CONNECTIONS_MAX, HEAD_MAX};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -10,9 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 async fn served() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(http::serve(listener, |path| async move {
-        (path == "/metrics").then(|| Answer::line(200, "a 1"))
-    }));
+    let routes = Router::new().route("/metrics", get(async || "a 1\n"));
+    tokio::spawn(http::serve(listener, routes));
     address
 }
 
@@ -30,14 +31,14 @@ async fn requests_are_answered_and_others_are_refused() {
     let address = served().await;
     let get = answered(address, b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert!(get.starts_with("HTTP/1.1 200 OK\r\n") && get.ends_with("\r\n\r\na 1\n"), "{get}");
-    assert!(get.contains("Content-Length: 4\r\n") && get.contains("Connection: close"), "{get}");
+    assert!(get.contains("content-length: 4\r\n") && get.contains("connection: close"), "{get}");
     let head = answered(address, b"HEAD /metrics HTTP/1.0\r\n\r\n").await;
-    assert!(head.contains("Content-Length: 4\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(head.contains("content-length: 4\r\n") && head.ends_with("\r\n\r\n"), "{head}");
     let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &[b'x'; HEAD_MAX]].concat();
     let cases: [(&[u8], &str); 6] = [
         (b"GET /none HTTP/1.1\r\n\r\n", "404"),
         (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
-        (b"GET metrics HTTP/1.1\r\n\r\n", "400"),
+        (b"GET metrics HTTP/1.1\r\n\r\n", "404"),
         (b"GET /metrics\r\n\r\n", "400"),
         (b"\xff\xfe\x00\r\n\r\n", "400"),
         (&long, "431"),

@@ -1,20 +1,25 @@
 //! What a server tells of itself while it runs: the service manager, and who watches it.
 //!
 //! On a thread of its own it asks the node as any client does, over the node's own port. So it
-//! tells what clients see, also when the node is stuck, and costs one answer a second.
+//! tells what clients see, also when the node is stuck, and costs one answer a second. All nodes
+//! are asked only while somebody looks at the dashboard, once a second for all who do.
 
-use crate::cluster;
+use crate::{cluster, status};
 use anyhow::Context;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
 use meridian_host::api::NodeStatus;
-use meridian_metrics::http::Answer;
-use meridian_metrics::{Told, http, text};
+use meridian_metrics::{Told, dashboard, http, text};
 use meridian_terminal::manager::Manager;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
@@ -41,8 +46,22 @@ impl Seen {
     }
 }
 
-/// Filled by who asks, read by who is asked.
-type Last = Arc<Mutex<Option<Seen>>>;
+/// What who asks and who is asked have in common.
+struct Watched {
+    node: NodeId,
+    cluster: PathBuf,
+    client: Client,
+    topology: Mutex<Arc<Topology>>,
+    last: Mutex<Option<Seen>>,
+    told: tokio::sync::Mutex<Reports>,
+}
+
+/// What was told of all nodes.
+#[derive(Default)]
+struct Reports {
+    seen: status::Seen,
+    last: Option<(Instant, String)>,
+}
 
 /// Starts to watch the node of that name, until the process ends.
 ///
@@ -60,43 +79,51 @@ pub fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cluster = cluster.to_path_buf();
     let watch = async move {
-        let last = Last::default();
+        let watched = match Watched::new(node, cluster, topology) {
+            Ok(watched) => Arc::new(watched),
+            Err(error) => return tracing::error!(%error, "nobody is told how the node is"),
+        };
         if let Some(listener) = metrics {
-            tokio::spawn(serve(listener, last.clone()));
+            tokio::spawn(serve(listener, watched.clone()));
         }
-        if let Err(error) =
-            (Own { node, cluster, topology: Arc::new(topology) }).ask(&last, manager).await
-        {
-            tracing::error!(%error, "nobody is told how the node is");
-        }
+        watched.ask(manager).await;
     };
     let thread = std::thread::Builder::new().name("watch".into());
     thread.spawn(move || runtime.block_on(watch)).context("cannot start a thread")?;
     Ok(())
 }
 
-/// The node of this process, as a client of it.
-struct Own {
-    node: NodeId,
-    cluster: PathBuf,
-    topology: Arc<Topology>,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Own {
-    /// Asks it again and again.
-    async fn ask(&mut self, last: &Last, manager: Option<Manager>) -> anyhow::Result<()> {
-        let region = &self.topology.regions[usize::from(self.topology.node(self.node).region.0)];
+impl Watched {
+    fn new(node: NodeId, cluster: PathBuf, topology: Topology) -> anyhow::Result<Watched> {
+        let region = &topology.regions[usize::from(topology.node(node).region.0)];
         let options = ClientOptions::new(region.name.clone());
-        let client = Client::connect((*self.topology).clone(), &options)?;
+        let client = Client::connect(topology.clone(), &options)?;
+        let topology = Mutex::new(Arc::new(topology));
+        Ok(Watched {
+            node,
+            cluster,
+            client,
+            topology,
+            last: Mutex::default(),
+            told: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Asks the node again and again.
+    async fn ask(&self, manager: Option<Manager>) {
         let (mut is_ready, mut said) = (false, String::new());
         loop {
-            let (serves, sentence) = match client.status(self.node, PATIENCE).await {
+            let (serves, sentence) = match self.client.status(self.node, PATIENCE).await {
                 Ok(status) => {
-                    self.follow(&client, status.configured);
-                    let (at, topology) = (Instant::now(), self.topology.clone());
+                    self.follow(status.configured);
+                    let (at, topology) = (Instant::now(), self.topology());
                     let seen = Seen { at, topology, status };
                     let told = (seen.told().serves(), seen.told().sentence());
-                    *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+                    *lock(&self.last) = Some(seen);
                     told
                 }
                 Err(error) => (false, format!("does not answer: {error}")),
@@ -114,42 +141,70 @@ impl Own {
     }
 
     /// Nodes that have come have names, which the server has written into the cluster file.
-    fn follow(&mut self, client: &Client, version: u64) {
-        if version > self.topology.version
+    fn follow(&self, version: u64) {
+        if version > self.topology().version
             && let Ok((topology, _)) = cluster::read(&self.cluster)
         {
-            client.configured(topology.clone());
-            self.topology = Arc::new(topology);
+            self.client.configured(topology.clone());
+            *lock(&self.topology) = Arc::new(topology);
         }
+    }
+
+    fn topology(&self) -> Arc<Topology> {
+        lock(&self.topology).clone()
+    }
+
+    fn metrics(&self) -> Response {
+        let last = lock(&self.last);
+        let seen = last.as_ref().filter(|seen| seen.at.elapsed() < TOO_OLD);
+        let body = text::text(seen.map(Seen::told));
+        ([(CONTENT_TYPE, text::CONTENT_TYPE), NOT_KEPT], body).into_response()
+    }
+
+    fn health(&self) -> Response {
+        let last = lock(&self.last);
+        let (status, sentence) = match last.as_ref().filter(|seen| seen.at.elapsed() < TOO_OLD) {
+            None => (StatusCode::SERVICE_UNAVAILABLE, "does not answer".into()),
+            Some(seen) if seen.told().serves() => (StatusCode::OK, seen.told().sentence()),
+            Some(seen) => (StatusCode::SERVICE_UNAVAILABLE, seen.told().sentence()),
+        };
+        (status, [NOT_KEPT], format!("{sentence}\n")).into_response()
+    }
+
+    /// What `meridian status --json` tells, but for mounts.
+    async fn status(&self) -> Response {
+        let mut told = self.told.lock().await;
+        told.last.take_if(|(at, _)| at.elapsed() >= ASK_AGAIN);
+        if told.last.is_none() {
+            let mut report = status::ask_all(&self.client, &self.topology()).await;
+            report.see(&mut told.seen);
+            match serde_json::to_string(&report) {
+                Ok(text) => told.last = Some((Instant::now(), text)),
+                Err(error) => {
+                    let why = format!("{error}\n");
+                    return (StatusCode::INTERNAL_SERVER_ERROR, why).into_response();
+                }
+            }
+        }
+        let text = told.last.as_ref().map(|(_, text)| text.clone()).unwrap_or_default();
+        ([(CONTENT_TYPE, "application/json"), NOT_KEPT], text).into_response()
     }
 }
 
-async fn serve(listener: TcpListener, last: Last) {
+/// What is told is of now.
+const NOT_KEPT: (axum::http::HeaderName, &str) = (CACHE_CONTROL, "no-store");
+
+async fn serve(listener: TcpListener, watched: Arc<Watched>) {
+    let page = (CONTENT_SECURITY_POLICY, dashboard::POLICY);
+    let (health, all) = (watched.clone(), watched.clone());
+    let routes = Router::new()
+        .route("/", get(async move || ([page, NOT_KEPT], Html(dashboard::PAGE))))
+        .route("/metrics", get(async move || watched.metrics()))
+        .route("/healthz", get(async move || health.health()))
+        .route("/status.json", get(async move || all.status().await))
+        .fallback(async || (StatusCode::NOT_FOUND, http::PATHS));
     match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => {
-            http::serve(listener, move |path| {
-                let answer = answer(&last, &path);
-                async { answer }
-            })
-            .await
-        }
+        Ok(listener) => http::serve(listener, routes).await,
         Err(error) => tracing::error!(%error, "metrics are not served"),
-    }
-}
-
-fn answer(last: &Last, path: &str) -> Option<Answer> {
-    let last = last.lock().unwrap_or_else(PoisonError::into_inner);
-    let seen = last.as_ref().filter(|seen| seen.at.elapsed() < TOO_OLD);
-    match path {
-        "/metrics" => {
-            let body = text::text(seen.map(Seen::told));
-            Some(Answer { status: 200, kind: text::CONTENT_TYPE, body })
-        }
-        "/healthz" => Some(match seen {
-            None => Answer::line(503, "does not answer"),
-            Some(seen) if seen.told().serves() => Answer::line(200, &seen.told().sentence()),
-            Some(seen) => Answer::line(503, &seen.told().sentence()),
-        }),
-        _ => None,
     }
 }

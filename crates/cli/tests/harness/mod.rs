@@ -68,14 +68,16 @@ impl Room {
         serde_json::from_str(&fs::read_to_string(self.path("data/cluster.json")).unwrap()).unwrap()
     }
 
-    /// `meridian` with these arguments. A demo has keys only where a test names a port, so that
-    /// tests do not fight for the usual ones.
+    /// `meridian` with these arguments. A demo has keys and dashboards only where a test names a
+    /// port, so that tests do not fight for the usual ones.
     pub fn meridian(&self, args: &[&str]) -> Command {
         let mut command = Command::new(MERIDIAN);
-        let keys = args.first() != Some(&"demo") || args.contains(&"--keys-port");
+        let lacks = |port| args.first() == Some(&"demo") && !args.contains(&port);
+        let watched = lacks("--watch-port").then_some(["--watch-port", "0"]);
         command
             .args(args)
-            .args((!keys).then_some("--no-keys"))
+            .args(lacks("--keys-port").then_some("--no-keys"))
+            .args(watched.iter().flatten())
             .current_dir(self.dir.path())
             .env("XDG_RUNTIME_DIR", self.path("run"))
             .env_remove("MERIDIAN_LOG")

@@ -1,0 +1,127 @@
+//! What people see of a cluster: the dashboard in a real browser, and what a command has a mount
+//! ask.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[path = "harness/clients.rs"]
+#[allow(dead_code)] // Not every test needs all of it.
+mod clients;
+#[allow(dead_code)] // Not every test needs all of it.
+mod harness;
+#[path = "harness/regions.rs"]
+#[allow(dead_code)] // Not every test needs all of it.
+mod regions;
+
+use harness::{eventually, finish, kill};
+use regions::{NODES, Regions, ports_in_a_row};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+/// How far the regions are from each other, there and back, in milliseconds.
+const RTT: f64 = 60.0;
+
+/// What a browser has made of the page that this port serves, after some seconds of its time.
+fn page(regions: &Regions, port: u16) -> String {
+    let mut browser = Command::new("chromium");
+    let profile = regions.room.path("browser");
+    browser
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .args(["--virtual-time-budget=4000", "--dump-dom"])
+        .arg(format!("http://127.0.0.1:{port}/"));
+    let ended = finish(browser);
+    assert!(ended.status.success(), "{ended:?}");
+    ended.stdout
+}
+
+fn asked(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// What stands in the cells of the row of a table that begins with this.
+fn row<'a>(page: &'a str, first: &str) -> Vec<&'a str> {
+    let rows = page.split("<tr>").map(|row| row.split("</tr>").next().unwrap());
+    let begin = format!("<td>{first}</td>");
+    let row = rows.into_iter().find(|row| row.starts_with(&begin));
+    let cells = row.unwrap_or_else(|| panic!("no row {first}: {page}")).split("<td").skip(1);
+    cells.map(|cell| cell.split_once('>').unwrap().1.split("</td>").next().unwrap()).collect()
+}
+
+#[test]
+fn a_browser_shows_how_all_nodes_are() {
+    // Each node's keys, then each node's dashboard.
+    let watch = ports_in_a_row(2 * NODES) + NODES;
+    let (rtt, port) = (RTT.to_string(), watch.to_string());
+    let regions = Regions::start(3, &["--rtt", &rtt, "--watch-port", &port]);
+    let at = |number: u16| watch + number;
+    eventually("all regions have measured how far the others are", || {
+        let answer = asked(at(0), "/status.json");
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        let told: Value = serde_json::from_str(body).unwrap();
+        let links = told["links"].as_array().unwrap();
+        assert_eq!(links.len(), 4);
+        links
+            .iter()
+            .all(|link| link["round_trip_us"].is_u64() && link["pairs"] == link["connected"])
+    });
+
+    let well = page(&regions, at(0));
+    assert!(well.contains("All is well: 6 nodes answer"), "{well}");
+    assert!(well.contains(r#"id="verdict" role="status" class="well""#), "{well}");
+    let label = well.split(r#"class="label">"#).nth(1).expect("a line between the regions");
+    let far: f64 = label.split(" ms<").next().unwrap().parse().unwrap();
+    assert!((RTT..2.0 * RTT).contains(&far), "{far}");
+    let global = row(&well, "global");
+    assert_eq!(global[3], "6 of 6", "{global:?}");
+    assert!(global[1].starts_with("a-") || global[1].starts_with("b-"), "{global:?}");
+    assert_eq!(row(&well, "b-3")[3], "yes");
+    let answer = asked(at(5), "/");
+    assert!(answer.contains("content-security-policy: default-src 'none'"), "{answer}");
+
+    kill(regions.room.pid_of("b-3"), libc::SIGKILL);
+    let mut wrong = String::new();
+    eventually("another node's page tells that b-3 is gone", || {
+        wrong = page(&regions, at(1));
+        wrong.contains(r#"class="degraded""#)
+    });
+    assert!(row(&wrong, "b-3")[3].starts_with("NO: "), "{wrong}");
+    assert_eq!(row(&wrong, "b")[3], "2 of 3");
+    regions.stop();
+}
+
+#[test]
+fn a_command_is_told_what_it_had_the_mount_ask_and_of_whom() {
+    let regions = Regions::start(3, &["--rtt", &RTT.to_string()]);
+    let room = &regions.room;
+    let command =
+        "mkdir mnt/a/x mnt/y && touch mnt/a/x/1 mnt/a/x/2 && mv mnt/a/x/1 mnt/y && exit 3";
+    let traced = room.run(&["trace", "--mount", "mnt", "--json", "--", "sh", "-c", command]);
+    assert_eq!(traced.status.code(), Some(3), "{traced:?}");
+    let told: Value = serde_json::from_str(&traced.stderr).unwrap();
+    let rows = told["rows"].as_array().unwrap();
+    let of = |what: &str, groups: &[&str]| {
+        let wanted =
+            |row: &&Value| row["what"] == what && row["groups"] == serde_json::json!(groups);
+        let row =
+            rows.iter().find(wanted).unwrap_or_else(|| panic!("{what} by {groups:?}: {told}"));
+        (row["count"].as_u64().unwrap(), row["p50_ms"].as_f64().unwrap())
+    };
+    let (near, far) = (of("create", &["a"]), of("create", &["global"]));
+    assert_eq!((near.0, far.0), (3, 1), "{told}");
+    assert!(far.1 > RTT && near.1 < RTT, "{told}");
+    assert_eq!(of("rename", &["global", "a"]).0, 1);
+    let hints = told["hints"].to_string();
+    assert!(hints.contains("several placements") && hints.contains("fs place"), "{hints}");
+
+    let failed = room.run(&["trace", "--", "true"]);
+    assert!(failed.stderr.contains("in no Meridian mount"), "{failed:?}");
+    let failed = room.run(&["trace", "--mount", "mnt", "--", "./none"]);
+    assert!(!failed.status.success() && failed.stderr.contains("cannot run ./none"), "{failed:?}");
+    regions.stop();
+}
