@@ -2,6 +2,7 @@
 
 mod background;
 pub mod helper;
+mod watch;
 
 use crate::configuration::Newest;
 use crate::log_options::LogOptions;
@@ -57,6 +58,9 @@ pub struct MountArgs {
     /// Stay in the foreground, as it does without this word
     #[arg(long)]
     foreground: bool,
+    /// Tell who watches the mount how it is, at http://HOST:PORT/metrics and /healthz
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics_address: Option<String>,
     #[command(flatten)]
     log: LogOptions,
     /// What `df` and tables of mounts show as the source
@@ -175,7 +179,17 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         let manager = Manager::from_environment().context("cannot reach the service manager")?;
         let Newest { file, topology, .. } = configuration::newest(&cluster).await?;
         let mut following = configuration::follow(&file);
+        let listener = args.metrics_address.as_ref().map(|address| {
+            meridian_metrics::http::listen(address)
+                .with_context(|| format!("cannot listen on {address} for who watches"))
+        });
+        let listener = listener.transpose()?;
         let mount = Mount::start(topology, &args.region, point.of(&cluster))?;
+        if let Some(listener) = listener {
+            let (client, region) = (mount.client.clone(), args.region.clone());
+            let at = mount.path().display().to_string();
+            tokio::spawn(watch::serve(listener, client, region, at));
+        }
         let place = format!("mounted at {} in region {}", mount.path().display(), args.region);
         output::print(&format!("{place}; Ctrl-C unmounts"))?;
         if let Some(manager) = &manager {

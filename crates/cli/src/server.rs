@@ -11,7 +11,6 @@ use meridian_host::drain::keep;
 use meridian_node::keys::{Durability, KeysOptions};
 use meridian_terminal::manager::Manager;
 use meridian_terminal::note;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -214,9 +213,8 @@ fn serve(args: &ServerArgs) -> anyhow::Result<ExitCode> {
 /// Lets the service manager know how the node is, and who watches it.
 fn watch(dir: &Path, args: &ServerArgs) -> anyhow::Result<()> {
     let listen = |address: &String| {
-        let listener = TcpListener::bind(address)
+        let listener = meridian_metrics::http::listen(address)
             .with_context(|| format!("cannot listen on {address} for who watches"))?;
-        listener.set_nonblocking(true)?;
         tracing::info!(address = %listener.local_addr()?, "metrics and health are told");
         anyhow::Ok(listener)
     };

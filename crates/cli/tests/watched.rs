@@ -12,9 +12,10 @@ mod harness;
 #[allow(dead_code)] // Not every test needs all of it.
 mod regions;
 
-use harness::{eventually, finish, kill};
+use harness::{Running, eventually, finish, kill};
 use regions::{NODES, Regions, ports_in_a_row};
 use serde_json::Value;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -96,9 +97,23 @@ fn a_browser_shows_how_all_nodes_are() {
 }
 
 #[test]
-fn a_command_is_told_what_it_had_the_mount_ask_and_of_whom() {
+fn a_mount_tells_what_it_asks_and_a_command_what_it_had_it_ask() {
     let regions = Regions::start(3, &["--rtt", &RTT.to_string()]);
     let room = &regions.room;
+    let (port, cluster) = (ports_in_a_row(1), room.path("data/cluster.json"));
+    let watch = format!("127.0.0.1:{port}");
+    let args = ["mount", "--region", "b", "--metrics-address", &watch, "--cluster"];
+    let args = [&args[..], &[cluster.to_str().unwrap(), "other"]].concat();
+    let other = Running::start_quietly(room.meridian(&args), room.path("other"));
+    fs::create_dir(other.mount().join("made")).unwrap();
+    let told = asked(port, "/metrics");
+    let made = r#"meridian_mount_asked_seconds_count{what="create",group="global"} 1"#;
+    assert!(told.contains(made) && told.ends_with("# EOF\n"), "{told}");
+    assert!(told.contains(r#"meridian_mount_info{region="b",at=""#), "{told}");
+    let health = asked(port, "/healthz");
+    assert!(health.starts_with("HTTP/1.1 200") && health.contains("b-1 serves"), "{health}");
+    other.stop();
+
     let command =
         "mkdir mnt/a/x mnt/y && touch mnt/a/x/1 mnt/a/x/2 && mv mnt/a/x/1 mnt/y && exit 3";
     let traced = room.run(&["trace", "--mount", "mnt", "--json", "--", "sh", "-c", command]);

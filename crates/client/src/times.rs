@@ -75,6 +75,16 @@ impl Times {
         Some(Duration::from_micros(end_of(self.buckets.iter().position(reached)?)))
     }
 
+    /// Up to where times went, and how often since the one before: all powers of two. The last is
+    /// that of all that took longer, too.
+    pub fn powers(&self) -> Vec<(Duration, u64)> {
+        let first = (end_of(0), self.buckets[0]);
+        let rest = self.buckets[1..].chunks(1 << STEPS).enumerate();
+        let power = |(at, of): (usize, &[u64])| (end_of((at + 1) << STEPS), of.iter().sum());
+        let all = std::iter::once(first).chain(rest.map(power));
+        all.map(|(end, count)| (Duration::from_micros(end), count)).collect()
+    }
+
     /// What was added after it was as `before`.
     pub fn since(&self, before: &Times) -> Times {
         let later = |(now, then): (&u64, &u64)| now.saturating_sub(*then);
@@ -162,6 +172,11 @@ mod tests {
             (ms..=ms * 1.25).contains(&is)
         };
         assert!(near(0.5, 1.0) && near(0.9, 1.0) && near(0.91, 80.0) && near(1.0, 80.0));
+        let powers = times.powers();
+        let told: Vec<_> = powers.iter().filter(|(_, count)| *count > 0).collect();
+        let us = Duration::from_micros;
+        assert_eq!(told, [&(us(1024), 90), &(us(131_072), 10)]);
+        assert!(powers.is_sorted() && powers[0].0 == us(32));
         let since = times.since(&before);
         assert_eq!((since.count(), since.failed, since.total_us), (10, 10, 800_000));
     }

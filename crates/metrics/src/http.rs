@@ -25,6 +25,16 @@ pub const PATHS: &str = "there are / (the dashboard), /status.json, /metrics and
 /// For so long none is accepted when the system has no descriptor left.
 const BREATHER: Duration = Duration::from_millis(100);
 
+/// Takes an address for who watches.
+///
+/// # Errors
+/// If it is none, or cannot be had.
+pub fn listen(address: &str) -> std::io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
 /// Serves these routes for ever.
 pub async fn serve(listener: TcpListener, routes: Router) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));

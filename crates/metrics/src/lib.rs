@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`table`] | which values a server tells, and where each comes from |
+//! | [`mount`] | which values a mount tells |
 //! | [`text`] | the values in the text format of OpenMetrics, which Prometheus reads |
 //! | [`dashboard`] | the page for people |
 //! | [`http`] | the listener: bounded in connections, bytes and time, whatever clients do |
@@ -14,6 +15,7 @@
 
 pub mod dashboard;
 pub mod http;
+pub mod mount;
 pub mod table;
 pub mod text;
 

@@ -9,8 +9,10 @@ use std::time::Duration;
 pub enum Kind {
     /// It goes up and down.
     Gauge,
-    /// It only grows, from each start of the server on.
+    /// It only grows, from each start of the process on.
     Counter,
+    /// How often something took how long: all only grow.
+    Histogram,
 }
 
 impl Kind {
@@ -19,6 +21,7 @@ impl Kind {
         match self {
             Kind::Gauge => "gauge",
             Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
         }
     }
 }
@@ -32,9 +35,9 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// A kind of value.
+/// What there is to say of a kind of value.
 #[derive(Debug)]
-pub struct Metric {
+pub struct Head {
     /// As it is served. It ends with the unit, and that of a counter with `_total`.
     pub name: &'static str,
     /// How it behaves.
@@ -43,6 +46,13 @@ pub struct Metric {
     pub labels: &'static [&'static str],
     /// What it is, in a sentence without its full stop.
     pub help: &'static str,
+}
+
+/// A kind of value of a server.
+#[derive(Debug)]
+pub struct Metric {
+    /// What it is.
+    pub head: Head,
     /// Its values now.
     pub read: fn(&Told<'_>) -> Vec<Sample>,
 }
@@ -128,7 +138,7 @@ const fn gauge(
     help: &'static str,
     read: fn(&Told<'_>) -> Vec<Sample>,
 ) -> Metric {
-    Metric { name, kind: Kind::Gauge, labels, help, read }
+    Metric { head: Head { name, kind: Kind::Gauge, labels, help }, read }
 }
 
 const fn counter(
@@ -137,7 +147,7 @@ const fn counter(
     help: &'static str,
     read: fn(&Told<'_>) -> Vec<Sample>,
 ) -> Metric {
-    Metric { name, kind: Kind::Counter, labels, help, read }
+    Metric { head: Head { name, kind: Kind::Counter, labels, help }, read }
 }
 
 /// All values of a server.

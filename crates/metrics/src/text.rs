@@ -1,9 +1,10 @@
 //! The values in the text format of OpenMetrics.
 
-use crate::Told;
-use crate::table::{Kind, METRICS, Metric, Sample, UP};
+use crate::table::{Head, Kind, METRICS, Sample, UP};
+use crate::{Told, mount};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
@@ -14,50 +15,85 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 /// All values of a node; only that it is not up if it has not answered.
 pub fn text(told: Option<Told<'_>>) -> String {
-    let families = METRICS.iter().filter_map(|metric| {
+    written(METRICS.iter().map(|metric| {
         let samples = match told {
             Some(told) => (metric.read)(&told),
-            None if metric.name == UP => vec![Sample { labels: Vec::new(), value: 0.0 }],
+            None if metric.head.name == UP => vec![Sample { labels: Vec::new(), value: 0.0 }],
             None => Vec::new(),
         };
-        (!samples.is_empty()).then_some(Family { metric, samples })
-    });
+        let value = |sample: Sample| (sample.labels, Value::Number(sample.value));
+        Family { head: &metric.head, values: samples.into_iter().map(value).collect() }
+    }))
+}
+
+/// All values of a mount.
+pub fn of_mount(told: &mount::Told<'_>) -> String {
+    written(
+        mount::METRICS
+            .iter()
+            .map(|metric| Family { head: &metric.head, values: (metric.read)(told) }),
+    )
+}
+
+fn written(families: impl Iterator<Item = Family>) -> String {
     let mut registry = Registry::default();
-    families.for_each(|family| registry.register_collector(Box::new(family)));
+    let told = families.filter(|family| !family.values.is_empty());
+    told.for_each(|family| registry.register_collector(Box::new(family)));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)
         .expect("a string takes what is written to it");
     text
 }
 
+/// What is told of one set of labels.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Of a gauge or a counter.
+    Number(f64),
+    /// Of a histogram.
+    Times {
+        /// All together, in the unit of the metric.
+        sum: f64,
+        /// Up to where each bucket goes, from the end of the one before, and how often; the last
+        /// has no end, which is [`f64::INFINITY`].
+        buckets: Vec<(f64, u64)>,
+    },
+}
+
 /// A metric with its values.
 #[derive(Debug)]
 struct Family {
-    metric: &'static Metric,
-    samples: Vec<Sample>,
+    head: &'static Head,
+    /// By labels.
+    values: Vec<(Vec<String>, Value)>,
 }
 
 impl Collector for Family {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let Metric { name, kind, labels, help, .. } = self.metric;
+        let Head { name, kind, labels, help } = self.head;
         // The library writes the end of a counter's name itself.
         let name = name.strip_suffix("_total").unwrap_or(name);
-        let value = |encoder: MetricEncoder<'_>, value: f64| match kind {
-            Kind::Gauge => ConstGauge::new(value).encode(encoder),
-            Kind::Counter => ConstCounter::new(value).encode(encoder),
+        let value = |mut encoder: MetricEncoder<'_>, value: &Value| match (value, kind) {
+            (Value::Number(value), Kind::Counter) => ConstCounter::new(*value).encode(encoder),
+            (Value::Number(value), _) => ConstGauge::new(*value).encode(encoder),
+            (Value::Times { sum, buckets }, _) => {
+                let count = buckets.iter().map(|(_, count)| count).sum();
+                encoder.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+            }
         };
         let kind = match kind {
-            Kind::Gauge => ConstGauge::new(0.0).metric_type(),
-            Kind::Counter => ConstCounter::new(0.0).metric_type(),
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Counter => MetricType::Counter,
+            Kind::Histogram => MetricType::Histogram,
         };
         let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-        if let ([], [only]) = (*labels, &self.samples[..]) {
-            return value(metric, only.value);
+        if let ([], [(_, only)]) = (*labels, &self.values[..]) {
+            return value(metric, only);
         }
-        for sample in &self.samples {
-            let named = labels.iter().copied().zip(sample.labels.iter().map(String::as_str));
+        for (named, told) in &self.values {
+            let named = labels.iter().copied().zip(named.iter().map(String::as_str));
             let labels: Vec<(&str, &str)> = named.collect();
-            value(metric.encode_family(&labels)?, sample.value)?;
+            value(metric.encode_family(&labels)?, told)?;
         }
         Ok(())
     }

@@ -4,11 +4,13 @@
 
 use meridian_cluster::Topology;
 use meridian_host::api::NodeStatus;
-use meridian_metrics::table::{METRICS, Metric};
+use meridian_metrics::mount::{self, Asked};
+use meridian_metrics::table::{Head, METRICS};
 use meridian_metrics::{Told, text};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 fn topology() -> Topology {
     let node = |name: &str, region: &str, port: u16| {
@@ -44,8 +46,8 @@ fn status() -> NodeStatus {
     .unwrap()
 }
 
-fn row(metric: &Metric) -> String {
-    let Metric { name, kind, labels, help, .. } = metric;
+fn row(head: &Head) -> String {
+    let Head { name, kind, labels, help } = head;
     let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
     format!("| `{name}` | {} | {} | {help} |", kind.name(), labels.join(" "))
 }
@@ -54,10 +56,15 @@ fn row(metric: &Metric) -> String {
 fn the_page_has_a_row_for_each_metric() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let values = page.split("\n## ").find(|section| section.starts_with("Values\n")).unwrap();
-    let told: Vec<_> = values.lines().filter(|line| line.starts_with("| `")).collect();
-    let rows: Vec<_> = METRICS.iter().map(row).collect();
-    assert_eq!(told, rows, "the table of docs/metrics.md is to be:\n{}", rows.join("\n"));
+    let tables = [
+        ("Values\n", METRICS.iter().map(|metric| row(&metric.head)).collect::<Vec<_>>()),
+        ("Values of a mount\n", mount::METRICS.iter().map(|metric| row(&metric.head)).collect()),
+    ];
+    for (title, rows) in tables {
+        let values = page.split("\n## ").find(|section| section.starts_with(title)).unwrap();
+        let told: Vec<_> = values.lines().filter(|line| line.starts_with("| `")).collect();
+        assert_eq!(told, rows, "the table of docs/metrics.md is to be:\n{}", rows.join("\n"));
+    }
 }
 
 #[test]
@@ -67,7 +74,7 @@ fn what_is_served_is_what_is_listed() {
     let name = |line: &str| line.split(['{', ' ']).next().unwrap().to_string();
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let served: BTreeSet<_> = samples.map(name).collect();
-    let listed: BTreeSet<_> = METRICS.iter().map(|metric| metric.name.to_string()).collect();
+    let listed: BTreeSet<_> = METRICS.iter().map(|metric| metric.head.name.to_string()).collect();
     assert_eq!(served, listed, "{text}");
     assert_eq!(listed.len(), METRICS.len(), "no name stands there twice");
     let lines = [
@@ -92,8 +99,39 @@ fn what_is_served_is_what_is_listed() {
     }
     assert!(text.ends_with("# EOF\n"), "{text}");
     for metric in METRICS {
-        let counts = metric.name.ends_with("_total");
-        assert_eq!(counts, metric.kind.name() == "counter", "{}", metric.name);
+        let Head { name, kind, .. } = metric.head;
+        assert_eq!(name.ends_with("_total"), kind.name() == "counter", "{name}");
+    }
+}
+
+#[test]
+fn a_mount_tells_how_long_what_it_asked_took() {
+    let ms = Duration::from_millis;
+    let asked = |what: &str, group: &str| Asked {
+        what: what.into(),
+        group: group.into(),
+        failed: 2,
+        total: ms(1500),
+        took: vec![(ms(1), 3), (ms(500), 4), (ms(1000), 0)],
+    };
+    let asked = [asked("create", "us"), asked("rename", "eu+us")];
+    let told = mount::Told { region: "us", at: "/srv", kept: 9, asked: &asked };
+    let text = text::of_mount(&told);
+    let lines = [
+        "meridian_mount_looks_kept_total 9.0",
+        "# TYPE meridian_mount_asked_seconds histogram",
+        "meridian_mount_asked_seconds_sum{what=\"create\",group=\"us\"} 1.5",
+        "meridian_mount_asked_seconds_count{what=\"create\",group=\"us\"} 7",
+        "meridian_mount_asked_seconds_bucket{le=\"0.001\",what=\"rename\",group=\"eu+us\"} 3",
+        "meridian_mount_asked_seconds_bucket{le=\"1.0\",what=\"rename\",group=\"eu+us\"} 7",
+        "meridian_mount_asked_seconds_bucket{le=\"+Inf\",what=\"rename\",group=\"eu+us\"} 7",
+        "meridian_mount_failed_total{what=\"create\",group=\"us\"} 2.0",
+    ];
+    for line in lines {
+        assert!(text.lines().any(|told| told == line), "{line}: {text}");
+    }
+    for metric in mount::METRICS {
+        assert!(text.contains(metric.head.name.trim_end_matches("_total")), "{text}");
     }
 }
 

@@ -23,6 +23,8 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mount", "--foreground", "--region", &args.region, "--cluster"]).arg(cluster);
     command.arg(args.log.word());
+    let watched = args.metrics_address.iter().flat_map(|at| ["--metrics-address", at]);
+    command.args(watched);
     command.args(args.how.asks_always().then_some("--ask-always"));
     let (access, on_cut) = args.how.words();
     command.arg("--on-cut").arg(on_cut.to_string());

@@ -123,6 +123,7 @@ fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
         },
         background: true,
         foreground: false,
+        metrics_address: None,
         log: LogOptions::default(),
     };
     let mounted = background::start(&args, &cluster)?;

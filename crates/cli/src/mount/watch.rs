@@ -1,0 +1,70 @@
+//! What a mount tells who watches it.
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use meridian_client::Client;
+use meridian_client::times::Way;
+use meridian_metrics::mount::{Asked, Told};
+use meridian_metrics::{http, text};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a node may take to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A mount that is watched.
+struct Watched {
+    client: Client,
+    region: String,
+    at: String,
+}
+
+/// Serves who watches, until the process ends.
+pub async fn serve(listener: TcpListener, client: Client, region: String, at: String) {
+    let watched = Arc::new(Watched { client, region, at });
+    let health = watched.clone();
+    let routes = Router::new()
+        .route("/metrics", get(async move || watched.metrics()))
+        .route("/healthz", get(async move || health.health().await))
+        .fallback(async || (StatusCode::NOT_FOUND, "there are /metrics and /healthz\n"));
+    match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => http::serve(listener, routes).await,
+        Err(error) => tracing::error!(%error, "metrics are not served"),
+    }
+}
+
+impl Watched {
+    fn metrics(&self) -> Response {
+        let asked = |way: Way| Asked {
+            what: way.what,
+            group: way.groups.join("+"),
+            failed: way.times.failed,
+            total: Duration::from_micros(way.times.total_us),
+            took: way.times.powers(),
+        };
+        let asked: Vec<_> = self.client.times().into_iter().map(asked).collect();
+        let kept = self.client.hits();
+        let told = Told { region: &self.region, at: &self.at, kept, asked: &asked };
+        ([(CONTENT_TYPE, text::CONTENT_TYPE)], text::of_mount(&told)).into_response()
+    }
+
+    async fn health(&self) -> Response {
+        let topology = self.client.topology();
+        let region = topology.region_named(&self.region);
+        for node in region.into_iter().flat_map(|region| topology.nodes_in(region)) {
+            if let Ok(status) = self.client.status(node, PATIENCE).await {
+                let told = meridian_metrics::Told { topology: &topology, status: &status };
+                if told.serves() {
+                    let name = &topology.node(node).name;
+                    return format!("{name} {}\n", told.sentence()).into_response();
+                }
+            }
+        }
+        let why = format!("no node of region {} serves\n", self.region);
+        (StatusCode::SERVICE_UNAVAILABLE, why).into_response()
+    }
+}
