@@ -7,9 +7,10 @@ mod harness;
 use harness::{Room, Running, eventually, finish, kill};
 use serde_json::Value;
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -83,6 +84,59 @@ fn calls_that_need_a_region_that_is_cut_off_end_as_the_mount_was_told() {
     }
     waiting.stop();
     failing.stop();
+    demo.stop();
+    room.assert_clean();
+}
+
+/// A mount that begins while a region is cut off has seen nothing that lives there. What such
+/// directories are is kept where their names are, also if they were changed after they were placed.
+#[test]
+fn a_mount_that_begins_in_a_cut_shows_what_is_placed_in_the_region() {
+    let room = Room::new();
+    let small = ["demo", "--mount", "mnt", "--data", "data", "--nodes-per-region", "1"];
+    let demo = Running::start(room.meridian(&small), room.mount());
+    let own = |name: &str, mode: u32| {
+        let at = demo.mount().join(name);
+        chown(&at, Some(7), Some(8)).unwrap();
+        fs::set_permissions(&at, Permissions::from_mode(mode)).unwrap();
+    };
+    let place = |name: &str| {
+        let placed = room.run(&["fs", "place", &format!("mnt/{name}"), "--region", "ap"]);
+        assert!(placed.status.success(), "{placed:?}");
+    };
+    for name in ["before", "after"] {
+        fs::create_dir(demo.mount().join(name)).unwrap();
+    }
+    own("before", 0o750);
+    place("before");
+    place("after");
+    own("after", 0o2711);
+    own("ap", 0o1770);
+    let cut = room.pid_of("ap-1");
+    kill(cut, libc::SIGSTOP);
+
+    let fresh = mount(&room, "fresh", "wait:8s");
+    let begun = Instant::now();
+    let mut list = Command::new("ls");
+    list.arg("-l").arg(fresh.mount());
+    let listed = finish(list);
+    eprintln!("ls -l took {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(1) + BUSY, "{:?}", begun.elapsed());
+    assert!(listed.status.success(), "{listed:?}");
+    for (name, mode) in [("before", 0o750), ("after", 0o2711), ("ap", 0o1770)] {
+        let (begun, at) = (Instant::now(), fresh.mount().join(name));
+        let shown = fs::metadata(&at).unwrap();
+        assert_eq!((shown.mode() & 0o7777, shown.uid(), shown.gid()), (mode, 7, 8), "{name}");
+        let mut list = [0; 256];
+        let list = rustix::fs::getxattr(&at, "system.posix_acl_access", &mut list);
+        assert_eq!(list, Err(rustix::io::Errno::NODATA), "{name}");
+        assert!(begun.elapsed() < Duration::from_secs(1) + BUSY, "{:?}", begun.elapsed());
+    }
+    let (error, took) = make(&fresh.mount().join("before/new"));
+    assert_eq!(error, Some(libc::ETIMEDOUT), "what is below waits, {took:?}");
+    kill(cut, libc::SIGCONT);
+    eventually("the region is used again", || make(&fresh.mount().join("before/new")).0.is_none());
+    fresh.stop();
     demo.stop();
     room.assert_clean();
 }

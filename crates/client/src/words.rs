@@ -28,6 +28,7 @@ pub(crate) fn name_of(update: &Update) -> &'static str {
         Update::Reap { .. } => "reap",
         Update::RaiseHorizon { .. } => "raise the horizon of blocks",
         Update::Caps { .. } => "capabilities",
+        Update::NoteTop { .. } => "note a placed directory",
         Update::NoteReads { .. } => "note reads",
         Update::Renew { .. } => "renew",
         Update::Expire { .. } => "expire",

@@ -175,11 +175,18 @@ async fn what_is_in_a_region_out_of_reach_is_not_taken_for_removed() {
     cluster.set_down(1, true);
     let error = there.attributes(ino).await.unwrap_err();
     assert_eq!(error.errno(), 110, "{error}");
-    let error = there.lookup(Ino::ROOT, &name("d")).await.unwrap_err();
+    // By its name it is shown as it was placed, and what is below is out of reach.
+    assert_eq!(there.lookup(Ino::ROOT, &name("d")).await.unwrap().place.ino, ino);
+    let none = name("none");
+    let below = || there.lookup(ino, &none);
+    let error = below().await.unwrap_err();
     assert_eq!(error.errno(), 110, "{error}");
     cluster.set_down(1, false);
-    while let Err(error) = there.attributes(ino).await {
-        assert_eq!(error.errno(), 110, "{error}"); // Not there yet.
+    loop {
+        match below().await.unwrap_err().errno() {
+            2 => break,
+            errno => assert_eq!(errno, 110), // Not there yet.
+        }
     }
     here.rmdir(Ino::ROOT, &name("d")).await.unwrap();
     assert_eq!(here.attributes(ino).await.unwrap_err().errno(), 116);

@@ -65,16 +65,18 @@ pub(crate) fn apply(
         (Update::Rmdir { parent, name, child }, Conclusion::Remove) => {
             if here(tree, parent) {
                 unset_entry(tree, parent.ino, name, moment.time);
+                tree.tops.remove(child.ino);
             }
             if here(tree, child) {
                 tree.remove(child.ino);
             }
         }
-        (Update::Rename { .. }, Conclusion::Rename { moved, replaced }) => {
+        (Update::Rename { .. }, Conclusion::Rename { moved, replaced, tops }) => {
             rename(tree, update, moved, replaced, moment);
+            name_tops(tree, update, &tops, moment);
         }
         (Update::PlaceDirectory { parent, name, child, to }, Conclusion::Place(directory)) => {
-            let attributes = place(tree, (*parent, name), *child, *to, directory, moment.time);
+            let attributes = place(tree, (*parent, name), *child, *to, directory, moment);
             return Done::Attributes(attributes);
         }
         (Update::Untangle { cycle }, Conclusion::Untangle(passes)) => {
@@ -161,6 +163,27 @@ fn rename(
     }
 }
 
+/// Directories that live elsewhere have lost their names here, or got others.
+fn name_tops(tree: &mut Tree, update: &Update, tops: &[Attributes], moment: Moment) {
+    let Update::Rename { from, to, moved, replaced, .. } = update else {
+        panic!("{update:?} is not a rename");
+    };
+    let group = tree.group;
+    let here = |place: &Place| place.partition == group;
+    let left = here(from).then_some(*moved);
+    for gone in left.into_iter().chain(replaced.filter(|_| here(to))) {
+        tree.tops.remove(gone.ino);
+    }
+    if tree.mutation.is(Mutation::LosesTops) {
+        return;
+    }
+    for top in tops {
+        if here(if top.place == *moved { to } else { from }) {
+            tree.tops.set(*top, moment.rank.0);
+        }
+    }
+}
+
 /// Makes what takes the place of a renamed inode in the directory that it leaves.
 fn leave_whiteout(tree: &mut Tree, from: Place, owner: Whiteout, moment: Moment) -> Entry {
     let Whiteout { uid, gid } = owner;
@@ -188,7 +211,7 @@ fn place(
     child: Place,
     to: GroupId,
     directory: EmptyDirectory,
-    time: Timestamp,
+    Moment { rank, time }: Moment,
 ) -> Attributes {
     if to == child.partition {
         return directory.attributes;
@@ -200,6 +223,10 @@ fn place(
         tree.change_directory(parent.ino, |directory, nlink| {
             directory.set(nlink, name.clone(), entry);
         });
+        match to == tree.group {
+            true => tree.tops.remove(child.ino),
+            false => tree.tops.set(attributes, rank.0),
+        }
     }
     if child.partition == tree.group {
         tree.remove_moved(child.ino, to);

@@ -297,6 +297,7 @@ impl Update {
             | Update::Unlock { .. }
             | Update::Hold { .. }
             | Update::NoteReads { .. }
+            | Update::NoteTop { .. }
             | Update::Renew { .. }
             | Update::Expire { .. }
             | Update::Caps { .. }

@@ -77,6 +77,10 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         Update::Forget { client, inodes, .. } => Ok(forget(tree, client, &inodes)),
         Update::Reap { inodes, .. } => Ok(reap(tree, &inodes)),
         Update::NoteReads { reads, .. } => Ok(note_reads(tree, &reads)),
+        Update::NoteTop { attributes, ts, .. } => {
+            tree.tops.note(attributes, ts);
+            Ok(Done::Nothing)
+        }
         Update::Renew { client, .. } => {
             tree.leases.renew(client, moment.rank);
             Ok(Done::Nothing)

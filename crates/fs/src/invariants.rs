@@ -29,6 +29,7 @@ pub(crate) fn check_partition(partition: &Partition) {
             }
         }
     }
+    check_tops(tree);
     assert_eq!(tree.totals().1, stored, "bytes stored in {:?}", tree.group);
     for (ino, inode) in tree.iter() {
         let names = names.get(&ino).copied().unwrap_or_default();
@@ -48,6 +49,16 @@ pub(crate) fn check_partition(partition: &Partition) {
         *extents.entry(block).or_default() += 1;
     }
     assert!(tree.named.extents().iter().eq(&extents), "N1: blocks in {:?}", tree.group);
+}
+
+fn check_tops(tree: &Tree) {
+    let entries = tree.iter().flat_map(|(_, inode)| inode.as_directory());
+    let entries = entries.flat_map(|directory| directory.entries.values());
+    let away =
+        |entry: &&Entry| entry.kind == Kind::Directory && entry.place.partition != tree.group;
+    let named: BTreeSet<Place> = entries.filter(away).map(|entry| entry.place).collect();
+    let kept: BTreeSet<Place> = tree.tops.iter().map(|of| of.place).collect();
+    assert_eq!(kept, named, "T1: in {:?}", tree.group);
 }
 
 fn check_inode(tree: &Tree, ino: Ino, inode: &Inode) {

@@ -10,6 +10,8 @@
 //!   follows from the message's name ([`Ino::made`]), so a write to the file comes after its
 //!   creation.
 //! - **Where inodes went** that were placed elsewhere: under the inode's key.
+//! - **What is known of directories that live elsewhere** ([`crate::tops`]): under the inode's key,
+//!   in the partition of the name, too.
 //! - **Leases** ([`crate::leases`]). What begins or renews a lease has the client's key. What ends
 //!   a hold without naming the client (an inode goes with the locks on it) or only gives it back
 //!   need not: it takes its inode out of the lease, whatever the lease's rank is, and the lease is
@@ -142,17 +144,17 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             client = keep_for.map(|client| (child.partition, client));
         }
         Update::Rmdir { parent, name, child } => {
-            places.extend([*parent, *child]);
+            places.extend([*parent, *child, top_in(child, parent)]);
             names.push((*parent, name));
             nodes.push(*child);
         }
         Update::Rename { from, to, moved, replaced, ancestors, keep_for, whiteout, .. } => {
             let left = whiteout.map(|_| made_in(from));
             places.extend(left);
-            nodes.extend(left);
+            nodes.extend(left.into_iter().chain(*replaced));
             places.extend([from, to, moved].into_iter().chain(ancestors).chain(replaced));
+            places.extend(tops_of_renamed(update));
             names.extend(renamed(update));
-            nodes.extend(replaced);
             client = replaced.zip(*keep_for).map(|(place, client)| (place.partition, client));
         }
         // Access rights come as extended attributes, too.
@@ -178,18 +180,31 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Forget { .. }
         | Update::Reap { .. }
         | Update::NoteReads { .. }
+        | Update::NoteTop { .. }
         | Update::Renew { .. }
         | Update::Caps { .. }
         | Update::Expire { .. } => (places, client) = touched_of_held(update),
         Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
         Update::PlaceDirectory { parent, name, child, to } => {
             let moved = [*child, Place { ino: child.ino, partition: *to }];
-            places.extend([*parent, moved[0], moved[1]]);
+            places.extend([*parent, moved[0], moved[1], top_in(child, parent)]);
             names.push((*parent, name));
             nodes.extend(moved);
         }
     }
     Touched { places, names, nodes, quotas, client }
+}
+
+/// What is known of a directory where its name is, which is `parent`.
+fn top_in(directory: &Place, parent: &Place) -> Place {
+    Place { ino: directory.ino, partition: parent.partition }
+}
+
+/// What is known of the directories that a rename moves, where their names are and come.
+fn tops_of_renamed(update: &Update) -> Vec<Place> {
+    let Update::Rename { from, to, moved, replaced, .. } = update else { return Vec::new() };
+    let named = [Some(moved), replaced.as_ref()].into_iter().flatten();
+    named.flat_map(|of| [top_in(of, from), top_in(of, to)]).collect()
 }
 
 /// The inodes and the client of an update of what clients hold. What only ends a hold needs no key
@@ -208,6 +223,9 @@ fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>)
         Update::Reap { partition, inodes } => {
             let place = |(ino, _): &(Ino, Stamp)| Place { ino: *ino, partition: *partition };
             (inodes.iter().map(place).collect(), None)
+        }
+        Update::NoteTop { partition, attributes, .. } => {
+            (vec![Place { partition: *partition, ..attributes.place }], None)
         }
         Update::NoteReads { partition, reads } => {
             let place = |read: &Access| Place { ino: read.inode, partition: *partition };

@@ -13,6 +13,7 @@
 //! | `acl` | access control lists and permission bits |
 //! | `apply`, `execute` | what updates of several inodes and of one inode do |
 //! | `read` | answers to queries |
+//! | `tops` | what is known of directories that live elsewhere than their names |
 //! | [`quota`] | how much may lie below a directory, and how much does |
 //! | `tree`, `inode`, `extents`, `locks`, `leases` | the state itself |
 //! | `caps` | who may answer looks by itself |
@@ -43,6 +44,7 @@ mod pending;
 pub mod query;
 pub mod quota;
 mod read;
+mod tops;
 mod tree;
 pub mod types;
 pub mod vote;

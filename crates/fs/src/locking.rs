@@ -150,6 +150,7 @@ impl Update {
             | Update::Forget { .. }
             | Update::Reap { .. }
             | Update::NoteReads { .. }
+            | Update::NoteTop { .. }
             | Update::Renew { .. }
             | Update::Expire { .. }
             | Update::Caps { .. }

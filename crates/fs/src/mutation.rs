@@ -27,6 +27,8 @@ pub enum Mutation {
     InheritsNothing,
     /// A file that has got its first name is removed as if it had none.
     ReapsNamed,
+    /// The partition of a new name keeps nothing of a directory that lives elsewhere.
+    LosesTops,
     /// A read is noted though another time of reading was set since it was seen.
     NotesAnyRead,
 }

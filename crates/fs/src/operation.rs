@@ -370,6 +370,17 @@ pub enum Update {
         /// What, and when.
         reads: Vec<Access>,
     },
+    /// A directory that has its name in this partition and lives in another was so after that
+    /// message. Multicast by a client that changed it, for those who look while the other partition
+    /// is out of reach; nothing happens if the name is gone, or something later is known.
+    NoteTop {
+        /// Where its name is.
+        partition: GroupId,
+        /// What it was.
+        attributes: Attributes,
+        /// After this message of the partition where it lives.
+        ts: Stamp,
+    },
     /// The client lives: what it holds in this partition (locks, files without a name) stays its.
     Renew {
         /// Who.
@@ -450,6 +461,7 @@ impl Update {
                 | Update::Forget { .. }
                 | Update::Reap { .. }
                 | Update::NoteReads { .. }
+                | Update::NoteTop { .. }
                 | Update::Renew { .. }
                 | Update::Expire { .. }
                 | Update::Caps { .. }
@@ -493,6 +505,7 @@ impl Update {
             | Update::Forget { partition, .. }
             | Update::Reap { partition, .. }
             | Update::NoteReads { partition, .. }
+            | Update::NoteTop { partition, .. }
             | Update::Renew { partition, .. }
             | Update::Expire { partition, .. }
             | Update::Caps { partition, .. }

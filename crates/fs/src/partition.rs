@@ -104,6 +104,8 @@ impl Partition {
         if group == GroupId::GLOBAL {
             for (id, name) in regions {
                 let place = Place { ino: Ino::top(id), partition: id };
+                let made = Partition::new(id, [], time).tree.attributes(place);
+                tree.tops.set(made.expect("it begins with its top"), Stamp(0));
                 let name = Bytes::copy_from_slice(name.as_bytes());
                 tree.change_directory(top, |directory, nlink| {
                     directory.set(nlink, name, Entry { place, kind: Kind::Directory });
@@ -546,6 +548,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Forget { .. }
         | Update::Reap { .. }
         | Update::NoteReads { .. }
+        | Update::NoteTop { .. }
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
         | Update::SetQuota { .. }

@@ -133,6 +133,9 @@ pub enum Answer {
         entry: Entry,
         /// If it lives in the partition that was asked.
         attributes: Option<Attributes>,
+        /// Of a directory that lives elsewhere: what it was when it was placed, named or noted last
+        /// ([`crate::Update::NoteTop`]).
+        top: Option<Box<Attributes>>,
     },
     /// To [`Query::Attributes`].
     Attributes(Attributes),
@@ -144,6 +147,9 @@ pub enum Answer {
         end: bool,
         /// The directory above (of the root: the root).
         parent: Place,
+        /// Of those among the entries that are directories and live elsewhere, as in
+        /// [`Answer::Entry`].
+        tops: Vec<Attributes>,
     },
     /// To [`Query::Symlink`] and [`Query::Xattr`].
     Bytes(Bytes),

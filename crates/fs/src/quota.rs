@@ -187,6 +187,7 @@ impl Update {
             | Update::Forget { .. }
             | Update::Reap { .. }
             | Update::NoteReads { .. }
+            | Update::NoteTop { .. }
             | Update::Renew { .. }
             | Update::Caps { .. }
             | Update::RaiseHorizon { .. }

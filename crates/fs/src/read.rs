@@ -74,7 +74,9 @@ fn lookup(tree: &Tree, parent: Place, name: &Name) -> Result<Answer, FsError> {
         b".." => Entry { place: directory.parent, kind: Kind::Directory },
         _ => directory.entries.get(name).ok_or(FsError::NotFound)?.clone(),
     };
-    Ok(Answer::Entry { attributes: tree.attributes(entry.place), entry })
+    let attributes = tree.attributes(entry.place);
+    let top = tree.tops.get(entry.place.ino).map(Box::new);
+    Ok(Answer::Entry { entry, attributes, top })
 }
 
 fn list(tree: &Tree, place: Place, after: &Name, limit: u32) -> Result<Answer, FsError> {
@@ -82,12 +84,14 @@ fn list(tree: &Tree, place: Place, after: &Name, limit: u32) -> Result<Answer, F
     let limit = usize::try_from(limit).map_or(ENTRIES_MAX, |limit| limit.min(ENTRIES_MAX));
     let greater = (Bound::Excluded(after), Bound::Unbounded);
     let mut rest = directory.entries.range::<_, Name>(greater);
-    let entries = rest
+    let entries: Vec<_> = rest
         .by_ref()
         .take(limit)
         .map(|(name, entry)| (name.clone(), entry.clone(), tree.attributes(entry.place)))
         .collect();
-    Ok(Answer::Directory { entries, end: rest.next().is_none(), parent: directory.parent })
+    let tops = entries.iter().filter_map(|(_, entry, _)| tree.tops.get(entry.place.ino)).collect();
+    let (end, parent) = (rest.next().is_none(), directory.parent);
+    Ok(Answer::Directory { entries, end, parent, tops })
 }
 
 #[cfg(test)]

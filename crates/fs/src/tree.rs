@@ -8,6 +8,7 @@ use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::mutation::Mutation;
 use crate::quota::Quotas;
+use crate::tops::Tops;
 use crate::types::{
     Attributes, Entry, Ino, Kind, LockFamily, LockOwner, NAME_MAX, Name, Place, Rank,
 };
@@ -27,6 +28,8 @@ pub(crate) struct Tree {
     pub leases: Leases,
     /// The files without a name, with the messages that took the last ones.
     nameless: OrdMap<Ino, Stamp>,
+    /// Of directories that have their names here and live elsewhere.
+    pub tops: Tops,
     pub quotas: Quotas,
     pub caps: Caps,
     /// The bytes stored in all files.
@@ -46,6 +49,7 @@ impl Tree {
             moved: OrdMap::new(),
             leases: Leases::default(),
             nameless: OrdMap::new(),
+            tops: Tops::default(),
             quotas: Quotas::default(),
             caps: Caps::default(),
             stored: 0,

@@ -37,6 +37,8 @@ pub struct Evidence {
     replaced: Option<Kind>,
     /// For `rename`: that is a directory with entries.
     replaced_full: bool,
+    /// For `rename`: the directories that live elsewhere than their new names, as they are then.
+    tops: Vec<Attributes>,
     /// For a directory that is placed elsewhere: all of it.
     directory: Option<Box<EmptyDirectory>>,
     /// For a cycle of waits: the first who waits only as another came first.
@@ -59,8 +61,8 @@ pub(crate) enum Conclusion {
     Link(Attributes),
     /// A name goes, and perhaps what it led to.
     Remove,
-    /// What is moved, and what was there.
-    Rename { moved: Kind, replaced: Option<Kind> },
+    /// What is moved, what was there, and the directories that live elsewhere than their new names.
+    Rename { moved: Kind, replaced: Option<Kind>, tops: Vec<Attributes> },
     /// The directory that gets another place.
     Place(EmptyDirectory),
     /// A cycle of waits is there; who waits in it only as another came first, if anybody does.
@@ -122,6 +124,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
         | Update::Forget { .. }
         | Update::Reap { .. }
         | Update::NoteReads { .. }
+        | Update::NoteTop { .. }
         | Update::Renew { .. }
         | Update::Caps { .. }
         | Update::RaiseHorizon { .. }
@@ -222,7 +225,7 @@ fn prepare_rename(tree: &Tree, update: &Update, moment: Moment) -> Result<Eviden
         return Err(FsError::Busy);
     }
     if here(moved) {
-        tree.inode(*moved).or(Err(FsError::Stale))?;
+        found.tops.extend(top_under(tree, *moved, *to, moment)?);
     }
     if matches!(update, Update::Rename { whiteout: Some(_), .. }) {
         check_whiteout(tree, *from, *mode, moment)?;
@@ -236,6 +239,9 @@ fn prepare_rename(tree: &Tree, update: &Update, moment: Moment) -> Result<Eviden
         let inode = tree.inode(*replaced).or(Err(FsError::Stale))?;
         found.replaced_full =
             inode.as_directory().is_some_and(|directory| !directory.entries.is_empty());
+        if *mode == RenameMode::Exchange {
+            found.tops.extend(top_under(tree, *replaced, *from, moment)?);
+        }
     }
     let listed: BTreeSet<Place> = ancestors.iter().copied().collect();
     for place in listed.iter().filter(|place| here(place)) {
@@ -246,6 +252,19 @@ fn prepare_rename(tree: &Tree, update: &Update, moment: Moment) -> Result<Eviden
         }
     }
     Ok(found)
+}
+
+/// What `moved` will be, which is here, if it is a directory and `parent`, which it comes under, is
+/// elsewhere.
+fn top_under(
+    tree: &Tree,
+    moved: Place,
+    parent: Place,
+    moment: Moment,
+) -> Result<Option<Attributes>, FsError> {
+    let inode = tree.inode(moved).or(Err(FsError::Stale))?;
+    let is_top = parent.partition != tree.group && inode.kind == Kind::Directory;
+    Ok(is_top.then(|| Attributes { ctime: moment.time, ..inode.attributes(moved) }))
 }
 
 /// A whiteout can be left in `from`.
@@ -284,6 +303,7 @@ pub(crate) fn conclude(
                 all.moved = all.moved.or(evidence.moved);
                 all.replaced = all.replaced.or(evidence.replaced);
                 all.replaced_full |= evidence.replaced_full;
+                all.tops.extend(&evidence.tops);
                 all.directory = all.directory.or_else(|| evidence.directory.clone());
                 all.passes = [all.passes, evidence.passes].into_iter().flatten().min();
             }
@@ -304,7 +324,7 @@ pub(crate) fn conclude(
                 _ => Ok(Conclusion::Link(target)),
             }
         }
-        Update::Rename { .. } => conclude_rename(update, &all),
+        Update::Rename { .. } => conclude_rename(update, all),
         Update::PlaceDirectory { .. } => {
             let directory = all.directory.expect("the directory's partition told all of it");
             Ok(Conclusion::Place(*directory))
@@ -315,7 +335,7 @@ pub(crate) fn conclude(
 }
 
 /// The rules that need the kinds of both inodes, which no partition may know alone.
-fn conclude_rename(update: &Update, all: &Evidence) -> Result<Conclusion, FsError> {
+fn conclude_rename(update: &Update, all: Evidence) -> Result<Conclusion, FsError> {
     let Update::Rename { from, to, moved: moved_place, replaced: at, mode, ancestors, .. } = update
     else {
         panic!("{update:?} is not a rename");
@@ -349,5 +369,5 @@ fn conclude_rename(update: &Update, all: &Evidence) -> Result<Conclusion, FsErro
             (_, _) => {}
         }
     }
-    Ok(Conclusion::Rename { moved, replaced })
+    Ok(Conclusion::Rename { moved, replaced, tops: all.tops })
 }

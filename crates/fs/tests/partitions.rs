@@ -14,8 +14,8 @@ use meridian_fs::operation::{Access, Changes, Piece, RenameMode, Whiteout, Write
 use meridian_fs::quota::Limits;
 use meridian_fs::types::{Data, Lock, LockFamily, LockOwner};
 use meridian_fs::{
-    Answer, Done, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query, Timestamp,
-    Update, Vector, cycle_of, quota_keys,
+    Answer, Attributes, Done, Extent, FsError, Ino, Kind, Operation, Partition, Place, Query,
+    Timestamp, Update, Vector, cycle_of, quota_keys,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -118,13 +118,13 @@ fn quotas_of(view: &World, update: &Update, rng: &mut Rng) -> Vec<Place> {
 
 /// A change of one inode, or of what a client holds.
 fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
-    let client = *rng.pick(&CLIENTS);
+    let (client, partition) = (*rng.pick(&CLIENTS), inode.partition);
     let owner = LockOwner { client, owner: rng.below(2) };
     let family = *rng.pick(&[LockFamily::Posix, LockFamily::Flock, LockFamily::Pages]);
     let start = rng.below(20);
     let end = start + rng.below(10);
-    let partition = inode.partition;
-    match rng.below(21) {
+    match rng.below(23) {
+        21 | 22 => random_note(view, rng, inode),
         14 | 15 => Update::CreateUnnamed { parent: inode, node: node(Kind::File) },
         16 => {
             let seen = view.attributes(inode).map_or(Timestamp::default(), |of| of.atime);
@@ -185,6 +185,19 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
             let piece = Piece { offset: 0, extent: Extent { len: 10, data } };
             Update::Write { inode, at: WriteAt::End, pieces: vec![piece] }
         }
+    }
+}
+
+/// Somebody tells what an inode was, perhaps to a partition that has no name of it.
+fn random_note(view: &World, rng: &mut Rng, inode: Place) -> Update {
+    let above: Vec<GroupId> = view.partitions.keys().copied().collect();
+    let (partition, ts) = (*rng.pick(&above), Stamp(rng.below(view.messages + 2)));
+    match view.attributes(inode) {
+        Ok(of) => {
+            let attributes = Attributes { mode: rng.below(0o777) as u16, ..of };
+            Update::NoteTop { partition, attributes, ts }
+        }
+        Err(_) => Update::Renew { client: ME, partition },
     }
 }
 
@@ -399,6 +412,10 @@ fn forgetful_of_names() -> Vec<(&'static str, Mix, Keys)> {
         }),
         ("what loses a name", Mix::All, |update, id| match update {
             Update::Unlink { child, .. } => without(update, id, &[child.ino]),
+            _ => update.keys(id),
+        }),
+        ("of which is noted what it was", Mix::All, |update, id| match update {
+            Update::NoteTop { attributes, .. } => without(update, id, &[attributes.place.ino]),
             _ => update.keys(id),
         }),
         ("the directories above", Mix::Directories, |update, id| match update {

@@ -289,7 +289,7 @@ fn a_read_waits_for_what_its_answer_needs_and_no_more() {
     assert_eq!(one.reads(&seen, place(US, 0), "file").len(), 1);
     // A listing goes without the attributes of the directory that waits.
     let told = one.reads(&seen, place(US, 0), "d");
-    let [ReplyBody::Answer { result: Ok(Answer::Entry { entry, attributes: None }), .. }] =
+    let [ReplyBody::Answer { result: Ok(Answer::Entry { entry, attributes: None, .. }), .. }] =
         &told[..]
     else {
         panic!("{told:?}")

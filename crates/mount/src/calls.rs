@@ -6,7 +6,7 @@ use crate::listing::{Line, Listing};
 use crate::signals;
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_client::files::Handle;
-use meridian_client::files::attributes::CAPABILITY;
+use meridian_client::files::attributes::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
 use meridian_client::files::locks::{Owner, Wanted};
 use meridian_client::{ClientError, Files};
 use meridian_fs::operation::NewNode;
@@ -27,10 +27,6 @@ pub(crate) const TTL: Duration = Duration::ZERO;
 pub(crate) const ATTRIBUTES_TTL: Duration = Duration::from_nanos(1);
 /// Numbers of inodes are never used twice.
 pub(crate) const GENERATION: u64 = 0;
-/// The extended attribute with the list of access rights that is in force.
-pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-/// The one with the list that a directory hands down.
-pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// What extended attributes begin with that only root sees.
 const TRUSTED: &[u8] = b"trusted.";
 /// `open(O_CREAT)`: makes a file and opens it. The kernel takes it for new, and so checks no

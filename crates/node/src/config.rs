@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The version of a node's directory that this program writes and reads.
-pub const NODE_FORMAT: u32 = 8;
+pub const NODE_FORMAT: u32 = 9;
 
 /// The contents of `node.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,10 +226,11 @@ mod tests {
         assert!(refused(&cluster).contains("is of cluster 8"));
         cluster.cluster = 7;
         assert!(refused(&cluster).contains("has no node us-1"));
-        fs::write(dir.join("node.json"), r#"{"format":9,"more":1}"#).unwrap();
+        let newer = NODE_FORMAT + 1;
+        fs::write(dir.join("node.json"), format!(r#"{{"format":{newer},"more":1}}"#)).unwrap();
         drop(node);
         let version = NodeDir::open(&dir).unwrap_err().to_string();
-        let wanted = format!("is of format 9, this program reads {NODE_FORMAT}: go on with");
+        let wanted = format!("is of format {newer}, this program reads {NODE_FORMAT}: go on with");
         assert!(version.contains(&wanted), "{version}");
     }
 }

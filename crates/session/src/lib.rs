@@ -8,6 +8,7 @@
 //! | `update` | one update: its name, and what must be answered before it is sent |
 //! | `following` | what another client has seen, and this one goes on from |
 //! | [`cuts`] | which groups are cut off, and until when a call that needs one may wait |
+//! | [`tops`] | directories that live elsewhere than their names, shown while nobody answers |
 //! | `waiting` | calls that wait for such a group |
 //! | `inquiries` | one question to one group: which node is asked, and when another one |
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
@@ -45,6 +46,7 @@ mod random;
 pub mod room;
 pub mod routes;
 pub mod session;
+pub mod tops;
 mod update;
 mod waiting;
 pub mod writeback;
@@ -59,4 +61,5 @@ pub use names::{Name, Names};
 pub use opens::Opens;
 pub use routes::Routes;
 pub use session::Session;
+pub use tops::Tops;
 pub use writeback::WriteBack;

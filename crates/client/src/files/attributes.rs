@@ -16,6 +16,10 @@ pub const PLACEMENT: &[u8] = b"user.meridian.placement";
 /// The extended attribute that gives a program rights of root. The tree takes it from a file that
 /// is changed.
 pub const CAPABILITY: &[u8] = b"security.capability";
+/// The extended attribute with the list of access rights that is in force.
+pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+/// The one with the list that a directory hands down.
+pub const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// The extended attribute that tells where the cluster file is.
 pub const CLUSTER: &[u8] = b"user.meridian.cluster";
 /// So many bytes `fallocate` gives a file without asking whether there is room.
@@ -212,6 +216,7 @@ impl Files {
                         });
                     } else {
                         self.note(attributes, ts);
+                        self.note_root(attributes, ts).await;
                     }
                     return Ok(attributes);
                 }
@@ -248,6 +253,11 @@ impl Files {
         if &name[..] == QUOTA {
             return self.quota_in_words(ino).await;
         }
+        self.marked_xattr(ino, name).await
+    }
+
+    /// As [`Files::xattr`] of what is stored, however long it takes.
+    pub(crate) async fn xattr_now(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
         match self.ask(ino, |inode| Query::Xattr { inode, name: name.clone() }).await {
             Ok((Answer::Bytes(value), _)) => Ok(value),
             Ok(_) => Err(strange()),

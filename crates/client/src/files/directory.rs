@@ -1,5 +1,6 @@
 //! Listings.
 
+use crate::client::lock;
 use crate::error::ClientError;
 use crate::files::Files;
 use crate::files::attributes::strange;
@@ -48,9 +49,10 @@ impl Files {
         let query = |inode| Query::Directory { inode, after: after.clone(), limit: PAGE };
         let begun = self.last_change();
         let (answer, known_to) = self.ask(ino, query).await?;
-        let Answer::Directory { mut entries, end, parent } = answer else {
+        let Answer::Directory { mut entries, end, parent, tops } = answer else {
             return Err(strange());
         };
+        tops.iter().for_each(|top| self.named_root(ino, top.place, Some(*top)));
         let mut far = JoinSet::new();
         for (index, (_, entry, known)) in entries.iter_mut().enumerate() {
             self.learn(entry.place);
@@ -70,6 +72,9 @@ impl Files {
             if let Ok((index, Ok((Answer::Attributes(known), known_to)))) = asked {
                 entries[index].2 = Some(self.seen(known, known_to, begun).await);
             }
+        }
+        for (_, entry, known) in entries.iter_mut().filter(|_| attributes) {
+            *known = known.or_else(|| lock(&self.tops).get(entry.place.ino));
         }
         Ok(Page { entries, end, parent })
     }

@@ -47,7 +47,7 @@ use meridian_fs::{Answer, FsError, Query, Update};
 use meridian_keys::causal::Token;
 use meridian_session::accesses::Accesses;
 use meridian_session::opens::LAZY;
-use meridian_session::{Deadlocks, Opens};
+use meridian_session::{Deadlocks, Opens, Tops};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -138,8 +138,8 @@ pub struct Files {
     next_handle: AtomicU64,
     next_ticket: AtomicU64,
     deadlocks: Mutex<Deadlocks>,
-    /// What was last seen of directories that live elsewhere than their names.
-    roots: Mutex<HashMap<Ino, Attributes>>,
+    /// What is known of directories that live elsewhere than their names.
+    tops: Mutex<Tops>,
     /// When the last renewal was sent of which a partition has heard.
     renewed: Mutex<HashMap<GroupId, Instant>>,
     /// Counts own changes of open files as they end.
@@ -171,7 +171,7 @@ impl Files {
             next_handle: AtomicU64::new(1),
             next_ticket: AtomicU64::new(1),
             deadlocks: Mutex::default(),
-            roots: Mutex::default(),
+            tops: Mutex::default(),
             renewed: Mutex::default(),
             changes: AtomicU64::new(0),
             buffered: AtomicUsize::new(0),

@@ -54,11 +54,13 @@ impl Files {
                     attributes = &mut beside, if early.is_none() => early = Some(attributes),
                 }
             };
-            let Answer::Entry { entry, attributes } = answer else { return Err(strange()) };
+            let Answer::Entry { entry, attributes, top } = answer else { return Err(strange()) };
             self.learn(entry.place);
             if let Some(attributes) = attributes {
+                lock(&self.tops).forget(entry.place.ino);
                 return Ok(self.seen(attributes, known_to, begun).await);
             }
+            self.named_root(parent, entry.place, top.map(|top| *top));
             self.remember_placed(parent, name, entry.place.ino);
             let beside = match early {
                 _ if guess != Some(entry.place.ino) => None,
@@ -73,9 +75,9 @@ impl Files {
                 // Removed between the two questions: the name leads elsewhere now, or nowhere.
                 Err(ClientError::Fs(FsError::Gone | FsError::Stale)) => {}
                 Ok(attributes) => {
-                    if attributes.kind == Kind::Directory {
-                        self.remember_root(attributes);
-                    }
+                    let is_directory = attributes.kind == Kind::Directory;
+                    let seen = is_directory.then_some(attributes);
+                    self.named_root(parent, attributes.place, seen);
                     return Ok(attributes);
                 }
                 other => return other,
@@ -547,8 +549,13 @@ impl Files {
             match self.client.update(&update).await {
                 Err(ClientError::Fs(FsError::Stale)) => {}
                 Err(error) => return Err(error),
-                Ok(_) => {
+                Ok(done) => {
                     self.learn(Place { ino, partition: group });
+                    if let Done::Attributes(placed) = done
+                        && group != parent.partition
+                    {
+                        self.named_root(parent.ino, placed.place, Some(placed));
+                    }
                     return Ok(());
                 }
             }

@@ -1,77 +1,122 @@
-//! Directories that live in another partition than their names: what was last seen of them is shown
-//! when nobody answers for that partition. So `ls -l` above them goes on while a region is cut off;
-//! all that is below needs the region.
+//! Directories that live in another partition than their names: see [`meridian_session::tops`].
 
 use crate::client::lock;
 use crate::error::ClientError;
 use crate::files::Files;
-use meridian_core::GroupId;
-use meridian_fs::types::{Attributes, Ino, Place};
-use meridian_fs::{Answer, Partition, Query, Timestamp};
-use std::time::Duration;
-
-/// So long somebody may be silent before what was last seen is shown.
-const SHOWN_AFTER: Duration = Duration::from_millis(700);
-/// Of so many directories it is remembered what was seen.
-const ROOTS_MAX: usize = 1024;
+use crate::files::attributes::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
+use bytes::Bytes;
+use meridian_core::{GroupId, Stamp};
+use meridian_fs::types::{Attributes, Ino, Kind, Name, Place};
+use meridian_fs::{FsError, Update};
+use meridian_session::tops::SHOWN_AFTER;
+use std::future::Future;
+use std::sync::Arc;
 
 impl Files {
-    /// What was seen of a directory that lives in another partition than its name.
-    pub(crate) fn remember_root(&self, attributes: Attributes) {
-        let mut roots = lock(&self.roots);
-        if roots.len() >= ROOTS_MAX {
-            roots.clear();
-        }
-        roots.insert(attributes.place.ino, attributes);
+    /// A name in the directory `parent` leads elsewhere; `kept` is what is known of it there.
+    pub(crate) fn named_root(&self, parent: Ino, place: Place, kept: Option<Attributes>) {
+        let above = self.place_of(parent).partition;
+        lock(&self.tops).named(above, place, kept);
     }
 
-    /// What was last seen of it, if it is such a directory. That of a region is there from the
-    /// start.
-    fn root(&self, ino: Ino) -> Option<Attributes> {
-        if let Some(seen) = lock(&self.roots).get(&ino) {
-            return Some(*seen);
-        }
-        let Place { partition, .. } = self.place_of(ino);
-        let inode = Place { ino, partition };
-        let is_region = ino == Ino::top(partition) && partition != GroupId::GLOBAL;
-        let made = Timestamp::from_millis(self.client.topology().created_ms);
-        let first = || Partition::new(partition, [], made).read(&Query::Attributes { inode });
-        let first = is_region.then(first);
-        match first {
-            Some(Ok(Answer::Attributes(attributes))) => Some(attributes),
-            _ => None,
-        }
-    }
-
-    /// `stat`, with what is buffered here.
+    /// `stat`, with what is buffered here. Of a directory that lives elsewhere than its name what
+    /// is known, if nobody answers.
     ///
     /// # Errors
-    /// [`meridian_fs::FsError::Gone`] if there is no such inode any more; what was appended and
-    /// must be stored before anybody knows the length cannot be stored.
+    /// [`FsError::Gone`] if there is no such inode any more; what was appended and must be stored
+    /// before anybody knows the length cannot be stored.
     pub async fn attributes(&self, ino: Ino) -> Result<Attributes, ClientError> {
-        let Some(root) = self.root(ino) else { return self.attributes_now(ino).await };
-        let group = root.place.partition;
-        if self.client.is_cut(group) {
-            return Ok(root);
+        let ask = |files: Arc<Files>| async move { files.attributes_now(ino).await };
+        match self.asked_or_known(ino, ask).await {
+            Ok(Ok(attributes)) => {
+                lock(&self.tops).seen(attributes);
+                Ok(attributes)
+            }
+            Ok(Err(error)) => Err(error),
+            Err(known) => Ok(known),
         }
-        let Some(files) = self.me.upgrade() else { return Ok(root) };
-        let heard = self.client.heard(group);
-        let mut asked = Box::pin(async move { files.attributes_now(ino).await });
+    }
+
+    /// What an extended attribute is that the kernel asks for all the time. That a directory which
+    /// lives elsewhere than its name has none such is told as in [`Files::attributes`].
+    pub(crate) async fn marked_xattr(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
+        let lacks = |known: &Attributes| match &name[..] {
+            ACCESS_LIST => !known.marks.access_list,
+            DEFAULT_LIST => !known.marks.default_list,
+            CAPABILITY => !known.marks.capability,
+            _ => false,
+        };
+        if !lock(&self.tops).get(ino).is_some_and(|known| lacks(&known)) {
+            return self.xattr_now(ino, name).await;
+        }
+        let of = name.clone();
+        let ask = |files: Arc<Files>| async move { files.xattr_now(ino, of).await };
+        match self.asked_or_known(ino, ask).await {
+            Ok(asked) => asked,
+            Err(_) => Err(FsError::NoAttribute.into()),
+        }
+    }
+
+    /// What `ask` says; or what is known of the directory `ino`, if nobody answers for the
+    /// partition where it lives.
+    async fn asked_or_known<T, F>(
+        &self,
+        ino: Ino,
+        ask: impl FnOnce(Arc<Files>) -> F,
+    ) -> Result<Result<T, ClientError>, Attributes>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, ClientError>> + Send + 'static,
+    {
+        let Some(files) = self.me.upgrade() else { return Ok(Err(FsError::Gone.into())) };
+        let mut asked = Box::pin(ask(files));
+        let Some(known) = lock(&self.tops).get(ino) else { return Ok(asked.await) };
+        let group = known.place.partition;
+        let mut heard = self.client.heard(group);
+        if self.shows_at_once(group, heard) {
+            return Err(known);
+        }
         loop {
             match tokio::time::timeout(SHOWN_AFTER, &mut asked).await {
-                Ok(Ok(attributes)) => {
-                    self.remember_root(attributes);
-                    return Ok(attributes);
-                }
-                Ok(Err(error)) if error.is_unknown() => return Ok(root),
-                Ok(Err(error)) => return Err(error),
-                Err(_) if self.client.heard(group) == heard => {
-                    // It goes on: that a region is cut off is seen by who asks for long.
-                    tokio::spawn(asked);
-                    return Ok(root);
-                }
+                Ok(Err(error)) if error.is_unknown() => return Err(known),
+                Ok(result) => return Ok(result),
                 Err(_) => {}
             }
+            let (before, now) = (heard, self.client.time());
+            heard = self.client.heard(group);
+            if lock(&self.tops).was_asked(group, (before, heard), now) {
+                // It goes on: that a region is cut off is seen by who asks for long.
+                tokio::spawn(asked);
+                return Err(known);
+            }
         }
+    }
+
+    fn shows_at_once(&self, group: GroupId, heard: u64) -> bool {
+        let (is_cut, now) = (self.client.is_cut(group), self.client.time());
+        lock(&self.tops).shows_at_once(group, heard, is_cut, now)
+    }
+
+    /// A directory was changed by the message of that timestamp. If it lives elsewhere than its
+    /// name, those are told who keep what it was; that is waited for only as long as for an answer
+    /// when nobody is cut off.
+    pub(crate) async fn note_root(&self, attributes: Attributes, ts: Stamp) {
+        if attributes.kind != Kind::Directory {
+            return;
+        }
+        let above = {
+            let mut tops = lock(&self.tops);
+            tops.seen(attributes);
+            tops.above(attributes.place.ino)
+        };
+        let Some(partition) = above else { return };
+        let client = self.client.clone();
+        let told = tokio::spawn(async move {
+            let note = Update::NoteTop { partition, attributes, ts };
+            if let Err(error) = client.update(&note).await {
+                tracing::debug!("what a placed directory became is not noted: {error}");
+            }
+        });
+        let _ = tokio::time::timeout(SHOWN_AFTER, told).await;
     }
 }

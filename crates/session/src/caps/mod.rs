@@ -197,7 +197,7 @@ impl Caps {
             None => Some(Err(FsError::NotFound)),
             Some(entry) => {
                 let attributes = self.attributes(now, entry.place, vector);
-                Some(Ok(Answer::Entry { entry, attributes }))
+                Some(Ok(Answer::Entry { entry, attributes, top: None }))
             }
         }
     }
@@ -266,7 +266,7 @@ impl Caps {
             return;
         }
         match (query, result) {
-            (Query::Lookup { parent, name }, Ok(Answer::Entry { entry, attributes })) => {
+            (Query::Lookup { parent, name }, Ok(Answer::Entry { entry, attributes, .. })) => {
                 self.fill_name(*parent, name, begun, Some(entry.clone()));
                 if let Some(attributes) = attributes {
                     self.count_look(now, attributes.place);

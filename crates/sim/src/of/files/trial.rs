@@ -42,11 +42,12 @@ const IN_SESSION: [session::Mutation; 13] = [
 ];
 
 /// The bugs of trees.
-const IN_TREE: [InTree; 5] = [
+const IN_TREE: [InTree; 6] = [
     InTree::LeavesNoWhiteout,
     InTree::KeepsCapability,
     InTree::InheritsNothing,
     InTree::ReapsNamed,
+    InTree::LosesTops,
     InTree::NotesAnyRead,
 ];
 
