@@ -317,8 +317,12 @@ impl<R: Rule> Partition<R> {
 
     fn on_read(&mut self, token: u64, key: &Bytes, seen: &R::Seen, out: &mut Outbox<Self>) {
         self.rule.learn(seen);
-        self.settle(key, out);
-        let held = self.keys.get(key).and_then(|chain| chain.held.as_ref());
+        let mut found = self.keys.get(key);
+        if found.is_some_and(|chain| !chain.waiting.is_empty()) {
+            self.settle(key, out);
+            found = self.keys.get(key);
+        }
+        let held = found.and_then(|chain| chain.held.as_ref());
         let value = held.and_then(|held| held.value.clone());
         let seen = held.map(|held| held.seen).unwrap_or_default();
         out.output(Output::Value { token, value, seen });
