@@ -6,6 +6,7 @@ use crate::options::Options;
 use crate::receiver::{self, Receiver};
 use crate::replica::{self, Replica};
 use crate::shard::{self, Shard};
+use meridian_core::compose::Same;
 use meridian_core::{Embedding, Event, Outbox, Process, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -87,30 +88,78 @@ where
     })
 }
 
-/// How records and outputs of a process of some role are seen from outside.
-struct Seen<R, O> {
+/// How a process of some role is embedded where a member is.
+struct Within<'a, E, R, O> {
     record: fn(R) -> Record,
     output: fn(O) -> Output,
+    member: &'a mut E,
 }
 
-impl<P> Embedding<P, Member> for Seen<P::Record, P::Output>
+impl<P, Outer, E> Embedding<P, Outer> for Within<'_, E, P::Record, P::Output>
 where
     P: Process<Peer = Peer, Message = Message, Timer = Timer>,
+    Outer: Process,
+    E: Embedding<Member, Outer>,
 {
-    fn message(&mut self, to: Peer, message: Message) -> (Peer, Message) {
-        (to, message)
+    fn message(&mut self, to: Peer, message: Message) -> (Outer::Peer, Outer::Message) {
+        self.member.message(to, message)
     }
 
-    fn record(&mut self, record: P::Record) -> Record {
-        (self.record)(record)
+    fn record(&mut self, record: P::Record) -> Outer::Record {
+        self.member.record((self.record)(record))
     }
 
-    fn timer(&mut self, timer: Timer) -> Timer {
-        timer
+    fn timer(&mut self, timer: Timer) -> Outer::Timer {
+        self.member.timer(timer)
     }
 
-    fn output(&mut self, output: P::Output, out: &mut Outbox<Member>) {
-        out.output((self.output)(output));
+    fn output(&mut self, output: P::Output, out: &mut Outbox<Outer>) {
+        self.member.output((self.output)(output), out);
+    }
+}
+
+impl Member {
+    /// Steps it as a part of another process, which takes over what it asks for in one go.
+    pub fn step_within<Outer: Process>(
+        &mut self,
+        now: Time,
+        event: Event<Member>,
+        member: &mut impl Embedding<Member, Outer>,
+        out: &mut Outbox<Outer>,
+    ) {
+        match self {
+            Member::Shard(shard) => {
+                let own = |command| match command {
+                    Command::Shard(command) => Some(command),
+                    Command::Receiver(_) => None,
+                };
+                let Some(event) = inward(event, own) else { return };
+                let mut inner = Outbox::new();
+                shard.step(now, event, &mut inner);
+                let (record, output) = (Record::Shard as fn(_) -> _, Output::Shard as fn(_) -> _);
+                out.absorb(&mut inner, &mut Within { record, output, member });
+            }
+            Member::Replica(replica) => {
+                let Some(event) = inward(event, |_| None) else { return };
+                let mut inner = Outbox::new();
+                replica.step(now, event, &mut inner);
+                let record: fn(replica::Record) -> Record = |record| match record {};
+                let output: fn(replica::Output) -> Output = |output| match output {};
+                out.absorb(&mut inner, &mut Within { record, output, member });
+            }
+            Member::Receiver(receiver) => {
+                let own = |command| match command {
+                    Command::Receiver(command) => Some(command),
+                    Command::Shard(_) => None,
+                };
+                let Some(event) = inward(event, own) else { return };
+                let mut inner = Outbox::new();
+                receiver.step(now, event, &mut inner);
+                let record = Record::Receiver as fn(_) -> _;
+                let output = Output::Receiver as fn(_) -> _;
+                out.absorb(&mut inner, &mut Within { record, output, member });
+            }
+        }
     }
 }
 
@@ -123,38 +172,7 @@ impl Process for Member {
     type Timer = Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
-        match self {
-            Member::Shard(shard) => {
-                let own = |command| match command {
-                    Command::Shard(command) => Some(command),
-                    Command::Receiver(_) => None,
-                };
-                let Some(event) = inward(event, own) else { return };
-                let mut inner = Outbox::new();
-                shard.step(now, event, &mut inner);
-                let mut seen = Seen { record: Record::Shard, output: Output::Shard };
-                out.absorb(&mut inner, &mut seen);
-            }
-            Member::Replica(replica) => {
-                let Some(event) = inward(event, |_| None) else { return };
-                let mut inner = Outbox::new();
-                replica.step(now, event, &mut inner);
-                let mut seen: Seen<replica::Record, replica::Output> =
-                    Seen { record: |record| match record {}, output: |output| match output {} };
-                out.absorb(&mut inner, &mut seen);
-            }
-            Member::Receiver(receiver) => {
-                let own = |command| match command {
-                    Command::Receiver(command) => Some(command),
-                    Command::Shard(_) => None,
-                };
-                let Some(event) = inward(event, own) else { return };
-                let mut inner = Outbox::new();
-                receiver.step(now, event, &mut inner);
-                let mut seen = Seen { record: Record::Receiver, output: Output::Receiver };
-                out.absorb(&mut inner, &mut seen);
-            }
-        }
+        self.step_within(now, event, &mut Same, out);
     }
 
     fn replay(&mut self, record: Record) {

@@ -165,9 +165,7 @@ impl<P: Store> Server<P> {
             Event::Restarted(Place::Sessions(_)) => return,
             Event::Command(_) | Event::Message { .. } => return,
         };
-        let mut inner = Outbox::new();
-        self.process.step(now, event, &mut inner);
-        out.absorb(&mut inner, &mut Inner(self.region));
+        self.process.step_within(now, event, &mut Inner(self.region), out);
     }
 }
 

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use meridian_baselines::Partition;
 use meridian_baselines::regions::{self, Rule};
-use meridian_core::RegionId;
+use meridian_core::{Embedding, Event, Outbox, Process, RegionId, Time};
 use meridian_eunomia::{Member, Peer, Seen, Timestamp, Topology, member, shard};
 use meridian_runtime::Networked;
 use serde::Serialize;
@@ -67,6 +67,19 @@ pub trait Store: Networked<Peer = Peer> + Send {
 
     /// A session has seen that, too.
     fn join(mine: &mut Self::Seen, other: &Self::Seen);
+
+    /// Steps it as a part of a server.
+    fn step_within<S: Process>(
+        &mut self,
+        now: Time,
+        event: Event<Self>,
+        server: &mut impl Embedding<Self, S>,
+        out: &mut Outbox<S>,
+    ) {
+        let mut inner = Outbox::new();
+        self.step(now, event, &mut inner);
+        out.absorb(&mut inner, server);
+    }
 }
 
 impl Store for Member {
@@ -96,6 +109,16 @@ impl Store for Member {
 
     fn join(mine: &mut Seen, other: &Seen) {
         mine.join(other);
+    }
+
+    fn step_within<S: Process>(
+        &mut self,
+        now: Time,
+        event: Event<Member>,
+        server: &mut impl Embedding<Member, S>,
+        out: &mut Outbox<S>,
+    ) {
+        Member::step_within(self, now, event, server, out);
     }
 }
 
