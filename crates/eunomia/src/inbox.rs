@@ -4,7 +4,7 @@
 //! what does not come is asked for. To apply an update may take its time, and may have to be tried
 //! again; when it is applied once more it changes nothing.
 
-use crate::{Label, Options, Timestamp, Update, Vector};
+use crate::{Options, Timestamp, Update, Vector};
 use meridian_core::{RegionId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ pub struct Inbox {
     early: BTreeMap<Name, Update>,
     wanted: BTreeMap<Name, Wanted>,
     /// What is being applied.
-    begun: BTreeMap<Name, Update>,
+    begun: BTreeSet<Name>,
     /// What was applied, above what the receiver knows to be.
     applied: BTreeSet<Name>,
     /// Up to where the receiver knows all to be applied.
@@ -40,17 +40,22 @@ impl Inbox {
         name.1 <= self.floor[name.0] || self.applied.contains(name)
     }
 
-    /// The receiver asks for these: what is applied already, and what is to be applied now.
-    pub fn ask(&mut self, origin: RegionId, labels: Vec<Label>) -> (Vec<Timestamp>, Vec<Update>) {
+    /// The receiver asks for these: what is applied already, and what is to be applied now. Each
+    /// of these is to come to an end: [`Inbox::applied`] or [`Inbox::failed`].
+    pub fn ask(
+        &mut self,
+        origin: RegionId,
+        stamps: Vec<Timestamp>,
+    ) -> (Vec<Timestamp>, Vec<Update>) {
         let (mut done, mut next) = (Vec::new(), Vec::new());
-        for label in labels {
-            let name = (origin, label.ts);
+        for ts in stamps {
+            let name = (origin, ts);
             if self.is_applied(&name) {
-                done.push(label.ts);
+                done.push(ts);
             } else if let Some(update) = self.early.remove(&name) {
-                self.begun.insert(name, update.clone());
+                self.begun.insert(name);
                 next.push(update);
-            } else if !self.begun.contains_key(&name) {
+            } else if !self.begun.contains(&name) {
                 self.wanted.entry(name).or_default();
             }
         }
@@ -75,11 +80,11 @@ impl Inbox {
         let mut next = Vec::new();
         for update in updates {
             let name = (update.origin, update.label.ts);
-            if self.is_applied(&name) || self.begun.contains_key(&name) {
+            if self.is_applied(&name) || self.begun.contains(&name) {
                 continue;
             }
             if self.wanted.remove(&name).is_some() {
-                self.begun.insert(name, update.clone());
+                self.begun.insert(name);
                 next.push(update);
             } else if self.early.len() < inbox_max {
                 self.early.insert(name, update);
@@ -88,15 +93,17 @@ impl Inbox {
         next
     }
 
-    /// What was to be applied is, or is not: then the receiver asks again.
-    pub fn ended(&mut self, name: Name, applied: bool) {
-        let Some(update) = self.begun.remove(&name) else { return };
-        if self.is_applied(&name) {
-            return;
-        }
-        if applied {
+    /// What was to be applied is, for good.
+    pub fn applied(&mut self, name: Name) {
+        if self.begun.remove(&name) && !self.is_applied(&name) {
             self.applied.insert(name);
-        } else {
+        }
+    }
+
+    /// What was to be applied is not: the receiver asks again.
+    pub fn failed(&mut self, update: Update) {
+        let name = (update.origin, update.label.ts);
+        if self.begun.remove(&name) && !self.is_applied(&name) {
             self.early.insert(name, update);
         }
     }

@@ -23,6 +23,7 @@
 //! | [`timestamp`] | hybrid time, vectors, the order of a key's updates | 3.1, 3.4.1 |
 //! | [`session`] | what a client has seen; tokens | Algorithm 1 |
 //! | [`message`] | who takes part, what they say | |
+//! | `fixed` | labels and vectors as bytes of a fixed layout | |
 //! | [`options`] | how they behave | |
 //! | [`source`] | timestamps and promises | Algorithm 2 |
 //! | [`inbox`] | updates of other regions, until they are applied | 3.4.2.2 |
@@ -33,6 +34,7 @@
 //! | [`member`] | any of the processes | |
 #![forbid(unsafe_code)]
 
+mod fixed;
 pub mod inbox;
 pub mod member;
 pub mod message;

@@ -157,7 +157,7 @@ pub fn place_of(key: &[u8]) -> u32 {
 
 /// The metadata of an update: all that the service and the receivers know of it (Eunomia, section
 /// 3.4.2.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Label {
     /// Its place in the stream of its region; names its source, too.
     pub ts: Timestamp,
@@ -200,6 +200,8 @@ pub struct Batch {
     pub labels: Vec<Label>,
     /// Whoever has these and all before will get none at or below this any more (Property 2).
     pub promise: Option<Timestamp>,
+    /// Another one follows soon, whether anyone waits for it or not.
+    pub goes_on: bool,
 }
 
 /// What processes say to each other. Any of it may be lost, come twice, or late.
@@ -253,7 +255,7 @@ pub enum Message {
         /// All labels of that region up to here are applied.
         applied: Timestamp,
         /// To be applied, in any order.
-        labels: Vec<Label>,
+        stamps: Vec<Timestamp>,
     },
     /// A shard to the receiver: these are applied, for good.
     Applied {

@@ -1,16 +1,18 @@
 //! How processes behave.
 
+use meridian_core::Time;
 use std::time::Duration;
 
 /// How processes behave. The defaults are meant for regions some 100 ms apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
     /// So often a source sends a batch of labels with a promise (Eunomia, section 3.3.2, and the
-    /// heartbeat interval).
+    /// heartbeat interval): see [`Options::next_batch`].
     pub batch: Duration,
-    /// So often a replica of the service looks for what is stable (Eunomia, Algorithm 3, theta).
+    /// A replica of the service looks for what is stable when all sources have spoken; if some have
+    /// not, so long after others have (Eunomia, Algorithm 3, theta).
     pub theta: Duration,
-    /// So often a receiver tells how far it is.
+    /// So often a receiver tells how far it is, and a replica of the service its sources.
     pub tell: Duration,
     /// What was not answered for so long is asked for again. A round trip between regions: fewer,
     /// and labels travel twice.
@@ -38,9 +40,9 @@ impl Default for Options {
     fn default() -> Options {
         let ms = Duration::from_millis;
         Options {
-            batch: ms(2),
+            batch: ms(5),
             theta: ms(2),
-            tell: ms(5),
+            tell: ms(20),
             retry: ms(200),
             idle: ms(100),
             suspect_after: ms(500),
@@ -50,5 +52,28 @@ impl Default for Options {
             inbox_max: 256 << 10,
             reserve: ms(1000),
         }
+    }
+}
+
+impl Options {
+    /// When a source sends its next batch. All do at the same moments, as far as their clocks
+    /// agree: what is stable is up to the least promise, and so it is known as soon as one of them
+    /// has spoken, and not an interval later.
+    pub fn next_batch(&self, now: Time) -> Time {
+        let interval_ns = self.batch.as_nanos().max(1) as u64;
+        Time((now.0 / interval_ns + 1).saturating_mul(interval_ns))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_send_batches_at_the_same_moments() {
+        let options = Options { batch: Duration::from_nanos(100), ..Options::default() };
+        let next = |now| options.next_batch(Time(now)).0;
+        assert_eq!([next(0), next(99), next(100), next(101)], [100, 100, 200, 200]);
+        assert_eq!(next(u64::MAX), u64::MAX);
     }
 }

@@ -121,7 +121,7 @@ pub struct Receiver {
     /// Whether it tells how far it is soon.
     soon: bool,
     /// Updates that are free, until they are sent to their shards.
-    free: BTreeMap<(Peer, RegionId), Vec<Label>>,
+    free: BTreeMap<(Peer, RegionId), Vec<Timestamp>>,
     mutation: Mutation,
 }
 
@@ -265,7 +265,7 @@ impl Receiver {
         }
         self.set(origin, label.ts, Progress::Asked(now));
         let home = self.topology.home(self.region, label.place);
-        self.free.entry((home, origin)).or_default().push(*label);
+        self.free.entry((home, origin)).or_default().push(label.ts);
     }
 
     fn set(&mut self, origin: RegionId, ts: Timestamp, progress: Progress) {
@@ -359,9 +359,9 @@ impl Receiver {
 
     /// Asks shards for what is free.
     fn send_free(&mut self, out: &mut Outbox<Self>) {
-        for ((to, origin), labels) in std::mem::take(&mut self.free) {
+        for ((to, origin), stamps) in std::mem::take(&mut self.free) {
             let applied = self.site_time[origin];
-            out.send(to, Message::Apply { origin, applied, labels });
+            out.send(to, Message::Apply { origin, applied, stamps });
         }
     }
 
@@ -379,6 +379,19 @@ impl Receiver {
         }
     }
 
+    /// Shards to which nothing is sent learn from time to time what they need not remember.
+    fn tell_shards(&mut self) {
+        for (region, origin) in &mut self.origins {
+            let site_time = self.site_time[*region];
+            if site_time > origin.told {
+                origin.told = site_time;
+                for shard in self.topology.shards(self.region) {
+                    self.free.entry((shard, *region)).or_default();
+                }
+            }
+        }
+    }
+
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
         for region in self.topology.others(self.region) {
             let site_time = self.site_time[region];
@@ -391,18 +404,12 @@ impl Receiver {
                 origin.durable = site_time;
                 out.persist(Record::SiteTime { origin: region, upto: site_time });
             }
-            if site_time > origin.told {
-                origin.told = site_time;
-                for shard in self.topology.shards(self.region) {
-                    self.free.entry((shard, region)).or_default();
-                }
-            }
             for (label, progress) in &mut origin.queue {
                 let Progress::Asked(last) = progress else { continue };
                 if now.since(*last) >= self.options.retry {
                     *progress = Progress::Asked(now);
                     let home = self.topology.home(self.region, label.place);
-                    self.free.entry((home, region)).or_default().push(*label);
+                    self.free.entry((home, region)).or_default().push(label.ts);
                 }
             }
             if self.follows {
@@ -431,6 +438,7 @@ impl Process for Receiver {
             }
             Event::Timer(Timer::Tick) => {
                 out.timer(now + self.options.idle, Timer::Tick);
+                self.tell_shards();
                 self.on_tick(now, out);
             }
             Event::Timer(Timer::Soon) => {

@@ -51,6 +51,18 @@ struct Follower {
     leads: bool,
 }
 
+/// What is known of a source beside its labels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Contact {
+    /// When it has spoken last, and whether it said that it goes on.
+    heard: Time,
+    goes_on: bool,
+    /// When it was answered last.
+    answered: Option<Time>,
+    /// When it was told last that something is missing.
+    lacked: Option<Time>,
+}
+
 /// A replica of a region's service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
@@ -59,10 +71,10 @@ pub struct Replica {
     options: Options,
     stabilizer: Stabilizer,
     followers: BTreeMap<RegionId, Follower>,
-    /// Sources that have sent something since the last tick.
+    /// Sources that have spoken.
+    contacts: BTreeMap<u16, Contact>,
+    /// Those that have since it was looked last for what is stable.
     heard: BTreeSet<u16>,
-    /// Sources that have sent what comes after something missing; each is told once a while.
-    lacking: BTreeMap<u16, Time>,
     /// Whether it looks at all of that soon.
     soon: bool,
     mutation: Mutation,
@@ -84,8 +96,8 @@ impl Replica {
             followers: followers.collect(),
             topology,
             options,
+            contacts: BTreeMap::new(),
             heard: BTreeSet::new(),
-            lacking: BTreeMap::new(),
             soon: false,
             mutation: Mutation::Correct,
         }
@@ -119,17 +131,19 @@ impl Replica {
 
     fn on_batch(&mut self, now: Time, source: u16, batch: Batch, out: &mut Outbox<Self>) {
         self.heard.insert(source);
+        let contact = self.contacts.entry(source).or_default();
+        (contact.heard, contact.goes_on) = (now, batch.goes_on);
         let has_labels = !batch.labels.is_empty();
-        if self.stabilizer.add(source, batch) == Taken::All {
-            if has_labels && !self.soon {
-                self.look(now, out);
+        if self.stabilizer.add(source, batch) == Taken::Lacks {
+            if contact.lacked.is_none_or(|told| now.since(told) >= self.options.theta * 2) {
+                contact.lacked = Some(now);
+                self.ack(now, source, (true, false), out);
             }
-            return;
-        }
-        let told = self.lacking.get(&source);
-        if told.is_none_or(|told| now.since(*told) >= self.options.theta * 2) {
-            self.lacking.insert(source, now);
-            self.ack(source, (true, false), out);
+        } else if self.heard.len() >= self.stabilizer.sources() {
+            self.look(now, out);
+        } else if has_labels && !self.soon {
+            self.wake(now, out);
+            self.stir(now, out);
         }
     }
 
@@ -149,10 +163,43 @@ impl Replica {
         (upto(follower.applied), upto(follower.sent))
     }
 
-    fn ack(&self, source: u16, (lacks, waits): (bool, bool), out: &mut Outbox<Self>) {
+    fn ack(
+        &mut self,
+        now: Time,
+        source: u16,
+        (lacks, waits): (bool, bool),
+        out: &mut Outbox<Self>,
+    ) {
+        self.contacts.entry(source).or_default().answered = Some(now);
         let to = Peer { role: Role::Shard(source), ..self.me };
         let (next, ahead) = (self.stabilizer.next_of(source), self.stabilizer.ahead());
         out.send(to, Message::Ack { next, lacks, ahead, waits, applied: self.applied() });
+    }
+
+    /// Asks those for a promise for which labels wait, unless they go on by themselves.
+    fn wake(&mut self, now: Time, out: &mut Outbox<Self>) {
+        for source in self.stabilizer.awaited() {
+            let contact = self.contacts.get(&source).copied().unwrap_or_default();
+            let late = now.since(contact.heard) > self.options.batch * 2;
+            if !contact.goes_on || late {
+                self.ack(now, source, (false, true), out);
+            }
+        }
+    }
+
+    /// Tells those that have spoken how far other regions are, from time to time; and those whose
+    /// clocks are slow what the fastest one has promised, at once.
+    fn answer(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let ahead = self.stabilizer.ahead();
+        let interval_ns = self.options.batch.as_nanos() as u64;
+        let slow = Timestamp(ahead.0.saturating_sub(interval_ns));
+        for source in std::mem::take(&mut self.heard) {
+            let answered = self.contacts.get(&source).and_then(|contact| contact.answered);
+            let is_slow = self.stabilizer.promise_of(source).is_some_and(|made| made < slow);
+            if is_slow || answered.is_none_or(|at| now.since(at) >= self.options.tell) {
+                self.ack(now, source, (false, false), out);
+            }
+        }
     }
 
     /// All other regions have applied all up to here, as far as is known.
@@ -173,15 +220,18 @@ impl Replica {
         self.stabilizer.drop_upto(self.applied());
     }
 
-    /// Sends each receiver that it leads what is stable, and how far that goes, whether there is
-    /// anything or not: so a receiver sees what it lacks.
-    fn send_streams(&mut self, out: &mut Outbox<Self>) {
+    /// Sends each receiver that it leads what is stable, and how far that goes; if `always`, also
+    /// one that was sent all: so a receiver sees what it lacks.
+    fn send_streams(&mut self, always: bool, out: &mut Outbox<Self>) {
         let stable_time = self.stabilizer.stable_time();
         for (region, follower) in &mut self.followers {
             if !follower.leads {
                 continue;
             }
             let after = follower.sent;
+            if after >= stable_time && !always {
+                continue;
+            }
             let upto = |point| self.stabilizer.count_upto(point);
             let (waits, sent) = (upto(follower.applied), upto(after));
             let room = self.options.window.saturating_sub(sent.saturating_sub(waits));
@@ -204,13 +254,14 @@ impl Replica {
 
     /// Sends what is stable, and tells sources what it has of them, and what it waits for.
     fn look(&mut self, now: Time, out: &mut Outbox<Self>) {
+        self.look_and_send(now, false, out);
+    }
+
+    fn look_and_send(&mut self, now: Time, always: bool, out: &mut Outbox<Self>) {
         self.stabilizer.process_stable();
-        self.send_streams(out);
-        let awaited = self.stabilizer.awaited();
-        self.heard.extend(awaited.iter().copied());
-        for source in std::mem::take(&mut self.heard) {
-            self.ack(source, (false, awaited.contains(&source)), out);
-        }
+        self.send_streams(always, out);
+        self.answer(now, out);
+        self.wake(now, out);
         self.stir(now, out);
         if self.applied() == Timestamp::NEVER {
             self.stabilizer.drop_upto(self.stabilizer.stable_time());
@@ -247,7 +298,7 @@ impl Process for Replica {
         match event {
             Event::Started | Event::Timer(Timer::Tick) => {
                 out.timer(now + self.options.idle, Timer::Tick);
-                self.look(now, out);
+                self.look_and_send(now, true, out);
             }
             Event::Timer(Timer::Soon) => {
                 self.soon = false;
@@ -264,6 +315,8 @@ impl Process for Replica {
                 _ => {} // Not for a replica.
             },
             Event::Command(Command::Follow { roster, sources }) => {
+                self.contacts.retain(|source, _| sources.contains(source));
+                self.heard.retain(|source| sources.contains(source));
                 self.stabilizer.follow(roster, &sources);
                 self.look(now, out);
             }

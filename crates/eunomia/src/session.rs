@@ -49,7 +49,7 @@ mod tests {
         session.saw(&Seen::default());
         let token = session.token();
         assert_eq!(Session::from_token(&token), Some(session));
-        assert!(session.seen().vector.covers(&vector) && token.len() < 20);
+        assert!(session.seen().vector.covers(&vector) && token.len() < 45);
         assert_eq!(Session::from_token(&token[1..]), None);
     }
 }

@@ -9,7 +9,7 @@
 //! - The data of an update is kept until all other regions have applied it.
 
 use crate::inbox::{Inbox, Name};
-use crate::message::{Label, Message, Peer, Role, Timer, Topology, Update, place_of};
+use crate::message::{Batch, Label, Message, Peer, Role, Timer, Topology, Update, place_of};
 use crate::mutation::Mutation;
 use crate::options::Options;
 use crate::source::Source;
@@ -143,6 +143,8 @@ pub struct Shard {
     unsent: Vec<Timestamp>,
     /// Updates of other regions.
     inbox: Inbox,
+    /// What was applied of each region, and the receiver was not told yet.
+    done: BTreeMap<RegionId, Vec<Timestamp>>,
     mutation: Mutation,
 }
 
@@ -159,6 +161,7 @@ impl Shard {
             data: BTreeMap::new(),
             unsent: Vec::new(),
             inbox: Inbox::default(),
+            done: BTreeMap::new(),
             mutation: Mutation::Correct,
         }
     }
@@ -188,21 +191,43 @@ impl Shard {
         out.output(Output::Value { token, value, seen });
     }
 
+    /// An update from its beginning to its end.
+    fn on_update(&mut self, now: Time, request: Request, out: &mut Outbox<Self>) {
+        let token = request.token;
+        match self.begin(now, request) {
+            Some(update) => self.commit(token, update, out),
+            None => out.output(Output::Refused { token }),
+        }
+    }
+
     fn on_begin(&mut self, now: Time, request: Request, out: &mut Outbox<Self>) {
+        let token = request.token;
+        match self.begin(now, request) {
+            Some(update) => drop(self.begun.insert(token, update)),
+            None => out.output(Output::Refused { token }),
+        }
+    }
+
+    /// An update gets its timestamp, unless too much is under way.
+    fn begin(&mut self, now: Time, request: Request) -> Option<Update> {
         let Request { token, key, value, seen } = request;
         let full = self.source.outstanding() >= self.options.outstanding_max;
         if full || self.begun.contains_key(&token) {
-            return out.output(Output::Refused { token });
+            return None;
         }
         let label = self.source.begin(now, &seen.vector, place_of(&key));
         let held = self.keys.get(&key).map(|entry| entry.order).unwrap_or_default();
         let order = held.followed(seen.version, self.me.region, label.ts);
-        let update = Update { origin: self.me.region, label, key, value, order };
-        self.begun.insert(token, update);
+        Some(Update { origin: self.me.region, label, key, value, order })
     }
 
     fn on_commit(&mut self, token: u64, out: &mut Outbox<Self>) {
-        let Some(update) = self.begun.remove(&token) else { return };
+        if let Some(update) = self.begun.remove(&token) {
+            self.commit(token, update, out);
+        }
+    }
+
+    fn commit(&mut self, token: u64, update: Update, out: &mut Outbox<Self>) {
         let number = self.source.end();
         out.persist(Record::Committed { number, update: update.clone() });
         let seen = seen_with(&update.label, update.order);
@@ -222,33 +247,32 @@ impl Shard {
     /// The key has this unless it has something later; whether it had not.
     fn hold(&mut self, update: &Update) -> bool {
         let Update { origin, label, key, value, order } = update;
-        let held = self.keys.get(key).map(|entry| entry.order);
-        let again = self.mutation.is(Mutation::AppliesAgain);
-        if held.is_some_and(|held| held >= *order) && !again {
-            return false;
-        }
         let entry = Entry { value: value.clone(), order: *order, origin: *origin, label: *label };
-        self.keys.insert(key.clone(), entry);
-        true
+        let Some(held) = self.keys.get_mut(key) else {
+            self.keys.insert(key.clone(), entry);
+            return true;
+        };
+        let again = self.mutation.is(Mutation::AppliesAgain);
+        let changes = held.order < *order || again;
+        if changes {
+            *held = entry;
+        }
+        changes
     }
 
     /// The receiver asks for updates of another region, whose dependencies are all here.
     fn on_apply(
         &mut self,
-        receiver: Peer,
         (origin, applied): (RegionId, Timestamp),
-        labels: Vec<Label>,
+        stamps: Vec<Timestamp>,
         out: &mut Outbox<Self>,
     ) {
         self.inbox.raise_floor(origin, applied);
-        let (mut done, next) = self.inbox.ask(origin, labels);
-        for update in next {
-            done.push(update.label.ts);
-            self.apply(update, out);
-        }
+        let (done, next) = self.inbox.ask(origin, stamps);
         if !done.is_empty() {
-            out.send(receiver, Message::Applied { origin, stamps: done });
+            self.done.entry(origin).or_default().extend(done);
         }
+        next.into_iter().for_each(|update| self.apply(update, out));
     }
 
     fn apply(&mut self, update: Update, out: &mut Outbox<Self>) {
@@ -257,25 +281,26 @@ impl Shard {
         if changed {
             out.persist(Record::Held(update));
         }
-        self.inbox.ended((origin, ts), true);
+        self.inbox.applied((origin, ts));
+        self.done.entry(origin).or_default().push(ts);
         out.output(Output::Applied { origin, ts, changed });
     }
 
     /// Data has come; its label may have come before.
     fn on_data(&mut self, updates: Vec<Update>, out: &mut Outbox<Self>) {
-        let mut done: BTreeMap<RegionId, Vec<Timestamp>> = BTreeMap::new();
         let known = |update: &Update| self.inbox.is_applied(&(update.origin, update.label.ts));
-        let (again, fresh) = updates.into_iter().partition::<Vec<_>, _>(known);
-        let mut next = self.inbox.take(fresh, self.options.inbox_max);
-        if self.mutation.is(Mutation::AppliesAgain) {
-            next.extend(again);
-        }
-        for update in next {
-            done.entry(update.origin).or_default().push(update.label.ts);
-            self.apply(update, out);
-        }
+        let again = match self.mutation.is(Mutation::AppliesAgain) {
+            true => updates.iter().filter(|update| known(update)).cloned().collect(),
+            false => Vec::new(),
+        };
+        let next = self.inbox.take(updates, self.options.inbox_max);
+        next.into_iter().chain(again).for_each(|update| self.apply(update, out));
+    }
+
+    /// Tells the receiver what was applied.
+    fn tell_applied(&mut self, out: &mut Outbox<Self>) {
         let receiver = Peer { role: Role::Receiver, ..self.me };
-        for (origin, stamps) in done {
+        while let Some((origin, stamps)) = self.done.pop_first() {
             out.send(receiver, Message::Applied { origin, stamps });
         }
     }
@@ -315,7 +340,7 @@ impl Shard {
     }
 
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        out.timer(now + self.options.batch, Timer::Tick);
+        out.timer(self.options.next_batch(now), Timer::Tick);
         let reserve_ns = self.options.reserve.as_nanos() as u64;
         let (promise, more) = self.source.promise(now, reserve_ns);
         if let Some(upto) = more {
@@ -325,7 +350,7 @@ impl Shard {
         for replica in self.topology.replicas(self.me.region) {
             let Role::Replica(number) = replica.role else { continue };
             let batch = self.source.batch(number, self.options.labels_max, promise);
-            out.send(replica, Message::Batch(batch));
+            out.send(replica, Message::Batch(Batch { goes_on: true, ..batch }));
         }
         self.pull(now, out);
     }
@@ -348,8 +373,8 @@ impl Shard {
                 self.source.on_ack(number, next, lacks, ahead);
                 self.trim(applied, out);
             }
-            (Role::Receiver, Message::Apply { origin, applied, labels }) => {
-                self.on_apply(from, (origin, applied), labels, out);
+            (Role::Receiver, Message::Apply { origin, applied, stamps }) => {
+                self.on_apply((origin, applied), stamps, out);
             }
             (Role::Shard(_), Message::Data(updates)) => self.on_data(updates, out),
             (Role::Shard(_), Message::Pull(stamps)) => self.on_pull(from, &stamps, out),
@@ -380,15 +405,14 @@ impl Process for Shard {
             Event::Timer(Timer::Tick | Timer::Soon) => self.on_tick(now, out),
             Event::Message { from, message } => self.on_message(from, message, out),
             Event::Command(Command::Read { token, key }) => self.on_read(token, &key, out),
-            Event::Command(Command::Update(request)) => {
-                let token = request.token;
-                self.on_begin(now, request, out);
-                self.on_commit(token, out);
-            }
+            Event::Command(Command::Update(request)) => self.on_update(now, request, out),
             Event::Command(Command::Begin(request)) => self.on_begin(now, request, out),
             Event::Command(Command::Commit { token }) => self.on_commit(token, out),
             Event::Command(Command::Abort { token }) => self.on_abort(token),
-            Event::Idle => self.send_data(out),
+            Event::Idle => {
+                self.send_data(out);
+                self.tell_applied(out);
+            }
             Event::Restarted(_) => {} // What was lost is asked for.
         }
     }

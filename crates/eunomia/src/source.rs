@@ -183,10 +183,15 @@ impl Source {
         self.in_flight.len() + self.outbox.len()
     }
 
+    /// Whether something is in flight.
+    pub fn is_open(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
     /// Whether something is in flight, or a replica was not sent all labels.
     pub fn has_news(&self) -> bool {
         let behind = self.sent.values().any(|sent| *sent < self.end());
-        !self.in_flight.is_empty() || behind || (self.sent.is_empty() && !self.outbox.is_empty())
+        self.is_open() || behind || (self.sent.is_empty() && !self.outbox.is_empty())
     }
 
     /// Labels that some other region may lack, as they were committed, with their numbers.
@@ -209,7 +214,7 @@ impl Source {
     }
 
     /// What a replica of the service is sent next: the labels that it was not sent yet, and what
-    /// [`Source::promise`] gave, if these are all.
+    /// [`Source::promise`] gave, if these are all. Whether it goes on its owner says.
     pub fn batch(&mut self, to: u16, labels_max: usize, promise: Timestamp) -> Batch {
         let sent = self.sent.entry(to).or_default();
         let first = (*sent).clamp(self.base, self.base + self.outbox.len() as u64);
@@ -218,7 +223,8 @@ impl Source {
         *sent = first + labels.len() as u64;
         let all = *sent == self.base + self.outbox.len() as u64;
         let (roster, incarnation, base) = (self.roster, self.incarnation, self.base);
-        Batch { roster, incarnation, base, first, labels, promise: all.then_some(promise) }
+        let promise = all.then_some(promise);
+        Batch { roster, incarnation, base, first, labels, promise, goes_on: false }
     }
 
     /// What a replica says of what it has: it may lack something.

@@ -193,6 +193,16 @@ impl Stabilizer {
         self.runs.get(&source).map_or(0, |run| run.next)
     }
 
+    /// How many sources there are.
+    pub fn sources(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// What a source has promised, if anything.
+    pub fn promise_of(&self, source: u16) -> Option<Timestamp> {
+        self.runs.get(&source).and_then(|run| run.promise)
+    }
+
     /// The greatest promise of any source.
     pub fn ahead(&self) -> Timestamp {
         self.runs.values().filter_map(|run| run.promise).max().unwrap_or_default()
@@ -295,7 +305,8 @@ mod tests {
     fn batch(first: u64, stamps: &[u64], promise: u64) -> Batch {
         let labels = stamps.iter().map(|ts| label(*ts)).collect();
         let (roster, incarnation, base) = (0, Timestamp::ZERO, 0);
-        Batch { roster, incarnation, base, first, labels, promise: Some(Timestamp(promise)) }
+        let promise = Some(Timestamp(promise));
+        Batch { roster, incarnation, base, first, labels, promise, goes_on: true }
     }
 
     fn all(stabilizer: &Stabilizer) -> Vec<u64> {

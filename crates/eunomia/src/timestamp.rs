@@ -3,6 +3,9 @@
 //! After the hybrid clocks of Eunomia (section 3.1). The lowest bits of an update's timestamp name
 //! its source, so that no two updates of a region have the same one: a stream of labels in the
 //! order of their timestamps has no ties, and a single timestamp says how far one is.
+//!
+//! Vectors travel with each question, answer and label, so they are written as bytes of a fixed
+//! layout (see `fixed`), in one piece.
 
 use meridian_core::{RegionId, Time};
 use serde::{Deserialize, Serialize};
@@ -50,15 +53,23 @@ impl Timestamp {
 
 /// A point in the time of each region: what a session has seen, or what an update depends on
 /// (Eunomia, section 3.4.1, `VClock` and `vts`).
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Vector([Timestamp; REGIONS_MAX]);
 
 impl Vector {
     /// Raises each entry to that of `other`.
     pub fn join(&mut self, other: &Vector) {
         self.0.iter_mut().zip(other.0).for_each(|(mine, other)| *mine = (*mine).max(other));
+    }
+
+    /// All entries.
+    pub(crate) fn entries(&self) -> &[Timestamp; REGIONS_MAX] {
+        &self.0
+    }
+
+    /// That of these entries.
+    pub(crate) fn of(entries: [Timestamp; REGIONS_MAX]) -> Vector {
+        Vector(entries)
     }
 
     /// Whether no entry is below that of `other`.
@@ -105,9 +116,7 @@ impl Order {
 }
 
 /// What a session has seen.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Seen {
     /// Up to where of each region.
     pub vector: Vector,

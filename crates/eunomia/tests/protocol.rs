@@ -69,7 +69,7 @@ fn receiver() -> Receiver {
 /// The timestamps that shards are asked to apply.
 fn asked(sent: &[(Peer, Message)]) -> Vec<u64> {
     let stamps = |message: &Message| match message {
-        Message::Apply { labels, .. } => labels.iter().map(|label| label.ts.0).collect(),
+        Message::Apply { stamps, .. } => stamps.iter().map(|ts| ts.0).collect(),
         _ => Vec::new(),
     };
     sent.iter().flat_map(|(_, message)| stamps(message)).collect()
@@ -177,6 +177,7 @@ fn a_label_stays_until_all_regions_have_applied_it() {
         first: 0,
         labels,
         promise: Some(Timestamp(5000)),
+        goes_on: true,
     };
     hear(&mut replica, 0, shard_of(HERE), Message::Batch(batch));
     let far = |region| Peer { region, role: Role::Receiver };
@@ -198,6 +199,65 @@ fn a_label_stays_until_all_regions_have_applied_it() {
     assert_eq!(replica.held(), (0, 0));
 }
 
+/// A replica of a service with two sources, which the receiver of `THERE` follows.
+fn replica_of_two() -> Replica {
+    let site = Site { shards: 2, replicas: 1 };
+    let topology = Arc::new(Topology::new(vec![site; 2]));
+    let mut replica = Replica::new(HERE, 0, topology, Options::default());
+    hear(&mut replica, 0, Peer { region: THERE, role: Role::Receiver }, follow(0, 0));
+    replica
+}
+
+/// What a replica says when it hears a batch of a source: how many labels go to other regions, if
+/// any do, and the sources that are asked for a promise.
+fn heard(
+    replica: &mut Replica,
+    now: u64,
+    source: u16,
+    (labels, promise): (Vec<Label>, u64),
+    goes_on: bool,
+) -> (Option<usize>, Vec<u16>) {
+    let (roster, incarnation, base, first) = (0, Timestamp::ZERO, 0, 0);
+    let promise = Some(Timestamp(promise));
+    let batch = Batch { roster, incarnation, base, first, labels, promise, goes_on };
+    let from = Peer { region: HERE, role: Role::Shard(source) };
+    let (mut streamed, mut woken) = (None, Vec::new());
+    for (to, message) in hear(replica, now, from, Message::Batch(batch)) {
+        match (to.role, message) {
+            (_, Message::Stream { labels, .. }) => streamed = Some(labels.len()),
+            (Role::Shard(source), Message::Ack { waits: true, .. }) => woken.push(source),
+            _ => {}
+        }
+    }
+    (streamed, woken)
+}
+
+#[test]
+fn what_is_stable_is_sent_when_the_last_source_has_spoken() {
+    let mut replica = replica_of_two();
+    heard(&mut replica, 1000, 0, (vec![], 900), true);
+    assert_eq!(heard(&mut replica, 1000, 1, (vec![], 900), true), (Some(0), vec![]));
+    let labels = vec![label(1024, 0, 0)];
+    assert_eq!(heard(&mut replica, 2000, 0, (labels, 2000), true), (None, vec![]));
+    assert_eq!(heard(&mut replica, 2000, 1, (vec![], 2000), true), (Some(1), vec![]));
+}
+
+/// Who sends its next batch by itself is not asked for it.
+#[test]
+fn a_source_is_woken_that_is_silent_while_labels_wait_for_it() {
+    let second = 1_000_000_000;
+    for (goes_on, now, woken) in
+        [(true, 2000, vec![]), (false, 2000, vec![1]), (true, second, vec![1])]
+    {
+        let mut replica = replica_of_two();
+        heard(&mut replica, 1000, 0, (vec![], 900), true);
+        heard(&mut replica, 1000, 1, (vec![], 900), goes_on);
+        let labels = vec![label(1024, 0, 0)];
+        let said = heard(&mut replica, now, 0, (labels, 2000), true);
+        assert_eq!(said, (None, woken), "it goes on: {goes_on}, heard of at 1000, now {now}");
+    }
+}
+
 fn update_of(shard: &mut Shard, token: u64, seen: Seen) -> Update {
     let (key, value) = (Bytes::from("k"), Some(Bytes::from(token.to_string())));
     let request = shard::Request { token, key, value, seen };
@@ -214,8 +274,8 @@ fn an_update_is_applied_once_with_label_and_data_in_any_order_and_again() {
     let mut origin = Shard::new(THERE, 0, topology(), Options::default());
     let update = update_of(&mut origin, 1, Seen::default());
     let data = Message::Data(vec![update.clone()]);
-    let labels = vec![update.label];
-    let apply = Message::Apply { origin: THERE, applied: Timestamp::ZERO, labels };
+    let stamps = vec![update.label.ts];
+    let apply = Message::Apply { origin: THERE, applied: Timestamp::ZERO, stamps };
     let both = [(shard_of(THERE), data), (RECEIVER, apply)];
     let mut ends = Vec::new();
     for order in [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 1, 0]] {
@@ -241,8 +301,8 @@ fn data_that_was_lost_is_asked_of_its_source() {
     let mut origin = Shard::new(THERE, 0, topology(), Options::default());
     let lost: Vec<_> = (1..4).map(|token| update_of(&mut origin, token, Seen::default())).collect();
     let mut shard = Shard::new(HERE, 0, topology(), Options::default());
-    let labels = vec![lost[0].label];
-    let apply = Message::Apply { origin: THERE, applied: Timestamp::ZERO, labels };
+    let stamps = vec![lost[0].label.ts];
+    let apply = Message::Apply { origin: THERE, applied: Timestamp::ZERO, stamps };
     hear(&mut shard, 0, RECEIVER, apply);
     let second = 1_000_000_000;
     step(&mut shard, second, Event::Timer(Timer::Tick));

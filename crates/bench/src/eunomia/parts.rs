@@ -3,7 +3,7 @@
 
 use meridian_core::{Embedding, Event, Outbox, Process, RegionId, Time};
 use meridian_eunomia::{
-    Message, Options, Peer, Replica, Role, Source, Timer, Timestamp, Topology, Vector,
+    Batch, Message, Options, Peer, Replica, Role, Source, Timer, Timestamp, Topology, Vector,
 };
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -75,9 +75,10 @@ impl Partition {
         let (promise, _) = self.source.promise(now, u64::MAX >> 1);
         for (number, replica) in (0..).zip(self.topology.replicas(HERE)) {
             let batch = self.source.batch(number, self.options.labels_max, promise);
+            let batch = Batch { goes_on: true, ..batch };
             out.send(replica, Message::Batch(batch));
         }
-        out.timer(now + self.options.batch, Timer::Tick);
+        out.timer(self.options.next_batch(now), Timer::Tick);
     }
 }
 

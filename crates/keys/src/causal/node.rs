@@ -236,10 +236,10 @@ impl<M: Modify> Causal<M> {
             match effect {
                 // Each node has a replica of all shards.
                 Effect::Send {
-                    message: eunomia::Message::Apply { origin, applied, labels },
+                    message: eunomia::Message::Apply { origin, applied, stamps },
                     ..
                 } => {
-                    applies.push((origin, applied, labels));
+                    applies.push((origin, applied, stamps));
                 }
                 Effect::Send { to, message } => self.say(Role::Receiver, to, message, out),
                 Effect::Persist(record) => out.persist(Record::Receiver(record)),
@@ -250,9 +250,9 @@ impl<M: Modify> Causal<M> {
                 }
             }
         }
-        for (origin, applied, labels) in applies {
+        for (origin, applied, stamps) in applies {
             self.inbox.raise_floor(origin, applied);
-            let (done, next) = self.inbox.ask(origin, labels);
+            let (done, next) = self.inbox.ask(origin, stamps);
             self.tell_applied(now, origin, done, out);
             self.merge(now, next, out);
         }
@@ -332,11 +332,12 @@ impl<M: Modify> Causal<M> {
         }
         let (origin, ts) = (update.origin, update.label.ts);
         let changed = matches!(answer, Answer::Modified(_));
-        let applied = changed || matches!(answer, Answer::Kept { .. });
-        self.inbox.ended((origin, ts), applied);
-        if applied {
+        if changed || matches!(answer, Answer::Kept { .. }) {
+            self.inbox.applied((origin, ts));
             out.output(Output::Applied { origin, ts, changed });
             self.tell_applied(now, origin, vec![ts], out);
+        } else {
+            self.inbox.failed(update);
         }
     }
 
@@ -416,17 +417,21 @@ impl<M: Modify> Causal<M> {
         }
     }
 
+    /// Whether the source looks again and again until the group has settled.
+    fn waits(&self) -> bool {
+        self.replica.is_live() && (!self.recovered || self.service.awaits_labels())
+    }
+
     /// Whether the source has something to say before long.
     fn is_busy(&self) -> bool {
-        let waits = !self.recovered || self.service.awaits_labels();
-        self.replica.is_live() && waits || self.source.has_news()
+        self.waits() || self.source.has_news()
     }
 
     /// The source looks again soon if there is something to say.
     pub(super) fn stir(&mut self, now: Time, out: &mut Outbox<Self>) {
         if !self.soon && self.is_busy() {
             self.soon = true;
-            out.timer(now + self.options.batch, Timer::Source(eunomia::Timer::Soon));
+            out.timer(self.options.next_batch(now), Timer::Source(eunomia::Timer::Soon));
         }
     }
 
@@ -455,9 +460,11 @@ impl<M: Modify> Causal<M> {
         if let Some(upto) = more {
             out.persist(Record::Reserved(upto.0));
         }
+        let goes_on = self.waits() || self.source.is_open();
         for number in self.members() {
             let replica = Peer { region: self.region, role: Role::Replica(number) };
             let batch = self.source.batch(number, self.options.labels_max, promise);
+            let batch = eunomia::Batch { goes_on, ..batch };
             let (from, message) = (Role::Shard(self.number), eunomia::Message::Batch(batch));
             self.say(from, replica, message, out);
         }

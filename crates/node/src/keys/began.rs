@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 
 /// The version of `keys.json` and of the records in the logs of keys. Before versions, keys were in
 /// memory; before 4, the registry of the members did not name its voters; before 5, sources of
-/// causal keys had the places of their nodes in a list as their numbers.
-const FORMAT: u32 = 5;
+/// causal keys had the places of their nodes in a list as their numbers; before 6, labels were
+/// numbers of varying length.
+const FORMAT: u32 = 6;
 
 /// More shards than this are only had by who asks for them: each is a thread.
 const SHARDS_UNASKED: usize = 8;
