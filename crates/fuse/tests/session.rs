@@ -17,8 +17,9 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ const SLOW: &[u8] = b"slow";
 const LOST: &[u8] = b"lost";
 /// Who reads this file meets a fault of the file system.
 const BROKEN: &[u8] = b"broken";
+/// Attributes of this file may be kept for the least time that is not nothing when it is made.
+const KEPT: &[u8] = b"kept";
 /// Who asks how much room there is waits until somebody writes to this file.
 const GATE: &[u8] = b"gate";
 
@@ -42,6 +45,8 @@ struct Small {
     waits: Sender<()>,
     /// Who waits at the gate, if it is closed.
     gate: Mutex<Option<Vec<Reply>>>,
+    /// How often the kernel has asked for attributes of files.
+    asked: Arc<AtomicUsize>,
 }
 
 impl Small {
@@ -125,6 +130,7 @@ impl Service for Small {
                 None => reply.error(libc::ENOENT),
             },
             Operation::GetAttributes | Operation::SetAttributes(_) => {
+                self.asked.fetch_add(usize::from(request.node >= FIRST), Ordering::Relaxed);
                 reply.attributes(Duration::ZERO, &self.attributes(request.node).unwrap());
             }
             Operation::Create { name, .. } => {
@@ -133,7 +139,9 @@ impl Service for Small {
                     *self.gate.lock().unwrap() = Some(Vec::new());
                 }
                 let node = self.find(name).unwrap();
-                reply.created(&self.entry(node), node, Pages::Kept);
+                let mut entry = self.entry(node);
+                entry.lifetime.attributes = Duration::from_nanos(u64::from(name == KEPT));
+                reply.created(&entry, node, Pages::Kept);
             }
             Operation::Open { .. } | Operation::OpenDirectory => {
                 reply.opened(request.node, Pages::Kept);
@@ -163,6 +171,7 @@ struct World {
     at: TempDir,
     session: Session,
     waiting: Receiver<()>,
+    asked: Arc<AtomicUsize>,
 }
 
 /// All ways in which requests can come here.
@@ -184,7 +193,9 @@ fn world_over(way: Transport, threads: usize) -> Option<World> {
 fn world(threads: usize, rings: bool) -> World {
     let (waits, waiting) = channel();
     let files = [SLOW, LOST, BROKEN].map(|name| (name.to_vec(), b"never read".to_vec()));
-    let small = Small { files: Mutex::new(files.to_vec()), waits, gate: Mutex::default() };
+    let asked = Arc::<AtomicUsize>::default();
+    let (files, gate) = (Mutex::new(files.to_vec()), Mutex::default());
+    let small = Small { files, waits, gate, asked: asked.clone() };
     let at = tempfile::tempdir().unwrap();
     let options = Options {
         name: "small",
@@ -196,7 +207,7 @@ fn world(threads: usize, rings: bool) -> World {
         features: Features::default(),
     };
     let session = mount(small, at.path(), &options).unwrap();
-    World { at, session, waiting }
+    World { at, session, waiting, asked }
 }
 
 impl World {
@@ -234,6 +245,19 @@ fn files_are_made_written_read_and_listed() {
         assert_eq!(listed.count(), wanted.len() + 3);
         let missing = fs::metadata(at.join("missing")).unwrap_err();
         assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
+        world.end();
+    }
+}
+
+/// The kernel checks whether the file may be opened, by its attributes.
+#[test]
+fn what_is_made_is_asked_for_again_unless_its_attributes_may_be_kept() {
+    for world in WAYS.into_iter().filter_map(|way| world_over(way, 1)) {
+        for (name, asked) in [("made", 1), ("kept", 0)] {
+            let before = world.asked.load(Ordering::Relaxed);
+            drop(fs::File::create_new(world.at.path().join(name)).unwrap());
+            assert_eq!(world.asked.load(Ordering::Relaxed) - before, asked, "{name}");
+        }
         world.end();
     }
 }
@@ -305,7 +329,8 @@ fn an_abort_ends_who_waits_and_the_session() {
 fn what_cannot_be_mounted_leaves_nothing_behind() {
     let at = tempfile::tempdir().unwrap();
     let (waits, _waiting) = channel();
-    let small = Small { files: Mutex::default(), waits, gate: Mutex::default() };
+    let (files, gate) = (Mutex::default(), Mutex::default());
+    let small = Small { files, waits, gate, asked: Arc::default() };
     let options = Options {
         name: "small",
         source: "small".into(),

@@ -71,7 +71,7 @@ pub(crate) fn created(result: Result<(Attributes, Opened), ClientError>, reply: 
     match result {
         Ok((made, opened)) => {
             let (handle, pages) = opened.hand_over();
-            reply.created(&entry_of(&made, TTL, TTL), handle, pages);
+            reply.created(&entry_of(&made, TTL, ATTRIBUTES_TTL), handle, pages);
         }
         Err(error) => reply.error(errno(&error)),
     }

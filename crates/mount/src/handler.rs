@@ -2,8 +2,8 @@
 
 use crate::about::{self, About};
 use crate::answers::{
-    attr, data, empty, entry, found, in_the_way, listed, open_mode, opened, totals_of, write_mode,
-    written, xattr,
+    attr, created, data, empty, entry, found, in_the_way, listed, open_mode, opened, totals_of,
+    write_mode, written, xattr,
 };
 use crate::calls::{self, Opened};
 use crate::convert::{errno, kind_of_mode, permissions, timestamp};
@@ -11,7 +11,6 @@ use crate::eager::Calls;
 use crate::kept::{Kept, Look};
 use crate::known::Known;
 use crate::listing::Listings;
-use crate::made::Made;
 use crate::marked::Marked;
 use crate::moved::Moved;
 use crate::token::{self, Asked};
@@ -40,7 +39,6 @@ pub struct Handler {
     files: Arc<Files>,
     runtime: tokio::runtime::Handle,
     calls: Calls,
-    made: Arc<Made>,
     marked: Arc<Marked>,
     kept: Arc<Kept>,
     listings: Listings,
@@ -123,14 +121,14 @@ impl Handler {
     /// Answers from `files`, with tasks of `runtime`.
     pub fn new(files: Arc<Files>, runtime: tokio::runtime::Handle) -> Handler {
         let (calls, listings) = (Calls::new(runtime.clone()), Listings::default());
-        let (made, marked) = Default::default();
+        let marked = Default::default();
         let (known, kernel) = <(_, Arc<OnceLock<Notifier>>)>::default();
         let kept = Kept::new(files.clone(), kernel.clone());
         let moved = Moved::new(kernel.clone(), runtime.clone());
         if files.client().is_to_keep_looks() {
             kept.watch(files.client().keep_looks_with(), runtime.clone());
         }
-        Handler { files, runtime, calls, made, marked, kept, listings, known, moved, kernel }
+        Handler { files, runtime, calls, marked, kept, listings, known, moved, kernel }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -310,8 +308,7 @@ impl Handler {
 
     fn create(&self, call: Call, of: &[u8], node: NewNode, flags: i32) {
         let (parent, name) = (call.node, name(of));
-        let give = Made::give(&self.made, call.thread);
-        self.answer(call, give, |files| async move {
+        self.answer(call, created, |files| async move {
             let (made, handle) = calls::create(&files, parent, &name, node, flags).await?;
             Ok((made, Opened::new(files, made.place.ino, handle).await?))
         });
@@ -319,8 +316,7 @@ impl Handler {
 
     fn create_unnamed(&self, call: Call, node: NewNode, flags: i32) {
         let (parent, mode) = (call.node, open_mode(flags));
-        let give = Made::give(&self.made, call.thread);
-        self.answer(call, give, |files| async move {
+        self.answer(call, created, |files| async move {
             let (made, handle) = files.create_unnamed(parent, node, mode).await?;
             Ok((made, Opened::new(files, made.place.ino, handle).await?))
         });
@@ -328,9 +324,6 @@ impl Handler {
 
     fn get_attributes(&self, call: Call, answer: Answer) {
         let node = call.node;
-        if let Some(made) = self.made.take(call.thread, node) {
-            return answer(self.kept.look(), Ok(made), call.reply);
-        }
         let (look, known) = (self.kept.look(), self.known.clone());
         let marks = self.marked.look();
         let give = move |result: Result<Attributes, ClientError>, reply| {

@@ -8,7 +8,6 @@
 //! | `answers` | answers that many calls share |
 //! | `eager` | calls that are begun on the thread that read them |
 //! | `kept` | what the kernel may keep, and what it is told when that is recalled |
-//! | `made` | attributes of files just made, which the kernel asks for once more |
 //! | `marked` | which files lack what the kernel asks for all the time |
 //! | `known` | nodes in use that are not open, and where the kernel has directories |
 //! | `moved` | directories that another mount has moved |
@@ -40,7 +39,6 @@ pub mod handler;
 mod kept;
 mod known;
 pub mod listing;
-mod made;
 mod marked;
 mod moved;
 pub mod session;
