@@ -33,7 +33,8 @@ const QUEUE: usize = 16_384;
 /// The bit that tells the numbers of calls from those of posts, which are the session's.
 const CALL_BIT: u64 = 1 << 63;
 /// So many posts are written by who posts them; with more under way the task writes them, together:
-/// that costs each some time, and both ends less work.
+/// that costs each some time, and both ends less work. Questions that a node answers when it has
+/// something to tell are not counted: each client has one open for each group, all the time.
 const AT_ONCE: usize = 2;
 /// How long a connection may take to open and greet.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -82,15 +83,19 @@ struct Line {
     socket: Option<Arc<OwnedWriteHalf>>,
     /// Frames given to the task that it has not written yet.
     queued: usize,
-    /// Posts that have no reply yet.
+    /// Posts that have no reply yet, and whose replies come as soon as they can.
     open: usize,
 }
 
 impl Live {
     /// Writes a frame at once if few others are under way, and queues what is left of it.
-    fn post(&self, mut frame: Frame) -> Result<(), mpsc::error::TrySendError<Frame>> {
+    fn post(
+        &self,
+        mut frame: Frame,
+        is_counted: bool,
+    ) -> Result<(), mpsc::error::TrySendError<Frame>> {
         let mut line = lock(&self.line);
-        line.open += 1;
+        line.open += usize::from(is_counted);
         if line.queued == 0
             && line.open <= AT_ONCE
             && let Some(socket) = &line.socket
@@ -160,7 +165,8 @@ impl Connection {
     pub fn post(&self, request: &Request) -> Result<(), CallError> {
         let bytes = encoded(request)?;
         let frame = Frame { due: Instant::now() + self.way.delay, bytes };
-        self.live()?.post(frame).map_err(|error| match error {
+        let is_counted = !matches!(request.body, RequestBody::Recalls { .. });
+        self.live()?.post(frame, is_counted).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => CallError::Full,
             mpsc::error::TrySendError::Closed(_) => self.way.broken(),
         })
@@ -406,9 +412,9 @@ async fn read_all(
 
 fn hand_over(waiting: &Waiting, line: &Mutex<Line>, way: &Way, reply: Reply) {
     if reply.id & CALL_BIT == 0 {
-        {
+        if !matches!(reply.body, ReplyBody::Recalled { .. }) {
             let mut line = lock(line);
-            line.open = line.open.saturating_sub(1);
+            line.open = line.open.saturating_sub(1); // A refused one may not have been counted.
         }
         if let Some(driver) = way.driver.upgrade() {
             driver.replied(way.node, reply);
