@@ -15,8 +15,13 @@ use std::time::{Duration, Instant};
 const FAST: Duration = Duration::from_micros(300);
 /// How long a log waits on a full disk until it tries again.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
-/// After so many fast flushes, one after the other, the next is expected to be fast.
-const FAST_FLUSHES: u32 = 8;
+/// From so many marks on a disk counts as fast. Each fast flush gives one, each other takes some
+/// away: so it is fast while more than four of five flushes are.
+const MARKS_FAST: u32 = 8;
+/// So many marks there are at most: a few slow flushes after many fast ones change nothing.
+const MARKS_MAX: u32 = 24;
+/// What a slow flush takes away, for each time that it is as long as a fast one.
+const MARKS_LOST: u32 = 4;
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -28,8 +33,29 @@ pub(super) struct Flusher {
     pub log: Log,
     /// How many records were ever taken off the queue.
     flushed: u64,
-    /// How many flushes were fast since the last that was not.
-    fast: u32,
+    pace: Pace,
+}
+
+/// How fast flushes were lately.
+#[derive(Default)]
+struct Pace {
+    marks: u32,
+}
+
+impl Pace {
+    /// A flush took so long.
+    fn note(&mut self, took: Duration) {
+        let times = u32::try_from(took.as_nanos() / FAST.as_nanos()).unwrap_or(u32::MAX);
+        self.marks = match times {
+            0 => (self.marks + 1).min(MARKS_MAX),
+            times => self.marks.saturating_sub(MARKS_LOST.saturating_mul(times)),
+        };
+    }
+
+    /// Whether the next can be expected to be fast.
+    fn is_fast(&self) -> bool {
+        self.marks >= MARKS_FAST
+    }
 }
 
 /// The thread that makes segments ready.
@@ -98,17 +124,17 @@ impl Drop for Spare {
 
 impl Flusher {
     pub fn new(log: Log) -> Flusher {
-        Flusher { log, flushed: 0, fast: 0 }
+        Flusher { log, flushed: 0, pace: Pace::default() }
     }
 
     /// Whether the disk has been fast for a while.
     pub fn is_fast(&self) -> bool {
-        self.fast >= FAST_FLUSHES
+        self.pace.is_fast()
     }
 
     #[cfg(test)]
     pub fn assume_fast(&mut self) {
-        self.fast = FAST_FLUSHES;
+        self.pace.marks = MARKS_MAX;
     }
 
     /// What was made durable.
@@ -122,7 +148,7 @@ impl Flusher {
         self.flushed += records.len() as u64;
         records.iter().try_for_each(|record| self.log.append(record))?;
         self.log.sync()?;
-        self.fast = if begun.elapsed() <= FAST { self.fast.saturating_add(1) } else { 0 };
+        self.pace.note(begun.elapsed());
         Ok(())
     }
 }
@@ -197,6 +223,40 @@ impl Writer {
     fn join_checkpoint(&mut self) {
         if let Some(thread) = self.checkpoint.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the disk counts as fast after so many flushes, of which each `nth` is slow.
+    fn is_fast(flushes: u32, nth: u32) -> bool {
+        let mut pace = Pace::default();
+        for flush in 1..=flushes {
+            pace.note(if flush % nth == 0 { FAST * 3 / 2 } else { FAST / 2 });
+        }
+        pace.is_fast()
+    }
+
+    /// Several logs on one disk are flushed at the same time: now and then one waits for others.
+    #[test]
+    fn a_disk_is_fast_while_few_flushes_are_slow() {
+        assert!(!is_fast(7, 100) && is_fast(8, 100));
+        assert!((100..200).all(|flushes| is_fast(flushes, 10)));
+        assert!((1..200).all(|flushes| !is_fast(flushes, 4)));
+    }
+
+    #[test]
+    fn a_disk_that_has_become_slow_is_noticed_after_a_few_flushes() {
+        for (took, count) in [(FAST * 3 / 2, 4), (FAST * 10, 0)] {
+            let mut pace = Pace { marks: MARKS_MAX };
+            let still_fast = (0..).take_while(|_| {
+                pace.note(took);
+                pace.is_fast()
+            });
+            assert_eq!(still_fast.count(), count, "{took:?}");
         }
     }
 }
