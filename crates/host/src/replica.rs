@@ -25,8 +25,8 @@ use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
 use meridian_fs::{Answer, Ino, Partition, Query, Timestamp, Vector};
 use meridian_multicast::{
-    self as multicast, ClockSource, Config, Delivery, Dissemination, Options, Order, PrimCast,
-    Role, Start, Touches,
+    self as multicast, ClockSource, Config, Delivery, Dissemination, Notice, Options, Order,
+    PrimCast, Role, Start, Touches,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -151,7 +151,8 @@ impl Replica {
             GroupId::GLOBAL => Dissemination::AllToAll,
             _ => Dissemination::ViaLeader,
         };
-        let options = Options { order, clock, dissemination };
+        // Clients ask the first node that answers, which is mostly the primary.
+        let options = Options { order, clock, dissemination, notice: Notice::WithNext };
         let mut multicast = multicast.with_options(options);
         multicast.handled(Position(0));
         Replica {

@@ -73,6 +73,10 @@
 //! | any message with a clock | a ceiling at or above that clock; a restart begins at the ceiling |
 //! | Stable | all deliveries up to it, but for its exceptions |
 //!
+//! A follower that need not acknowledge at once notes entries, and persists a mark before anything
+//! that it sends: what was noted before a record is durable with it. Until then its own vote does
+//! not count for them ([`Notice::WithNext`]).
+//!
 //! The primary's proposals are sent before they are durable at the primary: elsewhere they count as
 //! its vote only with its own ACK, which follows its record. That is safe because a process that
 //! restarts never proposes again in an epoch of its own: it opens a new one. ACKs of other groups
@@ -94,7 +98,7 @@ pub use message::{
     Command, Delivery, Dest, Epoch, Message, Output, Rank, Start, Timestamp, Touches, conflicts,
 };
 pub use mutation::Mutation;
-pub use options::{ClockSource, Dissemination, Groups, Limits, Options, Order};
+pub use options::{ClockSource, Dissemination, Groups, Limits, Notice, Options, Order};
 pub use process::PrimCast;
 pub use protocol::Protocol;
 pub use record::Record;

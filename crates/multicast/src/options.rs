@@ -111,6 +111,18 @@ impl Dissemination {
     }
 }
 
+/// When followers of a primary that relays hear that a message which concerns their group alone is
+/// decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Notice {
+    /// At once: they deliver it one step after their primary.
+    #[default]
+    AtOnce,
+    /// With what their primary sends next, and within 2 ms; at once if the message came by one of
+    /// them. For groups whose clients mostly ask the primary.
+    WithNext,
+}
+
 /// How a deployment uses PrimCast; the first two the same at all its processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -120,6 +132,8 @@ pub struct Options {
     pub clock: ClockSource,
     /// How it disseminates what concerns other groups; the same in a group.
     pub dissemination: Dissemination,
+    /// When followers hear of deliveries where that is by the leader; the same in a group.
+    pub notice: Notice,
 }
 
 /// How much a process keeps and names. The same at all processes of a group, or nearly.

@@ -3,7 +3,9 @@
 //! Invariants, beside those of the parts:
 //! - P3: deliveries that conflict ascend in (final timestamp, id).
 
-use crate::message::{Command, Delivery, Epoch, Message, Output, Progress, Timestamp, Touches};
+use crate::message::{
+    Command, Delivery, Epoch, Message, NormalMessage, Output, Progress, Timestamp, Touches,
+};
 use crate::mutation::{Mutation, Planted};
 use crate::options::{ClockSource, Groups, Options};
 use crate::record::{Record, State};
@@ -23,7 +25,7 @@ use crate::state::retransmission::{Retransmission, TICK, Timer};
 use crate::state::stability::Stability;
 use crate::state::starts::Starts;
 use meridian_core::{
-    Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
+    Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -448,6 +450,40 @@ impl Process for PrimCast {
     type Timer = Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        if self.replication.noted.is_none() {
+            return self.on_event(now, event, out); // Who notes something sends nothing after it.
+        }
+        let notes_more = matches!(
+            event,
+            Event::Message { message: Message::Normal(NormalMessage::Append(_)), .. }
+        );
+        let (mut effects, mut is_first) = (Outbox::new(), true);
+        self.on_event(now, event, &mut effects);
+        for effect in effects.drain() {
+            match effect {
+                Effect::Persist(_) => is_first = false,
+                Effect::Send { .. } if is_first => {
+                    is_first = false;
+                    out.persist(Record::Mark);
+                    self.replication.noted.take_if(|_| !notes_more);
+                }
+                _ => {}
+            }
+            out.extend([effect]);
+        }
+    }
+
+    fn replay(&mut self, record: Record) {
+        self.recover(record);
+    }
+
+    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
+        Box::new(std::iter::once(Record::State(Box::new(self.state()))))
+    }
+}
+
+impl PrimCast {
+    fn on_event(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
             Event::Started => {
                 self.on_links_new();
@@ -467,7 +503,10 @@ impl Process for PrimCast {
             Event::Command(Command::Snapshot { to, position, application }) => {
                 self.on_snapshot(to, position, application, out);
             }
-            Event::Timer(Timer::Acknowledge) => self.relay.acknowledge_due(now),
+            Event::Timer(Timer::Acknowledge) => {
+                let again = self.relay.acknowledge_due(now);
+                again.into_iter().for_each(|at| out.timer(at, Timer::Acknowledge));
+            }
             // What is due then follows every batch of events.
             Event::Timer(Timer::Stability | Timer::Clock) => {}
             Event::Timer(Timer::Tick) => {
@@ -480,13 +519,5 @@ impl Process for PrimCast {
             Event::Restarted(peer) => self.on_restarted(now, peer, out),
             Event::Idle => self.on_idle(now, out),
         }
-    }
-
-    fn replay(&mut self, record: Record) {
-        self.recover(record);
-    }
-
-    fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
-        Box::new(std::iter::once(Record::State(Box::new(self.state()))))
     }
 }

@@ -5,7 +5,7 @@ mod cluster;
 
 use cluster::{Cluster, is_quiet, process, setup_of};
 use meridian_core::ProcessId;
-use meridian_multicast::{ClockSource, Dissemination, Mutation, Options, Order};
+use meridian_multicast::{ClockSource, Dissemination, Mutation, Notice, Options, Order};
 use meridian_sim::of::multicast::replica::groups_of;
 use meridian_sim::of::multicast::trial;
 use meridian_sim::of::multicast::workload::{Profile, Senders, Workload};
@@ -94,8 +94,7 @@ fn sweep(options: Options, victim: ProcessId) -> u32 {
 
 /// The first of a group is its primary, if nothing happens.
 fn sweep_primary(order: Order, clock: ClockSource) {
-    let points =
-        sweep(Options { order, clock, dissemination: Dissemination::AllToAll }, process(0, 0));
+    let points = sweep(Options { order, clock, ..Options::default() }, process(0, 0));
     assert!(points > 100, "only {points} points");
 }
 
@@ -117,6 +116,29 @@ fn primary_in_linearizable_order_with_logical_clocks() {
 #[test]
 fn primary_in_linearizable_order_with_hybrid_clocks() {
     sweep_primary(Order::Linearizable, ClockSource::Hybrid);
+}
+
+/// Where followers hear with what is sent next, and note what they need not make durable at once
+/// (decision 80).
+fn sweep_with_next(victim: ProcessId) {
+    let (dissemination, notice) = (Dissemination::ViaLeader, Notice::WithNext);
+    let points = sweep(Options { dissemination, notice, ..Options::default() }, victim);
+    assert!(points > 100, "only {points} points");
+}
+
+#[test]
+fn primary_whose_followers_hear_with_the_next() {
+    sweep_with_next(process(0, 0));
+}
+
+#[test]
+fn first_follower_that_hears_with_the_next() {
+    sweep_with_next(process(0, 1));
+}
+
+#[test]
+fn second_follower_that_hears_with_the_next() {
+    sweep_with_next(process(0, 2));
 }
 
 /// Where primaries speak for their groups.

@@ -233,7 +233,7 @@ fn each_option(mut test: impl FnMut(Options)) {
     for order in [Order::Sequential, Order::Linearizable] {
         for clock in [ClockSource::Logical, ClockSource::Hybrid] {
             for dissemination in [Dissemination::AllToAll, Dissemination::ViaLeader] {
-                test(Options { order, clock, dissemination });
+                test(Options { order, clock, dissemination, ..Options::default() });
             }
         }
     }

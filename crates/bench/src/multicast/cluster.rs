@@ -125,7 +125,8 @@ pub fn run(setup: Setup, progress: impl FnMut(f64, f64)) -> anyhow::Result<Outco
     let primcast = |order, clock| {
         move |me, groups: &Groups| {
             let process = PrimCast::new(me, groups.clone());
-            process.with_options(PrimCastOptions { order, clock, dissemination }).with_limits(KEPT)
+            let options = PrimCastOptions { order, clock, dissemination, ..Default::default() };
+            process.with_options(options).with_limits(KEPT)
         }
     };
     let ways: Ways<PrimCast> = Ways {

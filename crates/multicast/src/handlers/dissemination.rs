@@ -18,6 +18,8 @@
 //! - Only as many followers as make a quorum with it are asked to acknowledge at once; the others
 //!   do within [`ACK_DELAY`], and one that is further than one that was asked is asked in its
 //!   place.
+//! - Where nobody waits for followers, they hear with what is sent next, or after as long, that a
+//!   message which concerns their group alone is decided ([`Notice::WithNext`]).
 //! - What is stable (see `truncation`) goes by way of the primaries, too, if there are disks.
 //!
 //! Primaries deliver in four steps then, followers in five. What is decided is decided for ever, so
@@ -30,10 +32,10 @@
 
 use crate::message::{
     Dest, Message, Relayed, RelayedFinal, RelayedLocal, RemoteDecided, StabilityMessage, Stable,
-    StableFor, StableOf, Timestamp,
+    StableFor, StableOf, Start, Timestamp,
 };
 use crate::mutation::Mutation;
-use crate::options::ClockSource;
+use crate::options::{ClockSource, Notice};
 use crate::process::PrimCast;
 use crate::state::clocks::quorum;
 use crate::state::done::Known;
@@ -336,10 +338,54 @@ impl PrimCast {
         if prompt || self.epochs.role != Role::Follower {
             self.relay.later = None;
         } else if self.relay.later.is_none() {
-            let at = now + ACK_DELAY;
-            self.relay.later = Some(at);
+            self.put_off(now, out);
+        }
+    }
+
+    fn put_off(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let at = now + ACK_DELAY;
+        if self.relay.put_off_until(at) {
             out.timer(at, Timer::Acknowledge);
         }
+    }
+
+    /// As primary, before it proposes more: followers hear of what was put off together with that.
+    /// Not after it: the clock would then be past proposals that they do not hold.
+    pub(crate) fn acknowledge_before_more(&mut self, out: &mut Outbox<Self>) {
+        let len = self.log.len();
+        let put_off = |shown: u64| shown < len && len == self.relay.put_off;
+        if self.relays() && self.shown_here().is_some_and(put_off) {
+            self.relay.later = None;
+            self.advertise(out);
+        }
+    }
+
+    /// As primary that has proposed: its followers need not hear at once that this is decided, if
+    /// it concerns their group alone and none of them waits for it ([`Notice::WithNext`]).
+    pub(crate) fn acknowledge_with_next(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let awaited = std::mem::take(&mut self.relay.awaited);
+        if !self.has_time() || !self.relays() {
+            return;
+        }
+        let len = self.log.len();
+        let Some(shown) = self.shown_here().filter(|shown| *shown < len) else { return };
+        if awaited || !self.log.iter_from(shown).all(|(_, slot)| is_alone(&slot.entry.start)) {
+            self.relay.later = None;
+        } else if len > self.relay.put_off {
+            self.relay.put_off = len;
+            self.put_off(now, out);
+        }
+    }
+
+    /// Whether nobody waits for what followers deliver ([`Notice::WithNext`]).
+    pub(crate) fn has_time(&self) -> bool {
+        self.options.dissemination.is_via_leader() && self.options.notice == Notice::WithNext
+    }
+
+    /// The length of `T` that the group was shown last in this epoch.
+    fn shown_here(&self) -> Option<u64> {
+        let (epoch, shown, _) = self.replication.advertised?;
+        (epoch == self.epochs.cur).then_some(shown)
     }
 
     /// Whether followers need not hear of our clock yet: a quorum is past it, and with the next
@@ -396,4 +442,9 @@ impl PrimCast {
         learner.on_decided(epoch, len);
         self.remote.heard(from.group);
     }
+}
+
+/// Whether a message concerns one group, and none of its members more than another.
+pub(crate) fn is_alone(start: &Start) -> bool {
+    start.dest.len() == 1 && start.config.is_none()
 }

@@ -183,9 +183,10 @@ impl PrimCast {
         }
     }
 
-    fn persist_promise(&self, out: &mut Outbox<Self>) {
+    fn persist_promise(&mut self, out: &mut Outbox<Self>) {
         if !self.planted.is(Mutation::ForgetsPromise) {
             out.persist(Record::Promised(self.epochs.prom));
+            self.replication.noted = None;
         }
     }
 
@@ -451,6 +452,7 @@ impl PrimCast {
         self.replication.acked.retain(|_, (epoch, _)| *epoch >= self.epochs.cur);
         entries.iter().for_each(|entry| self.append(entry.clone(), now, out));
         out.persist(Record::NewState { epoch: self.epochs.cur, from: start, entries });
+        self.replication.noted = None;
         self.clock.members.advance(self.epochs.cur);
         self.epochs.accepted(self.me.node, self.epochs.cur);
         let accept = Message::from(Accept { epoch: self.epochs.cur, clock: self.clock.now });

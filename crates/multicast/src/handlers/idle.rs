@@ -90,6 +90,7 @@ impl PrimCast {
             let Epochs { cur, .. } = self.epochs;
             self.clock.members.note(self.me.node, cur, self.clock.now, cur);
         }
+        self.acknowledge_with_next(now, out);
         self.advertise(out);
         self.acknowledge_to_others(now, out);
         self.count();

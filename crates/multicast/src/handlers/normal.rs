@@ -1,5 +1,6 @@
 //! Algorithm 2: proposing, acknowledging, delivering.
 
+use crate::handlers::dissemination::is_alone;
 use crate::message::{
     Ack, Append, Bump, Entry, Epoch, Final, Message, Output, RecoveryMessage, Resend, Start,
     Timestamp,
@@ -53,6 +54,7 @@ impl PrimCast {
         {
             return; // Not for us: a sender's mistake.
         }
+        self.relay.awaited |= from.is_some_and(|from| from.group == self.me.group);
         if !self.planted.is(Mutation::ForgetsDone)
             && let known @ (Known::Delivered(_) | Known::Ended) = self.known(start.id)
         {
@@ -97,6 +99,7 @@ impl PrimCast {
 
     /// Lines 37-38, with sections 4.4.1 and 4.4.2.
     pub(crate) fn propose(&mut self, now: Time, start: Arc<Start>, out: &mut Outbox<Self>) {
+        self.acknowledge_before_more(out);
         let ts = Timestamp(self.clock.now.max(start.after).0 + 1).max(self.time(now));
         self.raise_clock(ts, out);
         let entry = Entry { epoch: self.epochs.cur, ts, start, final_ts: None };
@@ -168,6 +171,7 @@ impl PrimCast {
         {
             return;
         }
+        self.persist_noted(out);
         self.replication.advertised = Some(now);
         self.retransmission.shown_at = None;
         let message = self.clock_message();
@@ -211,7 +215,7 @@ impl PrimCast {
         append: Append,
         out: &mut Outbox<Self>,
     ) {
-        let Append { epoch, from: index, entries, clock, prompt: _ } = append;
+        let Append { epoch, from: index, entries, clock, prompt } = append;
         if !self.follow(now, from, epoch, out) {
             return;
         }
@@ -227,9 +231,35 @@ impl PrimCast {
             self.stay_ahead(last.ts.max(clock), self.ahead() / 2, out);
             let first = self.log.len();
             fresh.iter().for_each(|entry| self.append(entry.clone(), now, out));
-            out.persist(Record::Append { from: first, entries: fresh });
+            self.record_entries(first, fresh, prompt, out);
         }
         self.note_counted(from, epoch, clock);
+    }
+
+    /// As a follower: entries become durable, at once or before they are acknowledged. No more can
+    /// be put off than what nobody waits for.
+    fn record_entries(
+        &mut self,
+        from: u64,
+        entries: Arc<[Entry]>,
+        prompt: bool,
+        out: &mut Outbox<Self>,
+    ) {
+        let record = Record::Append { from, entries: Arc::clone(&entries) };
+        if prompt || !self.has_time() || !entries.iter().all(|entry| is_alone(&entry.start)) {
+            out.persist(record);
+            self.replication.noted = None;
+        } else {
+            out.note(record);
+            self.replication.noted.get_or_insert(from);
+        }
+    }
+
+    /// What was noted only is durable before what follows.
+    pub(crate) fn persist_noted(&mut self, out: &mut Outbox<Self>) {
+        if self.replication.noted.take().is_some() {
+            out.persist(Record::Mark);
+        }
     }
 
     /// The primary of `epoch` spoke. Returns whether we follow it.
@@ -339,6 +369,7 @@ impl PrimCast {
             // An epoch of ours from before a restart: open a later one.
             self.epochs.prom = epoch;
             out.persist(Record::Promised(epoch));
+            self.replication.noted = None;
             self.epochs.role = Role::Promised;
         }
         self.epochs.alive.insert(from.node, now);
@@ -402,13 +433,14 @@ impl PrimCast {
     }
 
     /// Lines 9-10 for our own group: what a quorum holds in `E_cur` is decided. Our own vote counts
-    /// at once: what follows from it leaves this process only after our record, by the durability
-    /// rule.
+    /// at once for what was persisted: what follows from it leaves this process only after our
+    /// record, by the durability rule.
     pub(crate) fn count(&mut self) {
         if !self.stands() {
             return;
         }
-        self.replication.acked.insert(self.me.node, (self.epochs.cur, self.log.len()));
+        let len = self.replication.persisted(self.log.len());
+        self.replication.acked.insert(self.me.node, (self.epochs.cur, len));
         let acked = |node: &NodeId| self.acked_here(*node).unwrap_or_default();
         let held = quorum_th(self.voters().iter().map(acked));
         self.decide_up_to(held.min(self.log.len()));

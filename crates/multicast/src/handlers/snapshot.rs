@@ -179,6 +179,7 @@ impl PrimCast {
         let candidate = self.epochs.role == Role::Candidate && state.e_prom == self.epochs.prom;
         let ours: Vec<_> = self.log.iter_from(0).map(|(_, slot)| slot.entry.clone()).collect();
         out.persist(Record::State(Box::new(state.clone())));
+        self.replication.noted = None;
         self.keep_reached();
         let (position, application) = self.restore(state);
         self.clock.members.advance(self.epochs.cur);

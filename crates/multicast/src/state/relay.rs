@@ -37,8 +37,15 @@ pub(crate) struct Relay {
     pub prompt: SmallVec<[NodeId; 4]>,
     /// Whose word of what is stable is to be passed on, by group that needs to know.
     pub stables: BTreeMap<GroupId, BTreeSet<ProcessId>>,
-    /// As a follower: when what was appended is acknowledged, if nobody waits for it.
+    /// When what was appended is acknowledged, if nobody waits for it: by a follower to its
+    /// primary, by a primary to its followers.
     pub later: Option<Time>,
+    /// As primary: the length of `T` up to which that was put off.
+    pub put_off: u64,
+    /// As primary: a message has come by a follower, which waits for our ACK.
+    pub awaited: bool,
+    /// When the timer comes that was set for that, at the earliest.
+    pub alarm: Option<Time>,
 }
 
 impl Relay {
@@ -52,8 +59,19 @@ impl Relay {
         index < self.told
     }
 
-    /// A timer has come.
-    pub fn acknowledge_due(&mut self, now: Time) {
+    /// Whatever was put off has time until `at`; whether a timer must be set for that.
+    pub fn put_off_until(&mut self, at: Time) -> bool {
+        self.later = Some(at);
+        let is_set = self.alarm.is_some();
+        self.alarm.get_or_insert(at);
+        !is_set
+    }
+
+    /// A timer has come; when it must come again, if what waits now was put off after it was set.
+    pub fn acknowledge_due(&mut self, now: Time) -> Option<Time> {
         self.later.take_if(|at| now >= *at);
+        self.alarm.take_if(|at| now >= *at)?;
+        self.alarm = self.later;
+        self.alarm
     }
 }

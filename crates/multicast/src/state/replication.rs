@@ -15,11 +15,19 @@ pub(crate) struct Replication {
     pub streams: BTreeMap<NodeId, Stream>,
     /// As primary, the length of `T` up to which its proposals were recorded.
     pub recorded: u64,
+    /// As a follower that need not be prompt: from here on the entries of `T` are noted only.
+    /// Nothing is sent before they are durable, and our vote does not count for them.
+    pub noted: Option<u64>,
     /// What the group was advertised last: epoch, length of `T`, clock.
     pub advertised: Option<(Epoch, u64, Timestamp)>,
 }
 
 impl Replication {
+    /// As much of `T`, of this length, as is durable before anything that follows is seen.
+    pub fn persisted(&self, len: u64) -> u64 {
+        self.noted.map_or(len, |from| from.min(len))
+    }
+
     /// `node` has acknowledged `T` up to `len` in `epoch`.
     pub fn note_ack(&mut self, node: NodeId, epoch: Epoch, len: u64) {
         let acked = self.acked.entry(node).or_insert((epoch, len));

@@ -241,3 +241,129 @@ fn what_is_delivered_everywhere_is_dropped_everywhere() {
     let between = net.spoke.iter().filter(|(from, to)| from.group != to.group);
     assert_eq!(between.count(), 2);
 }
+
+/// Whom a primary shows which length of `T` and which clock.
+fn shown(did: &[Did]) -> Vec<(ProcessId, u64, Timestamp)> {
+    let of = |(to, message): (ProcessId, &Message)| match message {
+        Message::Normal(NormalMessage::Ack(Ack { len, clock, .. })) => Some((to, *len, *clock)),
+        _ => None,
+    };
+    sent(did).into_iter().filter_map(of).collect()
+}
+
+fn with_next() -> Options {
+    Options { notice: Notice::WithNext, ..near() }
+}
+
+#[test]
+fn followers_hear_with_what_is_sent_next_or_soon() {
+    let mut primary = Net::one_with(&[3], with_next(), process(0, 0));
+    let followers = [process(0, 1), process(0, 2)];
+    let propose = |primary: &mut One, sequence: u64| {
+        let mut did = primary.asked(start(sequence, &[0]));
+        did.extend(primary.idle());
+        did
+    };
+    assert_eq!(shown(&propose(&mut primary, 1)), []);
+    let first = primary.process.log.get(0).unwrap().entry.ts;
+    // What they are shown does not go beyond what they hold then.
+    let did = propose(&mut primary, 2);
+    assert_eq!(shown(&did), followers.map(|follower| (follower, 1, first)));
+    let is_ack = |did: &Did| matches!(did, Did::Sent(_, Message::Normal(NormalMessage::Ack(_))));
+    let appends =
+        |did: &Did| matches!(did, Did::Sent(_, Message::Normal(NormalMessage::Append(_))));
+    assert!(place(&did, is_ack) < place(&did, appends));
+    assert_eq!(shown(&primary.idle()), []);
+    // The timer was set for the first.
+    primary.now = primary.now + ACK_DELAY;
+    primary.step(Event::Timer(Timer::Acknowledge));
+    let second = primary.process.log.get(1).unwrap().entry.ts;
+    assert_eq!(shown(&primary.idle()), followers.map(|follower| (follower, 2, second)));
+    assert_eq!(shown(&primary.idle()), []);
+}
+
+/// The timer is set once for all that is put off until it comes.
+#[test]
+fn what_is_put_off_after_the_timer_was_set_waits_as_long() {
+    let mut primary = Net::one_with(&[3], with_next(), process(0, 0));
+    primary.asked(start(1, &[0]));
+    primary.idle();
+    primary.now = primary.now + ACK_DELAY / 2;
+    primary.asked(start(2, &[0]));
+    primary.idle();
+    for shows in [0, 2] {
+        primary.now = primary.now + ACK_DELAY / 2;
+        primary.step(Event::Timer(Timer::Acknowledge));
+        assert_eq!(shown(&primary.idle()).len(), shows);
+    }
+}
+
+#[test]
+fn a_follower_that_was_asked_and_other_groups_hear_at_once() {
+    let passed_on = Message::from(Arc::new(start(1, &[0])));
+    let mut primary = Net::one_with(&[3, 1], with_next(), process(0, 0));
+    let mut did = primary.hears(process(0, 1), passed_on);
+    did.extend(primary.idle());
+    assert_eq!(shown(&did).len(), 2, "a client waits for what a follower delivers");
+    primary.asked(start(2, &[0]));
+    assert_eq!(shown(&primary.idle()), []);
+    let mut did = primary.asked(start(3, &[0, 1]));
+    did.extend(primary.idle());
+    assert_eq!(shown(&did).len(), 4, "what was put off, and what concerns two groups");
+}
+
+/// What a primary sends a follower that need not be prompt.
+fn lazy(from: u64, start: Start) -> Message {
+    let (ts, epoch) = (from + 1, e1(0));
+    let entries = vec![entry(epoch, ts, start)].into();
+    Message::from(Append { epoch, from, entries, clock: Timestamp(ts), prompt: false })
+}
+
+fn is_mark(did: &Did) -> bool {
+    *did == Did::Persisted(Record::Mark)
+}
+
+fn is_sent(did: &Did) -> bool {
+    matches!(did, Did::Sent(..))
+}
+
+#[test]
+fn who_need_not_be_prompt_notes_and_does_not_vote_yet() {
+    let mut follower = Net::one_with(&[3], with_next(), process(0, 2));
+    let did = follower.hears(process(0, 0), lazy(0, start(1, &[0])));
+    assert!(did.iter().any(|did| matches!(did, Did::Noted(Record::Append { .. }))));
+    // Only the primary holds it for sure.
+    follower.hears(process(0, 0), ack(e1(0), 1, 1));
+    let did = follower.idle();
+    assert_eq!((delivered(&did), sent(&did)), (NONE.to_vec(), vec![]));
+    follower.now = follower.now + ACK_DELAY;
+    follower.step(Event::Timer(Timer::Acknowledge));
+    let did = follower.idle();
+    assert_eq!(delivered(&did), [1]);
+    let told = |did: &Did| matches!(did, Did::Told(_));
+    assert!(place(&did, is_mark) < place(&did, is_sent).min(place(&did, told)));
+    assert_eq!(shown(&did), [(process(0, 0), 1, Timestamp(1 + AHEAD))]);
+}
+
+/// Whatever is sent may tell how long `T` is.
+#[test]
+fn what_was_noted_is_durable_before_anything_is_sent() {
+    let mut follower = Net::one_with(&[3], with_next(), process(0, 2));
+    follower.hears(process(0, 0), lazy(0, start(1, &[0])));
+    let mut did = follower.asked(start(2, &[0])); // It passes that on.
+    did.extend(follower.idle());
+    assert!(place(&did, is_mark) < place(&did, is_sent));
+    // A promise makes it durable by itself.
+    follower.hears(process(0, 0), lazy(1, start(2, &[0])));
+    let epoch = epoch(2, process(0, 1));
+    let did = follower.hears(process(0, 1), Message::from(NewEpoch { epoch }));
+    let promise = place(&did, |did| *did == Did::Persisted(Record::Promised(epoch)));
+    assert!(promise < place(&did, is_sent) && !did.iter().any(is_mark));
+}
+
+#[test]
+fn what_concerns_two_groups_is_persisted_at_once() {
+    let mut follower = Net::one_with(&[3, 1], with_next(), process(0, 2));
+    let did = follower.hears(process(0, 0), lazy(0, start(1, &[0, 1])));
+    assert!(did.iter().any(|did| matches!(did, Did::Persisted(Record::Append { .. }))));
+}

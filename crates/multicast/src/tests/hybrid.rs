@@ -3,7 +3,7 @@
 use super::*;
 
 fn options(clock: ClockSource, dissemination: Dissemination) -> Options {
-    Options { order: Order::Linearizable, clock, dissemination }
+    Options { order: Order::Linearizable, clock, dissemination, ..Options::default() }
 }
 
 impl One {

@@ -106,7 +106,7 @@ fn pin(pins: &Pins) -> Result<Box<dyn Trials>, String> {
         let order = order.unwrap_or(Order::Linearizable);
         let (clock, dissemination) = (clock.unwrap_or_default(), dissemination.unwrap_or_default());
         let mutation = planted.map_or(Mutation::Correct, |trial| trial.mutation);
-        let options = Options { order, clock, dissemination };
+        let options = Options { order, clock, dissemination, ..Options::default() };
         return Ok(Box::new(Short::new(sizes, options, mutation)));
     }
     let trial = planted.unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Delay, Random, Setup, World};
 use meridian_core::{GroupId, NodeId, ProcessId};
 use meridian_multicast::mutation::PLANTED;
-use meridian_multicast::{Dissemination, Limits, Options, PrimCast};
+use meridian_multicast::{Dissemination, Limits, Notice, Options, PrimCast};
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -366,7 +366,9 @@ pub fn with_dissemination(
     let make = Box::new(move |me: ProcessId| {
         let Replica { multicast, .. } = (setup.make)(me);
         let dissemination = dissemination.get(usize::from(me.group.0)).copied().unwrap_or_default();
-        let options = Options { dissemination, ..multicast.options() };
+        // Both are tried, beside each other.
+        let notice = [Notice::AtOnce, Notice::WithNext][usize::from(me.group.0 % 2)];
+        let options = Options { dissemination, notice, ..multicast.options() };
         Replica::new(multicast.with_options(options))
     });
     Setup { make, ..setup }
