@@ -128,8 +128,16 @@ pub fn made_of(
     let (cluster, configuration) = (random_name()?, Kept { version: 1, ..Kept::default() });
     let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let created_ms = u64::try_from(age.as_millis()).unwrap_or_default();
-    let (format, rtt_ms) = (CLUSTER_FORMAT, BTreeMap::new());
-    let mut file = ClusterFile { format, created_ms, cluster, nodes, rtt_ms, order, configuration };
+    let mut file = ClusterFile {
+        format: CLUSTER_FORMAT,
+        created_ms,
+        cluster,
+        nodes,
+        rtt_ms: BTreeMap::new(),
+        order,
+        insecure_plain_text: false,
+        configuration,
+    };
     file.configuration.replicas = match keep {
         [] => {
             let places = keepers(&Topology::new(&file)?).into_iter();

@@ -1,7 +1,9 @@
 //! The newest configuration of a cluster: asked of the nodes that keep it, or else what the cluster
 //! file says.
 
+use crate::certificates::{Shown, TlsArgs};
 use crate::cluster;
+use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
 use meridian_cluster::topology::ClusterFile;
@@ -9,6 +11,7 @@ use meridian_node::configuration::ASK_AGAIN;
 use meridian_node::{Keepers, KeepersError};
 use meridian_paxos::Consistency;
 use meridian_terminal::note;
+use meridian_transport::Security;
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -24,34 +27,51 @@ pub struct Newest {
     pub file: ClusterFile,
     /// The same.
     pub topology: Topology,
+    /// How connections with the cluster are secured.
+    pub security: Security,
     /// Why it is that of the cluster file.
     pub error: Option<KeepersError>,
+}
+
+impl Newest {
+    /// A client that asks nodes how they are.
+    ///
+    /// # Errors
+    /// If the system gives no random numbers.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        let region = self.topology.regions[0].name.as_str();
+        let security = self.security.clone();
+        let options = ClientOptions { security, ..ClientOptions::new(region) };
+        Ok(Client::connect(self.topology.clone(), &options)?)
+    }
 }
 
 /// The newest configuration of the cluster that the file at `path` describes. The user is told if
 /// it may be old.
 ///
 /// # Errors
-/// If the file cannot be used.
-pub async fn newest(path: &Path) -> anyhow::Result<Newest> {
+/// If the file cannot be used, or there is no certificate to show.
+pub async fn newest(path: &Path, tls: &TlsArgs, shown: Shown<'_>) -> anyhow::Result<Newest> {
     let (topology, file) = cluster::read(path)?;
+    let security = tls.security(path, &file, shown)?;
     if file.configuration.replicas.is_empty() {
         let error = Some(KeepersError::Nobody);
-        return Ok(Newest { file, topology, error });
+        return Ok(Newest { file, topology, security, error });
     }
-    let mut keepers = Keepers::new(&file, PATIENCE);
+    let mut keepers = Keepers::new(&file, security.clone(), PATIENCE);
     let newer = keepers.newer(file.configuration.version, Consistency::Linearizable).await;
     match newer {
-        Ok(None) => Ok(Newest { file, topology, error: None }),
+        Ok(None) => Ok(Newest { file, topology, security, error: None }),
         Ok(Some(mut newer)) => {
             keep_pids(&mut newer, &file);
             keep_file(path, &newer);
-            Ok(Newest { topology: Topology::new(&newer)?, file: newer, error: None })
+            let topology = Topology::new(&newer)?;
+            Ok(Newest { topology, file: newer, security, error: None })
         }
         Err(error) => {
             let version = file.configuration.version;
             note!("{error}; going on with version {version} of {}", path.display());
-            Ok(Newest { file, topology, error: Some(error) })
+            Ok(Newest { file, topology, security, error: Some(error) })
         }
     }
 }
@@ -76,8 +96,8 @@ pub fn keep_pids(file: &mut ClusterFile, of: &ClusterFile) {
 ///
 /// # Errors
 /// If no majority of them answers.
-pub async fn publish(file: &ClusterFile) -> Result<(), KeepersError> {
-    let mut keepers = Keepers::new(file, PATIENCE * 4);
+pub async fn publish(file: &ClusterFile, security: Security) -> Result<(), KeepersError> {
+    let mut keepers = Keepers::new(file, security, PATIENCE * 4);
     keepers.change(&Request::Initialise(serde_json::to_string(file).unwrap_or_default())).await?;
     let Some(kept) = keepers.newer(0, Consistency::Linearizable).await? else { return Ok(()) };
     let mut changes = Vec::new();
@@ -97,9 +117,10 @@ pub async fn publish(file: &ClusterFile) -> Result<(), KeepersError> {
 }
 
 /// Asks once a second for a newer configuration than `file`, as long as the receiver lives.
-pub fn follow(file: &ClusterFile) -> mpsc::Receiver<ClusterFile> {
+pub fn follow(file: &ClusterFile, security: Security) -> mpsc::Receiver<ClusterFile> {
     let (send, receive) = mpsc::channel(1);
-    let (mut keepers, mut version) = (Keepers::new(file, PATIENCE), file.configuration.version);
+    let mut keepers = Keepers::new(file, security, PATIENCE);
+    let mut version = file.configuration.version;
     let task = async move {
         let mut well = true;
         while !send.is_closed() {

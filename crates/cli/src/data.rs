@@ -1,9 +1,10 @@
 //! The demo's data directory: `cluster.json`, and a folder for each node.
 
+use crate::certificates;
 use crate::cluster::{self, CLUSTER_FILE, Shape};
 use crate::last;
 use crate::lock::{self, DEMO_LOCK, PidLock, SERVER_LOCK, Tried};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use meridian_cluster::topology::ClusterFile;
 use meridian_terminal::note;
 use std::fs;
@@ -60,16 +61,25 @@ impl Data {
     ///
     /// # Errors
     /// If the two contradict each other, or the file is of another version.
-    pub fn cluster(&self, shape: &Shape) -> anyhow::Result<ClusterFile> {
+    pub fn cluster(&self, shape: &Shape, tls: bool) -> anyhow::Result<ClusterFile> {
         let path = self.cluster_path();
         let file = if path.exists() {
             let (_, mut file) = cluster::read(&path)?;
             for line in cluster::adapt(&mut file, shape, &self.path)? {
                 note!("{line}: its old port is in use");
             }
+            ensure!(
+                !tls || !file.insecure_plain_text,
+                "{} speaks plain text: leave out --tls, or name another --data",
+                self.path.display()
+            );
             file
         } else {
-            cluster::new_cluster(shape)?
+            let file = cluster::new_cluster(shape)?;
+            if tls {
+                certificates::make(&certificates::dir_of(&path), &file)?;
+            }
+            ClusterFile { insecure_plain_text: !tls, ..file }
         };
         cluster::write(&path, &file)?;
         Ok(file)
@@ -157,10 +167,10 @@ mod tests {
         let error = Data::open(Some(&path)).unwrap_err().to_string();
         assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
         let shape = Shape { nodes_per_region: Some(1), ..Shape::default() };
-        let file = data.cluster(&shape).unwrap();
+        let file = data.cluster(&shape, false).unwrap();
         data.close().unwrap();
         let data = Data::open(Some(&path)).unwrap();
-        assert_eq!(data.cluster(&Shape::default()).unwrap(), file);
+        assert_eq!(data.cluster(&Shape::default(), false).unwrap(), file);
     }
 
     #[test]
@@ -177,7 +187,7 @@ mod tests {
         let text = r#"{"format": 9, "cluster": 1, "nodes": []}"#;
         fs::write(dir.path().join(CLUSTER_FILE), text).unwrap();
         let data = Data::open(Some(dir.path())).unwrap();
-        let error = format!("{:#}", data.cluster(&Shape::default()).unwrap_err());
+        let error = format!("{:#}", data.cluster(&Shape::default(), false).unwrap_err());
         assert!(error.contains("format 9") && error.contains(CLUSTER_FILE), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod ports;
 
+use crate::certificates::{self, Shown, TlsArgs};
 use crate::children::{Children, Ended, last_words};
 use crate::cluster::{self, Shape};
 use crate::data::Data;
@@ -20,6 +21,7 @@ use meridian_cluster::topology::{ClusterFile, NodeEntry};
 use meridian_core::NodeId;
 use meridian_node::keys;
 use meridian_terminal::{die_with_parent, note};
+use meridian_transport::Security;
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeSet;
 use std::io::IsTerminal;
@@ -100,6 +102,9 @@ pub struct DemoArgs {
     /// first causal:]
     #[arg(long, value_name = "PREFIX", conflicts_with = "no_keys")]
     keys_causal: Option<String>,
+    /// Have nodes and clients speak TLS, as they do outside of demos; at the first start of DATA
+    #[arg(long)]
+    tls: bool,
     #[command(flatten)]
     log: LogOptions,
     #[command(flatten)]
@@ -126,7 +131,8 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
     data.end_strays()?;
     let point = MountPoint::prepare(&args.mount)?.with(args.how);
-    let file = data.cluster(&args.shape)?;
+    let file = data.cluster(&args.shape, args.tls)?;
+    let own = TlsArgs::default().security(&data.cluster_path(), &file, Shown::Admin)?;
     let topology = Topology::new(&file)?;
     let region = args.region.clone().unwrap_or_else(|| topology.regions[0].name.clone());
     let regions: Vec<_> = topology.regions.iter().map(|region| region.name.as_str()).collect();
@@ -149,6 +155,7 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
         let mut demo = Demo {
             data,
             file,
+            security: own,
             topology,
             region,
             program: program.clone(),
@@ -175,6 +182,8 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
 struct Demo<'a> {
     data: &'a Data,
     file: ClusterFile,
+    /// How the demo's own connections are secured.
+    security: Security,
     topology: Topology,
     region: String,
     program: PathBuf,
@@ -214,8 +223,9 @@ impl Demo<'_> {
         }
         self.publish();
         let point = point.of(&cluster_path);
-        let mount = Mount::start(self.topology.clone(), &self.region, point)?;
-        self.following = configuration::follow(&self.file);
+        let with = (self.topology.clone(), self.security.clone());
+        let mount = Mount::start(with, &self.region, point)?;
+        self.following = configuration::follow(&self.file, self.security.clone());
         self.introduce(mount.path(), args.exec.is_none())?;
         let result = match &args.exec {
             Some(command) => self.execute(command, &mount).await,
@@ -282,6 +292,10 @@ impl Demo<'_> {
         further.push(self.log.word());
         let watched = ports::address(self.watch_port, id);
         further.extend(watched.into_iter().flat_map(|at| ["--metrics-address".into(), at]));
+        let name = &self.topology.node(id).name;
+        if !self.file.insecure_plain_text {
+            certificates::make_for_node(&self.data.cluster_path(), &self.file, name)?;
+        }
         let node = &mut self.file.nodes[usize::from(id.0)];
         let dir = self.data.node(&node.name);
         meridian_node::prepare(&dir, cluster, &node.name)?;
@@ -325,9 +339,9 @@ impl Demo<'_> {
     /// Tells those who keep the configuration what this start has changed; nobody has to wait for
     /// that.
     fn publish(&self) {
-        let file = self.file.clone();
+        let (file, security) = (self.file.clone(), self.security.clone());
         tokio::spawn(async move {
-            if let Err(error) = configuration::publish(&file).await {
+            if let Err(error) = configuration::publish(&file, security).await {
                 note!("meridian: {error}");
             }
         });
@@ -356,7 +370,8 @@ impl Demo<'_> {
 
     /// Waits until every group has a primary; a signal meanwhile is returned.
     async fn wait_ready(&mut self) -> anyhow::Result<Option<i32>> {
-        let options = ClientOptions::new(self.region.as_str());
+        let security = self.security.clone();
+        let options = ClientOptions { security, ..ClientOptions::new(self.region.as_str()) };
         let client = Client::connect(self.topology.clone(), &options)?;
         let (begin, count) = (Instant::now(), self.topology.present().count());
         note!("starting {count} nodes in {} regions ...", self.topology.regions.len());

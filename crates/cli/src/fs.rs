@@ -5,6 +5,7 @@
 //! `user.meridian.placement` and `user.meridian.quota`, so any mount of this machine will do, and
 //! no connection of their own is needed.
 
+use crate::certificates::{Shown, TlsArgs};
 use crate::scrub::{self, ScrubArgs};
 use crate::token::{self, AfterArgs, TokenArgs};
 use crate::{cluster, configuration, output};
@@ -109,6 +110,8 @@ pub struct WhereArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 /// See [`FsCommand::Place`].
@@ -171,7 +174,8 @@ fn tell_where(args: &WhereArgs) -> anyhow::Result<()> {
     let placement = placement_of(&args.path)?;
     let cluster_path = cluster::named_or_of(args.cluster.as_deref(), &args.path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let topology = runtime.block_on(configuration::newest(&cluster_path))?.topology;
+    let newest = configuration::newest(&cluster_path, &args.tls, Shown::Client);
+    let topology = runtime.block_on(newest)?.topology;
     let found = whereabouts(&args.path, placement, &topology).with_context(|| {
         format!("{} is not the cluster mounted there: name it", cluster_path.display())
     })?;

@@ -2,6 +2,7 @@
 
 pub mod answers;
 
+use crate::certificates;
 use crate::cluster::{self, CLUSTER_FILE, region_name};
 use answers::{Answers, Region, Said, from_file, from_flags};
 use anyhow::{Context, bail};
@@ -32,8 +33,11 @@ call them. They are then REGION-1, REGION-2, ... In an answer file nodes have na
     { name = \"us-3\", address = \"10.0.1.3:7000\" },
   ]
 
-Nothing is started, and nothing is written if anything is wrong. Then bring the file to each
-machine, and there say `meridian prepare` and `meridian server` (docs/setup.md has all steps).
+Nothing is started, and nothing is written if anything is wrong. Beside the file a directory tls
+gets the certificates: an authority (who has ca.key makes more), one for each node, an admin, a
+client.
+Then bring the file, ca.pem and the node's certificate and key to each machine, and there say
+`meridian prepare` and `meridian server` (docs/setup.md has all steps).
 
 Examples:
   meridian init --answers answers.toml
@@ -50,7 +54,11 @@ pub struct InitArgs {
     /// the answers have it]
     #[arg(long, value_name = "ORDER", value_parser = cluster::order)]
     order: Option<DeliveryOrder>,
-    /// Where to write it
+    /// Its nodes and clients speak plain text: whoever reaches a port, or the network between, may
+    /// read and change all. No certificates are made
+    #[arg(long)]
+    insecure_plain_text: bool,
+    /// Where to write it; certificates go to the directory tls beside it
     #[arg(long, value_name = "FILE", default_value = CLUSTER_FILE)]
     out: PathBuf,
 }
@@ -79,6 +87,10 @@ pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
             args.out.display()
         );
     }
+    let file = ClusterFile { insecure_plain_text: args.insecure_plain_text, ..file };
+    if !file.insecure_plain_text {
+        certificates::make(&certificates::dir_of(&args.out), &file)?;
+    }
     cluster::write(&args.out, &file)?;
     warnings.iter().for_each(|warning| note!("{warning}"));
     output::print(&next_steps(&args.out, &file))?;
@@ -91,15 +103,22 @@ fn read(path: &Path) -> anyhow::Result<Result<Answers, Vec<String>>> {
     Ok(from_file(&path.display().to_string(), &text))
 }
 
-fn next_steps(out: &Path, file: &ClusterFile) -> String {
+fn next_steps(path: &Path, file: &ClusterFile) -> String {
     let nodes = file
         .nodes
         .iter()
         .map(|node| vec![node.name.clone(), node.region.clone(), node.address.clone()]);
-    let (table, out) = (output::table(&["node", "region", "listens at"], nodes), out.display());
+    let (table, out) = (output::table(&["node", "region", "listens at"], nodes), path.display());
     let keepers: Vec<_> = file.configuration.replicas.iter().map(String::as_str).collect();
+    let tls = certificates::dir_of(path);
+    let bring = match file.insecure_plain_text {
+        true => "; its nodes speak plain text, and whoever reaches a port may do all".into(),
+        false => format!("; certificates are in {}: ca.key is the master key", tls.display()),
+    };
     format!(
-        "{table}\n\nwritten to {out}; {} keep the configuration. Then, on the machine of each node:\
+        "{table}\n\nwritten to {out}{bring}. {} keep the configuration. Bring to the machine of \
+         each node the file and, unless it speaks plain text, ca.pem, NODE.pem and NODE.key. \
+         There:\
          \n  meridian prepare --cluster {out} --dir /var/lib/meridian/NODE\
          \n  meridian server --dir /var/lib/meridian/NODE",
         keepers.join(", ")
@@ -246,7 +265,8 @@ fn check_address(address: &str) -> Result<(), String> {
     }
 }
 
-fn is_loopback(address: &str) -> bool {
+/// Whether an address is one of the machine that looks at it.
+pub fn is_loopback(address: &str) -> bool {
     let host = host_and_port(address).map(|(host, _)| host);
     host.is_some_and(|host| {
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())

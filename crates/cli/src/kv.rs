@@ -1,9 +1,12 @@
 //! `meridian kv`: keys, from the command line.
 
+use crate::certificates::{Shown, TlsArgs};
+use crate::{cluster, init};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use meridian_client::keys::{Change, Keys, KeysError, KeysOptions, Watched};
 use meridian_terminal::note;
+use meridian_transport::Security;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -92,6 +95,8 @@ Examples:
         /// Print JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        tls: TlsArgs,
     },
     /// Print what a key has, or keys have, and each change as it is made
     #[command(after_help = "\
@@ -123,11 +128,35 @@ pub struct At {
         default_value = "127.0.0.1:7400"
     )]
     at: Vec<String>,
+    /// The cluster of these nodes: how it is called says what certificates to show
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Speak plain text also with other machines, where whoever is in between can read and change
+    /// all; with this machine itself it is spoken anyhow unless a cluster or certificate is named
+    #[arg(long, conflicts_with_all = ["cluster", "tls_certificate"])]
+    insecure_plain_text: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 impl At {
-    fn keys(&self) -> Result<Keys, KeysError> {
-        Keys::new(KeysOptions { timeout: PATIENCE, ..KeysOptions::new(self.at.clone()) })
+    fn keys(&self) -> anyhow::Result<Keys> {
+        let (timeout, security) = (PATIENCE, self.security()?);
+        Ok(Keys::new(KeysOptions { timeout, security, ..KeysOptions::new(self.at.clone()) })?)
+    }
+
+    fn security(&self) -> anyhow::Result<Security> {
+        let is_local = |at: &String| init::is_loopback(at);
+        if self.insecure_plain_text {
+            return Ok(Security::InsecurePlainText);
+        }
+        if self.cluster.is_none() && !self.tls.is_given() && self.at.iter().all(is_local) {
+            return Ok(Security::InsecurePlainText);
+        }
+        let path = cluster::named_or_last(self.cluster.as_deref())
+            .context("what certificate to show? Say --cluster, or --insecure-plain-text")?;
+        let (_, file) = cluster::read(&path)?;
+        self.tls.security(&path, &file, Shown::Client)
     }
 }
 
@@ -187,8 +216,8 @@ async fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        KvCommand::Lag { cluster, json } => {
-            Ok(done(crate::status::lag(cluster.as_deref(), *json).await?))
+        KvCommand::Lag { cluster, json, tls } => {
+            Ok(done(crate::status::lag(cluster.as_deref(), tls, *json).await?))
         }
         KvCommand::Watch { subject, at } => watch(subject, &at.keys()?).await,
     }

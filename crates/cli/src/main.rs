@@ -3,6 +3,7 @@
 //! Nothing is decided here: each command reads its arguments, calls the crate that does the work,
 //! and prints. Errors become one line on standard error and exit status 1; wrong usage is status 2.
 
+mod certificates;
 mod children;
 mod cluster;
 mod configuration;
@@ -67,6 +68,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Write the file of a new cluster
     Init(init::InitArgs),
+    /// Make a certificate for a node or a client
+    Certify(certificates::CertifyArgs),
     /// Make the folder of a node on its machine
     Prepare(prepare::PrepareArgs),
     /// Run one node
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Demo(args) => demo::run(args),
         Command::Init(args) => init::run(args),
+        Command::Certify(args) => certificates::run(args),
         Command::Prepare(args) => prepare::run(args),
         Command::Server(args) => server::run(args, of_command),
         Command::Mount(args) => mount::run(args),

@@ -4,6 +4,7 @@ mod background;
 pub mod helper;
 mod watch;
 
+use crate::certificates::{Shown, TlsArgs};
 use crate::configuration::Newest;
 use crate::log_options::LogOptions;
 use crate::signals::Signals;
@@ -16,6 +17,7 @@ use meridian_mount::Access;
 use meridian_mount::table::{self, Line};
 use meridian_terminal::manager::Manager;
 use meridian_terminal::note;
+use meridian_transport::Security;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
@@ -49,6 +51,8 @@ pub struct MountArgs {
     /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
     #[arg(long, value_name = "FILE")]
     cluster: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     #[command(flatten)]
     how: HowToMount,
     /// Go on in the background once it is mounted; `umount DIR` ends it. What it says later goes
@@ -177,14 +181,15 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let manager = Manager::from_environment().context("cannot reach the service manager")?;
-        let Newest { file, topology, .. } = configuration::newest(&cluster).await?;
-        let mut following = configuration::follow(&file);
+        let newest = configuration::newest(&cluster, &args.tls, Shown::Client).await?;
+        let Newest { file, topology, security, .. } = newest;
+        let mut following = configuration::follow(&file, security.clone());
         let listener = args.metrics_address.as_ref().map(|address| {
             meridian_metrics::http::listen(address)
                 .with_context(|| format!("cannot listen on {address} for who watches"))
         });
         let listener = listener.transpose()?;
-        let mount = Mount::start(topology, &args.region, point.of(&cluster))?;
+        let mount = Mount::start((topology, security), &args.region, point.of(&cluster))?;
         if let Some(listener) = listener {
             let (client, region) = (mount.client.clone(), args.region.clone());
             let at = mount.path().display().to_string();
@@ -338,10 +343,15 @@ impl Mount {
     ///
     /// # Errors
     /// If there is no such region, or mounting is not permitted.
-    pub fn start(topology: Topology, region: &str, point: MountPoint) -> anyhow::Result<Mount> {
+    pub fn start(
+        (topology, security): (Topology, Security),
+        region: &str,
+        point: MountPoint,
+    ) -> anyhow::Result<Mount> {
         let MountPoint { path, access, keep_looks, on_cut, source, cluster, .. } = &point;
         let options = ClientOptions::new(region);
         let options = ClientOptions {
+            security,
             keep_looks: *keep_looks,
             cluster_file: cluster.clone(),
             on_cut: on_cut.0,

@@ -2,13 +2,14 @@
 
 mod report;
 
+use crate::certificates::{Shown, TlsArgs};
 use crate::configuration::{self, Newest};
 use crate::lock::{self, DEMO_LOCK, Tried};
 use crate::status::{self, Answered};
 use crate::{cluster, output};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use meridian_client::{Client, ClientOptions};
+use meridian_client::Client;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
 use meridian_core::NodeId;
@@ -146,6 +147,8 @@ struct Of {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 /// Runs `meridian cluster`.
@@ -178,9 +181,8 @@ struct Cluster {
 impl Cluster {
     async fn open(of: &Of) -> anyhow::Result<Cluster> {
         let path = cluster::named_or_last(of.cluster.as_deref())?;
-        let newest = configuration::newest(&path).await?;
-        let region = newest.topology.regions[0].name.as_str();
-        let client = Client::connect(newest.topology.clone(), &ClientOptions::new(region))?;
+        let newest = configuration::newest(&path, &of.tls, Shown::Admin).await?;
+        let client = newest.client()?;
         let answers = status::answers(&client, &newest.topology).await;
         Ok(Cluster { path, newest, client, answers, unheard: None })
     }
@@ -195,7 +197,7 @@ impl Cluster {
     }
 
     fn keepers(&self) -> Keepers {
-        Keepers::new(&self.newest.file, PATIENCE)
+        Keepers::new(&self.newest.file, self.newest.security.clone(), PATIENCE)
     }
 
     /// The names of the nodes that answer.
@@ -302,7 +304,8 @@ impl Cluster {
             let topology = Topology::new(&newer)?;
             self.client.configured(topology.clone());
             configuration::keep_file(&self.path, &newer);
-            self.newest = Newest { file: newer, topology, error: None };
+            let security = self.newest.security.clone();
+            self.newest = Newest { file: newer, topology, security, error: None };
         }
         Ok(())
     }
@@ -353,6 +356,12 @@ async fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
         configuration::keep_pids(&mut newer, &cluster.newest.file);
         cluster::write(&cluster.path, &newer)?;
         meridian_node::prepare(&dir, newer.cluster, &name)?;
+        if !newer.insecure_plain_text {
+            note!(
+                "{name} needs a certificate: meridian certify {name} --role node --cluster {}",
+                cluster.path.display()
+            );
+        }
         note!(
             "{name} is added; start its server, it comes into its groups then: meridian server --dir {}{}",
             dir.display(),

@@ -1,9 +1,10 @@
 //! `meridian prepare`: a machine becomes that of a node.
 
+use crate::certificates;
 use crate::cluster::{self, CLUSTER_FILE};
 use anyhow::{Context, bail, ensure};
 use clap::Args;
-use meridian_terminal::output;
+use meridian_terminal::{note, output};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,6 +68,12 @@ pub fn run(args: &PrepareArgs) -> anyhow::Result<ExitCode> {
         cluster::write(&kept, &file)?;
     }
     meridian_node::prepare(&args.dir, file.cluster, &name)?;
+    if !file.insecure_plain_text && !certificates::bring(&name, &args.cluster, &kept)? {
+        note!(
+            "{name} has no certificate yet: its server wants ca.pem, {name}.pem and {name}.key in {}",
+            certificates::dir_of(&kept).display()
+        );
+    }
     output::print(&format!(
         "{} is the folder of {name}; start it with: meridian server --dir {0}",
         args.dir.display()

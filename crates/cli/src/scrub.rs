@@ -1,9 +1,10 @@
 //! `meridian fs scrub`: how far nodes are with reading all blocks, and having them do so now.
 
+use crate::certificates::{Shown, TlsArgs};
 use crate::status::{Answered, answers};
 use crate::{cluster, configuration, output};
 use clap::Args;
-use meridian_client::{Client, ClientOptions};
+use meridian_client::Client;
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
 use meridian_host::drain::keep::Report as Copies;
@@ -33,6 +34,8 @@ pub struct ScrubArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 /// How a node is.
@@ -55,12 +58,12 @@ impl NodeReport {
 /// # Errors
 /// If there is no cluster to ask.
 pub fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
+    let shown = if args.now { Shown::Admin } else { Shown::Client };
     let path = cluster::named_or_last(args.cluster.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (reports, ended) = runtime.block_on(async {
-        let topology = configuration::newest(&path).await?.topology;
-        let region = topology.regions[0].name.as_str();
-        let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
+        let newest = configuration::newest(&path, &args.tls, shown).await?;
+        let (client, topology) = (newest.client()?, newest.topology);
         let ended = if args.now { scrub(&client, &topology).await } else { true };
         let answers = answers(&client, &topology).await;
         anyhow::Ok((reports(&topology, &answers), ended))

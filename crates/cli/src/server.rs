@@ -2,6 +2,8 @@
 
 mod watch;
 
+use crate::certificates::{Shown, TlsArgs};
+use crate::cluster;
 use crate::lock::{self, SERVER_LOCK, Tried};
 use crate::log_options::LogOptions;
 use crate::{options_file, output};
@@ -11,6 +13,7 @@ use meridian_host::drain::keep;
 use meridian_node::keys::{Durability, KeysOptions};
 use meridian_terminal::manager::Manager;
 use meridian_terminal::note;
+use meridian_transport::Security;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -91,6 +94,8 @@ pub struct ServerArgs {
         value_parser = clap::value_parser!(u32).range(1..=65536))]
     copy_rate: u32,
     #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
     log: LogOptions,
 }
 
@@ -125,9 +130,12 @@ impl From<KeysDurability> for Durability {
 /// These a file of options cannot give.
 const NOT_IN_FILE: [&str; 2] = ["config", "print-config"];
 /// What options may be in a file that have no default; the values are TOML.
-const EXAMPLES: [(&str, &str); 8] = [
+const EXAMPLES: [(&str, &str); 11] = [
     ("dir", "\"/var/lib/meridian/us-1\""),
     ("cluster", "\"/var/lib/meridian/cluster.json\""),
+    ("tls-certificate", "\"/var/lib/meridian/tls/us-1.pem\""),
+    ("tls-key", "\"/var/lib/meridian/tls/us-1.key\""),
+    ("tls-ca", "\"/var/lib/meridian/tls/ca.pem\""),
     ("metrics-address", "\"127.0.0.1:9464\""),
     ("keys", "\"10.0.1.1:7400\""),
     ("keys-shards", "4"),
@@ -182,12 +190,20 @@ fn serve(args: &ServerArgs) -> anyhow::Result<ExitCode> {
             bail!("{} runs already, as process {pid}", dir.display());
         }
     };
-    if let Err(error) = watch(&dir, args) {
-        note!("meridian: {}", output::one_line(&error));
-        return Ok(ExitCode::from(WRONG_CODE));
-    }
+    let security = security(&dir, args).and_then(|security| {
+        watch(&dir, &security, args)?;
+        Ok(security)
+    });
+    let security = match security {
+        Ok(security) => security,
+        Err(error) => {
+            note!("meridian: {}", output::one_line(&error));
+            return Ok(ExitCode::from(WRONG_CODE));
+        }
+    };
     let options = meridian_node::ServerOptions {
         dir,
+        security,
         cluster: args.cluster.clone(),
         copies: keep::Options {
             pass: Duration::from_secs(u64::from(args.scrub_days) * DAY_S),
@@ -210,8 +226,16 @@ fn serve(args: &ServerArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// How the node's connections are secured, as its cluster file and its options say.
+fn security(dir: &Path, args: &ServerArgs) -> anyhow::Result<Security> {
+    let name = meridian_node::NodeFile::read(dir)?.node;
+    let cluster = meridian_node::cluster_path(dir, args.cluster.as_deref());
+    let (_, file) = cluster::read(&cluster)?;
+    args.tls.security(&cluster, &file, Shown::Node(&name))
+}
+
 /// Lets the service manager know how the node is, and who watches it.
-fn watch(dir: &Path, args: &ServerArgs) -> anyhow::Result<()> {
+fn watch(dir: &Path, security: &Security, args: &ServerArgs) -> anyhow::Result<()> {
     let listen = |address: &String| {
         let listener = meridian_metrics::http::listen(address)
             .with_context(|| format!("cannot listen on {address} for who watches"))?;
@@ -225,7 +249,7 @@ fn watch(dir: &Path, args: &ServerArgs) -> anyhow::Result<()> {
     }
     let name = meridian_node::NodeFile::read(dir)?.node;
     let cluster = meridian_node::cluster_path(dir, args.cluster.as_deref());
-    watch::start(&name, &cluster, metrics, manager)
+    watch::start((&name, security.clone()), &cluster, metrics, manager)
 }
 
 #[cfg(test)]

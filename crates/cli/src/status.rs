@@ -7,9 +7,9 @@ mod mounts;
 mod report;
 mod verdict;
 
+use crate::certificates::{Shown, TlsArgs};
 use crate::{cluster, configuration, output};
 use clap::Args;
-use meridian_client::{Client, ClientOptions};
 use meridian_terminal::signals::Signals;
 use report::KeysReport;
 pub use report::{Answered, Report, answers, ask_all};
@@ -74,6 +74,8 @@ pub struct StatusArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
         default_missing_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Tell only what is mounted at DIR
     #[arg(long, value_name = "DIR", hide = true)]
     of_mount: Option<PathBuf>,
@@ -111,9 +113,8 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 
 /// Asks once, and tells; what to exit with.
 async fn tell(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Result<u8> {
-    let topology = configuration::newest(path).await?.topology;
-    let region = topology.regions[0].name.as_str();
-    let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
+    let newest = configuration::newest(path, &args.tls, Shown::Client).await?;
+    let (client, topology) = (newest.client()?, newest.topology);
     let mut report = ask_all(&client, &topology).await;
     report.mounts = mounts::reports(report.cluster)?;
     report.see(seen);
@@ -129,11 +130,10 @@ async fn tell(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Result
 ///
 /// # Errors
 /// If there is no cluster to ask.
-pub async fn lag(cluster: Option<&Path>, json: bool) -> anyhow::Result<bool> {
+pub async fn lag(cluster: Option<&Path>, tls: &TlsArgs, json: bool) -> anyhow::Result<bool> {
     let path = cluster::named_or_last(cluster)?;
-    let topology = configuration::newest(&path).await?.topology;
-    let region = topology.regions[0].name.as_str();
-    let client = Client::connect(topology.clone(), &ClientOptions::new(region))?;
+    let newest = configuration::newest(&path, tls, Shown::Client).await?;
+    let (client, topology) = (newest.client()?, newest.topology);
     let report = ask_all(&client, &topology).await;
     let text = match json {
         true => serde_json::to_string_pretty(&report.causal)?,
@@ -289,8 +289,9 @@ mod tests {
         serde_json::from_value(json!({"node": node, "pid": 9, "uptime_ms": 1000,
             "replicas": replicas, "blocks": [1, 2],
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
-            "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "copies": copies, "bad_frames": 0,
-            "connected": [], "round_trips_us": [], "configured": 0,
+            "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "copies": copies,
+            "bad_frames": 0, "unauthorized": 0, "connected": [], "round_trips_us": [],
+            "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2], "voters": [0, 1],
             "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1,
             "causal": false}], "causal": null}))

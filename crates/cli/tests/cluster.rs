@@ -173,7 +173,7 @@ fn ask_to_remove(room: &Room, name: &str) {
     let up = topology.nodes.iter().map(|node| node.name.clone()).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut configuration = Keepers::new(&file, harness::PATIENCE);
+        let mut configuration = Keepers::new(&file, Default::default(), harness::PATIENCE);
         let (name, keeper, reason) = (name.to_string(), None, None);
         let request = Request::RemoveNode { name, up, keeper, reason };
         configuration.change(&request).await.unwrap();

@@ -40,11 +40,11 @@ fn a_server_logs_json_and_signals_change_how_much() {
     eventually("the server says that it has started", || {
         lines(&log).iter().any(|line| line["message"] == "started" && !line["node"].is_null())
     });
-    let strangers = || {
+    let strangers = || lines(&log).iter().filter(|line| line["message"] == "nobody").count();
+    let strange = || {
         let mut stream = TcpStream::connect(&addresses[0]).unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         let _ = stream.read_to_end(&mut Vec::new()); // A reset is an end, too.
-        lines(&log).iter().filter(|line| line["message"] == "nobody").count()
     };
     let signalled = |signal, logged: &str| {
         let told = || lines(&log).iter().filter(|line| line["logged"] == logged).count();
@@ -52,17 +52,20 @@ fn a_server_logs_json_and_signals_change_how_much() {
         kill(pid, signal);
         eventually(logged, || told() > before);
     };
-    assert_eq!(strangers(), 0);
+    strange();
     signalled(libc::SIGUSR1, "debug");
-    assert_eq!(strangers(), 1);
+    assert_eq!(strangers(), 0, "what came before");
+    strange();
+    eventually("the second is logged", || strangers() == 1);
     signalled(libc::SIGUSR1, "trace");
     signalled(libc::SIGUSR1, "trace");
-    assert_eq!(strangers(), 2);
+    strange();
+    eventually("the third is logged", || strangers() == 2);
     signalled(libc::SIGUSR2, "info");
-    assert_eq!(strangers(), 2);
+    strange();
     kill(pid, libc::SIGTERM);
     assert!(server.wait().unwrap().success());
-    lines(&log);
+    assert_eq!(strangers(), 2, "the fourth is not");
     room.assert_clean();
 }
 

@@ -133,8 +133,20 @@ fn prepare(all: &Machines) {
     let cluster = fs::read(all.home(NODE).join("cluster.json")).unwrap();
     for node in NODES {
         fs::write(all.home(node).join("cluster.json"), &cluster).unwrap();
+        bring_certificate(all, node);
         all.run("prepare", node);
         fs::write(all.home(node).join("server.toml"), all.step("server-file", node)).unwrap();
+    }
+}
+
+/// Brings to a machine what the page says of the certificates.
+fn bring_certificate(all: &Machines, node: &str) {
+    let (from, to) = (all.home(NODE).join("tls"), all.home(node).join("tls"));
+    fs::create_dir_all(&to).unwrap();
+    for file in ["ca.pem".to_string(), format!("{node}.pem"), format!("{node}.key")] {
+        if node != NODE {
+            fs::copy(from.join(&file), to.join(&file)).unwrap();
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use meridian_host::space::Room;
 use meridian_host::update::Change;
 use meridian_session::room::room_for;
 use meridian_session::{BlockNames, Command, Failure, Moment, Output};
+use meridian_transport::Security;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +41,8 @@ const LET_GO_LIMIT: Duration = Duration::from_secs(1);
 pub struct ClientOptions {
     /// The region that it is in, by name: its nodes are asked first.
     pub region: String,
+    /// How its connections are secured, as the nodes have it.
+    pub security: Security,
     /// After how long a call gives up.
     pub timeout: Duration,
     /// How many bytes of blocks it keeps.
@@ -55,12 +58,13 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The defaults, in `region`: 30 s, 64 MiB, and no looks are kept.
+    /// The defaults, in `region`: plain text, 30 s, 64 MiB, and no looks are kept.
     pub fn new(region: impl Into<String>) -> ClientOptions {
         let (timeout, cache_bytes) = (Duration::from_secs(30), 64 << 20);
         let (keep_looks, cluster_file) = (false, None);
         ClientOptions {
             region: region.into(),
+            security: Security::default(),
             timeout,
             cache_bytes,
             keep_looks,
@@ -155,7 +159,7 @@ impl Client {
             });
         };
         let random = Random::new().map_err(ConnectError::Random)?;
-        let driver = Driver::new(topology, region, random.number());
+        let driver = Driver::new(topology, region, options.security.clone(), random.number());
         driver.command(Command::OnCut(options.on_cut));
         let inner = Inner {
             driver,

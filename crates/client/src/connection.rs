@@ -15,14 +15,13 @@ use meridian_core::NodeId;
 use meridian_core::frame;
 use meridian_core::hello::{Answer, Hello};
 use meridian_host::api::{Reply, ReplyBody, Request, RequestBody};
+use meridian_transport::{ReadHalf, Security, WriteHalf};
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -80,7 +79,7 @@ struct Live {
 #[derive(Debug, Default)]
 struct Line {
     /// None until the connection is open, and if the node is made far away.
-    socket: Option<Arc<OwnedWriteHalf>>,
+    socket: Option<Arc<WriteHalf>>,
     /// Frames given to the task that it has not written yet.
     queued: usize,
     /// Posts that have no reply yet, and whose replies come as soon as they can.
@@ -125,6 +124,9 @@ struct State {
 #[derive(Clone, Debug)]
 struct Way {
     node: NodeId,
+    /// What the node is called.
+    name: String,
+    security: Security,
     address: String,
     hello: Hello<NodeId>,
     delay: Duration,
@@ -142,13 +144,13 @@ pub(crate) struct Connection {
 impl Connection {
     /// To `node`, which listens at `address`, as far away as `delay`. Opens nothing yet.
     pub fn new(
-        node: NodeId,
-        address: String,
+        (node, name): (NodeId, String),
+        (address, security): (String, Security),
         hello: Hello<NodeId>,
         delay: Duration,
         driver: Weak<Driver>,
     ) -> Connection {
-        let way = Way { node, address, hello, delay, driver };
+        let way = Way { node, name, security, address, hello, delay, driver };
         Connection { way, next_id: AtomicU64::new(1), state: Arc::default() }
     }
 
@@ -230,12 +232,11 @@ async fn run(
 ) {
     let open = tokio::time::timeout(OPEN_TIMEOUT, way.open()).await;
     let reason = match open.unwrap_or_else(|_| Err("no greeting in time".into())) {
-        Ok((stream, rest)) => {
+        Ok(((reader, writer), rest)) => {
             if let Some(state) = state.upgrade() {
                 let mut state = lock(&state);
                 (state.failures, state.not_before) = (0, None);
             }
-            let (reader, writer) = stream.into_split();
             let writer = Arc::new(writer);
             lock(&line).socket = Some(writer.clone()).filter(|_| way.delay.is_zero());
             let ended = tokio::select! {
@@ -270,23 +271,27 @@ impl Way {
     }
 
     /// Connects and greets; also gives what was read beyond the greeting.
-    async fn open(&self) -> Result<(TcpStream, BytesMut), String> {
+    async fn open(&self) -> Result<((ReadHalf, WriteHalf), BytesMut), String> {
         let text = |error: std::io::Error| error.to_string();
-        let mut stream = TcpStream::connect(&self.address).await.map_err(text)?;
-        stream.set_nodelay(true).map_err(text)?;
+        let stream = self.security.connect(&self.address).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        if !stream.speaker().is_node(Some(&self.name)) {
+            return Err(format!("{} listens there, not {}", stream.speaker(), self.name));
+        }
+        let (mut reader, mut writer) = stream.into_split();
         let mut bytes = BytesMut::new();
         encode(&mut bytes, &self.hello).map_err(|error| error.to_string())?;
-        stream.write_all(&bytes).await.map_err(text)?;
+        writer.write_all(&bytes).await.map_err(text)?;
         bytes.clear();
         loop {
             if let Some(body) = frame::decode(&mut bytes).map_err(|error| error.to_string())? {
                 return match postcard::from_bytes::<Answer<NodeId>>(&body) {
-                    Ok(Answer::Client) => Ok((stream, bytes)),
+                    Ok(Answer::Client) => Ok(((reader, writer), bytes)),
                     Ok(Answer::Refused(why)) => Err(why),
                     Ok(Answer::Member(_)) | Err(_) => Err("a stranger listens there".into()),
                 };
             }
-            if stream.read_buf(&mut bytes).await.map_err(text)? == 0 {
+            if reader.read_buf(&mut bytes).await.map_err(text)? == 0 {
                 return Err("closed before a greeting".into());
             }
         }
@@ -308,7 +313,7 @@ impl Drop for Forget<'_> {
 }
 
 async fn write_all(
-    writer: &OwnedWriteHalf,
+    writer: &WriteHalf,
     mut queue: mpsc::Receiver<Frame>,
     line: &Mutex<Line>,
 ) -> String {
@@ -349,7 +354,7 @@ async fn write_all(
 }
 
 /// Writes as much as the socket takes, which is something.
-async fn write(socket: &OwnedWriteHalf, bytes: &[u8]) -> io::Result<usize> {
+async fn write(socket: &WriteHalf, bytes: &[u8]) -> io::Result<usize> {
     loop {
         socket.writable().await?;
         match socket.try_write(bytes) {
@@ -360,7 +365,7 @@ async fn write(socket: &OwnedWriteHalf, bytes: &[u8]) -> io::Result<usize> {
 }
 
 async fn read_all(
-    mut reader: OwnedReadHalf,
+    mut reader: ReadHalf,
     mut bytes: BytesMut,
     (waiting, line): (&Waiting, &Mutex<Line>),
     way: &Way,

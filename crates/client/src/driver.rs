@@ -9,6 +9,7 @@ use meridian_core::{Effect, Event, GroupId, NodeId, Outbox, Process, RegionId, T
 use meridian_fs::{Ino, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_session::{CallId, Command, Due, Message, Moment, Output, Session};
+use meridian_transport::Security;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -31,7 +32,7 @@ impl Known {
         topology: Topology,
         region: RegionId,
         before: Option<&Known>,
-        driver: &Weak<Driver>,
+        (driver, security): (&Weak<Driver>, &Security),
     ) -> Known {
         let hello = Hello::new(&topology.cluster.to_string(), HelloCaller::Client(ServiceId::MAIN));
         let connections = topology.node_ids().map(|id| {
@@ -41,8 +42,9 @@ impl Known {
             match open.filter(|open| open.leads_to(&node.address, delay)) {
                 Some(open) => open.clone(),
                 None => {
-                    let (address, driver) = (node.address.clone(), driver.clone());
-                    Arc::new(Connection::new(id, address, hello.clone(), delay, driver))
+                    let (id, driver) = ((id, node.name.clone()), driver.clone());
+                    let at = (node.address.clone(), security.clone());
+                    Arc::new(Connection::new(id, at, hello.clone(), delay, driver))
                 }
             }
         });
@@ -59,6 +61,7 @@ pub(crate) type Gone = Vec<(GroupId, Ino)>;
 pub(crate) struct Driver {
     cluster: Mutex<Arc<Known>>,
     region: RegionId,
+    security: Security,
     session: Mutex<Session>,
     callers: Mutex<HashMap<CallId, Arc<Slot>>>,
     last_call: AtomicU64,
@@ -80,13 +83,14 @@ struct Slot {
 
 impl Driver {
     /// Of a client in `region`, whose session draws names from `seed`.
-    pub fn new(topology: Topology, region: RegionId, seed: u64) -> Arc<Driver> {
+    pub fn new(topology: Topology, region: RegionId, security: Security, seed: u64) -> Arc<Driver> {
         Arc::new_cyclic(|me| {
-            let known = Known::new(topology, region, None, me);
+            let known = Known::new(topology, region, None, (me, &security));
             let session = Session::new(known.topology.clone(), region, seed);
             Driver {
                 cluster: Mutex::new(Arc::new(known)),
                 region,
+                security,
                 session: Mutex::new(session),
                 callers: Mutex::default(),
                 last_call: AtomicU64::new(0),
@@ -109,7 +113,8 @@ impl Driver {
         if !newer || topology.cluster != cluster.topology.cluster {
             return;
         }
-        *cluster = Arc::new(Known::new(topology, self.region, Some(&cluster), &self.me));
+        let with = (&self.me, &self.security);
+        *cluster = Arc::new(Known::new(topology, self.region, Some(&cluster), with));
         let topology = cluster.topology.clone();
         drop(cluster);
         self.command(Command::Configured(topology));

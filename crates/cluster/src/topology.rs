@@ -59,6 +59,10 @@ pub struct ClusterFile {
     /// The order of messages; sequential where absent.
     #[serde(default, skip_serializing_if = "DeliveryOrder::is_default")]
     pub order: DeliveryOrder,
+    /// Its nodes and clients speak plain text, and whoever reaches a port may do all. Else they
+    /// speak TLS, and show certificates.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_plain_text: bool,
     /// How it has changed, and who keeps it; nothing in a file from before there was that.
     #[serde(default, skip_serializing_if = "Kept::is_default")]
     pub configuration: Kept,
@@ -500,6 +504,7 @@ mod tests {
             draining: None,
         };
         ClusterFile {
+            insecure_plain_text: true,
             format: CLUSTER_FORMAT,
             created_ms: 0,
             cluster: 7,

@@ -15,6 +15,7 @@
 //! | [`mix`](mod@mix) | a hash of a number |
 //! | [`frame`] | how messages travel: length, version, checksum |
 //! | [`hello`] | what is said first on each connection |
+//! | [`principal`] | who speaks on a connection, as a certificate says, and what that allows |
 //! | [`introduction`] | who may speak with whom, and begin, by what is remembered of it |
 //! | [`standing`] | how far the memory of a server goes, and what others remember of that |
 //! | [`echo`] | how long it takes to a peer and back |
@@ -29,6 +30,7 @@ pub mod ids;
 pub mod introduction;
 pub mod link;
 pub mod mix;
+pub mod principal;
 pub mod process;
 pub mod room;
 pub mod shelf;

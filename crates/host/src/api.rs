@@ -213,6 +213,8 @@ pub struct NodeStatus {
     pub copies: Copies,
     /// Connections closed for bytes that were not frames.
     pub bad_frames: u64,
+    /// Connections that were refused for who was at their other end, since the start.
+    pub unauthorized: u64,
     /// Peers that it has a connection to now.
     pub connected: Vec<NodeId>,
     /// How long it takes to them and back in the mean, as far as that is known, in microseconds.

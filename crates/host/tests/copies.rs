@@ -29,8 +29,16 @@ fn topology() -> Arc<Topology> {
     let nodes = ["us-1", "us-2", "us-3"].map(entry).to_vec();
     let (rtt_ms, order) = Default::default();
     let (format, configuration) = (CLUSTER_FORMAT, Default::default());
-    let file =
-        ClusterFile { format, created_ms: 0, cluster: 1, nodes, rtt_ms, order, configuration };
+    let file = ClusterFile {
+        format,
+        insecure_plain_text: true,
+        created_ms: 0,
+        cluster: 1,
+        nodes,
+        rtt_ms,
+        order,
+        configuration,
+    };
     Arc::new(Topology::new(&file).unwrap())
 }
 

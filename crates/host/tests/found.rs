@@ -44,6 +44,7 @@ fn topology() -> Arc<Topology> {
     nodes.push(entry("eu-1", &["eu", "global"]));
     let (rtt_ms, order) = Default::default();
     let file = ClusterFile {
+        insecure_plain_text: true,
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster: 1,

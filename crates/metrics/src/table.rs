@@ -207,6 +207,13 @@ pub const METRICS: &[Metric] = &[
         "Connections closed for bytes that were not frames",
         |told| count(told.status.bad_frames),
     ),
+    counter(
+        "meridian_unauthorized_connections_total",
+        &[],
+        "Connections refused for who was at their other end: no certificate of the cluster, or \
+        one that does not allow what was said",
+        |told| count(told.status.unauthorized),
+    ),
     gauge("meridian_group_primary", &["group"], "1 if the node is the group's primary", |told| {
         groups(told, |replica| yes(replica.role == "primary"))
     }),

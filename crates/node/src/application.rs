@@ -19,9 +19,10 @@ use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, Request
 use meridian_host::drain::keep::Report as Copies;
 use meridian_host::{Output, drain, space};
 use meridian_paxos as paxos;
-use meridian_runtime::smr::Desk;
+use meridian_runtime::smr::{ChangedBy, Desk};
 use meridian_runtime::wire::{WireError, take};
-use meridian_runtime::{Application, At, ConnectionId, Delay};
+use meridian_runtime::{Application, At, ConnectionId, Delay, Names};
+use meridian_transport::Security;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -39,6 +40,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the node's thread and those who follow the configuration know of each other.
 pub(crate) struct Shared {
     pub(crate) me: NodeId,
+    pub(crate) security: Security,
+    /// What the nodes are called in their certificates.
+    pub(crate) names: Arc<Names<NodeId>>,
     topology: Mutex<Arc<Topology>>,
     /// Which configurations of groups count now, that the configuration was not told.
     in_force: Mutex<BTreeMap<GroupId, u64>>,
@@ -53,9 +57,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(me: NodeId, topology: Arc<Topology>, keys: Arc<Board>) -> Shared {
+    pub(crate) fn new(
+        (me, security): (NodeId, Security),
+        (topology, names): (Arc<Topology>, Arc<Names<NodeId>>),
+        keys: Arc<Board>,
+    ) -> Shared {
         Shared {
             me,
+            security,
+            names,
             topology: Mutex::new(topology),
             in_force: Mutex::default(),
             told: Notify::new(),
@@ -72,6 +82,7 @@ impl Shared {
 
     /// The cluster is configured so now; [`Configured`] tells the process.
     pub(crate) fn set_topology(&self, topology: Arc<Topology>) {
+        self.names.set(names_of(&topology));
         *lock(&self.topology) = topology;
     }
 
@@ -96,6 +107,11 @@ impl Shared {
     pub(crate) fn take_drained(&self) -> Option<u64> {
         lock(&self.drained).take()
     }
+}
+
+/// What the nodes are called in their certificates.
+pub(crate) fn names_of(topology: &Topology) -> BTreeMap<NodeId, String> {
+    topology.node_ids().map(|node| (node, topology.node(node).name.clone())).collect()
 }
 
 /// The addresses of the other nodes.
@@ -165,7 +181,7 @@ impl<P: Service> Requests<P> {
         blocks: BlockEngine,
         replies: Arc<Replies>,
     ) -> Requests<P> {
-        let desk = Desk::new(shared.me, P::configuration);
+        let desk = Desk::new(shared.me, P::configuration, ChangedBy::Admins);
         Requests {
             shared,
             blocks,
@@ -238,6 +254,11 @@ impl<P: Service> Requests<P> {
             return;
         }
         let by = Asker { connection: host_id(client), id };
+        if request.body == RequestBody::Scrub && !self.is_admin(at, client) {
+            let why = "not authorized: that needs the certificate of an admin".into();
+            let body = ReplyBody::Refused(Refusal::Bad(why));
+            return self.reply(at, client, &Reply { id, body });
+        }
         let takes = at.process.drain().takes_blocks();
         match desk::on_client(self.blocks.blocks(), takes, by, request.body) {
             Ok(next) => self.go_on(at, next),
@@ -251,6 +272,15 @@ impl<P: Service> Requests<P> {
             }
             Err(body) => at.command(P::request(host_id(client), Request { id, body: *body })),
         }
+    }
+
+    /// Whether a client may have the node do more than serve it; if not, that is counted.
+    fn is_admin(&self, at: &mut At<'_, P>, client: ConnectionId) -> bool {
+        let may = at.speaker(client).is_some_and(|speaker| speaker.is_admin());
+        if !may {
+            self.shared.security.count_refused();
+        }
+        may
     }
 
     /// The process wants something of the blocks that are here.
@@ -351,6 +381,7 @@ impl<P: Service> Requests<P> {
             }),
             copies: at.process.drain().copies(),
             bad_frames: at.bad_connections(),
+            unauthorized: self.shared.security.refused(),
             connected: at.connected().collect(),
             round_trips_us: at
                 .round_trips()
@@ -445,6 +476,12 @@ impl<P: Service> Application<P> for Requests<P> {
                 return Ok(());
             }
             (request, rest) = take(rest)?;
+        }
+    }
+
+    fn on_bad(&mut self, at: &mut At<'_, P>, client: ConnectionId, why: &WireError) {
+        if self.desk.serves(client) {
+            self.desk.on_bad(at, client, why);
         }
     }
 

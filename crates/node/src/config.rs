@@ -200,6 +200,7 @@ mod tests {
         prepare(&dir, 7, "us-1").unwrap();
         let node = NodeDir::open(&dir).unwrap();
         let mut cluster = ClusterFile {
+            insecure_plain_text: true,
             format: CLUSTER_FORMAT,
             created_ms: 0,
             cluster: 8,

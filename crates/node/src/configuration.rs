@@ -15,6 +15,7 @@ use meridian_core::hello::ServiceId;
 use meridian_paxos::Consistency;
 use meridian_runtime::Handle;
 use meridian_runtime::smr::{Client, ClientError, ClientOptions};
+use meridian_transport::Security;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -49,6 +50,9 @@ pub enum KeepersError {
 #[derive(Debug)]
 pub struct Keepers {
     cluster: u64,
+    /// Whether plain text is spoken the file says that lies here, and no newer configuration.
+    insecure_plain_text: bool,
+    security: Security,
     addresses: Vec<String>,
     /// Where all other nodes listen.
     others: Vec<String>,
@@ -60,10 +64,19 @@ pub struct Keepers {
 
 impl Keepers {
     /// Those that `file` names. Connects when it is asked something, and gives up after `patience`.
-    pub fn new(file: &ClusterFile, patience: Duration) -> Keepers {
+    pub fn new(file: &ClusterFile, security: Security, patience: Duration) -> Keepers {
         let (addresses, others) = addresses(file);
-        let (cluster, asks_all, client) = (file.cluster, false, None);
-        Keepers { cluster, addresses, others, asks_all, patience, client }
+        let (cluster, insecure_plain_text) = (file.cluster, file.insecure_plain_text);
+        Keepers {
+            cluster,
+            insecure_plain_text,
+            security,
+            addresses,
+            others,
+            asks_all: false,
+            patience,
+            client: None,
+        }
     }
 
     /// Others keep it now, maybe.
@@ -86,7 +99,8 @@ impl Keepers {
                 let addresses = self.addresses.iter().chain(others);
                 let options = ClientOptions::new(self.cluster.to_string(), addresses);
                 let (service, give_up_after) = (ServiceId::CONFIGURATION, self.patience);
-                Client::open(ClientOptions { service, give_up_after, ..options })?
+                let security = self.security.clone();
+                Client::open(ClientOptions { service, security, give_up_after, ..options })?
             }
         };
         Ok(self.client.insert(client))
@@ -115,7 +129,9 @@ impl Keepers {
         let version = |why: String| KeepersError::Version(why);
         let Shown(text) =
             postcard::from_bytes(&bytes).map_err(|error| version(error.to_string()))?;
-        let file = text.map(|text| Topology::parse(&text).map(|(_, file)| file));
+        let insecure_plain_text = self.insecure_plain_text;
+        let here = |file| ClusterFile { insecure_plain_text, ..file };
+        let file = text.map(|text| Topology::parse(&text).map(|(_, file)| here(file)));
         file.transpose().map_err(|error| version(error.to_string()))
     }
 
@@ -151,6 +167,7 @@ pub fn keep_file(path: &Path, newer: &ClusterFile) -> io::Result<()> {
         return Ok(());
     }
     let mut newer = newer.clone();
+    newer.insecure_plain_text = old.insecure_plain_text;
     for (node, known) in newer.nodes.iter_mut().zip(&old.nodes) {
         node.pid = known.pid;
     }
@@ -191,9 +208,9 @@ pub(crate) async fn follow(
     node: Handle<Configured, NodeId>,
     keys: Option<Running>,
     mut file: ClusterFile,
-    path: PathBuf,
+    (path, security): (PathBuf, Security),
 ) {
-    let mut keepers = Keepers::new(&file, PATIENCE);
+    let mut keepers = Keepers::new(&file, security, PATIENCE);
     let mut initialised = !file.configuration.replicas.contains(&shared.name_of(shared.me));
     let mut well = true;
     loop {

@@ -27,8 +27,11 @@ use meridian_keys::causal::{Causal, CausalKeys, Regions};
 use meridian_keys::desk::{Replica, Seat, options};
 use meridian_keys::slots::{SHARDS_MAX, Shard};
 use meridian_keys::{Keys, Steward};
-use meridian_runtime::{Clock, Handle, Lanes, Listen, MemberError, Options, Storage, Worker};
+use meridian_runtime::{
+    Clock, Handle, Lanes, Listen, MemberError, Names, Options, Storage, Worker,
+};
 use meridian_storage::Disk;
+use meridian_transport::Security;
 use service::Service;
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -203,6 +206,9 @@ pub struct KeysOptions {
     pub first: Option<BTreeSet<String>>,
 }
 
+/// How connections are secured, and what the nodes are called in their certificates.
+pub(crate) type Secured<'a> = (&'a Security, &'a Arc<Names<NodeId>>);
+
 /// Listens at the address and opens a lane at the node's port for the steward and each shard, if
 /// the node is to serve keys.
 ///
@@ -213,7 +219,7 @@ pub(crate) fn open(
     dir: &NodeDir,
     topology: &Topology,
     me: NodeId,
-    listener: &TcpListener,
+    (listener, (security, names)): (&TcpListener, Secured<'_>),
 ) -> Result<(Lanes, Option<Opened>), ServerError> {
     let mut lanes = Lanes::default();
     let Some(wanted) = wanted else {
@@ -240,7 +246,9 @@ pub(crate) fn open(
         let storage = Storage::Log { path: log, incarnation, checkpoint_bytes };
         let listen = Listen::Lane(lanes.open(lane, port));
         let cluster = topology.cluster.to_string();
-        Options { listen, storage, ..Options::new(cluster, me, "", peers.clone()) }
+        let (security, names) = (security.clone(), names.clone());
+        let options = Options::new(cluster, me, "", peers.clone());
+        Options { listen, storage, security, names, ..options }
     };
     let lane_of_steward = match &causal {
         None => lane(STEWARD, shards),
@@ -265,7 +273,8 @@ pub(crate) fn open(
         let lane = lanes.open(lane_of_causal(causal, "keys"), port);
         let listen = Listen::Lane(lane);
         let member = causal_member(causal, topology, me);
-        let options = Options { listen, storage, ..member.options };
+        let (security, names) = (security.clone(), names.clone());
+        let options = Options { listen, storage, security, names, ..member.options };
         members.causal = Some(CausalMember { options, ..member });
         let CausalBegan { prefix, regions } = causal;
         why += &format!("; of all regions are keys that begin with {prefix:?}: {regions:?}");

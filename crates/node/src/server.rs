@@ -1,6 +1,6 @@
 //! Start, run until told to stop, stop.
 
-use crate::application::{Configured, Replies, Requests, Shared, delays_of, peers_of};
+use crate::application::{Configured, Replies, Requests, Shared, delays_of, names_of, peers_of};
 use crate::blocks::BlockEngine;
 use crate::board::Board;
 use crate::config::{NodeDir, cluster_path};
@@ -15,8 +15,11 @@ use meridian_core::NodeId;
 use meridian_host::Node;
 use meridian_host::drain::keep::Options as CopyOptions;
 use meridian_runtime::journal::describe;
-use meridian_runtime::{Clock, Handle, Lanes, Listen, MemberError, Options, Storage, Worker};
+use meridian_runtime::{
+    Clock, Handle, Lanes, Listen, MemberError, Names, Options, Storage, Worker,
+};
 use meridian_storage::{Disk, RealDisk};
+use meridian_transport::Security;
 use std::future::Future;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -37,6 +40,8 @@ pub struct ServerOptions {
     pub cluster: Option<PathBuf>,
     /// Without it the node has no part in the keys of its region.
     pub keys: Option<KeysOptions>,
+    /// How its connections are secured; by TLS with the certificate of its node.
+    pub security: Security,
     /// How fast copies of blocks are looked after.
     pub copies: CopyOptions,
 }
@@ -89,14 +94,17 @@ pub fn serve<P: Service>(
     let (topology, file, me) = dir.cluster(options.cluster.as_deref())?;
     // Before the log is read: who cannot listen should say so at once.
     let listener = listen(&topology, me)?;
-    let (lanes, keys) = keys::open(options.keys.as_ref(), &dir, &topology, me, &listener)?;
+    let (security, names) = (options.security.clone(), Arc::<Names<NodeId>>::default());
+    names.set(names_of(&topology));
+    let door = (&listener, (&security, &names));
+    let (lanes, keys) = keys::open(options.keys.as_ref(), &dir, &topology, me, door)?;
     let topology = Arc::new(topology);
     let board = Arc::new(match &keys {
         None => Board::new(0),
         Some(keys) if keys.causal() => Board::with_causal(keys.shards()),
         Some(keys) => Board::new(keys.shards()),
     });
-    let shared = Arc::new(Shared::new(me, topology.clone(), board.clone()));
+    let shared = Arc::new(Shared::new((me, security), (topology.clone(), names), board.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -114,7 +122,8 @@ pub fn serve<P: Service>(
         if !file.configuration.replicas.is_empty() {
             let path = cluster_path(&dir.dir, options.cluster.as_deref());
             let (shared, handle) = (shared.clone(), handle.clone());
-            let follow = configuration::follow(shared, handle, keys.clone(), file, path);
+            let with = (path, options.security.clone());
+            let follow = configuration::follow(shared, handle, keys.clone(), file, with);
             tokio::task::spawn_local(follow);
         }
         tokio::select! {
@@ -176,6 +185,8 @@ async fn host<P: Service>(
     reach::check(&*disk, dir, blocks.found())?;
     let path = dir.dir.join("wal");
     let options = Options {
+        security: shared.security.clone(),
+        names: shared.names.clone(),
         peers: peers_of(&topology, me),
         delays: delays_of(&topology, me),
         listen: Listen::Socket(listener),

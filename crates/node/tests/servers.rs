@@ -169,6 +169,7 @@ fn what_cannot_be_shared_is_refused() {
         cluster: Some(dir.parent().unwrap().join("cluster.json")),
         keys: None,
         copies: Default::default(),
+        security: Default::default(),
     });
     let serve = |dir: &Path| {
         let on = ServerDisk { disk: Arc::new(SimDisk::new()), checkpoint_bytes: 1 << 20 };

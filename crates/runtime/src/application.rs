@@ -8,6 +8,7 @@ use crate::peers::Peers;
 use crate::wire::WireError;
 use bytes::Bytes;
 use meridian_core::hello::ServiceId;
+use meridian_core::principal::Speaker;
 use meridian_core::{Endpoint, GroupId, Process, ProcessId, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -199,6 +200,11 @@ impl<P: Networked> At<'_, P> {
     /// Writes to a client that speaks a protocol of its own; whether it is still connected.
     pub fn write(&mut self, client: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         self.clients.write(client, write)
+    }
+
+    /// Who is at the other end of a client's connection; nobody once it is gone.
+    pub fn speaker(&mut self, client: ConnectionId) -> Option<Speaker> {
+        self.clients.speaker(client)
     }
 
     /// Ends a client's connection once what it was answered has been sent.

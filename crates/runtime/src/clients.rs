@@ -8,11 +8,12 @@ use crate::peer::Counters;
 use crate::wire::append;
 use bytes::{Buf, BytesMut};
 use meridian_core::frame::{self, MAX_BODY};
+use meridian_core::principal::Speaker;
+use meridian_transport::WriteHalf;
 use serde::Serialize;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 /// While so many bytes of answers wait for a client, its requests are not read.
@@ -70,7 +71,9 @@ pub(crate) enum Form {
 
 #[derive(Debug)]
 struct Connection {
-    socket: Rc<OwnedWriteHalf>,
+    socket: Rc<WriteHalf>,
+    /// Who is at the other end.
+    speaker: Speaker,
     form: Form,
     signals: Rc<Signals>,
     /// Answers of this batch, one after the other.
@@ -108,7 +111,8 @@ impl Clients {
     /// One more.
     pub(crate) fn add(
         &mut self,
-        socket: Rc<OwnedWriteHalf>,
+        socket: Rc<WriteHalf>,
+        speaker: Speaker,
         form: Form,
     ) -> (ConnectionId, Rc<Signals>) {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -121,6 +125,7 @@ impl Clients {
         let signalled = signals.clone();
         place.connection = Some(Connection {
             socket,
+            speaker,
             form,
             signals: signalled,
             answers,
@@ -145,6 +150,11 @@ impl Clients {
     fn get(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         slot.connection.as_mut().filter(|_| slot.turn == id.turn)
+    }
+
+    /// Who is at the other end, if there still is a connection.
+    pub(crate) fn speaker(&mut self, id: ConnectionId) -> Option<Speaker> {
+        self.get(id).map(|connection| connection.speaker.clone())
     }
 
     /// Queues an answer; whether there still is such a connection.

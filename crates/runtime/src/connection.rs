@@ -11,13 +11,14 @@ use crate::wire::{FrameReader, WireError, encode};
 use bytes::{Bytes, BytesMut};
 use meridian_core::Endpoint;
 use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, Lane, ServiceId};
+use meridian_core::principal::Speaker;
+use meridian_transport::{ReadHalf, WriteHalf};
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
@@ -27,7 +28,9 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const REFUSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait before calling again: at first, and at most.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-/// Connections that have not said who they are, at most: each is a descriptor and a buffer.
+/// Connections that have not said who they are: each is a descriptor and a buffer. Beyond this the
+/// one that has been silent for longest is closed, so that many silent ones keep nobody out; twice
+/// as many there never are.
 const STRANGERS_MAX: usize = 256;
 
 /// Calls a peer, again and again, for as long as the member runs.
@@ -53,9 +56,8 @@ async fn call_once<P: Networked, A: Application<P>>(
 ) -> Result<(), WireError> {
     let id = local.peer(peer);
     let greeting = async {
-        let stream = TcpStream::connect(&local.address(peer)).await?;
-        stream.set_nodelay(true)?;
-        let from = stream.peer_addr()?.ip();
+        let stream = local.call(peer).await?;
+        let from = stream.peer_ip()?;
         let (reader, mut writer) = stream.into_split();
         let mut reader = FrameReader::new(reader);
         let mut out = BytesMut::new();
@@ -91,7 +93,10 @@ pub(crate) async fn accept<P: Networked, A: Application<P>>(local: Rc<Local<P, A
 async fn accept_at<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, listener: TcpListener) {
     loop {
         match listener.accept().await {
-            Ok((stream, from)) if local.strangers.get() < STRANGERS_MAX => {
+            Ok((stream, from)) if local.strangers.get() < 2 * STRANGERS_MAX => {
+                if local.strangers.get() >= STRANGERS_MAX {
+                    local.crowded.notify_one(); // The oldest goes.
+                }
                 local.strangers.set(local.strangers.get() + 1);
                 local.spawn(greet(local.clone(), stream, from.ip()));
             }
@@ -122,30 +127,44 @@ async fn greet<P: Networked, A: Application<P>>(
     stream: TcpStream,
     from: IpAddr,
 ) {
-    let nodelay = stream.set_nodelay(true);
-    let (reader, writer) = stream.into_split();
-    let mut reader = FrameReader::new(reader);
-    let met = match nodelay {
-        Ok(()) => hear(&local, &mut reader).await,
-        Err(error) => Err(error.into()),
+    let late = |_| Err(WireError::Refused("no hello in time".into()));
+    let hearing = Box::pin(hear(&local, stream)); // See `plain`: connections stay for long.
+    let heard = tokio::select! {
+        heard = timeout(HELLO_TIMEOUT, hearing) => heard.unwrap_or_else(late),
+        () = local.crowded.notified() => Err(WireError::Refused("others came after it".into())),
     };
-    if matches!(&met, Err(error) if error.is_bad()) {
-        stay(&local, met, (reader, writer, from)).await;
-        return local.strangers.set(local.strangers.get() - 1);
+    let (reader, writer, met) = match heard {
+        Ok(((reader, writer), Ok(body))) => {
+            let met = meet(&local, body, reader.speaker()).await;
+            (reader, writer, met)
+        }
+        Ok(((reader, writer), Err(error))) => (reader, writer, Err(error)),
+        Err(error) => {
+            local.blame(from, &error);
+            tracing::debug!(%from, why = %error, "nobody");
+            return local.strangers.set(local.strangers.get() - 1);
+        }
+    };
+    // Who is turned away is a stranger until it has been told so.
+    let is_bad = matches!(&met, Err(error) if error.is_bad());
+    if !is_bad {
+        local.strangers.set(local.strangers.get() - 1);
     }
-    local.strangers.set(local.strangers.get() - 1);
     stay(&local, met, (reader, writer, from)).await;
+    if is_bad {
+        local.strangers.set(local.strangers.get() - 1);
+    }
 }
 
 /// Goes on with a connection that was made to another thread.
 async fn take_over<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, arrived: Arrived) {
     let Arrived { stream, hello, pending, from } = arrived;
-    let stream = match TcpStream::from_std(stream) {
+    let stream = match stream.attach() {
         Ok(stream) => stream,
         Err(error) => return tracing::warn!(%from, %error, "cannot take a connection over"),
     };
     let (reader, writer) = stream.into_split();
-    let met = meet(&local, hello).await;
+    let met = meet(&local, hello, reader.speaker()).await;
     stay(&local, met, (FrameReader::resume(reader, pending), writer, from)).await;
 }
 
@@ -153,7 +172,7 @@ async fn take_over<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, arri
 async fn stay<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     met: Result<Met<P::Peer>, WireError>,
-    stream: (FrameReader, OwnedWriteHalf, IpAddr),
+    stream: (FrameReader, WriteHalf, IpAddr),
 ) {
     let (reader, writer, from) = stream;
     match met {
@@ -184,21 +203,25 @@ async fn stay<P: Networked, A: Application<P>>(
     }
 }
 
-/// Waits until the caller has said who it is.
+/// What a connection is read and written by.
+type Halves = (FrameReader, WriteHalf);
+
+/// Waits until the caller has shown who it is, and then said so.
 async fn hear<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
-    reader: &mut FrameReader,
-) -> Result<Met<P::Peer>, WireError> {
-    match timeout(HELLO_TIMEOUT, reader.next_body()).await {
-        Ok(body) => meet(local, body?).await,
-        Err(_) => Err(WireError::Refused("no hello".into())),
-    }
+    stream: TcpStream,
+) -> Result<(Halves, Result<Bytes, WireError>), WireError> {
+    let (reader, writer) = local.security.accept(stream).await?.into_split();
+    let mut reader = FrameReader::new(reader);
+    let body = reader.next_body().await;
+    Ok(((reader, writer), body))
 }
 
 /// Learns who calls; tells what to answer.
 async fn meet<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     body: Bytes,
+    speaker: &Speaker,
 ) -> Result<Met<P::Peer>, WireError> {
     let refused = |why: String| Err(WireError::Refused(why));
     let Hello { lane, caller, .. } = Hello::<P::Peer>::read(&body, &local.cluster)?;
@@ -207,6 +230,9 @@ async fn meet<P: Networked, A: Application<P>>(
     }
     if !matches!(caller, Caller::Starting(_)) {
         local.until_begun().await;
+    }
+    if let Caller::Starting(identity) | Caller::Member(identity) = &caller {
+        local.authorize(identity.from, speaker)?;
     }
     match caller {
         Caller::Starting(identity) => meet_member(local, &identity, false),
@@ -247,8 +273,8 @@ fn meet_member<P: Networked, A: Application<P>>(
 /// Ends a connection so that the other end can read why: what it still says is read, for a while,
 /// or else the system would take back what it was told.
 pub(crate) async fn refuse<I: Endpoint>(
-    mut socket: OwnedReadHalf,
-    mut writer: OwnedWriteHalf,
+    mut socket: ReadHalf,
+    mut writer: WriteHalf,
     answer: Option<Answer<I>>,
 ) {
     let mut out = BytesMut::new();
@@ -268,7 +294,7 @@ pub(crate) async fn refuse<I: Endpoint>(
 async fn run<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     peer: usize,
-    stream: (FrameReader, OwnedWriteHalf, IpAddr),
+    stream: (FrameReader, WriteHalf, IpAddr),
     answer: Option<Answer<P::Peer>>,
 ) -> Result<(), WireError> {
     if local.is_cut(peer) {
@@ -333,7 +359,7 @@ fn take_all<P: Networked, A: Application<P>>(
 async fn unblock<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     peer: usize,
-    socket: &OwnedWriteHalf,
+    socket: &WriteHalf,
     blocked: &tokio::sync::Notify,
 ) -> Result<Infallible, WireError> {
     loop {

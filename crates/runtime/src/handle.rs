@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::error::MemberError;
 use crate::lanes::{Arrivals, Door, Lanes};
 use crate::local::{Local, Terms};
+use crate::names::Names;
 use crate::peer::Counters;
 use crate::peers::Peers;
 use crate::storage::{self, Owner, Storage};
@@ -14,6 +15,7 @@ use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::standing::Standing;
 use meridian_core::{Endpoint, GroupId, ProcessId};
 use meridian_storage::{Disk, RealDisk};
+use meridian_transport::Security;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};
@@ -45,6 +47,11 @@ pub enum Listen {
 pub struct Options<I = ProcessId> {
     /// The name of the cluster: members of another are turned away.
     pub cluster: String,
+    /// How connections are secured: TLS at all members, or plain text.
+    pub security: Security,
+    /// What members are called in their certificates, if there are such; who fills it may change it
+    /// at any time.
+    pub names: Arc<Names<I>>,
     /// Who this is.
     pub me: I,
     /// Where it listens.
@@ -73,7 +80,7 @@ pub struct Options<I = ProcessId> {
 }
 
 impl<I: Endpoint> Options<I> {
-    /// A member at `address` that keeps its records in memory only.
+    /// A member at `address` that keeps its records in memory only, and speaks plain text.
     pub fn new(
         cluster: impl Into<String>,
         me: I,
@@ -82,6 +89,8 @@ impl<I: Endpoint> Options<I> {
     ) -> Options<I> {
         Options {
             cluster: cluster.into(),
+            security: Security::default(),
+            names: Arc::default(),
             me,
             listen: Listen::Address(address.into()),
             peers,
@@ -183,6 +192,7 @@ async fn make<P: Networked, A: Application<P>>(
 ) -> Result<(std::rc::Rc<Local<P, A>>, Doors, SocketAddr), MemberError> {
     let Options { cluster, me, listen, peers, delays, storage, clock, .. } = options;
     let Options { kind, forgetful, clients_max, disk, lanes, plain, .. } = options;
+    let Options { security, names, .. } = options;
     let (door, lane, address) = open_door(listen)?;
     let plain = plain.into_iter().map(open_plain).collect::<Result<_, _>>()?;
     let wake = Arc::new(Notify::new());
@@ -199,7 +209,8 @@ async fn make<P: Networked, A: Application<P>>(
     let mut engine = Engine::new(me, (process, application, opened.store), clock, others, counters);
     engine.restore(standing, opened.acquaintances);
     let starts = opened.starts;
-    let terms = Terms { cluster, lane, lanes, standing, starts, durable, clients_max };
+    let terms =
+        Terms { cluster, security, names, lane, lanes, standing, starts, durable, clients_max };
     Ok((Local::new(engine, wake, terms), (door, plain), address))
 }
 

@@ -10,7 +10,6 @@ use meridian_core::introduction::Verdict;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -39,7 +38,8 @@ pub(crate) async fn introduce<P: Networked, A: Application<P>>(local: &Rc<Local<
 /// Asks until there is an answer.
 async fn ask<P: Networked, A: Application<P>>(local: Rc<Local<P, A>>, peer: usize) {
     while let Err(error) = ask_once(&local, peer).await {
-        if error.is_bad() {
+        // Who has not shown that it is the one has not said anything.
+        if error.is_bad() && !matches!(error, WireError::Unauthorized(_)) {
             tracing::debug!(peer = %local.peer(peer), %error, "does not know this member");
             return local.introduction.borrow_mut().on_stranger(local.peer(peer));
         }
@@ -51,7 +51,7 @@ async fn ask_once<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     peer: usize,
 ) -> Result<(), WireError> {
-    let (reader, mut writer) = TcpStream::connect(&local.address(peer)).await?.into_split();
+    let (reader, mut writer) = local.call(peer).await?.into_split();
     let mut out = BytesMut::new();
     let caller = Caller::Starting(local.identity(local.peer(peer)));
     encode(&mut out, &Hello::new(&local.cluster, caller).to_lane(local.lane))?;

@@ -4,10 +4,10 @@
 use crate::wire::FrameReader;
 use bytes::{Bytes, BytesMut};
 use meridian_core::hello::Lane;
+use meridian_transport::{Detached, ReadHalf, WriteHalf};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::TcpListener;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
 /// So many connections wait for a thread at most; more are turned away.
@@ -16,7 +16,7 @@ const WAITING_MAX: usize = 256;
 /// A connection, and what was read from it.
 #[derive(Debug)]
 pub(crate) struct Arrived {
-    pub(crate) stream: std::net::TcpStream,
+    pub(crate) stream: Detached,
     /// The body of its first frame.
     pub(crate) hello: Bytes,
     /// What came after that.
@@ -80,14 +80,14 @@ impl Lanes {
         &self,
         lane: Lane,
         hello: Bytes,
-        stream: (FrameReader, OwnedWriteHalf, IpAddr),
-    ) -> Result<(), (OwnedReadHalf, OwnedWriteHalf)> {
+        stream: (FrameReader, WriteHalf, IpAddr),
+    ) -> Result<(), (ReadHalf, WriteHalf)> {
         let (reader, writer, from) = stream;
         let (reader, pending) = reader.into_parts();
         let Some(thread) = self.threads.get(&lane) else { return Err((reader, writer)) };
         let Ok(room) = thread.try_reserve() else { return Err((reader, writer)) };
         let stream = reader.reunite(writer).expect("the halves of one socket");
-        match stream.into_std() {
+        match stream.detach() {
             Ok(stream) => room.send(Arrived { stream, hello, pending, from }),
             Err(error) => tracing::warn!(%from, %error, "cannot hand a connection over"),
         }

@@ -17,6 +17,7 @@
 //! | [`lanes`] | threads of one server that are called at one port |
 //! | `introduction` | what a member asks the others before it does anything |
 //! | `local`, `connection`, [`wire`] | tasks and sockets |
+//! | [`names`] | what members are called in their certificates |
 //! | [`clock`] | the time that steps are given |
 //! | [`gate`] | the durability rule |
 //! | [`journal`] | what a driver asks of the write-ahead log |
@@ -42,6 +43,7 @@ pub mod lanes;
 mod local;
 pub mod logged;
 pub mod member;
+pub mod names;
 mod peer;
 mod peers;
 mod plain;
@@ -61,5 +63,6 @@ pub use handle::{Handle, Listen, Options, Worker};
 pub use hosted::Hosted;
 pub use lanes::{Arrivals, Lanes};
 pub use member::{Delivered, Deliveries, Member, Outgoing, Patience};
+pub use names::Names;
 pub use peer::Counters;
 pub use storage::Storage;

@@ -8,23 +8,25 @@ use crate::error::MemberError;
 use crate::handle::Input;
 use crate::introduction;
 use crate::lanes::{Door, Lanes};
+use crate::names::Names;
 use crate::peer::Signals;
 use crate::plain;
 use crate::wire::WireError;
 use meridian_core::GroupId;
 use meridian_core::hello::{Answer, Caller, Hello, HelloError, Identity, Lane, ServiceId};
 use meridian_core::introduction::{Forgotten, Introduction, Member, Verdict};
+use meridian_core::principal::Speaker;
 use meridian_core::standing::{Standing, Start};
+use meridian_transport::{Security, Stream, WriteHalf};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::net::TcpListener;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
@@ -53,9 +55,13 @@ pub(crate) struct Local<P: Networked, A> {
     pub(crate) read_buffer: RefCell<Box<[u8]>>,
     /// Connections that have not said who they are.
     pub(crate) strangers: Cell<usize>,
+    /// There are too many of them: one is to go.
+    pub(crate) crowded: Notify,
     /// A cut was mended, or a peer has come.
     mended: Notify,
     pub(crate) cluster: String,
+    pub(crate) security: Security,
+    names: Arc<Names<P::Peer>>,
     pub(crate) lane: Lane,
     /// The other threads of this server that are called at the same port.
     pub(crate) lanes: Lanes,
@@ -71,8 +77,10 @@ pub(crate) struct Local<P: Networked, A> {
 }
 
 /// How a member takes part, as far as its connections must know.
-pub(crate) struct Terms {
+pub(crate) struct Terms<I> {
     pub(crate) cluster: String,
+    pub(crate) security: Security,
+    pub(crate) names: Arc<Names<I>>,
     pub(crate) lane: Lane,
     pub(crate) lanes: Lanes,
     pub(crate) durable: bool,
@@ -95,8 +103,13 @@ impl<P: Networked, A: Application<P>> Drop for Fuse<P, A> {
 }
 
 impl<P: Networked, A: Application<P>> Local<P, A> {
-    pub(crate) fn new(engine: Engine<P, A>, wake: Arc<Notify>, terms: Terms) -> Rc<Local<P, A>> {
-        let Terms { cluster, lane, lanes, durable, standing, starts, clients_max } = terms;
+    pub(crate) fn new(
+        engine: Engine<P, A>,
+        wake: Arc<Notify>,
+        terms: Terms<P::Peer>,
+    ) -> Rc<Local<P, A>> {
+        let Terms { cluster, security, names, lane, lanes, durable, .. } = terms;
+        let Terms { standing, starts, clients_max, .. } = terms;
         let (room, client_room) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let member = Member { me: engine.me, durable, standing, starts };
         let others = engine.peers.iter().map(|peer| peer.id);
@@ -113,8 +126,11 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             clients_max,
             read_buffer: RefCell::new(vec![0; READ_LEN].into()),
             strangers: Cell::new(0),
+            crowded: Notify::new(),
             mended: Notify::new(),
             cluster,
+            security,
+            names,
             lane,
             lanes,
             introduction: RefCell::new(introduction),
@@ -156,6 +172,28 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
 
     pub(crate) fn address(&self, peer: usize) -> String {
         self.engine.borrow().peers[peer].address.clone()
+    }
+
+    /// Opens a connection to a peer, which shows that it is the one.
+    pub(crate) async fn call(&self, peer: usize) -> Result<Stream, WireError> {
+        let address = self.address(peer);
+        let called = self.security.connect(&address).await.map_err(WireError::from);
+        let called = called.and_then(|stream| {
+            self.authorize(self.peer(peer), stream.speaker())?;
+            Ok(stream)
+        });
+        let at = || address.parse().map_or(Ipv4Addr::UNSPECIFIED.into(), |at: SocketAddr| at.ip());
+        called.inspect_err(|error| self.blame(at(), error))
+    }
+
+    /// Whether whoever is at the other end of a connection may speak for a member.
+    pub(crate) fn authorize(&self, member: P::Peer, speaker: &Speaker) -> Result<(), WireError> {
+        let name = self.names.get(member);
+        if speaker.is_node(name.as_deref()) {
+            return Ok(());
+        }
+        let name = name.unwrap_or_else(|| format!("{member}, whose name nobody knows"));
+        Err(WireError::Unauthorized(format!("{speaker} cannot speak for {name}")))
     }
 
     pub(crate) fn signals(&self, peer: usize) -> Rc<Signals> {
@@ -255,6 +293,11 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         self.engine.borrow().serves_clients(service)
     }
 
+    /// Whether one more may call that says no hello.
+    pub(crate) fn has_room(&self) -> bool {
+        self.clients() + self.strangers.get() < self.clients_max
+    }
+
     /// So many clients are connected.
     pub(crate) fn clients(&self) -> usize {
         self.engine.borrow().clients.len()
@@ -262,12 +305,12 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
 
     pub(crate) fn add_client(
         &self,
-        socket: Rc<OwnedWriteHalf>,
+        (socket, speaker): (Rc<WriteHalf>, Speaker),
         service: ServiceId,
         form: Form,
     ) -> (ConnectionId, Rc<ClientSignals>) {
         let engine = &mut *self.engine.borrow_mut();
-        let (client, signals) = engine.clients.add(socket, form);
+        let (client, signals) = engine.clients.add(socket, speaker, form);
         if form == Form::Framed {
             engine.clients.answer(client, &Answer::<P::Peer>::Client);
         }
@@ -309,7 +352,7 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
     pub(crate) fn connect(
         &self,
         peer: usize,
-        socket: Rc<OwnedWriteHalf>,
+        socket: Rc<WriteHalf>,
         answer: Option<&Answer<P::Peer>>,
     ) -> Result<u64, WireError> {
         let mut engine = self.engine.borrow_mut();
@@ -335,6 +378,9 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
             return;
         }
         self.engine.borrow().counters.bad.fetch_add(1, Ordering::Relaxed);
+        if matches!(error, WireError::Unauthorized(_)) {
+            self.security.count_refused();
+        }
         let mut blamed = self.blamed.borrow_mut();
         if blamed.len() < BLAMED_MAX && blamed.insert(from) {
             tracing::warn!(%from, %error, "connection closed; more from there are only counted");

@@ -7,12 +7,12 @@ use meridian_core::hello::Answer;
 use meridian_core::link::{Link, Packet};
 use meridian_core::standing::Standing;
 use meridian_core::{Endpoint, Time};
+use meridian_transport::WriteHalf;
 use serde::Serialize;
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 /// So many bytes of protocol messages are given to the link at once at most.
@@ -68,7 +68,7 @@ pub(crate) struct Peer<I> {
     held: Held,
     /// Frames for the socket.
     out: BytesMut,
-    socket: Option<Rc<OwnedWriteHalf>>,
+    socket: Option<Rc<WriteHalf>>,
 }
 
 impl<I: Endpoint> Peer<I> {
@@ -135,7 +135,7 @@ impl<I: Endpoint> Peer<I> {
     pub(crate) fn connect(
         &mut self,
         now: Time,
-        socket: Rc<OwnedWriteHalf>,
+        socket: Rc<WriteHalf>,
         answer: Option<&Answer<I>>,
     ) -> Result<u64, WireError> {
         self.signals.close.notify_waiters();
@@ -203,7 +203,7 @@ impl<I: Endpoint> Peer<I> {
     fn write(
         &mut self,
         now: Time,
-        socket: &OwnedWriteHalf,
+        socket: &WriteHalf,
         counters: &Counters,
     ) -> Result<(), WireError> {
         loop {

@@ -8,17 +8,21 @@ use crate::local::Local;
 use crate::serve::{STALLED_AFTER, unblock};
 use crate::wire::WireError;
 use meridian_core::hello::ServiceId;
+use meridian_transport::{ReadHalf, WriteHalf};
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
+
+/// How long a client may take to show who it is.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Takes connections for as long as the member runs.
 pub(crate) async fn accept<P: Networked, A: Application<P>>(
@@ -29,7 +33,8 @@ pub(crate) async fn accept<P: Networked, A: Application<P>>(
     local.until_begun().await;
     loop {
         match listener.accept().await {
-            Ok((stream, from)) if local.clients() < local.clients_max => {
+            Ok((stream, from)) if local.has_room() => {
+                local.strangers.set(local.strangers.get() + 1);
                 local.spawn(serve(local.clone(), service, stream, from.ip()));
             }
             Ok((_, from)) => tracing::warn!(%from, "too many clients: closed"),
@@ -48,12 +53,18 @@ async fn serve<P: Networked, A: Application<P>>(
     stream: TcpStream,
     from: IpAddr,
 ) {
-    if let Err(error) = stream.set_nodelay(true) {
-        return tracing::debug!(%from, %error, "a client's connection ended");
-    }
+    // Apart, as its state is long: it goes when that has ended, and each client stays for long.
+    let begun = Box::pin(local.security.accept(stream));
+    let begun = timeout(BEGIN_TIMEOUT, begun).await;
+    local.strangers.set(local.strangers.get() - 1);
+    let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
+    let stream = match begun.unwrap_or_else(late) {
+        Ok(stream) => stream,
+        Err(refusal) => return local.blame(from, &refusal.into()),
+    };
     let (mut socket, writer) = stream.into_split();
-    let writer = Rc::new(writer);
-    let (client, signals) = local.add_client(writer.clone(), service, Form::Plain);
+    let (writer, speaker) = (Rc::new(writer), socket.speaker().clone());
+    let (client, signals) = local.add_client((writer.clone(), speaker), service, Form::Plain);
     let ended = tokio::select! {
         biased;
         () = signals.close.notified() => WireError::Closed,
@@ -83,7 +94,7 @@ async fn serve<P: Networked, A: Application<P>>(
 async fn drain<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     client: ConnectionId,
-    socket: &OwnedWriteHalf,
+    socket: &WriteHalf,
 ) {
     while local.answer_client(client)
         && local.waits(client)
@@ -95,7 +106,7 @@ async fn read<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     client: ConnectionId,
     signals: &Signals,
-    socket: &mut OwnedReadHalf,
+    socket: &mut ReadHalf,
 ) -> Result<Infallible, WireError> {
     loop {
         local.client_room().await;
@@ -127,7 +138,7 @@ fn take_all<P: Networked, A: Application<P>>(
 fn poll_fill<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     client: ConnectionId,
-    socket: &mut OwnedReadHalf,
+    socket: &mut ReadHalf,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), WireError>> {
     let mut shared = local.read_buffer.borrow_mut();

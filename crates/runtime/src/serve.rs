@@ -9,6 +9,7 @@ use crate::wire::{FrameReader, WireError};
 use bytes::BytesMut;
 use meridian_core::frame;
 use meridian_core::hello::ServiceId;
+use meridian_transport::{ReadHalf, WriteHalf};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
@@ -18,7 +19,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// A client that takes nothing of what it asked for during so long is left.
@@ -28,12 +28,13 @@ pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(30);
 pub(crate) async fn serve<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     service: ServiceId,
-    stream: (FrameReader, OwnedWriteHalf, IpAddr),
+    stream: (FrameReader, WriteHalf, IpAddr),
 ) {
     let (reader, writer, from) = stream;
     let writer = Rc::new(writer);
+    let speaker = reader.speaker().clone();
     let (mut socket, mut pending) = reader.into_parts();
-    let (client, signals) = local.add_client(writer.clone(), service, Form::Framed);
+    let (client, signals) = local.add_client((writer.clone(), speaker), service, Form::Framed);
     let ended = tokio::select! {
         biased;
         () = signals.close.notified() => WireError::Closed,
@@ -57,7 +58,7 @@ async fn read<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     client: ConnectionId,
     signals: &Signals,
-    socket: &mut OwnedReadHalf,
+    socket: &mut ReadHalf,
     pending: &mut BytesMut,
 ) -> Result<Infallible, WireError> {
     loop {
@@ -91,7 +92,7 @@ fn take_all<P: Networked, A: Application<P>>(
 /// as long as any request in it lives, is no longer than what came.
 fn poll_fill<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
-    socket: &mut OwnedReadHalf,
+    socket: &mut ReadHalf,
     pending: &mut BytesMut,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<()>> {
@@ -111,7 +112,7 @@ pub(crate) async fn unblock<P: Networked, A: Application<P>>(
     local: &Local<P, A>,
     client: ConnectionId,
     signals: &Signals,
-    socket: &OwnedWriteHalf,
+    socket: &WriteHalf,
 ) -> Result<Infallible, WireError> {
     loop {
         signals.blocked.notified().await;

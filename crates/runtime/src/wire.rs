@@ -4,11 +4,12 @@ use bytes::{Bytes, BytesMut};
 use meridian_core::frame::{self, FrameError};
 use meridian_core::hello::{Endpoint, HelloError};
 use meridian_core::link::LinkError;
+use meridian_core::principal::Speaker;
+use meridian_transport::{ReadHalf, Refusal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
 use tokio::io::AsyncReadExt;
-use tokio::net::tcp::OwnedReadHalf;
 
 /// How much is read at a time: room is made for what has arrived, never for what is announced.
 const READ_LEN: usize = 64 << 10;
@@ -22,12 +23,15 @@ pub enum WireError {
     /// It is well-formed, but must not come here or now.
     #[error("{0}")]
     Refused(String),
+    /// Whoever is at the other end must not send it, by its certificate.
+    #[error("not authorized: {0}")]
+    Unauthorized(String),
     /// The link asks for another connection.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The network, or the other end went away.
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// Nothing is wrong: the other end, or a newer connection, ended it.
     #[error("closed")]
     Closed,
@@ -36,25 +40,25 @@ pub enum WireError {
 impl WireError {
     /// Whether the other end is to blame for what it sent.
     pub fn is_bad(&self) -> bool {
-        matches!(self, WireError::Frame(_) | WireError::Refused(_))
+        matches!(self, WireError::Frame(_) | WireError::Refused(_) | WireError::Unauthorized(_))
     }
 }
 
 /// Takes frames off a socket.
 #[derive(Debug)]
 pub struct FrameReader {
-    socket: OwnedReadHalf,
+    socket: ReadHalf,
     buffer: BytesMut,
 }
 
 impl FrameReader {
     /// Of this socket.
-    pub fn new(socket: OwnedReadHalf) -> FrameReader {
-        FrameReader { socket, buffer: BytesMut::new() }
+    pub fn new(socket: impl Into<ReadHalf>) -> FrameReader {
+        FrameReader { socket: socket.into(), buffer: BytesMut::new() }
     }
 
     /// Of this socket, of which this was read and not taken.
-    pub(crate) fn resume(socket: OwnedReadHalf, buffer: BytesMut) -> FrameReader {
+    pub(crate) fn resume(socket: ReadHalf, buffer: BytesMut) -> FrameReader {
         FrameReader { socket, buffer }
     }
 
@@ -99,9 +103,32 @@ impl FrameReader {
         decode(&self.next_body().await?)
     }
 
+    /// Who is at the other end.
+    pub fn speaker(&self) -> &Speaker {
+        self.socket.speaker()
+    }
+
     /// The socket, and what was read from it and is not taken yet.
-    pub(crate) fn into_parts(self) -> (OwnedReadHalf, BytesMut) {
+    pub(crate) fn into_parts(self) -> (ReadHalf, BytesMut) {
         (self.socket, BytesMut::from(&self.buffer[..]))
+    }
+}
+
+impl From<io::Error> for WireError {
+    fn from(error: io::Error) -> WireError {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => WireError::Unauthorized(error.to_string()),
+            _ => WireError::Io(error),
+        }
+    }
+}
+
+impl From<Refusal> for WireError {
+    fn from(refusal: Refusal) -> WireError {
+        match refusal {
+            Refusal::Unauthorized(why) => WireError::Unauthorized(why),
+            Refusal::Io(error) => WireError::Io(error),
+        }
     }
 }
 

@@ -223,6 +223,21 @@ async fn all_that_is_asked_in_one_frame_is_answered_in_one() {
     assert_eq!(member.bad(), 0);
 }
 
+/// Abuse 5: connections that say nothing keep nobody out, however many.
+#[tokio::test]
+async fn silent_connections_make_room_for_those_who_speak() {
+    let worker = Worker::start("clients").unwrap();
+    let member = Member::join(&worker, 0, |_| ()).await;
+    let mut silent = Vec::new();
+    for _ in 0..600 {
+        silent.push(TcpStream::connect(member.handle.address()).await.unwrap());
+    }
+    connect(&member).await;
+    // Twice 256 are the most, and the others have been closed.
+    let mut byte = [0; 1];
+    assert_eq!(silent[0].read(&mut byte).await.unwrap_or(0), 0, "the first has made room");
+}
+
 #[tokio::test]
 async fn who_is_turned_away_is_told_why() {
     let worker = Worker::start("clients").unwrap();

@@ -85,6 +85,7 @@ mod tests {
         let nodes = ["us-1", "us-2", "eu-1", "ap-1"].map(|name| node(name, &name[..2]));
         let rtt_ms = BTreeMap::from([("us-eu".into(), 200), ("us-ap".into(), 100)]);
         let file = ClusterFile {
+            insecure_plain_text: true,
             format: CLUSTER_FORMAT,
             created_ms: 0,
             cluster: 1,

@@ -30,6 +30,7 @@ pub(crate) fn topology(names: &[&str]) -> Arc<Topology> {
         groups: vec!["global".into(), name[..2].into()],
     };
     let file = ClusterFile {
+        insecure_plain_text: true,
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster: 1,

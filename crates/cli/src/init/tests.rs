@@ -91,7 +91,7 @@ fn a_file_that_is_there_and_one_that_would_be_wrong_are_not_written() {
     let out = dir.path().join("cluster.json");
     let init = |region: &str| {
         let (region, out) = (vec![region.to_string()], out.clone());
-        run(&InitArgs { region, answers: None, order: None, out })
+        run(&InitArgs { region, answers: None, order: None, insecure_plain_text: false, out })
     };
     let error = init("us=10.0.0.1:1,10.0.0.1:1").unwrap_err().to_string();
     assert!(error.ends_with("is not written") && !out.exists(), "{error}");

@@ -22,7 +22,7 @@ pub fn start(args: &MountArgs, cluster: &Path) -> anyhow::Result<String> {
     let file = fs::File::create(&path).with_context(|| path.display().to_string())?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["mount", "--foreground", "--region", &args.region, "--cluster"]).arg(cluster);
-    command.arg(args.log.word());
+    command.args(args.tls.words()).arg(args.log.word());
     let watched = args.metrics_address.iter().flat_map(|at| ["--metrics-address", at]);
     command.args(watched);
     command.args(args.how.asks_always().then_some("--ask-always"));

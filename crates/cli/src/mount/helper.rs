@@ -1,6 +1,7 @@
 //! `mount.meridian`, which `mount -t meridian` and `fstab` call: the same program under that name.
 
 use super::{HowToMount, MountArgs, OnCut, background};
+use crate::certificates::TlsArgs;
 use crate::log_options::LogOptions;
 use anyhow::{Context, bail};
 use clap::Parser;
@@ -111,6 +112,7 @@ fn run(helper: &Helper) -> anyhow::Result<ExitCode> {
     }
     super::check_fuse()?;
     let args = MountArgs {
+        tls: TlsArgs::default(),
         dir: helper.dir.clone(),
         region,
         // As it was named: `mount -a` looks for that in the table of mounts.

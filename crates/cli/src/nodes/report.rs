@@ -265,7 +265,8 @@ mod tests {
             let reply = service.change(request);
             assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
             let file = service.file().unwrap().clone();
-            Newest { topology: Topology::new(&file).unwrap(), file, error: None }
+            let security = Default::default();
+            Newest { topology: Topology::new(&file).unwrap(), file, security, error: None }
         };
         let states = |newest: &Newest, name: &str| {
             let id = newest.topology.node_named(name).unwrap();

@@ -17,6 +17,7 @@ use meridian_core::NodeId;
 use meridian_host::api::NodeStatus;
 use meridian_metrics::{Told, dashboard, http, text};
 use meridian_terminal::manager::Manager;
+use meridian_transport::Security;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,7 +69,7 @@ struct Reports {
 /// # Errors
 /// If the cluster file cannot be read, or the thread not be started.
 pub fn start(
-    name: &str,
+    (name, security): (&str, Security),
     cluster: &Path,
     metrics: Option<TcpListener>,
     manager: Option<Manager>,
@@ -79,7 +80,7 @@ pub fn start(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let cluster = cluster.to_path_buf();
     let watch = async move {
-        let watched = match Watched::new(node, cluster, topology) {
+        let watched = match Watched::new(node, security, cluster, topology) {
             Ok(watched) => Arc::new(watched),
             Err(error) => return tracing::error!(%error, "nobody is told how the node is"),
         };
@@ -98,9 +99,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Watched {
-    fn new(node: NodeId, cluster: PathBuf, topology: Topology) -> anyhow::Result<Watched> {
+    fn new(
+        node: NodeId,
+        security: Security,
+        cluster: PathBuf,
+        topology: Topology,
+    ) -> anyhow::Result<Watched> {
         let region = &topology.regions[usize::from(topology.node(node).region.0)];
-        let options = ClientOptions::new(region.name.clone());
+        let options = ClientOptions { security, ..ClientOptions::new(region.name.clone()) };
         let client = Client::connect(topology.clone(), &options)?;
         let topology = Mutex::new(Arc::new(topology));
         Ok(Watched {

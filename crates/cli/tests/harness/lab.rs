@@ -118,6 +118,7 @@ impl Lab {
         let file = json!({
             "format": meridian_cluster::topology::CLUSTER_FORMAT,
             "cluster": std::process::id(),
+            "insecure_plain_text": true,
             "nodes": nodes,
             "configuration": {
                 "version": 1, "replicas": ["us-1", "us-2", "eu-1", "eu-2", "ap-1"],

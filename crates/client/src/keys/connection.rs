@@ -2,8 +2,8 @@
 
 use super::error::KeysError;
 use meridian_keys::resp::answer::{self, Answered};
+use meridian_transport::{ReadHalf, Security, WriteHalf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// So much is read at once.
 const READ_LEN: usize = 64 << 10;
@@ -19,27 +19,25 @@ pub(super) enum Failure {
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    socket: TcpStream,
+    reader: ReadHalf,
+    writer: WriteHalf,
     read: Vec<u8>,
     buffer: Vec<u8>,
 }
 
 impl Connection {
-    pub async fn open(address: &str) -> Result<Connection, Failure> {
-        let open = async {
-            let socket = TcpStream::connect(address).await?;
-            socket.set_nodelay(true)?;
-            Ok::<_, std::io::Error>(socket)
-        };
-        let socket = open.await.map_err(|error| broken(&error))?;
-        Ok(Connection { socket, read: Vec::new(), buffer: vec![0; READ_LEN] })
+    pub async fn open(address: &str, security: &Security) -> Result<Connection, Failure> {
+        let stream = security.connect(address).await;
+        let stream = stream.map_err(|refusal| Failure::Broken(refusal.to_string()))?;
+        let (reader, writer) = stream.into_split();
+        Ok(Connection { reader, writer, read: Vec::new(), buffer: vec![0; READ_LEN] })
     }
 
     /// Asks, and waits for the answer.
     pub async fn ask(&mut self, words: &[&[u8]]) -> Result<Answered, Failure> {
         let mut request = Vec::new();
         answer::write_request(words.iter().copied(), &mut request);
-        self.socket.write_all(&request).await.map_err(|error| broken(&error))?;
+        self.writer.write_all(&request).await.map_err(|error| broken(&error))?;
         self.next().await
     }
 
@@ -52,7 +50,7 @@ impl Connection {
                 self.read.drain(..len);
                 return Ok(answer);
             }
-            let len = self.socket.read(&mut self.buffer).await.map_err(|error| broken(&error))?;
+            let len = self.reader.read(&mut self.buffer).await.map_err(|error| broken(&error))?;
             if len == 0 {
                 return Err(Failure::Broken("it has closed the connection".into()));
             }

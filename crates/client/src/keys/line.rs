@@ -1,6 +1,7 @@
 //! One request after the other, of any node that answers. A change is made once, however often a
 //! line must ask.
 
+use super::KeysOptions;
 use super::connection::{Connection, Failure};
 use super::course::{Course, Host, Kind, Outcome, Step};
 use super::error::KeysError;
@@ -66,7 +67,7 @@ impl Line {
     /// Asks until there is an answer, or it is too late.
     pub async fn ask(
         &mut self,
-        addresses: &[String],
+        options: &KeysOptions,
         request: &Request<'_>,
         deadline: Instant,
     ) -> Result<Answered, KeysError> {
@@ -79,7 +80,7 @@ impl Line {
         loop {
             let step = self.course.next(kind);
             let late = deadline.min(Instant::now() + SILENT + time_for(request));
-            let came = timeout_at(late, self.carry_out(step, addresses, request)).await;
+            let came = timeout_at(late, self.carry_out(step, options, request)).await;
             let outcome = match came {
                 Ok(Came::Answer(answer)) => {
                     self.course.on(step, kind, Outcome::Answered);
@@ -102,7 +103,7 @@ impl Line {
                 self.connection = None;
             }
             if Instant::now() + pause >= deadline {
-                return Err(self.too_late(addresses, last));
+                return Err(self.too_late(&options.addresses, last));
             }
             if !pause.is_zero() {
                 sleep(pause).await;
@@ -141,15 +142,23 @@ impl Line {
         KeysError::Unreachable { addresses: addresses.join(", "), why }
     }
 
-    async fn carry_out(&mut self, step: Step, addresses: &[String], request: &Request<'_>) -> Came {
+    async fn carry_out(
+        &mut self,
+        step: Step,
+        options: &KeysOptions,
+        request: &Request<'_>,
+    ) -> Came {
+        let KeysOptions { addresses, security, .. } = options;
         let done = match (step, self.connection.as_mut()) {
-            (Step::Connect(place), _) => match Connection::open(&addresses[place]).await {
-                Ok(connection) => {
-                    self.connection = Some(connection);
-                    return Came::Outcome(Outcome::Connected, String::new());
+            (Step::Connect(place), _) => {
+                match Connection::open(&addresses[place], security).await {
+                    Ok(connection) => {
+                        self.connection = Some(connection);
+                        return Came::Outcome(Outcome::Connected, String::new());
+                    }
+                    Err(failure) => Err(failure),
                 }
-                Err(failure) => Err(failure),
-            },
+            }
             (_, None) => Err(Failure::Broken("it is not connected".into())),
             (Step::Name, Some(connection)) => {
                 let name = self.name.0.to_string();

@@ -48,6 +48,7 @@ use course::Kind;
 pub use error::KeysError;
 use line::{Line, Request};
 use meridian_keys::resp::answer::Answered;
+use meridian_transport::Security;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -65,15 +66,18 @@ const PAGE: &[u8] = b"1000";
 pub struct KeysOptions {
     /// Nodes of one region, as HOST:PORT. The first is asked as long as it answers.
     pub addresses: Vec<String>,
+    /// How connections are secured, as the nodes have it.
+    pub security: Security,
     /// After how long a call gives up.
     pub timeout: Duration,
 }
 
 impl KeysOptions {
-    /// The nodes at these addresses; calls give up after 10 s.
+    /// The nodes at these addresses, in plain text; calls give up after 10 s.
     pub fn new<A: Into<String>>(addresses: impl IntoIterator<Item = A>) -> KeysOptions {
         let addresses = addresses.into_iter().map(Into::into).collect();
-        KeysOptions { addresses, timeout: Duration::from_secs(10) }
+        let (security, timeout) = (Security::default(), Duration::from_secs(10));
+        KeysOptions { addresses, security, timeout }
     }
 }
 
@@ -227,7 +231,7 @@ impl Keys {
         let _held = lines.acquire().await.expect("it is never closed");
         let mut line = self.inner.line();
         let request = Request { words, key, kind };
-        let answer = line.ask(&options.addresses, &request, deadline).await;
+        let answer = line.ask(options, &request, deadline).await;
         if line.is_free() {
             crate::client::lock(&self.inner.free).push_back(line);
         }
@@ -269,7 +273,7 @@ impl Scan {
         let before = line.connections();
         let words = [b"SCAN", &cursor[..], b"MATCH", &self.pattern[..], b"COUNT", PAGE];
         let request = Request { words: &words, key: b"", kind: Kind::Read };
-        let answer = line.ask(&options.addresses, &request, deadline).await?;
+        let answer = line.ask(options, &request, deadline).await?;
         let Answered::Array(answer) = answer else { return Err(strange(&answer)) };
         let [Answered::Bulk(next), Answered::Array(found)] = &answer[..] else {
             return Err(KeysError::Protocol(format!("{answer:?}")));

@@ -89,7 +89,7 @@ impl Watch {
             Watched::Prefix(prefix) => (&b"PREFIX"[..], prefix),
         };
         let asked = async {
-            let mut connection = Connection::open(address).await?;
+            let mut connection = Connection::open(address, &self.inner.options.security).await?;
             let answer = connection.ask(&[b"MERIDIAN.WATCH", form, word]).await?;
             Ok::<_, Failure>((connection, answer))
         };

@@ -103,6 +103,7 @@ impl Cluster {
         let pairs = ["us-eu", "us-ap", "eu-ap"].map(|pair| (pair.to_string(), rtt_ms));
         let rtt_ms = BTreeMap::from(pairs);
         let file = ClusterFile {
+            insecure_plain_text: true,
             format: CLUSTER_FORMAT,
             created_ms: 0,
             cluster: 77,
@@ -426,6 +427,7 @@ fn status(id: NodeId) -> NodeStatus {
         copies: Default::default(),
         causal: None,
         bad_frames: 0,
+        unauthorized: 0,
         connected: Vec::new(),
         round_trips_us: Vec::new(),
         configured: 0,

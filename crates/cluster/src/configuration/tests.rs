@@ -12,6 +12,7 @@ fn file() -> ClusterFile {
         draining: None,
     };
     ClusterFile {
+        insecure_plain_text: true,
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster: 7,

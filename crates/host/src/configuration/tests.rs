@@ -18,6 +18,7 @@ fn file() -> ClusterFile {
         draining: None,
     };
     let mut file = ClusterFile {
+        insecure_plain_text: true,
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster: 1,

@@ -23,6 +23,7 @@ fn topology_without(gone: &[&str], nodes: &[&str], added: &[&str]) -> Topology {
     let nodes = gone.chain(nodes.iter().map(|name| entry(name, &["global", "us"])));
     let added = added.iter().map(ToString::to_string).collect();
     Topology::new(&ClusterFile {
+        insecure_plain_text: true,
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster: 7,

@@ -289,6 +289,7 @@ impl Cluster {
         }
         let nodes = addresses.iter().enumerate().map(node).collect();
         let file = ClusterFile {
+            insecure_plain_text: true,
             format: CLUSTER_FORMAT,
             created_ms: 0,
             cluster: CLUSTER,
@@ -333,8 +334,13 @@ impl Cluster {
     }
 
     fn run<P: Service>(&mut self, node: usize, checkpoint_bytes: u64, keys: Option<KeysOptions>) {
-        let options =
-            ServerOptions { dir: self.dir(node), cluster: None, keys, copies: Default::default() };
+        let options = ServerOptions {
+            dir: self.dir(node),
+            cluster: None,
+            security: Default::default(),
+            keys,
+            copies: Default::default(),
+        };
         let on = ServerDisk { disk: self.disks[node].clone(), checkpoint_bytes };
         let (stop, stopped) = oneshot::channel();
         let (ending, ended) = channel();

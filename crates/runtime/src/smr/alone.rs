@@ -2,8 +2,7 @@
 
 use crate::application::{Application, At};
 use crate::clients::ConnectionId;
-use crate::smr::desk::Desk;
-use crate::smr::wire::Told;
+use crate::smr::desk::{ChangedBy, Desk};
 use crate::wire::WireError;
 use bytes::Bytes;
 use meridian_core::hello::ServiceId;
@@ -42,7 +41,7 @@ impl<S: Service> Alone<S> {
     pub(crate) fn new(me: ProcessId, stopped: watch::Sender<Option<String>>) -> Alone<S> {
         Alone {
             me,
-            desk: Desk::new(me.node, |command| command),
+            desk: Desk::new(me.node, |command| command, ChangedBy::Clients),
             former: VecDeque::new(),
             waiting: Vec::new(),
             stopped,
@@ -128,7 +127,7 @@ impl<S: Service> Application<Paxos<S>> for Alone<S> {
     }
 
     fn on_bad(&mut self, at: &mut At<'_, Paxos<S>>, connection: ConnectionId, why: &WireError) {
-        at.answer(connection, &Told::Closing(why.to_string()));
+        self.desk.on_bad(at, connection, why);
     }
 
     fn on_disconnected(&mut self, at: &mut At<'_, Paxos<S>>, connection: ConnectionId) {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use meridian_core::ClientId;
 use meridian_core::hello::ServiceId;
 use meridian_paxos::{Change, Changed, Configuration, Consistency, Kind, Request, change_payload};
+use meridian_transport::Security;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -55,12 +56,14 @@ pub enum ClientError {
 }
 
 /// How a client asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// The name of the cluster: replicas of another turn it away.
     pub cluster: String,
     /// Where replicas listen; one that can be reached is enough to learn of the others.
     pub addresses: Vec<String>,
+    /// How connections are secured, as the replicas have it.
+    pub security: Security,
     /// Which service of the servers there.
     pub service: ServiceId,
     /// After so long without an answer the client gives up.
@@ -68,14 +71,20 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// Of servers that have only that service; waits for answers for a minute.
+    /// Of servers that have only that service and speak plain text; waits for answers for a minute.
     pub fn new(
         cluster: impl Into<String>,
         addresses: impl IntoIterator<Item = impl Into<String>>,
     ) -> ClientOptions {
         let addresses = addresses.into_iter().map(Into::into).collect();
         let (cluster, give_up_after) = (cluster.into(), Duration::from_secs(60));
-        ClientOptions { cluster, addresses, service: ServiceId::MAIN, give_up_after }
+        ClientOptions {
+            cluster,
+            addresses,
+            security: Security::default(),
+            service: ServiceId::MAIN,
+            give_up_after,
+        }
     }
 }
 

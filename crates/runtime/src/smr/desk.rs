@@ -6,6 +6,7 @@ use crate::clients::ConnectionId;
 use crate::smr::wire::{Asked, PAYLOAD_MAX, Told};
 use crate::wire::{WireError, take};
 use bytes::Bytes;
+use meridian_core::principal::Speaker;
 use meridian_core::{ClientId, NodeId, Process, Table};
 use meridian_paxos::{Answer, Command, Output, View};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,11 +32,22 @@ pub struct Desk<C> {
     view: View,
     /// Whether the replica has its memory.
     active: bool,
+    /// Who may ask for changes.
+    changed_by: ChangedBy,
+}
+
+/// Who may ask for changes; all who are connected may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangedBy {
+    /// All who are connected.
+    Clients,
+    /// Those whose certificate says so: [`Speaker::is_admin`].
+    Admins,
 }
 
 impl<C> Desk<C> {
     /// That of replica `me`, without clients.
-    pub fn new(me: NodeId, command: fn(Command) -> C) -> Desk<C> {
+    pub fn new(me: NodeId, command: fn(Command) -> C, changed_by: ChangedBy) -> Desk<C> {
         Desk {
             me,
             command,
@@ -46,6 +58,7 @@ impl<C> Desk<C> {
             members: BTreeMap::new(),
             view: View::NONE,
             active: false,
+            changed_by,
         }
     }
 
@@ -125,6 +138,16 @@ impl<C> Desk<C> {
         Ok(())
     }
 
+    /// A client's connection ends for what came on it: it is told why.
+    pub fn on_bad<P: Networked + Process<Command = C>>(
+        &self,
+        at: &mut At<'_, P>,
+        connection: ConnectionId,
+        why: &WireError,
+    ) {
+        at.answer(connection, &Told::Closing(why.to_string()));
+    }
+
     /// The replica has told something. Who its members are and where they listen its owner says:
     /// [`Desk::set_members`].
     pub fn on_output<P: Networked + Process<Command = C>>(
@@ -181,6 +204,7 @@ impl<C> Desk<C> {
                 at.answer(connection, &Told::Refused { token });
             }
             Asked::Requests(batch) => {
+                self.authorize(at.speaker(connection))?;
                 let mut len = 0;
                 for request in batch.requests() {
                     len += request.len();
@@ -204,6 +228,19 @@ impl<C> Desk<C> {
             }
         }
         Ok(())
+    }
+
+    /// Whether whoever is at the other end of a connection may ask for changes.
+    fn authorize(&self, speaker: Option<Speaker>) -> Result<(), WireError> {
+        match (self.changed_by, speaker) {
+            (ChangedBy::Clients, _) => Ok(()),
+            (ChangedBy::Admins, Some(speaker)) if speaker.is_admin() => Ok(()),
+            (ChangedBy::Admins, Some(speaker)) => Err(WireError::Unauthorized(format!(
+                "{speaker} may look at the cluster and not change it: that needs the certificate \
+                 of an admin"
+            ))),
+            (ChangedBy::Admins, None) => Err(WireError::Closed),
+        }
     }
 
     /// Answers to a client go to where it asked last.

@@ -131,13 +131,12 @@ impl Driver {
     /// Calls a replica. What is asked meanwhile is noted.
     async fn call(&mut self, asks: &mut mpsc::UnboundedReceiver<Ask>) -> Called {
         self.address = self.next_address();
-        let (cluster, service) = (self.options.cluster.clone(), self.options.service);
-        let address = self.address.clone();
+        let (options, address) = (self.options.clone(), self.address.clone());
         let after = Instant::now() + self.backoff;
         self.backoff = (self.backoff * 2).clamp(BACKOFF.0, BACKOFF.1);
         let calling = async {
             sleep_until(after).await;
-            Line::call((&cluster, service), &address).await
+            Line::call(&options, &address).await
         };
         let mut calling = pin!(calling);
         loop {

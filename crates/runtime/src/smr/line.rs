@@ -1,18 +1,18 @@
 //! One connection of a client to a replica.
 
+use crate::smr::client::ClientOptions;
 use crate::smr::pending::Sent;
 use crate::smr::wire::Asked;
 use crate::wire::{FrameReader, WireError, append, encode};
 use bytes::{Buf, Bytes, BytesMut};
 use meridian_core::ProcessId;
 use meridian_core::frame;
-use meridian_core::hello::{Answer, Caller, Hello, ServiceId};
+use meridian_core::hello::{Answer, Caller, Hello};
 use meridian_paxos::{Batch, Request};
+use meridian_transport::WriteHalf;
 use std::io;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::time::timeout;
 
 /// How long calling a replica may take, and until it has said that it serves.
@@ -24,7 +24,7 @@ const FRAME_LEN: usize = 128 << 10;
 /// See the module's documentation.
 pub(crate) struct Line {
     reader: FrameReader,
-    writer: OwnedWriteHalf,
+    writer: WriteHalf,
     /// Requests of this turn.
     requests: Vec<Request>,
     requests_len: usize,
@@ -42,16 +42,14 @@ pub(crate) enum News {
 
 impl Line {
     /// Calls a replica.
-    pub(crate) async fn call(
-        (cluster, service): (&str, ServiceId),
-        address: &str,
-    ) -> Result<Line, WireError> {
+    pub(crate) async fn call(options: &ClientOptions, address: &str) -> Result<Line, WireError> {
+        let caller = Caller::Client(options.service);
+        let hello = Hello::<ProcessId>::new(&options.cluster, caller);
         let greeting = async {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
+            let stream = options.security.connect(address).await?;
             let (reader, mut writer) = stream.into_split();
             let (mut reader, mut out) = (FrameReader::new(reader), BytesMut::new());
-            encode(&mut out, &Hello::<ProcessId>::new(cluster, Caller::Client(service)))?;
+            encode(&mut out, &hello)?;
             writer.write_all(&out).await?;
             match reader.next::<Answer<ProcessId>>().await? {
                 Answer::Client => {}

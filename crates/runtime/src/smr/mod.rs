@@ -23,5 +23,5 @@ pub mod replica;
 pub mod wire;
 
 pub use client::{Client, ClientError, ClientOptions};
-pub use desk::Desk;
+pub use desk::{ChangedBy, Desk};
 pub use replica::{Options, Replica, UNDER_WAY_MAX};

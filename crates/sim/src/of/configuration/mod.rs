@@ -120,6 +120,7 @@ pub fn file(keepers: usize) -> ClusterFile {
     let replicas = nodes.iter().take(keepers).map(|node| node.name.clone()).collect();
     nodes.push(entry("eu", 1)); // It is far away, and does nothing.
     let mut file = ClusterFile {
+        insecure_plain_text: true,
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster: 1,

@@ -171,6 +171,7 @@ fn file(nodes: u16) -> ClusterFile {
         draining: None,
     };
     ClusterFile {
+        insecure_plain_text: true,
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster: 1,

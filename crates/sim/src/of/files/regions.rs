@@ -37,6 +37,7 @@ pub fn file(nodes: usize, order: DeliveryOrder) -> ClusterFile {
     let (cluster, rtt_ms) = (1, Default::default());
     let configuration = Default::default();
     ClusterFile {
+        insecure_plain_text: true,
         format: CLUSTER_FORMAT,
         created_ms: 0,
         cluster,

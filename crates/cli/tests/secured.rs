@@ -1,0 +1,322 @@
+//! A cluster that speaks TLS, from `meridian init` on: who is let in, and who is not.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+#[allow(dead_code)] // Other tests use the rest of it.
+mod harness;
+#[path = "../../transport/tests/intruder/mod.rs"]
+mod intruder;
+
+use bytes::BytesMut;
+use harness::{Room, Running, eventually, finish, kill};
+use meridian_core::hello::{Answer, Caller, Hello, Identity, Lane, ServiceId};
+use meridian_core::principal::{Principal, Role};
+use meridian_core::standing::Standing;
+use meridian_core::{NodeId, frame};
+use meridian_transport::{Authority, Issued};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const NODES: [&str; 3] = ["us-1", "us-2", "us-3"];
+
+/// Where something of a node listens.
+#[derive(Clone, Copy)]
+enum Port {
+    Node,
+    Keys,
+    Metrics,
+}
+
+/// Three servers of a region, each with a folder in the place of its machine.
+struct Secured {
+    servers: BTreeMap<String, Child>,
+    ports: Vec<SocketAddr>,
+    room: Room,
+}
+
+impl Secured {
+    /// By the steps of the page: init, prepare, server.
+    fn start() -> Secured {
+        let room = Room::new();
+        let held = [(); 12].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let ports: Vec<_> = held.iter().map(|held| held.local_addr().unwrap()).collect();
+        drop(held);
+        let listen: Vec<_> = ports[..3].iter().map(SocketAddr::to_string).collect();
+        let region = format!("us={}", listen.join(","));
+        well(&room, &["init", "--region", &region]);
+        let mut all = Secured { servers: BTreeMap::new(), ports, room };
+        for node in NODES {
+            let dir = format!("{node}.machine/{node}");
+            well(&all.room, &["prepare", "--cluster", "cluster.json", "--dir", &dir]);
+            all.serve(node, &dir);
+        }
+        eventually("status says that all is well", || all.status().status.success());
+        all
+    }
+
+    fn port(&self, of: Port, node: &str) -> SocketAddr {
+        let number: usize = node.strip_prefix("us-").unwrap().parse().unwrap();
+        let row = match of {
+            Port::Node => 0,
+            Port::Keys => 4,
+            Port::Metrics => 8,
+        };
+        self.ports[row + number - 1]
+    }
+
+    fn serve(&mut self, node: &str, dir: &str) {
+        let [keys, metrics] =
+            [Port::Keys, Port::Metrics].map(|port| self.port(port, node).to_string());
+        let args = ["server", "--dir", dir, "--keys", &keys, "--keys-shards", "1"];
+        let args = [&args[..], &["--metrics-address", &metrics]].concat();
+        let log = File::options().append(true).create(true).open(self.log_of(node)).unwrap();
+        let server = self.room.meridian(&args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        self.servers.insert(node.into(), server);
+    }
+
+    fn log_of(&self, node: &str) -> PathBuf {
+        self.room.path(&format!("{node}.log"))
+    }
+
+    fn log(&self, node: &str) -> String {
+        fs::read_to_string(self.log_of(node)).unwrap()
+    }
+
+    fn status(&self) -> harness::Ended {
+        self.room.run(&["status", "--cluster", "cluster.json"])
+    }
+
+    /// What a node tells of itself, of which this is the name.
+    fn metric(&self, node: &str, name: &str) -> f64 {
+        let mut stream = TcpStream::connect(self.port(Port::Metrics, node)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(name));
+        value.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
+    }
+
+    fn refused(&self, node: &str) -> f64 {
+        self.metric(node, "meridian_unauthorized_connections_total")
+    }
+
+    /// The name of the cluster, and what signs its certificates.
+    fn authority(&self) -> (String, Authority) {
+        let text = fs::read_to_string(self.room.path("cluster.json")).unwrap();
+        let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let cluster = file["cluster"].to_string();
+        let key = fs::read_to_string(self.room.path("tls/ca.key")).unwrap();
+        let authority = Authority::with_key(&cluster, &key).unwrap();
+        (cluster, authority)
+    }
+
+    /// The certificate that lies there.
+    fn issued(&self, name: &str) -> Issued {
+        let read = |end| fs::read_to_string(self.room.path(&format!("tls/{name}.{end}"))).unwrap();
+        Issued { certificate: read("pem"), key: read("key") }
+    }
+
+    fn stop(mut self) {
+        for (node, mut server) in std::mem::take(&mut self.servers) {
+            kill(i32::try_from(server.id()).unwrap(), libc::SIGTERM);
+            assert!(server.wait().unwrap().success(), "{node}: {}", self.log(&node));
+        }
+        self.room.assert_clean();
+    }
+}
+
+fn well(room: &Room, args: &[&str]) -> String {
+    let ended = room.run(args);
+    assert!(ended.status.success(), "{args:?}: {ended:?}");
+    ended.stdout
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// A hello of a node that claims to be that one, in a frame.
+fn claim(cluster: &str, lane: Lane, (from, to): (u16, u16)) -> Vec<u8> {
+    let identity = Identity {
+        from: NodeId(from),
+        to: NodeId(to),
+        durable: true,
+        standing: Standing::default(),
+        known: None,
+    };
+    said(&Hello::new(cluster, Caller::Member(identity)).to_lane(lane))
+}
+
+fn said(hello: &Hello<NodeId>) -> Vec<u8> {
+    let mut bytes = BytesMut::new();
+    let body = postcard::to_stdvec(hello).unwrap();
+    frame::encode(&mut bytes, |into| into.extend_from_slice(&body)).unwrap();
+    bytes.to_vec()
+}
+
+/// The first that a node has answered.
+fn answer(heard: Vec<u8>) -> Answer<NodeId> {
+    let mut heard = BytesMut::from(&heard[..]);
+    postcard::from_bytes(&frame::decode(&mut heard).unwrap().expect("an answer")).unwrap()
+}
+
+#[test]
+fn a_cluster_is_secured_from_its_first_day_on() {
+    let mut all = Secured::start();
+    keys_are_for_their_owner(&all);
+    files_and_keys_are_there_for_clients(&all);
+    strangers_are_refused(&all);
+    nobody_speaks_for_a_node_but_itself(&all);
+    only_an_admin_changes_the_cluster(&all);
+    a_certificate_is_renewed_while_all_runs(&all);
+    a_node_comes_later(&mut all);
+    eventually("all is well at the end", || all.status().status.success());
+    all.stop();
+}
+
+fn keys_are_for_their_owner(all: &Secured) {
+    let dir = all.room.path("tls");
+    assert_eq!(mode(&dir), 0o700);
+    for entry in fs::read_dir(&dir).unwrap() {
+        assert_eq!(mode(&entry.unwrap().path()), 0o600);
+    }
+    let brought = fs::read_dir(all.room.path("us-1.machine/tls")).unwrap().count();
+    assert_eq!(brought, 3, "ca.pem, us-1.pem and us-1.key, and not the authority's key");
+    let open = dir.join("client.key");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
+    let ended = all.status();
+    assert!(!ended.status.success() && ended.stderr.contains("chmod 600"), "{ended:?}");
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::copy(all.room.path("cluster.json"), all.room.path("run/cluster.json")).unwrap();
+    let ended = all.room.run(&["status", "--cluster", "run/cluster.json"]);
+    assert!(!ended.status.success() && ended.stderr.contains("no certificate"), "{ended:?}");
+}
+
+fn files_and_keys_are_there_for_clients(all: &Secured) {
+    let args = ["mount", "--cluster", "cluster.json", "--region", "us", "mnt"];
+    let mount = Running::start(all.room.meridian(&args), all.room.mount());
+    let path = all.room.path("mnt/us/file");
+    let bytes: Vec<u8> = (0..9 << 20).map(|at: u32| (at / 251) as u8).collect();
+    fs::write(&path, &bytes).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    assert!(fs::read(&path).unwrap() == bytes);
+    let placed = well(&all.room, &["fs", "where", "mnt/us/file"]);
+    assert!(placed.contains("placed    us"), "{placed}");
+    mount.stop();
+    let at = all.port(Port::Keys, "us-1").to_string();
+    let kv = |words: &[&str]| {
+        all.room.run(&[&["kv"], words, &["--at", &at, "--cluster", "cluster.json"]].concat())
+    };
+    eventually("a key is set", || kv(&["set", "color", "blue"]).status.success());
+    assert_eq!(kv(&["get", "color"]).stdout.trim(), "blue");
+    let mut plain = TcpStream::connect(all.port(Port::Keys, "us-1")).unwrap();
+    plain.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
+    let mut heard = Vec::new();
+    let _ = plain.read_to_end(&mut heard); // A reset is an end, too.
+    assert!(!heard.windows(4).any(|four| four == b"PONG"), "{heard:?}");
+}
+
+/// Abuse 1.
+fn strangers_are_refused(all: &Secured) {
+    let (cluster, authority) = all.authority();
+    let issue = |cluster: &str, until| {
+        let (cluster, name) = (cluster.into(), "mallory".into());
+        authority.issue_for(&Principal { cluster, role: Role::Client, name }, until).unwrap()
+    };
+    let (other, itself) = Authority::new(&cluster).unwrap();
+    let (past, future) = (SystemTime::now() - DAY, SystemTime::now() + DAY);
+    let shown = [
+        None,
+        Some(issue(&cluster, past)),
+        Some(issue("8", future)),
+        Some(other.issue(Role::Node, "us-2", DAY).unwrap()),
+        Some(itself),
+    ];
+    let hello = said(&Hello::new(&cluster, Caller::Client(ServiceId::MAIN)));
+    for port in [Port::Node, Port::Keys] {
+        let before = all.refused("us-1");
+        for issued in &shown {
+            let heard = intruder::call(all.port(port, "us-1"), issued.as_ref(), &hello);
+            assert!(heard.is_err(), "{heard:?}");
+        }
+        eventually("each is counted", || all.refused("us-1") - before >= shown.len() as f64);
+    }
+    let mut plain = TcpStream::connect(all.port(Port::Node, "us-1")).unwrap();
+    plain.write_all(&hello).unwrap();
+    let mut heard = Vec::new();
+    let _ = plain.read_to_end(&mut heard); // A reset is an end, too.
+    assert!(heard.len() < 16, "an alert and no answer: {heard:?}");
+    let lines = all.log("us-1").lines().filter(|line| line.contains("not authorized")).count();
+    assert!((1..=2).contains(&lines), "one for each port, however many came: {lines}");
+}
+
+/// Abuse 2.
+fn nobody_speaks_for_a_node_but_itself(all: &Secured) {
+    let (cluster, _) = all.authority();
+    let calls = |shown: &str, lane: Lane, from: u16| {
+        let claim = claim(&cluster, lane, (from, 2));
+        answer(
+            intruder::call(all.port(Port::Node, "us-3"), Some(&all.issued(shown)), &claim).unwrap(),
+        )
+    };
+    // The thread of the keys' only shard has connections of its own.
+    for lane in [Lane::MAIN, Lane(1 << 8)] {
+        for (shown, who) in
+            [("client", "client client"), ("admin", "admin admin"), ("us-1", "node us-1")]
+        {
+            let before = all.refused("us-3");
+            let answer = calls(shown, lane, 1);
+            let why = format!("not authorized: {who} cannot speak for us-2");
+            assert_eq!(answer, Answer::Refused(why), "{shown} at {lane:?}");
+            eventually("it is counted", || all.refused("us-3") > before);
+        }
+    }
+    eventually("the node has its connections again", || all.status().status.success());
+}
+
+fn only_an_admin_changes_the_cluster(all: &Secured) {
+    let remove = |certificate: &str| {
+        let shown = format!("tls/{certificate}.pem");
+        let args = ["cluster", "keep-node", "us-3", "--cluster", "cluster.json"];
+        all.room.run(&[&args[..], &["--tls-certificate", &shown]].concat())
+    };
+    let ended = remove("client");
+    let why = "client client may look at the cluster and not change it";
+    assert!(!ended.status.success() && ended.stderr.contains(why), "{ended:?}");
+    let ended = remove("admin");
+    assert!(!ended.stderr.contains("not authorized"), "{ended:?}");
+    well(&all.room, &["cluster", "show", "--cluster", "cluster.json"]);
+}
+
+fn a_certificate_is_renewed_while_all_runs(all: &Secured) {
+    let args = ["certify", "us-1", "--role", "node", "--out", "us-1.machine/tls"];
+    well(&all.room, &args);
+    eventually("new connections are shown the new one", || {
+        assert!(all.status().status.success());
+        all.log("us-1").contains("a renewed certificate is used")
+    });
+}
+
+fn a_node_comes_later(all: &mut Secured) {
+    let address = all.port(Port::Node, "us-4").to_string();
+    let args = ["cluster", "add-node", "--region", "us", "--address", &address];
+    let args = [&args[..], &["--cluster", "cluster.json"]].concat();
+    let add = all.room.meridian(&args);
+    let added = std::thread::spawn(move || finish(add));
+    eventually("the cluster file names the new node", || {
+        fs::read_to_string(all.room.path("cluster.json")).unwrap().contains("us-4")
+            && all.room.path("us-4/node.json").exists()
+    });
+    well(&all.room, &["certify", "us-4", "--role", "node"]);
+    all.serve("us-4", "us-4");
+    let ended = added.join().unwrap();
+    assert!(ended.status.success(), "{ended:?}\n{}", all.log("us-4"));
+    assert!(ended.stderr.contains("meridian certify us-4"), "{ended:?}");
+}
