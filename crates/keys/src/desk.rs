@@ -7,6 +7,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | `client` | a client, and its requests that are not answered |
 //! | [`passing`] | what the desks of a node say to each other |
 //! | `tasks` | what is asked of the replica, and what its answers mean |
 //! | [`watch`] | clients that are told of changes |
@@ -21,26 +22,30 @@
 //! - N1: no request with a name ([`Command::Once`]) outlives the time for which its replica was
 //!   live. So who was removed since does nothing more of what it was asked ([`Command::Settled`]).
 
+mod client;
 pub mod passing;
 pub(crate) mod tasks;
 pub mod watch;
 mod work;
 
 use crate::change::Rmw;
-use crate::command::{Combined, Command};
+use crate::command::Command;
 use crate::connection::Peer;
 use crate::item::Moment;
 use crate::names;
-use crate::resp::{Reply, Requests, Version};
+use crate::resp::{ProtocolError, Reply, Requests, Version};
 use crate::slots::Shard;
 use bytes::Bytes;
+pub use client::Load;
+use client::{Client, Progress};
 use meridian_core::Time;
 use meridian_hermes::{Answer, Command as Asked, Hermes, Options};
 use passing::Passed;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tasks::{Settled, Tasks, is_settled};
 use watch::{Told, Watchers, Who};
+pub use work::REPLY_MAX;
 pub(crate) use work::together;
 use work::{Work, page};
 
@@ -83,6 +88,9 @@ pub trait Counter {
     /// Whether a client does not take what was written to it.
     fn is_stuffed(&mut self, client: ClientNumber) -> bool;
 
+    /// A client is to blame for what it sent.
+    fn blame(&mut self, client: ClientNumber, error: &ProtocolError);
+
     /// A client's connection ends when all is written.
     fn end(&mut self, client: ClientNumber);
 
@@ -106,39 +114,6 @@ pub struct Now {
     pub time: Time,
     /// The time of day.
     pub moment: Moment,
-}
-
-/// A request and its reply.
-#[derive(Debug)]
-struct Slot {
-    version: Version,
-    reply: Progress,
-}
-
-#[derive(Debug)]
-enum Progress {
-    Done(Reply),
-    One,
-    Many {
-        combined: Combined,
-        parts: Vec<Option<Reply>>,
-        left: usize,
-    },
-    /// Some keys of that shard; of a type that there is not, if `none`.
-    Page {
-        shard: Shard,
-        none: bool,
-    },
-}
-
-#[derive(Debug)]
-struct Client {
-    requests: Requests,
-    peer: Peer,
-    /// Requests whose replies are not written.
-    slots: VecDeque<Slot>,
-    /// The number of the first of them.
-    first: u64,
 }
 
 /// Which part of the keys a desk stands at.
@@ -181,6 +156,8 @@ pub struct Desk {
     /// Whether the replica was live when that was last looked at.
     live: bool,
     connections: i64,
+    /// So many bytes of requests are with replicas.
+    under_way: usize,
     /// When old names are to be forgotten.
     forgets: Time,
 }
@@ -200,6 +177,7 @@ impl Desk {
             stuffed: None,
             live: false,
             connections: 0,
+            under_way: 0,
             forgets: Time(0),
         }
     }
@@ -220,13 +198,14 @@ impl Desk {
         let number = self.connections * i64::try_from(shards).expect("SHARDS_MAX");
         self.connections += 1;
         let peer = Peer::new(number + i64::from(shard.0) + 1);
-        let (requests, slots) = (Requests::default(), VecDeque::new());
-        self.clients.insert(client, Client { requests, peer, slots, first: 0 });
+        self.clients.insert(client, Client::new(peer));
     }
 
     /// A client is gone. What it asked for may still happen.
     pub fn disconnect(&mut self, client: ClientNumber, counter: &mut impl Counter) {
-        let Some(Client { peer, .. }) = self.clients.remove(&client) else { return };
+        let Some(gone) = self.clients.remove(&client) else { return };
+        let (peer, Load { under_way, .. }) = (&gone.peer, gone.load());
+        self.under_way -= under_way;
         if peer.watches {
             self.unwatch((self.seat.shard, client), counter);
             self.seat.others().for_each(|shard| counter.pass(shard, Passed::Unwatch(client)));
@@ -246,9 +225,14 @@ impl Desk {
         self.clients.is_empty()
     }
 
-    /// How many requests of a client are not answered.
-    pub fn unanswered(&self, client: ClientNumber) -> usize {
-        self.clients.get(&client).map_or(0, |client| client.slots.len())
+    /// What a client has here.
+    pub fn load(&self, client: ClientNumber) -> Load {
+        self.clients.get(&client).map_or(Load::default(), Client::load)
+    }
+
+    /// So many bytes of requests of all clients are with replicas.
+    pub fn under_way(&self) -> usize {
+        self.under_way
     }
 
     /// Bytes have come from a client.
@@ -268,8 +252,10 @@ impl Desk {
         counter: &mut impl Counter,
     ) -> bool {
         let Desk { clients, tasks, watchers, seat, bytes_max, causal, behind, .. } = self;
+        let mut len = 0;
         let Some(client) = clients.get_mut(&number) else { return false };
         if client.peer.ends {
+            client.requests = Requests::default(); // Nobody will be answered what is left.
             return false;
         }
         let place = (number, client.first + client.slots.len() as u64);
@@ -277,6 +263,7 @@ impl Desk {
             Ok(None) => return false,
             Ok(Some(request)) => match Command::parse(&request, now.moment) {
                 Ok(command) => {
+                    len = Client::len_of(&request);
                     let (seat, bytes_max) = (*seat, *bytes_max);
                     let is_first = client.slots.is_empty();
                     let causal = causal.as_ref();
@@ -295,13 +282,11 @@ impl Desk {
                 }
                 Err(error) => Progress::Done(error),
             },
-            Err(error) => {
-                client.peer.ends = true;
-                Progress::Done(Reply::error(format!("Protocol error: {error}")))
-            }
+            Err(error) => client.refuse(number, &error, counter),
         };
-        // A version that was just asked for is that of the answer, too.
-        client.slots.push_back(Slot { version: client.peer.version, reply });
+        let before = client.load().under_way;
+        client.push(reply, len);
+        self.under_way += client.load().under_way - before;
         client.write(number, behind, counter);
         true
     }
@@ -413,8 +398,7 @@ impl Desk {
             let Peer { client: name, watches, ends, .. } = &mut client.peer;
             if (name.is_some() || *watches) && !*ends {
                 *ends = true;
-                let (version, reply) = (client.peer.version, Progress::Done(not_serving()));
-                client.slots.push_back(Slot { version, reply });
+                client.push(Progress::Done(not_serving()), 0);
                 client.write(*number, &mut self.behind, counter);
             }
         }
@@ -481,47 +465,23 @@ impl Desk {
         let threads = self.threads();
         let client = self.clients.get_mut(&at.client)?;
         let place = usize::try_from(at.request - client.first).expect("it is not written");
-        let slot = &mut client.slots[place];
-        match &mut slot.reply {
+        let done = match &mut client.slots[place].reply {
             Progress::Done(reply) => panic!("D1: answered twice, before with {reply:?}"),
-            Progress::One => slot.reply = Progress::Done(reply),
-            Progress::Page { shard, none } => {
-                slot.reply = Progress::Done(page(reply, *shard, threads, *none));
-            }
+            Progress::One => Some(reply),
+            Progress::Page { shard, none } => Some(page(reply, *shard, threads, *none)),
             Progress::Many { combined, parts, left } => {
                 parts[at.part] = Some(reply);
                 *left -= 1;
-                if *left == 0 {
-                    slot.reply = Progress::Done(together(*combined, std::mem::take(parts)));
-                }
+                (*left == 0).then(|| together(*combined, std::mem::take(parts)))
             }
+        };
+        if let Some(reply) = done {
+            let before = client.load().under_way;
+            client.done(place, reply);
+            self.under_way -= before - client.load().under_way;
         }
         client.write(at.client, &mut self.behind, counter);
         Some(at.client)
-    }
-}
-
-impl Client {
-    /// Writes the replies up to the first that is not known, as long as the client takes them:
-    /// those of many requests may have become known at once. It is `behind` if some are left.
-    fn write(
-        &mut self,
-        number: ClientNumber,
-        behind: &mut BTreeSet<ClientNumber>,
-        counter: &mut impl Counter,
-    ) {
-        while let Some(Slot { reply: Progress::Done(reply), version }) = self.slots.front() {
-            if counter.is_stuffed(number) {
-                behind.insert(number);
-                return;
-            }
-            counter.write(number, reply, *version);
-            self.slots.pop_front();
-            self.first += 1;
-        }
-        if self.peer.ends && self.slots.is_empty() {
-            counter.end(number);
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use meridian_keys::causal::desk::Keys;
 use meridian_keys::desk::Held;
 use meridian_keys::slots::Shard;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// One notice for each shard.
@@ -23,6 +23,8 @@ pub struct Board {
     voters: Mutex<BTreeSet<NodeId>>,
     /// Nobody relies on this node for keys any more.
     has_left: AtomicBool,
+    /// So many shards should not be asked for more.
+    full: AtomicUsize,
 }
 
 /// How far keys of all regions are, as one node knows.
@@ -48,6 +50,8 @@ struct Notice {
     keys: AtomicU64,
     bytes: AtomicU64,
     on_disk: AtomicBool,
+    /// It should not be asked for more.
+    full: AtomicBool,
 }
 
 impl Board {
@@ -108,8 +112,8 @@ impl Board {
         })
     }
 
-    /// A shard is so now.
-    pub fn note<M: Modify>(&self, shard: Shard, replica: &Hermes<M>, clients: usize) {
+    /// A shard is so now; whether it has room again that had none.
+    pub fn note<M: Modify>(&self, shard: Shard, replica: &Hermes<M>, clients: usize) -> bool {
         let notice = &self.notices[usize::from(shard.0)];
         let set = |of: &AtomicU64, value: u64| of.store(value, Ordering::Relaxed);
         let membership = replica.membership();
@@ -124,6 +128,21 @@ impl Board {
         set(&notice.bytes, replica.bytes() as u64);
         let on_disk = replica.durability() == Durability::Disk;
         notice.on_disk.store(on_disk, Ordering::Relaxed);
+        let full = replica.is_full();
+        let was_full = notice.full.swap(full, Ordering::Relaxed);
+        // Whoever is woken for this must see it.
+        match (was_full, full) {
+            (false, true) => self.full.fetch_add(1, Ordering::SeqCst),
+            (true, false) => self.full.fetch_sub(1, Ordering::SeqCst),
+            (false, false) | (true, true) => return false,
+        };
+        was_full
+    }
+
+    /// Whether another shard should not be asked for more.
+    pub fn is_full_elsewhere(&self, shard: Shard) -> bool {
+        let own = self.notices[usize::from(shard.0)].full.load(Ordering::Relaxed);
+        self.full.load(Ordering::SeqCst) > usize::from(own)
     }
 
     /// How many shards there are.

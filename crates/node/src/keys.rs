@@ -24,7 +24,8 @@ pub use meridian_hermes::Durability;
 use meridian_hermes::Hermes;
 use meridian_hermes::reliable::{self, ReliableMembership};
 use meridian_keys::causal::{Causal, CausalKeys, Regions};
-use meridian_keys::desk::{Replica, Seat, options};
+use meridian_keys::desk::{REPLY_MAX, Replica, Seat, options};
+use meridian_keys::resp::REQUEST_MAX;
 use meridian_keys::slots::{SHARDS_MAX, Shard};
 use meridian_keys::{Keys, Steward};
 use meridian_runtime::{
@@ -43,6 +44,14 @@ use tokio::task::JoinSet;
 
 /// When the keys of a region take so many bytes, what could take more is refused.
 pub const BYTES_MAX: usize = 1 << 30;
+
+/// So many bytes are kept at most for clients of a node: of requests that are not whole, and of
+/// answers that are not taken.
+pub const CLIENT_BYTES_MAX: usize = 512 << 20;
+
+/// Each thread may keep so many at least: a request and an answer of the greatest length.
+const CLIENT_BYTES_LEAST: usize = 256 << 20;
+const _: () = assert!(REQUEST_MAX + REPLY_MAX < CLIENT_BYTES_LEAST);
 
 /// A log without keys that grew by so many bytes is replaced by a checkpoint: it has members.
 const CHECKPOINT_BYTES: u64 = 1 << 20;
@@ -264,7 +273,8 @@ pub(crate) fn open(
         let member = member(lane(shard, shards), log_of(&dir.dir, shard), checkpoint_bytes);
         // All these threads take clients: who has nothing to do is first.
         let plain = vec![(ServiceId::KEYS, plain.try_clone().map_err(unable)?)];
-        members.shards.push(Options { plain, ..member });
+        let plain_bytes_max = (CLIENT_BYTES_MAX / shards).max(CLIENT_BYTES_LEAST);
+        members.shards.push(Options { plain, plain_bytes_max, ..member });
     }
     let mut why = format!("the keys of this node are in {shards} shards, see its keys.json");
     if let Some(causal) = &causal {

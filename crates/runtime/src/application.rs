@@ -95,6 +95,11 @@ pub trait Application<P: Networked>: 'static {
     /// ([`crate::Options::plain`]). They are to be kept; [`Application::on_next`] follows.
     fn on_bytes(&mut self, _at: &mut At<'_, P>, _client: ConnectionId, _bytes: &[u8]) {}
 
+    /// What such a client is told that is turned away, as there are as many as there may be.
+    fn turned_away(&self) -> &'static [u8] {
+        &[]
+    }
+
     /// Does the next thing that the bytes of such a connection ask for; whether there was one. It
     /// is called again until there is none, or too much waits for the client.
     ///
@@ -205,6 +210,19 @@ impl<P: Networked> At<'_, P> {
     /// Who is at the other end of a client's connection; nobody once it is gone.
     pub fn speaker(&mut self, client: ConnectionId) -> Option<Speaker> {
         self.clients.speaker(client)
+    }
+
+    /// So many bytes are kept for a client that speaks a protocol of its own: of requests that are
+    /// not whole, and of answers that are not written. When it is too much for all such clients
+    /// together ([`crate::Options::plain_bytes_max`]), those with the most are left.
+    pub fn keep_bytes(&mut self, client: ConnectionId, len: usize) {
+        self.clients.keep_bytes(client, len);
+    }
+
+    /// A client that speaks a protocol of its own has sent what is none: when its connection has
+    /// ended, this is counted, and the first of an address is logged.
+    pub fn blame(&mut self, client: ConnectionId, why: String) {
+        self.clients.blame(client, WireError::Refused(why));
     }
 
     /// Ends a client's connection once what it was answered has been sent.

@@ -3,10 +3,14 @@
 //! Answers of a batch are gathered, put into one frame and written at once. A client that asks and
 //! does not take its answers is not read any more, then gets only short ones, and in the end is
 //! left: [`UNREAD_LEN`], [`STUFFED_LEN`], [`UNTAKEN_MAX`].
+//!
+//! Where clients speak a protocol of their own, one answer, and one request that is not whole yet,
+//! may be long. So all that is kept for these clients together is bounded: when it is more, who has
+//! the most of it is left, until it is less.
 
 use crate::peer::Counters;
-use crate::wire::append;
-use bytes::{Buf, BytesMut};
+use crate::wire::{WireError, append};
+use bytes::{Buf, Bytes, BytesMut};
 use meridian_core::frame::{self, MAX_BODY};
 use meridian_core::principal::Speaker;
 use meridian_transport::WriteHalf;
@@ -24,8 +28,6 @@ const EXPECTED_LEN: usize = 32 << 20;
 const STUFFED_LEN: usize = 8 << 20;
 /// When more bytes of answers wait for a client, its connection is closed.
 const UNTAKEN_MAX: usize = (16 << 20) + EXPECTED_LEN;
-/// The same for a client that speaks a protocol of its own, where one answer may be longer.
-const PLAIN_UNTAKEN_MAX: usize = 256 << 20;
 /// Buffers that are longer are given back when they are empty.
 const KEPT_LEN: usize = 64 << 10;
 
@@ -84,8 +86,16 @@ struct Connection {
     expected: usize,
     /// Whether it is to be looked at when the batch ends.
     touched: bool,
+    /// What the application keeps of what the client sent or is to be answered, in bytes.
+    kept: usize,
+    /// So much of [`Clients::held`] is this client's.
+    counted: usize,
     /// It ends when all is written; nothing more is read from it.
     ends: bool,
+    /// It has ended: nothing more is written, either.
+    left: bool,
+    /// What it ends for, if that is the client's doing.
+    why: Option<WireError>,
 }
 
 #[derive(Debug, Default)]
@@ -100,9 +110,19 @@ pub(crate) struct Clients {
     slots: Vec<Slot>,
     free: Vec<u32>,
     touched: Vec<ConnectionId>,
+    /// What is kept for clients that speak a protocol of their own, in bytes.
+    held: usize,
+    /// When it is more, somebody is left.
+    held_max: usize,
 }
 
 impl Clients {
+    /// Nobody has connected yet. So many bytes are kept at most for all clients together that speak
+    /// a protocol of their own.
+    pub(crate) fn new(held_max: usize) -> Clients {
+        Clients { held_max, ..Clients::default() }
+    }
+
     /// So many there are.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -132,14 +152,20 @@ impl Clients {
             out,
             expected: 0,
             touched: false,
+            kept: 0,
+            counted: 0,
             ends: false,
+            left: false,
+            why: None,
         });
         (ConnectionId { slot, turn: place.turn }, signals)
     }
 
     /// It is gone.
     pub(crate) fn remove(&mut self, id: ConnectionId) {
-        if self.get(id).is_some() {
+        if let Some(connection) = self.get(id) {
+            let counted = connection.counted;
+            self.held -= counted;
             let slot = &mut self.slots[id.slot as usize];
             slot.connection = None;
             slot.turn += 1;
@@ -195,11 +221,63 @@ impl Clients {
     /// Queues bytes for a client that speaks a protocol of its own; whether there still is such a
     /// connection.
     pub(crate) fn write(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) -> bool {
-        let Some(connection) = self.get(id) else { return false };
+        let Some(connection) = self.get(id).filter(|one| !one.left) else { return false };
         assert_eq!(connection.form, Form::Plain, "only such a client is written to");
         write(&mut connection.answers);
         self.touch(id);
+        self.count(id);
         true
+    }
+
+    /// The application keeps so many bytes of what a client sent, or is to be answered.
+    pub(crate) fn keep_bytes(&mut self, id: ConnectionId, len: usize) {
+        if let Some(connection) = self.get(id)
+            && std::mem::replace(&mut connection.kept, len) != len
+        {
+            self.count(id);
+        }
+    }
+
+    /// Counts what is kept for a client. If that is too much for all together, those who have the
+    /// most are left.
+    fn count(&mut self, id: ConnectionId) {
+        let Some(connection) = self.get(id).filter(|one| one.form == Form::Plain && !one.left)
+        else {
+            return;
+        };
+        let now = connection.out.len() + connection.answers.len() + connection.kept;
+        let before = std::mem::replace(&mut connection.counted, now);
+        self.held = self.held + now - before;
+        while self.held > self.held_max {
+            self.leave_longest();
+        }
+    }
+
+    /// Leaves the client for which the most is kept. What the application keeps for it goes when
+    /// its task has ended.
+    fn leave_longest(&mut self) {
+        let connections = self.slots.iter_mut().filter_map(|slot| slot.connection.as_mut());
+        let longest = connections.max_by_key(|connection| connection.counted);
+        let longest = longest.expect("what is held is somebody's");
+        self.held -= std::mem::take(&mut longest.counted);
+        (longest.answers, longest.out) = (Vec::new(), BytesMut::new());
+        (longest.ends, longest.left) = (true, true);
+        let why =
+            "its requests and answers took the most memory of all clients, and these too much";
+        longest.why = Some(WireError::Refused(why.into()));
+        longest.signals.close.notify_one();
+    }
+
+    /// A client is to be blamed for what it sent, when its connection has ended.
+    pub(crate) fn blame(&mut self, id: ConnectionId, why: WireError) {
+        if let Some(connection) = self.get(id) {
+            connection.why.get_or_insert(why);
+        }
+    }
+
+    /// What a client is to be blamed for.
+    pub(crate) fn blamed(&mut self, id: ConnectionId) -> Option<WireError> {
+        self.get(id)?.why.take()
     }
 
     /// The connection is to end; what was answered is still written.
@@ -270,11 +348,14 @@ impl Clients {
     pub(crate) fn transmit_to(&mut self, id: ConnectionId, counters: &Counters) -> bool {
         let Some(connection) = self.get(id) else { return false };
         connection.touched = false;
+        if connection.left {
+            return false;
+        }
         if !connection.answers.is_empty() {
             connection.enframe();
             counters.frames.fetch_add(1, Ordering::Relaxed);
         }
-        if connection.out.len() > connection.untaken_max() {
+        if connection.form == Form::Framed && connection.out.len() > UNTAKEN_MAX {
             // Whatever the socket would take now: how fast a client is decides nothing.
             tracing::info!("a client does not take its answers: closed");
             connection.signals.close.notify_one();
@@ -293,23 +374,22 @@ impl Clients {
         if connection.out.len() <= UNREAD_LEN {
             connection.signals.room.notify_one();
         }
+        self.count(id);
         true
     }
 }
 
 impl Connection {
-    fn untaken_max(&self) -> usize {
-        match self.form {
-            Form::Framed => UNTAKEN_MAX,
-            Form::Plain => PLAIN_UNTAKEN_MAX,
-        }
-    }
-
     /// Puts the answers into a frame, or drops one that is too long: who gives it checks that.
     fn enframe(&mut self) {
         let framed = match self.form {
             Form::Framed => {
                 frame::encode(&mut self.out, |into| into.extend_from_slice(&self.answers))
+            }
+            // Long answers are not copied.
+            Form::Plain if self.out.is_empty() && self.answers.len() > KEPT_LEN => {
+                self.out = BytesMut::from(Bytes::from(std::mem::take(&mut self.answers)));
+                Ok(())
             }
             Form::Plain => {
                 self.out.extend_from_slice(&self.answers);

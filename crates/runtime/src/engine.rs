@@ -82,7 +82,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         me: P::Peer,
         parts: (P, A, Option<Store<P>>),
         clock: Clock,
-        peers: Peers<P::Peer>,
+        (peers, clients): (Peers<P::Peer>, Clients),
         counters: Arc<Counters>,
     ) -> Engine<P, A> {
         let (process, application, store) = parts;
@@ -91,7 +91,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
             me,
             clock,
             peers,
-            clients: Clients::default(),
+            clients,
             acquaintances: Acquaintances::default(),
             remember_by: None,
             peers_changed: true,
@@ -224,6 +224,11 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         self.asked_len += bytes.len();
         let now = self.clock.now();
         self.with_application(now, |application, at| application.on_bytes(at, client, bytes));
+    }
+
+    /// What such a client is told that is turned away.
+    pub(crate) fn turned_away(&self) -> &'static [u8] {
+        self.application.turned_away()
     }
 
     /// Does the next thing that such a client asks for; whether there was one.

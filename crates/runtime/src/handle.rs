@@ -1,6 +1,7 @@
 //! Members on threads, and how other threads speak with them.
 
 use crate::application::{Application, Networked};
+use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::delay::Delay;
 use crate::engine::Engine;
@@ -29,6 +30,8 @@ const REQUESTS_MAX: usize = 4096;
 /// So many clients one member serves unless its options say otherwise: each is a descriptor, some
 /// buffers and its share of a batch.
 const CLIENTS_MAX: usize = 10_000;
+/// So many bytes are kept for clients with a protocol of their own, if nothing else is wanted.
+const PLAIN_BYTES_MAX: usize = 256 << 20;
 /// So many members wait at most to be hosted by one thread.
 const JOBS_MAX: usize = 1024;
 
@@ -77,6 +80,10 @@ pub struct Options<I = ProcessId> {
     pub lanes: Lanes,
     /// Where clients call that speak a protocol of their own, and which service they want.
     pub plain: Vec<(ServiceId, TcpListener)>,
+    /// So many bytes are kept for all these clients together at most, of requests that are not
+    /// whole and answers that are not taken. It should be as much as one request and one answer of
+    /// the greatest length.
+    pub plain_bytes_max: usize,
 }
 
 impl<I: Endpoint> Options<I> {
@@ -103,6 +110,7 @@ impl<I: Endpoint> Options<I> {
             clients_max: CLIENTS_MAX,
             lanes: Lanes::default(),
             plain: Vec::new(),
+            plain_bytes_max: PLAIN_BYTES_MAX,
         }
     }
 }
@@ -192,7 +200,7 @@ async fn make<P: Networked, A: Application<P>>(
 ) -> Result<(std::rc::Rc<Local<P, A>>, Doors, SocketAddr), MemberError> {
     let Options { cluster, me, listen, peers, delays, storage, clock, .. } = options;
     let Options { kind, forgetful, clients_max, disk, lanes, plain, .. } = options;
-    let Options { security, names, .. } = options;
+    let Options { plain_bytes_max, security, names, .. } = options;
     let (door, lane, address) = open_door(listen)?;
     let plain = plain.into_iter().map(open_plain).collect::<Result<_, _>>()?;
     let wake = Arc::new(Notify::new());
@@ -206,7 +214,8 @@ async fn make<P: Networked, A: Application<P>>(
     };
     let mut others = Peers::new(standing.incarnation, delays);
     others.set(clock.now(), me, &peers);
-    let mut engine = Engine::new(me, (process, application, opened.store), clock, others, counters);
+    let near = (others, Clients::new(plain_bytes_max));
+    let mut engine = Engine::new(me, (process, application, opened.store), clock, near, counters);
     engine.restore(standing, opened.acquaintances);
     let starts = opened.starts;
     let terms =

@@ -338,6 +338,11 @@ impl<P: Networked, A: Application<P>> Local<P, A> {
         self.engine.borrow_mut().on_bad(client, why);
     }
 
+    /// Why a client's connection ends: for what it is to be blamed for, or else for this.
+    pub(crate) fn ended(&self, client: ConnectionId, why: WireError) -> WireError {
+        self.engine.borrow_mut().clients.blamed(client).unwrap_or(why)
+    }
+
     /// Whether a client is still to take something.
     pub(crate) fn waits(&self, client: ConnectionId) -> bool {
         self.engine.borrow_mut().clients.waits(client)

@@ -31,16 +31,27 @@ pub(crate) async fn accept<P: Networked, A: Application<P>>(
     listener: TcpListener,
 ) {
     local.until_begun().await;
+    let mut refuses = false; // What it was logged for holds until it takes one again.
     loop {
         match listener.accept().await {
             Ok((stream, from)) if local.has_room() => {
                 local.strangers.set(local.strangers.get() + 1);
+                refuses = false;
                 local.spawn(serve(local.clone(), service, stream, from.ip()));
             }
-            Ok((_, from)) => tracing::warn!(%from, "too many clients: closed"),
+            Ok((stream, from)) => {
+                if !std::mem::replace(&mut refuses, true) {
+                    let clients = local.clients();
+                    tracing::warn!(clients, %from, "too many clients: closed, and so are others");
+                }
+                // It is short: a new connection takes it, or is gone.
+                let _ = stream.try_write(local.engine.borrow().turned_away());
+            }
             Err(error) => {
                 // For example too many open files: that passes, and must not spin meanwhile.
-                tracing::warn!(%error, "cannot take connections");
+                if !std::mem::replace(&mut refuses, true) {
+                    tracing::warn!(%error, "cannot take connections");
+                }
                 sleep(Duration::from_millis(100)).await;
             }
         }
@@ -71,6 +82,7 @@ async fn serve<P: Networked, A: Application<P>>(
         ended = read(&local, client, &signals, &mut socket) => never(ended),
         ended = unblock(&local, client, &signals, &writer) => never(ended),
     };
+    let ended = local.ended(client, ended);
     tracing::debug!(%from, why = %ended, "a client's connection ended");
     local.blame(from, &ended);
     if ended.is_bad() {

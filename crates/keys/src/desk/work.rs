@@ -17,7 +17,7 @@ use meridian_hermes::Command as Asked;
 
 /// The answer to one request is no longer than this, in bytes: the longest value, and as much again
 /// for several.
-pub(super) const REPLY_MAX: usize = 128 << 20;
+pub const REPLY_MAX: usize = 128 << 20;
 
 /// Why a request has no name: that of its update is another.
 const NOT_ONCE: &str = "NOTONCE the key is causal: ask without MERIDIAN.ONCE. If no answer comes, \

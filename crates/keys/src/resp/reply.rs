@@ -58,6 +58,22 @@ impl Reply {
         matches!(self, Reply::Error(_))
     }
 
+    /// So many bytes it takes in memory, about.
+    pub fn len_bytes(&self) -> usize {
+        let inside = match self {
+            Reply::Simple(_) | Reply::Integer(_) | Reply::Null => 0,
+            Reply::Error(text) | Reply::Text(text) => text.len(),
+            Reply::Bulk(bytes) => bytes.len(),
+            Reply::Array(all) | Reply::Set(all) | Reply::Push(all) => {
+                all.iter().map(Reply::len_bytes).sum()
+            }
+            Reply::Map(pairs) => {
+                pairs.iter().map(|(key, value)| key.len_bytes() + value.len_bytes()).sum()
+            }
+        };
+        inside + size_of::<Reply>()
+    }
+
     /// Appends it as `version` writes it.
     pub fn write(&self, version: Version, out: &mut Vec<u8>) {
         match self {

@@ -24,8 +24,10 @@ pub const ARGUMENTS_MAX: usize = 1 << 20;
 pub const INLINE_MAX: usize = 64 << 10;
 /// The longest line that announces a length: a sign, digits and the line's end, with room.
 const LENGTH_LINE_MAX: usize = 32;
-/// A buffer that was longer gives its memory back when it is empty, in bytes.
+/// A buffer that was longer gives its memory back when no more than this is left in it, in bytes.
 const BUFFER_KEPT: usize = 256 << 10;
+/// The same for the places of arguments.
+const ARGUMENTS_KEPT: usize = 1 << 10;
 
 /// What is wrong with what a client sends. Its connection can only be closed: nobody knows where
 /// the next request begins.
@@ -76,6 +78,7 @@ impl Argument {
 pub struct Request<'a> {
     buffer: &'a [u8],
     arguments: &'a [Argument],
+    len_bytes: usize,
 }
 
 impl<'a> Request<'a> {
@@ -83,6 +86,11 @@ impl<'a> Request<'a> {
     #[allow(clippy::len_without_is_empty)] // It never is.
     pub fn len(&self) -> usize {
         self.arguments.len()
+    }
+
+    /// How long it was as it came, in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
     }
 
     /// The argument at `index`, the command's name at 0.
@@ -97,14 +105,14 @@ impl<'a> Request<'a> {
 
     /// The request that the arguments from `index` on are; none if there are none.
     pub fn rest(&self, index: usize) -> Option<Request<'a>> {
-        let Request { buffer, arguments } = *self;
+        let Request { buffer, arguments, len_bytes } = *self;
         let arguments = arguments.get(index..).filter(|arguments| !arguments.is_empty())?;
-        Some(Request { buffer, arguments })
+        Some(Request { buffer, arguments, len_bytes })
     }
 
     /// The arguments from `index` on.
     pub fn from(&self, index: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
-        let Request { buffer, arguments } = *self;
+        let Request { buffer, arguments, .. } = *self;
         let arguments = arguments.get(index..).unwrap_or_default();
         arguments.iter().map(move |argument| &buffer[argument.range()])
     }
@@ -153,9 +161,9 @@ impl Requests {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Bytes that are kept.
+    /// Bytes that are kept, of requests that were not taken, and to tell where their arguments are.
     pub fn len_bytes(&self) -> usize {
-        self.buffer.len()
+        self.buffer.len() + self.arguments.len() * size_of::<Argument>()
     }
 
     /// The next whole request, if there is one.
@@ -164,9 +172,11 @@ impl Requests {
     /// If what came is no request. The connection is then to be closed.
     pub fn take(&mut self) -> Result<Option<Request<'_>>, ProtocolError> {
         if !self.advance()? {
+            self.drop_read(); // Maybe nothing comes for a long time.
             return Ok(None);
         }
-        Ok(Some(Request { buffer: &self.buffer, arguments: &self.arguments }))
+        let Requests { buffer, arguments, start, position, .. } = self;
+        Ok(Some(Request { buffer, arguments, len_bytes: *position - *start }))
     }
 
     /// Whether there is a whole request in `arguments` now.
@@ -282,12 +292,18 @@ impl Requests {
             Expected::Request => self.position,
             Expected::Arguments(_) => self.start,
         };
+        if let Expected::Request = self.expected {
+            self.arguments.clear();
+            if self.arguments.capacity() > ARGUMENTS_KEPT {
+                self.arguments = Vec::new();
+            }
+        }
         if read == 0 {
             return;
         }
         self.buffer.drain(..read);
-        if self.buffer.is_empty() && self.buffer.capacity() > BUFFER_KEPT {
-            self.buffer = Vec::new();
+        if self.buffer.capacity() > BUFFER_KEPT && self.buffer.len() <= BUFFER_KEPT {
+            self.buffer.shrink_to(0);
         }
         self.start -= read.min(self.start);
         self.position -= read;

@@ -16,6 +16,14 @@ fn encode(words: &[Vec<u8>], out: &mut Vec<u8>) {
 
 /// All requests of `bytes`, fed in pieces of the given lengths, the last one again and again.
 fn all(bytes: &[u8], pieces: &[usize]) -> Result<Vec<Words>, ProtocolError> {
+    match taken(bytes, pieces) {
+        (taken, None) => Ok(taken),
+        (_, Some(error)) => Err(error),
+    }
+}
+
+/// The same up to the first that is none, and what is wrong with that.
+fn taken(bytes: &[u8], pieces: &[usize]) -> (Vec<Words>, Option<ProtocolError>) {
     let (mut requests, mut taken) = (Requests::default(), Vec::new());
     let mut rest = bytes;
     let mut pieces = pieces.iter().copied().chain(std::iter::repeat(*pieces.last().unwrap_or(&1)));
@@ -24,11 +32,71 @@ fn all(bytes: &[u8], pieces: &[usize]) -> Result<Vec<Words>, ProtocolError> {
         let (piece, after) = rest.split_at(len);
         rest = after;
         requests.feed(piece);
-        while let Some(request) = requests.take()? {
-            taken.push(request.from(0).map(<[u8]>::to_vec).collect());
+        loop {
+            match requests.take() {
+                Ok(Some(request)) => taken.push(request.from(0).map(<[u8]>::to_vec).collect()),
+                Ok(None) => break,
+                Err(error) => return (taken, Some(error)),
+            }
+        }
+        // An argument of no bytes takes six.
+        let arguments = bytes.len() / 6 + 1;
+        assert!(requests.len_bytes() <= bytes.len() + arguments * size_of::<Argument>());
+    }
+    (taken, None)
+}
+
+/// What means something in requests.
+const TOKENS: &[&[u8]] = &[
+    b"*",
+    b"$",
+    b"\r\n",
+    b"\n",
+    b"-1",
+    b"*-1\r\n",
+    b"$0\r\n",
+    b"\"",
+    b"\\x",
+    b"*1\r\n",
+    b"99999999999",
+];
+
+/// What a program does to requests that writes them badly, or a network.
+#[derive(Clone, Debug)]
+enum Harm {
+    Flip(usize, u8),
+    Insert(usize, Vec<u8>),
+    Remove(usize, usize),
+    Repeat(usize, usize),
+}
+
+impl Harm {
+    fn any() -> impl Strategy<Value = Harm> {
+        let token = prop::sample::select(TOKENS);
+        prop_oneof![
+            (any::<usize>(), any::<u8>()).prop_map(|(at, byte)| Harm::Flip(at, byte)),
+            (any::<usize>(), token).prop_map(|(at, token)| Harm::Insert(at, token.to_vec())),
+            (any::<usize>(), 0usize..9).prop_map(|(at, len)| Harm::Remove(at, len)),
+            (any::<usize>(), 0usize..30).prop_map(|(at, len)| Harm::Repeat(at, len)),
+        ]
+    }
+
+    fn does(self, bytes: &mut Vec<u8>) {
+        let place = |at: usize| at % (bytes.len() + 1);
+        let range = |at: usize, len: usize| place(at)..(place(at) + len).min(bytes.len());
+        match self {
+            Harm::Flip(at, with) => {
+                let range = range(at, 1);
+                bytes[range].iter_mut().for_each(|byte| *byte ^= with);
+            }
+            Harm::Insert(at, token) => {
+                let at = place(at);
+                drop(bytes.splice(at..at, token));
+            }
+            Harm::Remove(at, len) => drop(bytes.drain(range(at, len))),
+            Harm::Repeat(at, len) => bytes.extend_from_within(range(at, len)),
         }
     }
-    Ok(taken)
 }
 
 fn one(bytes: &[u8]) -> Result<Vec<Words>, ProtocolError> {
@@ -61,10 +129,22 @@ proptest! {
                 Just(b'\\'), Just(b'1'), Just(b'2'), Just(b'-'), any::<u8>()], 0..200),
         pieces in prop::collection::vec(1usize..50, 1..20),
     ) {
-        let whole = all(&bytes, &[bytes.len().max(1)]);
-        let cut = all(&bytes, &pieces);
-        // A line that is too long is seen earlier in pieces; here no line is.
-        prop_assert_eq!(whole, cut);
+        let whole = taken(&bytes, &[bytes.len().max(1)]);
+        prop_assert_eq!(whole, taken(&bytes, &pieces));
+    }
+
+    #[test]
+    fn no_harm_to_requests_panics_and_pieces_do_not_matter(
+        sent in prop::collection::vec(
+            prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6), 1..8),
+        harm in prop::collection::vec(Harm::any(), 1..6),
+        pieces in prop::collection::vec(1usize..50, 1..20),
+    ) {
+        let mut bytes = Vec::new();
+        sent.iter().for_each(|words| encode(words, &mut bytes));
+        harm.into_iter().for_each(|harm| harm.does(&mut bytes));
+        let whole = taken(&bytes, &[bytes.len().max(1)]);
+        prop_assert_eq!(whole, taken(&bytes, &pieces));
     }
 
     #[test]
@@ -158,8 +238,24 @@ fn memory_is_given_back_after_a_long_request() {
     let mut requests = Requests::default();
     requests.feed(&bytes);
     assert!(requests.take().is_ok_and(|request| request.is_some()));
-    requests.feed(b"");
-    assert_eq!(requests.buffer.capacity(), 0);
+    // The client sends nothing more, or only half a request.
+    assert!(requests.take().is_ok_and(|request| request.is_none()));
+    assert_eq!((requests.buffer.capacity(), requests.len_bytes()), (0, 0));
+    bytes.extend_from_slice(b"*1\r\n$4\r\nPI");
+    requests.feed(&bytes);
+    assert!(requests.take().is_ok_and(|request| request.is_some()));
+    assert!(requests.take().is_ok_and(|request| request.is_none()));
+    assert!(requests.buffer.capacity() < 1024);
+    let mut many = Vec::new();
+    encode(&vec![vec![]; 100_000], &mut many);
+    let mut requests = Requests::default();
+    requests.feed(&many[..many.len() - 1]);
+    assert!(requests.take().is_ok_and(|request| request.is_none()));
+    assert!(requests.len_bytes() > 2_000_000);
+    requests.feed(b"\n");
+    assert!(requests.take().is_ok_and(|request| request.is_some()));
+    assert!(requests.take().is_ok_and(|request| request.is_none()));
+    assert_eq!((requests.arguments.capacity(), requests.len_bytes()), (0, 0));
 }
 
 #[test]

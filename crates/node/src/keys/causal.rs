@@ -117,7 +117,9 @@ impl Application<CausalKeys> for CausalService {
 
     fn on_told(&mut self, at: &mut At<'_, CausalKeys>) {
         let keys = at.process.keys();
-        self.board.note(self.shard, keys.replica(), self.desk.len());
+        if self.board.note(self.shard, keys.replica(), self.desk.len()) {
+            self.post.wake();
+        }
         self.board.note_causal(keys);
         self.post.say();
     }

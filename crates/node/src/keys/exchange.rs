@@ -42,7 +42,14 @@ impl<T> Inbox<T> {
         said.extend(all);
         let wakes = was_empty && !said.is_empty();
         drop(said);
-        if wakes && let Some(wake) = self.wake.get() {
+        if wakes {
+            self.wake();
+        }
+    }
+
+    /// Its thread looks around, though nothing is said.
+    fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
             wake();
         }
     }
@@ -111,6 +118,13 @@ impl Post {
         if !self.reports.is_empty() {
             self.exchange.steward.put(self.reports.drain(..));
         }
+    }
+
+    /// The other threads look around.
+    pub fn wake(&self) {
+        let me = usize::from(self.me.0);
+        let others = self.exchange.shards().enumerate().filter(|(shard, _)| *shard != me);
+        others.for_each(|(_, inbox)| inbox.wake());
     }
 
     /// What this thread is told.

@@ -11,9 +11,9 @@ use meridian_hermes::{self as hermes, Durability};
 use meridian_keys::change::Rmw;
 use meridian_keys::command::KEY_MAX;
 use meridian_keys::desk::passing::Passed;
-use meridian_keys::desk::{ClientNumber, Counter, Desk, Held, Now, Replica, Seat};
+use meridian_keys::desk::{ClientNumber, Counter, Desk, Held, Load, Now, Replica, Seat};
 use meridian_keys::node::{Command, Output, told};
-use meridian_keys::resp::{BULK_MAX, Reply, Version};
+use meridian_keys::resp::{BULK_MAX, ProtocolError, Reply, Version};
 use meridian_keys::slots::Shard;
 use meridian_keys::{Keys, Moment};
 use meridian_runtime::wire::WireError;
@@ -25,12 +25,16 @@ use std::sync::Arc;
 /// may have under way is bounded by it.
 const EXPECTED_LEN: usize = 8 << 10;
 
+/// While so many bytes of requests are under way, no clients are read: those of one request of the
+/// greatest length, and as much again.
+const UNDER_WAY_MAX: usize = 128 << 20;
+
 /// What runs on top of the replica of a shard.
 pub(super) struct Service {
     seat: Seat,
     desk: Desk,
     post: Post,
-    /// For how many requests of a client answers are expected.
+    /// How many bytes a client is expected to be answered, or has under way.
     expected: BTreeMap<ClientNumber, usize>,
     board: Arc<Board>,
 }
@@ -66,6 +70,10 @@ impl Counter for Here<'_, '_> {
 
     fn write(&mut self, client: ClientNumber, reply: &Reply, version: Version) {
         self.at.write(ConnectionId::from(client), |out| reply.write(version, out));
+    }
+
+    fn blame(&mut self, client: ClientNumber, error: &ProtocolError) {
+        self.at.blame(ConnectionId::from(client), error.to_string());
     }
 
     fn end(&mut self, client: ClientNumber) {
@@ -157,14 +165,16 @@ impl Service {
 
     /// Tells the member how much is still to be answered to a client.
     fn expect(&mut self, at: &mut At<'_, Keys>, client: ClientNumber) {
-        let wanted = self.desk.unanswered(client);
+        let Load { unanswered, under_way, kept } = self.desk.load(client);
+        let wanted = unanswered * EXPECTED_LEN + under_way;
         let told = self.expected.entry(client).or_default();
         let (before, id) = (std::mem::replace(told, wanted), ConnectionId::from(client));
         if wanted > before {
-            at.expect_bytes(id, (wanted - before) * EXPECTED_LEN);
+            at.expect_bytes(id, wanted - before);
         } else if wanted < before {
-            at.unexpect_bytes(id, (before - wanted) * EXPECTED_LEN);
+            at.unexpect_bytes(id, before - wanted);
         }
+        at.keep_bytes(id, kept);
     }
 
     /// Another thread of this node says something.
@@ -206,7 +216,10 @@ impl Application<Keys> for Service {
 
     fn on_told(&mut self, at: &mut At<'_, Keys>) {
         // What others read on the board is as new as what they are told.
-        self.board.note(self.seat.shard, at.process.replica(), self.desk.len());
+        let replica = at.process.replica();
+        if self.board.note(self.seat.shard, replica, self.desk.len()) {
+            self.post.wake(); // There is room again: the other threads may read their clients.
+        }
         self.post.say();
     }
 
@@ -223,8 +236,13 @@ impl Application<Keys> for Service {
         self.expected.remove(&client.into());
     }
 
-    fn on_bytes(&mut self, _: &mut At<'_, Keys>, client: ConnectionId, bytes: &[u8]) {
+    fn turned_away(&self) -> &'static [u8] {
+        b"-ERR max number of clients reached: ask another node\r\n"
+    }
+
+    fn on_bytes(&mut self, at: &mut At<'_, Keys>, client: ConnectionId, bytes: &[u8]) {
         self.desk.feed(client.into(), bytes);
+        at.keep_bytes(client, self.desk.load(client.into()).kept);
     }
 
     fn on_next(&mut self, at: &mut At<'_, Keys>, client: ConnectionId) -> Result<bool, WireError> {
@@ -239,7 +257,8 @@ impl Application<Keys> for Service {
     }
 
     fn holds_clients(&self, process: &Keys) -> bool {
-        process.replica().is_full()
+        let (full, under_way) = (process.replica().is_full(), self.desk.under_way());
+        full || under_way >= UNDER_WAY_MAX || self.board.is_full_elsewhere(self.seat.shard)
     }
 
     fn due(&self) -> Option<Time> {

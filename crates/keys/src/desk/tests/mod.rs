@@ -1,11 +1,13 @@
 //! Clients of three replicas, in one thread.
 
-use super::work::REPLY_MAX;
 use super::*;
+use crate::command::Combined;
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, mix};
 use meridian_hermes::{Epoch, Membership, Output};
 use std::cell::Cell;
+use std::collections::VecDeque;
 
+mod hostile;
 mod names;
 mod shards;
 mod watching;
@@ -23,6 +25,7 @@ struct Paper {
     stuffed: bool,
     /// So many bytes a client takes at a time, if there is a limit.
     takes: Option<usize>,
+    blamed: Vec<(ClientNumber, ProtocolError)>,
     ended: Vec<ClientNumber>,
     /// The clock when it is asked next, and always after that.
     times: Cell<Option<(Time, Time)>>,
@@ -54,6 +57,10 @@ impl Counter for Paper {
     fn is_stuffed(&mut self, client: ClientNumber) -> bool {
         let waiting = self.written.get(&client).map_or(0, Vec::len);
         self.stuffed || self.takes.is_some_and(|takes| waiting > takes)
+    }
+
+    fn blame(&mut self, client: ClientNumber, error: &ProtocolError) {
+        self.blamed.push((client, error.clone()));
     }
 
     fn end(&mut self, client: ClientNumber) {
@@ -133,8 +140,13 @@ impl Net {
 
     /// A client of a node sends bytes; what it is answered at once.
     fn say(&mut self, node: usize, bytes: &str) -> String {
+        self.feed(node, bytes.as_bytes());
+        self.answered(node)
+    }
+
+    fn feed(&mut self, node: usize, bytes: &[u8]) {
         let place = node * self.shards;
-        self.desks[place].feed(7, bytes.as_bytes());
+        self.desks[place].feed(7, bytes);
         loop {
             let (now, replica, paper) =
                 (self.now(place), &self.replicas[place], &mut self.papers[place]);
@@ -142,7 +154,6 @@ impl Net {
                 break;
             }
         }
-        self.answered(node)
     }
 
     /// What its client was answered since.
@@ -271,7 +282,7 @@ fn replies_come_in_the_order_of_requests() {
     net.run();
     let rest = "+OK\r\n$1\r\n1\r\n:2\r\n$-1\r\n-ERR unknown command 'nosuch'\r\n:3\r\n";
     assert_eq!(net.answered(0), rest);
-    assert_eq!(net.desks[0].unanswered(7), 0);
+    assert_eq!(net.desks[0].load(7), Load::default());
 }
 
 #[test]
@@ -400,11 +411,14 @@ fn replies_that_become_known_together_are_written_as_their_client_takes_them() {
     net.replicas[0] = serving;
     net.papers[0].takes = Some(20);
     let (mut replies, mut looks) = (String::new(), 0);
-    while net.desks[0].unanswered(7) > 0 {
+    while net.desks[0].load(7).unanswered > 0 {
         let some = net.look_again(0, Time(looks));
         assert!((1..30).contains(&some.len()), "{some}");
         let is_due = net.desks[0].due().is_some();
-        assert!(looks == 0 || is_due == (net.desks[0].unanswered(7) > 0), "it is looked at again");
+        assert!(
+            looks == 0 || is_due == (net.desks[0].load(7).unanswered > 0),
+            "it is looked at again"
+        );
         replies += &some;
         looks += 1;
     }
