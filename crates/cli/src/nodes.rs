@@ -126,8 +126,8 @@ pub struct RemoveArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A node that is drained is still a member of its groups. It stays one, takes blocks again, and what
-was copied meanwhile stays where it is. Once it has left that is not possible any more. If another
-node keeps the configuration in its place, that one goes on with it.
+was copied meanwhile stays where it is. Once others have all that it held, it goes for good. If
+another node keeps the configuration in its place, that one goes on with it.
 
 Example:
   meridian cluster keep-node us-2")]

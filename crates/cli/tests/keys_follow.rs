@@ -222,6 +222,45 @@ fn keys_on_disk_follow_the_nodes_of_their_region() {
     nodes_come_and_go("disk");
 }
 
+/// A node that has given up its keys, and is kept then, has them again; or it is too late, which is
+/// said, and it goes.
+#[test]
+fn a_node_that_is_kept_has_its_keys_again() {
+    let room = Room::new();
+    let first = ports_in_a_row(NODES);
+    let port = first.to_string();
+    let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
+    let args = [&args[..], &["--keys-port", &port, "--keys-causal", ""]].concat();
+    let demo = Running::start(room.meridian(&args), room.mount());
+    let nodes = Nodes::new(room, first, NODES);
+    nodes.write_kept();
+    nodes.change_cluster(&["add-node", "--region", "us"]);
+    nodes.wait_for_members(&[0, 1, 2, 3]);
+    let mut remove = nodes.room.meridian(&["cluster", "remove-node", "us-4"]);
+    let mut remove = remove.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let staying = json!(["us-1", "us-2", "us-3"]);
+    eventually("it has given up its keys", || {
+        let status = nodes.room.status();
+        let mut shards = status["keys"].as_array().unwrap().iter();
+        shards.any(|shard| shard["live"] == staying && shard["voters"] == staying)
+    });
+    let kept = nodes.room.run(&["cluster", "keep-node", "us-4"]);
+    if kept.status.success() {
+        assert!(!remove.wait().unwrap().success(), "its removal was taken back");
+        nodes.wait_for_members(&[0, 1, 2, 3]);
+        nodes.assert_kept(3);
+        nodes.change_cluster(&["remove-node", "us-4"]);
+    } else {
+        let why = &kept.stderr;
+        assert!(why.contains("goes for good") || why.contains("has left"), "{why}");
+        assert!(remove.wait().unwrap().success());
+    }
+    nodes.wait_for_members(&[0, 1, 2]);
+    (0..3).for_each(|node| nodes.assert_kept(node));
+    demo.stop();
+    nodes.room.assert_clean();
+}
+
 /// A node dies for good while it comes, and is removed. Another comes, starts again without keys,
 /// and is in the way of a removal until it has them. In the end none of the first nodes is left.
 #[test]

@@ -10,7 +10,8 @@
 //!
 //! A node that goes is drained first (decision 26): it stays a member until it has reported that
 //! what it holds is on enough nodes of its region that stay ([`Request::Drained`]), or, if it is
-//! down, all those have. Until then that can be taken back ([`Request::KeepNode`]).
+//! down, all those have. A node that is up reports twice: after the first time its removal is not
+//! taken back any more ([`Request::KeepNode`]), and it gives up what nobody can give it again.
 //!
 //! Invariants:
 //! - S1: the state is a topology: [`Topology::new`] takes it.
@@ -20,10 +21,13 @@
 //! - S4: a removal leaves a region as many nodes as each block needs there, unless the state says
 //!   why it does not.
 
+mod draining;
+
 use crate::Topology;
 use crate::ring::REPLICAS;
 use crate::topology::{ClusterFile, Draining, Membership, NodeEntry};
 use bytes::Bytes;
+use draining::{begin_anew, drain_again, drained, keep};
 use meridian_core::{GroupId, NodeId};
 use meridian_paxos::Service;
 use serde::{Deserialize, Serialize};
@@ -70,7 +74,7 @@ pub enum Request {
         /// Why it must be, though its region has fewer nodes then than it needs.
         reason: Option<String>,
     },
-    /// A node that is drained stays: its removal is taken back.
+    /// A node that is drained stays: its removal is taken back, unless it goes for good.
     KeepNode {
         /// Its name.
         name: String,
@@ -80,7 +84,8 @@ pub enum Request {
         /// Its name.
         name: String,
     },
-    /// What a node holds is on enough of the nodes of its region that stay.
+    /// What a node holds is on enough of the nodes of its region that stay; from one that goes for
+    /// good ([`Draining::for_good`]): nothing relies on it any more.
     Drained {
         /// Its name.
         name: String,
@@ -380,25 +385,6 @@ fn check_need(
     }
 }
 
-/// A node that is drained stays, unless it is about to leave its groups already. Whoever keeps the
-/// configuration in its place goes on with that.
-fn keep(file: &mut ClusterFile, name: &str) -> Changed {
-    let topology = Topology::new(file).map_err(|error| error.to_string())?;
-    let Some(node) = topology.node_named(name) else {
-        return Err(format!("no node {name}"));
-    };
-    if topology.node(node).leaves {
-        return Err(format!("node {name} has left: add a new one"));
-    }
-    let entry = &mut file.nodes[usize::from(node.0)];
-    if entry.draining.take().is_some() {
-        let region = entry.region.clone();
-        file.configuration.forced.remove(name);
-        begin_anew(file, &region);
-    }
-    Ok(None)
-}
-
 /// Another node keeps the configuration in the place of `name`. The nodes bring that about.
 fn replace_keeper(file: &mut ClusterFile, name: &str, keeper: String) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
@@ -418,52 +404,6 @@ fn replace_keeper(file: &mut ClusterFile, name: &str, keeper: String) -> Changed
     kept.joining.remove(name);
     kept.joining.insert(keeper.clone());
     kept.replicas.insert(keeper);
-    Ok(None)
-}
-
-/// It was asked for before; what is new is that the node does not answer, maybe.
-fn drain_again(file: &mut ClusterFile, at: usize, up: &BTreeSet<String>) -> Changed {
-    let entry = &mut file.nodes[at];
-    let is_up = up.contains(&entry.name);
-    if let Some(draining) = entry.draining.as_mut().filter(|draining| !draining.down && !is_up) {
-        draining.down = true;
-        let region = entry.region.clone();
-        begin_anew(file, &region);
-    }
-    Ok(None)
-}
-
-/// Others stay in `region` than before: what was reported counted on nodes that go.
-fn begin_anew(file: &mut ClusterFile, region: &str) {
-    let since = file.configuration.version + 1;
-    let nodes = file.nodes.iter_mut().filter(|node| node.region == region);
-    for draining in nodes.filter_map(|node| node.draining.as_mut()) {
-        (draining.since, draining.reported) = (since, BTreeSet::new());
-    }
-}
-
-/// Notes the report. A node leaves its groups when what it held is on enough others; if these
-/// groups are changing, or one that keeps the configuration does not take part yet, at a later
-/// report.
-fn drained(file: &mut ClusterFile, name: &str, since: u64) -> Changed {
-    let topology = Topology::new(file).map_err(|error| error.to_string())?;
-    let Some(by) = topology.node_named(name) else { return Err(format!("no node {name}")) };
-    let region = topology.node(by).region;
-    let stay: Vec<_> = topology.staying_in(region).map(|id| &topology.node(id).name).collect();
-    for (node, of) in topology.draining_in(region) {
-        if of.since != since || !(node == by || of.down) {
-            continue;
-        }
-        let at = usize::from(node.0);
-        let Some(draining) = &mut file.nodes[at].draining else { continue };
-        draining.reported.insert(name.into());
-        let all = draining.down && stay.iter().all(|name| draining.reported.contains(*name));
-        let kept = file.configuration.joining.is_empty();
-        let mut left = file.clone();
-        if (all || node == by) && kept && leave(&mut left, at).is_ok() {
-            *file = left;
-        }
-    }
     Ok(None)
 }
 

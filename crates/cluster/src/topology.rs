@@ -168,6 +168,9 @@ pub struct Draining {
     /// The node does not answer: the others see to it that what they hold is on enough of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub down: bool,
+    /// The node has reported itself, and goes for good: it gives up what it cannot be given again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub for_good: bool,
     /// The nodes that have reported that what they hold is on enough nodes that stay.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reported: BTreeSet<String>,

@@ -85,6 +85,8 @@ pub enum Fault {
     GrantsAtOnce,
     /// Lets nodes go before those that should hold keys do (against V2).
     LetsGoEarly,
+    /// Dismisses nodes that may be wanted again.
+    DismissesAtOnce,
 }
 
 /// What a replica has granted, and what it was granted.

@@ -78,16 +78,23 @@ pub enum Command {
         /// The epoch in which they followed.
         epoch: Epoch,
     },
-    /// These nodes should hold keys.
-    Configure {
-        /// As of this version of the cluster's configuration.
-        version: u64,
-        /// Which.
-        nodes: BTreeSet<NodeId>,
-    },
+    /// The cluster is configured so.
+    Configure(Configured),
     /// The owner has use of the replica, or waits for others; it need not say so more often than
     /// [`ReliableMembership::wants_use`].
     Use,
+}
+
+/// Who should hold keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Configured {
+    /// As of this version of the cluster's configuration.
+    pub version: u64,
+    /// These should.
+    pub nodes: BTreeSet<NodeId>,
+    /// These should not, and may be wanted again: they stay replicas of the registry, as nobody who
+    /// has gone from these comes again.
+    pub may_return: BTreeSet<NodeId>,
 }
 
 /// What the owner is told, and tells all shards.
@@ -132,7 +139,7 @@ pub struct ReliableMembership {
     /// Whom it speaks with before it knows who the replicas of the registry are.
     guides: BTreeSet<NodeId>,
     /// Who should hold keys, as far as the owner knows.
-    pub(crate) configured: (u64, BTreeSet<NodeId>),
+    pub(crate) configured: Configured,
     pub(crate) heard: BTreeMap<NodeId, Time>,
     /// Told to the owner.
     told: Epoch,
@@ -170,7 +177,7 @@ impl ReliableMembership {
             holds: false,
             leases: Leases::default(),
             guides,
-            configured: (0, BTreeSet::new()),
+            configured: Configured::default(),
             heard: BTreeMap::new(),
             told: Epoch(0),
             complete: None,
@@ -214,15 +221,26 @@ impl ReliableMembership {
         self.has_stopped() || dispensable || self.never_came()
     }
 
+    /// Whether nothing relies on this node for keys: it should hold none, holds none, and does not
+    /// vote. Until it [has left](ReliableMembership::has_left) it may be wanted again.
+    pub fn is_released(&self) -> bool {
+        self.has_left() || self.paxos.service().is_dispensable(self.me)
+    }
+
+    /// Whether this node should hold keys, as far as the owner knows.
+    pub fn should_hold(&self) -> bool {
+        let Configured { version, nodes, .. } = &self.configured;
+        *version == 0 || nodes.contains(&self.me)
+    }
+
     fn is_replica(&self) -> bool {
         self.paxos.open_members().any(|members| members.contains(self.me))
     }
 
     /// Whether this node should hold no keys, and knows of none that it ever held.
     fn never_came(&self) -> bool {
-        let (version, wanted) = &self.configured;
         let begun = self.paxos.service().members().epoch >= Epoch::FIRST;
-        *version > 0 && !wanted.contains(&self.me) && !begun
+        !self.should_hold() && !begun
     }
 
     fn has_stopped(&self) -> bool {
@@ -360,11 +378,12 @@ impl ReliableMembership {
         others
     }
 
-    fn on_configure(&mut self, version: u64, nodes: BTreeSet<NodeId>) {
-        if version > self.configured.0 {
-            self.guides = nodes.iter().filter(|node| **node != self.me).copied().collect();
+    fn on_configure(&mut self, configured: Configured) {
+        if configured.version > self.configured.version {
+            let nodes = configured.nodes.iter().copied();
+            self.guides = nodes.filter(|node| *node != self.me).collect();
             self.paxos.guide(self.guides.clone());
-            self.configured = (version, nodes);
+            self.configured = configured;
         }
     }
 
@@ -472,9 +491,7 @@ impl Process for ReliableMembership {
                 }
             }
             Event::Command(Command::Complete { epoch }) => self.complete = Some(epoch),
-            Event::Command(Command::Configure { version, nodes }) => {
-                self.on_configure(version, nodes);
-            }
+            Event::Command(Command::Configure(configured)) => self.on_configure(configured),
             Event::Command(Command::Use) => self.on_use(now, out),
             Event::Timer(Timer::Paxos(paxos::Timer::Tick)) if self.attention.dozes => {
                 self.withheld = true;

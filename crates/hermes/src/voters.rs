@@ -60,6 +60,11 @@ impl Registry {
         &self.electorate.wanted
     }
 
+    /// As of this version of the cluster's configuration.
+    pub(crate) fn version(&self) -> u64 {
+        self.electorate.version
+    }
+
     /// Whether a node should hold keys.
     pub fn is_wanted(&self, node: NodeId) -> bool {
         self.electorate.wanted.contains(&node)

@@ -2,7 +2,7 @@
 
 use crate::leases::Fault;
 use crate::registry::Request;
-use crate::reliable::ReliableMembership;
+use crate::reliable::{Configured, ReliableMembership};
 use meridian_core::{ClientId, NodeId, Time};
 use meridian_paxos::{self as paxos, Change, Kind, change_payload};
 
@@ -61,7 +61,7 @@ impl ReliableMembership {
         if registry.is_behind(node) && followed {
             return Some(Request::Follows { node, change: registry.changes() });
         }
-        let (version, nodes) = &self.configured;
+        let Configured { version, nodes, .. } = &self.configured;
         if registry.would_configure(*version, nodes) {
             return Some(Request::Configure { version: *version, nodes: nodes.clone() });
         }
@@ -85,10 +85,16 @@ impl ReliableMembership {
         Some(Request::Suspect { node, epoch: members.epoch })
     }
 
-    /// Who has been let go.
+    /// Who has been let go, and will not be wanted again.
     fn dismisses(&self) -> Option<Request> {
         let registry = self.paxos.service();
-        let goes = |node: &NodeId| registry.is_dispensable(*node) && !registry.has_left(*node);
+        let at_once = self.is(Fault::DismissesAtOnce);
+        let stays = |node: &NodeId| self.configured.may_return.contains(node) && !at_once;
+        let needless = |node: &NodeId| registry.is_dispensable(*node) && !registry.has_left(*node);
+        let goes = |node: &NodeId| needless(node) && !stays(node);
+        if self.configured.version < registry.version() {
+            return None; // It does not know who may be wanted again.
+        }
         self.replicas().into_iter().find(goes).map(|node| Request::Dismiss { node })
     }
 

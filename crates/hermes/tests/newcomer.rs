@@ -1,7 +1,7 @@
 //! A node that should hold keys, and then should not before anybody has told it who does.
 
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, Time};
-use meridian_hermes::reliable::{Command, Message, Options, ReliableMembership};
+use meridian_hermes::reliable::{Command, Configured, Message, Options, ReliableMembership};
 use std::collections::BTreeSet;
 
 const ME: NodeId = NodeId(9);
@@ -21,7 +21,8 @@ impl Newcomer {
 
     fn configure(&mut self, version: u64, nodes: &[NodeId]) {
         let nodes = nodes.iter().copied().collect();
-        self.step(Event::Command(Command::Configure { version, nodes }));
+        let configured = Configured { version, nodes, ..Configured::default() };
+        self.step(Event::Command(Command::Configure(configured)));
     }
 
     /// Whether the other hears at the next beat that it is there.

@@ -19,7 +19,7 @@ use crate::slots::Shard;
 use meridian_core::compose::Same;
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, Time};
 use meridian_hermes::Epoch;
-use meridian_hermes::reliable::{self, Output, ReliableMembership};
+use meridian_hermes::reliable::{self, Configured, Output, ReliableMembership};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a shard found on its disk when it started.
@@ -55,13 +55,8 @@ pub struct Reported(pub Shard, pub Report);
 pub enum Command {
     /// By a shard.
     Reported(Reported),
-    /// By the node: these nodes should hold keys.
-    Configure {
-        /// As of this version of the cluster's configuration.
-        version: u64,
-        /// Which.
-        nodes: BTreeSet<NodeId>,
-    },
+    /// By the node: who should hold keys.
+    Configure(Configured),
 }
 
 /// See the module's documentation.
@@ -75,7 +70,7 @@ pub struct Steward {
     /// In which epoch each has last had everything.
     complete: BTreeMap<Shard, Epoch>,
     /// What the node has said of who should hold keys, before the membership started.
-    configured: Option<(u64, BTreeSet<NodeId>)>,
+    configured: Option<Configured>,
 }
 
 impl Steward {
@@ -114,26 +109,20 @@ impl Steward {
         if self.found.insert(shard, found).is_none() && self.has_started() {
             self.membership.set_holds(self.found.values().all(|found| *found == Found::All));
             self.step_membership(now, Event::Started, out);
-            if let Some((version, nodes)) = self.configured.take() {
-                self.configure(now, version, nodes, out);
+            if let Some(configured) = self.configured.take() {
+                self.configure(now, configured, out);
             }
         }
     }
 
     /// The node does not say it again before that changes: so it is kept until the membership
     /// starts.
-    fn configure(
-        &mut self,
-        now: Time,
-        version: u64,
-        nodes: BTreeSet<NodeId>,
-        out: &mut Outbox<Self>,
-    ) {
+    fn configure(&mut self, now: Time, configured: Configured, out: &mut Outbox<Self>) {
         if !self.has_started() {
-            self.configured = Some((version, nodes));
+            self.configured = Some(configured);
             return;
         }
-        let command = reliable::Command::Configure { version, nodes };
+        let command = reliable::Command::Configure(configured);
         self.step_membership(now, Event::Command(command), out);
     }
 
@@ -182,8 +171,8 @@ impl Process for Steward {
         match event {
             Event::Started => {} // K1.
             Event::Command(Command::Reported(reported)) => self.on_report(now, reported, out),
-            Event::Command(Command::Configure { version, nodes }) => {
-                self.configure(now, version, nodes, out);
+            Event::Command(Command::Configure(configured)) => {
+                self.configure(now, configured, out);
             }
             Event::Message { from, message } => {
                 self.step_membership(now, Event::Message { from, message }, out);

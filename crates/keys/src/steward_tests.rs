@@ -105,7 +105,8 @@ fn no_shard_is_leased_before_all_have_begun_their_logs() {
 fn what_is_configured_before_the_membership_starts_counts() {
     let mut alone = Alone::new(1, Vec::new());
     let nodes = BTreeSet::from([ME, NodeId(7)]);
-    alone.run(Event::Command(Command::Configure { version: 3, nodes: nodes.clone() }));
+    let configured = Configured { version: 3, nodes: nodes.clone(), ..Configured::default() };
+    alone.run(Event::Command(Command::Configure(configured)));
     alone.report(0, Report::Found(Found::NoLog));
     alone.report(0, Report::Used);
     assert_eq!(*alone.steward.membership().registry().wanted(), nodes);

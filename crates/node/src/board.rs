@@ -21,6 +21,8 @@ pub struct Board {
     causal: Mutex<Option<Progress>>,
     /// Who grants leases for the keys of the region, as far as is known here.
     voters: Mutex<BTreeSet<NodeId>>,
+    /// Nobody relies on this node for keys; it may be wanted again.
+    is_released: AtomicBool,
     /// Nobody relies on this node for keys any more.
     has_left: AtomicBool,
     /// So many shards should not be asked for more.
@@ -65,18 +67,20 @@ impl Board {
         Board { has_causal: true, ..Board::new(shards + 1) }
     }
 
-    /// Who grants leases, and whether this node is needed no more.
-    pub fn note_voters(&self, voters: &BTreeSet<NodeId>, has_left: bool) {
+    /// Who grants leases, and whether this node is not needed, or never more.
+    pub fn note_voters(&self, voters: &BTreeSet<NodeId>, is_released: bool, has_left: bool) {
         let mut noted = self.voters.lock().unwrap_or_else(PoisonError::into_inner);
         if *noted != *voters {
             noted.clone_from(voters);
         }
+        self.is_released.store(is_released, Ordering::Relaxed);
         self.has_left.store(has_left, Ordering::Relaxed);
     }
 
-    /// Whether a node that is drained must stay, as others rely on it for keys.
-    pub fn is_needed(&self) -> bool {
-        !self.is_empty() && !self.has_left.load(Ordering::Relaxed)
+    /// Whether others rely on a node that is drained for keys, or if it goes for good: may yet.
+    pub fn is_needed(&self, for_good: bool) -> bool {
+        let done = if for_good { &self.has_left } else { &self.is_released };
+        !self.is_empty() && !done.load(Ordering::Relaxed)
     }
 
     /// The causal keys are so now.

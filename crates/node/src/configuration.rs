@@ -271,7 +271,8 @@ async fn turn(
         shared.in_force_told(group, number);
     }
     // The blocks may be on enough nodes before the keys are.
-    let stays = topology.node(shared.me).draining.is_some() && shared.keys.is_needed();
+    let draining = topology.node(shared.me).draining.as_ref();
+    let stays = draining.is_some_and(|draining| shared.keys.is_needed(draining.for_good));
     if !stays && let Some(since) = shared.take_drained() {
         let name = shared.name_of(shared.me);
         keepers.change(&Request::Drained { name, since }).await?; // The node says it again.

@@ -287,7 +287,9 @@ mod tests {
         let draining = changed(Request::RemoveNode { name, up, keeper, reason });
         assert_eq!(states(&draining, "us-3"), "draining");
         let since = draining.topology.version;
-        let leaving = changed(Request::Drained { name: "us-3".into(), since });
+        let reports = || Request::Drained { name: "us-3".into(), since };
+        assert_eq!(states(&changed(reports()), "us-3"), "draining", "it goes for good");
+        let leaving = changed(reports());
         assert_eq!((states(&leaving, "us-4"), states(&leaving, "us-3")), ("member", "leaving"));
         changed(Request::InForce { group: "us".into(), number: 2 });
         let gone = changed(Request::InForce { group: "global".into(), number: 2 });

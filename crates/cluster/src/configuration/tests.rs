@@ -54,6 +54,19 @@ fn drained(name: &str, since: u64) -> Request {
     Request::Drained { name: name.into(), since }
 }
 
+/// A node that is up reports that it is drained, and then that nothing relies on it.
+fn goes(cluster: &mut Configuration, name: &str, since: u64) {
+    for _ in 0..2 {
+        cluster.change(drained(name, since));
+    }
+}
+
+fn in_force_all(cluster: &mut Configuration, number: u64) {
+    for group in ["us", "global"] {
+        cluster.change(in_force(group, number));
+    }
+}
+
 fn is_up(name: &str) -> Request {
     Request::Up { name: name.into() }
 }
@@ -75,6 +88,7 @@ fn history() -> Vec<Request> {
         in_force("us", 1),
         in_force("global", 1),
         remove("us-2"),
+        drained("us-2", 6),
         drained("us-2", 6),
         in_force("global", 2),
         in_force("us", 2),
@@ -102,6 +116,7 @@ fn a_node_counts_when_its_groups_say_so_and_its_identity_is_its_own_for_ever() {
     assert_eq!(topology(&cluster).group(us).members.len(), 4);
     assert_eq!(cluster.change(remove("us-2")), done(6, None));
     assert_eq!(cluster.change(drained("us-2", 6)), done(7, None));
+    assert_eq!(cluster.change(drained("us-2", 6)), done(8, None));
     for group in ["us", "global"] {
         assert!(!topology(&cluster).is_gone(NodeId(1)));
         cluster.change(in_force(group, 2));
@@ -109,7 +124,7 @@ fn a_node_counts_when_its_groups_say_so_and_its_identity_is_its_own_for_ever() {
     let left = topology(&cluster);
     assert!(left.is_gone(NodeId(1)));
     assert_eq!(left.group(us).members, [NodeId(0), NodeId(2), us_4]);
-    assert_eq!(cluster.change(add("us", None, "us-2:1")), done(10, Some("us-5")));
+    assert_eq!(cluster.change(add("us", None, "us-2:1")), done(11, Some("us-5")));
     assert_eq!(topology(&cluster).node_named("us-5"), Some(NodeId(5)));
 }
 
@@ -150,7 +165,7 @@ fn what_cannot_be_is_refused_with_the_reason_and_changes_nothing() {
     let other = ClusterFile { cluster: 8, ..file() };
     assert!(refused(Request::Initialise(text(&other))).contains("this is cluster 7, not 8"));
     cluster.change(remove("us-2"));
-    cluster.change(drained("us-2", 2));
+    goes(&mut cluster, "us-2", 2);
     let Reply::Refused(why) = cluster.change(remove("us-3")) else { panic!("{cluster:?}") };
     assert!(why.contains("are changing"), "{why}");
     let Reply::Refused(why) = cluster.change(in_force("us", 2)) else { panic!("{cluster:?}") };
@@ -169,7 +184,7 @@ fn a_region_keeps_as_many_nodes_as_blocks_need_unless_the_reason_is_on_record() 
     let mut cluster = initialised();
     assert_eq!(cluster.change(remove("us-1", Some("not needed"))), done(2, None));
     assert!(forced(&cluster).is_empty(), "two are left");
-    cluster.change(drained("us-1", 2));
+    goes(&mut cluster, "us-1", 2);
     for group in ["us", "global"] {
         cluster.change(in_force(group, 1));
     }
@@ -187,9 +202,9 @@ fn a_region_keeps_as_many_nodes_as_blocks_need_unless_the_reason_is_on_record() 
     }
     assert_eq!(cluster, before);
     let why = "the region is given up";
-    assert_eq!(cluster.change(remove("us-2", Some(why))), done(6, None));
+    assert_eq!(cluster.change(remove("us-2", Some(why))), done(7, None));
     assert_eq!(forced(&cluster), BTreeMap::from([("us-2".into(), why.into())]));
-    assert_eq!(cluster.change(remove("us-2", None)), done(6, None), "said again");
+    assert_eq!(cluster.change(remove("us-2", None)), done(7, None), "said again");
     cluster.change(Request::KeepNode { name: "us-2".into() });
     assert!(forced(&cluster).is_empty(), "it was taken back");
     // One that never came is none that the region needs.
@@ -215,10 +230,13 @@ fn a_node_stays_in_its_groups_until_what_it_holds_is_on_others() {
     assert_eq!(cluster.change(drained("us-1", 2)), done(2, None), "only its own report counts");
     assert_eq!(cluster.change(drained("us-2", 1)), done(2, None), "not one of another time");
     assert_eq!(cluster.change(drained("us-2", 2)), done(3, None));
+    let going = topology(&cluster);
+    assert!(going.group(us).next.is_none(), "it has to give up what nobody can give it again");
+    assert_eq!(cluster.change(drained("us-2", 2)), done(4, None));
     let leaving = topology(&cluster);
     assert!(leaving.node(us_2).leaves && leaving.group(us).next.is_some());
     assert_eq!(drains(&cluster, "us-2"), None);
-    assert_eq!(cluster.change(drained("us-2", 2)), done(3, None), "said twice");
+    assert_eq!(cluster.change(drained("us-2", 2)), done(4, None), "said again");
 }
 
 #[test]
@@ -233,10 +251,19 @@ fn a_removal_is_taken_back_until_the_node_has_left() {
     assert!(!topology(&cluster).node(NodeId(1)).leaves);
     cluster.change(remove("us-2"));
     assert_eq!(cluster.change(drained("us-2", 2)), done(4, None), "not for that removal");
+    let refused = |cluster: &mut Configuration, words: &str| match cluster.change(keep("us-2")) {
+        Reply::Refused(why) => assert!(why.contains(words), "{why}"),
+        done => panic!("{done:?}"),
+    };
     assert_eq!(cluster.change(drained("us-2", 4)), done(5, None));
-    assert!(
-        matches!(cluster.change(keep("us-2")), Reply::Refused(why) if why.contains("has left"))
-    );
+    refused(&mut cluster, "goes for good");
+    cluster.change(add("us", None, "here:4"));
+    assert_eq!(cluster.change(is_up("us-4")), done(7, None));
+    refused(&mut cluster, "goes for good");
+    let since = drains(&cluster, "us-2").unwrap().since;
+    in_force_all(&mut cluster, 1);
+    cluster.change(drained("us-2", since));
+    refused(&mut cluster, "has left");
     assert!(matches!(cluster.change(keep("us-9")), Reply::Refused(_)));
 }
 
@@ -271,8 +298,8 @@ fn a_report_that_counts_on_a_node_that_goes_is_made_anew() {
     assert_eq!(drains(&cluster, "us-1").unwrap().since, both);
     cluster.change(drained("us-1", first));
     assert!(drains(&cluster, "us-1").is_some(), "it counted on us-2");
-    cluster.change(drained("us-1", both));
-    cluster.change(drained("us-2", both));
+    goes(&mut cluster, "us-1", both);
+    goes(&mut cluster, "us-2", both);
     assert!(drains(&cluster, "us-1").is_none());
     assert!(drains(&cluster, "us-2").is_some(), "the groups are changing");
     for group in ["us", "global"] {
@@ -312,9 +339,9 @@ fn another_keeps_the_configuration_before_a_node_leaves() {
     let keeping = topology(&cluster).keeping;
     assert!([0, 1].map(NodeId).iter().all(|node| keeping.goes_on(*node)), "until it is done");
     assert_eq!(cluster.file().unwrap().keepers().count(), 2, "both may be asked");
-    cluster.change(drained("us-1", 2));
+    goes(&mut cluster, "us-1", 2);
     assert!(drains(&cluster, "us-1").is_some(), "nobody else keeps the configuration yet");
-    assert_eq!(cluster.change(remove("us-1", "us-3")), done(3, None), "asked again");
+    assert_eq!(cluster.change(remove("us-1", "us-3")), done(4, None), "asked again");
     cluster.change(Request::Keeps { name: "us-2".into() });
     assert!(cluster.file().unwrap().keepers().eq(["us-2:1"]));
     cluster.change(drained("us-1", 2));

@@ -4,6 +4,7 @@ use super::began::{CausalBegan, in_region_of};
 use crate::application::{delays_of, peers_of};
 use meridian_cluster::Topology;
 use meridian_core::NodeId;
+use meridian_hermes::reliable::Configured;
 use meridian_keys::causal::Regions;
 use meridian_runtime::Delay;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,10 +13,8 @@ use std::sync::Arc;
 /// What the threads of a node's keys are told when the cluster is configured anew.
 #[derive(Clone, Debug)]
 pub struct Following {
-    /// As of this version of the configuration.
-    pub version: u64,
     /// Who should hold the keys of the region.
-    pub nodes: BTreeSet<NodeId>,
+    pub configured: Configured,
     /// The other nodes of the region, also those that are drained, and where they listen.
     pub peers: BTreeMap<NodeId, String>,
     /// The same for the keys of all regions, if there are such.
@@ -49,8 +48,14 @@ impl Following {
         let near: BTreeSet<_> = in_region_of(topology, me).collect();
         let mut peers = peers_of(topology, me);
         peers.retain(|node, _| near.contains(node));
-        let nodes = topology.staying_in(topology.node(me).region).collect();
+        let region = topology.node(me).region;
+        let may_return = topology.draining_in(region).filter(|(_, draining)| !draining.for_good);
+        let configured = Configured {
+            version: topology.version,
+            nodes: topology.staying_in(region).collect(),
+            may_return: may_return.map(|(node, _)| node).collect(),
+        };
         let causal = causal.map(|began| CausalFollowing::new(began, topology, me));
-        Following { version: topology.version, nodes, peers, causal }
+        Following { configured, peers, causal }
     }
 }

@@ -74,7 +74,8 @@ impl StewardService {
 
     fn look(&mut self, now: Time, membership: &ReliableMembership) {
         self.tell_standing(membership);
-        self.board.note_voters(membership.registry().voters(), membership.has_left());
+        let (released, left) = (membership.is_released(), membership.has_left());
+        self.board.note_voters(membership.registry().voters(), released, left);
         self.tell_waiting(now, membership);
         self.looks_at = match self.standing {
             Standing::Outside | Standing::Follows => Some(now + LOOK_AGAIN),
@@ -84,7 +85,7 @@ impl StewardService {
 
     /// Says what it waits for, once.
     fn tell_waiting(&mut self, now: Time, membership: &ReliableMembership) {
-        if self.standing != Standing::Outside {
+        if self.standing != Standing::Outside || !membership.should_hold() {
             self.outside = None;
         }
         if self.outside.take_if(|since| now.since(*since) >= LONG).is_some() {
@@ -129,9 +130,9 @@ impl Application<Steward> for StewardService {
     type Request = Following;
 
     fn on_request(&mut self, at: &mut At<'_, Steward>, asked: Following) {
-        let Following { version, nodes, peers, .. } = asked;
+        let Following { configured, peers, .. } = asked;
         at.set_peers(peers);
-        at.command(Command::Configure { version, nodes });
+        at.command(Command::Configure(configured));
         if self.looks_at.is_none() && self.standing != Standing::Live {
             self.looks_at = Some(at.now + LOOK_AGAIN); // It may come, or never will.
         }

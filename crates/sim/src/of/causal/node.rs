@@ -146,7 +146,9 @@ impl Node {
                     let configure = causal::Command::Configure(regions);
                     self.step_keys(now, Event::Command(configure), out);
                 }
-                let configure = reliable::Command::Configure { version, nodes };
+                let may_return = BTreeSet::new();
+                let configured = reliable::Configured { version, nodes, may_return };
+                let configure = reliable::Command::Configure(configured);
                 self.step_membership(now, Event::Command(configure), out);
             }
         }

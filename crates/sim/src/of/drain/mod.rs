@@ -399,8 +399,10 @@ impl Blocks {
         if node.leaves || self.dead.contains(&name) {
             return Vec::new();
         }
-        if node.draining.is_none() {
-            return vec![self.plan(MS * 50, Plan::Keep(name))];
+        match &node.draining {
+            None => return vec![self.plan(MS * 50, Plan::Keep(name))],
+            Some(draining) if draining.for_good => return Vec::new(), // It would be refused.
+            Some(_) => {}
         }
         self.kept.insert(name.clone());
         self.on_change(Request::KeepNode { name }, now)

@@ -16,7 +16,7 @@ use meridian_keys::steward::{self, Report, Reported, Steward};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -49,12 +49,7 @@ pub enum Command {
     /// A client asks.
     Keys(hermes::Command<Change>),
     /// The node hears who should hold keys.
-    Configure {
-        /// In which version of the cluster's configuration.
-        version: u64,
-        /// Who.
-        nodes: BTreeSet<NodeId>,
-    },
+    Configure(reliable::Configured),
 }
 
 /// What is on the node's disk.
@@ -188,8 +183,8 @@ impl Process for Node {
             Event::Command(Command::Keys(command)) => {
                 self.step_keys(now, Event::Command(node::Command::Replica(command)), out);
             }
-            Event::Command(Command::Configure { version, nodes }) => {
-                let configure = steward::Command::Configure { version, nodes };
+            Event::Command(Command::Configure(configured)) => {
+                let configure = steward::Command::Configure(configured);
                 self.step_steward(now, Event::Command(configure), out);
             }
             Event::Timer(Timer::Steward(timer)) => {

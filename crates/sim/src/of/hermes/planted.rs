@@ -26,8 +26,13 @@ pub const ALL: &[Mutation] = &[
 ];
 
 /// Those of the membership that trials find; the others have scenarios in the tests of their crate.
-pub const FAULTS: &[Fault] =
-    &[Fault::BreaksGrants, Fault::StretchesLease, Fault::SuspectsDozing, Fault::LetsGoEarly];
+pub const FAULTS: &[Fault] = &[
+    Fault::BreaksGrants,
+    Fault::StretchesLease,
+    Fault::SuspectsDozing,
+    Fault::LetsGoEarly,
+    Fault::DismissesAtOnce,
+];
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -66,6 +71,12 @@ fn replaced() -> Trial {
     let (lease, reads, plan) = (Some(600 * MS), Some(Reads::Lease), Some(Plan::all(300 * MS)));
     let dozes = Some(false);
     Trial { faults: Some(faults), profile, lease, reads, loss, plan, dozes, ..Trial::default() }
+}
+
+/// A node is to go, and is kept.
+fn taken_back() -> Trial {
+    let (faults, plan) = (Some(Faults::none()), Some(Plan::taken_back(1000 * MS)));
+    Trial { faults, plan, loss: Some(Loss::default()), ..Trial::default() }
 }
 
 /// All lose power again and again, and have their keys on disk.
@@ -125,6 +136,7 @@ pub fn trials() -> Vec<(String, Trial)> {
     let of = |fault| match fault {
         Fault::SuspectsDozing => calm(),
         Fault::LetsGoEarly => replaced(),
+        Fault::DismissesAtOnce => taken_back(),
         _ => Trial { lease, ..split() },
     };
     let members =

@@ -4,6 +4,7 @@
 use super::node::{Command, Node};
 use crate::world::{Random, Stimulus};
 use meridian_core::NodeId;
+use meridian_hermes::reliable::Configured;
 use rand::RngExt;
 use rand::seq::IteratorRandom;
 use std::collections::BTreeSet;
@@ -17,17 +18,33 @@ const CHANGES_MAX: usize = 6;
 /// Who should hold keys, one configuration after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// How long each is the last one, and which nodes it names; the first one is there at first.
-    pub configurations: Vec<(Duration, BTreeSet<NodeId>)>,
+    /// How long each is the last one, and whom it names; the first one is there at first.
+    pub configurations: Vec<(Duration, Named)>,
+}
+
+/// Whom a configuration names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// Who should hold keys.
+    pub nodes: BTreeSet<NodeId>,
+    /// Who should not, and may again.
+    pub may_return: BTreeSet<NodeId>,
+}
+
+impl Named {
+    fn of(nodes: BTreeSet<NodeId>) -> Named {
+        Named { nodes, may_return: BTreeSet::new() }
+    }
 }
 
 impl Plan {
     /// Nothing changes.
     pub fn none(first: BTreeSet<NodeId>) -> Plan {
-        Plan { configurations: vec![(Duration::ZERO, first)] }
+        Plan { configurations: vec![(Duration::ZERO, Named::of(first))] }
     }
 
-    /// Any nodes come and go, so that somebody is there at any time.
+    /// Any nodes come and go, so that somebody is there at any time. Of some that go the removal is
+    /// taken back; in the end it is for good.
     pub fn drawn(random: &mut Random, first: BTreeSet<NodeId>, span: Duration) -> Plan {
         let mut plan = Plan::none(first.clone());
         let changes = random.random_range(1..=CHANGES_MAX);
@@ -41,9 +58,20 @@ impl Plan {
                 now.insert(NodeId(next));
                 next += 1;
             }
-            old.filter(|_| now.len() > 1).map(|node| now.remove(&node));
-            plan.then(random.random_range(0..=2) * span / (changes as u32 * 2), now.clone());
+            let old = old.filter(|_| now.len() > 1);
+            old.map(|node| now.remove(&node));
+            let after = random.random_range(0..=2) * span / (changes as u32 * 2);
+            let may_return = old.filter(|_| random.random()).into_iter().collect();
+            plan.then(after, Named { nodes: now.clone(), may_return });
+            if let Some(node) = old.filter(|_| random.random_ratio(1, 3))
+                && plan.last().may_return.contains(&node)
+            {
+                now.insert(node);
+                let after = span * random.random_range(0..=4) / (changes as u32 * 4);
+                plan.then(after, Named::of(now.clone()));
+            }
         }
+        plan.then(Duration::ZERO, Named::of(now));
         plan
     }
 
@@ -51,25 +79,38 @@ impl Plan {
     pub fn all(apart: Duration) -> Plan {
         let of = |nodes: std::ops::Range<u16>| nodes.map(NodeId).collect::<BTreeSet<_>>();
         let mut plan = Plan::none(of(0..3));
-        plan.then(MS * 200, of(0..6));
-        (1..=3).for_each(|gone| plan.then(apart, of(gone..6)));
+        plan.then(MS * 200, Named::of(of(0..6)));
+        (1..=3).for_each(|gone| plan.then(apart, Named::of(of(gone..6))));
         plan
     }
 
-    /// Then these nodes should hold keys, after a while.
-    fn then(&mut self, after: Duration, nodes: BTreeSet<NodeId>) {
+    /// One of four nodes is to go, and when the others are long enough that is taken back.
+    pub fn taken_back(apart: Duration) -> Plan {
+        let of = |nodes: std::ops::Range<u16>| nodes.map(NodeId).collect::<BTreeSet<_>>();
+        let mut plan = Plan::none(of(0..4));
+        plan.then(MS * 200, Named { nodes: of(0..3), may_return: of(3..4) });
+        plan.then(apart, Named::of(of(0..4)));
+        plan
+    }
+
+    /// Then the cluster is configured so, after a while.
+    fn then(&mut self, after: Duration, named: Named) {
         self.configurations.last_mut().expect("the first").0 = after;
-        self.configurations.push((Duration::ZERO, nodes));
+        self.configurations.push((Duration::ZERO, named));
+    }
+
+    fn last(&self) -> &Named {
+        &self.configurations.last().expect("the first").1
     }
 
     /// All nodes that there are at any time.
     pub fn all_nodes(&self) -> BTreeSet<NodeId> {
-        self.configurations.iter().flat_map(|(_, nodes)| nodes.iter().copied()).collect()
+        self.configurations.iter().flat_map(|(_, named)| named.nodes.iter().copied()).collect()
     }
 
     /// Those that are there at first.
     pub fn first(&self) -> &BTreeSet<NodeId> {
-        &self.configurations[0].1
+        &self.configurations[0].1.nodes
     }
 }
 
@@ -85,7 +126,7 @@ struct Seen {
 #[derive(Clone, Debug)]
 pub struct Configurations {
     /// All that there were, by their versions.
-    all: Vec<BTreeSet<NodeId>>,
+    all: Vec<Named>,
     seen: Seen,
 }
 
@@ -93,22 +134,22 @@ impl Configurations {
     /// Only the first one.
     pub fn new(first: BTreeSet<NodeId>) -> Configurations {
         let seen = Seen { voters: first.clone(), wanted: first.clone(), changes: 0 };
-        Configurations { all: vec![first], seen }
+        Configurations { all: vec![Named::of(first)], seen }
     }
 
     /// The next one.
-    pub fn configure(&mut self, nodes: BTreeSet<NodeId>) {
-        self.all.push(nodes);
+    pub fn configure(&mut self, named: Named) {
+        self.all.push(named);
     }
 
     /// Who should hold keys.
     pub fn wanted(&self) -> &BTreeSet<NodeId> {
-        self.all.last().expect("the first")
+        &self.all.last().expect("the first").nodes
     }
 
     /// Everybody who is there, and should go or not.
     pub fn present(&self) -> BTreeSet<NodeId> {
-        self.all.iter().flatten().copied().collect()
+        self.all.iter().flat_map(|named| named.nodes.iter().copied()).collect()
     }
 
     /// Some node hears of some configuration, mostly the last.
@@ -116,8 +157,9 @@ impl Configurations {
         let to = self.present().into_iter().choose(random).expect("some");
         let last = self.all.len() - 1;
         let at = if random.random_ratio(1, 5) { random.random_range(0..=last) } else { last };
-        let (version, nodes) = (at as u64, self.all[at].clone());
-        Stimulus::Command { to, command: Command::Configure { version, nodes }, after: MS }
+        let (version, Named { nodes, may_return }) = (at as u64, self.all[at].clone());
+        let command = Command::Configure(Configured { version, nodes, may_return });
+        Stimulus::Command { to, command, after: MS }
     }
 
     /// A voter is let go only when all that should hold keys vote: which they do once they are

@@ -255,11 +255,11 @@ impl Subject for Trial {
     fn disturb(stage: &mut crate::trial::Stage<Self>) -> Result<(), Violation> {
         let mut left = Self::FAULTS;
         let configurations = stage.operator.plan.configurations.clone();
-        for (at, (lasts, nodes)) in configurations.into_iter().enumerate() {
+        for (at, (lasts, named)) in configurations.into_iter().enumerate() {
             if at > 0 {
                 let present = stage.world.owner.nodes.present();
-                stage.world.owner.nodes.configure(nodes.clone());
-                nodes.difference(&present).for_each(|node| stage.world.enter(*node));
+                stage.world.owner.nodes.configure(named.clone());
+                named.nodes.difference(&present).for_each(|node| stage.world.enter(*node));
             }
             stage.world.run_for(lasts);
             left = left.saturating_sub(lasts);
