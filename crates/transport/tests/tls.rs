@@ -1,5 +1,7 @@
 //! Who may connect with whom, and what goes over a connection.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
 mod intruder;
 
 use meridian_core::principal::{Principal, Role, Speaker};
