@@ -314,7 +314,7 @@ fn is_in_the_way_without_keys(nodes: &mut Nodes) {
     nodes.kill(4, pid);
     let dir = nodes.dir(4);
     let server = ["server", "--dir", dir.to_str().unwrap()];
-    let mut server = nodes.room.meridian(&server).stderr(Stdio::null()).spawn().unwrap();
+    let mut server = nodes.room.meridian(&server).stderr(Stdio::inherit()).spawn().unwrap();
     // It is to keep the configuration in the place of the one that goes.
     eventually("it is up", || {
         let status = nodes.room.status();
