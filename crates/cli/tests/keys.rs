@@ -11,10 +11,10 @@ mod harness;
 mod nodes;
 
 use clients::{Client, Connection, Habit, History};
-use harness::{Ended, Room, Running, eventually, kill};
+use harness::{Ended, Room, Running, eventually, kill, ports_in_a_row};
 use meridian_core::mix;
 use meridian_keys::resp::answer::Answered;
-use nodes::{Nodes, Stop, end, ended, judge, ports_in_a_row};
+use nodes::{Nodes, Stop, end, ended, judge};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;

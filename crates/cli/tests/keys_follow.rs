@@ -11,9 +11,9 @@ mod harness;
 mod nodes;
 
 use clients::{Client, Connection, Habit, History};
-use harness::{Room, Running, eventually, kill};
+use harness::{Room, Running, eventually, kill, ports_in_a_row};
 use meridian_keys::resp::answer::Answered;
-use nodes::{Nodes, Stop, end, ended, judge, ports_in_a_row};
+use nodes::{Nodes, Stop, end, ended, judge};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -134,15 +134,19 @@ fn answers_since(history: &History, node: usize, since: u64) {
     });
 }
 
-/// The region's nodes are 0, 1, 2; then 3 and 4 come, and 4 is killed while it does; 0 goes, and
-/// the others are killed and start again.
-fn nodes_come_and_go(durability: &str) {
-    let room = Room::new();
-    let first = ports_in_a_row(NODES);
+/// A demo of one region, whose first node's keys are called at port `first`.
+fn start(room: &Room, first: u16, durability: &str) -> Running {
     let port = first.to_string();
     let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
     let keys = ["--keys-port", &port, "--keys-causal", "", "--keys-durability", durability];
-    let demo = Running::start(room.meridian(&[&args[..], &keys].concat()), room.mount());
+    Running::start(room.meridian(&[&args[..], &keys].concat()), room.mount())
+}
+
+/// The region's nodes are 0, 1, 2; then 3 and 4 come, and 4 is killed while it does; 0 goes, and
+/// the others are killed and start again.
+fn nodes_come_and_go(durability: &str) {
+    let (room, first) = (Room::new(), ports_in_a_row(NODES));
+    let demo = start(&room, first, durability);
     let mut nodes = Nodes::new(room, first, NODES);
     nodes.write_kept();
     nodes.during(0, &[0, 1, 2], &[0, 1, 2, 3], |nodes, _| {
@@ -226,12 +230,8 @@ fn keys_on_disk_follow_the_nodes_of_their_region() {
 /// said, and it goes.
 #[test]
 fn a_node_that_is_kept_has_its_keys_again() {
-    let room = Room::new();
-    let first = ports_in_a_row(NODES);
-    let port = first.to_string();
-    let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
-    let args = [&args[..], &["--keys-port", &port, "--keys-causal", ""]].concat();
-    let demo = Running::start(room.meridian(&args), room.mount());
+    let (room, first) = (Room::new(), ports_in_a_row(NODES));
+    let demo = start(&room, first, "memory");
     let nodes = Nodes::new(room, first, NODES);
     nodes.write_kept();
     nodes.change_cluster(&["add-node", "--region", "us"]);
@@ -265,12 +265,8 @@ fn a_node_that_is_kept_has_its_keys_again() {
 /// and is in the way of a removal until it has them. In the end none of the first nodes is left.
 #[test]
 fn all_first_nodes_are_replaced_and_keys_begin_anew_without_them() {
-    let room = Room::new();
-    let first = ports_in_a_row(NODES);
-    let port = first.to_string();
-    let args = ["demo", "--mount", "mnt", "--data", "data", "--regions", "us"];
-    let args = [&args[..], &["--keys-port", &port, "--keys-causal", ""]].concat();
-    let demo = Running::start(room.meridian(&args), room.mount());
+    let (room, first) = (Room::new(), ports_in_a_row(NODES));
+    let demo = start(&room, first, "memory");
     let mut nodes = Nodes::new(room, first, NODES);
     nodes.write_kept();
     dies_while_it_comes(&mut nodes);
@@ -287,7 +283,7 @@ fn all_first_nodes_are_replaced_and_keys_begin_anew_without_them() {
     demo.stop();
     nodes.end_started();
     // They were in memory. Who begins them anew is none of those with whom they began at first.
-    let demo = Running::start(nodes.room.meridian(&args), nodes.room.mount());
+    let demo = start(&nodes.room, first, "memory");
     assert_eq!(nodes.ask(4, &["SET", "kept-0", "anew"]), Answered::Line("OK".into()));
     assert_eq!(nodes.ask(5, &["GET", "kept-0"]), Answered::Bulk("anew".into()));
     nodes.wait_for_members(&[4, 5, 6]);

@@ -12,8 +12,8 @@ mod harness;
 #[allow(dead_code)] // Not every test needs all of it.
 mod regions;
 
-use harness::{Running, eventually, finish, kill};
-use regions::{NODES, Regions, ports_in_a_row};
+use harness::{Running, eventually, finish, kill, ports_in_a_row};
+use regions::{NODES, Regions};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};

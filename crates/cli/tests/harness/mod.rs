@@ -5,6 +5,7 @@
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -257,6 +258,14 @@ pub fn kill(pid: i32, signal: i32) {
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     let signal = rustix::process::Signal::from_named_raw(signal).unwrap();
     let _ = rustix::process::kill_process(pid, signal); // It may have gone.
+}
+
+/// The first of so many ports in a row that nobody uses now; those of nodes are higher.
+#[allow(dead_code)] // Not every test needs ports.
+pub fn ports_in_a_row(count: u16) -> u16 {
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut firsts = (10_000..20_000).step_by(usize::from(count));
+    firsts.find(|first| (*first..*first + count).all(free)).unwrap()
 }
 
 /// Processes whose command line names `text`.

@@ -3,27 +3,24 @@
 #![allow(clippy::unwrap_used)] // Part of tests.
 
 use crate::clients::{Connection, History, KEYS, key_of};
-use crate::harness::{Room, eventually, kill};
+use crate::harness::{PATIENCE, Room, kill};
 use meridian_sim::checkers::recorded::{Operation, Recorded};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::net::TcpListener;
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The first of so many ports in a row that nobody uses now.
-pub fn ports_in_a_row(count: u16) -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut firsts = (20_000..30_000).step_by(usize::from(count));
-    firsts.find(|first| (*first..*first + count).all(free)).unwrap()
-}
-
-/// Waits until a node that was killed has ended.
+/// Waits until a node that was killed has ended: all its threads, and so its locks are free.
 pub fn ended(pid: i32) {
-    let cmdline = || fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    eventually("a node has ended", || cmdline().is_empty());
+    let pid = Pid::from_raw(pid).unwrap();
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return }; // It is gone.
+    let limit = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&limit)).unwrap();
+    assert_eq!(ended, 1, "a node has ended");
 }
 
 /// Nodes that serve keys.

@@ -3,22 +3,14 @@
 #![allow(clippy::unwrap_used)] // Part of tests.
 
 use crate::clients::Connection;
-use crate::harness::{PATIENCE, Room, Running, eventually};
+use crate::harness::{PATIENCE, Room, Running, eventually, ports_in_a_row};
 use meridian_keys::resp::answer::Answered;
-use std::net::TcpListener;
 use std::time::Instant;
 
 /// So many nodes: two in each of three regions, or three in each of two.
 pub const NODES: u16 = 6;
 /// So many may be added.
 const MORE: u16 = 2;
-
-/// The first of so many ports in a row that nobody uses now.
-pub fn ports_in_a_row(count: u16) -> u16 {
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut firsts = (10_000..20_000).step_by(usize::from(count));
-    firsts.find(|first| (*first..*first + count).all(free)).unwrap()
-}
 
 /// A demo of some regions, from `a` on.
 pub struct Regions {
