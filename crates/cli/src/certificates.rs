@@ -295,6 +295,9 @@ pub fn run(args: &CertifyArgs) -> anyhow::Result<ExitCode> {
     if role == Role::Node && topology.node_named(name).is_none() {
         bail!("no node {name} in {}: add it first (meridian cluster)", args.cluster.display());
     }
+    if role != Role::Node && topology.node_named(name).is_some() {
+        bail!("{name} is a node, whose certificate this would replace: call it something else");
+    }
     let key = args.ca_key.clone().unwrap_or_else(|| dir_of(&args.cluster).join("ca.key"));
     let issued = authority(&key, &file)?.issue(role, name, args.days * DAY)?;
     let beside = key.parent().unwrap_or(Path::new("")).to_path_buf();

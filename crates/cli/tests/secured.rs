@@ -298,6 +298,8 @@ fn only_an_admin_changes_the_cluster(all: &Secured) {
 fn a_certificate_is_renewed_while_all_runs(all: &Secured) {
     let args = ["certify", "us-1", "--role", "node", "--out", "us-1.machine/tls"];
     well(&all.room, &args);
+    let ended = all.room.run(&["certify", "us-1", "--role", "client"]);
+    assert!(!ended.status.success() && ended.stderr.contains("us-1 is a node"), "{ended:?}");
     eventually("new connections are shown the new one", || {
         assert!(all.status().status.success());
         all.log("us-1").contains("a renewed certificate is used")

@@ -245,6 +245,9 @@ pub fn check_node_name(name: &str) -> Result<(), String> {
     if name.is_empty() || name.len() > 64 || !name.chars().all(good) || name.starts_with('-') {
         return Err(format!("{name:?}: a node's name has letters a to z, digits and -"));
     }
+    if ["ca", "admin", "client"].contains(&name) {
+        return Err(format!("{name:?} is what the certificate of somebody else is called"));
+    }
     Ok(())
 }
 

@@ -393,3 +393,11 @@ fn only_what_is_newer_is_shown() {
     let garbage: Reply = postcard::from_bytes(&cluster.execute(&Bytes::from("\u{7f}"))).unwrap();
     assert!(matches!(garbage, Reply::Refused(why) if why.contains("this version")));
 }
+
+#[test]
+fn a_node_has_no_name_that_another_certificate_has() {
+    assert_eq!(check_node_name("us-1"), Ok(()));
+    for name in ["ca", "admin", "client", "", "-a", "US", "a_b"] {
+        assert!(check_node_name(name).is_err(), "{name}");
+    }
+}
