@@ -184,11 +184,8 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         let newest = configuration::newest(&cluster, &args.tls, Shown::Client).await?;
         let Newest { file, topology, security, .. } = newest;
         let mut following = configuration::follow(&file, security.clone());
-        let listener = args.metrics_address.as_ref().map(|address| {
-            meridian_metrics::http::listen(address)
-                .with_context(|| format!("cannot listen on {address} for who watches"))
-        });
-        let listener = listener.transpose()?;
+        let address = args.metrics_address.as_deref();
+        let listener = address.map(meridian_metrics::http::listen).transpose()?;
         let mount = Mount::start((topology, security), &args.region, point.of(&cluster))?;
         if let Some(listener) = listener {
             let (client, region) = (mount.client.clone(), args.region.clone());

@@ -237,8 +237,7 @@ fn security(dir: &Path, args: &ServerArgs) -> anyhow::Result<Security> {
 /// Lets the service manager know how the node is, and who watches it.
 fn watch(dir: &Path, security: &Security, args: &ServerArgs) -> anyhow::Result<()> {
     let listen = |address: &String| {
-        let listener = meridian_metrics::http::listen(address)
-            .with_context(|| format!("cannot listen on {address} for who watches"))?;
+        let listener = meridian_metrics::http::listen(address)?;
         tracing::info!(address = %listener.local_addr()?, "metrics and health are told");
         anyhow::Ok(listener)
     };

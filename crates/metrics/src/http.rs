@@ -28,9 +28,12 @@ const BREATHER: Duration = Duration::from_millis(100);
 /// Takes an address for who watches.
 ///
 /// # Errors
-/// If it is none, or cannot be had.
+/// If it is none, or cannot be had; in words that name it.
 pub fn listen(address: &str) -> std::io::Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
+    let listener = std::net::TcpListener::bind(address).map_err(|error| {
+        let why = format!("cannot listen on {address} for who watches: {error}");
+        std::io::Error::new(error.kind(), why)
+    })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
