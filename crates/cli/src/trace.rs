@@ -22,7 +22,7 @@ const FAR: Duration = Duration::from_millis(10);
 Each row is a kind of update, or `read`, with the groups that order or answer it: a region's own for
 what is placed there, `global` for all else, several for what moves between placements. Times are
 those from when the mount asks until it is answered; what the mount or the kernel answers from what
-they keep is in none of them. p50 and p99 are at most a quarter too long.
+they keep is in none of them. p50 and p99 are at most a tenth too long.
 
 What other programs do in the same mount meanwhile counts, too. The table goes to standard error,
 and the exit status is that of CMD.

@@ -2,102 +2,112 @@
 //! is executed.
 
 use crate::client::Client;
+use hdrhistogram::Histogram;
 use meridian_core::GroupId;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// The first bucket is for what takes less, in microseconds, as a power of two.
-const FIRST: u32 = 5;
-/// So many buckets there are for each power of two, as a power of two.
-const STEPS: u32 = 2;
-/// So many powers of two: up to two minutes.
-const POWERS: u32 = 22;
-const LEN: usize = 1 + (POWERS as usize) * (1 << STEPS);
+/// What takes longer counts as that, in microseconds: two minutes.
+const MOST_US: u64 = (1 << 27) - 1;
+/// How many digits of each time are kept: a few kilobytes for each kind of what is asked.
+const DIGITS: u8 = 1;
+/// Times up to this power of two, in microseconds, are one for [`Times::powers`].
+const FIRST_POWER: u32 = 5;
 
-/// How often something was asked, and how long it took: in buckets each of which reaches at most a
-/// quarter further than it begins.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How often something was asked, and how long it took, to a tenth.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Told", into = "Told")]
 pub struct Times {
-    buckets: Vec<u64>,
-    /// So often it failed; that counts in the buckets, too.
+    took_us: Histogram<u64>,
+    /// So often it failed; that counts among the times, too.
     pub failed: u64,
     /// How long all took together, in microseconds.
     pub total_us: u64,
 }
 
-impl Default for Times {
-    fn default() -> Times {
-        Times { buckets: vec![0; LEN], failed: 0, total_us: 0 }
+/// As it is written.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    /// Times, each with how often.
+    took_us: Vec<(u64, u64)>,
+    failed: u64,
+    total_us: u64,
+}
+
+impl From<Told> for Times {
+    fn from(told: Told) -> Times {
+        let mut times = Times { failed: told.failed, total_us: told.total_us, ..Times::default() };
+        for (us, count) in told.took_us {
+            times.took_us.saturating_record_n(us, count);
+        }
+        times
     }
 }
 
-/// Below what the bucket's times are, in microseconds.
-fn end_of(bucket: usize) -> u64 {
-    let Some(at) = bucket.checked_sub(1) else { return 1 << FIRST };
-    let (power, step) = (at >> STEPS, at as u64 & ((1 << STEPS) - 1));
-    ((1 << STEPS) + step + 1) << (power as u32 + FIRST - STEPS)
+impl From<Times> for Told {
+    fn from(times: Times) -> Told {
+        let one = |step: hdrhistogram::iterators::IterationValue<u64>| {
+            (step.value_iterated_to(), step.count_at_value())
+        };
+        let took_us = times.took_us.iter_recorded().map(one).collect();
+        Told { took_us, failed: times.failed, total_us: times.total_us }
+    }
 }
 
-fn bucket_of(us: u64) -> usize {
-    let Some(power) = us.checked_ilog2().and_then(|log| log.checked_sub(FIRST)) else { return 0 };
-    let step = us >> (power + FIRST - STEPS) & ((1 << STEPS) - 1);
-    let at = 1 + (power as usize) * (1 << STEPS) + usize::try_from(step).unwrap_or(0);
-    at.min(LEN - 1)
+impl Default for Times {
+    fn default() -> Times {
+        let took_us = Histogram::new_with_bounds(1, MOST_US, DIGITS).expect("they are in order");
+        Times { took_us, failed: 0, total_us: 0 }
+    }
 }
 
 impl Times {
     /// Counts one.
     pub fn add(&mut self, took: Duration, failed: bool) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.buckets[bucket_of(us)] += 1;
+        self.took_us.saturating_record(us);
         self.failed += u64::from(failed);
         self.total_us = self.total_us.saturating_add(us);
     }
 
     /// How often it was asked.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        self.took_us.len()
     }
 
-    /// So long the fastest part of that size took at most, as far as buckets tell; none if there
-    /// was none.
+    /// So long the fastest part of that size took at most; none if there was none.
     pub fn within(&self, part: f64) -> Option<Duration> {
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
-        #[allow(clippy::cast_sign_loss)]
-        let wanted = (self.count() as f64 * part).ceil().max(1.0) as u64;
-        let mut count = 0;
-        let reached = |of: &u64| {
-            count += of;
-            count >= wanted
-        };
-        Some(Duration::from_micros(end_of(self.buckets.iter().position(reached)?)))
+        let us = self.took_us.value_at_quantile(part);
+        (self.count() > 0).then(|| Duration::from_micros(us))
     }
 
     /// Up to where times went, and how often since the one before: all powers of two. The last is
     /// that of all that took longer, too.
     pub fn powers(&self) -> Vec<(Duration, u64)> {
-        let first = (end_of(0), self.buckets[0]);
-        let rest = self.buckets[1..].chunks(1 << STEPS).enumerate();
-        let power = |(at, of): (usize, &[u64])| (end_of((at + 1) << STEPS), of.iter().sum());
-        let all = std::iter::once(first).chain(rest.map(power));
-        all.map(|(end, count)| (Duration::from_micros(end), count)).collect()
+        let last = MOST_US.count_ones();
+        let power = |power: u32| {
+            let (begin, end) =
+                (if power == FIRST_POWER { 0 } else { 1 << (power - 1) }, 1 << power);
+            (Duration::from_micros(end), self.took_us.count_between(begin, end - 1))
+        };
+        (FIRST_POWER..=last).map(power).collect()
     }
 
-    /// What was added after it was as `before`.
+    /// What was added after it was as `before`; all of it if that is not a part of it.
     pub fn since(&self, before: &Times) -> Times {
-        let later = |(now, then): (&u64, &u64)| now.saturating_sub(*then);
-        Times {
-            buckets: self.buckets.iter().zip(&before.buckets).map(later).collect(),
-            failed: self.failed.saturating_sub(before.failed),
-            total_us: self.total_us.saturating_sub(before.total_us),
+        let mut since = self.clone();
+        if since.took_us.subtract(&before.took_us).is_ok() {
+            since.failed = since.failed.saturating_sub(before.failed);
+            since.total_us = since.total_us.saturating_sub(before.total_us);
         }
+        since
     }
 }
 
 /// What was asked of the same groups.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Way {
     /// `read`, or the update.
     pub what: String,
@@ -145,19 +155,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_follow_each_other_and_reach_a_quarter_further() {
-        let mut begin = 0;
-        for bucket in 0..LEN {
-            let end = end_of(bucket);
-            assert!(
-                end > begin && (bucket == 0 || end * 4 <= begin * 5),
-                "{bucket}: {begin} {end}"
-            );
-            assert_eq!((bucket_of(begin), bucket_of(end - 1)), (bucket, bucket));
-            begin = end;
-        }
-        assert!(begin >= 120_000_000, "{begin}");
-        assert_eq!(bucket_of(u64::MAX), LEN - 1);
+    fn all_times_are_in_one_power_of_two_and_are_read_as_they_were_written() {
+        let mut times = Times::default();
+        let all = [0, 1, 31, 32, 33, 63, 64, 1000, 80_000, MOST_US, u64::MAX];
+        all.iter().for_each(|us| times.add(Duration::from_micros(*us), false));
+        let powers = times.powers();
+        assert_eq!(powers.iter().map(|(_, count)| count).sum::<u64>(), all.len() as u64);
+        assert_eq!(powers[0], (Duration::from_micros(32), 3));
+        assert_eq!(powers[1], (Duration::from_micros(64), 3));
+        assert_eq!(powers.last().unwrap().1, 2);
+        let read = Times::from(Told::from(times.clone()));
+        assert_eq!(read, times);
     }
 
     #[test]
@@ -169,7 +177,7 @@ mod tests {
         (0..10).for_each(|_| times.add(Duration::from_millis(80), true));
         let near = |part: f64, ms: f64| {
             let is = times.within(part).unwrap().as_secs_f64() * 1e3;
-            (ms..=ms * 1.25).contains(&is)
+            (ms..=ms * 1.1).contains(&is)
         };
         assert!(near(0.5, 1.0) && near(0.9, 1.0) && near(0.91, 80.0) && near(1.0, 80.0));
         let powers = times.powers();
