@@ -80,4 +80,6 @@ pub enum Mutation {
     CountsTheDead,
     /// Tells other groups that what only this primary holds is decided.
     DecidesAlone,
+    /// As a follower, acknowledges entries that are noted only, and not durable.
+    AcknowledgesNoted,
 }

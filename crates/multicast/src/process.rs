@@ -450,7 +450,8 @@ impl Process for PrimCast {
     type Timer = Timer;
 
     fn step(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
-        if self.replication.noted.is_none() {
+        let marks = !self.planted.is(Mutation::AcknowledgesNoted);
+        if self.replication.noted.is_none() || !marks {
             return self.on_event(now, event, out); // Who notes something sends nothing after it.
         }
         let notes_more = matches!(

@@ -2,9 +2,9 @@
 
 mod cluster;
 
-use cluster::{Cluster, is_quiet, judge, process, setup};
-use meridian_core::{ClientId, MessageId};
-use meridian_multicast::{Command, Mutation, Role};
+use cluster::{Cluster, is_quiet, judge, process, setup, setup_of};
+use meridian_core::{ClientId, MessageId, Position};
+use meridian_multicast::{Command, Dissemination, Mutation, Notice, Options, Role};
 use meridian_sim::of::multicast::planted;
 use meridian_sim::of::multicast::replica::groups_of;
 use meridian_sim::of::multicast::trial::Trial;
@@ -21,11 +21,14 @@ enum Way {
     Trial,
     /// With [`a_promise_then_a_restart`].
     Promise,
+    /// With [`an_acknowledgement_then_a_restart`].
+    Acknowledgement,
 }
 
 fn way(mutation: Mutation) -> Way {
     match mutation {
         Mutation::ForgetsPromise | Mutation::PromisesFirst => Way::Promise,
+        Mutation::AcknowledgesNoted => Way::Acknowledgement,
         _ => Way::Trial,
     }
 }
@@ -35,14 +38,17 @@ fn caught(mutation: Mutation) -> Option<(u64, String)> {
     let trial = planted::trial(mutation);
     let violated = |seed| match way(mutation) {
         Way::Trial => run(seed, &trial).err().map(|failure| failure.violated),
-        Way::Promise => {
-            let runs = || a_promise_then_a_restart(mutation, seed);
-            let panic = std::panic::catch_unwind(runs).err()?;
-            Some(panic.downcast_ref::<String>().cloned().unwrap_or_default())
-        }
+        Way::Promise => said(|| a_promise_then_a_restart(mutation, seed)),
+        Way::Acknowledgement => said(|| an_acknowledgement_then_a_restart(mutation, seed)),
     };
     let (seed, violated) = (0..SEEDS_MAX).find_map(|seed| Some((seed, violated(seed)?)))?;
     Some((seed, violated.lines().next().unwrap_or_default().to_string()))
+}
+
+/// What a scenario says that fails.
+fn said(runs: impl FnOnce() + std::panic::UnwindSafe) -> Option<String> {
+    let panic = std::panic::catch_unwind(runs).err()?;
+    Some(panic.downcast_ref::<String>().cloned().unwrap_or_default())
 }
 
 #[test]
@@ -102,6 +108,56 @@ fn a_promise_then_a_restart(mutation: Mutation, seed: u64) {
     world.run_for(Duration::from_secs(3));
     world.heal();
     world.run_for(Duration::from_secs(5));
+    assert!(is_quiet(&world), "not all is delivered");
+    judge(&world);
+}
+
+#[test]
+fn an_acknowledgement_holds_over_a_restart() {
+    (0..60).for_each(|seed| an_acknowledgement_then_a_restart(Mutation::Correct, seed));
+}
+
+/// A follower that hears with the next acknowledges, the primary delivers, and the follower
+/// restarts at once. What it acknowledged is lost in the epoch of the two others, unless that was
+/// durable.
+fn an_acknowledgement_then_a_restart(mutation: Mutation, seed: u64) {
+    let profile = Profile { clients: 0, ..Profile::default() };
+    let workload = Workload::new(0, groups_of(&[3]), profile);
+    let (dissemination, notice) = (Dissemination::ViaLeader, Notice::WithNext);
+    let options = Options { dissemination, notice, ..Options::default() };
+    let mut world = World::new(seed, setup_of(&[3], options, mutation, None), workload);
+    world.say_nothing();
+    world.keep_at_crashes(Unflushed::Lost);
+    world.run_for(Duration::from_secs(8));
+    let members = [process(0, 0), process(0, 1), process(0, 2)];
+    let leads = |world: &Cluster, peer| {
+        world.process(peer).is_some_and(|p| p.multicast.role() == Role::Primary)
+    };
+    let first = members.into_iter().find(|peer| leads(&world, *peer)).expect("there is a primary");
+    let mut others = members.into_iter().filter(|peer| *peer != first).collect::<Vec<_>>();
+    if seed % 2 == 1 {
+        others.reverse();
+    }
+    let (absent, follower) = (others[0], others[1]);
+    // The first message raises the followers' clocks, whose ceilings are flushed.
+    multicast(&mut world, 1, &[first]);
+    world.run_for(Duration::from_secs(2));
+    let apart = world.cut(&[absent], &[first, follower], true);
+    multicast(&mut world, 2, &[first]);
+    let led = |world: &Cluster| world.process(first).map(|p| p.multicast.delivered());
+    let delivered = |world: &Cluster| led(world) == Some(Position(2));
+    assert!(world.run_until(delivered, Duration::from_secs(3)), "the primary does not deliver");
+    world.crash(follower);
+    let alone = world.cut(&[first], &others, true);
+    world.mend_cut(apart);
+    world.restart(follower);
+    let led = |world: &Cluster| others.iter().any(|peer| leads(world, *peer));
+    assert!(world.run_until(led, Duration::from_secs(20)), "nobody leads");
+    multicast(&mut world, 3, &others);
+    world.run_for(Duration::from_secs(3));
+    world.mend_cut(alone);
+    world.heal();
+    world.run_for(Duration::from_secs(8));
     assert!(is_quiet(&world), "not all is delivered");
     judge(&world);
 }

@@ -257,7 +257,8 @@ impl PrimCast {
 
     /// What was noted only is durable before what follows.
     pub(crate) fn persist_noted(&mut self, out: &mut Outbox<Self>) {
-        if self.replication.noted.take().is_some() {
+        let noted = self.replication.noted.take().is_some();
+        if noted && !self.planted.is(Mutation::AcknowledgesNoted) {
             out.persist(Record::Mark);
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// All that there are, but for those that [`crate::of::multicast::changes`] shows, and for
 /// [`OF_ORDER`].
-pub const ALL: [Mutation; 16] = [
+pub const ALL: [Mutation; 17] = [
     Mutation::NoLeaderClock,
     Mutation::NoQuorumClock,
     Mutation::NoOrder,
@@ -25,14 +25,15 @@ pub const ALL: [Mutation; 16] = [
     Mutation::DropsEarlyAppend,
     Mutation::HidesRaisedClock,
     Mutation::DecidesAlone,
+    Mutation::AcknowledgesNoted,
 ];
 
 /// Those that break the linearizable order: short runs and scenarios find them
 /// (`tests/linearizable.rs`).
 pub const OF_ORDER: [Mutation; 2] = [Mutation::IgnoresLinks, Mutation::PassesUnclosed];
 
-/// The trial with this bug. (`ForgetsPromise` and `PromisesFirst` need what no chance brings about
-/// soon: see the scenario in `tests/mutations.rs`.)
+/// The trial with this bug. (`ForgetsPromise`, `PromisesFirst` and `AcknowledgesNoted` need what no
+/// chance brings about soon: see the scenarios in `tests/mutations.rs`.)
 pub fn trial(mutation: Mutation) -> Trial {
     let trial = match mutation {
         Mutation::Correct
@@ -54,7 +55,7 @@ pub fn trial(mutation: Mutation) -> Trial {
         Mutation::ResumesEpoch | Mutation::ForgetsPromise | Mutation::PromisesFirst => slow(&[3]),
         Mutation::CountsFutureClocks => slow(&[3, 3]),
         Mutation::DropsEarlyAppend => slow(&[5]),
-        Mutation::DecidesAlone => {
+        Mutation::DecidesAlone | Mutation::AcknowledgesNoted => {
             Trial { dissemination: Some(Dissemination::ViaLeader), ..faulty(&[3, 3]) }
         }
     };
