@@ -70,7 +70,8 @@ pub fn run(args: &PrepareArgs) -> anyhow::Result<ExitCode> {
     meridian_node::prepare(&args.dir, file.cluster, &name)?;
     if !file.insecure_plain_text && !certificates::bring(&name, &args.cluster, &kept)? {
         note!(
-            "{name} has no certificate yet: its server wants ca.pem, {name}.pem and {name}.key in {}",
+            "{name} has no certificate yet: its server wants ca.pem, {name}.pem and {name}.key \
+             in {}",
             certificates::dir_of(&kept).display()
         );
     }
