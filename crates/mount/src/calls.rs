@@ -3,7 +3,7 @@
 use crate::answers::open_mode;
 use crate::convert::errno;
 use crate::listing::{Line, Listing};
-use crate::signals;
+use crate::signals::{self, Ticks};
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_client::files::Handle;
 use meridian_client::files::attributes::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
@@ -144,12 +144,13 @@ pub(crate) struct LockCall {
 pub(crate) async fn set_lock(
     files: &Arc<Files>,
     call: LockCall,
+    ticks: &Ticks,
     taken: impl FnOnce() + Send,
     reply: Reply,
 ) {
     let LockCall { handle, wanted, waits, thread } = call;
     // Also when nobody hears of signals any more, as the call was answered.
-    let (interrupted, ended) = (reply.interrupted(), Notify::new());
+    let (interrupted, ended) = (signals::any(thread, reply.interrupted(), ticks), Notify::new());
     let signal = async {
         tokio::select! {
             () = interrupted => {}
@@ -167,7 +168,7 @@ pub(crate) async fn set_lock(
         biased;
         result = &mut attempt => result,
         // Only for a process that ends: another might get the lock without knowing.
-        () = signals::fatal(thread, reply.interrupted()) => {
+        () = signals::fatal(thread, reply.interrupted(), ticks) => {
             ended.notify_one();
             reply.error(libc::EINTR);
             if attempt.await.is_ok_and(|taken| taken) {

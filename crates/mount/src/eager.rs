@@ -4,7 +4,7 @@
 //! the thread that has the call takes it to its first wait, which is for the node's reply. The
 //! task of the runtime that brings the reply makes the rest a task of its own.
 
-use crate::signals;
+use crate::signals::{self, Ticks};
 use meridian_fuse::Reply;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,12 +52,19 @@ impl Wake for Call {
 #[derive(Clone, Debug)]
 pub(crate) struct Calls {
     runtime: Handle,
+    ticks: Ticks,
 }
 
 impl Calls {
     /// Of this runtime.
     pub fn new(runtime: Handle) -> Calls {
-        Calls { runtime }
+        let ticks = Ticks::new(&runtime);
+        Calls { runtime, ticks }
+    }
+
+    /// By which waiting threads are looked at.
+    pub fn ticks(&self) -> Ticks {
+        self.ticks.clone()
     }
 
     /// Answers `thread` with what `give` makes of a call. A thread that is to die is answered at
@@ -69,12 +76,13 @@ impl Calls {
         give: impl FnOnce(T, Reply) + Send + 'static,
         call: impl Future<Output = T> + Send + 'static,
     ) {
+        let ticks = self.ticks();
         self.begin(async move {
             let mut call = pin!(call);
             tokio::select! {
                 biased;
                 value = &mut call => give(value, reply),
-                () = signals::fatal(thread, reply.interrupted()) => {
+                () = signals::fatal(thread, reply.interrupted(), &ticks) => {
                     reply.error(libc::EINTR);
                     drop(call.await);
                 }

@@ -506,7 +506,7 @@ impl Handler {
                 files.unlock(handle, wanted.owner, wanted.start, wanted.end).await
             });
         }
-        let (files, kernel) = (self.files.clone(), self.kernel.clone());
+        let (files, kernel, ticks) = (self.files.clone(), self.kernel.clone(), self.calls.ticks());
         let Call { node, thread, reply, .. } = call;
         self.runtime.spawn(async move {
             let taken = move || {
@@ -515,7 +515,7 @@ impl Handler {
                 }
             };
             let how = calls::LockCall { handle, wanted, waits, thread };
-            calls::set_lock(&files, how, taken, reply).await;
+            calls::set_lock(&files, how, &ticks, taken, reply).await;
         });
     }
 
