@@ -59,6 +59,10 @@ pub enum Mutation {
     NeverLooksAgain,
     /// Gives up calls early as any group is cut off.
     HurriesAll,
+    /// Shows nothing of a directory whose partition is cut off.
+    HidesTops,
+    /// Tells nobody what it made of a directory that lives elsewhere than its name.
+    TellsNoTop,
     /// Looks for a cycle of waits in what each partition has shown alone.
     JoinsNothing,
     /// Takes what it gave up in another shard for cancelled by the next message to its groups.

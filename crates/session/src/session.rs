@@ -275,7 +275,7 @@ impl Session {
             }
             None => (update.dest.clone(), update.send()),
         };
-        for group in &dest {
+        for group in dest.iter().chain(&update.dest) {
             call.deadline = self.nodes.cuts.deadline(*group, now, call.deadline);
         }
         for group in dest {

@@ -409,6 +409,41 @@ fn an_update_that_must_not_wait_ends_when_a_group_is_out_of_reach() {
     assert!(matches!(client.output(), Output::GaveUp { failure: of, .. } if of == failure));
 }
 
+/// What the top of a group is may wait for another group, behind a link to there.
+#[test]
+fn whether_a_group_answers_is_asked_with_what_waits_for_nothing() {
+    let mut client = Client::new();
+    client.step(Event::Command(Command::OnCut(5000 * MS)));
+    client.read(top(EU));
+    client.pass(cuts::SUSPECT);
+    let mut queries = client.sent().into_iter().filter_map(|(_, request)| match request.body {
+        RequestBody::Read { query, .. } => Some(query),
+        _ => None,
+    });
+    let asked = Query::Attributes { inode: top(EU) };
+    assert!(queries.any(|query| query != asked && query.keys().is_empty()));
+}
+
+/// It needs a group that is cut off, though what must be cancelled before is elsewhere.
+#[test]
+fn an_update_that_cancels_first_waits_no_longer_for_a_group_that_is_cut_off() {
+    let mut client = Client::new();
+    client.step(Event::Command(Command::OnCut(Duration::ZERO)));
+    client.read(top(EU));
+    client.pass(cuts::SILENCE);
+    assert!(client.session.is_cut(EU));
+    let given_up = client.update(touch(US));
+    client.step(Event::Command(Command::Release(given_up)));
+    client.outputs.clear();
+    client.sent();
+    let begun = client.now;
+    let call = client.update(link(US, EU));
+    assert!(client.sent().iter().all(|(_, request)| group_of(request) == US), "it cancels first");
+    client.pass(cuts::TRY);
+    let output = client.outputs.iter().find(|output| output.call() == Some(call));
+    assert!(matches!(output, Some(Output::GaveUp { .. })), "{:?}", client.now.since(begun));
+}
+
 /// A node whose disk is full may have others beside it that are no quorum.
 #[test]
 fn a_group_that_has_no_quorum_without_full_disks_ends_the_call() {

@@ -7,6 +7,7 @@
 //! - O1: what is known is shown only if the partition has answered nobody for [`SHOWN_AFTER`] while
 //!   it was asked, and not since, or is cut off.
 
+use crate::Mutation;
 use crate::cuts::SILENCE;
 use meridian_core::{GroupId, Time};
 use meridian_fs::types::{Attributes, Ino, Place};
@@ -39,9 +40,16 @@ struct Silence {
 pub struct Tops {
     by_ino: BTreeMap<Ino, Top>,
     silent: BTreeMap<GroupId, Silence>,
+    mutation: Mutation,
 }
 
 impl Tops {
+    /// With a planted bug.
+    #[doc(hidden)]
+    pub fn with_mutation(mutation: Mutation) -> Tops {
+        Tops { mutation, ..Tops::default() }
+    }
+
     /// A name in the partition `above` leads to `place`, which is elsewhere; `kept` is what that
     /// partition keeps of it if it is a directory.
     pub fn named(&mut self, above: GroupId, place: Place, kept: Option<Attributes>) {
@@ -75,13 +83,14 @@ impl Tops {
     /// The partition that keeps what it was, if it is such a directory: it is told what it became.
     pub fn above(&self, ino: Ino) -> Option<GroupId> {
         let top = self.by_ino.get(&ino)?;
-        (top.above != top.place.partition).then_some(top.above)
+        let tells = !self.mutation.is(Mutation::TellsNoTop);
+        (top.above != top.place.partition && tells).then_some(top.above)
     }
 
     /// A group was asked for [`SHOWN_AFTER`]; before that it had answered `before` times, and now
     /// `heard` times. Whether what is known is shown, as it answers nobody.
     pub fn was_asked(&mut self, group: GroupId, (before, heard): (u64, u64), now: Time) -> bool {
-        let shown = before == heard;
+        let shown = before == heard && !self.mutation.is(Mutation::HidesTops);
         if shown {
             self.silent.insert(group, Silence { heard, since: now });
         }
@@ -94,7 +103,7 @@ impl Tops {
     pub fn shows_at_once(&self, group: GroupId, heard: u64, is_cut: bool, now: Time) -> bool {
         let silence = self.silent.get(&group).filter(|silence| silence.heard == heard);
         let silent = silence.is_some_and(|silence| now.since(silence.since) < SILENCE);
-        is_cut || silent
+        (is_cut || silent) && !self.mutation.is(Mutation::HidesTops)
     }
 }
 

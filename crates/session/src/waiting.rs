@@ -8,7 +8,7 @@ use crate::inquiries::InquiryId;
 use crate::mutation::Mutation;
 use crate::session::{Call, Session, Work};
 use meridian_core::{Outbox, Time};
-use meridian_fs::{Ino, Place, Query};
+use meridian_fs::Query;
 use meridian_host::api::RequestBody;
 use meridian_host::update::NOBODY;
 
@@ -41,7 +41,11 @@ impl Session {
         if !fresh.is_empty() {
             let groups = |call: &Call| match &call.work {
                 Work::Read { query, .. } => vec![query.partition()],
-                Work::Update(update) => update.dest.clone(),
+                // What must be cancelled before may be in other groups.
+                Work::Update(update) => {
+                    let asked = call.inquiries.iter().filter_map(|id| self.inquiries.group(*id));
+                    update.dest.iter().copied().chain(asked).collect()
+                }
                 // Its owner says for how long, cut or not.
                 Work::Follow(_) | Work::Poll | Work::Look => Vec::new(),
             };
@@ -58,8 +62,8 @@ impl Session {
         for group in look {
             self.last_errand += 1;
             let (id, deadline) = (CallId(OWN | self.last_errand), now + cuts::LOOK_LIMIT);
-            let inode = Place { ino: Ino::top(group), partition: group };
-            let (vector, query) = (self.vector.clone(), Query::Attributes { inode });
+            // Those of a directory would wait for an update of it that needs another group.
+            let (vector, query) = (self.vector.clone(), Query::Totals { partition: group });
             let body = RequestBody::Read { vector, by: NOBODY, query };
             let inquiry = self.inquiries.begin(now, id, group, body, &mut self.nodes, out);
             self.deadlines.insert((deadline, id));

@@ -7,7 +7,7 @@ use meridian_sim::{Subject, one_seed};
 #[test]
 fn clients_know_in_time_who_is_cut_off_and_wait_for_nobody_else() {
     let counts = trials_hold(0..60, &Trial::default());
-    let all = ["cuts", "reached", "given up", "answered"];
+    let all = ["cuts", "reached", "given up", "answered", "tops", "tops shown in silence"];
     let missing: Vec<_> = all.iter().filter(|name| counts.of(name) == 0).collect();
     assert!(missing.is_empty() || one_seed(), "never happened: {missing:?} of {counts:?}");
 }

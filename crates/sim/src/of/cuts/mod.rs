@@ -6,8 +6,10 @@
 //! wait though all answer. Who is told that a group is cut off must have been unable to reach it;
 //! who cannot reach a group that it asks all the time is told so, and told again when that is
 //! over; what needs no region that is cut off is answered at once; what does is given up when it
-//! should be.
+//! should be. What a region's top is like is shown in any case, also to a client that begins while
+//! the region is cut off, and not as it was before somebody changed it in calm times.
 
+mod tops;
 pub mod trial;
 
 use super::files::net::{Crowd, Habits, Net};
@@ -22,13 +24,14 @@ use meridian_fs::{Done, Ino, Place, Query, Timestamp, Update};
 use meridian_host::Node;
 use meridian_host::update::Change;
 use meridian_session::cuts::{LOOK, LOOK_LIMIT, SILENCE, TRY};
-use meridian_session::{CallId, Command as Ask, Mutation, Output as Told, Session};
+use meridian_session::{CallId, Command as Ask, Mutation, Output as Told, Session, Tops};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+use tops::Looking;
 
 /// `meridian sim cuts`.
 pub const NAMED: Named = Named {
@@ -37,8 +40,8 @@ pub const NAMED: Named = Named {
     help: "\
 Each seed is a run of nodes in three regions in simulated time, of which one after the other is cut
 off for a while. Checked are that clients are told of a cut and of its end in time, and of none that
-is not there; that what needs no region that is cut off is answered at once; and that what needs one
-is given up in time.
+is not there; that what needs no region that is cut off is answered at once; that what needs one is
+given up in time; and that the tops of regions are shown in any case.
 
 Examples:
   meridian sim cuts --seeds 10000
@@ -69,6 +72,14 @@ enum Doing {
     Linked,
     /// It links that into this group's region.
     Link(GroupId),
+    /// It looks up the name of this group's region in the root.
+    Name(GroupId),
+    /// It looks at the top of the region.
+    Top,
+    /// It changes the top of its region.
+    Change,
+    /// It tells what that became.
+    Note,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +105,9 @@ struct Client {
     /// The groups of which it was told that they are cut off, and when.
     cut: BTreeMap<GroupId, Time>,
     links: u64,
+    /// What it knows of the tops of regions, and the one that it looks at.
+    tops: Tops,
+    looking: Option<Looking>,
     /// It begins nothing in a region that it knows to be cut off.
     avoids: bool,
 }
@@ -113,6 +127,11 @@ pub struct CutsWorkload {
     clients: Vec<Client>,
     windows: Vec<Window>,
     patience: Duration,
+    /// By region: who owned its top from when on.
+    owners: BTreeMap<GroupId, Vec<(Time, u32)>>,
+    /// The regions whose tops were changed since all was calm.
+    changed: BTreeSet<GroupId>,
+    mutation: Mutation,
     ends: bool,
 }
 
@@ -138,10 +157,21 @@ impl CutsWorkload {
             asks: BTreeMap::new(),
             cut: BTreeMap::new(),
             links: 0,
+            tops: Tops::with_mutation(mutation),
+            looking: None,
             avoids: number.is_multiple_of(2),
         };
         let clients = (0..clients).map(client).collect();
-        CutsWorkload { net, clients, windows: Vec::new(), patience, ends: false }
+        CutsWorkload {
+            net,
+            clients,
+            windows: Vec::new(),
+            patience,
+            owners: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            mutation,
+            ends: false,
+        }
     }
 
     /// A region is cut off from now on.
@@ -176,15 +206,20 @@ impl CutsWorkload {
         })
     }
 
-    /// Since when a client cannot reach a group, if it cannot.
+    /// Since when a client cannot reach a group, if it cannot. `global` is everywhere: in a region
+    /// that is cut off it answers questions, and orders no updates.
     fn cut_since(&self, at: usize, group: GroupId) -> Option<Time> {
+        self.net.topology.group(group).region?;
         self.windows_of(at, group).find(|window| window.until.is_none()).map(|window| window.from)
     }
 
     /// Whether a client could reach a group all the time from then on, and before that for long
-    /// enough that nobody is unsure.
+    /// enough that nobody is unsure, and nothing in a shard may wait for another group.
     fn was_reached(&self, at: usize, group: GroupId, from: Time) -> bool {
-        self.windows_of(at, group).all(|window| window.until.is_some_and(|end| end + SOON < from))
+        !self.changed.contains(&group)
+            && self
+                .windows_of(at, group)
+                .all(|window| window.until.is_some_and(|end| end + SOON < from))
     }
 
     fn on_cut(&mut self, at: usize, group: GroupId, now: Time) {
@@ -239,6 +274,7 @@ impl CutsWorkload {
             }
         }
         wrong.into_iter().for_each(|what| self.net.violate(what));
+        self.check_look(at, now);
     }
 
     /// A client begins something.
@@ -254,6 +290,9 @@ impl CutsWorkload {
         let change = |update| Change::new(Timestamp::default(), update);
         let files = client.files.get(&group).cloned().unwrap_or_default();
         let update = match doing {
+            Doing::Name(_) | Doing::Top | Doing::Change | Doing::Note => {
+                panic!("{doing:?} is begun elsewhere")
+            }
             Doing::Make => {
                 let name = format!("{at}-{}", call.0).into();
                 let node = NewNode::new(Kind::File, 0o644);
@@ -299,9 +338,15 @@ impl CutsWorkload {
     fn on_ended(&mut self, at: usize, call: CallId, told: Told, now: Time) -> Vec<Ask> {
         let client = &mut self.clients[at];
         let Some(under) = client.calls.remove(&call) else { return Vec::new() };
-        let asks = |one: &Under| one.group == under.group && !matches!(one.doing, Doing::Link(_));
+        let asks = |one: &Under| {
+            let alone = matches!(one.doing, Doing::Make | Doing::Free | Doing::Linked | Doing::Top);
+            one.group == under.group && alone
+        };
         if !client.calls.values().any(asks) {
             client.asks.remove(&under.group);
+        }
+        if matches!(under.doing, Doing::Name(_) | Doing::Top | Doing::Change | Doing::Note) {
+            return self.on_top_ended(at, under, told, now);
         }
         match told {
             Told::GaveUp { failure, .. } => {
@@ -365,10 +410,15 @@ impl Crowd for CutsWorkload {
     }
 
     fn act(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
+        self.settle_changes(now);
         self.check(at, now);
+        self.look_on(at, now);
         let busy = self.clients[at].calls.len() >= self.clients[at].slots;
         if busy || self.ends {
             return Vec::new();
+        }
+        if let Some(ask) = self.choose_top(at, now) {
+            return self.step(at, now, Event::Command(ask));
         }
         let Some((doing, group)) = self.choose(at) else { return Vec::new() };
         let ask = self.begin(at, doing, group, now);

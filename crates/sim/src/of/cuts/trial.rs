@@ -144,6 +144,8 @@ impl Subject for Trial {
             Mutation::BeginsSilenceAnew,
             Mutation::NeverLooksAgain,
             Mutation::HurriesAll,
+            Mutation::HidesTops,
+            Mutation::TellsNoTop,
         ];
         all.map(|mutation| (format!("{mutation:?}"), Trial { mutation })).into()
     }
