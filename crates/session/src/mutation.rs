@@ -41,6 +41,8 @@ pub enum Mutation {
     NeverHolds,
     /// Goes on in the shard of a message that is delayed.
     NeverDetours,
+    /// Goes on in another shard with what touches the same, too.
+    DetoursAlways,
     /// Takes any group's answer for the acknowledgment, though others may hold something elsewhere.
     TakesAnyAnswer,
     /// Counts the lease of its capabilities from the reply.

@@ -9,7 +9,8 @@
 //! a message of the former shard has done so: see [`Names::to_cancel_before`].
 //!
 //! A shard's messages are in one order, so one that waits for what is undecided holds up the
-//! others. A client whose message is delayed goes on in another shard.
+//! others. A client whose message is delayed goes on in another shard, but for what touches the
+//! same as that one: it would wait in any shard, and hold that up, too.
 //!
 //! Invariants:
 //! - N1: no name is given twice.
@@ -49,6 +50,8 @@ pub struct Name {
 pub struct Names {
     /// By destinations.
     sessions: BTreeMap<Vec<GroupId>, Session>,
+    /// By destinations: those with delayed messages.
+    delayed: BTreeMap<Vec<GroupId>, Vec<Session>>,
     given_up: BTreeMap<Shard, BTreeMap<MessageId, BTreeSet<u64>>>,
     pub(crate) mutation: Mutation,
 }
@@ -72,13 +75,35 @@ impl Shard {
 struct Session {
     name: ClientId,
     last: u64,
-    /// By number, and since when each is.
-    unfinished: BTreeMap<u64, Time>,
+    /// By number.
+    unfinished: BTreeMap<u64, Unfinished>,
+    /// Of one with delayed messages: what they touch, and what was sent after them.
+    touched: BTreeSet<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Unfinished {
+    since: Time,
+    keys: BTreeSet<u64>,
 }
 
 impl Session {
     fn new(name: ClientId) -> Session {
-        Session { name, last: 0, unfinished: BTreeMap::new() }
+        Session { name, last: 0, unfinished: BTreeMap::new(), touched: BTreeSet::new() }
+    }
+
+    /// The name of its next message.
+    fn next(&self) -> MessageId {
+        MessageId { client: self.name, sequence: self.last + 1 }
+    }
+
+    fn has_room(&self) -> bool {
+        self.last + 1 - self.low() < WINDOW
+    }
+
+    fn begin(&mut self, since: Time, keys: BTreeSet<u64>) {
+        self.last += 1;
+        self.unfinished.insert(self.last, Unfinished { since, keys });
     }
 
     fn low(&self) -> u64 {
@@ -87,32 +112,56 @@ impl Session {
 
     fn is_delayed(&self, now: Time) -> bool {
         let oldest = self.unfinished.first_key_value();
-        oldest.is_some_and(|(_, since)| now.since(*since) > DELAYED)
+        oldest.is_some_and(|(_, oldest)| now.since(oldest.since) > DELAYED)
+    }
+
+    /// The same as one with delayed messages.
+    fn put_off(mut self) -> Session {
+        let keys = self.unfinished.values().flat_map(|message| &message.keys);
+        self.touched = keys.copied().collect();
+        self
     }
 }
 
 impl Names {
-    /// Names a message to `dest`; `keys` tells what it touches under that name, and `random` is
-    /// drawn anew.
+    /// Names a message to `dest`, with what it touches; `keys` tells that of any name, and `random`
+    /// is drawn anew.
     pub fn begin(
         &mut self,
         dest: &[GroupId],
         now: Time,
         random: u64,
-        keys: impl FnOnce(MessageId) -> BTreeSet<u64>,
-    ) -> Name {
+        keys: impl Fn(MessageId) -> BTreeSet<u64>,
+    ) -> (Name, BTreeSet<u64>) {
         let detours = !self.mutation.is(Mutation::NeverDetours);
         let session = self.session(dest, random);
         if session.is_delayed(now) && detours {
-            *session = Session::new(sessions::detour(random, session.name));
-        } else if session.last + 1 - session.low() >= WINDOW {
+            let fresh = Session::new(sessions::detour(random, session.name));
+            let delayed = std::mem::replace(session, fresh).put_off();
+            self.delayed.entry(dest.to_vec()).or_default().push(delayed);
+        } else if !session.has_room() {
             *session = Session::new(sessions::successor(random, session.name));
         }
-        session.last += 1;
-        session.unfinished.insert(session.last, now);
-        let id = MessageId { client: session.name, sequence: session.last };
+        let own = keys(self.session(dest, random).next());
+        let session = match self.holding_up(dest, &own) {
+            Some(at) => &mut self.delayed.get_mut(dest).expect("it is there")[at],
+            None => self.session(dest, random),
+        };
+        let id = session.next();
+        let own = keys(id);
+        if !session.touched.is_empty() {
+            session.touched.extend(&own);
+        }
+        session.begin(now, own.clone());
         let low = session.low();
-        Name { id, low, cancels: self.cancels(&Shard::of(dest, id), &keys(id)) }
+        (Name { id, low, cancels: self.cancels(&Shard::of(dest, id), &own) }, own)
+    }
+
+    /// Which session of those with delayed messages is to be used for what touches `keys`.
+    fn holding_up(&self, dest: &[GroupId], keys: &BTreeSet<u64>) -> Option<usize> {
+        let all = self.delayed.get(dest).filter(|_| !self.mutation.is(Mutation::DetoursAlways))?;
+        let touches = |one: &Session| keys.iter().any(|key| one.touched.contains(key));
+        all.iter().position(|one| one.has_room() && touches(one))
     }
 
     fn session(&mut self, dest: &[GroupId], random: u64) -> &mut Session {
@@ -147,8 +196,19 @@ impl Names {
 
     /// The message was never sent.
     pub fn forget(&mut self, dest: &[GroupId], id: MessageId) {
-        if let Some(session) = self.sessions.get_mut(dest).filter(|of| of.name == id.client) {
+        let current = self.sessions.get_mut(dest);
+        let delayed = self.delayed.get_mut(dest).into_iter().flatten();
+        if let Some(session) = current.into_iter().chain(delayed).find(|of| of.name == id.client) {
             session.unfinished.remove(&id.sequence);
+        }
+        self.keep_delayed(dest, |session| !session.unfinished.is_empty());
+    }
+
+    fn keep_delayed(&mut self, dest: &[GroupId], kept: impl Fn(&Session) -> bool) {
+        let Some(all) = self.delayed.get_mut(dest) else { return };
+        all.retain(kept);
+        if all.is_empty() {
+            self.delayed.remove(dest);
         }
     }
 
@@ -156,14 +216,20 @@ impl Names {
     /// happen.
     pub fn give_up(&mut self, dest: &[GroupId], id: MessageId, keys: BTreeSet<u64>, random: u64) {
         if self.sessions.get(dest).is_some_and(|of| of.name == id.client) {
-            self.renew(dest, random);
+            self.succeed(dest, random);
         }
+        self.keep_delayed(dest, |session| session.name != id.client);
         self.given_up.entry(Shard::of(dest, id)).or_default().insert(id, keys);
     }
 
     /// The next message to `dest` is the first of another session: the groups may have forgotten
-    /// the present one.
+    /// the present ones.
     pub fn renew(&mut self, dest: &[GroupId], random: u64) {
+        self.succeed(dest, random);
+        self.delayed.remove(dest);
+    }
+
+    fn succeed(&mut self, dest: &[GroupId], random: u64) {
         let session = self.session(dest, random);
         *session = Session::new(sessions::successor(random, session.name));
     }
@@ -222,7 +288,16 @@ mod tests {
     }
 
     fn begin(names: &mut Names, dest: &[GroupId], touches: &[u64], random: u64) -> Name {
-        names.begin(dest, Time(0), random << 32, |_| keys(touches))
+        begin_at(names, (dest, Time(0)), touches, random)
+    }
+
+    fn begin_at(
+        names: &mut Names,
+        (dest, now): (&[GroupId], Time),
+        touches: &[u64],
+        random: u64,
+    ) -> Name {
+        names.begin(dest, now, random << 32, |_| keys(touches)).0
     }
 
     #[test]
@@ -296,15 +371,15 @@ mod tests {
         let mut names = Names::default();
         let late = Time(0) + DELAYED * 2;
         let stuck = begin(&mut names, &US, &[1], 1);
-        let next = names.begin(&US, late, 1 << 32, |_| keys(&[2]));
+        let next = begin_at(&mut names, (&US, late), &[2], 1);
         assert_ne!(Shard::of(&US, next.id), Shard::of(&US, stuck.id));
         assert!(sessions::goes_to(next.id.client, &US) && next.cancels.is_empty());
         // Given up, it is cancelled in its own shard by what touches the same, and by nothing else.
         names.give_up(&US, stuck.id, keys(&[1]), 2 << 32);
         names.end(&US, &next);
-        let other = names.begin(&US, late, 3 << 32, |_| keys(&[2]));
+        let other = begin_at(&mut names, (&US, late), &[2], 3);
         assert_eq!(names.to_cancel_before(&US, other.id, &keys(&[2])), None);
-        let same = names.begin(&US, late, 3 << 32, |_| keys(&[1]));
+        let same = begin_at(&mut names, (&US, late), &[1], 3);
         assert!(same.cancels.is_empty() && same.id.client == other.id.client);
         let shard = names.to_cancel_before(&US, same.id, &keys(&[1])).unwrap();
         assert_eq!(shard, Shard::of(&US, stuck.id));
@@ -315,6 +390,41 @@ mod tests {
             (names.to_cancel_before(&US, same.id, &keys(&[1])), names.given_up()),
             (None, 0)
         );
+    }
+
+    #[test]
+    fn what_touches_the_same_as_what_is_delayed_waits_with_it() {
+        let mut names = Names::default();
+        let stuck = begin(&mut names, &US, &[1], 1);
+        let late = (&US[..], Time(0) + DELAYED * 2);
+        let behind = begin_at(&mut names, late, &[1, 2], 2);
+        assert_eq!((behind.id.client, behind.id.sequence, behind.low), (stuck.id.client, 2, 1));
+        let behind_that = begin_at(&mut names, late, &[2], 3);
+        assert_eq!(behind_that.id.client, stuck.id.client);
+        let free = begin_at(&mut names, late, &[3], 4);
+        assert_ne!(Shard::of(&US, free.id), Shard::of(&US, stuck.id));
+        names.end(&US, &stuck);
+        names.end(&US, &behind);
+        let still = begin_at(&mut names, late, &[1], 5);
+        assert_eq!((still.id.client, still.low), (stuck.id.client, 3));
+        names.end(&US, &still);
+        names.end(&US, &behind_that);
+        assert_eq!(begin_at(&mut names, late, &[1], 6).id.client, free.id.client);
+    }
+
+    /// Its groups may have forgotten who sent it.
+    #[test]
+    fn nothing_more_is_sent_in_the_session_of_what_was_given_up() {
+        let mut names = Names::default();
+        let stuck = begin(&mut names, &US, &[1], 1);
+        let late = (&US[..], Time(0) + DELAYED * 2);
+        let behind = begin_at(&mut names, late, &[1], 2);
+        names.give_up(&US, stuck.id, keys(&[1]), 3 << 32);
+        let next = begin_at(&mut names, late, &[1], 4);
+        assert_ne!(next.id.client, behind.id.client);
+        names.end(&US, &behind);
+        let shard = names.to_cancel_before(&US, next.id, &keys(&[1])).unwrap();
+        assert_eq!(shard, Shard::of(&US, stuck.id));
     }
 
     #[test]

@@ -58,8 +58,7 @@ impl Update {
         (now, random): (Time, u64),
     ) -> Update {
         let dest: Vec<GroupId> = change.update.partitions().into_iter().collect();
-        let name = names.begin(&dest, now, random, |id| change.update.keys(id));
-        let keys = change.update.keys(name.id);
+        let (name, keys) = names.begin(&dest, now, random, |id| change.update.keys(id));
         let start = start(&name, &dest, (vector, holder), Some(change.clone()));
         Update {
             change,

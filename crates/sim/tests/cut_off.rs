@@ -341,6 +341,36 @@ fn undecided_rename(seed: u64, bug: InSession) {
     assert!(story.world.run_until(us_is_equal, 5000 * MS));
 }
 
+/// However many updates of one client wait for the rename, what touches nothing of it goes on.
+#[test]
+fn what_waits_for_an_undecided_rename_waits_in_one_shard() {
+    each_seed(0..10, |seed| crowd_behind_a_rename(seed, InSession::Correct));
+}
+
+/// Each that waits holds up its shard, and there are 64.
+#[test]
+fn a_client_that_spreads_what_waits_over_shards_is_caught() {
+    let run = AssertUnwindSafe(|| crowd_behind_a_rename(0, InSession::DetoursAlways));
+    assert!(std::panic::catch_unwind(run).is_err());
+}
+
+fn crowd_behind_a_rename(seed: u64, bug: InSession) {
+    let mut story = Story::with(seed, Limits::default(), bug);
+    let (away, here, rename) = story.rename_across_a_cut(false);
+    let mut crowd = vec![story.send(create(away, "g", Kind::File))];
+    story.world.run_for(1500 * MS);
+    for number in 0..100 {
+        crowd.push(story.send(create(away, &format!("behind-{number}"), Kind::File)));
+        story.make(here, &number.to_string(), Kind::File);
+    }
+    story.world.heal();
+    assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+    for behind in crowd {
+        assert!(matches!(story.done(behind, 5000 * MS), Some(Ok(_))));
+    }
+    assert!(story.world.run_until(us_is_equal, 5000 * MS));
+}
+
 /// What waits for a rename to a region that is cut off for long stops nothing else, also while
 /// partitions raise their horizons of blocks.
 #[test]

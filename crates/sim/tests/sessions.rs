@@ -218,7 +218,8 @@ fn late_and_given_up(mutation: Mutation) {
     command(&mut world, Ask::Update { call: CallId(1), change, deadline });
     world.run_for(MS * 1500);
     let late = world.owner.sent[0].client;
-    assert!(try_to(&mut world, 2, set_mode(0o711), MS * 20_000), "it waits for nothing");
+    let other = Update::Renew { client: ClientId(7), partition: US };
+    assert!(try_to(&mut world, 2, other, MS * 20_000), "it waits for nothing");
     let beside = world.owner.sent.last().expect("it was sent").client;
     assert_ne!(sessions::shard(late), sessions::shard(beside), "the client takes no detour");
     command(&mut world, Ask::Release(CallId(1)));
