@@ -5,9 +5,9 @@
 //! process of one group; its owner sends each message to (at least) one process of each destination
 //! group as [`Command::Start`].
 //!
-//! Over TCP it is run by `meridian-runtime`; `cargo run -p meridian-multicast --example tcp` shows
-//! two groups of three members: `crates/multicast/examples/tcp.rs`. The messages, two sequence
-//! diagrams, and who owns which state are in `docs/multicast.md`.
+//! It has no IO and no clock. Programs use it by `meridian-atomic-multicast`, which brings TCP,
+//! disks, certificates and clients. The messages, two sequence diagrams, and who owns which state
+//! are in `docs/multicast.md`.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -16,6 +16,7 @@
 //! | [`options`] | how a deployment uses the protocol; what the strategies ask of a process |
 //! | [`process`] | the process: its state, and which handler takes which event |
 //! | [`protocol`] | what all multicast protocols have in common |
+//! | [`outside`] | senders that are members of no group, and what a member does for them |
 //! | [`mutation`] | bugs that are planted in debug builds |
 //! | [`state`] | the parts of the state, of which none knows another process or a handler |
 //! | `handlers` | what a process does, one file for each part of the protocol |
@@ -87,6 +88,7 @@ mod handlers;
 pub mod message;
 pub mod mutation;
 pub mod options;
+pub mod outside;
 pub mod process;
 pub mod protocol;
 pub mod record;

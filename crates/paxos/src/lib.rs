@@ -8,8 +8,8 @@
 //! and what differs from the report.
 //!
 //! This crate decides; it has no IO and no clock. [`Paxos`] is a [`meridian_core::Process`]:
-//! `meridian-runtime` runs it over TCP (`cargo run -p meridian-paxos --example kv`), `meridian-sim`
-//! under faults.
+//! `meridian-runtime` runs it over TCP, `meridian-sim` under faults. Programs use it by
+//! `meridian-replication`, which has all that they need.
 //!
 //! | module | what | report |
 //! | --- | --- | --- |

@@ -14,7 +14,7 @@ use crate::peers::Peers;
 use crate::storage::{self, Owner, Storage};
 use meridian_core::hello::{Lane, ServiceId};
 use meridian_core::standing::Standing;
-use meridian_core::{Endpoint, GroupId, ProcessId};
+use meridian_core::{Endpoint, GroupId, NodeId, ProcessId};
 use meridian_storage::{Disk, RealDisk};
 use meridian_transport::Security;
 use std::collections::{BTreeMap, BTreeSet};
@@ -112,6 +112,33 @@ impl<I: Endpoint> Options<I> {
             plain: Vec::new(),
             plain_bytes_max: PLAIN_BYTES_MAX,
         }
+    }
+}
+
+impl Options<ProcessId> {
+    /// Those of all members of these groups, which all run on this machine, for tests and trying
+    /// out: they listen on free ports of the loopback device, which are taken when this returns.
+    ///
+    /// # Errors
+    /// If no port can be had.
+    pub fn on_this_machine(
+        cluster: &str,
+        groups: &BTreeMap<GroupId, Vec<NodeId>>,
+    ) -> std::io::Result<Vec<Options>> {
+        let (mut addresses, mut sockets) = (BTreeMap::new(), Vec::new());
+        for (group, nodes) in groups {
+            for node in nodes {
+                let me = ProcessId { group: *group, node: *node };
+                let socket = TcpListener::bind("127.0.0.1:0")?;
+                addresses.insert(me, socket.local_addr()?.to_string());
+                sockets.push((me, socket));
+            }
+        }
+        let options = sockets.into_iter().map(|(me, socket)| {
+            let options = Options::new(cluster, me, "", addresses.clone());
+            Options { listen: Listen::Socket(socket), ..options }
+        });
+        Ok(options.collect())
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Told {
     },
     /// A peer needs the owner's state.
     Wanted(ProcessId),
+    /// A message that was asked for again has been delivered before.
+    Duplicate(MessageId),
     /// A message was not multicast, and will not be: this group cannot be reached.
     Refused(MessageId, GroupId),
     /// Nothing.
@@ -78,8 +80,9 @@ impl Hosted for PrimCast {
             }
             Output::SnapshotWanted { to } => Told::Wanted(to),
             Output::Refused { id, group } => Told::Refused(id, group),
+            Output::Duplicate(id) => Told::Duplicate(id),
             // A member is a destination of all that it multicasts.
-            Output::Duplicate(_) | Output::Settled(_) | Output::Ended { .. } => Told::Nothing,
+            Output::Settled(_) | Output::Ended { .. } => Told::Nothing,
         }
     }
 

@@ -8,6 +8,7 @@
 //! | [`member`] | a member for programs that want messages in order and no more |
 //! | `replica`, [`hosted`] | what is behind that, and what it needs of a protocol |
 //! | [`smr`] | state machine replication: replicas of a service, and their clients |
+//! | [`outside`] | clients that multicast and are members of no group |
 //! | [`application`] | what runs on top of a member, on its thread |
 //! | [`handle`] | members on threads, and how other threads speak with them |
 //! | `engine` | events into the process, effects out of it: batches |
@@ -15,6 +16,7 @@
 //! | `clients`, `serve` | connections of clients, on the same port |
 //! | `plain` | connections of clients that speak a protocol of their own, on another port |
 //! | [`lanes`] | threads of one server that are called at one port |
+//! | `greeting` | how clients begin a connection |
 //! | `introduction` | what a member asks the others before it does anything |
 //! | `local`, `connection`, [`wire`] | tasks and sockets |
 //! | [`names`] | what members are called in their certificates |
@@ -35,6 +37,7 @@ pub mod directory;
 mod engine;
 pub mod error;
 pub mod gate;
+mod greeting;
 pub mod handle;
 pub mod hosted;
 mod introduction;
@@ -44,6 +47,7 @@ mod local;
 pub mod logged;
 pub mod member;
 pub mod names;
+pub mod outside;
 mod peer;
 mod peers;
 mod plain;

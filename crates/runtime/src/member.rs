@@ -7,6 +7,7 @@ use crate::peer::Counters;
 use crate::replica::{Ask, Replica};
 use bytes::Bytes;
 use meridian_core::{GroupId, Position, ProcessId};
+pub use meridian_multicast::outside::Outgoing;
 use meridian_multicast::{Delivery, Timestamp, Touches};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,7 +17,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// So many deliveries wait for their reader at most; then the member reads no sockets.
-pub(crate) const DELIVERIES_MAX: usize = 64 << 10;
+const DELIVERIES_MAX: usize = 64 << 10;
+/// The same in bytes of what they say.
+const DELIVERIES_BYTES_MAX: usize = 64 << 20;
 
 /// What comes out of a member, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +37,16 @@ pub enum Delivered {
     },
 }
 
+impl Delivered {
+    /// How much it says, in bytes.
+    fn len(&self) -> usize {
+        match self {
+            Delivered::Message(delivery) => delivery.start.payload.len(),
+            Delivered::State { state, .. } => state.len(),
+        }
+    }
+}
+
 /// How long a sender waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
@@ -49,19 +62,6 @@ impl Default for Patience {
     }
 }
 
-/// A message to be multicast.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
-    /// The groups that it goes to, in any order; the member's own must be among them.
-    pub dest: Vec<GroupId>,
-    /// What it says.
-    pub payload: Bytes,
-    /// What it must be ordered with.
-    pub touches: Touches,
-    /// Its timestamp is to be greater than this.
-    pub after: Timestamp,
-}
-
 /// One process of one group, from a program's point of view. It ends when all clones are gone.
 pub struct Member<P: Hosted> {
     handle: Handle<Ask<P>>,
@@ -74,24 +74,24 @@ impl<P: Hosted> Clone for Member<P> {
 }
 
 impl<P: Hosted> Member<P> {
-    /// Joins on a thread of its own.
+    /// Starts one on a thread of its own.
     ///
     /// # Errors
     /// If the address cannot be listened on, the options contradict each other, or what is on disk
     /// cannot be used.
-    pub async fn join(
+    pub async fn start(
         options: Options,
         process: P,
     ) -> Result<(Member<P>, Deliveries), MemberError> {
         let worker = Worker::start(&format!("member-{}", options.me.node.0))?;
-        Member::join_on(&worker, options, process, Patience::default()).await
+        Member::start_on(&worker, options, process, Patience::default()).await
     }
 
-    /// Joins on a thread that may host others.
+    /// Starts one on a thread that may host others.
     ///
     /// # Errors
-    /// As [`Member::join`].
-    pub async fn join_on(
+    /// As [`Member::start`].
+    pub async fn start_on(
         worker: &Worker,
         options: Options,
         process: P,
@@ -198,11 +198,51 @@ impl<P: Hosted> Member<P> {
 /// How many deliveries wait for their reader, and whom to tell when there is room again.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    pub(crate) count: AtomicUsize,
+    count: AtomicUsize,
+    bytes: AtomicUsize,
     pub(crate) room: std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-/// What a member delivers, in order. Who does not want it drops it.
+impl Waiting {
+    /// Whether the member should deliver no more for now.
+    pub(crate) fn is_full(&self) -> bool {
+        let [count, bytes] = [&self.count, &self.bytes].map(|of| of.load(Ordering::Acquire));
+        count >= DELIVERIES_MAX || bytes >= DELIVERIES_BYTES_MAX
+    }
+
+    /// One more waits.
+    pub(crate) fn add(&self, told: &Delivered) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        self.bytes.fetch_add(told.len(), Ordering::AcqRel);
+    }
+
+    /// One is taken; the member is told if it may go on now.
+    fn remove(&self, told: &Delivered) {
+        let len = told.len();
+        let count = self.count.fetch_sub(1, Ordering::AcqRel);
+        let bytes = self.bytes.fetch_sub(len, Ordering::AcqRel);
+        let below = |before: usize, taken: usize, max| before >= max && before - taken < max;
+        if below(count, 1, DELIVERIES_MAX) || below(bytes, len, DELIVERIES_BYTES_MAX) {
+            self.tell();
+        }
+    }
+
+    /// Nobody wants any.
+    pub(crate) fn clear(&self) {
+        self.count.store(0, Ordering::Release);
+        self.bytes.store(0, Ordering::Release);
+    }
+
+    fn tell(&self) {
+        if let Some(room) = self.room.get() {
+            room();
+        }
+    }
+}
+
+/// What a member delivers, in order. Who does not want it drops it: while nobody reads, up to
+/// 65,536 deliveries or 64 MiB wait, and then the member reads no sockets. The others of its group
+/// go on without it; it catches up once it is read again.
 pub struct Deliveries {
     messages: mpsc::UnboundedReceiver<Delivered>,
     waiting: Arc<Waiting>,
@@ -212,12 +252,7 @@ impl Deliveries {
     /// The next one; `None` when the member has stopped and all is read.
     pub async fn next(&mut self) -> Option<Delivered> {
         let next = self.messages.recv().await?;
-        let before = self.waiting.count.fetch_sub(1, Ordering::AcqRel);
-        if before == DELIVERIES_MAX
-            && let Some(room) = self.waiting.room.get()
-        {
-            room();
-        }
+        self.waiting.remove(&next);
         Some(next)
     }
 
@@ -233,9 +268,7 @@ impl Deliveries {
 
 impl Drop for Deliveries {
     fn drop(&mut self) {
-        self.waiting.count.store(0, Ordering::Release);
-        if let Some(room) = self.waiting.room.get() {
-            room();
-        }
+        self.waiting.clear();
+        self.waiting.tell();
     }
 }

@@ -1,24 +1,29 @@
 //! The application behind a [`crate::Member`], on the member's thread.
 
 use crate::application::{Application, At};
+use crate::clients::ConnectionId;
 use crate::error::MulticastError;
 use crate::hosted::{Hosted, Told};
-use crate::member::{DELIVERIES_MAX, Delivered, Outgoing, Patience, Waiting};
+use crate::member::{Delivered, Outgoing, Patience, Waiting};
+use crate::wire::{WireError, take};
 use bytes::Bytes;
+use meridian_core::hello::ServiceId;
 use meridian_core::room::Room;
 use meridian_core::{ClientId, GroupId, MessageId, Position, ProcessId, Time};
+use meridian_multicast::outside::{Desk, Say};
 use meridian_multicast::{Delivery, Dest, Start, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use tokio::sync::{mpsc, oneshot};
 
 /// So many messages of one sender are under way at most, those that it has given up included: their
 /// names must be remembered everywhere.
 const UNDER_WAY_MAX: usize = 100_000;
+/// So many messages of clients are under way at most; then clients are not read.
+const CLIENTS_UNDER_WAY_MAX: usize = 100_000;
 /// So many bytes of deliveries are kept since the program last gave its state. Beyond that the
 /// oldest are dropped, and nothing can be offered until it gives another.
 const KEPT_BYTES_MAX: usize = 64 << 20;
@@ -82,6 +87,8 @@ pub(crate) struct Replica<P: Hosted> {
     overtaken: Option<(Position, Vec<(u64, Timestamp)>)>,
     /// Who needs the program's state.
     wanted: Vec<ProcessId>,
+    /// Senders that are in no group.
+    desk: Desk<ConnectionId>,
     protocol: PhantomData<fn(P)>,
 }
 
@@ -106,6 +113,7 @@ impl<P: Hosted> Replica<P> {
             gap: false,
             overtaken: None,
             wanted: Vec::new(),
+            desk: Desk::new(me.group),
             protocol: PhantomData,
         }
     }
@@ -158,10 +166,10 @@ impl<P: Hosted> Replica<P> {
 
     fn tell(&mut self, told: Delivered) {
         let Some(sender) = &self.told else { return };
-        self.waiting.count.fetch_add(1, Ordering::AcqRel);
+        self.waiting.add(&told);
         if sender.send(told).is_err() {
             self.told = None; // Nobody wants it.
-            self.waiting.count.store(0, Ordering::Release);
+            self.waiting.clear();
         }
     }
 
@@ -179,7 +187,29 @@ impl<P: Hosted> Replica<P> {
             },
             Told::Wanted(to) => self.wanted.push(to),
             Told::Refused(id, group) => self.end(id, Err(MulticastError::Unreachable(group))),
-            Told::Nothing => {}
+            // Who asked for it is in no group, and is told by the desk.
+            Told::Duplicate(_) | Told::Nothing => {}
+        }
+    }
+
+    /// Whom of the senders that are in no group the process's word concerns, and what they are
+    /// told.
+    fn answer(&mut self, at: &At<'_, P>, told: &Told) -> Option<(ConnectionId, Say)> {
+        match told {
+            Told::Delivered(delivery) => self.desk.on_delivered(delivery.start.id, delivery.ts),
+            Told::Duplicate(id) => self.desk.on_delivered(*id, at.process.delivered_at(*id)?),
+            Told::Refused(id, group) => self.desk.on_refused(*id, *group),
+            Told::Install { .. } | Told::Wanted(_) | Told::Nothing => None,
+        }
+    }
+
+    /// A sender that is in no group asks for a message to be multicast.
+    fn on_start(&mut self, at: &mut At<'_, P>, client: ConnectionId, start: Start) {
+        let members = at.peers.iter().count() + 1;
+        match self.desk.on_start(at.now, client, start, members, |group| at.knows(group)) {
+            Ok(Some(start)) => at.command(P::multicast(start)),
+            Ok(None) => {}
+            Err(answer) => drop(at.answer(client, &answer)), // Who has gone is told nothing.
         }
     }
 
@@ -296,6 +326,9 @@ impl<P: Hosted> Application<P> for Replica<P> {
     fn on_output(&mut self, at: &mut At<'_, P>, output: P::Output) {
         let told = P::told(output);
         let installed = matches!(told, Told::Install { .. });
+        if let Some((client, answer)) = self.answer(at, &told) {
+            at.answer(client, &answer);
+        }
         self.on_told(told);
         if installed {
             self.find_overtaken(at);
@@ -322,7 +355,39 @@ impl<P: Hosted> Application<P> for Replica<P> {
     }
 
     fn is_full(&self) -> bool {
-        self.told.is_some() && self.waiting.count.load(Ordering::Acquire) >= DELIVERIES_MAX
+        self.told.is_some() && self.waiting.is_full()
+    }
+
+    fn serves_clients(&self, _service: ServiceId) -> bool {
+        true
+    }
+
+    fn on_asked(
+        &mut self,
+        at: &mut At<'_, P>,
+        client: ConnectionId,
+        body: Bytes,
+    ) -> Result<(), WireError> {
+        let mut rest = &body[..];
+        while !rest.is_empty() {
+            let said;
+            (said, rest) = take(rest)?;
+            match said {
+                Say::Start(start) => self.on_start(at, client, start),
+                Say::Delivered { .. } | Say::Refused { .. } => {
+                    return Err(WireError::Refused("a sender says what members say".into()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_disconnected(&mut self, _at: &mut At<'_, P>, client: ConnectionId) {
+        self.desk.on_disconnected(client);
+    }
+
+    fn holds_clients(&self, _process: &P) -> bool {
+        self.desk.waiting() >= CLIENTS_UNDER_WAY_MAX
     }
 
     fn on_room(&mut self, room: Box<dyn Fn() + Send + Sync>) {

@@ -58,7 +58,7 @@ impl Cluster {
 
     async fn join(&self, options: Options) -> (Member<PrimCast>, Deliveries) {
         let process = PrimCast::new(options.me, self.groups.clone());
-        Member::join_on(&self.worker, options, process, self.patience).await.unwrap()
+        Member::start_on(&self.worker, options, process, self.patience).await.unwrap()
     }
 
     async fn all(&self, sockets: Vec<TcpListener>) -> Vec<(Member<PrimCast>, Deliveries)> {
@@ -349,7 +349,7 @@ async fn clocks_that_differ_do_not_harm_the_order() {
         let mut options = cluster.options(at, Listen::Socket(socket));
         options.clock = clock.skewed(at as i64 * 5_000_000_000);
         let process = PrimCast::new(options.me, cluster.groups.clone()).with_options(hybrid);
-        let joined = Member::join_on(&cluster.worker, options, process, cluster.patience);
+        let joined = Member::start_on(&cluster.worker, options, process, cluster.patience);
         members.push(joined.await.unwrap());
     }
     for count in 0..5 {

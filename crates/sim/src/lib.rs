@@ -37,5 +37,6 @@ mod world;
 pub use faults::{CutId, Faults, Unflushed};
 pub use harness::{each_seed, how_to_repeat, one_seed};
 pub use processors::each_is_caught;
+pub use rand;
 pub use trial::{Detail, Failure, Report, Subject, run, run_with};
 pub use world::{Delay, DiskBug, DiskFailure, Logs, Owner, Random, Setup, Stimulus, World};

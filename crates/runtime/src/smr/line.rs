@@ -1,22 +1,16 @@
 //! One connection of a client to a replica.
 
+use crate::greeting;
 use crate::smr::client::ClientOptions;
 use crate::smr::pending::Sent;
 use crate::smr::wire::Asked;
 use crate::wire::{FrameReader, WireError, append, encode};
 use bytes::{Buf, Bytes, BytesMut};
-use meridian_core::ProcessId;
 use meridian_core::frame;
-use meridian_core::hello::{Answer, Caller, Hello};
 use meridian_paxos::{Batch, Request};
 use meridian_transport::WriteHalf;
 use std::io;
-use std::time::Duration;
-use tokio::io::AsyncWriteExt;
-use tokio::time::timeout;
 
-/// How long calling a replica may take, and until it has said that it serves.
-const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Requests are put into one frame up to so many bytes: the replica reads the first while others
 /// are written.
 const FRAME_LEN: usize = 128 << 10;
@@ -43,26 +37,10 @@ pub(crate) enum News {
 impl Line {
     /// Calls a replica.
     pub(crate) async fn call(options: &ClientOptions, address: &str) -> Result<Line, WireError> {
-        let caller = Caller::Client(options.service);
-        let hello = Hello::<ProcessId>::new(&options.cluster, caller);
-        let greeting = async {
-            let stream = options.security.connect(address).await?;
-            let (reader, mut writer) = stream.into_split();
-            let (mut reader, mut out) = (FrameReader::new(reader), BytesMut::new());
-            encode(&mut out, &hello)?;
-            writer.write_all(&out).await?;
-            match reader.next::<Answer<ProcessId>>().await? {
-                Answer::Client => {}
-                Answer::Refused(why) => return Err(WireError::Refused(why)),
-                Answer::Member(_) => {
-                    return Err(WireError::Refused("it takes this for a replica".into()));
-                }
-            }
-            out.clear();
-            Ok(Line { reader, writer, requests: Vec::new(), requests_len: 0, out })
-        };
-        let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        timeout(CALL_TIMEOUT, greeting).await.unwrap_or_else(late)
+        let ClientOptions { cluster, security, service, .. } = options;
+        let (reader, writer) = greeting::call(cluster, security, *service, address).await?;
+        let (requests, out) = (Vec::new(), BytesMut::new());
+        Ok(Line { reader, writer, requests, requests_len: 0, out })
     }
 
     /// Something is to be asked; requests with others.

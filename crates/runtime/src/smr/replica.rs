@@ -4,15 +4,19 @@ use crate::clock::Clock;
 use crate::delay::Delay;
 use crate::error::MemberError;
 use crate::handle::{self, Handle, Listen, Worker};
+use crate::names::Names;
 use crate::peer::Counters;
 use crate::smr::alone::{Alone, Ask};
 use crate::smr::wire::PAYLOAD_MAX;
 use crate::storage::Storage;
 use meridian_core::{GroupId, NodeId, ProcessId};
 use meridian_paxos::{Configuration, Options as PaxosOptions, Paxos, Recovery, Service, Status};
+use meridian_transport::Security;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 
 /// What a new leader is told may be so long, in bytes: all instances that may be under way in one
@@ -24,6 +28,11 @@ pub const UNDER_WAY_MAX: u64 = 24 << 20;
 pub struct Options {
     /// The name of the cluster: replicas and clients of another are turned away.
     pub cluster: String,
+    /// How connections with replicas and clients are secured: TLS at all of them, or plain text.
+    pub security: Security,
+    /// What replicas are called in their certificates, those too that may be added later. With
+    /// TLS a replica that has no name here is turned away.
+    pub names: BTreeMap<NodeId, String>,
     /// Which replica this is. An identity is never given to another.
     pub me: NodeId,
     /// Tells services of one cluster apart that share replicas.
@@ -61,7 +70,45 @@ impl Options {
                 ..handle::Options::new(cluster, id, address, BTreeMap::new())
             };
         let (delays, paxos, group) = (BTreeMap::new(), PaxosOptions::default(), id.group);
-        Options { cluster, me, group, listen, members, storage, delays, clock, clients_max, paxos }
+        let (security, names) = (Security::default(), BTreeMap::new());
+        Options {
+            cluster,
+            security,
+            names,
+            me,
+            group,
+            listen,
+            members,
+            storage,
+            delays,
+            clock,
+            clients_max,
+            paxos,
+        }
+    }
+
+    /// Those of so many replicas that all run on this machine, for tests and trying out: they
+    /// listen on free ports of the loopback device, which are taken when this returns. `storage`
+    /// tells where each keeps its data.
+    ///
+    /// # Errors
+    /// If no port can be had.
+    pub fn on_this_machine(
+        cluster: &str,
+        replicas: u16,
+        mut storage: impl FnMut(NodeId) -> Storage,
+    ) -> io::Result<Vec<Options>> {
+        let (mut members, mut sockets) = (BTreeMap::new(), Vec::new());
+        for me in (0..replicas).map(NodeId) {
+            let socket = TcpListener::bind("127.0.0.1:0")?;
+            members.insert(me, socket.local_addr()?.to_string());
+            sockets.push((me, socket));
+        }
+        let options = sockets.into_iter().map(|(me, socket)| {
+            let options = Options::new(cluster, me, members.clone(), storage(me));
+            Options { listen: Listen::Socket(socket), ..options }
+        });
+        Ok(options.collect())
     }
 
     /// Looks for contradictions.
@@ -126,7 +173,11 @@ impl<S: Service> Replica<S> {
         let process = |node| ProcessId { group, node };
         let me = process(options.me);
         let recovery = paxos.recovery;
+        let names = Names::default();
+        names.set(options.names.into_iter().map(|(node, name)| (process(node), name)).collect());
         let host = handle::Options {
+            security: options.security,
+            names: Arc::new(names),
             listen: options.listen,
             delays: options.delays.into_iter().map(|(k, v)| (process(k), v)).collect(),
             storage,

@@ -11,7 +11,9 @@ pub mod hermes;
 pub mod locks;
 pub mod looks;
 pub mod multicast;
+pub mod outside;
 pub mod paxos;
+pub mod service;
 
 use crate::checkers::linearizable::UNDECIDED;
 use crate::harness;
@@ -21,8 +23,9 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 11] = [
+pub const TABLE: [&Named; 12] = [
     &multicast::NAMED,
+    &outside::NAMED,
     &paxos::NAMED,
     &hermes::NAMED,
     &eunomia::NAMED,

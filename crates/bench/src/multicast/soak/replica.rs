@@ -178,7 +178,7 @@ async fn join(
     let dissemination = setup.dissemination.into();
     let used = multicast::Options { dissemination, ..multicast::Options::default() };
     let process = PrimCast::new(me, Arc::new(groups)).with_options(used);
-    Ok(Member::join_on(&worker, options, process, PATIENCE).await?)
+    Ok(Member::start_on(&worker, options, process, PATIENCE).await?)
 }
 
 /// Who multicasts.

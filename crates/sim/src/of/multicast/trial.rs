@@ -413,7 +413,7 @@ pub(crate) fn drawn_dissemination(random: &mut Random, groups: usize) -> Vec<Dis
 }
 
 /// Now all kinds, now some that are rare among all.
-fn drawn_faults(random: &mut Random) -> Faults {
+pub(in crate::of) fn drawn_faults(random: &mut Random) -> Faults {
     let (s, ms) = (Duration::from_secs(1), Duration::from_millis(1));
     let all = all_faults();
     let clocks = Faults { skew_ppm: all.skew_ppm, clock_jump: Some(2 * s), ..Faults::none() };

@@ -284,7 +284,7 @@ fn setup(
 }
 
 /// Now all kinds, now some that are rare among all.
-fn drawn_faults(random: &mut Random) -> Faults {
+pub(in crate::of) fn drawn_faults(random: &mut Random) -> Faults {
     let ms = Duration::from_millis(1);
     let all = Faults { outage: 200 * ms, split: 400 * ms, region: None, ..Faults::all(250 * ms) };
     match random.random_range(0..8) {
@@ -306,7 +306,7 @@ fn drawn_faults(random: &mut Random) -> Faults {
     }
 }
 
-fn drawn_loss(random: &mut Random) -> Loss {
+pub(in crate::of) fn drawn_loss(random: &mut Random) -> Loss {
     let ms = Duration::from_millis(1);
     match random.random_range(0..3) {
         0 => Loss::default(),
@@ -455,7 +455,7 @@ impl Subject for Trial {
     }
 }
 
-fn drawn_options(
+pub(in crate::of) fn drawn_options(
     random: &mut Random,
     recovery: Recovery,
     routing: Routing,

@@ -1,12 +1,9 @@
 //! A map on three replicas over TCP. One is killed; the map goes on.
 //!
-//! `cargo run -p meridian-paxos --example kv`
+//! `cargo run -p meridian-replication --example service`
 
-use bytes::Bytes;
-use meridian_core::NodeId;
-use meridian_paxos::{Consistency, Service};
-use meridian_runtime::{Listen, Storage, smr};
-use std::{collections::BTreeMap, error::Error, net::TcpListener};
+use meridian_replication::{Bytes, Client, Consistency, Options, Replica, Service, Storage};
+use std::{collections::BTreeMap, error::Error};
 
 /// A request is `word=meaning`, the reply what it meant before. A question is a word.
 #[derive(Clone, Default)]
@@ -32,20 +29,14 @@ impl Service for Map {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let data = std::env::temp_dir().join(format!("kv-{}", std::process::id()));
-    let (mut members, mut sockets, mut replicas) = (BTreeMap::new(), Vec::new(), Vec::new());
-    for me in (0..3).map(NodeId) {
-        let socket = TcpListener::bind("127.0.0.1:0")?;
-        members.insert(me, socket.local_addr()?.to_string());
-        sockets.push((me, Listen::Socket(socket)));
+    let data = tempfile::tempdir()?;
+    let storage = |me| Storage::directory(data.path().join(format!("{me}")));
+    let mut replicas = Vec::new();
+    for options in Options::on_this_machine("kv", 3, storage)? {
+        replicas.push(Replica::start(options, Map::default()).await?);
     }
-    for (me, listen) in sockets {
-        let storage = Storage::directory(data.join(me.0.to_string()));
-        let options =
-            smr::Options { listen, ..smr::Options::new("kv", me, members.clone(), storage) };
-        replicas.push(smr::Replica::start(options, Map::default()).await?);
-    }
-    let mut client = smr::Client::connect("kv", members.values()).await?;
+    let addresses = replicas.iter().map(|replica| replica.address().to_string());
+    let mut client = Client::connect("kv", addresses).await?;
     println!("dog meant {:?} before", client.execute("dog=Hund").await?);
     while !replicas[0].status().await?.leading {
         replicas.rotate_left(1);
@@ -57,5 +48,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for replica in replicas {
         replica.close().await?;
     }
-    Ok(std::fs::remove_dir_all(data)?)
+    Ok(())
+}
+
+#[test]
+fn it_runs() {
+    main().unwrap();
 }
