@@ -6,6 +6,8 @@
 mod pages;
 #[path = "tidy/prose.rs"]
 mod prose;
+#[path = "tidy/published.rs"]
+mod published;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
