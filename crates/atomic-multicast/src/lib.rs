@@ -47,7 +47,7 @@
 //! wait; then the member reads no sockets, and the others of its group go on without it. When a
 //! majority of a group is held up so, its messages are not ordered, and [`Member::multicast`] and
 //! [`Client::multicast`] wait. So a program whose members all stop reading stops being sent to. A
-//! [`Client`] has [`at most 1,024 messages`](client::UNDER_WAY_MAX) and 32 MiB under way; the next
+//! [`Client`] has [at most 1,024 messages](client::UNDER_WAY_MAX) and 32 MiB under way; the next
 //! waits.
 //!
 //! # Recover
