@@ -1,13 +1,13 @@
 //! What clients multicast and are told, and what members deliver: the owner of a world of
 //! [`Station`]s.
 
-use super::station::{NOWHERE, Station, Told};
+use super::station::{NOWHERE, Station, Told, Travels};
 use crate::trial::Counts;
 use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
 use meridian_core::{GroupId, MessageId, NodeId, ProcessId, Time};
-use meridian_multicast::outside::{CallId, Command, Failure, Outgoing};
-use meridian_multicast::{Delivery, Output, Role, Timestamp, Touches};
+use meridian_multicast::outside::{CallId, Command, Failure, Outgoing, Say};
+use meridian_multicast::{Output, Role, Timestamp, Touches};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,12 +91,6 @@ impl Clients {
         Stimulus::Command { to: client, command, after: Duration::ZERO }
     }
 
-    fn on_delivery(&mut self, delivery: &Delivery) {
-        let payload = delivery.start.payload[..].try_into().expect("clients say eight bytes");
-        self.messages.insert(delivery.start.id, u64::from_be_bytes(payload));
-        self.counts.add("deliveries", 1);
-    }
-
     /// What a member has delivered, once all is quiet: by call.
     ///
     /// # Errors
@@ -163,7 +157,7 @@ impl Owner<Station> for Clients {
 
     fn output(&mut self, at: ProcessId, told: Told, _now: Time) -> Vec<Stimulus<Station>> {
         match told {
-            Told::Member(Output::Deliver(delivery)) => self.on_delivery(&delivery),
+            Told::Member(Output::Deliver(_)) => self.counts.add("deliveries", 1),
             Told::Member(Output::Duplicate(_)) => self.counts.add("repeated", 1),
             Told::Member(Output::Install { .. }) => self.counts.add("snapshots", 1),
             Told::Member(_) => {}
@@ -204,6 +198,15 @@ impl Owner<Station> for Clients {
         self.counts.add(whose, 1);
         let of = self.calls.values_mut().filter(|call| call.client == at);
         of.filter(|call| call.outcome.is_none()).for_each(|call| call.is_lost = true);
+    }
+
+    /// Of each message it is known here which call it is of: who delivers it may crash before it
+    /// says so, and then tells nobody.
+    fn traffic(&mut self, _at: ProcessId, message: &Travels) {
+        if let Travels::Outside(Say::Start(start)) = message {
+            let payload = start.payload[..].try_into().expect("clients say eight bytes");
+            self.messages.insert(start.id, u64::from_be_bytes(payload));
+        }
     }
 
     fn leads(&self, process: &Station) -> bool {
