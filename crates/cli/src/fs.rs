@@ -6,6 +6,7 @@
 //! no connection of their own is needed.
 
 use crate::certificates::{Shown, TlsArgs};
+use crate::quota::{self, QuotaArgs};
 use crate::scrub::{self, ScrubArgs};
 use crate::token::{self, AfterArgs, TokenArgs};
 use crate::{cluster, configuration, output};
@@ -20,8 +21,6 @@ use std::process::ExitCode;
 
 /// The attribute that says where an inode is placed: `global`, or a region's name.
 const PLACEMENT: &str = "user.meridian.placement";
-/// The attribute that says how much may lie below a directory, and how much does.
-const QUOTA: &str = "user.meridian.quota";
 /// How many nodes of each region that holds a file keep each of its data blocks.
 const BLOCK_REPLICAS: usize = 2;
 
@@ -45,14 +44,19 @@ Examples:
     Place(PlaceArgs),
     /// Limit what may lie below a directory, or tell how much does
     #[command(after_help = "\
-A directory must be empty to be given a quota; its limits can be changed at any time. What lies
-below it in its own placement counts, each file once and the directory itself; what is placed
-elsewhere does not. Only root may set it. `df DIR` shows it, too.
+What lies below the directory in its own placement counts, each file once and the directory itself;
+what is placed elsewhere does not. Only root may set it. `df DIR` shows it, too.
+
+If the directory is not empty when it gets its quota, or loses it, the nodes count what is there
+while others work; the command waits, and shows how far they are. They go on if it is interrupted.
+Until all is counted `counting` is shown, and `leaving` until nothing counts any more; the limits
+hold for what has been counted. One directory of each placement is counted at a time.
 
 Examples:
   mkdir meridian/us/ann && meridian fs quota meridian/us/ann --bytes 10G --inodes 100000
   meridian fs quota meridian/us/ann
-  meridian fs quota meridian/us/ann --none")]
+  meridian fs quota meridian/us/ann --none
+  meridian fs quota meridian/us/ann --remove")]
     Quota(QuotaArgs),
     /// Tell how far nodes are with reading all blocks, or have them do so now
     #[command(after_help = "\
@@ -128,22 +132,6 @@ pub struct PlaceArgs {
     global: bool,
 }
 
-/// See [`FsCommand::Quota`].
-#[derive(Debug, Args)]
-pub struct QuotaArgs {
-    /// A directory in a mount
-    dir: PathBuf,
-    /// So many bytes in files at most; K, M, G and T stand for powers of 1024
-    #[arg(long, value_name = "N", value_parser = bytes_of)]
-    bytes: Option<u64>,
-    /// So many files and directories at most
-    #[arg(long, value_name = "N")]
-    inodes: Option<u64>,
-    /// No limits any more; what there is goes on being counted
-    #[arg(long, conflicts_with_all = ["bytes", "inodes"])]
-    none: bool,
-}
-
 /// The answer of `fs where`.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Whereabouts {
@@ -162,7 +150,7 @@ pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
     match command {
         FsCommand::Where(args) => tell_where(args),
         FsCommand::Place(args) => place(args),
-        FsCommand::Quota(args) => quota(args),
+        FsCommand::Quota(args) => quota::run(args),
         FsCommand::Scrub(args) => return scrub::run(args),
         FsCommand::Token(args) => token::tell(args),
         FsCommand::After(args) => token::take(args),
@@ -214,7 +202,7 @@ fn whereabouts(path: &Path, placement: String, topology: &Topology) -> anyhow::R
     })
 }
 
-fn placement_of(path: &Path) -> anyhow::Result<String> {
+pub fn placement_of(path: &Path) -> anyhow::Result<String> {
     let mut value = [0; 256];
     match rustix::fs::lgetxattr(path, PLACEMENT, &mut value) {
         Ok(len) => Ok(String::from_utf8_lossy(&value[..len]).into_owned()),
@@ -243,50 +231,14 @@ fn place(args: &PlaceArgs) -> anyhow::Result<()> {
             bail!("{dir} is not empty: only an empty directory can be placed elsewhere for now")
         }
         Err(Errno::INVAL) => bail!("no region {to}{}", known_regions()),
-        Err(Errno::BUSY) => bail!("{dir} is the top of its partition and stays where it is"),
+        Err(Errno::BUSY) => bail!(
+            "{dir} is in use: it has a quota, or locks, or is being counted for a quota above it"
+        ),
         Err(Errno::PERM | Errno::ACCESS) => {
             bail!("you may not place {dir}: it takes the owner, and the right to write above it")
         }
         Err(error) => Err(not_here(&args.dir, error)),
     }
-}
-
-fn quota(args: &QuotaArgs) -> anyhow::Result<()> {
-    let dir = args.dir.display();
-    placement_of(&args.dir)?; // It is in a mount.
-    if args.none || args.bytes.is_some() || args.inodes.is_some() {
-        let limit = |limit: Option<u64>| limit.map_or("none".into(), |limit| limit.to_string());
-        let value = format!("bytes={} inodes={}", limit(args.bytes), limit(args.inodes));
-        match rustix::fs::setxattr(&args.dir, QUOTA, value.as_bytes(), XattrFlags::empty()) {
-            Ok(()) => {}
-            Err(Errno::NOTEMPTY) => bail!(
-                "{dir} has no quota and is not empty: what is in it would not count. Make a new \
-                 directory, give that a quota, and move everything there"
-            ),
-            Err(Errno::NOTDIR) => bail!("{dir} is not a directory"),
-            Err(Errno::PERM | Errno::ACCESS) => bail!("only root may set a quota"),
-            Err(error) => return Err(not_here(&args.dir, error)),
-        }
-    }
-    let mut value = [0; 256];
-    match rustix::fs::getxattr(&args.dir, QUOTA, &mut value) {
-        Ok(len) => output::print(&format!("{dir} {}", String::from_utf8_lossy(&value[..len]))),
-        Err(Errno::NODATA) => output::print(&format!("{dir} has no quota")),
-        Err(error) => Err(not_here(&args.dir, error)),
-    }
-}
-
-/// A number of bytes, perhaps with a unit.
-fn bytes_of(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
-        Some(b'K') => (&text[..text.len() - 1], 10),
-        Some(b'M') => (&text[..text.len() - 1], 20),
-        Some(b'G') => (&text[..text.len() - 1], 30),
-        Some(b'T') => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| format!("{text:?} is no number of bytes"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too much"))
 }
 
 fn known_regions() -> String {
@@ -300,7 +252,7 @@ fn known_regions() -> String {
     )
 }
 
-fn not_here(path: &Path, error: Errno) -> anyhow::Error {
+pub fn not_here(path: &Path, error: Errno) -> anyhow::Error {
     let path = path.display();
     match error {
         Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS => {
@@ -328,13 +280,6 @@ mod tests {
         );
         assert_eq!(at("global").unwrap().metadata_on.len(), 6);
         assert!(at("mars").is_err());
-    }
-
-    #[test]
-    fn bytes_have_units() {
-        assert_eq!(bytes_of("10"), Ok(10));
-        assert_eq!((bytes_of("3k"), bytes_of("2G")), (Ok(3 << 10), Ok(2 << 30)));
-        assert!(bytes_of("").is_err() && bytes_of("x").is_err() && bytes_of("99999999T").is_err());
     }
 
     #[test]

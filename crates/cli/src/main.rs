@@ -21,6 +21,7 @@ mod mount;
 mod nodes;
 mod options_file;
 mod prepare;
+mod quota;
 mod scrub;
 mod server;
 #[cfg(feature = "lab")]

@@ -23,6 +23,7 @@ pub(crate) fn name_of(update: &Update) -> &'static str {
         Update::Unlock { .. } => "unlock",
         Update::Untangle { .. } => "untangle locks",
         Update::SetQuota { .. } => "quota",
+        Update::Count { .. } => "count for a quota",
         Update::Hold { .. } => "hold",
         Update::Forget { .. } => "forget",
         Update::Reap { .. } => "reap",

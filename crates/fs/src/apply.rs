@@ -50,6 +50,8 @@ pub(crate) fn apply(
                     let above = if here(tree, parent) { tree.get(parent.ino) } else { None };
                     let quota = above.and_then(|above| above.quota);
                     tree.gain_name(target.ino, quota);
+                } else {
+                    tree.settle_link(*target, *parent);
                 }
             }
             return Done::Attributes(attributes);
@@ -72,6 +74,7 @@ pub(crate) fn apply(
             }
         }
         (Update::Rename { .. }, Conclusion::Rename { moved, replaced, tops }) => {
+            settle_quotas(tree, update);
             rename(tree, update, moved, replaced, moment);
             name_tops(tree, update, &tops, moment);
         }
@@ -160,6 +163,18 @@ fn rename(
         (RenameMode::Exchange, _) => set_parent(tree, replaced.ino, *from, moment.time),
         (_, Some(Kind::Directory)) => drop(tree.remove(replaced.ino)),
         (_, _) => drop_name(tree, replaced.ino, *keep_for, moment),
+    }
+}
+
+/// What moves counts against the quota of where it comes, as far as that is being counted.
+fn settle_quotas(tree: &mut Tree, update: &Update) {
+    let Update::Rename { from, to, moved, replaced, mode, ancestors, .. } = update else {
+        panic!("{update:?} is not a rename");
+    };
+    let listed = ancestors.iter().copied().collect();
+    tree.settle_move(*moved, *from, *to, &listed);
+    if let Some(back) = replaced.filter(|_| *mode == RenameMode::Exchange) {
+        tree.settle_move(back, *to, *from, &listed);
     }
 }
 

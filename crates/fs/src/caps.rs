@@ -302,6 +302,7 @@ impl Update {
             | Update::Expire { .. }
             | Update::Caps { .. }
             | Update::SetQuota { .. }
+            | Update::Count { .. }
             | Update::RaiseHorizon { .. } => Vec::new(),
         }
     }

@@ -7,7 +7,6 @@ use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
 use crate::locking;
 use crate::mutation::Mutation;
 use crate::operation::{Access, Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
-use crate::quota::Limits;
 use crate::tree::{Tree, check_name};
 use crate::types::{
     Entry, Ino, Kind, NAME_MAX, Name, Place, Rank, SYMLINK_MAX, Timestamp, XATTR_MAX,
@@ -62,13 +61,13 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
                 Ok(())
             })
         }
-        Update::RemoveXattr { inode, name } => change_inode(tree, inode, |inode| {
-            check_xattr_name(&name)?;
-            inode.xattrs.remove(&name).ok_or(FsError::NoAttribute)?;
-            inode.ctime = moment.time;
-            Ok(())
-        }),
-        Update::SetQuota { inode, limits } => set_quota(tree, inode, limits),
+        Update::RemoveXattr { inode, name } => {
+            change_inode(tree, inode, |inode| remove_xattr(inode, &name, moment.time))
+        }
+        Update::SetQuota { inode, parent, limits } => tree.set_quota(inode, parent, limits),
+        Update::Count { root, number, stretches, rest } => {
+            Ok(tree.count(root, number, &stretches, &rest))
+        }
         Update::Lock { .. }
         | Update::Leave { .. }
         | Update::Unlock { .. }
@@ -96,21 +95,6 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         | Update::PlaceDirectory { .. }
         | Update::Untangle { .. } => panic!("{update:?} is decided by several inodes"),
     }
-}
-
-/// Gives a directory a quota, or other limits.
-fn set_quota(tree: &mut Tree, place: Place, limits: Limits) -> Result<Done, FsError> {
-    let inode = tree.inode(place)?;
-    let directory = inode.as_directory().ok_or(FsError::NotDirectory)?;
-    if tree.quotas.get(place.ino).is_none() {
-        if !directory.entries.is_empty() {
-            return Err(FsError::NotEmpty); // What is in it does not count against it.
-        }
-        tree.quotas.add(place.ino);
-        tree.change(place.ino, |inode| inode.quota = Some(place.ino));
-    }
-    tree.quotas.limit(place.ino, limits);
-    Ok(Done::Nothing)
 }
 
 /// Changes one inode, or nothing if `change` refuses.
@@ -316,6 +300,13 @@ fn set_xattr(inode: &mut Inode, name: Name, value: Bytes, mode: XattrMode) -> Re
         return Err(FsError::NoSpace);
     }
     inode.xattrs.insert(name, value);
+    Ok(())
+}
+
+fn remove_xattr(inode: &mut Inode, name: &Name, time: Timestamp) -> Result<(), FsError> {
+    check_xattr_name(name)?;
+    inode.xattrs.remove(name).ok_or(FsError::NoAttribute)?;
+    inode.ctime = time;
     Ok(())
 }
 

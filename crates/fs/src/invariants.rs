@@ -2,10 +2,12 @@
 //! itself. For the simulator and for tests.
 
 use crate::acl::{self, Acl};
+use crate::counting::Counting;
 use crate::inode::{Content, Inode};
 use crate::partition::Partition;
+use crate::quota::Stage;
 use crate::tree::{Tree, waits_of};
-use crate::types::{Entry, Ino, Kind, LINK_MAX, Place};
+use crate::types::{Entry, Ino, Kind, LINK_MAX, Name, Place};
 use meridian_core::{BlockId, ClientId, GroupId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -121,9 +123,10 @@ fn check_leases(tree: &Tree) {
 
 fn check_quotas(tree: &Tree) {
     let mut used: BTreeMap<Ino, (u64, u64)> = BTreeMap::new();
-    for (directory, _) in tree.quotas.iter() {
-        let own = tree.get(directory).and_then(|inode| inode.quota);
-        assert_eq!(own, Some(directory), "the directory of a quota counts against it");
+    for (directory, quota) in tree.quotas.iter() {
+        let own = tree.get(directory).map(|inode| inode.quota == Some(directory));
+        let leaves = quota.stage == Stage::Leaves;
+        assert_eq!(own, Some(!leaves), "the directory of a quota counts against it");
         used.insert(directory, (0, 0));
     }
     for (quota, bytes) in tree.iter().filter_map(|(_, inode)| inode.counted()) {
@@ -133,6 +136,39 @@ fn check_quotas(tree: &Tree) {
     for (directory, quota) in tree.quotas.iter() {
         assert_eq!((quota.bytes, quota.inodes), used[&directory], "U1: {directory:?}");
     }
+    let counting = tree.quotas.counting.as_ref();
+    for (directory, _) in counting.iter().flat_map(|counting| &counting.open) {
+        let quota = tree.get(*directory).map(|inode| inode.quota);
+        let to = counting.and_then(|counting| counting.to);
+        assert!(quota.is_none_or(|quota| quota == to), "U5: {directory:?} is open: {quota:?}");
+    }
+    for (ino, inode) in tree.iter() {
+        let Some(directory) = inode.as_directory() else { continue };
+        for (name, entry) in &directory.entries {
+            if entry.place.partition == tree.group {
+                check_counted(tree, counting, (ino, inode.quota), (name, entry));
+            }
+        }
+    }
+}
+
+/// That an entry counts against the quota of its directory, or what is being counted is why not; or
+/// that it is a file with several names.
+fn check_counted(
+    tree: &Tree,
+    counting: Option<&Counting>,
+    (parent, above): (Ino, Option<Ino>),
+    (name, entry): (&Name, &Entry),
+) {
+    let child = tree.get(entry.place.ino).expect("it was looked at before");
+    let own = child.quota;
+    if own == above || own == Some(entry.place.ino) {
+        return;
+    }
+    let counting = counting.filter(|of| (own, above) == (of.from, of.to));
+    let later = counting.and_then(|of| of.open.get(&parent)).is_some_and(|upto| name > upto);
+    let shared = child.kind != Kind::Directory;
+    assert!(later || shared, "U4: {entry:?} named {name:?} in {parent:?}: {own:?}, not {above:?}");
 }
 
 /// Panics unless all partitions together are one tree. They must have decided the same updates,

@@ -28,6 +28,10 @@
 //! - **Quotas**: what counts against one is a sum, but whether an update is refused depends on it.
 //!   So whatever changes a sum names the quota ([`Operation::quotas`]) and has its key.
 //!
+//! - **What is being counted** ([`crate::counting`]) has a key of its own, for whoever begins
+//!   that or does a step. A move from one quota to another looks at it, too; it names both quotas,
+//!   and the one that is counted, or given back, is among them if it matters.
+//!
 //! Reads wait for keys, too, and for as few as their answer needs. So what changes a directory's
 //! entries has, beside the directory's inode, the *name* that it changes; and what makes, removes,
 //! places or changes an inode itself has its *node*. Whoever looks a name up needs that name and
@@ -35,6 +39,7 @@
 //!
 //! The limit of locks is one per inode, so that no client's locks need to be counted together.
 
+use crate::counting::Stretch;
 use crate::operation::{Access, CapStep, Operation, Update};
 use crate::query::Query;
 use crate::types::{Ino, Name, Place};
@@ -57,6 +62,8 @@ pub(crate) enum Key {
     Name(Ino, u64),
     /// How much counts against the quota of a directory.
     Quota(Ino),
+    /// What is being counted.
+    Counting,
     /// That an inode is here, and what only an update of the inode itself changes: not what changes
     /// with a directory's entries.
     Node(Ino),
@@ -74,6 +81,7 @@ impl Key {
             Key::Holder(client) => mix(!client.0 ^ u64::from(partition.0) << 48) | 1 << 63,
             Key::Name(directory, name) => mix(mix(directory.0) ^ name) | 1 << 63,
             Key::Node(ino) => mix(!ino.0) | 1 << 63,
+            Key::Counting => mix(0x636f_756e_7400_0000 ^ u64::from(partition.0)) | 1 << 63,
             Key::Quota(ino) => mix(ino.0.rotate_left(32) ^ 0x0071_756f_7461) | 1 << 63,
         }
     }
@@ -120,7 +128,9 @@ fn all_keys(update: &Update, id: MessageId) -> Vec<(GroupId, Key)> {
     let names = names.into_iter().map(|(of, name)| (of.partition, Key::name(of.ino, name)));
     let nodes = nodes.into_iter().map(|place| (place.partition, Key::Node(place.ino)));
     let client = client.map(|(partition, of)| (partition, Key::Client(of)));
+    let counting = quotas.first().map(|place| (place.partition, Key::Counting));
     let quotas = quotas.into_iter().map(|place| (place.partition, Key::Quota(place.ino)));
+    let quotas = quotas.chain(counting);
     let caps = keys_of_caps(update);
     inodes.chain(names).chain(nodes).chain(quotas).chain(client).chain(caps).collect()
 }
@@ -164,9 +174,8 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             places.push(*inode);
             nodes.push(*inode);
         }
-        Update::SetQuota { inode, .. } => {
-            places.push(*inode);
-            quotas.push(*inode);
+        Update::SetQuota { .. } | Update::Count { .. } => {
+            (places, quotas) = touched_of_quotas(update);
         }
         Update::Write { inode, .. }
         | Update::Merge { inode, .. }
@@ -193,6 +202,23 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         }
     }
     Touched { places, names, nodes, quotas, client }
+}
+
+/// The inodes of an update that sets a quota or counts for one, and whose quota that is.
+fn touched_of_quotas(update: &Update) -> (Vec<Place>, Vec<Place>) {
+    match update {
+        Update::SetQuota { inode, parent, .. } => {
+            let above = Some(*parent).filter(|parent| parent.partition == inode.partition);
+            ([*inode].into_iter().chain(above).collect(), vec![*inode])
+        }
+        Update::Count { root, stretches, rest, .. } => {
+            let of = |of: &Stretch| [of.directory].into_iter().chain(of.inodes.clone());
+            let all = stretches.iter().flat_map(of).chain(rest.iter().copied());
+            let all = all.map(|ino| Place { ino, ..*root });
+            ([*root].into_iter().chain(all).collect(), vec![*root])
+        }
+        other => panic!("{other:?} is not about quotas"),
+    }
 }
 
 /// What is known of a directory where its name is, which is `parent`.

@@ -15,6 +15,7 @@
 //! | `read` | answers to queries |
 //! | `tops` | what is known of directories that live elsewhere than their names |
 //! | [`quota`] | how much may lie below a directory, and how much does |
+//! | [`counting`] | how what is below a directory that is not empty gets under a quota |
 //! | `tree`, `inode`, `extents`, `locks`, `leases` | the state itself |
 //! | `caps` | who may answer looks by itself |
 //! | [`invariants`] | walks that panic if the state contradicts itself |
@@ -27,6 +28,7 @@ mod acl;
 mod apply;
 pub mod blocks;
 mod caps;
+pub mod counting;
 pub mod error;
 mod execute;
 mod extents;
@@ -53,9 +55,9 @@ mod waits;
 pub use caps::{GRANT_MAX, Subject};
 pub use error::FsError;
 pub use keys::quota_keys;
-pub use operation::{CapStep, Done, Operation, Stand, Standing, Update};
+pub use operation::{CapStep, Done, Operation, Update};
 pub use partition::{Effect, Partition};
 pub use query::{Answer, Query};
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};
 pub use vote::Vote;
-pub use waits::{CYCLE_MAX, Under, Wait, Waits, cycle_of};
+pub use waits::{CYCLE_MAX, Stand, Standing, Under, Wait, Waits, cycle_of};

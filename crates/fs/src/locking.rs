@@ -4,10 +4,10 @@ use crate::FsError;
 use crate::apply::Moment;
 use crate::locks::Locks;
 use crate::mutation::Mutation;
-use crate::operation::{Done, Stand, Standing, Update};
+use crate::operation::{Done, Update};
 use crate::tree::Tree;
 use crate::types::{Ino, Lock, Place, Rank};
-use crate::waits::Under;
+use crate::waits::{Stand, Standing, Under};
 use meridian_core::{ClientId, Stamp};
 
 /// How many locks may lie on one inode: enough for any program, little enough that the state stays
@@ -156,6 +156,7 @@ impl Update {
             | Update::Caps { .. }
             | Update::RaiseHorizon { .. }
             | Update::SetQuota { .. }
+            | Update::Count { .. }
             | Update::PlaceDirectory { .. } => None,
         }
     }

@@ -29,6 +29,10 @@ pub enum Mutation {
     ReapsNamed,
     /// The partition of a new name keeps nothing of a directory that lives elsewhere.
     LosesTops,
+    /// What is moved while it is being counted stays as it was.
+    MissesMoved,
+    /// A directory of which a part was counted is taken for counted.
+    ClosesEarly,
     /// A read is noted though another time of reading was set since it was seen.
     NotesAnyRead,
 }

@@ -1,12 +1,13 @@
 //! What clients ask of the tree to be changed, by multicast; what they ask one replica is in
 //! [`crate::query`].
 
+use crate::counting::Stretch;
 use crate::quota::Limits;
 use crate::types::{
     Attributes, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank, Timestamp,
     Vector,
 };
-use crate::waits::{Under, Wait};
+use crate::waits::{Stand, Under, Wait};
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
@@ -419,13 +420,28 @@ pub enum Update {
         /// Milliseconds since 1970.
         horizon_ms: u64,
     },
-    /// `meridian fs quota`: limits what lies below a directory in its partition. One that has no
-    /// quota yet must be empty.
+    /// `meridian fs quota`: limits what lies below a directory in its partition. If one that is not
+    /// empty gets its first limits, or loses its quota, all is counted by steps;
+    /// [`crate::FsError::Busy`] while another's is.
     SetQuota {
         /// The directory.
         inode: Place,
-        /// How much there may be.
-        limits: Limits,
+        /// The one above.
+        parent: Place,
+        /// How much there may be; `None` takes the quota away.
+        limits: Option<Limits>,
+    },
+    /// A step of counting what is below a directory that got a quota, or loses it. Multicast by a
+    /// node on behalf of the partition.
+    Count {
+        /// The directory.
+        root: Place,
+        /// The number of the step: it is done if none was since it was made up.
+        number: u64,
+        /// What is counted.
+        stretches: Vec<Stretch>,
+        /// When all is: what still counts as before, as it has lost its names below.
+        rest: Vec<Ino>,
     },
     /// `meridian fs place`: an empty directory is placed in another partition.
     PlaceDirectory {
@@ -462,6 +478,7 @@ impl Update {
                 | Update::Reap { .. }
                 | Update::NoteReads { .. }
                 | Update::NoteTop { .. }
+                | Update::Count { .. }
                 | Update::Renew { .. }
                 | Update::Expire { .. }
                 | Update::Caps { .. }
@@ -500,7 +517,8 @@ impl Update {
             | Update::Lock { inode, .. }
             | Update::Leave { inode, .. }
             | Update::Unlock { inode, .. }
-            | Update::SetQuota { inode, .. } => add(inode),
+            | Update::SetQuota { inode, .. }
+            | Update::Count { root: inode, .. } => add(inode),
             Update::Hold { partition, .. }
             | Update::Forget { partition, .. }
             | Update::Reap { partition, .. }
@@ -521,31 +539,6 @@ impl Update {
         }
         all
     }
-}
-
-/// How it stands with the locks of a client on an inode. Its *tenure* is the time in which it holds
-/// locks there or waits for some, named by the message with which that began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Stand {
-    /// With the lock that was asked for.
-    pub lock: Standing,
-    /// The tenure before the update.
-    pub before: Option<Stamp>,
-    /// The tenure now.
-    pub since: Option<Stamp>,
-}
-
-/// How it stands with a lock that a client asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Standing {
-    /// Its owner has it.
-    Held,
-    /// It is waited for.
-    Waits,
-    /// It would be waited for by its own owner.
-    Deadlock,
-    /// Its owner neither has it nor waits.
-    Gone,
 }
 
 /// What an update that succeeded says: the same in every partition that it concerns.

@@ -424,7 +424,7 @@ impl Partition {
             let vote = prepare(&self.tree, &update, moment);
             let conclusion = conclude(&update, &BTreeMap::from([(self.tree.group, &vote)]))?;
             apply(&mut self.tree, &update, conclusion, moment)
-        } else if quotas.is_empty() {
+        } else if quotas.is_empty() || !update.is_limited() {
             execute(&mut self.tree, update, moment)?
         } else {
             // Taken back as a whole if it is too much.
@@ -552,6 +552,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
         | Update::SetQuota { .. }
+        | Update::Count { .. }
         | Update::Caps { .. }
         | Update::Expire { .. } => false,
     }

@@ -1,9 +1,8 @@
 //! Questions that one replica answers, and their answers.
 
-use crate::operation::Stand;
 use crate::quota::Quota;
 use crate::types::{Attributes, Entry, Extent, Ino, Lock, Name, Place};
-use crate::waits::Waits;
+use crate::waits::{Stand, Waits};
 use bytes::Bytes;
 use meridian_core::GroupId;
 use serde::{Deserialize, Serialize};
@@ -75,7 +74,7 @@ pub enum Query {
         /// Under which name it is waited for.
         ticket: u64,
     },
-    /// The quota that an inode counts against, if any.
+    /// The quota that a directory has, or else that an inode counts against, if any.
     Quota {
         /// Which.
         inode: Place,

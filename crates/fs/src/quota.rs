@@ -4,7 +4,9 @@
 //! inode against one, that of the nearest such directory, as long as it has a name. Only what lives
 //! in the directory's own partition counts: what is placed elsewhere does not. So that it stays so,
 //! nothing gets a name under another quota than its own ([`FsError::OtherQuota`]); a directory that
-//! has a quota itself moves freely.
+//! has a quota itself moves freely. A directory that is not empty gets one, or loses it, by steps
+//! ([`crate::counting`]); a file that had another name elsewhere by then counts against the quota
+//! as long as it has any name.
 //!
 //! Whether there is room is decided in order: an update that counts against a quota, or gives back
 //! to it, names it ([`crate::Operation::quotas`]) and so has its key. A client that did not know is
@@ -15,8 +17,9 @@
 //! - U2: an update that raises what is used leaves it within the limits.
 
 use crate::FsError;
+use crate::counting::Counting;
 use crate::inode::Inode;
-use crate::operation::Update;
+use crate::operation::{RenameMode, Update};
 use crate::tree::Tree;
 use crate::types::{Ino, Place};
 use imbl::OrdMap;
@@ -40,12 +43,30 @@ pub struct Quota {
     pub bytes: u64,
     /// Inodes that count against it.
     pub inodes: u64,
+    /// Whether that is all.
+    pub stage: Stage,
+}
+
+/// Whether all that is to count against a quota does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stage {
+    /// It does.
+    #[default]
+    Complete,
+    /// What was below the directory when it got the quota is being counted.
+    Counts,
+    /// The quota is taken away: what still counts against it is being given back.
+    Leaves,
 }
 
 /// All quotas of a partition, by their directories.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Quotas {
     by_directory: OrdMap<Ino, Quota>,
+    /// What is being counted: one directory's at a time.
+    pub counting: Option<Counting>,
+    /// How often that began, and how many steps were done: the number of the next step.
+    pub steps: u64,
 }
 
 impl Quota {
@@ -67,8 +88,14 @@ impl Quotas {
     }
 
     /// A directory gets a quota, of which nothing is used.
-    pub fn add(&mut self, directory: Ino) {
-        self.by_directory.insert(directory, Quota::default());
+    pub fn add(&mut self, directory: Ino, stage: Stage) {
+        self.by_directory.insert(directory, Quota { stage, ..Quota::default() });
+    }
+
+    /// It is counted, or given back, or that has ended.
+    pub fn set_stage(&mut self, directory: Ino, stage: Stage) {
+        let quota = self.by_directory.get_mut(&directory).expect("the caller found it");
+        quota.stage = stage;
     }
 
     /// A directory is gone.
@@ -118,14 +145,25 @@ impl Tree {
     /// Whether the quota that `update` changes here is among those that are named.
     pub fn check_named(&self, update: &Update, named: &[Place]) -> Result<(), FsError> {
         let here = |of: &Place| of.partition == self.group;
-        for of in update.changes_quotas_of().into_iter().flatten().filter(here) {
-            let quota = self.get(of.ino).and_then(|inode| inode.quota);
-            let quota = quota.map(|quota| self.place(quota));
-            if let Some(quota) = quota.filter(|quota| !named.contains(quota)) {
-                return Err(FsError::UnnamedQuota { quota });
+        let quota = |of: &Place| self.get(of.ino).filter(|_| here(of)).and_then(|of| of.quota);
+        let mut needed: Vec<Ino> =
+            update.changes_quotas_of().iter().flatten().filter_map(quota).collect();
+        let of_its_own = |of: &&Place| here(of) && self.quotas.get(of.ino).is_some();
+        needed.extend(update.may_end_quota_of().filter(of_its_own).map(|of| of.ino));
+        for (moved, to) in update.moves().into_iter().filter(|(of, to)| here(of) && here(to)) {
+            let (own, other) = (quota(&moved), quota(&to));
+            if own != other && own != Some(moved.ino) {
+                needed.extend([own, other].into_iter().flatten());
             }
         }
-        Ok(())
+        if let (Update::Count { .. }, Some(counting)) = (update, &self.quotas.counting) {
+            needed.extend([counting.from, counting.to].into_iter().flatten());
+        }
+        let needed = needed.into_iter().map(|ino| self.place(ino));
+        match needed.into_iter().find(|quota| !named.contains(quota)) {
+            Some(quota) => Err(FsError::UnnamedQuota { quota }),
+            None => Ok(()),
+        }
     }
 
     /// Whether there is room for one more inode with so many bytes in the directory, which is here.
@@ -142,7 +180,7 @@ impl Tree {
         let unnamed = self.get(target.ino).filter(|inode| here(target) && inode.unnamed);
         match unnamed {
             Some(inode) if here(parent) => self.check_room(parent, inode.stored()),
-            _ => self.check_same_quota(target, parent),
+            _ => self.check_link(target, parent),
         }
     }
 
@@ -174,9 +212,10 @@ impl Update {
             | Update::Write { inode, .. }
             | Update::Merge { inode, .. }
             | Update::Extend { inode, .. }
-            | Update::PunchHole { inode, .. }
-            | Update::SetQuota { inode, .. } => one(inode),
+            | Update::PunchHole { inode, .. } => one(inode),
+            Update::SetQuota { inode, parent, .. } => [Some(*inode), Some(*parent)],
             Update::CreateUnnamed { .. }
+            | Update::Count { .. }
             | Update::SetXattr { .. }
             | Update::RemoveXattr { .. }
             | Update::Lock { .. }
@@ -192,6 +231,35 @@ impl Update {
             | Update::Caps { .. }
             | Update::RaiseHorizon { .. }
             | Update::Expire { .. } => [None, None],
+        }
+    }
+
+    /// Whether it is refused if it raises what is used of a quota above a limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        !matches!(self, Update::SetQuota { .. } | Update::Count { .. })
+    }
+
+    /// The directories whose own quotas may end with it, or begin to.
+    fn may_end_quota_of(&self) -> impl Iterator<Item = &Place> {
+        let of = match self {
+            Update::Rmdir { child, .. } | Update::PlaceDirectory { child, .. } => Some(child),
+            Update::Rename { replaced, .. } => replaced.as_ref(),
+            Update::SetQuota { inode, .. } => Some(inode),
+            Update::Count { root, .. } => Some(root),
+            _ => None,
+        };
+        of.into_iter()
+    }
+
+    /// What comes into which directory.
+    fn moves(&self) -> Vec<(Place, Place)> {
+        match self {
+            Update::Link { target, parent, .. } => vec![(*target, *parent)],
+            Update::Rename { from, to, moved, replaced, mode, .. } => {
+                let back = replaced.filter(|_| *mode == RenameMode::Exchange);
+                [(*moved, *to)].into_iter().chain(back.map(|back| (back, *from))).collect()
+            }
+            _ => Vec::new(),
         }
     }
 }

@@ -50,8 +50,8 @@ pub(crate) fn read(tree: &Tree, query: &Query) -> Result<Answer, FsError> {
             Ok(Answer::Awaited(locks.stand(lock, *ticket, locks.tenure(lock.owner.client))))
         }
         Query::Quota { inode } => {
-            let quota = tree.inode(*inode)?.quota.and_then(|of| tree.quotas.get(of).copied());
-            Ok(Answer::Quota(quota))
+            let counts = tree.inode(*inode)?.quota.and_then(|of| tree.quotas.get(of));
+            Ok(Answer::Quota(tree.quotas.get(inode.ino).or(counts).copied()))
         }
         Query::Totals { partition } if *partition == tree.group => {
             let (inodes, bytes) = tree.totals();

@@ -103,6 +103,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
             }
             if here(child) {
                 check_empty(tree, *child)?;
+                tree.check_unused(child.ino)?;
             }
         }
         Update::Rename { .. } => return prepare_rename(tree, update, moment),
@@ -129,6 +130,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
         | Update::Caps { .. }
         | Update::RaiseHorizon { .. }
         | Update::SetQuota { .. }
+        | Update::Count { .. }
         | Update::Expire { .. } => panic!("{update:?} is decided by one inode"),
     }
     Ok(found)
@@ -187,7 +189,8 @@ fn check_placeable(tree: &Tree, child: Place, to: GroupId) -> Result<EmptyDirect
     }
     if to != child.partition {
         check_empty(tree, child)?;
-        if !inode.locks.is_empty() || tree.quotas.get(child.ino).is_some() {
+        let is_counted = tree.quotas.get(child.ino).is_some() || tree.is_open(child.ino);
+        if !inode.locks.is_empty() || is_counted {
             return Err(FsError::Busy);
         }
     }
@@ -230,8 +233,12 @@ fn prepare_rename(tree: &Tree, update: &Update, moment: Moment) -> Result<Eviden
     if matches!(update, Update::Rename { whiteout: Some(_), .. }) {
         check_whiteout(tree, *from, *mode, moment)?;
     }
+    let listed: BTreeSet<Place> = ancestors.iter().copied().collect();
     if from != to {
-        tree.check_same_quota(*moved, *to)?;
+        match mode {
+            RenameMode::Exchange => tree.check_same_quota(*moved, *to)?,
+            _ => tree.check_move(*moved, *to, &listed)?,
+        }
         let back = replaced.filter(|_| *mode == RenameMode::Exchange);
         back.map_or(Ok(()), |back| tree.check_same_quota(back, *from))?;
     }
@@ -239,11 +246,12 @@ fn prepare_rename(tree: &Tree, update: &Update, moment: Moment) -> Result<Eviden
         let inode = tree.inode(*replaced).or(Err(FsError::Stale))?;
         found.replaced_full =
             inode.as_directory().is_some_and(|directory| !directory.entries.is_empty());
-        if *mode == RenameMode::Exchange {
-            found.tops.extend(top_under(tree, *replaced, *from, moment)?);
+        match mode {
+            RenameMode::Exchange => found.tops.extend(top_under(tree, *replaced, *from, moment)?),
+            _ if found.replaced_full => {} // It stays.
+            _ => tree.check_unused(replaced.ino)?,
         }
     }
-    let listed: BTreeSet<Place> = ancestors.iter().copied().collect();
     for place in listed.iter().filter(|place| here(place)) {
         let above = tree.inode(*place).or(Err(FsError::Stale))?.as_directory();
         let above = above.ok_or(FsError::Stale)?.parent;

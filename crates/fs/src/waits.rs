@@ -25,7 +25,6 @@
 use crate::FsError;
 use crate::locks::{Locks, conflict, normal};
 use crate::mutation::Mutation;
-use crate::operation::{Stand, Standing};
 use crate::tree::Tree;
 use crate::types::{Ino, Lock, LockFamily, LockOwner, Place, Rank};
 use imbl::OrdMap;
@@ -38,6 +37,31 @@ pub const CYCLE_MAX: usize = 256;
 /// So many locks and waits of a partition are shown to who looks for a cycle: less than a MiB. Of
 /// files that have more none is looked for.
 const LOCKS_SHOWN_MAX: usize = 8192;
+
+/// How it stands with the locks of a client on an inode. Its *tenure* is the time in which it holds
+/// locks there or waits for some, named by the message with which that began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stand {
+    /// With the lock that was asked for.
+    pub lock: Standing,
+    /// The tenure before the update.
+    pub before: Option<Stamp>,
+    /// The tenure now.
+    pub since: Option<Stamp>,
+}
+
+/// How it stands with a lock that a client asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Standing {
+    /// Its owner has it.
+    Held,
+    /// It is waited for.
+    Waits,
+    /// It would be waited for by its own owner.
+    Deadlock,
+    /// Its owner neither has it nor waits.
+    Gone,
+}
 
 /// One who waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]

@@ -34,15 +34,21 @@ enum Mix {
 
 type Outcomes = BTreeMap<(MessageId, GroupId), Result<Done, FsError>>;
 
+/// At times, a step of what is being counted.
+fn random_step(view: &World, rng: &mut Rng, mix: Mix) -> Option<Update> {
+    let mut steps = view.partitions.values().filter_map(|of| of.next_count(2));
+    let (step, _) = steps.next().filter(|_| mix == Mix::All && rng.chance(25))?;
+    Some(step)
+}
+
 /// What a client might do that sees `view`.
 fn random_update(view: &World, rng: &mut Rng, mix: Mix) -> Update {
+    if let Some(step) = random_step(view, rng, mix) {
+        return step;
+    }
     let entries = view.entries();
-    let mut directories: Vec<Place> = entries
-        .iter()
-        .filter(|(_, _, _, kind)| *kind == Kind::Directory)
-        .map(|(_, _, place, _)| *place)
-        .collect();
-    directories.push(Place::ROOT);
+    let known = entries.iter().filter(|of| of.3 == Kind::Directory).map(|of| of.2);
+    let directories: Vec<Place> = known.chain([Place::ROOT]).collect();
     let (parent, text, child, kind) = rng.pick(&entries).clone();
     let directory = *rng.pick(&directories);
     let new = (*rng.pick(&NAMES)).to_string();
@@ -116,6 +122,15 @@ fn quotas_of(view: &World, update: &Update, rng: &mut Rng) -> Vec<Place> {
     all.filter(|place| groups.contains(&place.partition) && quota(place)).collect()
 }
 
+/// A quota is set, changed or taken away.
+fn random_quota(view: &World, rng: &mut Rng, inode: Place) -> Update {
+    let limit = |rng: &mut Rng| rng.chance(60).then(|| rng.below(6));
+    let limits = Limits { bytes: limit(rng).map(|n| 7 * n), inodes: limit(rng) };
+    let parent = view.lookup(inode, "..").map_or(inode, |(parent, _)| parent);
+    let limits = rng.chance(70).then_some(limits);
+    Update::SetQuota { inode, parent, limits }
+}
+
 /// A change of one inode, or of what a client holds.
 fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let (client, partition) = (*rng.pick(&CLIENTS), inode.partition);
@@ -133,11 +148,7 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
             Update::NoteReads { partition, reads }
         }
         17..=20 => random_wait(view, rng, inode),
-        12 | 13 => {
-            let limit = |rng: &mut Rng| rng.chance(60).then(|| rng.below(6));
-            let limits = Limits { bytes: limit(rng).map(|n| 7 * n), inodes: limit(rng) };
-            Update::SetQuota { inode, limits }
-        }
+        12 | 13 => random_quota(view, rng, inode),
         0..=2 => {
             let exclusive = rng.chance(50);
             let lock = Lock { owner, family, start, end, exclusive, pid: 1 };
@@ -453,6 +464,13 @@ fn forgetful_of_holds() -> Vec<(&'static str, Mix, Keys)> {
         }),
         ("whose quota is set", Mix::All, |update, id| match update {
             Update::SetQuota { inode, .. } => without(update, id, &[inode.ino]),
+            _ => update.keys(id),
+        }),
+        ("what is counted", Mix::All, |update, id| match update {
+            Update::Count { stretches, .. } => {
+                let inodes = stretches.iter().flat_map(|of| of.inodes.clone());
+                without(update, id, &inodes.collect::<Vec<_>>())
+            }
             _ => update.keys(id),
         }),
         ("where one waits no more", Mix::Leases, |update, id| match update {

@@ -13,6 +13,8 @@ pub enum Mutation {
     AnswersAtOnce,
     /// Ends capabilities whose client has renewed them meanwhile.
     ExpiresAnyhow,
+    /// A primary goes on counting for a quota only if it has begun to.
+    AbandonsCounts,
 }
 
 impl Mutation {

@@ -84,9 +84,9 @@ impl Node {
         self
     }
 
-    /// The same with a bug planted in what concerns capabilities.
+    /// The same with a bug planted in what surrounds its protocols.
     #[doc(hidden)]
-    pub fn with_cap_mutation(mut self, mutation: Mutation) -> Node {
+    pub fn with_host_mutation(mut self, mutation: Mutation) -> Node {
         self.replicas.values_mut().for_each(|replica| replica.plant(mutation));
         self
     }
@@ -95,6 +95,13 @@ impl Node {
     #[doc(hidden)]
     pub fn with_tree_mutation(mut self, mutation: meridian_fs::mutation::Mutation) -> Node {
         self.replicas.values_mut().for_each(|replica| replica.plant_in_tree(mutation));
+        self
+    }
+
+    /// The same, whose steps count so many directories and entries at most.
+    #[doc(hidden)]
+    pub fn with_count_step(mut self, most: usize) -> Node {
+        self.replicas.values_mut().for_each(|replica| replica.set_count_step(most));
         self
     }
 
@@ -373,6 +380,7 @@ impl Node {
             if let Some(linger) = self.space.linger() {
                 replica.reap(counted, linger, &mut wishes);
             }
+            replica.count(&mut wishes);
             self.grant(now, group, wishes, Some(out));
             self.change_members(now, group, out);
             out.timer(now + REPLICA_TICK, Timer::Replica(group));

@@ -33,6 +33,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 mod caps;
+mod counting;
 mod leases;
 mod locks;
 mod members;
@@ -40,6 +41,7 @@ mod nameless;
 mod space;
 
 pub use caps::{CAP_LEASE, POLL_MAX};
+use counting::Counted;
 use leases::Vigil;
 pub use locks::PARKED_MAX;
 use nameless::Nameless;
@@ -104,6 +106,7 @@ pub struct Replica {
     /// Blocks that no file lies in any more.
     released: Vec<BlockId>,
     nameless: Nameless,
+    counted: Counted,
     /// When it last looked at what waits.
     ticked: Time,
 }
@@ -167,6 +170,7 @@ impl Replica {
             votes_asked: Time(0),
             released: Vec::new(),
             nameless: Nameless::default(),
+            counted: Counted::default(),
             ticked: Time(0),
         }
     }

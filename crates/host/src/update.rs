@@ -58,8 +58,12 @@ impl Change {
 impl Payload {
     /// A payload that does `update` and cancels nothing.
     pub fn new(vector: Vector, time: Timestamp, update: Update) -> Payload {
-        let change = Some(Change::new(time, update));
-        Payload { vector, cancels: Vec::new(), change, by: NOBODY, keeps: false }
+        Payload::of(vector, Change::new(time, update))
+    }
+
+    /// A payload that does that and cancels nothing.
+    pub fn of(vector: Vector, change: Change) -> Payload {
+        Payload { vector, cancels: Vec::new(), change: Some(change), by: NOBODY, keeps: false }
     }
 
     /// The message `id` to `dest`, which says that its client waits for nothing below `low`.

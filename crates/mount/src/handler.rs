@@ -483,6 +483,9 @@ impl Handler {
             return call.reply.error(answer);
         }
         let (node, name) = (call.node, name(of));
+        if of == QUOTA && call.uid != 0 {
+            return call.reply.error(libc::EPERM);
+        }
         self.answer(call, empty, |files| async move { files.remove_xattr(node, name).await });
     }
 

@@ -313,7 +313,8 @@ impl Files {
             return self.place(ino, group.ok_or(FsError::Invalid)?).await;
         }
         if &name[..] == QUOTA {
-            return self.set_quota(ino, limits_of(&value).ok_or(FsError::Invalid)?).await;
+            let limits = limits_of(&value).ok_or(FsError::Invalid)?;
+            return self.set_quota(ino, Some(limits)).await;
         }
         let update = |inode| {
             let (name, value) = (name.clone(), value.clone());
@@ -333,6 +334,9 @@ impl Files {
     /// # Errors
     /// [`FsError::NoAttribute`] if it has none of that name.
     pub async fn remove_xattr(&self, ino: Ino, name: Name) -> Result<(), ClientError> {
+        if &name[..] == QUOTA {
+            return self.set_quota(ino, None).await;
+        }
         let update = |inode| Update::RemoveXattr { inode, name: name.clone() };
         let open = self.open_inode(ino);
         let _guard = self.flushed(open.as_ref()).await?;

@@ -1,10 +1,10 @@
 //! Quotas of directories, and how much room there is below one.
 
 use crate::error::ClientError;
-use crate::files::Files;
 use crate::files::attributes::{Totals, strange};
+use crate::files::{Files, LOOK_AGAIN};
 use bytes::Bytes;
-use meridian_fs::quota::{Limits, Quota};
+use meridian_fs::quota::{Limits, Quota, Stage};
 use meridian_fs::types::Ino;
 use meridian_fs::{Answer, FsError, Query, Update};
 
@@ -13,7 +13,7 @@ use meridian_fs::{Answer, FsError, Query, Update};
 pub const QUOTA: &[u8] = b"user.meridian.quota";
 
 impl Files {
-    /// The quota that `ino` counts against, if any.
+    /// The quota that `ino` has, or else counts against, if any.
     ///
     /// # Errors
     /// If it is gone.
@@ -24,13 +24,23 @@ impl Files {
         }
     }
 
-    /// Limits what may lie below a directory.
+    /// Limits what may lie below a directory, or takes its quota away. If it is not empty what is
+    /// below it is counted from then on: see [`Quota::stage`].
     ///
     /// # Errors
-    /// [`FsError::NotEmpty`] if it has no quota yet and is not empty.
-    pub async fn set_quota(&self, ino: Ino, limits: Limits) -> Result<(), ClientError> {
-        let inode = self.attributes(ino).await?.place;
-        self.client.update(&Update::SetQuota { inode, limits }).await.map(drop)
+    /// [`FsError::Busy`] while something is counted in its partition; [`FsError::NoAttribute`] if
+    /// it has no quota that could go.
+    pub async fn set_quota(&self, ino: Ino, limits: Option<Limits>) -> Result<(), ClientError> {
+        for _ in 0..LOOK_AGAIN {
+            let parent = self.entry(ino, &Bytes::from_static(b"..")).await?.place;
+            let inode = self.place_of(ino); // It may have been found elsewhere by the question.
+            let update = Update::SetQuota { inode, parent, limits };
+            match self.client.update(&update).await {
+                Err(ClientError::Fs(FsError::Stale)) => {}
+                other => return other.map(drop),
+            }
+        }
+        Err(FsError::Stale.into())
     }
 
     /// How much there is, and how much more there may be, where `ino` is: below the directory whose
@@ -50,16 +60,21 @@ impl Files {
     /// The value of [`QUOTA`].
     pub(crate) async fn quota_in_words(&self, ino: Ino) -> Result<Bytes, ClientError> {
         let quota = self.quota(ino).await?.ok_or(FsError::NoAttribute)?;
-        let Quota { limits, bytes, inodes } = quota;
+        let Quota { limits, bytes, inodes, stage } = quota;
         let limit = |limit: Option<u64>| limit.map_or("none".into(), |limit| limit.to_string());
         let (most_bytes, most_inodes) = (limit(limits.bytes), limit(limits.inodes));
-        Ok(format!("bytes={bytes}/{most_bytes} inodes={inodes}/{most_inodes}").into())
+        let goes_on = match stage {
+            Stage::Complete => "",
+            Stage::Counts => " counting",
+            Stage::Leaves => " leaving",
+        };
+        Ok(format!("bytes={bytes}/{most_bytes} inodes={inodes}/{most_inodes}{goes_on}").into())
     }
 }
 
 /// What a program sees below a directory with a quota.
 fn within(all: Totals, quota: &Quota) -> Totals {
-    let Quota { limits, bytes, inodes } = *quota;
+    let Quota { limits, bytes, inodes, .. } = *quota;
     let left = limits.bytes.map_or(all.room, |limit| limit.saturating_sub(bytes));
     Totals { inodes, bytes, room: all.room.min(left), inodes_max: limits.inodes }
 }

@@ -82,7 +82,7 @@ impl Subject for Trial {
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let topology = ordered(drawn.nodes, DeliveryOrder::Sequential);
         let (of, in_host) = (topology.clone(), self.in_host);
-        let make = move |me| Node::new(of.clone(), me).with_cap_mutation(in_host);
+        let make = move |me| Node::new(of.clone(), me).with_host_mutation(in_host);
         let mut setup = setup(&topology, make);
         setup.faults = drawn.faults.clone();
         setup.logs = Logs::on_disks();
