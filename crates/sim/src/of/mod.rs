@@ -13,6 +13,7 @@ pub mod looks;
 pub mod multicast;
 pub mod outside;
 pub mod paxos;
+pub mod quotas;
 pub mod service;
 
 use crate::checkers::linearizable::UNDECIDED;
@@ -33,6 +34,7 @@ pub const TABLE: [&Named; 12] = [
     &files::NAMED,
     &looks::NAMED,
     &locks::NAMED,
+    &quotas::NAMED,
     &cuts::NAMED,
     &drain::NAMED,
     &configuration::NAMED,

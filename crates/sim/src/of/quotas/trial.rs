@@ -1,0 +1,171 @@
+//! A trial of quotas that are set and taken away while clients work.
+
+use super::QuotasWorkload;
+use super::regions::{faults, ordered, partitions, setup};
+use crate::faults::Faults;
+use crate::of::files::net;
+use crate::of::files::trial::describe_waiting;
+use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::world::{Logs, Random, World};
+use meridian_cluster::topology::DeliveryOrder;
+use meridian_fs::mutation::Mutation;
+use meridian_fs::quota::Stage as Counted;
+use meridian_fs::{Answer, Kind, Partition, Place, Query};
+use meridian_host::Node;
+use meridian_host::mutation::Mutation as InHost;
+use meridian_multicast::mutation::PLANTED;
+use rand::{RngExt, SeedableRng};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+const CLIENTS: u64 = 6;
+/// How many things each client does.
+const THINGS: u64 = 150;
+/// A step counts so little, so that a count takes some seconds.
+const STEP: usize = 4;
+
+/// The world of a trial.
+pub type Cluster = World<Node, QuotasWorkload>;
+
+/// What a trial is made of. What is `None` is drawn from the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Trial {
+    /// What may go wrong with nodes.
+    pub faults: Option<Faults>,
+    /// A bug planted in trees.
+    #[doc(hidden)]
+    pub in_tree: Mutation,
+    /// A bug planted in nodes.
+    #[doc(hidden)]
+    pub in_host: InHost,
+}
+
+/// What a trial was, once all is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// How many nodes each of the three regions has.
+    pub nodes: usize,
+    /// What may go wrong with nodes.
+    pub faults: Faults,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults = if self.faults.any() { "with" } else { "without" };
+        write!(f, "regions of {} nodes, {faults} faults", self.nodes)
+    }
+}
+
+impl Subject for Trial {
+    type Process = Node;
+    type Owner = QuotasWorkload;
+    type Drawn = Drawn;
+    type Operator = ();
+
+    const FAULTS: Duration = Duration::from_secs(25);
+    const HEALING: Duration = Duration::from_secs(240);
+
+    fn draw(&self, seed: u64) -> Drawn {
+        let random = &mut Random::seed_from_u64(seed ^ 0x900b);
+        let nodes = if random.random_ratio(1, 3) { 1 } else { 3 };
+        let drawn = match random.random_range(0..4) {
+            0 => Faults::none(),
+            _ => Faults { disk: None, lost_disk: None, ..faults() },
+        };
+        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) }
+    }
+
+    fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
+        let topology = ordered(drawn.nodes, DeliveryOrder::Sequential);
+        let (of, in_tree, in_host) = (topology.clone(), self.in_tree, self.in_host);
+        let make = move |me| {
+            let node = Node::new(of.clone(), me).with_tree_mutation(in_tree);
+            node.with_host_mutation(in_host).with_count_step(STEP)
+        };
+        let mut setup = setup(&topology, make);
+        setup.faults = drawn.faults.clone();
+        setup.logs = Logs::on_disks();
+        let owner = QuotasWorkload::new(seed, topology, (CLIENTS, THINGS));
+        Made { setup, owner, operator: () }
+    }
+
+    fn heal(stage: &mut Stage<Self>) {
+        stage.world.heal();
+        stage.world.owner.net.calm();
+    }
+
+    /// All clients are done, and nothing is being counted any more.
+    fn is_quiet(world: &Cluster) -> bool {
+        net::is_quiet(world, &world.owner.net.topology, |one| one.counting().is_none())
+    }
+
+    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
+        let world = &stage.world;
+        net::check_equal(world, &world.owner.net.topology)?;
+        let groups = world.owner.net.topology.group_ids();
+        let all: Vec<&Partition> = groups.flat_map(|group| partitions(world, group)).collect();
+        let mut below = 0;
+        for partition in &all {
+            let roots: BTreeSet<Place> = partition.quotas().map(|(place, _)| place).collect();
+            for (root, quota) in partition.quotas() {
+                let found = walk(partition, root, &roots);
+                below += found.1 - 1;
+                if (quota.bytes, quota.inodes) != found {
+                    let what = format!("{quota:?}, and a walk finds {found:?}");
+                    return Err(format!("quotas: that of {root:?} is {what}"));
+                }
+                if quota.stage != Counted::Complete {
+                    return Err(format!("quotas: that of {root:?} is {:?} for ever", quota.stage));
+                }
+            }
+        }
+        stage.world.owner.net.counts.add("counted", below);
+        Ok(())
+    }
+
+    fn describe(world: &Cluster) -> String {
+        let counting =
+            |group| partitions(world, group).iter().map(|one| one.counting()).collect::<Vec<_>>();
+        let counting: Vec<_> = world.owner.net.topology.group_ids().map(counting).collect();
+        let waiting = format!("{}\ncounting: {counting:?}", world.owner.waiting());
+        describe_waiting(world, &waiting)
+    }
+
+    fn counts(world: &Cluster) -> Counts {
+        world.owner.net.counts.clone()
+    }
+
+    fn planted() -> Vec<(String, Self)> {
+        if !PLANTED {
+            return Vec::new();
+        }
+        let in_tree = [Mutation::MissesMoved, Mutation::ClosesEarly];
+        let in_tree =
+            in_tree.map(|in_tree| (format!("{in_tree:?}"), Trial { in_tree, ..Trial::default() }));
+        let in_host = InHost::AbandonsCounts;
+        let abandons = (format!("{in_host:?}"), Trial { in_host, ..Trial::default() });
+        in_tree.into_iter().chain([abandons]).collect()
+    }
+}
+
+/// The bytes and inodes from a directory on that live in its partition and are not below another of
+/// these.
+fn walk(partition: &Partition, root: Place, roots: &BTreeSet<Place>) -> (u64, u64) {
+    let (mut bytes, mut inodes, mut next) = (0, 1, vec![root]);
+    while let Some(inode) = next.pop() {
+        let query = Query::Directory { inode, after: Default::default(), limit: u32::MAX };
+        let Ok(Answer::Directory { entries, end: true, .. }) = partition.read(&query) else {
+            panic!("{inode:?} is a directory, and small");
+        };
+        for (_, entry, attributes) in entries {
+            if entry.place.partition != partition.group() || roots.contains(&entry.place) {
+                continue;
+            }
+            inodes += 1;
+            bytes += attributes.map_or(0, |of| of.stored);
+            next.extend((entry.kind == Kind::Directory).then_some(entry.place));
+        }
+    }
+    (bytes, inodes)
+}
