@@ -10,6 +10,7 @@ mod configuration;
 mod data;
 mod demo;
 mod doctor;
+mod explain;
 mod fs;
 mod init;
 mod kv;
@@ -81,6 +82,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Tell how nodes and groups are
     Status(status::StatusArgs),
+    /// Tell how a command on files would be executed, by whom, and how long that takes
+    Explain(explain::ExplainArgs),
     /// Run a command, and tell what it has a mount ask of nodes and how long that takes
     Trace(trace::TraceArgs),
     /// Show or change which nodes a cluster has
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Status(args) => status::run(args),
+        Command::Explain(args) => explain::run(args),
         Command::Trace(args) => trace::run(args),
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),

@@ -225,7 +225,7 @@ impl fmt::Display for Limit {
 }
 
 /// A number of bytes, perhaps with a unit.
-fn bytes_of(text: &str) -> Result<u64, String> {
+pub fn bytes_of(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_uppercase) {
         Some(b'K') => (&text[..text.len() - 1], 10),
         Some(b'M') => (&text[..text.len() - 1], 20),

@@ -4,9 +4,10 @@ use crate::output;
 use anyhow::Context;
 use clap::Args;
 use meridian_client::times::{Times, Way};
-use meridian_mount::about::times_of;
+use meridian_mount::about::{About, times_of};
 use meridian_terminal::note;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let status = Command::new(program).args(&args.command[1..]).status();
     let status = status.with_context(|| format!("cannot run {}", program.display()))?;
     let took = begun.elapsed();
-    let report = Report::new(took, rows(&asked(&args.mount)?, &before));
+    let region = region_of(&args.mount)?;
+    let report = Report::new(took, rows(&asked(&args.mount)?, &before), &region);
     match args.json {
         true => note!("{}", serde_json::to_string_pretty(&report)?),
         false => note!("{}", report.for_people()),
@@ -88,6 +90,13 @@ fn asked(path: &Path) -> anyhow::Result<Vec<Way>> {
     times_of(path).with_context(|| {
         format!("{} is in no Meridian mount of this build: name one by --mount", path.display())
     })
+}
+
+/// The region of the mount that a path is in.
+fn region_of(path: &Path) -> anyhow::Result<String> {
+    let path = path.canonicalize()?;
+    let about = path.ancestors().find_map(|dir| About::of(dir).ok());
+    Ok(about.context("the mount does not say in which region it is")?.region)
 }
 
 fn code_of(status: ExitStatus) -> ExitCode {
@@ -121,38 +130,72 @@ fn rows(after: &[Way], before: &[Way]) -> Vec<Row> {
     rows
 }
 
+/// What several groups have ordered.
+fn across(rows: &[Row], all: u64) -> Option<String> {
+    let across = sum(rows.iter().filter(|row| row.is_update() && row.groups.len() > 1));
+    (across > 0).then(|| {
+        format!(
+            "{across} of {all} updates concerned several placements and were ordered by all their \
+             groups: what is moved and linked often belongs in one (`meridian fs where`)"
+        )
+    })
+}
+
+fn sum<'a>(rows: impl Iterator<Item = &'a Row>) -> u64 {
+    rows.map(|row| row.count).sum()
+}
+
+/// What one group far away has ordered.
+fn far_updates(rows: &[Row], group: &str, (all, region): (u64, &str)) -> Option<String> {
+    let of = rows.iter().filter(|row| row.is_update() && row.is_far() && row.groups == [group]);
+    let far = sum(of);
+    if far == 0 {
+        return None;
+    }
+    let ordered = format!("{far} of {all} updates were ordered by {group} from {region}");
+    Some(match group {
+        "global" => format!(
+            "{ordered}: directories that {region} uses most are faster in it (`meridian fs place \
+             DIR --region {region}`)"
+        ),
+        other => format!(
+            "{ordered}: mount with --region {other} there, or place what is used here nearer \
+             (`meridian fs place DIR --region {region}`)"
+        ),
+    })
+}
+
+/// What one group far away was asked.
+fn far_looks(rows: &[Row], group: &str, region: &str) -> Option<String> {
+    let far = rows.iter().find(|row| !row.is_update() && row.is_far() && row.groups == [group])?;
+    let (count, total) = (far.count, far.total_ms / 1e3);
+    Some(format!(
+        "{count} looks from {region} were answered by {group} and took {total:.1} s together: a \
+         directory that was listed is held, and then names that are not in it are not asked for"
+    ))
+}
+
+impl Row {
+    fn is_update(&self) -> bool {
+        self.what != "read"
+    }
+
+    /// Looks are mostly answered in no time, and those that are not, far away: the mean tells.
+    fn is_far(&self) -> bool {
+        match self.is_update() {
+            true => self.p50_ms >= ms(FAR),
+            false => self.total_ms / self.count.max(1) as f64 >= ms(FAR),
+        }
+    }
+}
+
 impl Report {
-    fn new(took: Duration, rows: Vec<Row>) -> Report {
-        let mut hints = Vec::new();
-        let far = |row: &&Row| row.p50_ms >= ms(FAR);
-        let updates = |row: &&Row| row.what != "read";
-        let sum = |rows: &[&Row]| rows.iter().map(|row| row.count).sum::<u64>();
-        let across: Vec<_> = rows.iter().filter(|row| row.groups.len() > 1).collect();
-        if !across.is_empty() {
-            hints.push(format!(
-                "{} updates concerned several placements and were ordered by all their groups: \
-                 what is moved and linked often belongs in one (`meridian fs where`)",
-                sum(&across)
-            ));
-        }
-        let one = rows.iter().filter(|row| row.groups.len() == 1).filter(far).filter(updates);
-        for group in
-            one.clone().map(|row| &row.groups[0]).collect::<std::collections::BTreeSet<_>>()
-        {
-            let of: Vec<_> = one.clone().filter(|row| row.groups[0] == *group).collect();
-            hints.push(match group.as_str() {
-                "global" => format!(
-                    "{} updates were ordered over all regions: directories that one region uses \
-                     most are faster in it (`meridian fs place DIR REGION`)",
-                    sum(&of)
-                ),
-                region => format!(
-                    "{} updates were ordered in {region}, far from here: mount with --region \
-                     {region} there, or place what is used here nearer",
-                    sum(&of)
-                ),
-            });
-        }
+    fn new(took: Duration, rows: Vec<Row>, region: &str) -> Report {
+        let all = sum(rows.iter().filter(|row| row.is_update()));
+        let groups: BTreeSet<_> = rows.iter().flat_map(|row| &row.groups).cloned().collect();
+        let mut hints: Vec<_> = across(&rows, all).into_iter().collect();
+        hints.extend(groups.iter().filter_map(|of| far_updates(&rows, of, (all, region))));
+        hints.extend(groups.iter().filter_map(|of| far_looks(&rows, of, region)));
         Report { took_ms: ms(took), rows, hints }
     }
 
@@ -199,17 +242,23 @@ mod tests {
             way("mkdir", &["global"], &[90, 90]),
             way("read", &["us"], &[1]),
             way("rename", &["us", "eu"], &[80]),
+            way("read", &["eu"], &[0, 0, 0, 81]),
         ];
         let rows = rows(&after, &before);
         let told: Vec<_> = rows.iter().map(|row| (&*row.what, row.count)).collect();
-        assert_eq!(told, [("mkdir", 2), ("rename", 1), ("create", 2)]);
-        let report = Report::new(Duration::from_secs(2), rows);
+        assert_eq!(told, [("mkdir", 2), ("read", 4), ("rename", 1), ("create", 2)]);
+        let report = Report::new(Duration::from_secs(2), rows, "us");
         let text = report.for_people();
         assert!(text.contains("us + eu") && text.contains("it took 2.00 s"), "{text}");
-        assert!(report.hints[0].starts_with("1 updates concerned several"), "{:?}", report.hints);
-        assert!(report.hints[1].starts_with("2 updates were ordered over all regions"), "{text}");
-        assert_eq!(report.hints.len(), 2);
-        let nothing = Report::new(Duration::from_secs(1), Vec::new());
+        let hints = [
+            "1 of 5 updates concerned several",
+            "2 of 5 updates were ordered by global from us: ",
+            "4 looks from us were answered by eu and took 0.1 s together: ",
+        ];
+        let begin = |(told, hint): (&String, &str)| told.starts_with(hint);
+        assert!(report.hints.iter().zip(hints).all(begin), "{:?}", report.hints);
+        assert_eq!(report.hints.len(), hints.len());
+        let nothing = Report::new(Duration::from_secs(1), Vec::new(), "us");
         assert!(nothing.for_people().starts_with("no node was asked"));
     }
 }

@@ -5,9 +5,10 @@ use crate::cache::Cache;
 use crate::connection::CallError;
 use crate::driver::{Caller, Driver, Known};
 use crate::error::{ClientError, ConnectError};
+use crate::plan::{Asked, Plan};
 use crate::random::Random;
 use crate::times::Record;
-use crate::words::name_of;
+use crate::words::{name_of, strange};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::ClusterFile;
 use meridian_core::{BlockId, ClientId, GroupId, NodeId, Stamp, Time};
@@ -17,7 +18,7 @@ use meridian_host::api::{NodeStatus, ReplyBody, RequestBody};
 use meridian_host::space::Room;
 use meridian_host::update::Change;
 use meridian_session::room::room_for;
-use meridian_session::{BlockNames, Command, Failure, Moment, Output};
+use meridian_session::{BlockNames, Command, Moment, Output};
 use meridian_transport::Security;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -55,6 +56,8 @@ pub struct ClientOptions {
     /// A call that needs a region which is cut off waits until that has lasted so long; by default
     /// as long as it waits anyhow. Later ones are tried for a moment.
     pub on_cut: Duration,
+    /// Whether it only notes what it would ask for: see [`crate::plan`].
+    pub plans: bool,
 }
 
 impl ClientOptions {
@@ -70,6 +73,7 @@ impl ClientOptions {
             keep_looks,
             cluster_file,
             on_cut: timeout,
+            plans: false,
         }
     }
 }
@@ -95,6 +99,8 @@ pub(crate) struct Inner {
     quotas: Mutex<HashMap<Place, Place>>,
     /// How long what it asked for took.
     pub(crate) times: Record,
+    /// What it has asked for, if it only plans.
+    pub(crate) plan: Plan,
     /// What nodes have said of their disks, and when.
     rooms: Mutex<Option<(Instant, Rooms)>>,
 }
@@ -172,6 +178,7 @@ impl Client {
             cache: Mutex::new(Cache::new(options.cache_bytes)),
             quotas: Mutex::default(),
             times: Record::default(),
+            plan: Plan::new(options.plans),
             rooms: Mutex::default(),
         };
         Ok(Client { inner: Arc::new(inner) })
@@ -180,6 +187,12 @@ impl Client {
     /// Its name.
     pub fn id(&self) -> ClientId {
         self.inner.id
+    }
+
+    /// The region that it is in, by name.
+    pub fn region(&self) -> String {
+        let (known, region) = (self.known(), self.inner.driver.region());
+        known.topology.regions[usize::from(region.0)].name.clone()
     }
 
     /// The cluster, as it is known now.
@@ -400,6 +413,11 @@ impl Client {
     /// As [`Client::update`]; after all but [`ClientError::Fs`] it may be sent again.
     pub async fn send(&self, prepared: &Prepared) -> Result<(Done, Stamp), ClientError> {
         let Prepared { caller, change, what, groups, .. } = prepared;
+        if self.inner.plan.is_on() {
+            let change = lock(change).take();
+            change.into_iter().for_each(|of| self.inner.plan.note(Asked::Update(of.update)));
+            return Err(ClientError::NotSent);
+        }
         let begun = Instant::now();
         let deadline = self.inner.driver.deadline(self.inner.timeout);
         let call = caller.call();
@@ -438,6 +456,7 @@ impl Client {
         query: Query,
         limit: Duration,
     ) -> Result<(Answer, Stamp), ClientError> {
+        self.inner.plan.note(Asked::Look(query.partition()));
         let caller = self.inner.driver.caller();
         let (call, deadline) = (caller.call(), self.inner.driver.deadline(limit));
         let (group, begun) = (query.partition(), Instant::now());
@@ -447,51 +466,6 @@ impl Client {
         match output {
             Output::Answered { seen, result, .. } => Ok((result?, seen)),
             output => Err(self.unexpected("read", output)),
-        }
-    }
-
-    /// Why `what` failed, of which the session has told this.
-    pub(crate) fn unexpected(&self, what: &str, output: Output) -> ClientError {
-        match output {
-            Output::GaveUp { failure, .. } => self.error(what, failure),
-            other => ClientError::Protocol(format!("{what} is answered by {other:?}")),
-        }
-    }
-
-    /// Why `what` failed, in words.
-    fn error(&self, what: &str, failure: Failure) -> ClientError {
-        let topology = self.topology();
-        match failure {
-            Failure::Timeout { group } => {
-                let what = format!("{what} in group {}", topology.group_name(group));
-                ClientError::Timeout { what }
-            }
-            Failure::Unreachable { group } => {
-                let whom = format!("any node of group {}", topology.group_name(group));
-                ClientError::Unreachable { whom }
-            }
-            Failure::OutOfReach { group } => {
-                let whom = format!("group {}", topology.group_name(group));
-                match self.inner.driver.is_cut(group) {
-                    true => tracing::debug!("{what}: nodes cannot reach {whom}"),
-                    false => tracing::warn!("{what}: nodes cannot reach {whom}"),
-                }
-                ClientError::OutOfReach { whom }
-            }
-            Failure::Behind { groups } => {
-                let names: Vec<_> = groups.iter().map(|of| topology.group_name(*of)).collect();
-                let what = format!("what was seen of {}", names.join(", "));
-                ClientError::Timeout { what }
-            }
-            Failure::NoSpace => FsError::NoSpace.into(),
-            Failure::TooFewNodes { region } => {
-                let name = &topology.regions[usize::from(region.0)].name;
-                let whom = format!("enough nodes of region {name} for {what}");
-                ClientError::Unreachable { whom }
-            }
-            Failure::Lost { block } => ClientError::Lost(format!("block {block} is on no node")),
-            Failure::Refused(refusal) => ClientError::Refused(refusal),
-            Failure::Strange(reply) => strange(&reply),
         }
     }
 
@@ -561,21 +535,6 @@ impl Client {
             Err(_) => Err(ClientError::Timeout { what: format!("node {}", whom()) }),
         }
     }
-}
-
-pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
-    let kind = match reply {
-        ReplyBody::Updated { .. } => "Updated",
-        ReplyBody::Answer { .. } => "Answer",
-        ReplyBody::Recalled { .. } => "Recalled",
-        ReplyBody::Stored => "Stored",
-        ReplyBody::Block(_) => "Block",
-        ReplyBody::Blocks(_) => "Blocks",
-        ReplyBody::Discarded => "Discarded",
-        ReplyBody::Status(_) => "Status",
-        ReplyBody::Refused(_) => "Refused",
-    };
-    ClientError::Protocol(format!("a reply that answers something else: {kind}"))
 }
 
 /// The wall clock.

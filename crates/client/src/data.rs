@@ -4,6 +4,7 @@
 use crate::client::{Client, lock};
 use crate::driver::Caller;
 use crate::error::ClientError;
+use crate::plan::Asked;
 use bytes::Bytes;
 use meridian_core::{BlockId, GroupId};
 use meridian_fs::types::BLOCK_MAX;
@@ -28,6 +29,11 @@ impl Client {
     ) -> Result<(), ClientError> {
         let mut under_way = VecDeque::new();
         for block in blocks {
+            if self.inner.plan.is_on() {
+                let bytes = block.data.len();
+                self.inner.plan.note(Asked::Store { partition, bytes });
+                continue;
+            }
             if under_way.len() >= IN_FLIGHT {
                 self.stored(under_way.pop_front()).await?;
             }
@@ -42,7 +48,7 @@ impl Client {
     /// No update will ever name these blocks of files in `partition`: the nodes that hold them may
     /// free them. Nobody waits for that.
     pub fn discard(&self, partition: GroupId, blocks: Vec<BlockId>) {
-        if !blocks.is_empty() {
+        if !blocks.is_empty() && !self.inner.plan.is_on() {
             self.inner.driver.command(Command::Discard { partition, blocks });
         }
     }
@@ -88,6 +94,7 @@ impl Client {
         if let Some(data) = self.cached(block, start, len) {
             return Ok(data);
         }
+        self.inner.plan.note(Asked::Fetch(partition));
         let caller = self.inner.driver.caller();
         let (call, deadline) = (caller.call(), self.inner.driver.deadline(self.timeout()));
         let part = Part { block, start, len };

@@ -6,7 +6,7 @@ use crate::connection::{CallError, Connection};
 use meridian_cluster::Topology;
 use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
 use meridian_core::{Effect, Event, GroupId, NodeId, Outbox, Process, RegionId, Time};
-use meridian_fs::{Ino, Vector};
+use meridian_fs::{Ino, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_session::{CallId, Command, Due, Message, Moment, Output, Session};
 use meridian_transport::Security;
@@ -120,6 +120,11 @@ impl Driver {
         self.command(Command::Configured(topology));
     }
 
+    /// The region that its client is in.
+    pub fn region(&self) -> RegionId {
+        self.region
+    }
+
     /// What the session has seen.
     pub fn vector(&self) -> Vector {
         lock(&self.session).vector().clone()
@@ -191,6 +196,13 @@ impl Driver {
         let mut session = lock(&self.session);
         let now = self.time();
         session.rest(now, moment, inodes)
+    }
+
+    /// See [`Session::holds`].
+    pub fn holds(&self, query: &Query) -> bool {
+        let mut session = lock(&self.session);
+        let now = self.time();
+        session.holds(now, query)
     }
 
     /// Whether something is still to be released.

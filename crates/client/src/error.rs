@@ -40,6 +40,9 @@ pub enum ClientError {
     /// What a node answered makes no sense.
     #[error("{0}")]
     Protocol(String),
+    /// The client only notes what it would ask for.
+    #[error("it was only planned, and not sent")]
+    NotSent,
 }
 
 impl ClientError {
@@ -53,14 +56,17 @@ impl ClientError {
             | ClientError::Unreachable { .. }
             | ClientError::OutOfReach { .. } => ETIMEDOUT,
             ClientError::Refused(Refusal::Full) => FsError::NoSpace.errno(),
-            ClientError::Refused(_) | ClientError::Lost(_) | ClientError::Protocol(_) => EIO,
+            ClientError::Refused(_)
+            | ClientError::Lost(_)
+            | ClientError::Protocol(_)
+            | ClientError::NotSent => EIO,
         }
     }
 
     /// Whether nobody knows if it happened, or will.
     pub fn is_unknown(&self) -> bool {
         match self {
-            ClientError::Fs(_) => false,
+            ClientError::Fs(_) | ClientError::NotSent => false,
             ClientError::Timeout { .. }
             | ClientError::Unreachable { .. }
             | ClientError::OutOfReach { .. }

@@ -9,7 +9,8 @@
 //! | [`data`] | blocks: stored and read, as futures |
 //! | [`cache`] | blocks read or written a moment ago |
 //! | [`times`] | how long what was asked for took, by who ordered it |
-//! | `words` | what is said of updates |
+//! | [`plan`] | what calls would ask, of a client that sends no update |
+//! | [`words`] | what is said of updates |
 //! | [`keys`] | the client of keys: any node of a region, each change once |
 //! | [`files`] | open files and names: what POSIX needs, without a word of FUSE |
 #![forbid(unsafe_code)]
@@ -22,9 +23,10 @@ mod driver;
 pub mod error;
 pub mod files;
 pub mod keys;
+pub mod plan;
 mod random;
 pub mod times;
-mod words;
+pub mod words;
 
 pub use client::{Client, ClientOptions, Prepared};
 pub use error::{ClientError, ConnectError, TakeError};

@@ -1,9 +1,13 @@
-//! What is said of updates in messages to people.
+//! What is said of updates, and of why they failed, in messages to people.
 
-use meridian_fs::Update;
+use crate::client::Client;
+use crate::error::ClientError;
+use meridian_fs::{FsError, Update};
+use meridian_host::api::ReplyBody;
+use meridian_session::{Failure, Output};
 
 /// The system call that mostly makes such an update.
-pub(crate) fn name_of(update: &Update) -> &'static str {
+pub fn name_of(update: &Update) -> &'static str {
     match update {
         Update::Create { .. } => "create",
         Update::CreateUnnamed { .. } => "create without a name",
@@ -35,4 +39,66 @@ pub(crate) fn name_of(update: &Update) -> &'static str {
         Update::Expire { .. } => "expire",
         Update::PlaceDirectory { .. } => "place",
     }
+}
+
+impl Client {
+    /// Why `what` failed, of which the session has told this.
+    pub(crate) fn unexpected(&self, what: &str, output: Output) -> ClientError {
+        match output {
+            Output::GaveUp { failure, .. } => self.error(what, failure),
+            other => ClientError::Protocol(format!("{what} is answered by {other:?}")),
+        }
+    }
+
+    /// Why `what` failed, in words.
+    fn error(&self, what: &str, failure: Failure) -> ClientError {
+        let topology = self.topology();
+        match failure {
+            Failure::Timeout { group } => {
+                let what = format!("{what} in group {}", topology.group_name(group));
+                ClientError::Timeout { what }
+            }
+            Failure::Unreachable { group } => {
+                let whom = format!("any node of group {}", topology.group_name(group));
+                ClientError::Unreachable { whom }
+            }
+            Failure::OutOfReach { group } => {
+                let whom = format!("group {}", topology.group_name(group));
+                match self.inner.driver.is_cut(group) {
+                    true => tracing::debug!("{what}: nodes cannot reach {whom}"),
+                    false => tracing::warn!("{what}: nodes cannot reach {whom}"),
+                }
+                ClientError::OutOfReach { whom }
+            }
+            Failure::Behind { groups } => {
+                let names: Vec<_> = groups.iter().map(|of| topology.group_name(*of)).collect();
+                let what = format!("what was seen of {}", names.join(", "));
+                ClientError::Timeout { what }
+            }
+            Failure::NoSpace => FsError::NoSpace.into(),
+            Failure::TooFewNodes { region } => {
+                let name = &topology.regions[usize::from(region.0)].name;
+                let whom = format!("enough nodes of region {name} for {what}");
+                ClientError::Unreachable { whom }
+            }
+            Failure::Lost { block } => ClientError::Lost(format!("block {block} is on no node")),
+            Failure::Refused(refusal) => ClientError::Refused(refusal),
+            Failure::Strange(reply) => strange(&reply),
+        }
+    }
+}
+
+pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
+    let kind = match reply {
+        ReplyBody::Updated { .. } => "Updated",
+        ReplyBody::Answer { .. } => "Answer",
+        ReplyBody::Recalled { .. } => "Recalled",
+        ReplyBody::Stored => "Stored",
+        ReplyBody::Block(_) => "Block",
+        ReplyBody::Blocks(_) => "Blocks",
+        ReplyBody::Discarded => "Discarded",
+        ReplyBody::Status(_) => "Status",
+        ReplyBody::Refused(_) => "Refused",
+    };
+    ClientError::Protocol(format!("a reply that answers something else: {kind}"))
 }

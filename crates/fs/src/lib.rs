@@ -5,6 +5,7 @@
 //! | [`types`] | inodes' numbers, places, attributes, extents, locks |
 //! | [`operation`] | updates, which are multicast |
 //! | [`query`] | queries, which one replica answers |
+//! | `mode` | how either is executed |
 //! | [`error`] | why an update or a query is refused |
 //! | [`partition`] | the state of one partition; takes deliveries and votes |
 //! | `keys` | what an update touches, and why the rest commutes |
@@ -38,6 +39,7 @@ mod keys;
 mod leases;
 mod locking;
 mod locks;
+mod mode;
 #[doc(hidden)]
 pub mod mutation;
 pub mod operation;
@@ -55,6 +57,7 @@ mod waits;
 pub use caps::{GRANT_MAX, Subject};
 pub use error::FsError;
 pub use keys::quota_keys;
+pub use mode::Mode;
 pub use operation::{CapStep, Done, Operation, Update};
 pub use partition::{Effect, Partition};
 pub use query::{Answer, Query};

@@ -4,6 +4,7 @@
 
 use meridian_client::times::Way;
 use meridian_fuse::Transport;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -13,6 +14,9 @@ pub const NAME: &str = "user.meridian.mount";
 /// The attribute that tells how long what the mount asked of nodes took, of all directories and
 /// files in it: JSON, of [`Way`]s.
 pub const TIMES: &str = "user.meridian.times";
+/// With a name behind it: the attribute of a directory that tells whether a look at that name in it
+/// would be answered without asking a node.
+pub const HOLDS: &str = "user.meridian.holds.";
 /// The kernel takes no longer values.
 const VALUE_MAX: usize = 64 << 10;
 /// The type of its file system, in tables of mounts.
@@ -25,11 +29,13 @@ pub struct About {
     pub cluster: u64,
     /// How the kernel's requests come: see [`Transport`].
     pub transport: String,
+    /// The region that it is in, by name.
+    pub region: String,
 }
 
 impl About {
-    pub(crate) fn new(cluster: u64, transport: Transport) -> About {
-        About { cluster, transport: transport.to_string() }
+    pub(crate) fn new(cluster: u64, transport: Transport, region: String) -> About {
+        About { cluster, transport: transport.to_string(), region }
     }
 
     /// What that which is mounted at `at` says. Waits for it.
@@ -48,7 +54,8 @@ impl About {
     pub fn read(value: &str) -> Option<About> {
         let word = |name: &str| value.split(' ').find_map(|word| word.strip_prefix(name));
         let cluster = word("cluster=")?.parse().ok()?;
-        Some(About { cluster, transport: word("transport=")?.to_string() })
+        let (transport, region) = (word("transport=")?.into(), word("region=")?.into());
+        Some(About { cluster, transport, region })
     }
 }
 
@@ -62,13 +69,27 @@ pub fn times_of(path: &Path) -> io::Result<Vec<Way>> {
     serde_json::from_slice(&value[..length]).map_err(io::Error::other)
 }
 
+/// Whether the mount that the directory is in would answer a look at that name in it without asking
+/// a node; not if the name is so long that it cannot be asked for.
+pub fn holds(directory: &Path, name: &OsStr) -> bool {
+    let attribute = [OsStr::new(HOLDS), name].into_iter().collect::<OsString>();
+    let mut value = [0; 8];
+    let length = rustix::fs::getxattr(directory, &attribute, &mut value[..]);
+    length.is_ok_and(|length| value[..length] == *held(true))
+}
+
+pub(crate) fn held(is_held: bool) -> &'static [u8] {
+    if is_held { b"1" } else { b"0" }
+}
+
 pub(crate) fn times(ways: &[Way]) -> Vec<u8> {
     serde_json::to_vec(ways).expect("ways are made of text and numbers")
 }
 
 impl fmt::Display for About {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cluster={} transport={}", self.cluster, self.transport)
+        let About { cluster, transport, region } = self;
+        write!(f, "cluster={cluster} transport={transport} region={region}")
     }
 }
 
@@ -80,9 +101,9 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         for transport in [Transport::Rings, Transport::Device] {
-            let about = About::new(77, transport);
+            let about = About::new(77, transport, "us".into());
             assert_eq!(About::read(&about.to_string()), Some(about.clone()));
-            let newer = format!("region=us {about}");
+            let newer = format!("since=1970 {about}");
             assert_eq!(About::read(&newer), Some(about), "a newer build may say more");
         }
         assert_eq!(About::read("cluster=many transport=x"), None);

@@ -420,7 +420,8 @@ impl Handler {
             return;
         };
         let of_mount = [about::NAME.as_bytes(), about::TIMES.as_bytes()];
-        if calls::foreign_xattr(of).is_some() || of_mount.contains(&of) {
+        let is_of_mount = of_mount.contains(&of) || of.starts_with(about::HOLDS.as_bytes());
+        if calls::foreign_xattr(of).is_some() || is_of_mount {
             return call.reply.error(libc::EOPNOTSUPP);
         }
         if of == QUOTA && call.uid != 0 {
@@ -449,13 +450,18 @@ impl Handler {
             && call.node == Ino::ROOT
             && let Some(kernel) = self.kernel.get()
         {
-            let cluster = self.files.client().topology().cluster;
-            let about = About::new(cluster, kernel.transport()).to_string();
+            let client = self.files.client();
+            let (cluster, region) = (client.topology().cluster, client.region());
+            let about = About::new(cluster, kernel.transport(), region).to_string();
             return xattr(Ok(about.into()), size, call.reply);
         }
         if of == about::TIMES.as_bytes() {
             let times = about::times(&self.files.client().times());
             return xattr(Ok(times.into()), size, call.reply);
+        }
+        if let Some(of) = of.strip_prefix(about::HOLDS.as_bytes()) {
+            let held = about::held(self.files.holds(call.node, &name(of)));
+            return xattr(Ok(held.into()), size, call.reply);
         }
         let node = call.node;
         if self.marked.lacks(node, of) || of == CAPABILITY && self.files.lacks_capability(node) {

@@ -44,7 +44,8 @@ async fn a_mount_says_how_requests_come_and_of_which_cluster_it_is() {
     .unwrap();
     let cluster = world.cluster.client("us").topology().cluster;
     let transport = world.mount.transport().to_string();
-    assert_eq!(said.unwrap(), About { cluster, transport });
+    let region = "us".into();
+    assert_eq!(said.unwrap(), About { cluster, transport, region });
     assert_eq!(stored, Err(rustix::io::Errno::OPNOTSUPP), "nobody can say something else");
     world.mount.unmount().await.unwrap();
 }

@@ -20,7 +20,7 @@ use meridian_cluster::Topology;
 use meridian_core::{
     ClientId, Event, GroupId, NodeId, Outbox, Process, RegionId, Stamp, Time, mix,
 };
-use meridian_fs::{Done, FsError, Ino, Query, Vector};
+use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
 use meridian_host::update::NOBODY;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,6 +136,17 @@ impl Session {
     /// How many looks were answered from what is kept.
     pub fn hits(&self) -> u64 {
         self.caps.hits
+    }
+
+    /// Whether it would answer that look by itself, with all that who looks wants to know.
+    pub fn holds(&mut self, now: Time, query: &Query) -> bool {
+        let hits = self.caps.hits;
+        let answer = self.caps.answer(now, query, &self.vector);
+        self.caps.hits = hits; // Nobody has looked.
+        match answer {
+            Some(Ok(Answer::Entry { attributes, .. })) => attributes.is_some(),
+            other => other.is_some(),
+        }
     }
 
     /// Whether nobody answers for a group.

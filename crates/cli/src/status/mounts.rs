@@ -93,7 +93,9 @@ mod tests {
 
     #[test]
     fn mounts_of_other_clusters_are_left_out_and_those_that_do_not_answer_are_not() {
-        let about = |cluster| Ok(About { cluster, transport: "io_uring".into() });
+        let about = |cluster| {
+            Ok(About { cluster, transport: "io_uring".into(), region: "us".into() })
+        };
         assert!(report(1, "/a".into(), about(2)).is_none());
         let dead = Err(io::Error::from(io::ErrorKind::NotConnected).to_string());
         let all = [(about(1), "/a"), (dead, "/b"), (Err("it does not answer".into()), "/c")];
