@@ -10,6 +10,7 @@ mod configuration;
 mod data;
 mod demo;
 mod doctor;
+mod drill;
 mod explain;
 mod fs;
 mod init;
@@ -84,6 +85,9 @@ enum Command {
     Status(status::StatusArgs),
     /// Tell how a command on files would be executed, by whom, and how long that takes
     Explain(explain::ExplainArgs),
+    /// Tell which trees can be changed while a region is cut off; in a demo, try it
+    #[command(subcommand)]
+    Drill(drill::DrillCommand),
     /// Run a command, and tell what it has a mount ask of nodes and how long that takes
     Trace(trace::TraceArgs),
     /// Show or change which nodes a cluster has
@@ -126,6 +130,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Status(args) => status::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Drill(command) => drill::run(command),
         Command::Trace(args) => trace::run(args),
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),

@@ -11,6 +11,7 @@ use crate::certificates::{Shown, TlsArgs};
 use crate::{cluster, configuration, output};
 use clap::Args;
 use meridian_terminal::signals::Signals;
+pub use mounts::reports as mounts_of;
 use report::KeysReport;
 pub use report::{Answered, Report, answers, ask_all};
 use std::io::IsTerminal;

@@ -17,6 +17,7 @@
 //! | [`deadlocks`] | whether programs wait for each other's locks in a cycle |
 //! | `nodes` | the nodes: the configuration, the order in which they come for a block |
 //! | [`writeback`] | what is written to a file and not yet stored, and in which order it goes out |
+//! | [`drill`] | which updates can be done while a region is cut off |
 //! | [`forecast`] | how long an update or a look will take, before it is asked for |
 //! | `random` | numbers for names, from a seed |
 //! | [`opens`] | which open files the partitions are told of |
@@ -37,6 +38,7 @@ pub mod calls;
 pub(crate) mod caps;
 pub mod cuts;
 pub mod deadlocks;
+pub mod drill;
 mod following;
 pub mod forecast;
 mod inquiries;

@@ -13,7 +13,9 @@ use std::time::Instant;
 /// A mount.
 #[derive(Debug, Serialize)]
 pub struct MountReport {
-    dir: PathBuf,
+    pub dir: PathBuf,
+    /// The region that it is in.
+    pub region: Option<String>,
     /// How the kernel's requests come: `io_uring` or `/dev/fuse`.
     transport: Option<String>,
     /// Why it does not say so.
@@ -69,8 +71,11 @@ pub fn say(dir: &Path) -> String {
 fn report(cluster: u64, dir: PathBuf, answer: Result<About, String>) -> Option<MountReport> {
     match answer {
         Ok(about) if about.cluster != cluster => None,
-        Ok(about) => Some(MountReport { dir, transport: Some(about.transport), error: None }),
-        Err(error) => Some(MountReport { dir, transport: None, error: Some(error) }),
+        Ok(About { region, transport, .. }) => {
+            let (region, transport) = (Some(region), Some(transport));
+            Some(MountReport { dir, region, transport, error: None })
+        }
+        Err(error) => Some(MountReport { dir, region: None, transport: None, error: Some(error) }),
     }
 }
 
@@ -93,9 +98,8 @@ mod tests {
 
     #[test]
     fn mounts_of_other_clusters_are_left_out_and_those_that_do_not_answer_are_not() {
-        let about = |cluster| {
-            Ok(About { cluster, transport: "io_uring".into(), region: "us".into() })
-        };
+        let about =
+            |cluster| Ok(About { cluster, transport: "io_uring".into(), region: "us".into() });
         assert!(report(1, "/a".into(), about(2)).is_none());
         let dead = Err(io::Error::from(io::ErrorKind::NotConnected).to_string());
         let all = [(about(1), "/a"), (dead, "/b"), (Err("it does not answer".into()), "/c")];
