@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 12] = [
+pub const TABLE: [&Named; 13] = [
     &multicast::NAMED,
     &outside::NAMED,
     &paxos::NAMED,
