@@ -1,5 +1,6 @@
 //! Which nodes a demo has, where they listen, and `cluster.json`.
 
+use crate::certificates::TlsArgs;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_cluster::Topology;
@@ -30,6 +31,19 @@ const NODES_MAX: usize = 99;
 /// connections (from 32768): there, a peer that keeps calling a dead node's port can be given that
 /// very port and end up talking to itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// Which cluster a command is about, and how it tells.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Of {
+    /// The cluster [default: MERIDIAN_CLUSTER, or that of the mount, or of the demo started last]
+    #[arg(long, value_name = "FILE")]
+    pub cluster: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub tls: TlsArgs,
+}
 
 /// What the user says of the cluster's shape.
 #[derive(Clone, Debug, Default, Args)]

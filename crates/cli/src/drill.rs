@@ -3,7 +3,8 @@
 mod held;
 mod probe;
 
-use crate::certificates::{Shown, TlsArgs};
+use crate::certificates::Shown;
+use crate::cluster::Of;
 use crate::mount::duration_of;
 use crate::signals::Signals;
 use crate::{cluster, configuration, output, status};
@@ -60,14 +61,8 @@ pub struct CutArgs {
     /// Stop the region's nodes for so long, as 60s or 2m: 20s at least
     #[arg(long = "for", value_name = "DURATION", value_parser = period)]
     period: Option<Duration>,
-    /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
-    #[arg(long, value_name = "FILE")]
-    cluster: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    tls: TlsArgs,
+    of: Of,
 }
 
 fn period(text: &str) -> Result<Duration, String> {
@@ -127,7 +122,7 @@ pub fn run(command: &DrillCommand) -> anyhow::Result<ExitCode> {
     let DrillCommand::Cut(args) = command;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(cut(args))?;
-    output::print(&match args.json {
+    output::print(&match args.of.json {
         true => serde_json::to_string_pretty(&report)?,
         false => report.for_people(),
     })?;
@@ -136,8 +131,8 @@ pub fn run(command: &DrillCommand) -> anyhow::Result<ExitCode> {
 }
 
 async fn cut(args: &CutArgs) -> anyhow::Result<Report> {
-    let path = cluster::named_or_last(args.cluster.as_deref())?;
-    let newest = configuration::newest(&path, &args.tls, Shown::Client).await?;
+    let path = cluster::named_or_last(args.of.cluster.as_deref())?;
+    let newest = configuration::newest(&path, &args.of.tls, Shown::Client).await?;
     let topology = &newest.topology;
     let Some(region) = topology.region_named(&args.region) else {
         let known: Vec<_> = topology.regions.iter().map(|region| &*region.name).collect();

@@ -3,7 +3,8 @@
 mod intent;
 mod measure;
 
-use crate::certificates::{Shown, TlsArgs};
+use crate::certificates::Shown;
+use crate::cluster::Of;
 use crate::{cluster, configuration, output};
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -17,7 +18,7 @@ use meridian_fs::{Mode, Update};
 use meridian_mount::about::times_of;
 use meridian_session::forecast::{Milestone, Surroundings, Unknown};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,14 +49,8 @@ Examples:
   meridian explain write meridian/us/big --bytes 1M
   meridian explain --json place meridian/new eu")]
 pub struct ExplainArgs {
-    /// The cluster that is mounted there [default: MERIDIAN_CLUSTER, or that of the mount]
-    #[arg(long, value_name = "FILE")]
-    cluster: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    tls: TlsArgs,
+    of: Of,
     #[command(subcommand)]
     intent: Intent,
 }
@@ -126,7 +121,7 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     let at = args.intent.located()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(explain(args, &at))?;
-    output::print(&match args.json {
+    output::print(&match args.of.json {
         true => serde_json::to_string_pretty(&report)?,
         false => report.for_people(),
     })?;
@@ -135,8 +130,8 @@ pub fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 
 async fn explain(args: &ExplainArgs, at: &[Located]) -> anyhow::Result<Report> {
     let first = at.first().context("no path is named")?;
-    let cluster_path = cluster::named_or_of(args.cluster.as_deref(), &first.root)?;
-    let newest = configuration::newest(&cluster_path, &args.tls, Shown::Client).await?;
+    let cluster_path = cluster::named_or_of(args.of.cluster.as_deref(), &first.root)?;
+    let newest = configuration::newest(&cluster_path, &args.of.tls, Shown::Client).await?;
     ensure!(
         newest.topology.cluster == first.about.cluster,
         "{} is not the cluster mounted at {}: name that",

@@ -5,7 +5,8 @@
 //! `user.meridian.placement` and `user.meridian.quota`, so any mount of this machine will do, and
 //! no connection of their own is needed.
 
-use crate::certificates::{Shown, TlsArgs};
+use crate::certificates::Shown;
+use crate::cluster::Of;
 use crate::quota::{self, QuotaArgs};
 use crate::scrub::{self, ScrubArgs};
 use crate::token::{self, AfterArgs, TokenArgs};
@@ -107,15 +108,8 @@ Examples:
 pub struct WhereArgs {
     /// A file or directory in a mount
     path: PathBuf,
-    /// The cluster that is mounted there [default: MERIDIAN_CLUSTER, or that of the demo started
-    /// last]
-    #[arg(long, value_name = "FILE")]
-    cluster: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    tls: TlsArgs,
+    of: Of,
 }
 
 /// See [`FsCommand::Place`].
@@ -160,14 +154,14 @@ pub fn run(command: &FsCommand) -> anyhow::Result<ExitCode> {
 
 fn tell_where(args: &WhereArgs) -> anyhow::Result<()> {
     let placement = placement_of(&args.path)?;
-    let cluster_path = cluster::named_or_of(args.cluster.as_deref(), &args.path)?;
+    let cluster_path = cluster::named_or_of(args.of.cluster.as_deref(), &args.path)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let newest = configuration::newest(&cluster_path, &args.tls, Shown::Client);
+    let newest = configuration::newest(&cluster_path, &args.of.tls, Shown::Client);
     let topology = runtime.block_on(newest)?.topology;
     let found = whereabouts(&args.path, placement, &topology).with_context(|| {
         format!("{} is not the cluster mounted there: name it", cluster_path.display())
     })?;
-    if args.json {
+    if args.of.json {
         return output::print(&serde_json::to_string_pretty(&found)?);
     }
     output::print(&format!(

@@ -1,6 +1,7 @@
 //! `meridian kv`: keys, from the command line.
 
 use crate::certificates::{Shown, TlsArgs};
+use crate::cluster::Of;
 use crate::{cluster, init};
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -89,14 +90,8 @@ Examples:
   meridian kv lag
   meridian kv lag --json")]
     Lag {
-        /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
-        #[arg(long, value_name = "FILE")]
-        cluster: Option<PathBuf>,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        tls: TlsArgs,
+        of: Of,
     },
     /// Print what a key has, or keys have, and each change as it is made
     #[command(after_help = "\
@@ -216,9 +211,7 @@ async fn carry_out(command: &KvCommand) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        KvCommand::Lag { cluster, json, tls } => {
-            Ok(done(crate::status::lag(cluster.as_deref(), tls, *json).await?))
-        }
+        KvCommand::Lag { of } => Ok(done(crate::status::lag(of).await?)),
         KvCommand::Watch { subject, at } => watch(subject, &at.keys()?).await,
     }
 }

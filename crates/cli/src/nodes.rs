@@ -2,7 +2,8 @@
 
 mod report;
 
-use crate::certificates::{Shown, TlsArgs};
+use crate::certificates::Shown;
+use crate::cluster::Of;
 use crate::configuration::{self, Newest};
 use crate::lock::{self, DEMO_LOCK, Tried};
 use crate::status::{self, Answered};
@@ -136,19 +137,6 @@ pub struct KeepArgs {
     name: String,
     #[command(flatten)]
     of: Of,
-}
-
-/// Of which cluster, and how to tell.
-#[derive(Debug, Args)]
-struct Of {
-    /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
-    #[arg(long, value_name = "FILE")]
-    cluster: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    tls: TlsArgs,
 }
 
 /// Runs `meridian cluster`.

@@ -1,6 +1,7 @@
 //! `meridian fs scrub`: how far nodes are with reading all blocks, and having them do so now.
 
-use crate::certificates::{Shown, TlsArgs};
+use crate::certificates::Shown;
+use crate::cluster::Of;
 use crate::status::{Answered, answers};
 use crate::{cluster, configuration, output};
 use clap::Args;
@@ -11,7 +12,6 @@ use meridian_host::drain::keep::Report as Copies;
 use meridian_terminal::note;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -28,14 +28,8 @@ pub struct ScrubArgs {
     /// Have all nodes read all blocks now, and wait until they have
     #[arg(long)]
     now: bool,
-    /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
-    #[arg(long, value_name = "FILE")]
-    cluster: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    tls: TlsArgs,
+    of: Of,
 }
 
 /// How a node is.
@@ -59,16 +53,16 @@ impl NodeReport {
 /// If there is no cluster to ask.
 pub fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
     let shown = if args.now { Shown::Admin } else { Shown::Client };
-    let path = cluster::named_or_last(args.cluster.as_deref())?;
+    let path = cluster::named_or_last(args.of.cluster.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (reports, ended) = runtime.block_on(async {
-        let newest = configuration::newest(&path, &args.tls, shown).await?;
+        let newest = configuration::newest(&path, &args.of.tls, shown).await?;
         let (client, topology) = (newest.client()?, newest.topology);
         let ended = if args.now { scrub(&client, &topology).await } else { true };
         let answers = answers(&client, &topology).await;
         anyhow::Ok((reports(&topology, &answers), ended))
     })?;
-    output::print(&match args.json {
+    output::print(&match args.of.json {
         true => serde_json::to_string_pretty(&reports)?,
         false => for_people(&reports),
     })?;

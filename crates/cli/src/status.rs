@@ -7,7 +7,8 @@ mod mounts;
 mod report;
 mod verdict;
 
-use crate::certificates::{Shown, TlsArgs};
+use crate::certificates::Shown;
+use crate::cluster::Of;
 use crate::{cluster, configuration, output};
 use clap::Args;
 use meridian_terminal::signals::Signals;
@@ -65,18 +66,12 @@ Examples:
   meridian status --watch
   meridian status --cluster DATA/cluster.json --json")]
 pub struct StatusArgs {
-    /// The cluster [default: MERIDIAN_CLUSTER, or that of the demo started last]
-    #[arg(long, value_name = "FILE")]
-    cluster: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    of: Of,
     /// Ask again every so many seconds, until Ctrl-C; the exit status is that of the last answer
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
         default_missing_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
-    #[command(flatten)]
-    tls: TlsArgs,
     /// Tell only what is mounted at DIR
     #[arg(long, value_name = "DIR", hide = true)]
     of_mount: Option<PathBuf>,
@@ -91,7 +86,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         output::print(&mounts::say(dir))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let path = cluster::named_or_last(args.cluster.as_deref())?;
+    let path = cluster::named_or_last(args.of.cluster.as_deref())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut seen = Seen::default();
@@ -100,7 +95,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         };
         let mut signals = Signals::listen()?;
         loop {
-            if std::io::stdout().is_terminal() && !args.json {
+            if std::io::stdout().is_terminal() && !args.of.json {
                 output::print("\x1b[H\x1b[2J")?; // What was told before goes.
             }
             let code = tell(args, &path, &mut seen).await?;
@@ -114,12 +109,12 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 
 /// Asks once, and tells; what to exit with.
 async fn tell(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Result<u8> {
-    let newest = configuration::newest(path, &args.tls, Shown::Client).await?;
+    let newest = configuration::newest(path, &args.of.tls, Shown::Client).await?;
     let (client, topology) = (newest.client()?, newest.topology);
     let mut report = ask_all(&client, &topology).await;
     report.mounts = mounts::reports(report.cluster)?;
     report.see(seen);
-    let text = match args.json {
+    let text = match args.of.json {
         true => serde_json::to_string_pretty(&report)?,
         false => format!("{}\n\n{}", report.sentence, report.for_people()),
     };
@@ -131,12 +126,12 @@ async fn tell(args: &StatusArgs, path: &Path, seen: &mut Seen) -> anyhow::Result
 ///
 /// # Errors
 /// If there is no cluster to ask.
-pub async fn lag(cluster: Option<&Path>, tls: &TlsArgs, json: bool) -> anyhow::Result<bool> {
-    let path = cluster::named_or_last(cluster)?;
-    let newest = configuration::newest(&path, tls, Shown::Client).await?;
+pub async fn lag(of: &Of) -> anyhow::Result<bool> {
+    let path = cluster::named_or_last(of.cluster.as_deref())?;
+    let newest = configuration::newest(&path, &of.tls, Shown::Client).await?;
     let (client, topology) = (newest.client()?, newest.topology);
     let report = ask_all(&client, &topology).await;
-    let text = match json {
+    let text = match of.json {
         true => serde_json::to_string_pretty(&report.causal)?,
         false if report.causal.is_empty() => "no node that answers has causal keys".into(),
         false => causal::table(&report.causal),
