@@ -3,57 +3,17 @@
 
 mod common;
 
-use bytes::Bytes;
-use common::{Rng, World, name, node, top};
+use common::counted::{make, set, submit, write};
+use common::{Rng, World, name, top};
 use meridian_core::GroupId;
 use meridian_fs::mutation::Mutation;
-use meridian_fs::operation::{Piece, RenameMode, WriteAt};
+use meridian_fs::operation::RenameMode;
 use meridian_fs::quota::{Limits, Quota, Stage};
-use meridian_fs::types::Data;
-use meridian_fs::{Answer, Done, Extent, FsError, Kind, Place, Query, Update};
+use meridian_fs::{Answer, Done, FsError, Kind, Place, Query, Update};
 use std::collections::{BTreeMap, BTreeSet};
 
 const US: GroupId = GroupId(1);
 const NO_LIMITS: Option<Limits> = Some(Limits { bytes: None, inodes: None });
-
-/// Submits an update as a client does: it names the quotas that it is told.
-fn submit(world: &mut World, update: Update) -> Result<Done, FsError> {
-    let mut quotas = Vec::new();
-    loop {
-        let id = world.next_id();
-        let mut operation = world.operation(update.clone());
-        operation.quotas.clone_from(&quotas);
-        match world.submit_as(id, operation) {
-            Err(FsError::UnnamedQuota { quota }) => {
-                assert!(!quotas.contains(&quota), "it is named");
-                quotas.push(quota);
-            }
-            other => {
-                world.check();
-                return other;
-            }
-        }
-    }
-}
-
-fn make(world: &mut World, parent: Place, text: &str, kind: Kind) -> Result<Place, FsError> {
-    let update = Update::Create { parent, name: name(text), node: node(kind) };
-    submit(world, update).map(|done| match done {
-        Done::Attributes(made) => made.place,
-        other => panic!("{other:?}"),
-    })
-}
-
-fn write(world: &mut World, inode: Place, bytes: usize) -> Result<Done, FsError> {
-    let data = Data::Inline(Bytes::from(vec![7; bytes]));
-    let pieces = vec![Piece { offset: 0, extent: Extent { len: bytes as u32, data } }];
-    submit(world, Update::Write { inode, at: WriteAt::End, pieces })
-}
-
-fn set(world: &mut World, inode: Place, limits: Option<Limits>) -> Result<Done, FsError> {
-    let parent = world.lookup(inode, "..").map_or(inode, |(parent, _)| parent);
-    submit(world, Update::SetQuota { inode, parent, limits })
-}
 
 fn rename(world: &mut World, from: (Place, &str), to: (Place, &str)) -> Result<Done, FsError> {
     let update = world.rename_update(from, to, RenameMode::Replace, None)?;

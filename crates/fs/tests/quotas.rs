@@ -3,58 +3,17 @@
 
 mod common;
 
-use bytes::Bytes;
+use common::counted::{make, set, submit, write};
 use common::{World, name, node, top};
 use meridian_core::GroupId;
-use meridian_fs::operation::{Changes, Piece, RenameMode, Whiteout, WriteAt};
+use meridian_fs::operation::{Changes, RenameMode, Whiteout};
 use meridian_fs::quota::{Limits, Quota};
-use meridian_fs::types::Data;
-use meridian_fs::{Answer, Done, Extent, FsError, Kind, Place, Query, Update};
+use meridian_fs::{Answer, Done, FsError, Kind, Place, Query, Update};
 
 const US: GroupId = GroupId(1);
 
 fn limits(bytes: Option<u64>, inodes: Option<u64>) -> Limits {
     Limits { bytes, inodes }
-}
-
-/// Submits an update as a client does: it names the quota that it is told.
-fn submit(world: &mut World, update: Update) -> Result<Done, FsError> {
-    let mut quotas = Vec::new();
-    loop {
-        let id = world.next_id();
-        let mut operation = world.operation(update.clone());
-        operation.quotas.clone_from(&quotas);
-        match world.submit_as(id, operation) {
-            Err(FsError::UnnamedQuota { quota }) => {
-                assert!(!quotas.contains(&quota), "it is named");
-                quotas.push(quota);
-            }
-            other => {
-                world.check();
-                return other;
-            }
-        }
-    }
-}
-
-fn make(world: &mut World, parent: Place, text: &str, kind: Kind) -> Result<Place, FsError> {
-    let made = submit(world, Update::Create { parent, name: name(text), node: node(kind) });
-    made.map(|done| match done {
-        Done::Attributes(made) => made.place,
-        other => panic!("{other:?}"),
-    })
-}
-
-fn write(world: &mut World, inode: Place, bytes: usize) -> Result<Done, FsError> {
-    let data = Data::Inline(Bytes::from(vec![7; bytes]));
-    let extent = Extent { len: bytes as u32, data };
-    let pieces = vec![Piece { offset: 0, extent }];
-    submit(world, Update::Write { inode, at: WriteAt::End, pieces })
-}
-
-fn set(world: &mut World, inode: Place, limits: Limits) -> Result<Done, FsError> {
-    let parent = world.lookup(inode, "..").map_or(inode, |(parent, _)| parent);
-    submit(world, Update::SetQuota { inode, parent, limits: Some(limits) })
 }
 
 fn unlink(parent: Place, text: &str, child: Place) -> Update {
@@ -72,7 +31,7 @@ fn used(world: &World, inode: Place) -> Option<(u64, u64)> {
 fn limited(of: Limits) -> (World, Place) {
     let mut world = World::new(2);
     let directory = make(&mut world, top(1), "q", Kind::Directory).unwrap();
-    set(&mut world, directory, of).unwrap();
+    set(&mut world, directory, Some(of)).unwrap();
     (world, directory)
 }
 
@@ -81,7 +40,7 @@ fn a_file_counts_from_its_first_name_on_and_a_whiteout_at_once() {
     let mut world = World::new(1);
     let directory = world.create(top(1), "q", Kind::Directory).unwrap();
     let limits = Limits { inodes: Some(2), ..Limits::default() };
-    set(&mut world, directory, limits).unwrap();
+    set(&mut world, directory, Some(limits)).unwrap();
     let unnamed = |world: &mut World| {
         let update = Update::CreateUnnamed { parent: directory, node: node(Kind::File) };
         let Ok(Done::Attributes(made)) = submit(world, update) else { panic!() };
@@ -107,7 +66,7 @@ fn a_file_counts_from_its_first_name_on_and_a_whiteout_at_once() {
     };
     assert_eq!(submit(&mut world, rename.clone()), Err(FsError::OverQuota));
     let limits = Limits { inodes: Some(3), ..Limits::default() };
-    set(&mut world, directory, limits).unwrap();
+    set(&mut world, directory, Some(limits)).unwrap();
     submit(&mut world, rename).unwrap();
     world.check();
 }
@@ -154,11 +113,11 @@ fn bytes_are_counted_and_limited() {
     assert_eq!(used(&world, q), Some((0, 2)));
     // Who is over a new limit may use less, and not more.
     write(&mut world, file, 80).unwrap();
-    set(&mut world, q, limits(Some(10), Some(1))).unwrap();
+    set(&mut world, q, Some(limits(Some(10), Some(1)))).unwrap();
     assert_eq!(write(&mut world, file, 1), Err(FsError::OverQuota));
     submit(&mut world, resize(70)).unwrap();
     assert_eq!(make(&mut world, q, "g", Kind::File), Err(FsError::OverQuota));
-    set(&mut world, q, Limits::default()).unwrap();
+    set(&mut world, q, Some(Limits::default())).unwrap();
     write(&mut world, file, 1000).unwrap();
     assert_eq!(used(&world, q), Some((1070, 2)));
 }
@@ -192,13 +151,13 @@ fn a_directory_gets_a_quota_while_it_is_empty_and_keeps_it() {
     let mut world = World::new(2);
     let directory = make(&mut world, top(1), "q", Kind::Directory).unwrap();
     let file = make(&mut world, directory, "f", Kind::File).unwrap();
-    assert_eq!(set(&mut world, file, Limits::default()), Err(FsError::NotDirectory));
+    assert_eq!(set(&mut world, file, Some(Limits::default())), Err(FsError::NotDirectory));
     submit(&mut world, unlink(directory, "f", file)).unwrap();
-    set(&mut world, directory, Limits::default()).unwrap();
+    set(&mut world, directory, Some(Limits::default())).unwrap();
     // One below another counts for itself.
     let below = make(&mut world, directory, "b", Kind::Directory).unwrap();
     assert_eq!(used(&world, directory), Some((0, 2)));
-    set(&mut world, below, limits(Some(5), None)).unwrap();
+    set(&mut world, below, Some(limits(Some(5), None))).unwrap();
     assert_eq!((used(&world, directory), used(&world, below)), (Some((0, 1)), Some((0, 1))));
     let place = |name: &'static str, child, to| Update::PlaceDirectory {
         parent: directory,

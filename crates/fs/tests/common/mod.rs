@@ -2,6 +2,8 @@
 //! works on paths as the kernel and the mount together would.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
+pub mod counted;
+
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Stamp};
 use meridian_fs::operation::{NewNode, Piece, RenameMode, WriteAt};
