@@ -1,12 +1,11 @@
 //! A trial of clients that are told which regions are cut off.
 
 use super::CutsWorkload;
-use super::regions::{ordered, setup};
+use super::regions::nodes_on_disks;
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{Logs, Random, World};
-use meridian_cluster::topology::DeliveryOrder;
+use crate::world::{Random, World};
 use meridian_core::{NodeId, RegionId};
 use meridian_host::Node;
 use meridian_multicast::mutation::PLANTED;
@@ -85,11 +84,7 @@ impl Subject for Trial {
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
-        let topology = ordered(drawn.nodes, DeliveryOrder::Sequential);
-        let of = topology.clone();
-        let make = move |me| Node::new(of.clone(), me);
-        let mut setup = setup(&topology, make);
-        setup.logs = Logs::on_disks();
+        let (topology, setup) = nodes_on_disks(drawn.nodes, |node| node);
         let owner = CutsWorkload::new(seed, topology, CLIENTS, drawn.patience, self.mutation);
         Made { setup, owner, operator: drawn.cuts.clone() }
     }

@@ -354,6 +354,12 @@ impl<C: Crowd> Owner<Node> for C {
     }
 }
 
+/// Nothing goes wrong any more, with nodes and on the way to them.
+pub fn heal<C: Crowd>(world: &mut World<Node, C>) {
+    world.heal();
+    world.owner.net().calm();
+}
+
 /// Whether all clients are done, and all replicas have applied all and are `idle`.
 pub fn is_quiet<C: Crowd>(
     world: &World<Node, C>,

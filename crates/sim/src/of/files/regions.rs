@@ -1,13 +1,14 @@
 //! A cluster of whole nodes in three regions.
 
 use crate::faults::Faults;
-use crate::world::{Owner, Random, Setup, World};
+use crate::world::{Logs, Owner, Random, Setup, World};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, NodeEntry};
 use meridian_core::{GroupId, NodeId, Process};
 use meridian_fs::Partition;
 use meridian_host::Node;
 use rand::RngExt;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +62,34 @@ pub fn setup<P: Process<Peer = NodeId, Record: 'static>>(
         Duration::from_micros(random.random_range(least..=most))
     });
     Setup { delay, ..Setup::lan((0..count).map(NodeId).collect(), make) }
+}
+
+/// Nodes whose logs are on disks, with that order of messages which is not linearizable; `with`
+/// makes of each what the trial has.
+pub fn nodes_on_disks(
+    nodes: usize,
+    with: impl Fn(Node) -> Node + 'static,
+) -> (Arc<Topology>, Setup<Node>) {
+    let topology = topology(nodes);
+    let of = topology.clone();
+    let setup = setup(&topology, move |me| with(Node::new(of.clone(), me)));
+    (topology, Setup { logs: Logs::on_disks(), ..setup })
+}
+
+/// What a trial of nodes was, once all is drawn.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// How many nodes each of the three regions has.
+    pub nodes: usize,
+    /// What may go wrong with nodes.
+    pub faults: Faults,
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults = if self.faults.any() { "with" } else { "without" };
+        write!(f, "regions of {} nodes, {faults} faults", self.nodes)
+    }
 }
 
 /// All kinds of faults, about as often as elections can follow.

@@ -1,20 +1,18 @@
 //! A trial of clients that lock files of each other.
 
 use super::LocksWorkload;
-use super::regions::{faults, ordered, partitions, setup};
+use super::regions::{Drawn, faults, nodes_on_disks, partitions};
 use crate::faults::Faults;
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{Logs, Random, World};
-use meridian_cluster::topology::DeliveryOrder;
+use crate::world::{Random, World};
 use meridian_fs::mutation::Mutation;
 use meridian_fs::{Answer, Query};
 use meridian_host::Node;
 use meridian_multicast::mutation::PLANTED;
 use meridian_session::Mutation as InClient;
 use rand::{RngExt, SeedableRng};
-use std::fmt;
 use std::time::Duration;
 
 const CLIENTS: u64 = 6;
@@ -35,22 +33,6 @@ pub struct Trial {
     /// A bug planted in clients.
     #[doc(hidden)]
     pub in_client: InClient,
-}
-
-/// What a trial was, once all is drawn.
-#[derive(Clone, Debug)]
-pub struct Drawn {
-    /// How many nodes each of the three regions has.
-    pub nodes: usize,
-    /// What may go wrong with nodes.
-    pub faults: Faults,
-}
-
-impl fmt::Display for Drawn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults = if self.faults.any() { "with" } else { "without" };
-        write!(f, "regions of {} nodes, {faults} faults", self.nodes)
-    }
 }
 
 impl Subject for Trial {
@@ -75,19 +57,16 @@ impl Subject for Trial {
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
-        let topology = ordered(drawn.nodes, DeliveryOrder::Sequential);
-        let (of, in_tree) = (topology.clone(), self.in_tree);
-        let make = move |me| Node::new(of.clone(), me).with_tree_mutation(in_tree);
-        let mut setup = setup(&topology, make);
+        let in_tree = self.in_tree;
+        let with = move |node: Node| node.with_tree_mutation(in_tree);
+        let (topology, mut setup) = nodes_on_disks(drawn.nodes, with);
         setup.faults = drawn.faults.clone();
-        setup.logs = Logs::on_disks();
         let owner = LocksWorkload::new(seed, topology, (CLIENTS, THINGS), self.in_client);
         Made { setup, owner, operator: () }
     }
 
     fn heal(stage: &mut Stage<Self>) {
-        stage.world.heal();
-        stage.world.owner.net.calm();
+        net::heal(&mut stage.world);
     }
 
     /// All clients are done, and nobody holds anything any more.

@@ -1,13 +1,12 @@
 //! A trial of clients that keep what they see.
 
 use super::LooksWorkload;
-use super::regions::{faults, ordered, partitions, setup};
+use super::regions::{self, faults, nodes_on_disks, partitions};
 use crate::faults::Faults;
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{Logs, Random, World};
-use meridian_cluster::topology::DeliveryOrder;
+use crate::world::{Random, World};
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
 use meridian_multicast::mutation::PLANTED;
@@ -41,19 +40,16 @@ pub struct Trial {
 /// What a trial was, once all is drawn.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    /// How many nodes each of the three regions has.
-    pub nodes: usize,
-    /// What may go wrong with nodes.
-    pub faults: Faults,
+    /// The nodes.
+    pub of: regions::Drawn,
     /// Whether clients hand tokens to each other.
     pub tokens: bool,
 }
 
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults = if self.faults.any() { "with" } else { "without" };
         let tokens = if self.tokens { ", tokens" } else { "" };
-        write!(f, "regions of {} nodes, {faults} faults{tokens}", self.nodes)
+        write!(f, "{}{tokens}", self.of)
     }
 }
 
@@ -76,16 +72,15 @@ impl Subject for Trial {
             _ => Faults { disk: None, lost_disk: None, ..faults() },
         };
         let tokens = self.tokens.unwrap_or(seed.is_multiple_of(3));
-        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn), tokens }
+        let of = regions::Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) };
+        Drawn { of, tokens }
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
-        let topology = ordered(drawn.nodes, DeliveryOrder::Sequential);
-        let (of, in_host) = (topology.clone(), self.in_host);
-        let make = move |me| Node::new(of.clone(), me).with_host_mutation(in_host);
-        let mut setup = setup(&topology, make);
-        setup.faults = drawn.faults.clone();
-        setup.logs = Logs::on_disks();
+        let in_host = self.in_host;
+        let with = move |node: Node| node.with_host_mutation(in_host);
+        let (topology, mut setup) = nodes_on_disks(drawn.of.nodes, with);
+        setup.faults = drawn.of.faults.clone();
         let work = (CLIENTS, THINGS);
         let mut owner = LooksWorkload::new(seed, topology, work, self.in_session);
         owner.hands_tokens(drawn.tokens);
@@ -93,8 +88,7 @@ impl Subject for Trial {
     }
 
     fn heal(stage: &mut Stage<Self>) {
-        stage.world.heal();
-        stage.world.owner.net.calm();
+        net::heal(&mut stage.world);
     }
 
     /// All clients are done, and nobody holds anything any more: an idle client lets it lapse.

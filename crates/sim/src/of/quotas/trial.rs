@@ -1,13 +1,12 @@
 //! A trial of quotas that are set and taken away while clients work.
 
 use super::QuotasWorkload;
-use super::regions::{faults, ordered, partitions, setup};
+use super::regions::{Drawn, faults, nodes_on_disks, partitions};
 use crate::faults::Faults;
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{Logs, Random, World};
-use meridian_cluster::topology::DeliveryOrder;
+use crate::world::{Random, World};
 use meridian_fs::mutation::Mutation;
 use meridian_fs::quota::Stage as Counted;
 use meridian_fs::{Answer, Kind, Partition, Place, Query};
@@ -16,7 +15,6 @@ use meridian_host::mutation::Mutation as InHost;
 use meridian_multicast::mutation::PLANTED;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::Duration;
 
 const CLIENTS: u64 = 6;
@@ -41,22 +39,6 @@ pub struct Trial {
     pub in_host: InHost,
 }
 
-/// What a trial was, once all is drawn.
-#[derive(Clone, Debug)]
-pub struct Drawn {
-    /// How many nodes each of the three regions has.
-    pub nodes: usize,
-    /// What may go wrong with nodes.
-    pub faults: Faults,
-}
-
-impl fmt::Display for Drawn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults = if self.faults.any() { "with" } else { "without" };
-        write!(f, "regions of {} nodes, {faults} faults", self.nodes)
-    }
-}
-
 impl Subject for Trial {
     type Process = Node;
     type Owner = QuotasWorkload;
@@ -77,22 +59,18 @@ impl Subject for Trial {
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
-        let topology = ordered(drawn.nodes, DeliveryOrder::Sequential);
-        let (of, in_tree, in_host) = (topology.clone(), self.in_tree, self.in_host);
-        let make = move |me| {
-            let node = Node::new(of.clone(), me).with_tree_mutation(in_tree);
-            node.with_host_mutation(in_host).with_count_step(STEP)
+        let (in_tree, in_host) = (self.in_tree, self.in_host);
+        let with = move |node: Node| {
+            node.with_tree_mutation(in_tree).with_host_mutation(in_host).with_count_step(STEP)
         };
-        let mut setup = setup(&topology, make);
+        let (topology, mut setup) = nodes_on_disks(drawn.nodes, with);
         setup.faults = drawn.faults.clone();
-        setup.logs = Logs::on_disks();
         let owner = QuotasWorkload::new(seed, topology, (CLIENTS, THINGS));
         Made { setup, owner, operator: () }
     }
 
     fn heal(stage: &mut Stage<Self>) {
-        stage.world.heal();
-        stage.world.owner.net.calm();
+        net::heal(&mut stage.world);
     }
 
     /// All clients are done, and nothing is being counted any more.
