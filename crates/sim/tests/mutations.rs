@@ -3,13 +3,13 @@
 mod cluster;
 
 use cluster::{Cluster, is_quiet, judge, process, setup, setup_of};
-use meridian_core::{ClientId, MessageId, Position};
+use meridian_core::{ClientId, MessageId, Position, ProcessId};
 use meridian_multicast::{Command, Dissemination, Mutation, Notice, Options, Role};
 use meridian_sim::of::multicast::planted;
-use meridian_sim::of::multicast::replica::groups_of;
+use meridian_sim::of::multicast::replica::{Replica, groups_of};
 use meridian_sim::of::multicast::trial::Trial;
 use meridian_sim::of::multicast::workload::{Profile, Workload};
-use meridian_sim::{Stimulus, Unflushed, World, each_is_caught, of, run};
+use meridian_sim::{Setup, Stimulus, Unflushed, World, each_is_caught, of, run};
 use std::time::Duration;
 
 /// How many seeds it may take.
@@ -63,6 +63,31 @@ fn without_a_bug_the_same_trials_hold() {
     of::trials_hold_without_a_bug(planted::ALL.map(correct), 0..4);
 }
 
+fn members() -> [ProcessId; 3] {
+    [0, 1, 2].map(|node| process(0, node))
+}
+
+/// A group of three without clients, in which what was not flushed is lost at crashes; its primary,
+/// and the others.
+fn one_group(seed: u64, setup: Setup<Replica>) -> (Cluster, ProcessId, Vec<ProcessId>) {
+    let profile = Profile { clients: 0, ..Profile::default() };
+    let mut world = World::new(seed, setup, Workload::new(0, groups_of(&[3]), profile));
+    world.say_nothing();
+    world.keep_at_crashes(Unflushed::Lost);
+    world.run_for(Duration::from_secs(8));
+    let first = of_role(&world, Role::Primary).expect("the group has a primary");
+    (world, first, members().into_iter().filter(|peer| *peer != first).collect())
+}
+
+/// The first member with that role.
+fn of_role(world: &Cluster, wanted: Role) -> Option<ProcessId> {
+    members().into_iter().find(|peer| role(world, *peer) == Some(wanted))
+}
+
+fn role(world: &Cluster, peer: ProcessId) -> Option<Role> {
+    world.process(peer).map(|process| process.multicast.role())
+}
+
 #[test]
 fn a_promise_binds_over_a_restart() {
     (0..60).for_each(|seed| a_promise_then_a_restart(Mutation::Correct, seed));
@@ -71,23 +96,11 @@ fn a_promise_binds_over_a_restart() {
 /// A process promises to a new epoch, restarts, and hears of the old primary only. What it then
 /// acknowledges to that one is lost in the new epoch, unless the promise binds it still.
 fn a_promise_then_a_restart(mutation: Mutation, seed: u64) {
-    let profile = Profile { clients: 0, ..Profile::default() };
-    let workload = Workload::new(0, groups_of(&[3]), profile);
     let ms = Duration::from_millis(1);
     let mut setup = setup(&[3], mutation, None);
     // So slow that a message may be far before a record that should come first.
     setup.flush = (10 * ms, 30 * ms);
-    let mut world = World::new(seed, setup, workload);
-    world.say_nothing();
-    world.keep_at_crashes(Unflushed::Lost);
-    world.run_for(Duration::from_secs(8));
-    let role = |world: &Cluster, peer| world.process(peer).map(|p| p.multicast.role());
-    let members = [process(0, 0), process(0, 1), process(0, 2)];
-    let of_role = |world: &Cluster, wanted| {
-        members.into_iter().find(move |peer| role(world, *peer) == Some(wanted))
-    };
-    let first = of_role(&world, Role::Primary).expect("the group has a primary");
-    let others: Vec<_> = members.into_iter().filter(|peer| *peer != first).collect();
+    let (mut world, first, others) = one_group(seed, setup);
     let cuts: Vec<_> = others.iter().map(|peer| world.cut(&[first], &[*peer], true)).collect();
     let stands = |world: &Cluster| {
         of_role(world, Role::Candidate).is_some() && of_role(world, Role::Promised).is_some()
@@ -121,20 +134,9 @@ fn an_acknowledgement_holds_over_a_restart() {
 /// restarts at once. What it acknowledged is lost in the epoch of the two others, unless that was
 /// durable.
 fn an_acknowledgement_then_a_restart(mutation: Mutation, seed: u64) {
-    let profile = Profile { clients: 0, ..Profile::default() };
-    let workload = Workload::new(0, groups_of(&[3]), profile);
     let (dissemination, notice) = (Dissemination::ViaLeader, Notice::WithNext);
     let options = Options { dissemination, notice, ..Options::default() };
-    let mut world = World::new(seed, setup_of(&[3], options, mutation, None), workload);
-    world.say_nothing();
-    world.keep_at_crashes(Unflushed::Lost);
-    world.run_for(Duration::from_secs(8));
-    let members = [process(0, 0), process(0, 1), process(0, 2)];
-    let leads = |world: &Cluster, peer| {
-        world.process(peer).is_some_and(|p| p.multicast.role() == Role::Primary)
-    };
-    let first = members.into_iter().find(|peer| leads(&world, *peer)).expect("there is a primary");
-    let mut others = members.into_iter().filter(|peer| *peer != first).collect::<Vec<_>>();
+    let (mut world, first, mut others) = one_group(seed, setup_of(&[3], options, mutation, None));
     if seed % 2 == 1 {
         others.reverse();
     }
@@ -151,7 +153,7 @@ fn an_acknowledgement_then_a_restart(mutation: Mutation, seed: u64) {
     let alone = world.cut(&[first], &others, true);
     world.mend_cut(apart);
     world.restart(follower);
-    let led = |world: &Cluster| others.iter().any(|peer| leads(world, *peer));
+    let led = |world: &Cluster| others.iter().any(|peer| role(world, *peer) == Some(Role::Primary));
     assert!(world.run_until(led, Duration::from_secs(20)), "nobody leads");
     multicast(&mut world, 3, &others);
     world.run_for(Duration::from_secs(3));
@@ -162,7 +164,7 @@ fn an_acknowledgement_then_a_restart(mutation: Mutation, seed: u64) {
     judge(&world);
 }
 
-fn multicast(world: &mut Cluster, sequence: u64, to: &[meridian_core::ProcessId]) {
+fn multicast(world: &mut Cluster, sequence: u64, to: &[ProcessId]) {
     let id = MessageId { client: ClientId(77), sequence };
     let now = world.now();
     let start = world.owner.multicast(id, &[0], now);
