@@ -272,3 +272,40 @@ impl Drop for Deliveries {
         self.waiting.tell();
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn state(len: usize) -> Delivered {
+        Delivered::State { position: Position(1), state: Bytes::from(vec![0; len]) }
+    }
+
+    /// A member that is full is told once there is room, whichever bound it was.
+    #[test]
+    fn deliveries_that_nobody_reads_are_bounded_in_number_and_in_bytes() {
+        let told = Arc::new(AtomicUsize::new(0));
+        let (waiting, counts) = (Waiting::default(), told.clone());
+        let room = move || {
+            counts.fetch_add(1, Ordering::AcqRel);
+        };
+        assert!(waiting.room.set(Box::new(room)).is_ok());
+        let told = || told.load(Ordering::Acquire);
+        let (long, short) = (state(DELIVERIES_BYTES_MAX / 2), state(1));
+        waiting.add(&long);
+        waiting.add(&short);
+        assert!(!waiting.is_full());
+        waiting.add(&long);
+        assert!(waiting.is_full());
+        waiting.remove(&short);
+        assert!(waiting.is_full() && told() == 0);
+        waiting.remove(&long);
+        assert!(!waiting.is_full() && told() == 1);
+        waiting.remove(&long);
+        (0..DELIVERIES_MAX).for_each(|_| waiting.add(&short));
+        assert!(waiting.is_full());
+        waiting.remove(&short);
+        assert!(!waiting.is_full() && told() == 2);
+    }
+}
