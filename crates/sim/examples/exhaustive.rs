@@ -7,7 +7,7 @@
 //!
 //! Groups are named f, g, h, .. and given by their sizes, a message by the groups that it goes to.
 //! It prints what is violated, and the way there. The tests search the cases that take no more than
-//! seconds (`crates/sim/tests/exhaustive_multicast.rs`).
+//! seconds (`crates/sim/tests/simulator/exhaustive_multicast.rs`).
 //!
 //! | option | what |
 //! | --- | --- |

@@ -7,7 +7,7 @@
 //!
 //! What is asked is named by the replica and a letter: it *w*rites, *m*odifies (an RMW), *r*eads.
 //! It prints what is violated, and the way there. The tests search the cases that take no more than
-//! seconds (`crates/sim/tests/hermes_explored.rs`).
+//! seconds (`crates/sim/tests/simulator/hermes_explored.rs`).
 //!
 //! | option | what |
 //! | --- | --- |

@@ -1,6 +1,5 @@
 //! A replica was away for longer than the others keep what it missed: it takes over the state of
 //! one of them, whatever goes on meanwhile.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use bytes::Bytes;
 use meridian_core::{GroupId, MessageId, NodeId, Time};

@@ -2,9 +2,7 @@
 //! the properties of atomic multicast must hold for all. Nothing fails: that is all that the
 //! baselines are made for.
 
-mod contenders;
-
-use contenders::*;
+use crate::contenders::*;
 use meridian_core::{ClientId, GroupId, MessageId};
 use meridian_multicast::{Groups, Protocol, Start};
 use meridian_sim::of::multicast::checkers::{check_agreement, check_safety, check_validity};
@@ -123,6 +121,11 @@ fn fast_cast_multicasts() {
 #[test]
 fn fast_cast_multicasts_on_its_slow_path() {
     many_runs(&classic());
+}
+
+#[test]
+fn fast_cast_multicasts_with_as_few_rounds_as_will_do() {
+    many_runs(&lean());
 }
 
 #[test]

@@ -1,5 +1,4 @@
 //! A cluster of PrimCast groups, for tests that say themselves what happens in it.
-#![allow(dead_code)] // Each test binary uses a part.
 
 use meridian_core::{GroupId, NodeId, ProcessId};
 use meridian_multicast::{Mutation, Options};

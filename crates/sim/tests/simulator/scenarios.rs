@@ -1,9 +1,7 @@
 //! PrimCast in the simulator: written scenarios.
 
-mod cluster;
-
+use crate::cluster::{Cluster, is_quiet, judge, process, setup_of};
 use bytes::Bytes;
-use cluster::{Cluster, is_quiet, judge, process, setup_of};
 use meridian_core::{ClientId, GroupId, MessageId, ProcessId, Time};
 use meridian_multicast::{
     ClockSource, Command, Dissemination, Mutation, Options, Order, Role, Start, Touches,
@@ -200,7 +198,7 @@ fn a_process_that_lags_far_comes_back_by_a_snapshot() {
     assert!(kept.multicast.log_bytes() < 60 << 20, "{} bytes", kept.multicast.log_bytes());
     world.restart(late);
     assert!(world.run_until(is_quiet, Duration::from_secs(60)));
-    assert_eq!(cluster::installs(&world), 1);
+    assert_eq!(crate::cluster::installs(&world), 1);
     assert_eq!(world.process(late).map(|process| process.delivered.len()), Some(30));
     // And it is a full member again.
     world.crash(process(0, 1));

@@ -3,9 +3,7 @@
 //! section 4.1.2). *Collision-free* latency is that of a message alone; *failure-free* latency is
 //! the worst that others under way can make of it.
 
-mod contenders;
-
-use contenders::*;
+use crate::contenders::*;
 use meridian_core::{ClientId, GroupId, MessageId, ProcessId};
 use meridian_multicast::{Groups, Protocol, Start};
 use meridian_sim::of::multicast::checkers::{check_agreement, check_safety};

@@ -1,7 +1,5 @@
 //! Links without an order, in a search: what arrives in which order is counted by hand here.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
-
 use meridian_core::{Event, Outbox, Process, Time};
 use meridian_sim::explore::{Begun, Disorder, Found, Input, Model, Options, Set, search};
 

@@ -1,11 +1,8 @@
 //! One region is cut off: what needs it waits or is refused, and all else goes on as before
 //! (thesis, section 4.4.3; decision 11).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
-mod cluster;
-
+use crate::cluster::{Cluster, installs, is_quiet, judge, process, setup_of};
 use bytes::Bytes;
-use cluster::{Cluster, installs, is_quiet, judge, process, setup_of};
 use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, RegionId,
     Stamp, Time,

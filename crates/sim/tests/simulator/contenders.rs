@@ -1,5 +1,4 @@
 //! The protocols that are compared, each ready to be run in the simulator.
-#![allow(dead_code)] // Each test binary uses a part.
 
 use meridian_baselines::{FastCast, WhiteBox, fast_cast, white_box};
 use meridian_core::{GroupId, NodeId, ProcessId};

@@ -1,9 +1,7 @@
 //! A process crashes at every point of a small run: before its first effect, after its first, after
 //! its second, and so on. Whatever it was about, the others go on without it, and it comes back.
 
-mod cluster;
-
-use cluster::{Cluster, is_quiet, process, setup_of};
+use crate::cluster::{Cluster, is_quiet, process, setup_of};
 use meridian_core::ProcessId;
 use meridian_multicast::{ClockSource, Dissemination, Mutation, Notice, Options, Order};
 use meridian_sim::of::multicast::replica::groups_of;

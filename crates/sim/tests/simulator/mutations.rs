@@ -1,8 +1,6 @@
 //! Planted bugs, each of which some checker must catch within a few seeds.
 
-mod cluster;
-
-use cluster::{Cluster, is_quiet, judge, process, setup, setup_of};
+use crate::cluster::{Cluster, is_quiet, judge, process, setup, setup_of};
 use meridian_core::{ClientId, MessageId, Position, ProcessId};
 use meridian_multicast::{Command, Dissemination, Mutation, Notice, Options, Role};
 use meridian_sim::of::multicast::planted;

@@ -1,0 +1,45 @@
+//! The simulator's tests, one file a subject, in one program: each program of tests links the whole
+//! project. `cargo test -p meridian-sim --test simulator looks::` runs those of one file.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
+
+mod baselines;
+mod causal;
+mod causal_baselines;
+mod cluster;
+mod configuration;
+mod contenders;
+mod crash_points;
+mod cut_off;
+mod cuts;
+mod disorder;
+mod drain;
+mod eunomia;
+mod exhaustive_multicast;
+mod exhaustive_paxos;
+mod files;
+mod full_disk;
+mod hermes;
+mod hermes_explored;
+mod host_bugs;
+mod keys_baselines;
+mod latency;
+mod left_behind;
+mod linearizable;
+mod locks;
+mod looks;
+mod membership;
+mod memory;
+mod mutations;
+mod nodes;
+mod open_files;
+mod outside;
+mod paxos;
+mod paxos_mutations;
+mod paxos_scenarios;
+mod primcast;
+mod quotas;
+mod register;
+mod scenarios;
+mod service;
+mod sessions;
