@@ -38,6 +38,8 @@ struct State {
     cut_at: Option<u64>,
     off: bool,
     fail_sync_at: Option<u64>,
+    /// The inode whose next sync fails.
+    fail_sync_of: Option<u64>,
     capacity: Option<u64>,
     refused: u64,
 }
@@ -113,10 +115,20 @@ impl SimDisk {
         self.state().fail_sync_at = Some(nth);
     }
 
+    /// The next sync of this file fails as [`SimDisk::fail_sync_at`] says, whatever else is synced
+    /// meanwhile.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn fail_sync_of(&self, path: &Path) {
+        let mut state = self.state();
+        state.fail_sync_of = Some(state.names[path]);
+    }
+
     /// Neither the power nor a sync fails any more, unless the power is off.
     pub fn fail_no_more(&self) {
         let mut state = self.state();
-        (state.cut_at, state.fail_sync_at) = (None, None);
+        (state.cut_at, state.fail_sync_at, state.fail_sync_of) = (None, None, None);
     }
 
     /// The files together may have so many bytes; `None`: no limit.
@@ -146,7 +158,7 @@ impl SimDisk {
         state.life += 1;
         state.off = false;
         state.cut_at = None;
-        state.fail_sync_at = None;
+        (state.fail_sync_at, state.fail_sync_of) = (None, None);
     }
 
     /// Another disk with what is durable on this one: as it would be found after a crash that kept
@@ -426,7 +438,8 @@ impl DiskFile for SimFile {
         self.alive(&state)?;
         state.operation()?;
         state.syncs += 1;
-        let fails = state.fail_sync_at == Some(state.syncs);
+        let named = state.fail_sync_of.take_if(|inode| *inode == self.inode);
+        let fails = named.is_some() || state.fail_sync_at == Some(state.syncs);
         let inode = state.inodes.get_mut(&self.inode).expect("inodes are kept for ever");
         let pending = std::mem::take(&mut inode.pending);
         if fails {

@@ -286,7 +286,7 @@ fn a_failed_sync_closes_the_log_and_is_not_believed_later() {
     let disk = SimDisk::new();
     let log = open(&disk).unwrap();
     assert!(log.write(&[record(0)]));
-    disk.fail_sync_at(disk.syncs() + 1);
+    disk.fail_sync_of(&newest(&disk).0); // Meanwhile a thread makes the next segment.
     log.wal.append(record(1), true);
     assert!(matches!(log.reports.recv().unwrap(), Report::Failed(WalError::Io { .. })));
     log.wal.append(record(2), true);
@@ -327,7 +327,7 @@ fn a_fast_disk_is_flushed_on_the_thread_of_the_owner() {
 fn a_sync_that_fails_on_the_thread_of_the_owner_closes_the_log() {
     let disk = SimDisk::new();
     let (log, count) = fast(&disk);
-    disk.fail_sync_at(disk.syncs() + 1);
+    disk.fail_sync_of(&newest(&disk).0); // Meanwhile a thread makes the next segment.
     log.wal.append(record(count), false);
     log.wal.flush();
     assert!(matches!(log.reports.try_recv(), Ok(Report::Failed(WalError::Io { .. }))));
