@@ -58,8 +58,9 @@ const ACK_MESSAGES: u64 = 256;
 /// So many bytes are acknowledged at once.
 const ACK_BYTES: usize = 1 << 20;
 /// How long an acknowledgement waits for data to travel with. The sender only wants to drop what it
-/// keeps, so this trades its memory against packets.
-const ACK_DELAY: Duration = Duration::from_millis(50);
+/// keeps, of which there is little below [`ACK_MESSAGES`] and [`ACK_BYTES`], so this trades memory
+/// against packets: heartbeats that go both ways acknowledge each other.
+const ACK_DELAY: Duration = Duration::from_secs(1);
 
 /// One end of a link between two of its resets. Later ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

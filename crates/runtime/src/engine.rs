@@ -175,8 +175,8 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         {
             self.acquaintances.meet(from, standing);
         }
-        let sweep = self.sweep.get_or_insert(now + SWEEP);
-        *sweep = (*sweep).min(now + SWEEP);
+        let due = with.link.poll_timer().map(|due| due.max(now + SWEEP));
+        self.sweep = self.sweep.into_iter().chain(due).min();
         for event in events {
             match event {
                 LinkEvent::Restarted => self.step(now, Event::Restarted(from)),
