@@ -4,11 +4,13 @@ use crate::output;
 use anyhow::Context;
 use clap::Args;
 use meridian_client::times::{Times, Way};
-use meridian_mount::about::{About, times_of};
+use meridian_mount::about::{About, slowest_of, times_of};
+use meridian_mount::slowest::{KEPT, Slow};
 use meridian_terminal::note;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
@@ -16,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// A group whose updates take so long is far away: within a region they take a millisecond or two.
 const FAR: Duration = Duration::from_millis(10);
+/// So many of the slowest calls are told to people, of the KEPT that JSON has.
+const SLOWEST: usize = 5;
+const _: () = assert!(SLOWEST <= KEPT);
 
 /// What to run.
 #[derive(Debug, Args)]
@@ -24,6 +29,9 @@ Each row is a kind of update, or `read`, with the groups that order or answer it
 what is placed there, `global` for all else, several for what moves between placements. Times are
 those from when the mount asks until it is answered; what the mount or the kernel answers from what
 they keep is in none of them. p50 and p99 are at most a tenth too long.
+
+Below it are the five calls that took longest, with their paths in the mount (20 in JSON), each from
+when the kernel asks the mount: those of a millisecond or more, if the mount is yours or you are root.
 
 What other programs do in the same mount meanwhile counts, too. The table goes to standard error,
 and the exit status is that of CMD.
@@ -62,6 +70,8 @@ struct Report {
     /// How long the command took.
     took_ms: f64,
     rows: Vec<Row>,
+    /// The calls that took longest, slowest first; none if the mount is somebody else's.
+    slowest: Vec<Slow>,
     /// What may be done about it.
     hints: Vec<String>,
 }
@@ -72,13 +82,15 @@ struct Report {
 /// If the path is in no mount of this build, or the command cannot be run.
 pub fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let before = asked(&args.mount)?;
+    slowest(&args.mount)?; // Of what was before.
     let begun = Instant::now();
     let program = &args.command[0];
     let status = Command::new(program).args(&args.command[1..]).status();
     let status = status.with_context(|| format!("cannot run {}", program.display()))?;
     let took = begun.elapsed();
     let region = region_of(&args.mount)?;
-    let report = Report::new(took, rows(&asked(&args.mount)?, &before), &region);
+    let rows = rows(&asked(&args.mount)?, &before);
+    let report = Report::new(took, rows, slowest(&args.mount)?, &region);
     match args.json {
         true => note!("{}", serde_json::to_string_pretty(&report)?),
         false => note!("{}", report.for_people()),
@@ -90,6 +102,14 @@ fn asked(path: &Path) -> anyhow::Result<Vec<Way>> {
     times_of(path).with_context(|| {
         format!("{} is in no Meridian mount of this build: name one by --mount", path.display())
     })
+}
+
+/// The slowest calls since this was asked last.
+fn slowest(path: &Path) -> anyhow::Result<Vec<Slow>> {
+    match slowest_of(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Vec::new()),
+        told => told.with_context(|| format!("the mount at {} does not answer", path.display())),
+    }
 }
 
 /// The region of the mount that a path is in.
@@ -190,13 +210,13 @@ impl Row {
 }
 
 impl Report {
-    fn new(took: Duration, rows: Vec<Row>, region: &str) -> Report {
+    fn new(took: Duration, rows: Vec<Row>, slowest: Vec<Slow>, region: &str) -> Report {
         let all = sum(rows.iter().filter(|row| row.is_update()));
         let groups: BTreeSet<_> = rows.iter().flat_map(|row| &row.groups).cloned().collect();
         let mut hints: Vec<_> = across(&rows, all).into_iter().collect();
         hints.extend(groups.iter().filter_map(|of| far_updates(&rows, of, (all, region))));
         hints.extend(groups.iter().filter_map(|of| far_looks(&rows, of, region)));
-        Report { took_ms: ms(took), rows, hints }
+        Report { took_ms: ms(took), rows, slowest, hints }
     }
 
     fn for_people(&self) -> String {
@@ -217,6 +237,14 @@ impl Report {
             true => "no node was asked for anything".into(),
             false => output::table(&head, rows),
         };
+        if !self.slowest.is_empty() {
+            let rows = self.slowest.iter().take(SLOWEST).map(|slow| {
+                let took = time(ms(Duration::from_micros(slow.took_us)));
+                vec![slow.call.clone(), took, slow.path.escape_debug().to_string()]
+            });
+            text.push_str("\n\n");
+            text.push_str(&output::table(&["slowest", "took", "of"], rows));
+        }
         text.push_str(&format!("\n\nit took {:.2} s", self.took_ms / 1e3));
         self.hints.iter().for_each(|hint| text.push_str(&format!("\n{hint}")));
         text
@@ -247,9 +275,18 @@ mod tests {
         let rows = rows(&after, &before);
         let told: Vec<_> = rows.iter().map(|row| (&*row.what, row.count)).collect();
         assert_eq!(told, [("mkdir", 2), ("read", 4), ("rename", 1), ("create", 2)]);
-        let report = Report::new(Duration::from_secs(2), rows, "us");
+        let slow = |call: &str, path: &str, took_us| Slow {
+            call: call.into(),
+            path: path.into(),
+            took_us,
+        };
+        let mut slowest = vec![slow("mkdir", "/a\nb", 90_040), slow("open", "/eu/far", 81_000)];
+        slowest.resize(SLOWEST + 1, slow("stat", "/eu", 80_000));
+        let report = Report::new(Duration::from_secs(2), rows, slowest, "us");
         let text = report.for_people();
         assert!(text.contains("us + eu") && text.contains("it took 2.00 s"), "{text}");
+        assert!(text.contains("/a\\nb") && text.contains("/eu/far"), "{text}");
+        assert_eq!(text.matches("stat").count(), SLOWEST - 2, "{text}");
         let hints = [
             "1 of 5 updates concerned several",
             "2 of 5 updates were ordered by global from us: ",
@@ -258,7 +295,7 @@ mod tests {
         let begin = |(told, hint): (&String, &str)| told.starts_with(hint);
         assert!(report.hints.iter().zip(hints).all(begin), "{:?}", report.hints);
         assert_eq!(report.hints.len(), hints.len());
-        let nothing = Report::new(Duration::from_secs(1), Vec::new(), "us");
+        let nothing = Report::new(Duration::from_secs(1), Vec::new(), Vec::new(), "us");
         assert!(nothing.for_people().starts_with("no node was asked"));
     }
 }

@@ -131,6 +131,13 @@ fn a_mount_tells_what_it_asks_and_a_command_what_it_had_it_ask() {
     assert_eq!((near.0, far.0), (3, 1), "{told}");
     assert!(far.1 > RTT && near.1 < RTT, "{told}");
     assert_eq!(of("rename", &["global", "a"]).0, 1);
+    let slowest = told["slowest"].as_array().unwrap();
+    let slow = |call: &str, path: &str| {
+        let is = |slow: &Value| slow["call"] == call && slow["path"] == path;
+        let slow = slowest.iter().find(|slow| is(slow)).unwrap_or_else(|| panic!("{path}: {told}"));
+        slow["took_us"].as_f64().unwrap() > RTT * 1e3
+    };
+    assert!(slow("mkdir", "/y") && slow("rename", "/a/x/1"), "{told}");
     let hints = told["hints"].to_string();
     assert!(hints.contains("several placements") && hints.contains("fs place"), "{hints}");
 

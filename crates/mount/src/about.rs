@@ -2,8 +2,11 @@
 //!
 //! They are extended attributes that are in no list of them and are stored nowhere.
 
+use crate::slowest::Slow;
 use meridian_client::times::Way;
 use meridian_fuse::Transport;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io;
@@ -17,8 +20,11 @@ pub const TIMES: &str = "user.meridian.times";
 /// With a name behind it: the attribute of a directory that tells whether a look at that name in it
 /// would be answered without asking a node.
 pub const HOLDS: &str = "user.meridian.holds.";
+/// The attribute that tells which calls took longest since it was read last, and of which paths, of
+/// all directories and files in the mount: JSON, of [`Slow`]s, for root and whose mount it is.
+pub const SLOWEST: &str = "user.meridian.slowest";
 /// The kernel takes no longer values.
-const VALUE_MAX: usize = 64 << 10;
+pub(crate) const VALUE_MAX: usize = 64 << 10;
 /// The type of its file system, in tables of mounts.
 pub const TYPE: &str = "fuse.meridian";
 
@@ -64,9 +70,23 @@ impl About {
 /// # Errors
 /// As those of `getxattr`: `ENODATA` or `EOPNOTSUPP` if it is in no mount of this build.
 pub fn times_of(path: &Path) -> io::Result<Vec<Way>> {
+    json_of(path, TIMES)
+}
+
+fn json_of<T: DeserializeOwned>(path: &Path, attribute: &str) -> io::Result<T> {
     let mut value = vec![0; VALUE_MAX];
-    let length = rustix::fs::getxattr(path, TIMES, &mut value[..])?;
+    let length = rustix::fs::getxattr(path, attribute, &mut value[..])?;
     serde_json::from_slice(&value[..length]).map_err(io::Error::other)
+}
+
+/// Which calls of programs took longest in the mount that `path` is in, the slowest first, since
+/// that was asked last.
+///
+/// # Errors
+/// As those of `getxattr`: `EACCES` if the mount is somebody else's, `ENODATA` or `EOPNOTSUPP` if
+/// it is in no mount of this build.
+pub fn slowest_of(path: &Path) -> io::Result<Vec<Slow>> {
+    json_of(path, SLOWEST)
 }
 
 /// Whether the mount that the directory is in would answer a look at that name in it without asking
@@ -82,8 +102,8 @@ pub(crate) fn held(is_held: bool) -> &'static [u8] {
     if is_held { b"1" } else { b"0" }
 }
 
-pub(crate) fn times(ways: &[Way]) -> Vec<u8> {
-    serde_json::to_vec(ways).expect("ways are made of text and numbers")
+pub(crate) fn json<T: Serialize>(told: &[T]) -> Vec<u8> {
+    serde_json::to_vec(told).expect("it is made of text and numbers")
 }
 
 impl fmt::Display for About {

@@ -13,6 +13,7 @@ use meridian_fs::operation::NewNode;
 use meridian_fs::types::{Attributes, Ino};
 use meridian_fuse::request::Lock;
 use meridian_fuse::{Pages, Reply};
+use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -185,5 +186,31 @@ pub(crate) async fn set_lock(
         // The kernel makes of it what the program wants of its signal's handler.
         Ok(false) => reply.error(libc::EINTR),
         Err(error) => reply.error(errno(&error)),
+    }
+}
+/// Without its bytes, and the file as long as it was.
+const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+const ZERO_WITHIN: i32 = ZERO | libc::FALLOC_FL_KEEP_SIZE;
+
+/// Whether that mode of `fallocate` is known.
+pub(crate) fn can_allocate(mode: i32) -> bool {
+    [0, PUNCH, ZERO, ZERO_WITHIN].contains(&mode)
+}
+
+/// `fallocate` in one of those modes.
+pub(crate) async fn allocate(
+    files: &Files,
+    handle: Handle,
+    part: Range<u64>,
+    mode: i32,
+) -> Result<(), ClientError> {
+    if mode == 0 || mode == ZERO {
+        files.extend(handle, part.end).await?;
+    }
+    match mode {
+        0 => Ok(()),
+        // Holes are zeros.
+        _ => files.punch_hole(handle, part.start, part.end - part.start).await,
     }
 }

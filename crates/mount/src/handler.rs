@@ -13,6 +13,7 @@ use crate::known::Known;
 use crate::listing::Listings;
 use crate::marked::Marked;
 use crate::moved::Moved;
+use crate::slowest::{self, Slowest};
 use crate::token::{self, Asked};
 use bytes::Bytes;
 use meridian_client::files::Handle;
@@ -44,6 +45,9 @@ pub struct Handler {
     listings: Listings,
     known: Arc<Known>,
     moved: Moved,
+    slowest: Slowest,
+    /// Whose the mount is.
+    owner: u32,
     kernel: Arc<OnceLock<Notifier>>,
 }
 
@@ -53,6 +57,8 @@ struct Call {
     gid: u32,
     thread: u32,
     node: Ino,
+    /// What is called, about which name.
+    called: (&'static str, Option<Bytes>),
     reply: Reply,
 }
 
@@ -72,7 +78,8 @@ fn name(of: &[u8]) -> Bytes {
 impl Service for Handler {
     fn call(&self, request: Request<'_>, reply: Reply) {
         let Request { uid, gid, thread, node, .. } = request;
-        let call = Call { uid, gid, thread, node: Ino(node), reply };
+        let called = slowest::called(&request.operation);
+        let call = Call { uid, gid, thread, node: Ino(node), called, reply };
         match request.operation {
             Operation::Lookup { .. }
             | Operation::Symlink { .. }
@@ -125,10 +132,24 @@ impl Handler {
         let (known, kernel) = <(_, Arc<OnceLock<Notifier>>)>::default();
         let kept = Kept::new(files.clone(), kernel.clone());
         let moved = Moved::new(kernel.clone(), runtime.clone());
+        let slowest = Slowest::new(Arc::clone(&known));
+        let owner = rustix::process::geteuid().as_raw();
         if files.client().is_to_keep_looks() {
             kept.watch(files.client().keep_looks_with(), runtime.clone());
         }
-        Handler { files, runtime, calls, marked, kept, listings, known, moved, kernel }
+        Handler {
+            files,
+            runtime,
+            calls,
+            marked,
+            kept,
+            listings,
+            known,
+            moved,
+            slowest,
+            owner,
+            kernel,
+        }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -216,7 +237,13 @@ impl Handler {
     ) where
         F: Future<Output = T> + Send + 'static,
     {
-        self.calls.answer(call.thread, call.reply, give, ask(self.files.clone()));
+        let watch = self.slowest.watch(call.called, call.node);
+        let asked = ask(self.files.clone());
+        self.calls.answer(call.thread, call.reply, give, async move {
+            let value = asked.await;
+            watch.end();
+            value
+        });
     }
 
     /// Who has only the number of a node, as from an earlier mount, asks for `.` and `..` in it.
@@ -224,6 +251,7 @@ impl Handler {
         let (node, name) = (call.node, name(of));
         let (look, known) = (self.kept.look(), self.known.clone());
         let (marks, moved) = (self.marked.look(), self.moved.clone());
+        let slowest = self.slowest.clone();
         // `.` and `..` are no names that their directory's capability is about.
         let special = matches!(&name[..], b"." | b"..");
         let at = (!special).then(|| (node, name.clone()));
@@ -231,6 +259,9 @@ impl Handler {
             let mut before = None;
             if let Ok(attributes) = &result {
                 before = known.look_up(attributes, at.as_ref());
+                if let Some(at) = at.as_ref().filter(|_| attributes.kind == Kind::File) {
+                    slowest.named(attributes.place.ino, at);
+                }
                 marks.note(attributes);
             } else if let Some(at) = &at
                 && matches!(result, Err(ClientError::Fs(FsError::NotFound)))
@@ -308,8 +339,10 @@ impl Handler {
 
     fn create(&self, call: Call, of: &[u8], node: NewNode, flags: i32) {
         let (parent, name) = (call.node, name(of));
+        let slowest = self.slowest.clone();
         self.answer(call, created, |files| async move {
             let (made, handle) = calls::create(&files, parent, &name, node, flags).await?;
+            slowest.named(made.place.ino, &(parent, name));
             Ok((made, Opened::new(files, made.place.ino, handle).await?))
         });
     }
@@ -419,7 +452,7 @@ impl Handler {
         let Operation::SetXattr { name: of, value, flags, drops_set_gid } = operation else {
             return;
         };
-        let of_mount = [about::NAME.as_bytes(), about::TIMES.as_bytes()];
+        let of_mount = [about::NAME, about::TIMES, about::SLOWEST].map(str::as_bytes);
         let is_of_mount = of_mount.contains(&of) || of.starts_with(about::HOLDS.as_bytes());
         if calls::foreign_xattr(of).is_some() || is_of_mount {
             return call.reply.error(libc::EOPNOTSUPP);
@@ -456,8 +489,19 @@ impl Handler {
             return xattr(Ok(about.into()), size, call.reply);
         }
         if of == about::TIMES.as_bytes() {
-            let times = about::times(&self.files.client().times());
+            let times = about::json(&self.files.client().times());
             return xattr(Ok(times.into()), size, call.reply);
+        }
+        if of == about::SLOWEST.as_bytes() {
+            if call.uid != 0 && call.uid != self.owner {
+                return call.reply.error(libc::EACCES);
+            }
+            // Who asks for the length only is told that of the longest value, and has read nothing.
+            let told = match size {
+                0 => vec![0; about::VALUE_MAX],
+                _ => about::json(&self.slowest.take()),
+            };
+            return xattr(Ok(told.into()), size, call.reply);
         }
         if let Some(of) = of.strip_prefix(about::HOLDS.as_bytes()) {
             let held = about::held(self.files.holds(call.node, &name(of)));
@@ -529,26 +573,17 @@ impl Handler {
     }
 
     fn allocate(&self, call: Call, handle: Handle, (offset, length): (u64, u64), mode: i32) {
-        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
-        const ZERO_WITHIN: i32 = ZERO | libc::FALLOC_FL_KEEP_SIZE;
         if mode == libc::FALLOC_FL_KEEP_SIZE {
             return call.reply.ok(); // Room is not reserved.
         }
         let Some(size) = offset.checked_add(length) else {
             return call.reply.error(libc::EFBIG);
         };
-        if ![0, PUNCH, ZERO, ZERO_WITHIN].contains(&mode) {
+        if !calls::can_allocate(mode) {
             return call.reply.error(libc::EOPNOTSUPP);
         }
         self.answer(call, empty, move |files| async move {
-            if mode == 0 || mode == ZERO {
-                files.extend(handle, size).await?;
-            }
-            match mode {
-                0 => Ok(()),
-                _ => files.punch_hole(handle, offset, length).await, // Holes are zeros.
-            }
+            calls::allocate(&files, handle, offset..size, mode).await
         });
     }
 

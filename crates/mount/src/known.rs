@@ -17,6 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// that are removed while a program is in them answer `ESTALE`.
 const NODES_MAX: usize = 1 << 18;
 
+/// Of paths with more directories the end is told.
+const DEPTH_MAX: usize = 256;
+
 /// A name, and in which directory.
 pub(crate) type At = (Ino, Name);
 
@@ -132,6 +135,23 @@ impl Known {
         }
     }
 
+    /// The path of a directory as the kernel has it, without a `/` at its end; it begins with `?` if
+    /// not all of it is known.
+    pub fn path(&self, directory: Ino) -> String {
+        let all = self.lock();
+        let (mut names, mut at) = (Vec::new(), directory);
+        // Directories that others have moved meanwhile might lie in each other here.
+        while at != Ino::ROOT && names.len() <= DEPTH_MAX {
+            let Some((parent, name)) = all.nodes.get(&at).and_then(|node| node.at.as_ref()) else {
+                break;
+            };
+            names.push(String::from_utf8_lossy(name));
+            at = *parent;
+        }
+        let begin = if at == Ino::ROOT { "" } else { "?" };
+        names.iter().rev().fold(begin.to_string(), |path, name| path + "/" + name)
+    }
+
     /// What is to be seen of a node whose attributes could not be had, as `error` says: if it is
     /// gone, those that it had.
     pub fn removed(&self, ino: Ino, error: ClientError) -> Result<Attributes, ClientError> {
@@ -142,7 +162,7 @@ impl Known {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use meridian_core::GroupId;
     use meridian_fs::types::Marks;
@@ -166,6 +186,10 @@ mod tests {
             btime: time,
             marks: Marks::default(),
         }
+    }
+
+    pub(crate) fn directory(ino: u64) -> Attributes {
+        attributes(ino, Kind::Directory)
     }
 
     #[test]
@@ -207,6 +231,7 @@ mod tests {
         assert_eq!((found(5, &x), found(6, &y)), (None, None));
         known.renamed(&x, &y, false);
         assert_eq!((found(5, &y), found(6, &z)), (None, None), "one went with its name");
+        assert_eq!((known.path(Ino(5)), known.path(Ino(6))), ("?/y".into(), "?/z".into()));
         known.lost(&y);
         assert_eq!(found(5, &x), None, "it is nowhere");
         known.look_up(&attributes(7, Kind::File), Some(&x));

@@ -10,6 +10,7 @@
 //! | `kept` | what the kernel may keep, and what it is told when that is recalled |
 //! | `marked` | which files lack what the kernel asks for all the time |
 //! | `known` | nodes in use that are not open, and where the kernel has directories |
+//! | [`slowest`] | which calls took longest, and of which paths |
 //! | `moved` | directories that another mount has moved |
 //! | [`token`] | what was seen in a mount, handed over; what others saw, taken over |
 //! | [`table`] | the kernel's table of mounts |
@@ -43,6 +44,7 @@ mod marked;
 mod moved;
 pub mod session;
 mod signals;
+pub mod slowest;
 pub mod table;
 pub mod token;
 

@@ -1,0 +1,231 @@
+//! Which calls of programs took longest, and of which paths, since somebody asked last.
+//!
+//! A path is what this mount last knew: who moves a directory elsewhere meanwhile moves it here only
+//! when it is looked up again. It is told to root and to whose mount it is, as it may have names in
+//! it that others must not see.
+
+use crate::known::{At, Known};
+use bytes::Bytes;
+use meridian_fs::types::Ino;
+use meridian_fuse::Operation;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// So many calls are kept.
+pub const KEPT: usize = 20;
+/// A call that took less is not slow.
+const QUICK: Duration = Duration::from_millis(1);
+/// So many names of files are known; directories have their own ([`Known`]).
+const NAMES_MAX: usize = 4096;
+/// Of a longer path the end is told, so that all fit into one answer.
+const PATH_MAX: usize = 1024;
+
+/// A call that took long.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slow {
+    /// What was called, as `open` or `create`.
+    pub call: String,
+    /// Of what, from the mount's root on; bytes that are no text are replaced. A `?` stands for
+    /// what the mount does not know.
+    pub path: String,
+    /// How long it took, in microseconds.
+    pub took_us: u64,
+}
+
+/// See the module's documentation. Clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Slowest {
+    known: Arc<Known>,
+    all: Arc<Mutex<All>>,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    /// By how long they took; the second number tells those that took equally long apart.
+    calls: BTreeMap<(Duration, u64), Slow>,
+    count: u64,
+    names: HashMap<Ino, At>,
+    /// Those in `names`, in the order in which they came.
+    order: VecDeque<Ino>,
+}
+
+/// A call on its way.
+pub(crate) struct Watch {
+    slowest: Slowest,
+    call: &'static str,
+    node: Ino,
+    name: Option<Bytes>,
+    begun: Instant,
+}
+
+impl Watch {
+    /// It was answered.
+    pub fn end(self) {
+        let took = self.begun.elapsed();
+        if took >= QUICK {
+            self.slowest.note(took, self.call, self.node, self.name.as_deref());
+        }
+    }
+}
+
+/// What a call is, and about which name in the directory that it names.
+pub(crate) fn called(operation: &Operation<'_>) -> (&'static str, Option<Bytes>) {
+    let (call, name) = match *operation {
+        Operation::Lookup { name } => ("look up", Some(name)),
+        Operation::Symlink { name, .. } => ("symlink", Some(name)),
+        Operation::MakeNode { name, .. } => ("mknod", Some(name)),
+        Operation::MakeDirectory { name, .. } => ("mkdir", Some(name)),
+        Operation::Unlink { name } => ("unlink", Some(name)),
+        Operation::RemoveDirectory { name } => ("rmdir", Some(name)),
+        Operation::Rename { name, .. } => ("rename", Some(name)),
+        Operation::Link { name, .. } => ("link", Some(name)),
+        Operation::Create { name, .. } => ("create", Some(name)),
+        Operation::CreateUnnamed { .. } => ("create without a name", None),
+        Operation::GetAttributes | Operation::GetAllAttributes => ("stat", None),
+        Operation::SetAttributes(_) => ("set attributes", None),
+        Operation::ReadLink => ("readlink", None),
+        Operation::Open { .. } => ("open", None),
+        Operation::Read { .. } => ("read", None),
+        Operation::Write { .. } => ("write", None),
+        Operation::Flush { .. } => ("close", None),
+        Operation::Sync { .. } => ("fsync", None),
+        Operation::ReadDirectory { .. } => ("list", None),
+        Operation::SetXattr { .. } | Operation::RemoveXattr { .. } => ("set xattr", None),
+        Operation::GetXattr { .. } | Operation::ListXattrs { .. } => ("get xattr", None),
+        _ => ("other", None),
+    };
+    (call, name.map(Bytes::copy_from_slice))
+}
+
+impl Slowest {
+    pub fn new(known: Arc<Known>) -> Slowest {
+        Slowest { known, all: Arc::default() }
+    }
+
+    fn all(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call begins.
+    pub fn watch(&self, (call, name): (&'static str, Option<Bytes>), node: Ino) -> Watch {
+        Watch { slowest: self.clone(), call, node, name, begun: Instant::now() }
+    }
+
+    /// A file was found or made there.
+    pub fn named(&self, ino: Ino, at: &At) {
+        let mut all = self.all();
+        if all.names.insert(ino, at.clone()).is_none() {
+            all.order.push_back(ino);
+            if all.order.len() > NAMES_MAX {
+                let oldest = all.order.pop_front();
+                oldest.and_then(|oldest| all.names.remove(&oldest));
+            }
+        }
+    }
+
+    /// All that are kept, the slowest first; they are kept no longer.
+    pub fn take(&self) -> Vec<Slow> {
+        std::mem::take(&mut self.all().calls).into_values().rev().collect()
+    }
+
+    fn note(&self, took: Duration, call: &'static str, node: Ino, name: Option<&[u8]>) {
+        let mut all = self.all();
+        let is_full = all.calls.len() >= KEPT;
+        if is_full && all.calls.first_key_value().is_some_and(|(fastest, _)| took <= fastest.0) {
+            return;
+        }
+        let mut path = all.path(&self.known, node);
+        if let Some(name) = name {
+            path.push('/');
+            path.push_str(&String::from_utf8_lossy(name));
+        }
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let slow = Slow { call: call.into(), path: told(path), took_us };
+        all.count += 1;
+        let key = (took, all.count);
+        all.calls.insert(key, slow);
+        if is_full {
+            all.calls.pop_first();
+        }
+    }
+}
+
+impl All {
+    /// Without a `/` at its end; so that of the root is empty.
+    fn path(&self, known: &Known, node: Ino) -> String {
+        let Some((parent, name)) = self.names.get(&node) else { return known.path(node) };
+        format!("{}/{}", known.path(*parent), String::from_utf8_lossy(name))
+    }
+}
+
+fn told(path: String) -> String {
+    if path.is_empty() {
+        return "/".into();
+    }
+    if path.len() <= PATH_MAX {
+        return path;
+    }
+    let begin = path.ceil_char_boundary(path.len() - PATH_MAX);
+    format!("?{}", &path[begin..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slowest() -> Slowest {
+        let known = Known::default();
+        known.look_up(&crate::known::tests::directory(5), Some(&(Ino::ROOT, "d".into())));
+        known.look_up(&crate::known::tests::directory(6), Some(&(Ino(5), "e".into())));
+        Slowest::new(Arc::new(known))
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_slowest_are_told_once_and_by_path() {
+        let slowest = slowest();
+        slowest.named(Ino(9), &(Ino(6), "f".into()));
+        for count in 0..3 * KEPT as u64 {
+            slowest.note(ms(10 + count % 7), "stat", Ino::ROOT, None);
+        }
+        slowest.note(ms(90), "open", Ino(9), None);
+        slowest.note(ms(80), "create", Ino(6), Some(b"g"));
+        slowest.note(ms(70), "read", Ino(77), None);
+        slowest.note(ms(60), "unlink", Ino::ROOT, Some(&[b'x'; 2000]));
+        let told = slowest.take();
+        assert_eq!(told.len(), KEPT);
+        let words: Vec<_> = told.iter().map(|slow| (&*slow.call, &*slow.path)).take(3).collect();
+        assert_eq!(words, [("open", "/d/e/f"), ("create", "/d/e/g"), ("read", "?")]);
+        assert_eq!((told[3].path.len(), told[4].path.as_str()), (1 + PATH_MAX, "/"));
+        assert!(told.is_sorted_by(|a, b| a.took_us >= b.took_us) && told[19].took_us >= 14_000);
+        assert_eq!(slowest.take(), []);
+    }
+
+    #[test]
+    fn names_of_files_are_bounded() {
+        let slowest = slowest();
+        for ino in 0..2 * NAMES_MAX as u64 {
+            slowest.named(Ino(100 + ino), &(Ino(5), "f".into()));
+            slowest.named(Ino(100 + ino), &(Ino(5), "g".into()));
+        }
+        let all = slowest.all();
+        assert_eq!((all.names.len(), all.order.len()), (NAMES_MAX, NAMES_MAX));
+        assert_eq!(all.path(&slowest.known, Ino(99 + 2 * NAMES_MAX as u64)), "/d/g");
+        assert_eq!(all.path(&slowest.known, Ino(100)), "?");
+    }
+
+    #[test]
+    fn calls_that_are_quick_are_not_watched() {
+        let slowest = slowest();
+        slowest.watch(("stat", None), Ino(5)).end();
+        let mut watch = slowest.watch(("list", None), Ino(5));
+        watch.begun = watch.begun.checked_sub(ms(30)).unwrap_or(watch.begun);
+        watch.end();
+        assert!(slowest.take().iter().all(|slow| (&*slow.call, &*slow.path) == ("list", "/d")));
+    }
+}
