@@ -35,9 +35,9 @@ group of one placement orders it, a region's own or `global`. Coordinated: sever
 and exchange votes, so that it happens in all or in none. (GlobalFS also has uncoordinated updates;
 here all groups vote always.)
 
-A table tells what happens when, as nodes have measured the ways between them, with nothing else
-under way. What disks take is not in it, so what stays within a region takes a millisecond or two
-more. The time that is told for a command is that of one system call, and of the looks at the names
+A table tells what happens when, as nodes have measured the ways between them and how long their
+disks take to flush, with nothing else under way. What threads take to wake each other is not in
+it, so what stays within a region takes up to a millisecond or two more. The time that is told for a command is that of one system call, and of the looks at the names
 it gives, unless the mount holds these now: it does while it uses a directory and nobody else
 changes it, but not right after a change of its own that other groups ordered, too. What a mount
 holds it answers at once: `stat` then asks nobody. Who else holds what is changed

@@ -286,7 +286,7 @@ mod tests {
             "replicas": replicas, "blocks": [1, 2],
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
             "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "copies": copies,
-            "bad_frames": 0, "unauthorized": 0, "connected": [], "round_trips_us": [],
+            "bad_frames": 0, "unauthorized": 0, "connected": [], "round_trips_us": [], "flush_us": null,
             "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2], "voters": [0, 1],
             "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1,

@@ -219,6 +219,8 @@ pub struct NodeStatus {
     pub connected: Vec<NodeId>,
     /// How long it takes to them and back in the mean, as far as that is known, in microseconds.
     pub round_trips_us: Vec<(NodeId, u64)>,
+    /// How long a flush of its log takes, the median of the last, in microseconds.
+    pub flush_us: Option<u64>,
     /// The version of the configuration that it follows.
     pub configured: u64,
     /// Its replica of the configuration, if it keeps that.

@@ -201,6 +201,15 @@ pub const METRICS: &[Metric] = &[
         "How long a packet takes to that node and back, in the mean",
         round_trips,
     ),
+    gauge(
+        "meridian_log_flush_seconds",
+        &[],
+        "How long a flush of the log takes, the median of the last",
+        |told| {
+            let flush = told.status.flush_us.map(Duration::from_micros);
+            flush.map_or_else(Vec::new, |took| one(took.as_secs_f64()))
+        },
+    ),
     counter(
         "meridian_bad_frames_total",
         &[],

@@ -383,16 +383,18 @@ impl<P: Service> Requests<P> {
             bad_frames: at.bad_connections(),
             unauthorized: self.shared.security.refused(),
             connected: at.connected().collect(),
-            round_trips_us: at
-                .round_trips()
-                .map(|(peer, took)| (peer, u64::try_from(took.as_micros()).unwrap_or(u64::MAX)))
-                .collect(),
+            round_trips_us: at.round_trips().map(|(peer, took)| (peer, micros(took))).collect(),
+            flush_us: at.flush_time().map(micros),
             configured: self.shared.topology().version,
             keeper: at.process.keeper(),
             keys: self.shared.keys.status(at.now, self.shared.me),
             causal: self.shared.keys.causal(at.now),
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn host_id(client: ConnectionId) -> meridian_host::ConnectionId {

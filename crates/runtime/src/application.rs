@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::delay::Delay;
 use crate::peer::Counters;
 use crate::peers::Peers;
+use crate::store::Store;
 use crate::wire::WireError;
 use bytes::Bytes;
 use meridian_core::hello::ServiceId;
@@ -155,6 +156,7 @@ pub struct At<'a, P: Networked> {
     pub(crate) me: P::Peer,
     pub(crate) peers: &'a Peers<P::Peer>,
     pub(crate) counters: &'a Counters,
+    pub(crate) store: Option<&'a Store<P>>,
     pub(crate) clients: &'a mut Clients,
     pub(crate) wishes: &'a mut Wishes<P>,
 }
@@ -270,6 +272,11 @@ impl<P: Networked> At<'_, P> {
     /// How long it takes to them and back, as far as that is known.
     pub fn round_trips(&self) -> impl Iterator<Item = (P::Peer, Duration)> + '_ {
         self.peers.iter().filter_map(|peer| Some((peer.id, peer.link.round_trip()?)))
+    }
+
+    /// How long it takes to flush the log, if there is one on a disk and it was flushed.
+    pub fn flush_time(&self) -> Option<Duration> {
+        self.store?.flush_time()
     }
 
     /// How many connections were closed for what came on them.

@@ -372,10 +372,10 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         now: Time,
         run: impl FnOnce(&mut A, &mut At<'_, P>) -> R,
     ) -> R {
-        let Engine { application, process, peers, clients, counters, wishes, me, clock, .. } = self;
-        let (me, clock) = (*me, *clock);
-        let result =
-            run(application, &mut At { now, process, clock, me, peers, counters, clients, wishes });
+        let Engine { application, process, peers, clients, counters, wishes, .. } = self;
+        let (me, clock, store) = (self.me, self.clock, self.store.as_ref());
+        let mut at = At { now, process, clock, me, peers, counters, store, clients, wishes };
+        let result = run(application, &mut at);
         if !self.wishes.delays.is_empty() {
             self.peers.set_delays(std::mem::take(&mut self.wishes.delays));
         }

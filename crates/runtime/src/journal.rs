@@ -3,9 +3,14 @@
 use bytes::Bytes;
 use meridian_storage::Disk;
 use meridian_storage::wal::{Options, QUEUE_BYTES, Recovered, Report, Wal, WalError};
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+/// From so many flushes it is told how long one takes: the first after a start are slow.
+const FLUSHES: usize = 31;
 
 /// Records that make up a checkpoint, drawn on another thread.
 pub type Records = Box<dyn Iterator<Item = Bytes> + Send>;
@@ -26,6 +31,9 @@ pub trait Journal {
 
     /// How far the log goes, over all starts; all of it is durable.
     fn logged(&self) -> u64;
+
+    /// How long a flush takes: the median of the last ones, once there was any.
+    fn flush_time(&self) -> Option<Duration>;
 
     /// Whether so much waits for the disk that the driver must not make more.
     fn is_full(&self) -> bool;
@@ -103,6 +111,8 @@ struct WalJournal {
 struct Said {
     durable: AtomicU64,
     logged: AtomicU64,
+    /// How long the last flushes took, the newest last.
+    flushes: Mutex<VecDeque<Duration>>,
     failed: OnceLock<String>,
     checkpointing: AtomicBool,
     /// Bytes of log at which a checkpoint failed: as many more come before the next is tried.
@@ -112,7 +122,12 @@ struct Said {
 impl Said {
     fn on_report(&self, report: Report) {
         match report {
-            Report::Durable { upto, logged } => {
+            Report::Durable { upto, logged, took } => {
+                let mut flushes = self.flushes.lock().unwrap_or_else(PoisonError::into_inner);
+                if flushes.len() == FLUSHES {
+                    flushes.pop_front();
+                }
+                flushes.push_back(took);
                 self.logged.fetch_max(logged, Ordering::AcqRel);
                 self.durable.fetch_max(upto, Ordering::Release);
             }
@@ -151,6 +166,13 @@ impl Journal for WalJournal {
 
     fn logged(&self) -> u64 {
         self.said.logged.load(Ordering::Acquire)
+    }
+
+    fn flush_time(&self) -> Option<Duration> {
+        let flushes = self.said.flushes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut flushes = Vec::from(flushes);
+        flushes.sort_unstable();
+        flushes.get(flushes.len() / 2).copied()
     }
 
     fn is_full(&self) -> bool {

@@ -465,13 +465,15 @@ mod tests {
         let clock = crate::clock::Clock::start();
         let peers = &Peers::new(1, BTreeMap::new());
         let (clients, wishes) = (&mut Clients::default(), &mut Wishes::default());
-        let mut at = At { now, process: &ours, clock, me, peers, counters, clients, wishes };
+        let mut at =
+            At { now, process: &ours, clock, me, peers, counters, store: None, clients, wishes };
         replica.on_request(&mut at, Ask::Multicast { message, done });
         let ts = deliver(&mut other, wishes.commands.pop().unwrap());
         other.checkpoint().for_each(|record| drop(ours.recover(record)));
         let kept = Kept { position: Position(1), state: Bytes::new(), since: VecDeque::new() };
         let application = postcard::to_stdvec(&kept).unwrap().into();
-        let mut at = At { now, process: &ours, clock, me, peers, counters, clients, wishes };
+        let mut at =
+            At { now, process: &ours, clock, me, peers, counters, store: None, clients, wishes };
         replica.on_output(&mut at, Output::Install { position: Position(1), application });
         assert!(ended.try_recv().is_err(), "others may be on their way to be told");
         Application::on_told(&mut replica, &mut at);

@@ -9,6 +9,7 @@ use crate::logged::{Logged, pieces};
 use bytes::Bytes;
 use meridian_core::standing::{Standing, Start};
 use std::sync::mpsc::Receiver;
+use std::time::Duration;
 
 /// What passes the gate.
 pub(crate) enum Passing<P: Networked> {
@@ -106,6 +107,11 @@ impl<P: Networked> Store<P> {
         self.journal.logged()
     }
 
+    /// How long a flush takes, once there was any.
+    pub(crate) fn flush_time(&self) -> Option<Duration> {
+        self.journal.flush_time()
+    }
+
     pub(crate) fn on_durable(&mut self) -> Result<(), MemberError> {
         self.gate.on_durable(self.journal.durable().map_err(MemberError::Log)?);
         Ok(())
@@ -180,6 +186,10 @@ mod tests {
 
         fn logged(&self) -> u64 {
             self.bytes.load(Ordering::Relaxed)
+        }
+
+        fn flush_time(&self) -> Option<Duration> {
+            None
         }
 
         fn is_full(&self) -> bool {

@@ -11,8 +11,9 @@
 //!    is ahead, once its own group's has followed.
 //! 4. It gives its vote to the other groups. With all votes it applies, and answers.
 //!
-//! What nodes and disks need to do their part is in the measured round trips only as far as
-//! answering an echo takes it.
+//! Who holds something has flushed it to its disk, which takes as long as its last flushes took.
+//! What else nodes need to do their part is in the measured round trips only as far as answering an
+//! echo takes it.
 
 use crate::nodes::Nodes;
 use meridian_cluster::Topology;
@@ -32,6 +33,8 @@ pub struct Measured {
     pub nodes: BTreeMap<(NodeId, NodeId), Duration>,
     /// How long it takes from the client to a node and back.
     pub client: BTreeMap<NodeId, Duration>,
+    /// How long a node's disk takes to flush; those that keep nothing on a disk are not in it.
+    pub flushes: BTreeMap<NodeId, Duration>,
 }
 
 impl Measured {
@@ -41,6 +44,8 @@ impl Measured {
         let mut epochs = BTreeMap::new();
         for (status, took) in answers {
             measured.client.insert(status.node, *took);
+            let flush = status.flush_us.map(Duration::from_micros);
+            measured.flushes.extend(flush.map(|took| (status.node, took)));
             let ways = status.round_trips_us.iter();
             let ways = ways.map(|(to, us)| ((status.node, *to), Duration::from_micros(*us)));
             measured.nodes.extend(ways);
@@ -266,9 +271,15 @@ impl<'a> Flow<'a> {
         Ok(self.proposed[&group] + self.around.way(self.part(group).primary, node)?)
     }
 
+    /// When a node holds the proposal of the primary of `group` on its disk.
+    fn flushed(&self, group: GroupId, node: NodeId) -> Result<Duration, Unknown> {
+        let flush = self.around.measured.flushes.get(&node).copied().unwrap_or_default();
+        Ok(self.held(group, node)? + flush)
+    }
+
     /// When the primary of `group` knows that a quorum holds the proposal.
     fn acknowledged(&self, group: GroupId) -> Result<Duration, Unknown> {
-        self.quorum(group, self.part(group).primary, |member| self.held(group, member))
+        self.quorum(group, self.part(group).primary, |member| self.flushed(group, member))
     }
 
     /// When the process of `group` at `node` knows that a quorum of its own group holds it.
@@ -276,8 +287,8 @@ impl<'a> Flow<'a> {
         let members = self.around.members(group).len();
         // Members of small groups acknowledge to the primary; it and another one are a quorum.
         match node == self.part(group).primary || members > 3 {
-            true => self.quorum(group, node, |member| self.held(group, member)),
-            false => self.held(group, node),
+            true => self.quorum(group, node, |member| self.flushed(group, member)),
+            false => self.flushed(group, node),
         }
     }
 
@@ -291,7 +302,7 @@ impl<'a> Flow<'a> {
                 self.acknowledged(other)? + self.around.way(speaker, listener)?
             }
             false => {
-                let quorum = self.quorum(other, listener, |member| self.held(other, member))?;
+                let quorum = self.quorum(other, listener, |member| self.flushed(other, member))?;
                 quorum.max(self.held(other, listener)?)
             }
         };

@@ -30,6 +30,7 @@ fn measured(global: u16) -> Measured {
             .into(),
         nodes: pairs.map(|(a, b)| ((NodeId(a), NodeId(b)), far(a, b))).collect(),
         client: (0..9).map(|node| (NodeId(node), far(0, node))).collect(),
+        flushes: BTreeMap::new(),
     }
 }
 
@@ -88,6 +89,19 @@ fn one_group_takes_the_way_to_it_and_a_quorum_of_it() {
     assert_eq!(total(&around(measured(3)), &create(GLOBAL)), ms(83));
     // In ap: 80 ms there, 80 back, where three have it, and two more of ap have said so.
     assert_eq!(total(&around(measured(6)), &create(GLOBAL)), ms(163));
+}
+
+/// Who acknowledges has flushed: the slower of the two fastest disks of three decides.
+#[test]
+fn disks_count_where_a_quorum_must_hold_something() {
+    let mut measured = measured(0);
+    measured.flushes = [(0, 5), (1, 9), (2, 40), (3, 7), (4, 7), (5, 7)]
+        .map(|(node, took)| (NodeId(node), ms(took)))
+        .into();
+    let near = around(measured);
+    assert_eq!(total(&near, &create(US)), ms(4 + 9));
+    assert_eq!(total(&near, &create(EU)), ms(82 + 7));
+    assert_eq!(near.look(US).unwrap().1, ms(2), "who looks waits for no disk");
 }
 
 #[test]

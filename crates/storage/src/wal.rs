@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use writer::{Flusher, Writer};
 
 /// The version of the directory, in `FORMAT`.
@@ -130,6 +131,8 @@ pub enum Report {
         upto: u64,
         /// How far the log goes: what [`Recovered::next`] is at least at the next start.
         logged: u64,
+        /// How long it took to write and sync the last of them.
+        took: Duration,
     },
     /// The log has closed itself; nothing is written any more. Comes once, as the last report.
     Failed(WalError),

@@ -430,6 +430,7 @@ fn status(id: NodeId) -> NodeStatus {
         unauthorized: 0,
         connected: Vec::new(),
         round_trips_us: Vec::new(),
+        flush_us: None,
         configured: 0,
         keeper: None,
         keys: Vec::new(),

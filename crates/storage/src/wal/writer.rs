@@ -33,6 +33,8 @@ pub(super) struct Flusher {
     pub log: Log,
     /// How many records were ever taken off the queue.
     flushed: u64,
+    /// How long the last flush took.
+    took: Duration,
     pace: Pace,
 }
 
@@ -124,7 +126,7 @@ impl Drop for Spare {
 
 impl Flusher {
     pub fn new(log: Log) -> Flusher {
-        Flusher { log, flushed: 0, pace: Pace::default() }
+        Flusher { log, flushed: 0, took: Duration::ZERO, pace: Pace::default() }
     }
 
     /// Whether the disk has been fast for a while.
@@ -139,7 +141,7 @@ impl Flusher {
 
     /// What was made durable.
     pub fn durable(&self) -> Report {
-        Report::Durable { upto: self.flushed, logged: self.log.logged() }
+        Report::Durable { upto: self.flushed, logged: self.log.logged(), took: self.took }
     }
 
     /// Makes these records durable, and all before.
@@ -148,7 +150,8 @@ impl Flusher {
         self.flushed += records.len() as u64;
         records.iter().try_for_each(|record| self.log.append(record))?;
         self.log.sync()?;
-        self.pace.note(begun.elapsed());
+        self.took = begun.elapsed();
+        self.pace.note(self.took);
         Ok(())
     }
 }
