@@ -17,8 +17,9 @@
 
 use crate::batch::Nothing;
 use crate::keys::{Answer, Answered, Command, Write};
-use bytes::Bytes;
-use meridian_core::{Event, NodeId, Outbox, PLANTED_BUGS, Process, Shelf, Slot, Time};
+use meridian_core::{
+    Event, Key, Keyed, NodeId, Outbox, PLANTED_BUGS, Process, Shelf, Slot, Time, Value,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -44,7 +45,7 @@ pub enum Message {
     /// Up the chain: this version is committed.
     Ack {
         /// Of this key.
-        key: Bytes,
+        key: Key,
         /// Which.
         version: Version,
     },
@@ -53,14 +54,14 @@ pub enum Message {
         /// To be given back.
         token: u64,
         /// Of this key.
-        key: Bytes,
+        key: Key,
     },
     /// This one is.
     Committed {
         /// Of the question.
         token: u64,
         /// Of this key.
-        key: Bytes,
+        key: Key,
         /// Which.
         version: Version,
     },
@@ -82,11 +83,17 @@ pub enum Mutation {
 /// What is held of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
-    key: Bytes,
+    key: Key,
     clean: Version,
-    value: Option<Bytes>,
+    value: Option<Value>,
     /// Those not known to be committed, ascending from `clean`.
     dirty: VecDeque<Write>,
+}
+
+impl Keyed for Entry {
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
 }
 
 impl Entry {
@@ -95,12 +102,12 @@ impl Entry {
     }
 
     /// The value of a version that is committed, or of a later one that is.
-    fn committed(&self, version: Version) -> Option<Bytes> {
+    fn committed(&self, version: Version) -> Option<&Value> {
         let Some(beyond) = version.0.checked_sub(self.clean.0 + 1) else {
-            return self.value.clone();
+            return self.value.as_ref();
         };
         let write = usize::try_from(beyond).ok().and_then(|at| self.dirty.get(at));
-        Some(write.expect("C2: what is committed has come by").value.clone())
+        Some(&write.expect("C2: what is committed has come by").value)
     }
 }
 
@@ -113,7 +120,7 @@ pub struct Craq {
     /// Up and down the chain; none beyond its ends.
     before: Option<NodeId>,
     after: Option<NodeId>,
-    entries: Shelf<Bytes, Entry>,
+    entries: Shelf<Entry>,
     /// How many reads wait for the tail, and how many versions are dirty.
     asked: usize,
     dirty: usize,
@@ -159,7 +166,7 @@ impl Craq {
     }
 
     /// Reads from local memory, if the key is clean; the value is `None` if there is no such key.
-    pub fn read(&self, key: &Bytes) -> Option<Option<&Bytes>> {
+    pub fn read(&self, key: &[u8]) -> Option<Option<&Value>> {
         let Some(slot) = self.entries.find(key) else { return Some(None) };
         let entry = self.entries.get(slot);
         if self.is(Mutation::ReadsDirty)
@@ -172,7 +179,7 @@ impl Craq {
     }
 
     /// What is held: key, version and value, of what is committed as far as is known here.
-    pub fn entries(&self) -> impl Iterator<Item = (&Bytes, Version, Option<&Bytes>)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&Key, Version, Option<&Value>)> {
         let entries = self.entries.since(Slot(0));
         entries.map(|(_, entry)| (&entry.key, entry.clean, entry.value.as_ref()))
     }
@@ -182,15 +189,15 @@ impl Craq {
         self.asked + self.dirty
     }
 
-    fn on_read(&mut self, token: u64, key: Bytes, out: &mut Outbox<Self>) {
-        match self.read(&key) {
+    fn on_read(&mut self, token: u64, key: &[u8], out: &mut Outbox<Self>) {
+        match self.read(key) {
             Some(value) => {
-                let answer = Answer::Value(value.cloned());
+                let answer = Answer::Value(value.map(Value::to_bytes));
                 out.output(Answered { token, answer });
             }
             None => {
                 self.asked += 1;
-                out.send(self.tail, Message::Query { token, key });
+                out.send(self.tail, Message::Query { token, key: key.into() });
             }
         }
     }
@@ -204,7 +211,7 @@ impl Craq {
         self.on_update(write, version, out);
     }
 
-    fn slot(&mut self, key: &Bytes) -> Slot {
+    fn slot(&mut self, key: &Key) -> Slot {
         self.entries.slot(key, || {
             let (clean, value, dirty) = (Version(0), None, VecDeque::new());
             Entry { key: key.clone(), clean, value, dirty }
@@ -225,7 +232,7 @@ impl Craq {
     }
 
     /// What is committed is clean; the tail commits what reaches it.
-    fn on_ack(&mut self, key: &Bytes, version: Version, out: &mut Outbox<Self>) {
+    fn on_ack(&mut self, key: &Key, version: Version, out: &mut Outbox<Self>) {
         let slot = self.slot(key);
         let entry = self.entries.get_mut(slot);
         while entry.clean < version {
@@ -242,16 +249,16 @@ impl Craq {
         }
     }
 
-    fn on_query(&mut self, from: NodeId, token: u64, key: Bytes, out: &mut Outbox<Self>) {
+    fn on_query(&mut self, from: NodeId, token: u64, key: Key, out: &mut Outbox<Self>) {
         let slot = self.slot(&key);
         let version = self.entries.get(slot).clean;
         out.send(from, Message::Committed { token, key, version });
     }
 
-    fn on_committed(&mut self, token: u64, key: &Bytes, version: Version, out: &mut Outbox<Self>) {
+    fn on_committed(&mut self, token: u64, key: &Key, version: Version, out: &mut Outbox<Self>) {
         self.asked -= 1;
         let slot = self.slot(key);
-        let value = self.entries.get(slot).committed(version);
+        let value = self.entries.get(slot).committed(version).map(Value::to_bytes);
         out.output(Answered { token, answer: Answer::Value(value) });
     }
 }
@@ -266,9 +273,9 @@ impl Process for Craq {
 
     fn step(&mut self, _: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
-            Event::Command(Command::Read { token, key }) => self.on_read(token, key, out),
+            Event::Command(Command::Read { token, key }) => self.on_read(token, &key, out),
             Event::Command(Command::Write { token, key, value }) => {
-                self.on_enter(Write { origin: self.me, token, key, value }, out);
+                self.on_enter(Write::asked(self.me, token, &key, value), out);
             }
             Event::Message { from, message } => match message {
                 Message::Enter(write) => self.on_enter(write, out),
@@ -295,6 +302,7 @@ impl Process for Craq {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use meridian_core::Effect;
 
     const CHAIN: [NodeId; 3] = [NodeId(0), NodeId(1), NodeId(2)];
@@ -305,8 +313,7 @@ mod tests {
     }
 
     fn write(origin: u16, token: u64) -> Write {
-        let value = Bytes::from(vec![token as u8]);
-        Write { origin: NodeId(origin), token, key: KEY, value }
+        Write::asked(NodeId(origin), token, &KEY, Bytes::from(vec![token as u8]))
     }
 
     fn update(origin: u16, token: u64, version: u64) -> Message {
@@ -314,7 +321,7 @@ mod tests {
     }
 
     fn ack(version: u64) -> Message {
-        Message::Ack { key: KEY, version: Version(version) }
+        Message::Ack { key: KEY[..].into(), version: Version(version) }
     }
 
     fn value(token: u64) -> Answer {
@@ -350,9 +357,9 @@ mod tests {
     #[test]
     fn a_write_goes_down_the_chain_and_its_ack_up() {
         let mut chain = [0, 1, 2].map(replica);
-        let write_of = |token| {
-            let Write { token, key, value, .. } = write(1, token);
-            Event::Command(Command::Write { token, key, value })
+        let write_of = |token: u64| {
+            let value = Bytes::from(vec![token as u8]);
+            Event::Command(Command::Write { token, key: KEY, value })
         };
         let enters = (vec![(0, Message::Enter(write(1, 7)))], vec![]);
         assert_eq!(step(&mut chain[1], write_of(7)), enters);
@@ -378,8 +385,11 @@ mod tests {
         hear(&mut middle, 2, ack(1));
         hear(&mut middle, 0, update(0, 2, 2));
         hear(&mut middle, 0, update(0, 3, 3));
-        let query = (vec![(2, Message::Query { token: 9, key: KEY })], vec![]);
-        let told = |version| Message::Committed { token: 9, key: KEY, version: Version(version) };
+        let query = (vec![(2, Message::Query { token: 9, key: KEY[..].into() })], vec![]);
+        let told = |version| {
+            let (key, version) = (KEY[..].into(), Version(version));
+            Message::Committed { token: 9, key, version }
+        };
         for (version, token) in [(1, 1), (2, 2), (3, 3)] {
             assert_eq!(read(&mut middle), query);
             assert_eq!(hear(&mut middle, 2, told(version)), (vec![], vec![(9, value(token))]));
@@ -390,7 +400,7 @@ mod tests {
         assert_eq!(later, [(9, value(2))], "the version told is gone: a later one is committed");
         let mut tail = replica(2);
         hear(&mut tail, 1, update(0, 1, 1));
-        let query = Message::Query { token: 9, key: KEY };
+        let query = Message::Query { token: 9, key: KEY[..].into() };
         assert_eq!(hear(&mut tail, 1, query), (vec![(1, told(1))], vec![]));
     }
 

@@ -4,7 +4,7 @@
 //! [`Zab`]: crate::Zab
 
 use bytes::Bytes;
-use meridian_core::NodeId;
+use meridian_core::{Key, NodeId, Value};
 use serde::{Deserialize, Serialize};
 
 /// What the owner asks.
@@ -54,7 +54,14 @@ pub struct Write {
     /// What that replica gives back to its owner.
     pub token: u64,
     /// Which key.
-    pub key: Bytes,
+    pub key: Key,
     /// What it has then.
-    pub value: Bytes,
+    pub value: Value,
+}
+
+impl Write {
+    /// A write that a replica was asked for.
+    pub(crate) fn asked(origin: NodeId, token: u64, key: &Bytes, value: Bytes) -> Write {
+        Write { origin, token, key: key[..].into(), value: value.into() }
+    }
 }

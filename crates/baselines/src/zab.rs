@@ -23,8 +23,9 @@
 use crate::batch::Nothing;
 use crate::consensus::Log;
 use crate::keys::{Answer, Answered, Command, Write};
-use bytes::Bytes;
-use meridian_core::{Event, NodeId, Outbox, PLANTED_BUGS, Process, Shelf, Slot, Time};
+use meridian_core::{
+    Event, Key, Keyed, NodeId, Outbox, PLANTED_BUGS, Process, Shelf, Slot, Time, Value,
+};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 
@@ -57,10 +58,16 @@ pub enum Mutation {
 /// What is held of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
-    key: Bytes,
+    key: Key,
     /// Where in the log it was written last.
     place: u64,
-    value: Option<Bytes>,
+    value: Option<Value>,
+}
+
+impl Keyed for Entry {
+    fn key(&self) -> &[u8] {
+        &self.key
+    }
 }
 
 /// A replica.
@@ -75,7 +82,7 @@ pub struct Zab {
     applied: u64,
     /// What the others, or the leader, were last told.
     told: u64,
-    entries: Shelf<Bytes, Entry>,
+    entries: Shelf<Entry>,
     mutation: Mutation,
 }
 
@@ -117,12 +124,12 @@ impl Zab {
     }
 
     /// Reads from local memory; the value is `None` if there is no such key.
-    pub fn read(&self, key: &Bytes) -> Option<&Bytes> {
+    pub fn read(&self, key: &[u8]) -> Option<&Value> {
         self.entries.get(self.entries.find(key)?).value.as_ref()
     }
 
     /// What is held: key, place in the log and value, of all that is applied.
-    pub fn entries(&self) -> impl Iterator<Item = (&Bytes, u64, Option<&Bytes>)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&Key, u64, Option<&Value>)> {
         let entries = self.entries.since(Slot(0));
         entries.map(|(_, entry)| (&entry.key, entry.place, entry.value.as_ref()))
     }
@@ -213,11 +220,11 @@ impl Process for Zab {
     fn step(&mut self, _: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         match event {
             Event::Command(Command::Read { token, key }) => {
-                let answer = Answer::Value(self.read(&key).cloned());
+                let answer = Answer::Value(self.read(&key).map(Value::to_bytes));
                 out.output(Answered { token, answer });
             }
             Event::Command(Command::Write { token, key, value }) => {
-                self.on_request(Write { origin: self.me, token, key, value }, out);
+                self.on_request(Write::asked(self.me, token, &key, value), out);
             }
             Event::Message { message: Message::Request(write), .. } => {
                 self.on_request(write, out);
@@ -250,14 +257,14 @@ impl Process for Zab {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use meridian_core::Effect;
 
     const NODES: [NodeId; 5] = [NodeId(0), NodeId(1), NodeId(2), NodeId(3), NodeId(4)];
     const KEY: Bytes = Bytes::from_static(b"k");
 
     fn write(origin: u16, token: u64) -> Write {
-        let value = Bytes::from(vec![token as u8]);
-        Write { origin: NodeId(origin), token, key: KEY, value }
+        Write::asked(NodeId(origin), token, &KEY, Bytes::from(vec![token as u8]))
     }
 
     /// What it sends, and whom it answers.

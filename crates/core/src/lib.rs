@@ -10,7 +10,8 @@
 //! | [`process`] | the trait of all protocols, their events and effects |
 //! | [`compose`] | processes that consist of others |
 //! | [`table`] | a hash table without an order, for the state of processes |
-//! | [`shelf`] | values at places that do not change, by key |
+//! | [`shelf`] | entries at places that do not change, by key |
+//! | [`short`] | keys and values that lie where they are held |
 //! | [`room`] | how much room a list keeps when what was in it has gone |
 //! | [`mix`](mod@mix) | a hash of a number |
 //! | [`frame`] | how messages travel: length, version, checksum |
@@ -34,6 +35,7 @@ pub mod principal;
 pub mod process;
 pub mod room;
 pub mod shelf;
+pub mod short;
 pub mod standing;
 pub mod table;
 pub mod time;
@@ -45,7 +47,8 @@ pub use ids::{
 };
 pub use mix::mix;
 pub use process::{Effect, Event, Outbox, Process};
-pub use shelf::{Shelf, Slot};
+pub use shelf::{Keyed, Secret, Shelf, Slot};
+pub use short::{Key, Value};
 pub use table::Table;
 pub use time::Time;
 

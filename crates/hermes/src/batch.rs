@@ -215,27 +215,30 @@ impl<M: Modify> Hermes<M> {
         updates: Vec<Update>,
         out: &mut Outbox<Self>,
     ) {
-        self.batches.followed.entry(from).or_default().window.forget_before(ended);
-        for (number, update) in (first..).zip(updates) {
-            let slot = self.store.slot(&update.key, self.me);
+        let slots = self.store.slots(&updates, self.me);
+        // Nothing that is done meanwhile looks at it.
+        let mut followed = self.batches.followed.remove(&from).unwrap_or_default();
+        followed.window.forget_before(ended);
+        for ((number, slot), update) in (first..).zip(slots).zip(updates) {
             let (ts, kind) = (update.ts, update.kind);
-            let followed = self.batches.followed.entry(from).or_default();
             followed.window.note(number, slot, ts);
             let holds = self.take_inv(now, from, slot, update, out);
             if !holds && !self.mutation.is(Mutation::AcksWholeBatches) {
                 continue;
             }
             if self.goes_to_all(kind) {
-                let key = self.store.get(slot).update.key.clone();
+                let key = self.store.get(slot).key.clone();
                 self.acknowledge(from, key, ts, kind, out);
                 continue;
             }
-            let followed = self.batches.followed.entry(from).or_default();
             followed.acks.push(number);
             if followed.acks.is_full() {
-                self.send_batches(out);
+                followed.acks.take().into_iter().for_each(|acks| {
+                    self.send(from, Body::Acks(acks), out);
+                });
             }
         }
+        self.batches.followed.insert(from, followed);
     }
 
     /// ACKs of own updates.

@@ -1,6 +1,7 @@
 //! What a replica has of a key that is not Valid: the updates that it coordinates, and who waits.
 //!
-//! A key that is not here is Valid. The paper's other states are read from what is here.
+//! The entry of a key names the place of what is here of it; without one the key is Valid. The
+//! paper's other states are read from what is here.
 
 use crate::members::NodeSet;
 use crate::message::{Modify, Request, Update};
@@ -8,7 +9,8 @@ use crate::store::Entry;
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
 use meridian_core::{MessageId, Slot, Time};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
 
 /// The state of a key at a replica (Hermes, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,8 +58,8 @@ impl<M> Pending<M> {
     }
 
     /// The update itself: what is held, if nothing later is.
-    pub fn update<'a>(&'a self, entry: &'a Entry) -> &'a Update {
-        self.superseded.as_deref().unwrap_or(&entry.update)
+    pub fn update(&self, entry: &Entry) -> Update {
+        self.superseded.as_deref().cloned().unwrap_or_else(|| entry.update())
     }
 }
 
@@ -93,6 +95,8 @@ impl<M: Modify> Parked<M> {
 /// A key that is not Valid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Busy<M> {
+    /// Which key.
+    pub slot: Slot,
     pub own: Option<Pending<M>>,
     /// Who has acknowledged the replay of what is held.
     pub replay: Option<NodeSet>,
@@ -104,9 +108,9 @@ pub(crate) struct Busy<M> {
 }
 
 impl<M: Modify> Busy<M> {
-    pub fn new(due: Time) -> Self {
+    fn new(slot: Slot, due: Time) -> Self {
         let (replay, heard) = (None, NodeSet::default());
-        Busy { own: None, replay, heard, parked: VecDeque::new(), due }
+        Busy { slot, own: None, replay, heard, parked: VecDeque::new(), due }
     }
 
     /// How many bytes the own update and who waits have, without the key.
@@ -118,18 +122,32 @@ impl<M: Modify> Busy<M> {
     pub fn state(&self, entry: &Entry) -> State {
         match &self.own {
             _ if self.replay.is_some() => State::Replay,
-            Some(own) if own.ts == entry.update.ts => State::Write,
+            Some(own) if own.ts == entry.ts => State::Write,
             Some(own) if !own.losing => State::Trans,
             Some(_) | None => State::Invalid,
         }
     }
 }
 
+/// Where among all that is under way what there is of a key is: its number, from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place(NonZeroU32);
+
+impl Place {
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// So much room is kept when nothing is under way: for what usually is.
+const ROOM: usize = 1024;
+
 /// All keys that are not Valid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Unsettled<M> {
-    /// In boxes, as a tree moves what it holds.
-    pub keys: BTreeMap<Slot, Box<Busy<M>>>,
+    places: Vec<Option<Busy<M>>>,
+    /// Those that are free.
+    free: Vec<Place>,
     /// How many wait, for all keys.
     pub parked: usize,
     /// How many bytes the own updates and those that wait have, without their keys.
@@ -138,39 +156,97 @@ pub(crate) struct Unsettled<M> {
 
 impl<M> Default for Unsettled<M> {
     fn default() -> Self {
-        Unsettled { keys: BTreeMap::new(), parked: 0, bytes: 0 }
+        Unsettled { places: Vec::new(), free: Vec::new(), parked: 0, bytes: 0 }
+    }
+}
+
+impl<M> Unsettled<M> {
+    /// Whether all keys are Valid.
+    pub fn is_empty(&self) -> bool {
+        self.places.len() == self.free.len()
+    }
+
+    /// What there is of each key, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &Busy<M>> {
+        self.places.iter().flatten()
+    }
+
+    /// The keys of which `wanted` holds, in order.
+    pub fn slots(&self, wanted: impl Fn(&Busy<M>) -> bool) -> Vec<Slot> {
+        let mut slots: Vec<_> =
+            self.iter().filter(|busy| wanted(busy)).map(|busy| busy.slot).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    /// What there is of a key.
+    pub fn get(&self, entry: &Entry) -> Option<&Busy<M>> {
+        self.places[entry.busy?.index()].as_ref()
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut(&mut self, entry: &Entry) -> Option<&mut Busy<M>> {
+        self.places[entry.busy?.index()].as_mut()
+    }
+
+    /// The own update of a key.
+    pub fn own(&self, entry: &Entry) -> Option<&Pending<M>> {
+        self.get(entry)?.own.as_ref()
     }
 }
 
 impl<M: Modify> Unsettled<M> {
     /// What is known of a key; it is not Valid from now on.
-    pub fn at(&mut self, slot: Slot, due: Time) -> &mut Busy<M> {
-        self.keys.entry(slot).or_insert_with(|| Box::new(Busy::new(due)))
+    pub fn at(&mut self, slot: Slot, entry: &mut Entry, due: Time) -> &mut Busy<M> {
+        let place = *entry.busy.get_or_insert_with(|| {
+            self.free.pop().unwrap_or_else(|| {
+                self.places.push(None);
+                let number = u32::try_from(self.places.len()).ok().and_then(NonZeroU32::new);
+                Place(number.expect("fewer keys than the memory holds"))
+            })
+        });
+        self.places[place.index()].get_or_insert_with(|| Busy::new(slot, due))
     }
 
     /// These wait for a key, behind who does already.
-    pub fn park(&mut self, slot: Slot, due: Time, parked: VecDeque<Parked<M>>) {
+    pub fn park(
+        &mut self,
+        (slot, entry): (Slot, &mut Entry),
+        due: Time,
+        parked: VecDeque<Parked<M>>,
+    ) {
         self.parked += parked.len();
         self.bytes += parked.iter().map(Parked::bytes).sum::<usize>();
-        self.at(slot, due).parked.extend(parked);
+        self.at(slot, entry, due).parked.extend(parked);
     }
 
     /// The key is Valid: what there was of it.
-    pub fn remove(&mut self, slot: Slot) -> Option<Box<Busy<M>>> {
-        let busy = self.keys.remove(&slot)?;
+    pub fn remove(&mut self, entry: &mut Entry) -> Option<Busy<M>> {
+        let place = entry.busy.take()?;
+        let busy = self.places[place.index()].take()?;
+        self.free.push(place);
         self.parked -= busy.parked.len();
         self.bytes -= busy.bytes();
+        if self.is_empty() {
+            self.places.clear();
+            self.free.clear();
+            self.places.shrink_to(ROOM);
+            self.free.shrink_to(ROOM);
+        }
         Some(busy)
     }
 
     /// The own update of a key is no more under way.
-    pub fn end_own(&mut self, slot: Slot) -> Option<Pending<M>> {
-        let own = self.keys.get_mut(&slot)?.own.take()?;
+    pub fn end_own(&mut self, entry: &Entry) -> Option<Pending<M>> {
+        let own = self.get_mut(entry)?.own.take()?;
         self.bytes -= own.bytes;
         Some(own)
     }
 
-    pub fn own(&self, slot: Slot) -> Option<&Pending<M>> {
-        self.keys.get(&slot)?.own.as_ref()
+    /// What there was, in order of keys.
+    pub fn into_all(self) -> Vec<Busy<M>> {
+        let mut all: Vec<_> = self.places.into_iter().flatten().collect();
+        all.sort_unstable_by_key(|busy| busy.slot);
+        all
     }
 }

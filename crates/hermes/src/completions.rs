@@ -17,6 +17,7 @@
 //! [`crate::Command::Forget`] ends a client.
 
 use crate::message::{Completion, Kind, Update};
+use crate::store::Entry;
 use crate::timestamp::Timestamp;
 use meridian_core::{ClientId, MessageId};
 use std::collections::BTreeMap;
@@ -84,7 +85,7 @@ impl Completions {
     }
 
     /// An update that was held here is followed by one that began on `base`.
-    pub fn followed(&mut self, held: &Update, base: Timestamp) {
+    pub fn followed(&mut self, held: &Entry, base: Timestamp) {
         let Some(request) = &held.request else { return };
         let Some(known) = self.0.get_mut(&request.id.client) else { return };
         if known.ts != held.ts || known.committed {
@@ -98,7 +99,7 @@ impl Completions {
     }
 
     /// The update that is held here is committed.
-    pub fn committed(&mut self, held: &Update) {
+    pub fn committed(&mut self, held: &Entry) {
         let Some(request) = &held.request else { return };
         let known = self.0.get_mut(&request.id.client);
         if let Some(known) = known.filter(|known| known.ts == held.ts) {

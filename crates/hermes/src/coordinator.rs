@@ -12,14 +12,14 @@ use crate::options::Acks;
 use crate::process::Hermes;
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
-use meridian_core::{NodeId, Outbox, Slot, Time};
+use meridian_core::{Key, NodeId, Outbox, Slot, Time, Value};
 use std::collections::VecDeque;
 
 /// What an update is made of before it has a place.
 struct Draft {
     kind: Kind,
     ts: Timestamp,
-    value: Option<Bytes>,
+    value: Option<Value>,
     answer: Bytes,
 }
 
@@ -41,11 +41,11 @@ impl<M: Modify> Hermes<M> {
         slot: Option<Slot>,
         out: &mut Outbox<Self>,
     ) {
-        let held = slot.map(|slot| &self.store.get(slot).update);
+        let held = slot.map(|slot| self.store.get(slot));
         let base = held.map_or(Timestamp::NONE, |held| held.ts);
         let found = match request.action {
             Action::Write(_) => None,
-            Action::Modify(_) => held.and_then(|held| held.value.clone()),
+            Action::Modify(_) => held.and_then(|held| held.value.as_ref()).map(Value::to_bytes),
         };
         if tried.attempt == 0 && self.is_answered(&request, base, out) {
             return;
@@ -56,7 +56,7 @@ impl<M: Modify> Hermes<M> {
                 Draft {
                     kind: Kind::Write,
                     ts: ts.expect("of a write"),
-                    value,
+                    value: value.map(Value::from),
                     answer: Bytes::new(),
                 }
             }
@@ -66,7 +66,7 @@ impl<M: Modify> Hermes<M> {
                     let Some(ts) = self.place(base, Kind::Rmw) else {
                         return self.answer(request.token, Answer::Aborted, out);
                     };
-                    Draft { kind: Kind::Rmw, ts, value, answer }
+                    Draft { kind: Kind::Rmw, ts, value: value.map(Value::from), answer }
                 }
             },
         };
@@ -126,25 +126,25 @@ impl<M: Modify> Hermes<M> {
     ) {
         let Draft { kind, ts, value, answer } = draft;
         let (token, id) = (request.token, request.id);
-        let completed = id.map(|id| Completed { id, answer: answer.clone() });
-        let (key, rmw) = match kind {
-            Kind::Write => (request.key, None),
-            Kind::Rmw => {
-                (request.key.clone(), Some(Box::new(Attempt { request, attempt, answer })))
-            }
+        let completed = id.map(|id| Box::new(Completed { id, answer: answer.clone() }));
+        let rmw = match kind {
+            Kind::Write => None,
+            Kind::Rmw => Some(Box::new(Attempt { request, attempt, answer })),
         };
-        let update = Update { key, ts, base, kind, value, request: completed };
         let entry = self.store.get(slot);
-        assert!(entry.valid && ts > base, "an update of {:?} begins on {base:?}", update.key);
+        assert!(entry.is_valid() && ts > base, "an update of {:?} begins on {base:?}", entry.key);
+        let key = entry.key.clone();
+        let update = Update { key, ts, base, kind, value, request: completed };
         self.completions.record(&update);
         self.store.hold(slot, update.clone(), self.me);
         self.record(|| Record::Held { update: update.clone(), from: self.me }, out);
         // With a log the own ACK is a message that comes when the record is durable: else a key
         // could be Valid, and read, that a crash takes back.
         let acks = if self.is_on_disk() { NodeSet::default() } else { self.members.me };
-        let (due, bytes) = (self.due_of(now, &update), update.bytes());
+        let bytes = update.bytes();
+        let due = self.due_of(now, bytes);
         let number = Some(self.send_inv(slot, update, out));
-        let busy = self.unsettled.at(slot, due);
+        let busy = self.unsettled.at(slot, self.store.get_mut(slot), due);
         (busy.heard, busy.due) = (acks, due);
         let (named, losing, superseded) = (false, false, None);
         let own =
@@ -161,12 +161,12 @@ impl<M: Modify> Hermes<M> {
         &mut self,
         now: Time,
         from: NodeId,
-        key: &Bytes,
+        key: &Key,
         ts: Timestamp,
         out: &mut Outbox<Self>,
     ) {
         let Some(slot) = self.store.find(key) else { return self.heard_early(from, key, ts) };
-        if ts > self.store.get(slot).update.ts {
+        if ts > self.store.get(slot).ts {
             return self.heard_early(from, key, ts);
         }
         self.count_ack(now, self.members.of(&[from]), slot, ts, out);
@@ -181,14 +181,15 @@ impl<M: Modify> Hermes<M> {
         ts: Timestamp,
         out: &mut Outbox<Self>,
     ) {
-        let Some(busy) = self.unsettled.keys.get_mut(&slot) else { return };
+        let entry = self.store.get(slot);
+        let Some(busy) = self.unsettled.get_mut(entry) else { return };
         let mut acks = NodeSet::default();
         if let Some(own) = busy.own.as_mut().filter(|own| own.ts == ts && !own.losing) {
             own.acks.join(from);
             acks = own.acks;
         }
         let counts_held = busy.replay.is_some() || self.options.acks == Acks::All;
-        if counts_held && ts == self.store.get(slot).update.ts {
+        if counts_held && ts == entry.ts {
             busy.heard.join(from);
             if let Some(acks) = &mut busy.replay {
                 acks.join(from);
@@ -209,7 +210,7 @@ impl<M: Modify> Hermes<M> {
 
     /// Commits the own update if all have acknowledged it.
     pub(crate) fn look_at_own(&mut self, now: Time, slot: Slot, out: &mut Outbox<Self>) {
-        let own = self.unsettled.own(slot);
+        let own = self.unsettled.own(self.store.get(slot));
         let Some(own) = own.filter(|own| !own.losing && self.is_enough(own.acks)) else { return };
         let number = own.number.filter(|_| !own.named);
         if own.superseded.is_none() {
@@ -228,7 +229,7 @@ impl<M: Modify> Hermes<M> {
 
     /// The own update of a key is no more under way.
     pub(crate) fn end_own(&mut self, slot: Slot) -> Option<Pending<M>> {
-        let own = self.unsettled.end_own(slot)?;
+        let own = self.unsettled.end_own(self.store.get(slot))?;
         own.number.into_iter().for_each(|number| self.batches.end(number));
         Some(own)
     }
@@ -241,10 +242,9 @@ impl<M: Modify> Hermes<M> {
     /// Commits what is held, if it is being replayed and all have acknowledged it; or if all are
     /// known to hold it (O3).
     pub(crate) fn look_at_held(&mut self, now: Time, slot: Slot, out: &mut Outbox<Self>) {
-        let Some(busy) = self.unsettled.keys.get(&slot) else { return };
         let entry = self.store.get(slot);
-        let kind = entry.update.kind;
-        let heard = self.goes_to_all(kind);
+        let Some(busy) = self.unsettled.get(entry) else { return };
+        let heard = self.goes_to_all(entry.kind);
         if busy.replay.is_some_and(|acks| self.is_enough(acks)) {
             self.validate(Kind::Rmw, slot, out);
             self.become_valid(now, slot, out);
@@ -258,22 +258,21 @@ impl<M: Modify> Hermes<M> {
         if self.goes_to_all(kind) {
             return;
         }
-        let held = &self.store.get(slot).update;
+        let held = self.store.get(slot);
         self.broadcast(&Body::Val { key: held.key.clone(), ts: held.ts }, out);
     }
 
     /// What is held is committed: the own update is, too, or it is defeated; then who waits.
     pub(crate) fn become_valid(&mut self, now: Time, slot: Slot, out: &mut Outbox<Self>) {
-        let Some(busy) = self.unsettled.remove(slot) else { return };
         let entry = self.store.get_mut(slot);
-        entry.valid = true;
-        self.completions.committed(&entry.update);
-        let update = &self.store.get(slot).update;
-        let held = update.ts;
+        let Some(busy) = self.unsettled.remove(entry) else { return };
+        self.completions.committed(entry);
+        let entry = self.store.get(slot);
+        let held = entry.ts;
         if self.watched {
-            out.output(Output::Committed { key: update.key.clone() });
+            out.output(Output::Committed { key: entry.key.to_bytes() });
         }
-        self.note(|| Record::Valid { key: update.key.clone(), ts: held }, out);
+        self.note(|| Record::Valid { key: entry.key.clone(), ts: held }, out);
         let mut parked = busy.parked;
         if let Some(own) = busy.own {
             own.number.into_iter().for_each(|number| self.batches.end(number));
@@ -323,14 +322,15 @@ impl<M: Modify> Hermes<M> {
         for parked in parked {
             match parked {
                 Parked::Read { token } => {
-                    let update = &self.store.get(slot).update;
-                    let (key, value) = (update.key.clone(), update.value.clone());
+                    let entry = self.store.get(slot);
+                    let value = entry.value.as_ref().map(Value::to_bytes);
+                    let key = entry.key.to_bytes();
                     self.answer_read(now, token, key, value, out);
                 }
                 Parked::Update(..) => updates.push_back(parked),
             }
         }
-        while self.store.get(slot).valid {
+        while self.store.get(slot).is_valid() {
             let mut before = combine(&mut updates);
             if self.mutation.is(Mutation::AnswersCombined) {
                 let early = std::mem::take(&mut before).into_iter();
@@ -341,7 +341,7 @@ impl<M: Modify> Hermes<M> {
         }
         if !updates.is_empty() {
             let due = self.due(now);
-            self.unsettled.park(slot, due, updates);
+            self.unsettled.park((slot, self.store.get_mut(slot)), due, updates);
         }
     }
 }

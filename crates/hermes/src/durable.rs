@@ -9,10 +9,9 @@ use crate::message::{Body, Modify, Record, Update};
 use crate::mutation::Mutation;
 use crate::options::Durability;
 use crate::process::Hermes;
-use crate::store::{Entry, Store};
+use crate::store::Entry;
 use crate::timestamp::Timestamp;
-use bytes::Bytes;
-use meridian_core::{NodeId, Outbox, Slot, Time};
+use meridian_core::{Key, NodeId, Outbox, Slot, Time};
 
 impl<M: Modify> Hermes<M> {
     /// Whether all that this replica has acknowledged as a live one is here after a start.
@@ -58,7 +57,7 @@ impl<M: Modify> Hermes<M> {
 
     /// Its own ACK. With a log it is a message to itself, which comes when the record is durable:
     /// else a key could be Valid, and read, that a crash takes back.
-    pub(crate) fn own_ack(&self, key: &Bytes, ts: Timestamp, out: &mut Outbox<Self>) -> NodeSet {
+    pub(crate) fn own_ack(&self, key: &Key, ts: Timestamp, out: &mut Outbox<Self>) -> NodeSet {
         if !self.is_on_disk() {
             return self.members.me;
         }
@@ -90,8 +89,7 @@ impl<M: Modify> Hermes<M> {
             _ if !self.is_on_disk() => {}
             Record::Held { update, from } => {
                 let slot = self.store.slot(&update.key, self.me);
-                let held = &self.store.get(slot).update;
-                self.completions.followed(held, update.base);
+                self.completions.followed(self.store.get(slot), update.base);
                 self.completions.record(&update);
                 self.restore(slot, update, from);
             }
@@ -105,12 +103,12 @@ impl<M: Modify> Hermes<M> {
             Record::Valid { key, ts } => {
                 if let Some(slot) = self.held_at(&key, ts) {
                     self.restore_valid(slot);
-                    self.completions.committed(&self.store.get(slot).update);
+                    self.completions.committed(self.store.get(slot));
                 }
             }
             Record::Replayed { key, ts } => {
-                let slot = self.held_at(&key, ts);
-                let busy = slot.and_then(|slot| self.unsettled.keys.get_mut(&slot));
+                let held = self.held_at(&key, ts).map(|slot| self.store.get(slot));
+                let busy = held.and_then(|entry| self.unsettled.get_mut(entry));
                 busy.into_iter().for_each(|busy| busy.replay = Some(NodeSet::default()));
             }
             Record::Completed(client, completion) => self.completions.put(client, completion),
@@ -119,15 +117,15 @@ impl<M: Modify> Hermes<M> {
         }
     }
 
-    fn held_at(&self, key: &Bytes, ts: Timestamp) -> Option<Slot> {
-        self.store.find(key).filter(|slot| self.store.get(*slot).update.ts == ts)
+    fn held_at(&self, key: &Key, ts: Timestamp) -> Option<Slot> {
+        self.store.find(key).filter(|slot| self.store.get(*slot).ts == ts)
     }
 
     /// Holds what a record says; it is not known to be committed. What it coordinated itself it
     /// will replay.
     fn restore(&mut self, slot: Slot, update: Update, from: NodeId) {
-        self.store.hold(slot, update, from);
-        let busy = self.unsettled.at(slot, Time(0));
+        let entry = self.store.hold(slot, update, from);
+        let busy = self.unsettled.at(slot, entry, Time(0));
         busy.replay = (from == self.me).then(NodeSet::default);
         if self.mutation.is(Mutation::TrustsItsDisk) {
             self.restore_valid(slot);
@@ -135,12 +133,11 @@ impl<M: Modify> Hermes<M> {
     }
 
     fn restore_valid(&mut self, slot: Slot) {
-        self.store.get_mut(slot).valid = true;
-        self.unsettled.keys.remove(&slot);
+        self.unsettled.remove(self.store.get_mut(slot));
     }
 
     pub(crate) fn forget_all(&mut self) {
-        self.store = Store::default();
+        self.store.clear();
         self.unsettled = Default::default();
         self.batches = Default::default();
         self.completions = Default::default();
@@ -151,17 +148,15 @@ impl<M: Modify> Hermes<M> {
             return Box::new(std::iter::empty());
         }
         let entries = self.store.freeze().map(|entry| {
-            let Entry { update, valid, last_writer: from } = entry;
-            Record::Entry { update, from, valid }
+            let (from, valid) = (entry.last_writer, entry.is_valid());
+            Record::Entry { update: entry.into_update(), from, valid }
         });
-        let is_replayed =
-            |slot: &&Slot| self.unsettled.keys.get(slot).is_some_and(|busy| busy.replay.is_some());
-        let replayed = |slot: &Slot| {
-            let Update { key, ts, .. } = &self.store.get(*slot).update;
+        let replayed = |slot: Slot| {
+            let Entry { key, ts, .. } = self.store.get(slot);
             Record::Replayed { key: key.clone(), ts: *ts }
         };
-        let replays = self.unsettled.keys.keys().filter(is_replayed).map(replayed);
-        let replays: Vec<_> = replays.collect();
+        let replays = self.unsettled.slots(|busy| busy.replay.is_some());
+        let replays: Vec<_> = replays.into_iter().map(replayed).collect();
         let clients = self.completions.clone().into_all();
         let clients = clients.map(|(client, known)| Record::Completed(client, known));
         Box::new(std::iter::once(Record::Begun).chain(entries).chain(replays).chain(clients))

@@ -6,8 +6,7 @@ use crate::mutation::Mutation;
 use crate::options::Acks;
 use crate::process::Hermes;
 use crate::timestamp::Timestamp;
-use bytes::Bytes;
-use meridian_core::{NodeId, Outbox, Slot, Time};
+use meridian_core::{Key, NodeId, Outbox, Slot, Time};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ const EARLY_MAX: usize = 4096;
 
 /// ACKs that came before their INV, by key and place (O3).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct EarlyAcks(BTreeMap<(Bytes, Timestamp), NodeSet>);
+pub(crate) struct EarlyAcks(BTreeMap<(Key, Timestamp), NodeSet>);
 
 impl EarlyAcks {
     pub fn clear(&mut self) {
@@ -50,7 +49,7 @@ impl<M: Modify> Hermes<M> {
         out: &mut Outbox<Self>,
     ) -> bool {
         let (ts, kind) = (update.ts, update.kind);
-        match ts.cmp(&self.store.get(slot).update.ts) {
+        match ts.cmp(&self.store.get(slot).ts) {
             Ordering::Greater => {
                 self.apply(now, from, slot, update, out);
                 if self.goes_to_all(kind) {
@@ -80,19 +79,19 @@ impl<M: Modify> Hermes<M> {
         update: Update,
         out: &mut Outbox<Self>,
     ) {
-        self.completions.followed(&self.store.get(slot).update, update.base);
+        self.completions.followed(self.store.get(slot), update.base);
         self.completions.record(&update);
-        let due = self.due_of(now, &update);
+        let due = self.due_of(now, update.bytes());
         self.record_taken(&update, from, out);
         let me = if self.is_on_disk() { from } else { self.me }; // See `own_ack`.
         let mut heard = self.members.of(&[me, from]);
         self.take_early(&update, &mut heard);
-        let before = self.store.hold(slot, update, from);
-        let busy = self.unsettled.at(slot, due);
+        let entry = self.store.get_mut(slot);
+        let busy = self.unsettled.at(slot, entry, due);
         (busy.replay, busy.heard, busy.due) = (None, heard, due);
         if let Some(own) = &mut busy.own {
-            if own.ts == before.ts {
-                own.superseded = Some(Box::new(before));
+            if own.ts == entry.ts {
+                own.superseded = Some(Box::new(entry.update()));
             }
             own.losing = own.rmw.is_some(); // Not committed any more (M3); answered later (M4).
             if own.losing && self.mutation.is(Mutation::AbortsEarly) {
@@ -101,11 +100,12 @@ impl<M: Modify> Hermes<M> {
                 self.answer(token, Answer::Aborted, out);
             }
         }
+        self.store.hold(slot, update, from);
         self.replays_end(slot, out);
     }
 
     /// An ACK for what is not held yet.
-    pub(crate) fn heard_early(&mut self, from: NodeId, key: &Bytes, ts: Timestamp) {
+    pub(crate) fn heard_early(&mut self, from: NodeId, key: &Key, ts: Timestamp) {
         if self.options.acks == Acks::All && self.early.0.len() < EARLY_MAX {
             let heard = self.early.0.entry((key.clone(), ts)).or_default();
             self.members.add(heard, from);
@@ -120,14 +120,14 @@ impl<M: Modify> Hermes<M> {
     }
 
     fn coordinates_rmw(&self, slot: Slot, ts: Timestamp) -> bool {
-        let own = self.unsettled.own(slot).filter(|own| own.ts == ts);
+        let own = self.unsettled.own(self.store.get(slot)).filter(|own| own.ts == ts);
         own.is_some_and(|own| own.rmw.is_some()) && !self.mutation.is(Mutation::AcksOwnRmw)
     }
 
     pub(crate) fn acknowledge(
         &self,
         to: NodeId,
-        key: Bytes,
+        key: Key,
         ts: Timestamp,
         kind: Kind,
         out: &mut Outbox<Self>,
@@ -146,14 +146,14 @@ impl<M: Modify> Hermes<M> {
     /// Says what is held, in place of an ACK: it came later.
     pub(crate) fn tell_held(&self, to: NodeId, slot: Slot, out: &mut Outbox<Self>) {
         let entry = self.store.get(slot);
-        self.send(to, Body::Inv(entry.update.clone()), out);
-        if entry.valid {
-            let (key, ts) = (entry.update.key.clone(), entry.update.ts);
+        self.send(to, Body::Inv(entry.update()), out);
+        if entry.is_valid() {
+            let (key, ts) = (entry.key.clone(), entry.ts);
             self.send(to, Body::Val { key, ts }, out);
         }
     }
 
-    pub(crate) fn on_val(&mut self, now: Time, key: &Bytes, ts: Timestamp, out: &mut Outbox<Self>) {
+    pub(crate) fn on_val(&mut self, now: Time, key: &Key, ts: Timestamp, out: &mut Outbox<Self>) {
         let Some(slot) = self.store.find(key) else { return };
         if self.mutation.is(Mutation::ValidatesAnything) {
             return self.become_valid(now, slot, out);
@@ -169,7 +169,7 @@ impl<M: Modify> Hermes<M> {
         ts: Timestamp,
         out: &mut Outbox<Self>,
     ) {
-        if ts == self.store.get(slot).update.ts {
+        if ts == self.store.get(slot).ts {
             self.become_valid(now, slot, out);
         }
     }

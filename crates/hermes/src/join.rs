@@ -140,9 +140,8 @@ impl<M: Modify> Hermes<M> {
                         next = Some(Cursor::Entries(slot.0));
                         break;
                     }
-                    let Update { key, value, .. } = &entry.update;
-                    bytes += 1 + key.len() + value.as_ref().map_or(0, |value| value.len());
-                    entries.push((entry.update.clone(), entry.valid));
+                    bytes += 1 + entry.key.len() + entry.bytes();
+                    entries.push((entry.update(), entry.is_valid()));
                 }
                 next.or(Some(Cursor::Clients(None)))
             }
@@ -230,7 +229,7 @@ impl<M: Modify> Hermes<M> {
         out: &mut Outbox<Self>,
     ) {
         let slot = self.store.slot(&update.key, self.me);
-        let (held, ts) = (self.store.get(slot).update.ts, update.ts);
+        let (held, ts) = (self.store.get(slot).ts, update.ts);
         if ts > held {
             self.apply(now, from, slot, update, out);
         }

@@ -4,7 +4,7 @@ use crate::batch::Numbers;
 use crate::members::{Epoch, Membership};
 use crate::timestamp::Timestamp;
 use bytes::Bytes;
-use meridian_core::{ClientId, MessageId, NodeId, Time};
+use meridian_core::{ClientId, Key, MessageId, NodeId, Time, Value};
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -32,7 +32,7 @@ pub struct Completed {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Update {
     /// Of this key.
-    pub key: Bytes,
+    pub key: Key,
     /// Its place.
     pub ts: Timestamp,
     /// That of what its coordinator held, Valid, when it began.
@@ -40,15 +40,15 @@ pub struct Update {
     /// Its rule.
     pub kind: Kind,
     /// The new value; `None` deletes the key.
-    pub value: Option<Bytes>,
+    pub value: Option<Value>,
     /// Who asked for it.
-    pub request: Option<Completed>,
+    pub request: Option<Box<Completed>>,
 }
 
 impl Update {
     /// How many bytes its value has.
     pub(crate) fn bytes(&self) -> usize {
-        self.value.as_ref().map_or(0, Bytes::len)
+        self.value.as_ref().map_or(0, |value| value.len())
     }
 }
 
@@ -109,14 +109,14 @@ pub enum Body {
     /// The sender holds this update, or a later one.
     Ack {
         /// Of this key.
-        key: Bytes,
+        key: Key,
         /// That of the INV.
         ts: Timestamp,
     },
     /// The update is committed. It is heard in any epoch: what is committed stays so.
     Val {
         /// Of this key.
-        key: Bytes,
+        key: Key,
         /// Its place.
         ts: Timestamp,
     },
@@ -136,7 +136,7 @@ pub enum Body {
     /// What has become of the update that you sent me? (M6)
     Probe {
         /// Of this key.
-        key: Bytes,
+        key: Key,
         /// Its place.
         ts: Timestamp,
     },
@@ -358,14 +358,14 @@ pub enum Record {
     /// What it holds of this key is committed.
     Valid {
         /// Of this key.
-        key: Bytes,
+        key: Key,
         /// Its place.
         ts: Timestamp,
     },
     /// The replica replays what it holds of this key.
     Replayed {
         /// Of this key.
-        key: Bytes,
+        key: Key,
         /// Its place.
         ts: Timestamp,
     },

@@ -9,7 +9,6 @@ use crate::join::Joining;
 use crate::members::{Members, Membership};
 use crate::message::{
     Answer, Body, Command, Completion, Message, Modify, Output, Record, Refusal, Request, Timer,
-    Update,
 };
 use crate::mutation::Mutation;
 use crate::options::{Durability, Options, Reads};
@@ -18,7 +17,9 @@ use crate::replay::Installed;
 use crate::store::Store;
 use crate::timestamp::{Timestamp, Writer};
 use bytes::Bytes;
-use meridian_core::{ClientId, Event, NodeId, Outbox, PLANTED_BUGS, Process, Slot, Time, mix};
+use meridian_core::{
+    ClientId, Event, Key, NodeId, Outbox, PLANTED_BUGS, Process, Secret, Slot, Time, Value, mix,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -77,6 +78,14 @@ impl<M: Modify> Hermes<M> {
         }
     }
 
+    /// The same, with hashes of keys that depend on what nobody else knows. It must hold nothing
+    /// yet.
+    pub fn with_secret(mut self, secret: Secret) -> Self {
+        assert!(self.store.since(Slot(0)).next().is_none(), "a secret comes before the first key");
+        self.store = Store::new(secret);
+        self
+    }
+
     /// The same with a planted bug.
     ///
     /// # Panics
@@ -97,27 +106,27 @@ impl<M: Modify> Hermes<M> {
     /// The value must be read before the clock, or the clock be read again afterwards: who was
     /// stopped between the two would else answer with what was replaced meanwhile. So the owner
     /// asks its clock once more before an answer goes out, and asks anew after [`Hermes::lease`].
-    pub fn read(&self, now: Time, key: &Bytes) -> Option<Option<&Bytes>> {
+    pub fn read(&self, now: Time, key: &[u8]) -> Option<Option<&Value>> {
         if self.options.reads == Reads::Check || !self.serves(now) {
             return None;
         }
         let Some(slot) = self.store.find(key) else { return Some(None) };
         let entry = self.store.get(slot);
-        let readable = entry.valid || self.mutation.is(Mutation::ReadsInvalid);
-        readable.then_some(entry.update.value.as_ref())
+        let readable = entry.is_valid() || self.mutation.is(Mutation::ReadsInvalid);
+        readable.then_some(entry.value.as_ref())
     }
 
     /// What a key has if that is committed and nothing later is known, with a lease or without one:
     /// it may have been replaced elsewhere. None: it is being changed.
-    pub fn committed(&self, key: &Bytes) -> Option<Option<&Bytes>> {
+    pub fn committed(&self, key: &[u8]) -> Option<Option<&Value>> {
         let Some(slot) = self.store.find(key) else { return Some(None) };
         let entry = self.store.get(slot);
-        entry.valid.then_some(entry.update.value.as_ref())
+        entry.is_valid().then_some(entry.value.as_ref())
     }
 
     /// The last value of a key that is known here, committed or not: a guess at what an RMW finds.
-    pub fn latest(&self, key: &Bytes) -> Option<&Bytes> {
-        self.store.get(self.store.find(key)?).update.value.as_ref()
+    pub fn latest(&self, key: &[u8]) -> Option<&Value> {
+        self.store.get(self.store.find(key)?).value.as_ref()
     }
 
     /// Which node's it is.
@@ -154,28 +163,25 @@ impl<M: Modify> Hermes<M> {
     }
 
     /// The state of a key, and the place of what is held.
-    pub fn state(&self, key: &Bytes) -> (State, Timestamp) {
+    pub fn state(&self, key: &[u8]) -> (State, Timestamp) {
         let Some(slot) = self.store.find(key) else { return (State::Valid, Timestamp::NONE) };
         let entry = self.store.get(slot);
-        let busy = self.unsettled.keys.get(&slot);
-        (busy.map_or(State::Valid, |busy| busy.state(entry)), entry.update.ts)
+        let busy = self.unsettled.get(entry);
+        (busy.map_or(State::Valid, |busy| busy.state(entry)), entry.ts)
     }
 
     /// What is held, in no particular order: key, place, value, and whether it is Valid.
-    pub fn entries(&self) -> impl Iterator<Item = (&Bytes, Timestamp, Option<&Bytes>, bool)> {
-        self.store.since(Slot(0)).map(|(_, entry)| {
-            let update = &entry.update;
-            (&update.key, update.ts, update.value.as_ref(), entry.valid)
-        })
+    pub fn entries(&self) -> impl Iterator<Item = (&Key, Timestamp, Option<&Value>, bool)> {
+        let all = self.store.since(Slot(0));
+        all.map(|(_, entry)| (&entry.key, entry.ts, entry.value.as_ref(), entry.is_valid()))
     }
 
     /// What is held from a place on, with the place after each: keys keep their places, so a walk
     /// that goes on where it stopped meets each key that is there all the time. Values that are
     /// not committed are shown, too.
-    pub fn walk(&self, from: u32) -> impl Iterator<Item = (u32, &Bytes, Option<&Bytes>)> {
-        self.store
-            .since(Slot(from))
-            .map(|(place, entry)| (place.0 + 1, &entry.update.key, entry.update.value.as_ref()))
+    pub fn walk(&self, from: u32) -> impl Iterator<Item = (u32, &Key, Option<&Value>)> {
+        let rest = self.store.since(Slot(from));
+        rest.map(|(place, entry)| (place.0 + 1, &entry.key, entry.value.as_ref()))
     }
 
     /// What is known of the last requests of clients behind `client`, in order of clients. Of an
@@ -190,7 +196,7 @@ impl<M: Modify> Hermes<M> {
     /// Whether what a request led to was committed; `None` while that is open, because its key is
     /// being changed. What is said of a replica that has gone counts once this one has
     /// [settled](Hermes::is_settled).
-    pub fn happened(&self, key: &Bytes, completion: &Completion) -> Option<bool> {
+    pub fn happened(&self, key: &[u8], completion: &Completion) -> Option<bool> {
         let (state, held) = self.state(key);
         let decided = completion.committed || state == State::Valid;
         decided.then_some(completion.committed || completion.ts == held)
@@ -216,25 +222,30 @@ impl<M: Modify> Hermes<M> {
     /// # Errors
     /// Says what is wrong.
     pub fn check_invariants(&self) -> Result<(), String> {
+        let mut named = 0;
         for (slot, entry) in self.store.since(Slot(0)) {
-            let busy = self.unsettled.keys.get(&slot);
-            if entry.valid != busy.is_none() {
-                return Err(format!("states: {:?} is valid: {}", entry.update.key, entry.valid));
+            let busy = self.unsettled.get(entry);
+            named += usize::from(busy.is_some());
+            if !entry.is_valid() && busy.is_none_or(|busy| busy.slot != slot) {
+                return Err(format!("states: {:?} names another key", entry.key));
             }
-            let own = busy.and_then(|busy| busy.own.as_ref());
-            if own.is_some_and(|own| own.ts > entry.update.ts) {
-                return Err(format!("order: {:?} is behind its own update", entry.update.key));
+            if self.unsettled.own(entry).is_some_and(|own| own.ts > entry.ts) {
+                return Err(format!("order: {:?} is behind its own update", entry.key));
             }
         }
-        let live = self.store.since(Slot(0)).filter(|(_, entry)| entry.update.value.is_some());
+        let busy = self.unsettled.iter().count();
+        if named != busy || self.unsettled.is_empty() != (busy == 0) {
+            return Err(format!("states: {busy} keys are under way, {named} are not Valid"));
+        }
+        let live = self.store.since(Slot(0)).filter(|(_, entry)| entry.value.is_some());
         if live.count() != self.store.live() {
             return Err(format!("live: not {}", self.store.live()));
         }
-        let parked: usize = self.unsettled.keys.values().map(|busy| busy.parked.len()).sum();
+        let parked: usize = self.unsettled.iter().map(|busy| busy.parked.len()).sum();
         if parked != self.unsettled.parked {
             return Err(format!("parked: {parked}, not {}", self.unsettled.parked));
         }
-        let bytes: usize = self.unsettled.keys.values().map(|busy| busy.bytes()).sum();
+        let bytes: usize = self.unsettled.iter().map(|busy| busy.bytes()).sum();
         if bytes != self.unsettled.bytes {
             return Err(format!("under way: {bytes} bytes, not {}", self.unsettled.bytes));
         }
@@ -279,11 +290,10 @@ impl<M: Modify> Hermes<M> {
         now + self.options.message_loss_timeout
     }
 
-    /// The same of an update: each MiB has as much time to arrive. Said too early, a long one would
-    /// fill the links with itself.
-    pub(crate) fn due_of(&self, now: Time, update: &Update) -> Time {
-        let mib = update.value.as_ref().map_or(0, |value| value.len() >> 20);
-        let mib = u32::try_from(mib).expect("a value that is shorter than memory");
+    /// The same of an update with a value of so many bytes: each MiB has as much time to arrive.
+    /// Said too early, a long one would fill the links with itself.
+    pub(crate) fn due_of(&self, now: Time, value_len: usize) -> Time {
+        let mib = u32::try_from(value_len >> 20).expect("a value that is shorter than memory");
         now + self.options.message_loss_timeout * (mib + 1)
     }
 
@@ -295,8 +305,8 @@ impl<M: Modify> Hermes<M> {
             return self.answer_read(now, token, key.clone(), None, out);
         };
         let entry = self.store.get(slot);
-        if entry.valid || self.mutation.is(Mutation::ReadsInvalid) {
-            let (key, value) = (key.clone(), entry.update.value.clone());
+        if entry.is_valid() || self.mutation.is(Mutation::ReadsInvalid) {
+            let (key, value) = (key.clone(), entry.value.as_ref().map(Value::to_bytes));
             return self.answer_read(now, token, key, value, out);
         }
         self.park(now, slot, Parked::Read { token }, out);
@@ -307,7 +317,7 @@ impl<M: Modify> Hermes<M> {
             return self.refuse(request.token, Refusal::NotServing, out);
         }
         let found = self.store.find(&request.key);
-        match found.filter(|slot| !self.store.get(*slot).valid) {
+        match found.filter(|slot| !self.store.get(*slot).is_valid()) {
             Some(slot) if self.attach(slot, &request) => {}
             Some(slot) => self.park(now, slot, Parked::Update(request, 0), out),
             None => self.start(now, (request, Tried::default()), found, out),
@@ -316,9 +326,8 @@ impl<M: Modify> Hermes<M> {
 
     /// A request that is asked again while it waits or is under way is the one that is answered.
     fn attach(&mut self, slot: Slot, asked: &Request<M>) -> bool {
-        let Some(busy) = self.unsettled.keys.get_mut(&slot).filter(|_| asked.id.is_some()) else {
-            return false;
-        };
+        let busy = self.unsettled.get_mut(self.store.get(slot));
+        let Some(busy) = busy.filter(|_| asked.id.is_some()) else { return false };
         let own = busy.own.iter_mut().map(|own| (own.id, &mut own.token));
         let parked = busy.parked.iter_mut().filter_map(|parked| match parked {
             Parked::Update(request, _) => Some((request.id, &mut request.token)),
@@ -337,7 +346,7 @@ impl<M: Modify> Hermes<M> {
             return self.refuse(token, Refusal::Full, out);
         }
         let due = self.due(now);
-        self.unsettled.park(slot, due, VecDeque::from([parked]));
+        self.unsettled.park((slot, self.store.get_mut(slot)), due, VecDeque::from([parked]));
     }
 
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
@@ -421,7 +430,7 @@ impl<M: Modify> Hermes<M> {
     /// Whether anything may have to be said again.
     fn waits(&self) -> bool {
         let waits = self.joining.as_ref().is_some_and(|joining| !joining.is_complete());
-        !self.unsettled.keys.is_empty()
+        !self.unsettled.is_empty()
             || self.checks.is_under_way()
             || waits
             || !self.installed.are_all_settled(&self.members, self.me)

@@ -8,8 +8,7 @@ use crate::message::{Answer, Body, Command, Modify, Record, Update};
 use crate::mutation::Mutation;
 use crate::process::Hermes;
 use crate::timestamp::Timestamp;
-use bytes::Bytes;
-use meridian_core::{NodeId, Outbox, Slot, Time};
+use meridian_core::{Key, NodeId, Outbox, Slot, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What each replica has said of its epoch, and what is left to replay here.
@@ -91,18 +90,17 @@ impl<M: Modify> Hermes<M> {
 
     /// All that is under way begins anew: no ACK of an earlier epoch counts (M7).
     fn begin_epoch(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let slots: Vec<_> = self.unsettled.keys.keys().copied().collect();
-        for slot in slots {
+        for slot in self.unsettled.slots(|_| true) {
             let entry = self.store.get(slot);
-            let due = self.due_of(now, &entry.update);
+            let due = self.due_of(now, entry.bytes());
             let orphan = !self.members.is_live(entry.last_writer);
-            let (key, held) = (entry.update.key.clone(), entry.update.ts);
+            let (key, held) = (entry.key.clone(), entry.ts);
             let only_me = self.own_ack(&key, held, out);
-            let own = self.unsettled.own(slot).map(|own| own.ts);
+            let own = self.unsettled.own(entry).map(|own| own.ts);
             if let Some(own) = own.filter(|own| *own != held) {
                 self.own_ack(&key, own, out);
             }
-            let Some(busy) = self.unsettled.keys.get_mut(&slot) else { continue };
+            let Some(busy) = self.unsettled.get_mut(self.store.get(slot)) else { continue };
             (busy.heard, busy.due) = (only_me, due);
             if let Some(own) = &mut busy.own {
                 own.named = true;
@@ -128,7 +126,7 @@ impl<M: Modify> Hermes<M> {
     fn leave(&mut self, held: impl Iterator<Item = u64>, out: &mut Outbox<Self>) {
         let unsettled = std::mem::take(&mut self.unsettled);
         let mut tokens: Vec<u64> = held.collect();
-        for busy in unsettled.keys.into_values() {
+        for busy in unsettled.into_all() {
             tokens.extend(busy.own.iter().flat_map(|own| own.tokens()));
             tokens.extend(busy.parked.into_iter().map(|parked| match parked {
                 Parked::Read { token } => token,
@@ -180,11 +178,10 @@ impl<M: Modify> Hermes<M> {
 
     /// Says again what waits for an answer, and asks about what stays invalid.
     pub(crate) fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let late = self.unsettled.keys.iter().filter(|(_, busy)| busy.due <= now);
-        let late: Vec<_> = late.map(|(slot, _)| *slot).collect();
-        for slot in late {
-            let due = self.due_of(now, &self.store.get(slot).update);
-            self.unsettled.at(slot, due).due = due;
+        for slot in self.unsettled.slots(|busy| busy.due <= now) {
+            let entry = self.store.get(slot);
+            let due = self.due_of(now, entry.bytes());
+            self.unsettled.get_mut(entry).into_iter().for_each(|busy| busy.due = due);
             self.repeat(slot, None, out);
         }
         if self.members.contains(self.me) {
@@ -199,18 +196,17 @@ impl<M: Modify> Hermes<M> {
     /// The link to a peer has lost something, or the peer something that was said.
     pub(crate) fn resync(&mut self, peer: NodeId, out: &mut Outbox<Self>) {
         if self.members.contains(peer) {
-            let slots: Vec<_> = self.unsettled.keys.keys().copied().collect();
+            let slots = self.unsettled.slots(|_| true);
             slots.into_iter().for_each(|slot| self.repeat(slot, Some(peer), out));
         }
     }
 
     /// Says again what is under way for a key, to all who have not answered or to one of them.
     fn repeat(&mut self, slot: Slot, only: Option<NodeId>, out: &mut Outbox<Self>) {
-        if let Some(busy) = self.unsettled.keys.get_mut(&slot) {
-            busy.own.iter_mut().for_each(|own| own.named = true);
-        }
-        let Some(busy) = self.unsettled.keys.get(&slot) else { return };
         let entry = self.store.get(slot);
+        let own = self.unsettled.get_mut(entry).and_then(|busy| busy.own.as_mut());
+        own.into_iter().for_each(|own| own.named = true);
+        let Some(busy) = self.unsettled.get(entry) else { return };
         let wanted = |node: &NodeId| only.is_none_or(|only| only == *node);
         if let Some(own) = busy.own.as_ref().filter(|own| !own.losing) {
             for node in self.members.missing(own.acks).filter(wanted) {
@@ -219,11 +215,11 @@ impl<M: Modify> Hermes<M> {
         }
         if let Some(acks) = busy.replay {
             for node in self.members.missing(acks).filter(wanted) {
-                self.say_again(node, &entry.update, out);
+                self.say_again(node, entry.update(), out);
             }
         }
         if matches!(busy.state(entry), State::Invalid | State::Trans) {
-            let (key, ts) = (entry.update.key.clone(), entry.update.ts);
+            let (key, ts) = (entry.key.clone(), entry.ts);
             let writer = entry.last_writer;
             if wanted(&writer) && writer != self.me && self.members.contains(writer) {
                 self.send(writer, Body::Probe { key, ts }, out);
@@ -232,31 +228,26 @@ impl<M: Modify> Hermes<M> {
     }
 
     /// Says an update to one who has not acknowledged it.
-    fn say_again(&self, node: NodeId, update: &Update, out: &mut Outbox<Self>) {
+    fn say_again(&self, node: NodeId, update: Update, out: &mut Outbox<Self>) {
         if node == self.me {
             self.own_ack(&update.key, update.ts, out);
         } else {
-            self.send(node, Body::Inv(update.clone()), out);
+            self.send(node, Body::Inv(update), out);
         }
     }
 
     /// Says its own update again to one who has been told of it by another.
     pub(crate) fn repeat_own(&self, slot: Slot, to: NodeId, out: &mut Outbox<Self>) {
-        let Some(own) = self.unsettled.own(slot) else { return };
-        let update = own.update(self.store.get(slot)).clone();
+        let entry = self.store.get(slot);
+        let Some(own) = self.unsettled.own(entry) else { return };
+        let update = own.update(entry);
         self.send(to, Body::Inv(update), out);
     }
 
-    pub(crate) fn on_probe(
-        &self,
-        from: NodeId,
-        key: &Bytes,
-        ts: Timestamp,
-        out: &mut Outbox<Self>,
-    ) {
+    pub(crate) fn on_probe(&self, from: NodeId, key: &Key, ts: Timestamp, out: &mut Outbox<Self>) {
         let Some(slot) = self.store.find(key) else { return };
         let entry = self.store.get(slot);
-        let (valid, held) = (entry.valid, entry.update.ts);
+        let (valid, held) = (entry.is_valid(), entry.ts);
         if held == ts && valid {
             self.send(from, Body::Val { key: key.clone(), ts }, out);
         } else if held > ts {

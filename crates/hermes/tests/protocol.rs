@@ -6,7 +6,7 @@
 mod net;
 
 use bytes::Bytes;
-use meridian_core::{ClientId, Event, MessageId, NodeId, Time};
+use meridian_core::{ClientId, Event, MessageId, NodeId, Time, Value};
 use meridian_hermes::{
     Acks, Action, Answer, Body, Command, Message, Mutation, Options, Reads, Refusal, Request, State,
 };
@@ -27,7 +27,7 @@ fn a_write_is_answered_after_one_round_trip_and_read_everywhere() {
     net.run();
     assert_eq!((net.answers.get(&1), net.sent), (Some(&Answer::Written), 6));
     assert_eq!(net.answers.get(&2).cloned(), value(bytes("a")));
-    assert_eq!(net.replicas[&2].read(Time(0), &key()), Some(Some(&Bytes::from("a"))));
+    assert_eq!(net.replicas[&2].read(Time(0), &key()), Some(Some(&Value::from(&b"a"[..]))));
     assert_eq!(net.replicas[&2].read(LEASE, &key()), None, "the lease has ended");
 }
 

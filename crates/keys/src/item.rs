@@ -63,15 +63,26 @@ impl Item {
     /// # Errors
     /// If `bytes` were written by something else.
     pub fn decode(bytes: &Bytes) -> Result<Item, ItemError> {
-        match bytes.first() {
-            Some(&FOR_EVER) => Ok(Item { data: bytes.slice(1..), expires: None }),
-            Some(&EXPIRES) => {
-                let time = bytes.get(1..9).and_then(|time| time.try_into().ok());
-                let time = time.map(u64::from_le_bytes).ok_or(ItemError(Some(EXPIRES)))?;
-                Ok(Item { data: bytes.slice(9..), expires: Some(Moment(time)) })
-            }
-            other => Err(ItemError(other.copied())),
+        let (expires, data) = head(bytes)?;
+        Ok(Item { data: bytes.slice(data..), expires })
+    }
+
+    /// Whether `bytes` are an item that has not expired.
+    pub fn is_live(bytes: &[u8], now: Moment) -> bool {
+        head(bytes).is_ok_and(|(expires, _)| expires.is_none_or(|expires| expires > now))
+    }
+}
+
+/// When an item expires, and where its data begins.
+fn head(bytes: &[u8]) -> Result<(Option<Moment>, usize), ItemError> {
+    match bytes.first() {
+        Some(&FOR_EVER) => Ok((None, 1)),
+        Some(&EXPIRES) => {
+            let time = bytes.get(1..9).and_then(|time| time.try_into().ok());
+            let time = time.map(u64::from_le_bytes).ok_or(ItemError(Some(EXPIRES)))?;
+            Ok((Some(Moment(time)), 9))
         }
+        other => Err(ItemError(other.copied())),
     }
 }
 
@@ -82,9 +93,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_item_is_read_as_it_was_written(data: Vec<u8>, expires: Option<u64>) {
+        fn an_item_is_read_as_it_was_written(data: Vec<u8>, expires: Option<u64>, now: u64) {
             let item = Item { data: data.into(), expires: expires.map(Moment) };
-            prop_assert_eq!(Item::decode(&item.encode()), Ok(item));
+            let (bytes, now) = (item.encode(), Moment(now));
+            prop_assert_eq!(Item::is_live(&bytes, now), !item.is_expired(now));
+            prop_assert_eq!(Item::decode(&bytes), Ok(item));
         }
 
         #[test]

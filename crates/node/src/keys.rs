@@ -19,7 +19,7 @@ use exchange::Exchange;
 use following::{CausalFollowing, Following};
 use meridian_cluster::Topology;
 use meridian_core::hello::{Lane, ServiceId};
-use meridian_core::{NodeId, mix};
+use meridian_core::{NodeId, Secret, mix};
 pub use meridian_hermes::Durability;
 use meridian_hermes::Hermes;
 use meridian_hermes::reliable::{self, ReliableMembership};
@@ -35,6 +35,7 @@ use meridian_storage::Disk;
 use meridian_transport::Security;
 use service::Service;
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -161,7 +162,8 @@ pub async fn host(
     let mut threads = Vec::new();
     for (number, member) in shards.into_iter().enumerate() {
         let shard = Shard(u8::try_from(number).expect("SHARDS_MAX"));
-        let process = Keys::new(Replica::new(me, options(), mix(seed.wrapping_add(number as u64))));
+        let replica = Replica::new(me, options(), mix(seed.wrapping_add(number as u64)));
+        let process = Keys::new(replica.with_secret(secret()));
         let seat = Seat { shard, shards: count };
         let service = Service::new(seat, prefix.clone(), exchange.clone(), board.clone());
         let worker = Worker::start(&format!("keys-{number}"))?;
@@ -171,6 +173,7 @@ pub async fn host(
     if let Some(CausalMember { options: member, regions, cluster, .. }) = causal {
         let shard = Seat { shard: Shard(0), shards: count }.causal();
         let replica = Hermes::new(me, options(), mix(seed.wrapping_add(count as u64)));
+        let replica = replica.with_secret(secret());
         let process = CausalKeys::new(Causal::new(replica, regions, causal::options()));
         let service = CausalService::new((shard, cluster), exchange.clone(), board.clone());
         let worker = Worker::start("keys-causal")?;
@@ -184,6 +187,12 @@ pub async fn host(
     let service = StewardService::new((me, clock.now()), exchange, board.clone());
     threads.push(worker.host(steward, process, service).await?);
     Ok(Running { threads, causal: None })
+}
+
+/// What nobody else knows, drawn at each start: clients cannot choose keys that share a hash.
+fn secret() -> Secret {
+    let draw = || RandomState::new().build_hasher().finish();
+    Secret([draw(), draw()])
 }
 
 /// What the threads of keys need, before they run.

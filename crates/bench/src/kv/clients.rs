@@ -7,7 +7,7 @@ use crate::harness::draw::Draw;
 use crate::harness::latency::histogram;
 use bytes::{BufMut, Bytes, BytesMut};
 use hdrhistogram::Histogram;
-use meridian_core::{NodeId, Time, mix};
+use meridian_core::{Key, NodeId, Time, Value, mix};
 use meridian_runtime::{Application, At};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -241,11 +241,11 @@ impl Clients {
 
     /// A hash of what is held that no order changes.
     fn digest<P: Contender>(process: &P) -> u64 {
-        let hash = |bytes: &Bytes| {
+        let hash = |bytes: &[u8]| {
             bytes.iter().fold(0, |hash: u64, byte| mix(hash.rotate_left(8) ^ u64::from(*byte)))
         };
-        let entry = |(key, value): (&Bytes, Option<&Bytes>)| {
-            mix(hash(key) ^ value.map_or(1, hash).rotate_left(32))
+        let entry = |(key, value): (&Key, Option<&Value>)| {
+            mix(hash(key) ^ value.map_or(1, |value| hash(value)).rotate_left(32))
         };
         process.held().map(entry).fold(0, u64::wrapping_add)
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use meridian_baselines::keys;
 use meridian_baselines::{Craq, Zab};
-use meridian_core::{NodeId, Time};
+use meridian_core::{Key, NodeId, Time, Value};
 use meridian_hermes::{
     Acks, Action, Answer, Command, Epoch, Hermes, Membership, Modified, Modify, Options, Output,
     Request,
@@ -58,7 +58,7 @@ pub trait Contender: Networked<Peer = NodeId> + Send {
     fn answered(output: Self::Output) -> Option<Result<u64, String>>;
 
     /// What is held, in any order.
-    fn held(&self) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)>;
+    fn held(&self) -> impl Iterator<Item = (&Key, Option<&Value>)>;
 }
 
 /// There are no RMWs in this bench: the baselines have none.
@@ -88,7 +88,7 @@ impl Contender for Replica {
     }
 
     fn read_here(&self, now: Time, key: &Bytes) -> Option<usize> {
-        self.read(now, key).map(|value| value.map_or(0, Bytes::len))
+        self.read(now, key).map(|value| value.map_or(0, |value| value.len()))
     }
 
     fn read(token: u64, key: Bytes) -> Command<NoRmw> {
@@ -109,7 +109,7 @@ impl Contender for Replica {
         }
     }
 
-    fn held(&self) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)> {
+    fn held(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
         self.entries().map(|(key, _, value, _)| (key, value))
     }
 }
@@ -120,7 +120,7 @@ impl Contender for Craq {
     }
 
     fn read_here(&self, _: Time, key: &Bytes) -> Option<usize> {
-        self.read(key).map(|value| value.map_or(0, Bytes::len))
+        self.read(key).map(|value| value.map_or(0, |value| value.len()))
     }
 
     fn read(token: u64, key: Bytes) -> keys::Command {
@@ -135,7 +135,7 @@ impl Contender for Craq {
         Some(Ok(output.token))
     }
 
-    fn held(&self) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)> {
+    fn held(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
         self.entries().map(|(key, _, value)| (key, value))
     }
 }
@@ -146,7 +146,7 @@ impl Contender for Zab {
     }
 
     fn read_here(&self, _: Time, key: &Bytes) -> Option<usize> {
-        Some(self.read(key).map_or(0, Bytes::len))
+        Some(self.read(key).map_or(0, |value| value.len()))
     }
 
     fn read(token: u64, key: Bytes) -> keys::Command {
@@ -161,7 +161,7 @@ impl Contender for Zab {
         Some(Ok(output.token))
     }
 
-    fn held(&self) -> impl Iterator<Item = (&Bytes, Option<&Bytes>)> {
+    fn held(&self) -> impl Iterator<Item = (&Key, Option<&Value>)> {
         self.entries().map(|(key, _, value)| (key, value))
     }
 }

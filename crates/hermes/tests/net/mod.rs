@@ -1,7 +1,7 @@
 //! Replicas whose messages a test carries.
 
 use bytes::Bytes;
-use meridian_core::{Effect, Event, MessageId, NodeId, Outbox, Process, Time};
+use meridian_core::{Effect, Event, MessageId, NodeId, Outbox, Process, Time, Value};
 use meridian_hermes::{
     Action, Answer, Command, Epoch, Hermes, Membership, Message, Modified, Modify, Mutation,
     Options, Output, Record, Request, State,
@@ -177,8 +177,8 @@ impl Net {
     }
 
     pub fn held(&self, at: u16) -> Option<Bytes> {
-        let found = self.replicas[&at].entries().find(|(k, ..)| **k == key());
-        found.and_then(|(_, _, value, _)| value.cloned())
+        let found = self.replicas[&at].entries().find(|(k, ..)| ***k == *key());
+        found.and_then(|(_, _, value, _)| value.map(Value::to_bytes))
     }
 
     /// What all hold, Valid and alike.

@@ -9,6 +9,7 @@ use meridian_core::RegionId;
 use meridian_eunomia::{Label, Order, Seen, Timestamp, Update};
 use meridian_hermes::{Action, Modified, Modify};
 use serde::{Deserialize, Serialize};
+use std::ops::Deref;
 
 /// What is done with a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,13 +76,13 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Bytes {
 }
 
 /// What [`encode`] wrote; `None` if it was something else.
-pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a Bytes) -> Option<T> {
+pub(super) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     postcard::from_bytes(bytes).ok()
 }
 
 /// The update that a key holds, of what Hermes has.
-pub fn held(found: Option<&Bytes>) -> Option<Update> {
-    found.and_then(decode)
+pub fn held<B: Deref<Target = [u8]>>(found: Option<&B>) -> Option<Update> {
+    found.and_then(|bytes| decode(bytes))
 }
 
 /// What a session has seen that has seen this.

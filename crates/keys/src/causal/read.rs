@@ -11,6 +11,7 @@ use super::node::{Asked, Causal};
 use bytes::Bytes;
 use meridian_core::{Event, Outbox, Time};
 use meridian_hermes::{self as hermes, Answer, Modify, Refusal};
+use std::ops::Deref;
 
 /// So often several keys are looked at anew at most because one of them was being changed.
 const LOOKS_MAX: u32 = 256;
@@ -112,7 +113,7 @@ fn refused(token: u64, answer: &Answer) -> Output {
 }
 
 /// What a session is shown of what Hermes has.
-fn shown(found: Option<&Bytes>) -> Found {
+fn shown<B: Deref<Target = [u8]>>(found: Option<&B>) -> Found {
     held(found).map_or_else(Found::default, |update| {
         let (seen, order) = (seen_with(&update), update.order);
         Found { value: update.value, seen, order }

@@ -10,7 +10,7 @@ use crate::item::{Item, Moment};
 use crate::resp::Reply;
 use crate::slots::Shard;
 use bytes::Bytes;
-use meridian_core::{MessageId, NodeId, Time};
+use meridian_core::{Key, MessageId, NodeId, Time, Value};
 use meridian_hermes::{Action, Answer, Command as Asked, Epoch, Refusal, Request};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -103,7 +103,8 @@ impl Tasks {
         if let Step::Access(Access::Read(read)) = step
             && let Some(found) = replica.read(now.time, &key)
         {
-            match shown(now, read, found, replica.lease(), counter) {
+            let found = found.map(Value::to_bytes);
+            match shown(now, read, found.as_ref(), replica.lease(), counter) {
                 Ok(reply) => return Some(reply),
                 Err(first) => step = first,
             }
@@ -315,15 +316,15 @@ fn reply_to(
 
 /// Where to go on, 0 at the end, and some keys.
 fn some_keys(now: Moment, walk: &Walk, replica: &Replica) -> Reply {
-    let live = |value: &Bytes| Item::decode(value).is_ok_and(|item| !item.is_expired(now));
+    let live = |value: &Value| Item::is_live(value, now);
     page_of(walk, replica.walk(walk.from), live)
 }
 
 /// A page of a walk through what a replica has: of keys whose values are `live`.
 pub(crate) fn page_of<'a>(
     walk: &Walk,
-    held: impl Iterator<Item = (u32, &'a Bytes, Option<&'a Bytes>)>,
-    live: impl Fn(&Bytes) -> bool,
+    held: impl Iterator<Item = (u32, &'a Key, Option<&'a Value>)>,
+    live: impl Fn(&Value) -> bool,
 ) -> Reply {
     let (mut next, mut keys) = (0, Vec::new());
     let seen = walk.count.min(SCAN_MAX);
@@ -334,7 +335,7 @@ pub(crate) fn page_of<'a>(
         }
         let wanted = walk.pattern.as_ref().is_none_or(|pattern| matches(pattern, key));
         if wanted && value.is_some_and(&live) {
-            keys.push(Reply::Bulk(key.clone()));
+            keys.push(Reply::Bulk(key.to_bytes()));
         }
     }
     Reply::Array(vec![Reply::Integer(next.into()), Reply::Array(keys)])

@@ -9,6 +9,7 @@ use super::{ClientNumber, Replica};
 use crate::item::Item;
 use crate::slots::Shard;
 use bytes::Bytes;
+use meridian_core::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So many bytes of changes may be on their way to a client from each shard, and one change more.
@@ -169,11 +170,11 @@ impl Watcher {
         self.walk = Some(next);
         let wanted = self.subject.has(key);
         let value = if wanted { replica.committed(key).flatten().and_then(shown) } else { None };
-        Some(value.map(|value| (key.clone(), Some(value))))
+        Some(value.map(|value| (key.to_bytes(), Some(value))))
     }
 }
 
 /// The value of an item. One that has expired is there until an agreed change removes it.
-fn shown(item: &Bytes) -> Option<Bytes> {
-    Item::decode(item).ok().map(|item| item.data)
+fn shown(item: &Value) -> Option<Bytes> {
+    Item::decode(&item.to_bytes()).ok().map(|item| item.data)
 }

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use meridian_baselines::keys::{Answer, Answered, Command};
 use meridian_baselines::{Craq, Zab, craq, zab};
-use meridian_core::{NodeId, Process, Time};
+use meridian_core::{Key, NodeId, Process, Time, Value};
 use meridian_sim::checkers::linearizable::{Call, Specification, check_each};
 use meridian_sim::of::{self, first_failure};
 use meridian_sim::trial::{Counts, Made, Stage, Violation, WorldOf};
@@ -57,7 +57,10 @@ impl Contender for Craq {
     }
 
     fn held(&self) -> BTreeMap<Bytes, Option<Bytes>> {
-        self.entries().map(|(key, _, value)| (key.clone(), value.cloned())).collect()
+        let entry = |(key, _, value): (&Key, _, Option<&Value>)| {
+            (key.to_bytes(), value.map(Value::to_bytes))
+        };
+        self.entries().map(entry).collect()
     }
 
     fn rests(&self) -> bool {
@@ -80,7 +83,10 @@ impl Contender for Zab {
     }
 
     fn held(&self) -> BTreeMap<Bytes, Option<Bytes>> {
-        self.entries().map(|(key, _, value)| (key.clone(), value.cloned())).collect()
+        let entry = |(key, _, value): (&Key, _, Option<&Value>)| {
+            (key.to_bytes(), value.map(Value::to_bytes))
+        };
+        self.entries().map(entry).collect()
     }
 
     fn rests(&self) -> bool {

@@ -11,7 +11,7 @@ use crate::desk::{Now, not_serving};
 use crate::item::{Item, Moment};
 use crate::resp::Reply;
 use bytes::Bytes;
-use meridian_core::Time;
+use meridian_core::{Time, Value};
 use meridian_eunomia::{Order, Seen, Timestamp};
 use meridian_hermes::{Action, Refusal};
 
@@ -217,10 +217,9 @@ pub(super) fn lacks(step: &Step, keys: &Keys) -> Reply {
 /// Where to go on, 0 at the end, and some keys.
 pub(super) fn some_keys(now: Now, walk: &Walk, keys: &Keys) -> Reply {
     let replica = keys.replica();
-    let live = |value: &Bytes| {
+    let live = |value: &Value| {
         let held = crate::causal::held(Some(value)).and_then(|update| update.value);
-        let item = held.as_ref().map(Item::decode);
-        item.is_some_and(|item| item.is_ok_and(|item| !item.is_expired(now.moment)))
+        held.is_some_and(|item| Item::is_live(&item, now.moment))
     };
     page_of(walk, replica.walk(walk.from), live)
 }

@@ -9,7 +9,7 @@ use crate::lossy::{Loss, Lossy};
 use crate::sessions::{delays, value_of};
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Random, Setup, World};
-use meridian_core::NodeId;
+use meridian_core::{Key, NodeId, Value};
 use meridian_eunomia as eunomia;
 use meridian_hermes::reliable::{self, ReliableMembership};
 use meridian_hermes::{self as hermes, Durability, Hermes};
@@ -145,7 +145,7 @@ fn membership_options(drift_ppm: u32) -> reliable::Options {
 /// What each node holds.
 fn all_held(world: &Groups) -> Vec<Held> {
     let of = |node: &Node| {
-        let entry = |(key, _, value, _): (&bytes::Bytes, _, Option<&bytes::Bytes>, _)| {
+        let entry = |(key, _, value, _): (&Key, _, Option<&Value>, _)| {
             let update = held(value)?;
             Some((key[0], (value_of(&update.value?)?, update.order)))
         };

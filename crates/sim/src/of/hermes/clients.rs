@@ -8,7 +8,7 @@ use crate::checkers::linearizable::{Call, CallOf, check_each};
 use crate::trial::Counts;
 use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
-use meridian_core::{ClientId, MessageId, NodeId, Time};
+use meridian_core::{ClientId, MessageId, NodeId, Time, Value};
 use meridian_hermes::{Action, Answer, Command, Epoch, Membership, Request};
 use rand::RngExt;
 use rand::seq::{IndexedRandom, IteratorRandom};
@@ -454,8 +454,8 @@ impl Owner<Node> for Clients {
 pub fn agreed(replicas: &[&Node]) -> Option<BTreeMap<Bytes, Option<Bytes>>> {
     let held = |replica: &&Node| {
         let entries = replica.replica().entries();
-        let valid = |(key, ts, value, valid): (&Bytes, _, Option<&Bytes>, bool)| {
-            valid.then(|| (key.clone(), (ts, value.cloned())))
+        let valid = |(key, ts, value, valid): (&meridian_core::Key, _, Option<&Value>, bool)| {
+            valid.then(|| (key.to_bytes(), (ts, value.map(Value::to_bytes))))
         };
         entries.map(valid).collect::<Option<BTreeMap<_, _>>>()
     };
