@@ -110,9 +110,10 @@ pub struct KvArgs {
     /// For how many seconds each is measured
     #[arg(long, default_value_t = 3.0, value_parser = crate::harness::positive_seconds)]
     seconds: f64,
-    /// How many threads the replicas share
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    threads: u16,
+    /// How many threads the replicas share; if not given, each has its own. With fewer it is not
+    /// known what the busiest replica uses
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    threads: Option<u16>,
     /// Print JSON instead of a table, a line for each run; latencies are in microseconds
     #[arg(long)]
     json: bool,
@@ -130,7 +131,11 @@ struct Figures<'a> {
     writes: Latency,
     /// Of hundred reads, how many the memory of the replica asked did not answer at once.
     asked_percent: f64,
+    /// Of all threads: what bounds the throughput of replicas that share processors.
     cpu_us_per_request: f64,
+    /// Of the replica that used the most, with its clients: what bounds the throughput of replicas
+    /// with a machine each. Unknown where replicas share threads.
+    busiest_us_per_request: Option<f64>,
     bytes_per_request: f64,
     requests_per_frame: f64,
 }
@@ -150,6 +155,7 @@ impl Figures<'_> {
             writes: Latency::of(&outcome.writes_ns),
             asked_percent: outcome.asked as f64 * 100.0 / outcome.reads_ns.len().max(1) as f64,
             cpu_us_per_request: outcome.cpu.as_secs_f64() * 1e6 / requests,
+            busiest_us_per_request: outcome.busiest.map(|cpu| cpu.as_secs_f64() * 1e6 / requests),
             bytes_per_request: outcome.bytes as f64 / requests,
             requests_per_frame: requests / outcome.frames.max(1) as f64,
         }
@@ -166,6 +172,7 @@ impl Figures<'_> {
         row.push(output::micros(self.reads.p99_us));
         row.push(output::micros(self.writes.p99_us));
         row.push(format!("{:.2}", self.cpu_us_per_request));
+        row.push(self.busiest_us_per_request.map_or("-".into(), |busiest| format!("{busiest:.2}")));
         row
     }
 }
@@ -182,7 +189,7 @@ impl KvArgs {
             value_bytes: self.value,
             clients: self.clients,
             pipeline: self.pipeline,
-            threads: self.threads,
+            threads: self.threads.unwrap_or(self.replicas),
             warm_up: (length / 5).min(WARM_UP_MAX),
             length,
         };
@@ -221,7 +228,7 @@ pub fn run(args: &KvArgs) -> anyhow::Result<ExitCode> {
     if !args.json {
         let mut head = vec!["protocol", "writes", "requests/s"];
         head.extend(HEADS);
-        head.extend(["p99 of reads", "of writes", "CPU us/request"]);
+        head.extend(["p99 of reads", "of writes", "CPU us/request", "busiest replica"]);
         output::print(&output::table(&head, rows))?;
         output::print(&machine.to_string())?;
     }

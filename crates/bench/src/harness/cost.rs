@@ -1,9 +1,11 @@
 //! What processes use: time on processors and context switches, from `/proc`.
 
+use anyhow::Context;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Sub;
 use std::path::Path;
+use std::time::Duration;
 
 /// Ticks of `/proc/PID/stat` in a second: Linux says 100 to every program.
 const TICKS: f64 = 100.0;
@@ -99,6 +101,37 @@ fn switches(pid: u32) -> u64 {
     threads.map(|thread| switches_in(&thread.path().join("status"))).sum()
 }
 
+/// What each thread of this process has used, by its number.
+#[derive(Clone, Debug, Default)]
+pub struct Threads(BTreeMap<String, Duration>);
+
+impl Threads {
+    /// As it is now.
+    ///
+    /// # Errors
+    /// If the threads cannot be listed.
+    pub fn look() -> anyhow::Result<Threads> {
+        let tasks =
+            std::fs::read_dir("/proc/self/task").context("cannot list this process's threads")?;
+        let time = |thread: &str| {
+            // Nanoseconds on a processor are the first of its numbers.
+            let numbers =
+                std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+            Some(Duration::from_nanos(numbers.split_whitespace().next()?.parse().ok()?))
+        };
+        let threads = tasks.filter_map(|task| task.ok()?.file_name().into_string().ok());
+        Ok(Threads(threads.filter_map(|thread| Some((thread.clone(), time(&thread)?))).collect()))
+    }
+
+    /// What the one that used the most has used since then.
+    pub fn busiest_since(&self, before: &Threads) -> Duration {
+        let used = self.0.iter().map(|(thread, time)| {
+            time.saturating_sub(before.0.get(thread).copied().unwrap_or_default())
+        });
+        used.max().unwrap_or_default()
+    }
+}
+
 /// How often the thread that asks has waited, or was made to.
 pub fn switches_of_this_thread() -> u64 {
     switches_in(Path::new("/proc/thread-self/status"))
@@ -133,6 +166,18 @@ mod tests {
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(!family(me).contains(&child.id()));
+    }
+
+    #[test]
+    fn the_thread_that_used_the_most_is_found() {
+        let of = |threads: &[(&str, u64)]| {
+            let time = |(name, ms): &(&str, u64)| (name.to_string(), Duration::from_millis(*ms));
+            Threads(threads.iter().map(time).collect())
+        };
+        let (before, after) = (of(&[("1", 70), ("2", 5)]), of(&[("1", 72), ("2", 9), ("3", 3)]));
+        assert_eq!(after.busiest_since(&before), Duration::from_millis(4));
+        let mine = Threads::look().unwrap();
+        assert!(!mine.0.is_empty() && mine.busiest_since(&mine) == Duration::ZERO);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use super::clients::{Ask, Clients, Control, Phase, Report};
 use super::contender::{Contender, Protocol, hermes};
+use crate::harness::cost::Threads;
 use crate::harness::cpu_time;
 use crate::harness::draw::Distribution;
 use crate::harness::latency::histogram;
@@ -47,6 +48,13 @@ pub struct Setup {
     pub length: Duration,
 }
 
+impl Setup {
+    /// Whether no two replicas share a thread.
+    fn has_threads_for_all(&self) -> bool {
+        self.threads >= self.replicas
+    }
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub struct Outcome {
@@ -57,6 +65,9 @@ pub struct Outcome {
     pub asked: u64,
     /// Of all threads.
     pub cpu: Duration,
+    /// Of the thread that used the most, if each replica has one of its own: of the busiest
+    /// replica, with its clients.
+    pub busiest: Option<Duration>,
     /// By all replicas.
     pub frames: u64,
     pub bytes: u64,
@@ -91,9 +102,12 @@ fn run_with<P: Contender>(
 }
 
 /// What was used so far.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Used {
-    cpu: Duration,
+    /// Of the process, just before and just after its threads were read: no thread's share of the
+    /// time between two readings exceeds the later of the second less the earlier of the first.
+    cpu: (Duration, Duration),
+    threads: Threads,
     frames: u64,
     bytes: u64,
 }
@@ -113,6 +127,7 @@ impl Run<'_> {
         let (warm_up, length) = (cluster.setup.warm_up, cluster.setup.length);
         let lengths = phases::run(&mut self, warm_up, &[length], progress)?;
         let (before, after) = (self.before.unwrap_or_default(), self.after.unwrap_or_default());
+        let busiest = after.threads.busiest_since(&before.threads);
         let reports = runtime.block_on(cluster.even())?;
         let [mut reads_ns, mut writes_ns] = std::array::from_fn(|_| histogram());
         for report in &reports {
@@ -124,7 +139,8 @@ impl Run<'_> {
             reads_ns,
             writes_ns,
             asked: reports.iter().map(|report| report.asked).sum(),
-            cpu: after.cpu.saturating_sub(before.cpu),
+            cpu: after.cpu.1.saturating_sub(before.cpu.0),
+            busiest: cluster.setup.has_threads_for_all().then_some(busiest),
             frames: after.frames - before.frames,
             bytes: after.bytes - before.bytes,
         })
@@ -140,12 +156,12 @@ impl Subject for Run<'_> {
                 runtime.block_on(cluster.ask_all(|| Ask::Load))?;
             }
             phases::Phase::Measured(_) => {
-                self.before = Some(cluster.used());
+                self.before = Some(cluster.used()?);
                 cluster.control.set(Phase::Measured);
             }
             phases::Phase::Ended => {
                 cluster.control.set(Phase::Drain);
-                self.after = Some(cluster.used());
+                self.after = Some(cluster.used()?);
             }
         }
         Ok(())
@@ -186,15 +202,18 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn used(&self) -> Used {
+    fn used(&self) -> anyhow::Result<Used> {
         let sum = |of: fn(&meridian_runtime::Counters) -> u64| {
             self.members.iter().map(|member| of(member.counters())).sum()
         };
-        Used {
-            cpu: cpu_time(),
+        let before = cpu_time();
+        let threads = Threads::look()?;
+        Ok(Used {
+            cpu: (before, cpu_time()),
+            threads,
             frames: sum(|counters| counters.frames.load(Ordering::Relaxed)),
             bytes: sum(|counters| counters.bytes.load(Ordering::Relaxed)),
-        }
+        })
     }
 
     /// Writes all keys, and waits until all replicas have them.
@@ -250,7 +269,8 @@ mod tests {
 
     #[test]
     fn a_small_cluster_answers_reads_and_writes_with_each_protocol() {
-        for protocol in [Protocol::Hermes, Protocol::HermesO3, Protocol::Craq, Protocol::Zab] {
+        let all = [Protocol::Hermes, Protocol::HermesO3, Protocol::Craq, Protocol::Zab];
+        for (protocol, threads) in all.into_iter().zip([1, 2, 3, 3]) {
             let setup = Setup {
                 protocol,
                 replicas: 3,
@@ -260,7 +280,7 @@ mod tests {
                 value_bytes: 8,
                 clients: 4,
                 pipeline: 2,
-                threads: 1,
+                threads,
                 warm_up: Duration::ZERO,
                 length: Duration::from_millis(200),
             };
@@ -268,6 +288,9 @@ mod tests {
             let (reads, writes) = (outcome.reads_ns.len(), outcome.writes_ns.len());
             assert!(reads > 100 && writes > 100, "{protocol:?}: {reads} reads, {writes} writes");
             assert!(outcome.frames > 0 && outcome.cpu > Duration::ZERO);
+            assert_eq!(outcome.busiest.is_some(), threads == 3, "known of threads of their own");
+            let within = |busiest| busiest > Duration::ZERO && busiest <= outcome.cpu;
+            assert!(outcome.busiest.is_none_or(within), "{:?}", outcome.busiest);
             let asks = protocol != Protocol::Zab;
             assert_eq!(outcome.asked > 0, asks, "{protocol:?}: some keys are written just then");
         }

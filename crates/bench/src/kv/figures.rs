@@ -93,7 +93,7 @@ fn setups(name: &str, keys: u32) -> Vec<Setup> {
         value_bytes: 32,
         clients: CLIENTS,
         pipeline: 1,
-        threads: 2,
+        threads: REPLICAS,
         warm_up: Default::default(),
         length: Default::default(),
     };
@@ -127,7 +127,8 @@ fn measure(
     for (round, setup) in setups.iter().enumerate() {
         for protocol in in_turn(&Protocol::OF_THE_PAPER, round) {
             let (protocol, warm_up) = (*protocol, length / 5);
-            let setup = Setup { protocol, warm_up, length, ..setup.clone() };
+            let threads = setup.replicas;
+            let setup = Setup { protocol, warm_up, length, threads, ..setup.clone() };
             let outcome = cluster::run(setup.clone(), |_, _| ())?;
             let figures = Figures::of(drawing.machine(), &setup, &outcome);
             results.add(&figures)?;

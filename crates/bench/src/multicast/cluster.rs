@@ -3,6 +3,7 @@
 use super::client::{Ask, Client, Control, MEASURED, Part, Phase, Report, Ways};
 use super::layout::Distances;
 use crate::dissemination::DisseminationArg;
+use crate::harness::cost::Threads;
 use crate::harness::cpu_time;
 use crate::harness::members;
 use crate::harness::phases::{self, Subject};
@@ -196,7 +197,7 @@ struct Used {
     /// Of the process, just before and just after its threads were read: no thread's share of the
     /// time between two readings exceeds the later of the second less the earlier of the first.
     cpu: (Duration, Duration),
-    threads: BTreeMap<String, Duration>,
+    threads: Threads,
     frames: u64,
     bytes: u64,
 }
@@ -220,9 +221,6 @@ impl Run<'_> {
         };
         let lengths = phases::run(&mut self, warm_up, &parts, progress)?;
         let (before, after) = (self.before.unwrap_or_default(), self.after.unwrap_or_default());
-        let used = after.threads.iter().map(|(thread, time)| {
-            time.saturating_sub(before.threads.get(thread).copied().unwrap_or_default())
-        });
         let reports = runtime.block_on(cluster.drain())?;
         let delivered = check(&reports)?;
         let mut parts: [Part; MEASURED] = std::array::from_fn(|_| Part::new());
@@ -232,7 +230,7 @@ impl Run<'_> {
         Ok(Outcome {
             parts: lengths.into_iter().zip(parts).collect(),
             cpu: after.cpu.1.saturating_sub(before.cpu.0),
-            busiest: used.max().unwrap_or_default(),
+            busiest: after.threads.busiest_since(&before.threads),
             frames: after.frames - before.frames,
             bytes: after.bytes - before.bytes,
             delivered,
@@ -317,7 +315,7 @@ impl Cluster {
     fn used(&self) -> anyhow::Result<Used> {
         let (frames, bytes) = (self.frames(), self.bytes());
         let before = cpu_time();
-        let threads = thread_times()?;
+        let threads = Threads::look()?;
         Ok(Used { cpu: (before, cpu_time()), threads, frames, bytes })
     }
 
@@ -425,20 +423,6 @@ fn check(reports: &[Report]) -> anyhow::Result<u64> {
     let total = groups.values().map(|report| report.delivered).sum();
     ensure!(groups.values().all(|report| report.delivered > 0), "a group has delivered nothing");
     Ok(total)
-}
-
-/// What each thread of this process has used, by its number.
-fn thread_times() -> anyhow::Result<BTreeMap<String, Duration>> {
-    let tasks =
-        std::fs::read_dir("/proc/self/task").context("cannot list this process's threads")?;
-    let time = |thread: &str| {
-        // Nanoseconds on a processor are the first of its numbers.
-        let numbers =
-            std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
-        Some(Duration::from_nanos(numbers.split_whitespace().next()?.parse().ok()?))
-    };
-    let threads = tasks.filter_map(|task| task.ok()?.file_name().into_string().ok());
-    Ok(threads.filter_map(|thread| Some((thread.clone(), time(&thread)?))).collect())
 }
 
 #[cfg(test)]
