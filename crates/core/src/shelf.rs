@@ -291,7 +291,8 @@ mod tests {
     fn keys_that_collide_with_one_secret_do_not_with_another() {
         let of = |secret| Shelf::<Pair>::new(Secret(secret));
         let (known, drawn) = (of([0, 0]), of([7, 9]));
-        let alike = |shelf: &Shelf<Pair>, number: &u32| shelf.hash_of(&key(*number)) % 4096 == 0;
+        let alike =
+            |shelf: &Shelf<Pair>, number: &u32| shelf.hash_of(&key(*number)).is_multiple_of(4096);
         let chosen: Vec<u32> = (0..1 << 20).filter(|number| alike(&known, number)).collect();
         let left = chosen.iter().filter(|number| alike(&drawn, number)).count();
         assert!(chosen.len() > 100 && left < 10, "{left} of {}", chosen.len());

@@ -100,6 +100,27 @@ impl Inbox {
         }
     }
 
+    /// Nothing of a region is to be applied any more, unless it is asked for again.
+    pub fn withdraw(&mut self, origin: RegionId) {
+        let all = (origin, Timestamp::ZERO)..=(origin, Timestamp::NEVER);
+        self.wanted.extract_if(all, |_, _| true).for_each(drop);
+    }
+
+    /// All regions have applied these, or have copied what they made: which were to be applied.
+    pub fn pass_over(&mut self, origin: RegionId, stamps: Vec<Timestamp>) -> Vec<Timestamp> {
+        let wanted = |ts: &Timestamp| self.wanted.remove(&(origin, *ts)).is_some();
+        let stamps: Vec<_> = stamps.into_iter().filter(wanted).collect();
+        self.applied.extend(stamps.iter().map(|ts| (origin, *ts)));
+        stamps
+    }
+
+    /// Who starts again knows that this is applied.
+    pub fn recall(&mut self, name: Name) {
+        if !self.is_applied(&name) {
+            self.applied.insert(name);
+        }
+    }
+
     /// What was to be applied is not: the receiver asks again.
     pub fn failed(&mut self, update: Update) {
         let name = (update.origin, update.label.ts);

@@ -13,6 +13,7 @@
 //! - Each receiver says which replica sends to it; there is no other election.
 //! - Receivers apply updates at the same time unless one depends on the other.
 //! - Of concurrent updates to a key the one with the greater [`Order`] stays, everywhere.
+//! - Regions join, leave and are removed while all serve: decision 88.
 //!
 //! This crate decides; it has no IO, no clock and no disk. Links may lose, repeat and reorder. The
 //! three processes are [`Shard`], [`Replica`] and [`Receiver`]; [`Member`] is any of them. Who has
@@ -31,6 +32,8 @@
 //! | [`stabilizer`] | what is stable | Algorithm 3 |
 //! | [`replica`] | the service | Algorithm 4 |
 //! | [`receiver`] | what is applied when; sessions that move | Algorithm 5, 3.4.2.3 |
+//! | [`regions`] | which regions there are | |
+//! | [`registry`] | who decides that | |
 //! | [`member`] | any of the processes | |
 #![forbid(unsafe_code)]
 
@@ -41,6 +44,8 @@ pub mod message;
 mod mutation;
 pub mod options;
 pub mod receiver;
+pub mod regions;
+pub mod registry;
 pub mod replica;
 pub mod session;
 pub mod shard;
@@ -54,6 +59,8 @@ pub use message::{Batch, Label, Message, Peer, Role, Site, Timer, Topology, Upda
 pub use mutation::Mutation;
 pub use options::Options;
 pub use receiver::Receiver;
+pub use regions::{Refusal, Regions, Standing, Word};
+pub use registry::Registry;
 pub use replica::Replica;
 pub use session::Session;
 pub use shard::Shard;

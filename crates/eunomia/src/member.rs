@@ -4,6 +4,7 @@ use crate::message::{Message, Peer, Role, Timer, Topology};
 use crate::mutation::Mutation;
 use crate::options::Options;
 use crate::receiver::{self, Receiver};
+use crate::regions::{Regions, Word};
 use crate::replica::{self, Replica};
 use crate::shard::{self, Shard};
 use meridian_core::compose::Same;
@@ -30,6 +31,8 @@ pub enum Command {
     Shard(shard::Command),
     /// For a receiver.
     Receiver(receiver::Command),
+    /// For any: these are the regions now; it answers with [`Output::Regions`].
+    Regions(Arc<Regions>),
 }
 
 /// What one of them tells.
@@ -39,6 +42,8 @@ pub enum Output {
     Shard(shard::Output),
     /// A receiver.
     Receiver(receiver::Output),
+    /// Any: how far it is with the regions.
+    Regions(Word),
 }
 
 /// What one of them makes durable.
@@ -59,6 +64,15 @@ impl Member {
                 Member::Replica(Replica::new(me.region, number, topology, options))
             }
             Role::Receiver => Member::Receiver(Receiver::new(me.region, topology, options)),
+        }
+    }
+
+    /// The same where regions change, and these are there at first.
+    pub fn with_regions(self, regions: &Arc<Regions>) -> Member {
+        match self {
+            Member::Shard(shard) => Member::Shard(shard.with_regions(regions.clone())),
+            Member::Replica(replica) => Member::Replica(replica.without_regions()),
+            Member::Receiver(receiver) => Member::Receiver(receiver.with_regions(regions.clone())),
         }
     }
 
@@ -131,32 +145,46 @@ impl Member {
             Member::Shard(shard) => {
                 let own = |command| match command {
                     Command::Shard(command) => Some(command),
+                    Command::Regions(regions) => Some(shard::Command::Regions(regions)),
                     Command::Receiver(_) => None,
                 };
                 let Some(event) = inward(event, own) else { return };
                 let mut inner = Outbox::new();
                 shard.step(now, event, &mut inner);
-                let (record, output) = (Record::Shard as fn(_) -> _, Output::Shard as fn(_) -> _);
+                let record = Record::Shard as fn(_) -> _;
+                let output: fn(shard::Output) -> Output = |output| match output {
+                    shard::Output::Regions(word) => Output::Regions(word),
+                    output => Output::Shard(output),
+                };
                 out.absorb(&mut inner, &mut Within { record, output, member });
             }
             Member::Replica(replica) => {
-                let Some(event) = inward(event, |_| None) else { return };
+                let own = |command| match command {
+                    Command::Regions(regions) => Some(replica::Command::Regions(regions)),
+                    Command::Shard(_) | Command::Receiver(_) => None,
+                };
+                let Some(event) = inward(event, own) else { return };
                 let mut inner = Outbox::new();
                 replica.step(now, event, &mut inner);
                 let record: fn(replica::Record) -> Record = |record| match record {};
-                let output: fn(replica::Output) -> Output = |output| match output {};
+                let output: fn(replica::Output) -> Output =
+                    |replica::Output::Regions(word)| Output::Regions(word);
                 out.absorb(&mut inner, &mut Within { record, output, member });
             }
             Member::Receiver(receiver) => {
                 let own = |command| match command {
                     Command::Receiver(command) => Some(command),
+                    Command::Regions(regions) => Some(receiver::Command::Regions(regions)),
                     Command::Shard(_) => None,
                 };
                 let Some(event) = inward(event, own) else { return };
                 let mut inner = Outbox::new();
                 receiver.step(now, event, &mut inner);
                 let record = Record::Receiver as fn(_) -> _;
-                let output = Output::Receiver as fn(_) -> _;
+                let output: fn(receiver::Output) -> Output = |output| match output {
+                    receiver::Output::Regions(word) => Output::Regions(word),
+                    output => Output::Receiver(output),
+                };
                 out.absorb(&mut inner, &mut Within { record, output, member });
             }
         }

@@ -243,17 +243,33 @@ pub enum Message {
         labels: Vec<Label>,
         /// The receiver's region has said that it has applied all up to here, for good.
         applied: Timestamp,
+        /// All other regions have applied all up to here: nobody needs it any more.
+        everywhere: Timestamp,
     },
     /// A source to those that hold the same keys in another region: data, apart from labels.
     Data(Vec<Update>),
     /// A shard of another region lacks the data of these.
     Pull(Vec<Timestamp>),
+    /// The answer for those whose data is not kept any more: all other regions have applied them.
+    /// One that has joined since has them in its copy.
+    Trimmed(Vec<Timestamp>),
+    /// The same, of a region that is lost: to a shard of any region that stays.
+    Fetch {
+        /// Where they were made.
+        origin: RegionId,
+        /// Which.
+        stamps: Vec<Timestamp>,
+    },
     /// A receiver to a shard of its region.
     Apply {
         /// Where they were made.
         origin: RegionId,
+        /// The round in which was agreed on what is kept of that region; 0 if it is there.
+        round: u64,
         /// All labels of that region up to here are applied.
         applied: Timestamp,
+        /// All other regions have applied all up to here: nobody needs it any more.
+        everywhere: Timestamp,
         /// To be applied, in any order.
         stamps: Vec<Timestamp>,
     },
@@ -263,6 +279,44 @@ pub enum Message {
         origin: RegionId,
         /// Which.
         stamps: Vec<Timestamp>,
+    },
+    /// A receiver to a shard of its region: nothing more of a lost one is to be applied, but what
+    /// is agreed on in this round, or a later one.
+    Seal {
+        /// Which.
+        lost: RegionId,
+        /// The round.
+        round: u64,
+    },
+    /// The shard to its receiver: so it will be, for good.
+    Sealed {
+        /// Which.
+        lost: RegionId,
+        /// The round.
+        round: u64,
+        /// What it has applied and others may lack.
+        labels: Vec<Label>,
+    },
+    /// A receiver to a shard of its region, which joins: it is to copy the keys of another.
+    Copy {
+        /// Whose.
+        from: RegionId,
+    },
+    /// The shard to its receiver: it has done so, for good; they depend on this.
+    Copied(Vector),
+    /// A shard that copies to one of the other region: keys that are its own, after this one.
+    AskPage {
+        /// From the first one if it is `None`.
+        after: Option<Bytes>,
+    },
+    /// The answer.
+    Page {
+        /// See [`Message::AskPage`].
+        after: Option<Bytes>,
+        /// What keys hold, in order.
+        updates: Vec<Update>,
+        /// Whether there are more.
+        more: bool,
     },
 }
 

@@ -34,6 +34,20 @@ pub enum Mutation {
     AppliesAgain,
     /// A session that moves need not wait.
     MovesAtOnce,
+    /// What a region that is not there any more has not applied is kept for it.
+    WaitsForTheGone,
+    /// Each region keeps of a lost one only what it has applied itself.
+    DropsTheGone,
+    /// A region that has said what it has of a lost one goes on applying it.
+    AppliesOfTheGone,
+    /// A shard forgets an update of another region once it has applied it.
+    ForgetsTheLost,
+    /// A session goes on where updates that it has seen were dropped.
+    MovesPastTheDropped,
+    /// A region that joins serves sessions at once.
+    ServesBeforeCopy,
+    /// A region copies before all others know that it comes.
+    CopiesTooEarly,
 }
 
 impl Mutation {

@@ -11,11 +11,17 @@
 //! Invariants:
 //! - All labels of a region up to its `received` have come; all up to its site time are applied.
 //! - Others are told of a site time once it is durable; one that is too low only delays.
+//! - All of a region that is gone counts as applied: what was kept of it is.
+
+mod joining;
+mod lost;
 
 use crate::message::{Label, Message, Peer, Role, Timer, Topology};
 use crate::mutation::Mutation;
 use crate::options::Options;
+use crate::regions::{Refusal, Regions, Word};
 use crate::timestamp::{Timestamp, Vector};
+use lost::Sealing;
 use meridian_core::{Event, Outbox, Process, RegionId, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -42,6 +48,8 @@ pub enum Command {
     Learn(Vector),
     /// Other replicas of the service than before are where they are; regions are the same.
     Configure(Arc<Topology>),
+    /// These are the regions now; it answers with [`Output::Regions`].
+    Regions(Arc<Regions>),
 }
 
 /// What a receiver tells its owner.
@@ -52,10 +60,19 @@ pub enum Output {
         /// Of the request.
         token: u64,
     },
+    /// The session cannot go on in this region.
+    Refused {
+        /// Of the request.
+        token: u64,
+        /// Why.
+        why: Refusal,
+    },
+    /// How far it is with the regions.
+    Regions(Word),
 }
 
 /// What a receiver makes durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {
     /// All that was made there up to here is applied.
     SiteTime {
@@ -64,6 +81,8 @@ pub enum Record {
         /// Up to here.
         upto: Timestamp,
     },
+    /// These are the regions.
+    Regions(Regions),
 }
 
 /// How far an update has come.
@@ -91,8 +110,12 @@ struct Origin {
     durable: Timestamp,
     /// The last update that was applied: there is no need to make more durable.
     made: Timestamp,
-    /// What shards were told of the site time.
-    told: Timestamp,
+    /// Up to where all other regions have applied all.
+    everywhere: Timestamp,
+    /// What shards were told of both.
+    told: (Timestamp, Timestamp),
+    /// Up to where all labels were known when it was agreed on what is kept of it.
+    known: Option<Timestamp>,
     /// Labels above the site time, in order.
     queue: VecDeque<(Label, Progress)>,
 }
@@ -109,6 +132,7 @@ enum Waiting {
 pub struct Receiver {
     region: RegionId,
     topology: Arc<Topology>,
+    regions: Arc<Regions>,
     options: Options,
     origins: BTreeMap<RegionId, Origin>,
     /// Eunomia, `SiteTime`.
@@ -122,6 +146,10 @@ pub struct Receiver {
     soon: bool,
     /// Updates that are free, until they are sent to their shards.
     free: BTreeMap<(Peer, RegionId), Vec<Timestamp>>,
+    /// Lost regions, of which shards are told to apply nothing more.
+    sealing: BTreeMap<RegionId, Sealing>,
+    /// What depends on what, of the shards that have copied, where its region joins.
+    copied: BTreeMap<u16, Vector>,
     mutation: Mutation,
 }
 
@@ -135,12 +163,15 @@ impl Receiver {
             received: Timestamp::ZERO,
             durable: Timestamp::ZERO,
             made: Timestamp::ZERO,
-            told: Timestamp::ZERO,
+            everywhere: Timestamp::ZERO,
+            told: (Timestamp::ZERO, Timestamp::ZERO),
+            known: None,
             queue: VecDeque::new(),
         };
         let origins = topology.others(region).map(|other| (other, origin(other))).collect();
         Receiver {
             region,
+            regions: Arc::new(Regions::fixed(topology.regions().count())),
             topology,
             options,
             origins,
@@ -150,6 +181,8 @@ impl Receiver {
             follows: true,
             soon: false,
             free: BTreeMap::new(),
+            sealing: BTreeMap::new(),
+            copied: BTreeMap::new(),
             mutation: Mutation::Correct,
         }
     }
@@ -158,6 +191,11 @@ impl Receiver {
     #[doc(hidden)]
     pub fn with_mutation(self, mutation: Mutation) -> Receiver {
         Receiver { mutation, ..self }
+    }
+
+    /// The same where regions change, and these are there at first.
+    pub fn with_regions(self, regions: Arc<Regions>) -> Receiver {
+        Receiver { regions, ..self }
     }
 
     /// Up to where all that was made in another region is applied.
@@ -224,6 +262,9 @@ impl Receiver {
         labels: Vec<Label>,
         out: &mut Outbox<Self>,
     ) {
+        if self.is_sealed(from.region) {
+            return;
+        }
         let Some(origin) = self.origins.get_mut(&from.region) else { return };
         if after > origin.received && !self.mutation.is(Mutation::SkipsGaps) {
             let lacked = origin.lacked.replace(now);
@@ -255,6 +296,9 @@ impl Receiver {
 
     /// An update is free, or waits.
     fn begin(&mut self, origin: RegionId, label: &Label, now: Time) {
+        if self.is_silenced(origin) {
+            return; // What is kept of it will be begun anew.
+        }
         let elsewhere = self.lacks(&label.vector, origin);
         let elsewhere = elsewhere.filter(|_| !self.mutation.is(Mutation::IgnoresRegions));
         let at_home = (self.site_time[origin] < label.dep).then_some((origin, label.dep));
@@ -332,9 +376,14 @@ impl Receiver {
 
     /// A session goes on here, or waits.
     fn go_on(&mut self, token: u64, out: &mut Outbox<Self>) {
-        let Some(seen) = self.sessions.get(&token) else { return };
-        let lacks = self.lacks(seen, self.region);
-        match lacks.filter(|_| !self.mutation.is(Mutation::MovesAtOnce)) {
+        let Some(seen) = self.sessions.get(&token).copied() else { return };
+        if let Some(why) = self.refusal(&seen) {
+            self.sessions.remove(&token);
+            return out.output(Output::Refused { token, why });
+        }
+        let lacks = self.lacks(&seen, self.region).or_else(|| self.may_be_dropped(&seen));
+        let at_once = self.mutation.is(Mutation::MovesAtOnce) || self.serves_early();
+        match lacks.filter(|_| !at_once) {
             Some((region, upto)) => {
                 self.waiting.insert((region, upto, Waiting::Session(token)));
             }
@@ -360,15 +409,20 @@ impl Receiver {
     /// Asks shards for what is free.
     fn send_free(&mut self, out: &mut Outbox<Self>) {
         for ((to, origin), stamps) in std::mem::take(&mut self.free) {
-            let applied = self.site_time[origin];
-            out.send(to, Message::Apply { origin, applied, stamps });
+            let Some(round) = self.round(origin) else { continue };
+            let everywhere = self.origins.get(&origin).map(|origin| origin.everywhere);
+            let (applied, everywhere) = (self.site_time[origin], everywhere.unwrap_or_default());
+            out.send(to, Message::Apply { origin, round, applied, everywhere, stamps });
         }
     }
 
     /// Whether something is being applied, or others are to be told of it.
     fn is_busy(&self) -> bool {
-        let busy = |origin: &Origin| !origin.queue.is_empty() || origin.made > origin.durable;
-        self.origins.values().any(busy)
+        let busy = |(region, origin): (&RegionId, &Origin)| {
+            let tells = self.regions.is_there(*region) && origin.made > origin.durable;
+            !origin.queue.is_empty() || tells
+        };
+        self.origins.iter().any(busy)
     }
 
     /// Tells how far it is soon if there is something to tell.
@@ -382,9 +436,9 @@ impl Receiver {
     /// Shards to which nothing is sent learn from time to time what they need not remember.
     fn tell_shards(&mut self) {
         for (region, origin) in &mut self.origins {
-            let site_time = self.site_time[*region];
-            if site_time > origin.told {
-                origin.told = site_time;
+            let known = (self.site_time[*region], origin.everywhere);
+            if known != origin.told {
+                origin.told = known;
                 for shard in self.topology.shards(self.region) {
                     self.free.entry((shard, *region)).or_default();
                 }
@@ -394,13 +448,17 @@ impl Receiver {
 
     fn on_tick(&mut self, now: Time, out: &mut Outbox<Self>) {
         for region in self.topology.others(self.region) {
-            let site_time = self.site_time[region];
+            if self.is_silenced(region) {
+                continue;
+            }
+            let (site_time, follows) = (self.site_time[region], self.follows_region(region));
+            let is_there = self.regions.is_there(region);
             let Some(origin) = self.origins.get_mut(&region) else { continue };
-            if self.follows && now.since(origin.heard) >= self.options.suspect_after {
+            if follows && now.since(origin.heard) >= self.options.suspect_after {
                 origin.leader = self.topology.replica_after(region, origin.leader);
                 origin.heard = now;
             }
-            if origin.made > origin.durable {
+            if is_there && origin.made > origin.durable {
                 origin.durable = site_time;
                 out.persist(Record::SiteTime { origin: region, upto: site_time });
             }
@@ -412,10 +470,12 @@ impl Receiver {
                     self.free.entry((home, region)).or_default().push(label.ts);
                 }
             }
-            if self.follows {
+            if follows {
                 self.follow(region, false, out);
             }
         }
+        self.seal_again(out);
+        self.join(out);
         self.send_free(out);
         self.stir(now, out);
     }
@@ -433,6 +493,7 @@ impl Process for Receiver {
         match event {
             Event::Started => {
                 self.origins.values_mut().for_each(|origin| origin.heard = now);
+                self.go_by_regions(now, out);
                 out.timer(now + self.options.idle, Timer::Tick);
                 self.on_tick(now, out);
             }
@@ -446,12 +507,22 @@ impl Process for Receiver {
                 self.on_tick(now, out);
             }
             Event::Message { from, message } => match (from.role, message) {
-                (Role::Replica(_), Message::Stream { after, upto, labels, applied }) => {
+                (
+                    Role::Replica(_),
+                    Message::Stream { after, upto, labels, applied, everywhere },
+                ) => {
+                    self.on_everywhere(from.region, everywhere);
                     self.learn(now, from.region, applied, out);
                     self.on_stream(now, from, (after, upto), labels, out);
                 }
                 (Role::Shard(_), Message::Applied { origin, stamps }) => {
                     self.on_applied(now, origin, &stamps, out);
+                }
+                (Role::Shard(number), Message::Sealed { lost, round, labels }) => {
+                    self.on_sealed(number, lost, round, labels);
+                }
+                (Role::Shard(number), Message::Copied(seen)) => {
+                    self.copied.insert(number, seen);
                 }
                 _ => {} // Not for a receiver.
             },
@@ -469,6 +540,7 @@ impl Process for Receiver {
                 self.sessions.remove(&token);
             }
             Event::Command(Command::Configure(topology)) => self.configure(now, topology),
+            Event::Command(Command::Regions(regions)) => self.on_regions(now, regions, out),
             Event::Idle => {
                 self.send_free(out);
                 self.stir(now, out);
@@ -478,19 +550,24 @@ impl Process for Receiver {
     }
 
     fn replay(&mut self, record: Record) {
-        let Record::SiteTime { origin: region, upto } = record;
-        self.site_time[region] = self.site_time[region].max(upto);
-        if let Some(origin) = self.origins.get_mut(&region) {
-            (origin.received, origin.durable) = (self.site_time[region], self.site_time[region]);
+        match record {
+            Record::SiteTime { origin: region, upto } => {
+                self.site_time[region] = self.site_time[region].max(upto);
+                let site_time = self.site_time[region];
+                if let Some(origin) = self.origins.get_mut(&region) {
+                    (origin.received, origin.durable) = (site_time, site_time);
+                }
+            }
+            Record::Regions(regions) => self.regions = Arc::new(regions),
         }
     }
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
-        let site_times: Vec<_> = self
-            .topology
-            .others(self.region)
-            .map(|origin| Record::SiteTime { origin, upto: self.site_time[origin] })
-            .collect();
-        Box::new(site_times.into_iter())
+        let there = self.topology.others(self.region).filter(|other| self.regions.is_there(*other));
+        let site_times =
+            there.map(|origin| Record::SiteTime { origin, upto: self.site_time[origin] });
+        let regions = [Record::Regions((*self.regions).clone())].into_iter();
+        let all: Vec<_> = regions.chain(site_times).collect();
+        Box::new(all.into_iter())
     }
 }

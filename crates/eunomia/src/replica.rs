@@ -8,6 +8,8 @@
 use crate::message::{Batch, Label, Message, Peer, Role, Timer, Topology};
 use crate::mutation::Mutation;
 use crate::options::Options;
+use crate::regions::Standing::Absent;
+use crate::regions::{Regions, Word};
 use crate::stabilizer::{Stabilizer, Taken};
 use crate::timestamp::Timestamp;
 use meridian_core::{Event, Outbox, Process, RegionId, Time};
@@ -30,13 +32,18 @@ pub enum Command {
     /// Others take part than before; regions are the same. One that has nobody left is not waited
     /// for.
     Configure(Arc<Topology>),
+    /// These are the regions now; it answers with [`Output::Regions`].
+    Regions(Arc<Regions>),
 }
 
-/// It tells nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Output {}
+/// What it tells.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Output {
+    /// How far it is with the regions.
+    Regions(Word),
+}
 
-/// And keeps nothing on disk.
+/// It keeps nothing on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {}
 
@@ -68,6 +75,8 @@ struct Contact {
 pub struct Replica {
     me: Peer,
     topology: Arc<Topology>,
+    /// `None` until it is told, where they change: it has them nowhere.
+    regions: Option<Arc<Regions>>,
     options: Options,
     stabilizer: Stabilizer,
     followers: BTreeMap<RegionId, Follower>,
@@ -94,6 +103,7 @@ impl Replica {
             me: Peer { region, role: Role::Replica(number) },
             stabilizer: Stabilizer::new(sources, Mutation::Correct),
             followers: followers.collect(),
+            regions: Some(Arc::new(Regions::fixed(topology.regions().count()))),
             topology,
             options,
             contacts: BTreeMap::new(),
@@ -112,6 +122,11 @@ impl Replica {
     /// The same that is told who the sources are.
     pub fn without_sources(self) -> Replica {
         Replica { stabilizer: Stabilizer::new(0, self.mutation), ..self }
+    }
+
+    /// The same where regions change. Until it is told which there are it keeps everything.
+    pub fn without_regions(self) -> Replica {
+        Replica { regions: None, ..self }
     }
 
     /// Whether it waits for what those have left that were sources before.
@@ -154,7 +169,9 @@ impl Replica {
             let (waits, sent) = self.counts(follower);
             follower.leads && sent < stable && sent.saturating_sub(waits) < self.options.window
         };
-        unstable > 0 || self.stabilizer.lacks_promises() || self.followers.values().any(unsent)
+        let mut there = self.followers.iter().filter(|(region, _)| self.is_there(**region));
+        let unsent = there.any(|(_, follower)| unsent(follower));
+        unstable > 0 || self.stabilizer.lacks_promises() || unsent
     }
 
     /// How many of the stable labels a receiver has applied, and how many it was sent.
@@ -202,15 +219,39 @@ impl Replica {
         }
     }
 
-    /// All other regions have applied all up to here, as far as is known.
+    /// All other regions have applied all up to here, as far as is known. If there are none, all
+    /// that is stable: what is made later concerns one that may join.
     pub fn applied(&self) -> Timestamp {
-        let is_there = |region: RegionId| self.topology.replicas(region).next().is_some();
+        let Some(regions) = &self.regions else { return Timestamp::ZERO };
+        let waits = self.mutation.is(Mutation::WaitsForTheGone);
+        let is_there = |region: RegionId| {
+            let here = self.topology.replicas(region).next().is_some();
+            here && (regions.is_there(region) || (waits && *regions.standing(region) != Absent))
+        };
         let there = self.followers.iter().filter(|(region, _)| is_there(**region));
         let applied = there.map(|(_, follower)| follower.applied).min();
-        applied.unwrap_or(Timestamp::NEVER)
+        applied.unwrap_or(self.stabilizer.stable_time())
+    }
+
+    /// Whether a region is there, as far as is known.
+    fn is_there(&self, region: RegionId) -> bool {
+        self.regions.as_ref().is_none_or(|regions| regions.is_there(region))
+    }
+
+    fn on_regions(&mut self, regions: Arc<Regions>, out: &mut Outbox<Self>) {
+        let known = self.regions.as_ref().map_or(0, |regions| regions.epoch());
+        if regions.epoch() > known {
+            self.regions = Some(regions);
+            self.stabilizer.drop_upto(self.applied());
+        }
+        let epoch = self.regions.as_ref().map_or(0, |regions| regions.epoch());
+        out.output(Output::Regions(Word::Heard(epoch)));
     }
 
     fn on_follow(&mut self, region: RegionId, told: Told) {
+        if !self.is_there(region) {
+            return;
+        }
         let Some(follower) = self.followers.get_mut(&region) else { return };
         follower.applied = follower.applied.max(told.applied);
         if told.leads && (told.lacks || !follower.leads) {
@@ -223,8 +264,11 @@ impl Replica {
     /// Sends each receiver that it leads what is stable, and how far that goes; if `always`, also
     /// one that was sent all: so a receiver sees what it lacks.
     fn send_streams(&mut self, always: bool, out: &mut Outbox<Self>) {
-        let stable_time = self.stabilizer.stable_time();
-        for (region, follower) in &mut self.followers {
+        let (stable_time, everywhere) = (self.stabilizer.stable_time(), self.applied());
+        let there: Vec<_> =
+            self.followers.keys().copied().filter(|region| self.is_there(*region)).collect();
+        for region in there {
+            let Some(follower) = self.followers.get_mut(&region) else { continue };
             if !follower.leads {
                 continue;
             }
@@ -240,11 +284,9 @@ impl Replica {
             let last = labels.last().map_or(after, |label| label.ts);
             let all = sent + labels.len() == self.stabilizer.held().1;
             follower.sent = if all { stable_time.max(after) } else { last };
-            let to = Peer { region: *region, role: Role::Receiver };
-            out.send(
-                to,
-                Message::Stream { after, upto: follower.sent, labels, applied: follower.applied },
-            );
+            let to = Peer { region, role: Role::Receiver };
+            let (upto, applied) = (follower.sent, follower.applied);
+            out.send(to, Message::Stream { after, upto, labels, applied, everywhere });
         }
         if self.mutation.is(Mutation::DropsOnStable) {
             let sent = self.followers.values().map(|follower| follower.sent).min();
@@ -263,9 +305,8 @@ impl Replica {
         self.answer(now, out);
         self.wake(now, out);
         self.stir(now, out);
-        if self.applied() == Timestamp::NEVER {
-            self.stabilizer.drop_upto(self.stabilizer.stable_time());
-        }
+        // In a region that is alone nobody says what is needed no more.
+        self.stabilizer.drop_upto(self.applied());
     }
 
     /// Looks again soon if there is something to do.
@@ -324,6 +365,7 @@ impl Process for Replica {
                 self.topology = topology;
                 self.stabilizer.drop_upto(self.applied());
             }
+            Event::Command(Command::Regions(regions)) => self.on_regions(regions, out),
             Event::Command(Command::Take(labels)) => {
                 self.stabilizer.take(labels);
                 self.look(now, out);

@@ -6,15 +6,20 @@
 //!
 //! Invariants:
 //! - A key holds the update with the greatest [`Order`] of all that were committed or applied here.
-//! - The data of an update is kept until all other regions have applied it.
+//! - The data of an update is kept until all other regions have applied it, wherever it was made.
+
+mod joining;
+mod lost;
 
 use crate::inbox::{Inbox, Name};
 use crate::message::{Batch, Label, Message, Peer, Role, Timer, Topology, Update, place_of};
 use crate::mutation::Mutation;
 use crate::options::Options;
+use crate::regions::{Refusal, Regions, Word};
 use crate::source::Source;
-use crate::timestamp::{Order, Seen, Timestamp};
+use crate::timestamp::{Order, Seen, Timestamp, Vector};
 use bytes::Bytes;
+use joining::Copying;
 use meridian_core::{Event, Outbox, Process, RegionId, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -45,6 +50,8 @@ pub enum Command {
         /// Which.
         token: u64,
     },
+    /// These are the regions now; it answers with [`Output::Regions`].
+    Regions(Arc<Regions>),
 }
 
 /// An update that a session asks for.
@@ -79,10 +86,12 @@ pub enum Output {
         /// What the session has seen now.
         seen: Seen,
     },
-    /// Too much is under way to other regions; nothing has happened.
+    /// Nothing has happened.
     Refused {
         /// Of the request.
         token: u64,
+        /// Why.
+        why: Refusal,
     },
     /// An update of another region was applied.
     Applied {
@@ -93,6 +102,8 @@ pub enum Output {
         /// Whether the key has changed: not if it held the same, or something later.
         changed: bool,
     },
+    /// How far it is with the regions.
+    Regions(Word),
 }
 
 /// What a shard makes durable.
@@ -116,6 +127,16 @@ pub enum Record {
     Held(Update),
     /// All other regions have applied what was made here up to this.
     Trimmed(Timestamp),
+    /// An update of another region was applied, and others may lack it.
+    Applied(Update),
+    /// All have applied what was made there up to this.
+    Forgotten(RegionId, Timestamp),
+    /// These are the regions.
+    Regions(Regions),
+    /// Of a lost region only what is agreed on in this round, or a later one, is applied.
+    Fenced(RegionId, u64),
+    /// All keys of another region were copied, which depend on this.
+    Copied(Vector),
 }
 
 /// What a key holds.
@@ -132,6 +153,7 @@ struct Entry {
 pub struct Shard {
     me: Peer,
     topology: Arc<Topology>,
+    regions: Arc<Regions>,
     options: Options,
     source: Source,
     keys: BTreeMap<Bytes, Entry>,
@@ -145,6 +167,14 @@ pub struct Shard {
     inbox: Inbox,
     /// What was applied of each region, and the receiver was not told yet.
     done: BTreeMap<RegionId, Vec<Timestamp>>,
+    /// Updates of other regions that were applied here, and others may lack.
+    retained: BTreeMap<Name, Update>,
+    /// Of a lost region nothing is applied that is not of this round.
+    fences: BTreeMap<RegionId, u64>,
+    /// While it copies the keys of another region.
+    copying: Option<Copying>,
+    /// What these depend on, once it has them.
+    copied: Option<Vector>,
     mutation: Mutation,
 }
 
@@ -153,6 +183,7 @@ impl Shard {
     pub fn new(region: RegionId, number: u16, topology: Arc<Topology>, options: Options) -> Shard {
         Shard {
             me: Peer { region, role: Role::Shard(number) },
+            regions: Arc::new(Regions::fixed(topology.regions().count())),
             topology,
             options,
             source: Source::new(region, number),
@@ -162,6 +193,10 @@ impl Shard {
             unsent: Vec::new(),
             inbox: Inbox::default(),
             done: BTreeMap::new(),
+            retained: BTreeMap::new(),
+            fences: BTreeMap::new(),
+            copying: None,
+            copied: None,
             mutation: Mutation::Correct,
         }
     }
@@ -170,6 +205,11 @@ impl Shard {
     #[doc(hidden)]
     pub fn with_mutation(self, mutation: Mutation) -> Shard {
         Shard { source: self.source.with_mutation(mutation), mutation, ..self }
+    }
+
+    /// The same where regions change, and these are there at first.
+    pub fn with_regions(self, regions: Arc<Regions>) -> Shard {
+        Shard { regions, ..self }
     }
 
     /// How many updates made here some other region may lack, or are in flight.
@@ -185,6 +225,9 @@ impl Shard {
     /// A read (Eunomia, Algorithm 2, lines 1-3). What it saw may not be durable yet: it is to be
     /// told in an output of this process.
     fn on_read(&self, token: u64, key: &Bytes, out: &mut Outbox<Self>) {
+        if !self.regions.reads(self.me.region) && !self.serves_early() {
+            return out.output(Output::Refused { token, why: Refusal::NotServing });
+        }
         let found = self.keys.get(key);
         let value = found.and_then(|entry| entry.value.clone());
         let seen = found.map(|entry| seen_with(&entry.label, entry.order)).unwrap_or_default();
@@ -195,30 +238,33 @@ impl Shard {
     fn on_update(&mut self, now: Time, request: Request, out: &mut Outbox<Self>) {
         let token = request.token;
         match self.begin(now, request) {
-            Some(update) => self.commit(token, update, out),
-            None => out.output(Output::Refused { token }),
+            Ok(update) => self.commit(token, update, out),
+            Err(why) => out.output(Output::Refused { token, why }),
         }
     }
 
     fn on_begin(&mut self, now: Time, request: Request, out: &mut Outbox<Self>) {
         let token = request.token;
         match self.begin(now, request) {
-            Some(update) => drop(self.begun.insert(token, update)),
-            None => out.output(Output::Refused { token }),
+            Ok(update) => drop(self.begun.insert(token, update)),
+            Err(why) => out.output(Output::Refused { token, why }),
         }
     }
 
     /// An update gets its timestamp, unless too much is under way.
-    fn begin(&mut self, now: Time, request: Request) -> Option<Update> {
+    fn begin(&mut self, now: Time, request: Request) -> Result<Update, Refusal> {
         let Request { token, key, value, seen } = request;
+        if !self.regions.writes(self.me.region) && !self.serves_early() {
+            return Err(Refusal::NotServing);
+        }
         let full = self.source.outstanding() >= self.options.outstanding_max;
         if full || self.begun.contains_key(&token) {
-            return None;
+            return Err(Refusal::Full);
         }
         let label = self.source.begin(now, &seen.vector, place_of(&key));
         let held = self.keys.get(&key).map(|entry| entry.order).unwrap_or_default();
         let order = held.followed(seen.version, self.me.region, label.ts);
-        Some(Update { origin: self.me.region, label, key, value, order })
+        Ok(Update { origin: self.me.region, label, key, value, order })
     }
 
     fn on_commit(&mut self, token: u64, out: &mut Outbox<Self>) {
@@ -268,6 +314,13 @@ impl Shard {
         out: &mut Outbox<Self>,
     ) {
         self.inbox.raise_floor(origin, applied);
+        for name in stamps.iter().map(|ts| (origin, *ts)) {
+            // Before a crash; nobody may have heard of it.
+            if self.retained.contains_key(&name) && !self.inbox.is_applied(&name) {
+                self.inbox.recall(name);
+                out.output(Output::Applied { origin, ts: name.1, changed: false });
+            }
+        }
         let (done, next) = self.inbox.ask(origin, stamps);
         if !done.is_empty() {
             self.done.entry(origin).or_default().extend(done);
@@ -278,8 +331,11 @@ impl Shard {
     fn apply(&mut self, update: Update, out: &mut Outbox<Self>) {
         let (origin, ts) = (update.origin, update.label.ts);
         let changed = self.hold(&update);
-        if changed {
+        if self.mutation.is(Mutation::ForgetsTheLost) {
             out.persist(Record::Held(update));
+        } else {
+            out.persist(Record::Applied(update.clone()));
+            self.retained.insert((origin, ts), update);
         }
         self.inbox.applied((origin, ts));
         self.done.entry(origin).or_default().push(ts);
@@ -317,13 +373,19 @@ impl Shard {
         if !found.is_empty() {
             out.send(from, Message::Data(found));
         }
+        let trimmed = |ts: &&Timestamp| !self.data.contains_key(*ts);
+        let trimmed: Vec<_> = stamps.iter().filter(trimmed).copied().collect();
+        if !trimmed.is_empty() {
+            out.send(from, Message::Trimmed(trimmed));
+        }
     }
 
-    /// Asks for data that has not come. What is wanted for the first time may be on its way.
-    fn pull(&mut self, now: Time, out: &mut Outbox<Self>) {
-        let source = |(region, ts): Name, _| Peer { region, role: Role::Shard(ts.source()) };
-        let missing = self.inbox.missing(now, &self.options, source);
-        missing.into_iter().for_each(|(to, stamps)| out.send(to, Message::Pull(stamps)));
+    /// A source does not have these any more, as all regions have them.
+    fn on_trimmed(&mut self, origin: RegionId, stamps: Vec<Timestamp>) {
+        let done = self.inbox.pass_over(origin, stamps);
+        if !done.is_empty() {
+            self.done.entry(origin).or_default().extend(done);
+        }
     }
 
     /// Sends the data of what was committed to those who hold the same keys elsewhere.
@@ -331,7 +393,7 @@ impl Shard {
         let mut data: BTreeMap<Peer, Vec<Update>> = BTreeMap::new();
         for ts in self.unsent.drain(..) {
             let Some(update) = self.data.get(&ts) else { continue };
-            for region in self.topology.others(self.me.region) {
+            for region in self.regions.there().filter(|region| *region != self.me.region) {
                 let home = self.topology.home(region, update.label.place);
                 data.entry(home).or_default().push(update.clone());
             }
@@ -353,6 +415,7 @@ impl Shard {
             out.send(replica, Message::Batch(Batch { goes_on: true, ..batch }));
         }
         self.pull(now, out);
+        self.copy_again(now, out);
     }
 
     /// All other regions have applied what was made here up to `applied`.
@@ -367,18 +430,31 @@ impl Shard {
         });
     }
 
-    fn on_message(&mut self, from: Peer, message: Message, out: &mut Outbox<Self>) {
+    fn on_message(&mut self, now: Time, from: Peer, message: Message, out: &mut Outbox<Self>) {
         match (from.role, message) {
             (Role::Replica(number), Message::Ack { next, lacks, ahead, applied, .. }) => {
                 self.source.on_ack(number, next, lacks, ahead);
                 self.trim(applied, out);
             }
-            (Role::Receiver, Message::Apply { origin, applied, stamps }) => {
+            (Role::Receiver, Message::Apply { origin, round, applied, everywhere, stamps })
+                if self.passes(origin, round) =>
+            {
+                self.forget(origin, everywhere, out);
                 self.on_apply((origin, applied), stamps, out);
+            }
+            (Role::Receiver, Message::Seal { lost, round }) => self.on_seal(from, lost, round, out),
+            (Role::Receiver, Message::Copy { from: region }) => self.on_copy(now, region, out),
+            (Role::Shard(_), Message::Fetch { origin, stamps }) => {
+                self.on_fetch(from, origin, &stamps, out);
+            }
+            (Role::Shard(_), Message::AskPage { after }) => self.on_ask_page(from, after, out),
+            (Role::Shard(number), Message::Page { after, updates, more }) => {
+                self.on_page(now, (from.region, number), after, (updates, more), out);
             }
             (Role::Shard(_), Message::Data(updates)) => self.on_data(updates, out),
             (Role::Shard(_), Message::Pull(stamps)) => self.on_pull(from, &stamps, out),
-            _ => {} // Not for a shard.
+            (Role::Shard(_), Message::Trimmed(stamps)) => self.on_trimmed(from.region, stamps),
+            _ => {} // Not for a shard, or of a round that is over.
         }
     }
 }
@@ -400,15 +476,17 @@ impl Process for Shard {
         match event {
             Event::Started => {
                 self.unsent = self.data.keys().copied().collect();
+                self.go_by_regions(out);
                 self.on_tick(now, out);
             }
             Event::Timer(Timer::Tick | Timer::Soon) => self.on_tick(now, out),
-            Event::Message { from, message } => self.on_message(from, message, out),
+            Event::Message { from, message } => self.on_message(now, from, message, out),
             Event::Command(Command::Read { token, key }) => self.on_read(token, &key, out),
             Event::Command(Command::Update(request)) => self.on_update(now, request, out),
             Event::Command(Command::Begin(request)) => self.on_begin(now, request, out),
             Event::Command(Command::Commit { token }) => self.on_commit(token, out),
             Event::Command(Command::Abort { token }) => self.on_abort(token),
+            Event::Command(Command::Regions(regions)) => self.on_regions(regions, out),
             Event::Idle => {
                 self.send_data(out);
                 self.tell_applied(out);
@@ -433,15 +511,21 @@ impl Process for Shard {
                     self.data.remove(&label.ts);
                 }
             }
+            Record::Applied(update) => {
+                self.hold(&update);
+                self.retained.insert((update.origin, update.label.ts), update);
+            }
+            Record::Forgotten(origin, upto) => self.drop_retained(origin, upto),
+            Record::Regions(regions) => self.regions = Arc::new(regions),
+            Record::Fenced(lost, round) => drop(self.fences.insert(lost, round)),
+            Record::Copied(seen) => self.copied = Some(seen),
         }
     }
 
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Record> + Send> {
         let (upto, base) = self.source.recalled();
-        let held = self.keys.clone().into_iter().map(|(key, entry)| {
-            let Entry { value, order, origin, label } = entry;
-            Record::Held(Update { origin, label, key, value, order })
-        });
+        let held = self.keys.clone().into_iter();
+        let held = held.map(|(key, entry)| Record::Held(entry.update(key)));
         let numbers: Vec<_> =
             self.source.outbox().map(|(number, label)| (number, label.ts)).collect();
         let data = self.data.clone();
@@ -449,6 +533,12 @@ impl Process for Shard {
             let update = data.get(&ts)?.clone();
             Some(Record::Committed { number, update })
         });
-        Box::new(std::iter::once(Record::Reserved { upto, base }).chain(held).chain(committed))
+        let first = [Record::Reserved { upto, base }, Record::Regions((*self.regions).clone())];
+        let retained = self.retained.clone().into_values().map(Record::Applied);
+        let fences =
+            self.fences.clone().into_iter().map(|(lost, round)| Record::Fenced(lost, round));
+        let copied = self.copied.map(Record::Copied);
+        let first = first.into_iter().chain(fences).chain(copied);
+        Box::new(first.chain(held).chain(retained).chain(committed))
     }
 }

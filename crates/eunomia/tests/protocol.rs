@@ -58,12 +58,19 @@ fn label(ts: u64, dep: u64, elsewhere: u64) -> Label {
 }
 
 fn stream(after: u64, upto: u64, labels: Vec<Label>) -> Message {
-    let (after, upto, applied) = (Timestamp(after), Timestamp(upto), Timestamp::ZERO);
-    Message::Stream { after, upto, labels, applied }
+    let (after, upto) = (Timestamp(after), Timestamp(upto));
+    let (applied, everywhere) = (Timestamp::ZERO, Timestamp::ZERO);
+    Message::Stream { after, upto, labels, applied, everywhere }
 }
 
 fn receiver() -> Receiver {
     Receiver::new(HERE, topology(), Options::default())
+}
+
+/// A receiver asks for updates of `THERE`.
+fn apply(stamps: Vec<Timestamp>) -> Message {
+    let (origin, applied, everywhere) = (THERE, Timestamp::ZERO, Timestamp::ZERO);
+    Message::Apply { origin, round: 0, applied, everywhere, stamps }
 }
 
 /// The timestamps that shards are asked to apply.
@@ -275,7 +282,7 @@ fn an_update_is_applied_once_with_label_and_data_in_any_order_and_again() {
     let update = update_of(&mut origin, 1, Seen::default());
     let data = Message::Data(vec![update.clone()]);
     let stamps = vec![update.label.ts];
-    let apply = Message::Apply { origin: THERE, applied: Timestamp::ZERO, stamps };
+    let apply = apply(stamps);
     let both = [(shard_of(THERE), data), (RECEIVER, apply)];
     let mut ends = Vec::new();
     for order in [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 1, 0]] {
@@ -302,7 +309,7 @@ fn data_that_was_lost_is_asked_of_its_source() {
     let lost: Vec<_> = (1..4).map(|token| update_of(&mut origin, token, Seen::default())).collect();
     let mut shard = Shard::new(HERE, 0, topology(), Options::default());
     let stamps = vec![lost[0].label.ts];
-    let apply = Message::Apply { origin: THERE, applied: Timestamp::ZERO, stamps };
+    let apply = apply(stamps);
     hear(&mut shard, 0, RECEIVER, apply);
     let second = 1_000_000_000;
     step(&mut shard, second, Event::Timer(Timer::Tick));

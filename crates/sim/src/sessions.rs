@@ -196,6 +196,14 @@ impl<A: Copy> Sessions<A> {
         self.histories.push(Vec::new());
     }
 
+    /// A session is not taken on with what it has seen: another begins, in that region.
+    pub fn begin_anew(&mut self, client: usize, region: RegionId) {
+        let history = self.histories.len();
+        self.histories.push(Vec::new());
+        let client = &mut self.clients[client];
+        (client.session, client.history, client.region) = (Session::default(), history, region);
+    }
+
     /// A session has moved, as a token, which is all that goes to the other region.
     pub fn moved(&mut self, client: usize, region: RegionId) {
         self.counts.add("moved", 1);
@@ -238,6 +246,18 @@ impl<A: Copy> Sessions<A> {
     /// # Errors
     /// The histories are not causal, or not all hold the same.
     pub fn judge(&self, held: &[(String, Held)]) -> Result<(), String> {
+        self.judge_without(held, &BTreeSet::new())
+    }
+
+    /// The same if these values were dropped with what had seen them: nobody holds them.
+    ///
+    /// # Errors
+    /// The histories are not causal, or not all hold the same.
+    pub fn judge_without(
+        &self,
+        held: &[(String, Held)],
+        dropped: &BTreeSet<u64>,
+    ) -> Result<(), String> {
         let mut seen: BTreeSet<u64> =
             held.iter().flat_map(|(_, held)| held.values().copied()).collect();
         seen.extend(self.histories.iter().flatten().filter_map(|operation| match operation {
@@ -251,6 +271,14 @@ impl<A: Copy> Sessions<A> {
         let known = |history: &Vec<_>| history.iter().filter(happened).cloned().collect();
         let histories: Vec<Vec<_>> = self.histories.iter().map(known).collect();
         causal::check(&histories)?;
+        let stays = |operation: &Operation<u8, u64>| match operation {
+            Operation::Write(_, value) | Operation::Read(_, Some(value)) => {
+                !dropped.contains(value)
+            }
+            Operation::Read(_, None) => true,
+        };
+        let stay = |history: Vec<_>| history.into_iter().filter(stays).collect();
+        let histories: Vec<Vec<_>> = histories.into_iter().map(stay).collect();
         causal::check_final(&histories, held)
     }
 }

@@ -129,9 +129,8 @@ impl Embedding<Replica, Part> for Inner {
         timer
     }
 
-    fn output(&mut self, output: meridian_eunomia::replica::Output, _: &mut Outbox<Part>) {
-        match output {}
-    }
+    // Regions do not change here.
+    fn output(&mut self, _: meridian_eunomia::replica::Output, _: &mut Outbox<Part>) {}
 }
 
 impl Process for Part {

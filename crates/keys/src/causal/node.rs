@@ -236,7 +236,7 @@ impl<M: Modify> Causal<M> {
             match effect {
                 // Each node has a replica of all shards.
                 Effect::Send {
-                    message: eunomia::Message::Apply { origin, applied, stamps },
+                    message: eunomia::Message::Apply { origin, applied, stamps, .. },
                     ..
                 } => {
                     applies.push((origin, applied, stamps));
@@ -248,6 +248,11 @@ impl<M: Modify> Causal<M> {
                 Effect::Output(receiver::Output::Reached { token }) => {
                     out.output(Output::Reached { token });
                 }
+                // Regions are those that the keys began with: a session finds its own here.
+                Effect::Output(receiver::Output::Refused { token, .. }) => {
+                    out.output(Output::Refused { token, refusal: Refusal::NotServing });
+                }
+                Effect::Output(receiver::Output::Regions(_)) => {}
             }
         }
         for (origin, applied, stamps) in applies {
@@ -273,7 +278,8 @@ impl<M: Modify> Causal<M> {
                 }
                 Effect::Timer { at, timer } => out.timer(at, Timer::Service(timer)),
                 Effect::Persist(record) | Effect::Note(record) => match record {},
-                Effect::Output(output) => match output {},
+                // Regions are those that the keys began with.
+                Effect::Output(eunomia::replica::Output::Regions(_)) => {}
             }
         }
     }

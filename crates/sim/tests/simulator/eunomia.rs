@@ -7,7 +7,7 @@ use meridian_sim::{Subject, of, one_seed};
 const SEEDS_MAX: u64 = 40;
 
 /// What must have happened, or the trials show nothing.
-const HAPPENED: [&str; 12] = [
+const HAPPENED: [&str; 17] = [
     "reads",
     "writes",
     "aborted",
@@ -20,6 +20,11 @@ const HAPPENED: [&str; 12] = [
     "shard crashes",
     "replica crashes",
     "receiver crashes",
+    "joins",
+    "leaves",
+    "losses",
+    "not served",
+    "dropped",
 ];
 
 #[test]

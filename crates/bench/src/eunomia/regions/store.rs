@@ -97,13 +97,14 @@ impl Store for Member {
     }
 
     fn told(output: member::Output) -> Option<Told<Seen>> {
-        use shard::Output::{Applied, Refused, Updated, Value};
+        use shard::Output::{Applied, Refused, Regions, Updated, Value};
         let member::Output::Shard(output) = output else { return None };
         Some(match output {
             Value { token, value, seen } => Told::Answer { token, value, seen },
             Updated { token, seen } => Told::Answer { token, value: None, seen },
-            Refused { token } => Told::Refused { token },
+            Refused { token, .. } => Told::Refused { token },
             Applied { origin, ts, .. } => Told::Visible { origin, ts },
+            Regions(_) => return None, // They do not change here.
         })
     }
 

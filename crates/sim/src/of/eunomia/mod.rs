@@ -1,12 +1,15 @@
 //! Trials of Eunomia ([`meridian_eunomia`]): regions with shards, replicas of the service and
-//! receivers; sessions and faults for a while, then healing, and a judgement.
+//! receivers; sessions and faults for a while, then healing, and a judgement. In half of the
+//! trials regions join, leave and are lost.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`sessions`] | sessions, what they see, and all checks |
+//! | [`changing`] | regions that join, leave and are lost |
 //! | [`trial`] | what is drawn, the run, the end |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
+pub mod changing;
 pub mod planted;
 pub mod sessions;
 pub mod trial;
@@ -28,8 +31,10 @@ Each seed is a run of three to five regions in simulated time, each with shards 
 replicas of its Eunomia service, and a receiver. Sessions read and write in their region, and move
 to another with what they have seen. The network loses, repeats and delays messages, links and
 regions are cut off, processes stop and crash, also all at once, and clocks show anything, run at
-different speed and jump. Then all is mended. Checked are that what sessions saw is causally
-consistent, that each update is applied once in each region, and that all hold the same in the end.
+different speed and jump. In half of the runs one or two regions more join, and regions leave or are
+lost, while all go on. Then all is mended. Checked are that what sessions saw is causally
+consistent, that each update is applied once in each region, of a lost one in all that stay or in
+none, and that all hold the same in the end.
 
 What is not given is drawn from the seed. A failure says how to see it again.
 
@@ -37,7 +42,11 @@ Examples:
   meridian sim eunomia --seeds 100000
   meridian sim eunomia --seeds 1000 --regions 5
   meridian sim eunomia --seed 137 --trace",
-    settings: &[Setting { name: "regions", values: &["N"], help: "How many regions there are" }],
+    settings: &[Setting {
+        name: "regions",
+        values: &["N"],
+        help: "How many regions there are at first",
+    }],
     pin,
     planted: names_of_planted::<Trial>,
 };

@@ -1,5 +1,6 @@
 //! Planted bugs, and for each a trial that shows it soon.
 
+use super::changing::{Change, Plan};
 use super::sessions::Profile;
 use super::trial::Trial;
 use crate::faults::Faults;
@@ -19,6 +20,13 @@ pub const ALL: &[Mutation] = &[
     Mutation::SaysTooMuch,
     Mutation::AppliesAgain,
     Mutation::MovesAtOnce,
+    Mutation::WaitsForTheGone,
+    Mutation::DropsTheGone,
+    Mutation::AppliesOfTheGone,
+    Mutation::ForgetsTheLost,
+    Mutation::MovesPastTheDropped,
+    Mutation::ServesBeforeCopy,
+    Mutation::CopiesTooEarly,
 ];
 
 const MS: Duration = Duration::from_millis(1);
@@ -33,11 +41,17 @@ const CROWD: Profile = Profile {
     slow: 0,
 };
 
+/// The same changes after 300 ms and after 700 ms.
+fn twice(change: Change, later: u16) -> Option<Plan> {
+    Some(Plan { later, changes: vec![(300 * MS, change), (700 * MS, change)] })
+}
+
 /// The trial with this bug.
 pub fn trial(mutation: Mutation) -> Trial {
     let bad = Loss { lost: 60, repeated: 100, delayed: 200, delay: 60 * MS };
     let calm = Trial {
         profile: Some(CROWD),
+        plan: Some(Plan::default()),
         loss: Some(Loss::default()),
         faults: Some(Faults::none()),
         ..Trial::default()
@@ -52,6 +66,23 @@ pub fn trial(mutation: Mutation) -> Trial {
         }
         Mutation::SaysTooMuch => Trial { faults: Some(crashes), ..lossy },
         Mutation::MovesAtOnce => Trial { profile: Some(Profile { moves: 20, ..CROWD }), ..lossy },
+        Mutation::WaitsForTheGone => Trial { plan: twice(Change::Lose, 0), ..calm },
+        Mutation::DropsTheGone | Mutation::AppliesOfTheGone | Mutation::ForgetsTheLost => {
+            let profile = Some(Profile { reads: 30, ..CROWD });
+            Trial { profile, plan: twice(Change::Lose, 0), ..lossy }
+        }
+        Mutation::MovesPastTheDropped => {
+            let profile = Some(Profile { moves: 30, ..CROWD });
+            Trial { profile, plan: twice(Change::Lose, 0), ..lossy }
+        }
+        Mutation::ServesBeforeCopy => {
+            let profile = Some(Profile { moves: 30, ..CROWD });
+            Trial { profile, plan: twice(Change::Join, 2), ..lossy }
+        }
+        Mutation::CopiesTooEarly => {
+            let profile = Some(Profile { reads: 30, ..CROWD });
+            Trial { profile, plan: twice(Change::Join, 2), ..calm }
+        }
         Mutation::Correct | Mutation::SkipsASource => calm,
         Mutation::DropsOnStable
         | Mutation::SkipsGaps

@@ -1,5 +1,6 @@
 //! A trial: sessions and faults for a while; then all heals, and a judgement.
 
+use super::changing::{Configuration, Plan};
 use super::sessions::{Profile, Sessions};
 use super::{Member, planted};
 use crate::faults::Faults;
@@ -8,7 +9,9 @@ use crate::sessions::{Held, delays, value_of};
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Random, Setup, World};
 use meridian_core::RegionId;
-use meridian_eunomia::{self as eunomia, Mutation, Options, Peer, Shard, Site, Topology};
+use meridian_eunomia::{
+    self as eunomia, Mutation, Options, Peer, REGIONS_MAX, Shard, Site, Topology,
+};
 use rand::{RngExt, SeedableRng};
 use std::cell::Cell;
 use std::fmt;
@@ -22,8 +25,10 @@ pub type Regions = World<Member, Sessions>;
 /// What a trial is made of. What is `None` is drawn from the seed.
 #[derive(Clone, Debug, Default)]
 pub struct Trial {
-    /// How many regions there are.
+    /// How many regions there are at first.
     pub regions: Option<u16>,
+    /// Who joins, leaves and is lost.
+    pub plan: Option<Plan>,
     /// What may go wrong.
     pub faults: Option<Faults>,
     /// How bad the network is.
@@ -39,6 +44,7 @@ pub struct Trial {
 #[derive(Clone, Debug)]
 pub struct Drawn {
     sites: Vec<Site>,
+    plan: Plan,
     options: Options,
     profile: Profile,
     faults: Faults,
@@ -129,10 +135,9 @@ fn shards(world: &Regions) -> impl Iterator<Item = (Peer, &Shard)> {
     })
 }
 
+/// What those regions hold that serve.
 fn all_held(world: &Regions) -> Vec<(String, Held)> {
-    let mut regions: Vec<_> = world.processes().map(|(peer, _)| peer.region).collect();
-    regions.sort_unstable();
-    regions.dedup();
+    let regions = world.owner.configuration.serving();
     regions.into_iter().map(|region| (format!("{region:?}"), held(world, region))).collect()
 }
 
@@ -157,8 +162,14 @@ impl Subject for Trial {
         let (loss, options) = (Loss::drawn(random), drawn_options(random));
         let far = MS * random.random_range(4..100);
         let regions = self.regions.unwrap_or(regions);
+        let mut sites: Vec<_> = (0..regions).map(|_| site(random)).collect();
+        let plan = Plan::drawn(random, Self::FAULTS);
+        let mut plan = self.plan.clone().unwrap_or(plan);
+        plan.later = plan.later.min(REGIONS_MAX as u16 - regions);
+        sites.extend((0..plan.later).map(|_| site(random)));
         Drawn {
-            sites: (0..regions).map(|_| site(random)).collect(),
+            sites,
+            plan,
             options,
             profile: self.profile.unwrap_or(drawn),
             faults: self.faults.clone().unwrap_or(faults),
@@ -172,11 +183,13 @@ impl Subject for Trial {
         let loss = Rc::new(Cell::new(drawn.loss));
         let (now, mutation) = (loss.clone(), self.mutation);
         let (of, options) = (topology.clone(), drawn.options.clone());
+        let first = Arc::new(Configuration::first(&topology, &drawn.plan));
         let mut starts = 0;
         let make = move |me: Peer| {
             starts += 1;
             let member = eunomia::Member::new(me, of.clone(), options.clone());
-            Lossy::new(member.with_mutation(mutation), now.clone(), (seed << 20) + starts)
+            let member = member.with_regions(&first).with_mutation(mutation);
+            Lossy::new(member, now.clone(), (seed << 20) + starts)
         };
         let peers = topology.peers();
         let region = |region| peers.iter().copied().filter(|peer| peer.region == region).collect();
@@ -187,7 +200,10 @@ impl Subject for Trial {
             ..Setup::lan(peers.clone(), make)
         };
         let random = Random::seed_from_u64(seed ^ 0xc11e);
-        let owner = Sessions::new(random, drawn.profile, topology);
+        let plan = drawn.plan.clone();
+        let changes = Random::seed_from_u64(seed ^ 0xc4a6e);
+        let configuration = Configuration::new(changes, topology.clone(), plan);
+        let owner = Sessions::new(random, drawn.profile, topology, configuration);
         Made { setup, owner, operator: loss }
     }
 
@@ -199,8 +215,12 @@ impl Subject for Trial {
 
     /// All is answered, all regions have everything, and nothing is kept for them.
     fn is_quiet(world: &Regions) -> bool {
-        let sent = shards(world).all(|(_, shard)| shard.outstanding() == 0);
-        sent && world.owner.all().is_done() && world.owner.lost().next().is_none()
+        let configuration = &world.owner.configuration;
+        let there = |(peer, _): &(Peer, _)| configuration.regions().is_there(peer.region);
+        let sent = shards(world).filter(there).all(|(_, shard)| shard.outstanding() == 0);
+        sent && configuration.is_settled()
+            && world.owner.all().is_done()
+            && world.owner.lost().next().is_none()
     }
 
     fn progress(world: &Regions) -> Option<u64> {
@@ -213,8 +233,10 @@ impl Subject for Trial {
 
     fn describe(world: &Regions) -> String {
         let lost: Vec<_> = world.owner.lost().collect();
+        let regions = world.owner.configuration.regions();
         let mut text =
             format!("sessions are done: {}, lost: {lost:?}", world.owner.all().is_done());
+        text += &format!("\n{regions:?}");
         for (peer, member) in world.processes() {
             text += &match &member.inner {
                 eunomia::Member::Shard(shard) => {
@@ -229,7 +251,7 @@ impl Subject for Trial {
                 }
                 eunomia::Member::Receiver(receiver) => {
                     let of = |region| (receiver.site_time(region), receiver.queued(region));
-                    let regions = all_held(world).len() as u16;
+                    let regions = regions.standings().len() as u16;
                     format!(
                         "\n{peer:?}: {:?}",
                         (0..regions).map(RegionId).map(of).collect::<Vec<_>>()

@@ -1,0 +1,228 @@
+//! What a receiver does when a region is lost (decision 88): it has its shards apply nothing more,
+//! says what they have, and has applied what is kept.
+//!
+//! Invariants:
+//! - Between its report and what is agreed on in that round nothing of a lost region is applied.
+//! - A session goes on only if all is kept that it may have seen of lost regions.
+
+use super::{Output, Progress, Receiver, Record, Waiting};
+use crate::message::{Label, Message};
+use crate::mutation::Mutation;
+use crate::regions::{Kept, Refusal, Regions, Report, Standing, Word};
+use crate::timestamp::{Timestamp, Vector};
+use meridian_core::{Outbox, RegionId, Time};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What shards have said of a lost region.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Sealing {
+    round: u64,
+    /// By shard, what it has applied and others may lack.
+    answers: BTreeMap<u16, Vec<Label>>,
+}
+
+impl Receiver {
+    /// Whether nothing that a region sends counts any more.
+    pub(super) fn is_sealed(&self, region: RegionId) -> bool {
+        !self.regions.is_there(region) && !self.goes_on_with(region)
+    }
+
+    /// Whether nothing of a region is to be applied: it is lost, and nobody knows what is kept.
+    pub(super) fn is_silenced(&self, region: RegionId) -> bool {
+        matches!(self.regions.standing(region), Standing::Lost { .. }) && !self.goes_on_with(region)
+    }
+
+    /// With a planted bug.
+    fn goes_on_with(&self, region: RegionId) -> bool {
+        self.mutation.is(Mutation::AppliesOfTheGone) && self.sealing.contains_key(&region)
+    }
+
+    /// Whether it follows a region.
+    pub(super) fn follows_region(&self, region: RegionId) -> bool {
+        self.follows_others() && (self.regions.is_there(region) || self.goes_on_with(region))
+    }
+
+    /// With which round shards are asked to apply what a region has made; `None` if they are not.
+    pub(super) fn round(&self, region: RegionId) -> Option<u64> {
+        match self.regions.standing(region) {
+            Standing::Lost { .. } => self.goes_on_with(region).then_some(0),
+            Standing::Settles { round, .. } => Some(*round),
+            Standing::Gone { .. } => Some(u64::MAX),
+            Standing::Absent | Standing::Comes { .. } | Standing::Copies { .. } => Some(0),
+            Standing::Serves | Standing::Leaves => Some(0),
+        }
+    }
+
+    /// All other regions have applied all of a region up to here.
+    pub(super) fn on_everywhere(&mut self, region: RegionId, everywhere: Timestamp) {
+        if !self.regions.is_there(region) {
+            return;
+        }
+        if let Some(origin) = self.origins.get_mut(&region) {
+            origin.everywhere = origin.everywhere.max(everywhere);
+        }
+    }
+
+    /// These are the regions now.
+    pub(super) fn on_regions(&mut self, now: Time, regions: Arc<Regions>, out: &mut Outbox<Self>) {
+        if regions.epoch() > self.regions.epoch() {
+            out.persist(Record::Regions((*regions).clone()));
+            self.regions = regions;
+            self.go_by_regions(now, out);
+        }
+        out.output(Output::Regions(Word::Heard(self.regions.epoch())));
+        self.tell_joined(out);
+        self.tell_of_the_lost(out);
+    }
+
+    /// Does what the standing of each region asks for, if that was not done.
+    pub(super) fn go_by_regions(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let regions = self.regions.clone();
+        for region in self.topology.others(self.region) {
+            match regions.standing(region) {
+                Standing::Lost { round } => self.seal(region, *round, out),
+                Standing::Settles { round, kept } => self.settle(now, region, *round, kept, out),
+                Standing::Gone { .. } => self.end(now, region, out),
+                Standing::Absent | Standing::Comes { .. } | Standing::Copies { .. } => {}
+                Standing::Serves | Standing::Leaves => {}
+            }
+        }
+        let sessions: Vec<_> = self.sessions.keys().copied().collect();
+        sessions.into_iter().for_each(|token| self.go_on(token, out));
+    }
+
+    fn seal(&mut self, lost: RegionId, round: u64, out: &mut Outbox<Self>) {
+        let sealing = self.sealing.entry(lost).or_default();
+        if sealing.round < round {
+            *sealing = Sealing { round, answers: BTreeMap::new() };
+            self.seal_again(out);
+        }
+    }
+
+    /// Tells shards that have not answered.
+    pub(super) fn seal_again(&mut self, out: &mut Outbox<Self>) {
+        for (lost, Sealing { round, answers }) in &self.sealing {
+            if !matches!(self.regions.standing(*lost), Standing::Lost { .. }) {
+                continue;
+            }
+            for (number, shard) in (0..).zip(self.topology.shards(self.region)) {
+                if !answers.contains_key(&number) {
+                    out.send(shard, Message::Seal { lost: *lost, round: *round });
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_sealed(
+        &mut self,
+        number: u16,
+        lost: RegionId,
+        round: u64,
+        labels: Vec<Label>,
+    ) {
+        if let Some(sealing) = self.sealing.get_mut(&lost).filter(|known| known.round == round) {
+            sealing.answers.insert(number, labels);
+        }
+    }
+
+    /// All other updates of a lost region than these are dropped.
+    fn settle(
+        &mut self,
+        now: Time,
+        lost: RegionId,
+        round: u64,
+        kept: &Kept,
+        out: &mut Outbox<Self>,
+    ) {
+        self.sealing.insert(lost, Sealing { round, answers: BTreeMap::new() });
+        let site_time = self.site_time[lost];
+        let new = kept.labels.iter().filter(|label| label.ts > site_time);
+        let labels: Vec<_> = match self.mutation.is(Mutation::DropsTheGone) {
+            true => Vec::new(),
+            false => new.copied().collect(),
+        };
+        let Some(origin) = self.origins.get_mut(&lost) else { return };
+        let last = labels.last().map_or(Timestamp::ZERO, |label| label.ts);
+        origin.known = Some(kept.upto);
+        origin.received = kept.upto.max(last).max(site_time);
+        origin.queue = labels.iter().map(|label| (*label, Progress::Waits)).collect();
+        self.drop_waiting(lost);
+        labels.iter().for_each(|label| self.begin(lost, label, now));
+        self.advance(lost, now, out);
+    }
+
+    /// A region is gone, and all that was kept of it is applied.
+    fn end(&mut self, now: Time, gone: RegionId, out: &mut Outbox<Self>) {
+        self.sealing.remove(&gone);
+        let Some(origin) = self.origins.get_mut(&gone) else { return };
+        origin.queue.clear();
+        (origin.received, origin.everywhere) = (Timestamp::NEVER, Timestamp::NEVER);
+        self.drop_waiting(gone);
+        self.advance(gone, now, out);
+    }
+
+    /// Updates of that region do not wait any more.
+    fn drop_waiting(&mut self, region: RegionId) {
+        self.waiting.retain(|(_, _, waiting)| match waiting {
+            Waiting::Update(origin, _) => *origin != region,
+            Waiting::Session(_) => true,
+        });
+    }
+
+    /// What its region has of lost ones, and whether it has all that is kept.
+    fn tell_of_the_lost(&self, out: &mut Outbox<Self>) {
+        for (lost, sealing) in &self.sealing {
+            let (lost, round) = (*lost, sealing.round);
+            let Some(origin) = self.origins.get(&lost) else { continue };
+            match self.regions.standing(lost) {
+                Standing::Lost { .. } if self.is_answered(sealing) => {
+                    let report = self.report(lost, sealing);
+                    out.output(Output::Regions(Word::Sealed { lost, round, report }));
+                }
+                Standing::Settles { .. } if origin.queue.is_empty() => {
+                    out.output(Output::Regions(Word::Settled { lost, round }));
+                }
+                _ => {} // Not yet.
+            }
+        }
+    }
+
+    fn is_answered(&self, sealing: &Sealing) -> bool {
+        sealing.answers.len() == usize::from(self.topology.shard_count(self.region))
+    }
+
+    fn report(&self, lost: RegionId, sealing: &Sealing) -> Report {
+        let mut applied: Vec<_> = sealing.answers.values().flatten().copied().collect();
+        applied.sort_unstable_by_key(|label| label.ts);
+        let has = |ts: Timestamp| applied.binary_search_by_key(&ts, |label| label.ts).is_ok();
+        let origin = &self.origins[&lost];
+        let waits = |(label, progress): &(Label, Progress)| {
+            (*progress != Progress::Done && !has(label.ts)).then_some(label.ts)
+        };
+        let waiting = origin.queue.iter().filter_map(waits).collect();
+        Report { known: origin.known.unwrap_or(origin.received), waiting, applied }
+    }
+
+    /// Why a session that has seen this cannot go on here, if so.
+    pub(super) fn refusal(&self, seen: &Vector) -> Option<Refusal> {
+        if !self.regions.reads(self.region) && !self.serves_early() {
+            return Some(Refusal::NotServing);
+        }
+        let passes = self.mutation.is(Mutation::MovesPastTheDropped);
+        let dropped = |other: &RegionId| match self.regions.standing(*other) {
+            Standing::Gone { kept } => seen[*other] > *kept && !passes,
+            _ => false,
+        };
+        self.topology.others(self.region).find(dropped).map(Refusal::Dropped)
+    }
+
+    /// What a session has seen of a lost region of which not all is kept, before that is settled.
+    pub(super) fn may_be_dropped(&self, seen: &Vector) -> Option<(RegionId, Timestamp)> {
+        let open = |other: &RegionId| match self.regions.standing(*other) {
+            Standing::Settles { kept, .. } => seen[*other] > kept.upto,
+            _ => false,
+        };
+        self.topology.others(self.region).find(open).map(|other| (other, seen[other]))
+    }
+}

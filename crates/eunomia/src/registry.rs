@@ -1,0 +1,358 @@
+//! Who decides which regions there are (decision 88): one value, as part of a replicated
+//! configuration. It tells each process of each epoch until that has answered, and hears its words.
+//!
+//! Invariants:
+//! - A region copies only when all processes that are there count it: so what is missing in the
+//!   copy is kept for it.
+//! - All that stay apply the same of a region that was lost; one that is lost before they have done
+//!   so is asked nothing, and all others are asked again.
+
+use crate::message::{Peer, Role, Topology};
+use crate::regions::{Kept, Regions, Report, Standing, Word};
+use crate::timestamp::Timestamp;
+use meridian_core::RegionId;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Why regions are not changed as somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// Numbers of regions are used once.
+    #[error("region {} was there before: a region that joins takes a number not used yet", .0.0)]
+    Known(RegionId),
+    /// Only who serves can be copied, or leave.
+    #[error("region {} does not serve", .0.0)]
+    NotServing(RegionId),
+    /// Nobody else has all keys.
+    #[error("region {} is the last that serves", .0.0)]
+    Last(RegionId),
+    /// Nobody can finish its copy then.
+    #[error("region {} is being copied by one that joins: wait until that serves", .0.0)]
+    Copied(RegionId),
+    /// What is kept of a lost one is not agreed on yet.
+    #[error("a lost region is being removed: wait until it is gone")]
+    Removing,
+}
+
+/// Which regions there are, and what is known of how far they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registry {
+    topology: Arc<Topology>,
+    regions: Arc<Regions>,
+    /// Who goes by which epoch.
+    heard: BTreeMap<Peer, u64>,
+    /// Regions that join and have everything.
+    copied: BTreeSet<RegionId>,
+    /// Shards of regions that leave.
+    drained: BTreeSet<Peer>,
+    /// What is said of a lost region in its round, and by whom.
+    reports: BTreeMap<(RegionId, RegionId), Report>,
+    settled: BTreeSet<(RegionId, RegionId)>,
+}
+
+impl Registry {
+    /// These regions are there first.
+    pub fn new(topology: Arc<Topology>, regions: Regions) -> Registry {
+        Registry {
+            topology,
+            regions: Arc::new(regions),
+            heard: BTreeMap::new(),
+            copied: BTreeSet::new(),
+            drained: BTreeSet::new(),
+            reports: BTreeMap::new(),
+            settled: BTreeSet::new(),
+        }
+    }
+
+    /// The regions in the last epoch.
+    pub fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
+    /// Whether nothing is under way, and all that are there go by the last epoch.
+    pub fn is_settled(&self) -> bool {
+        let moves = |region| {
+            self.regions.joins(region) || *self.regions.standing(region) == Standing::Leaves
+        };
+        !self.regions.is_open() && !self.regions.there().any(moves) && self.all_have_heard()
+    }
+
+    /// A region joins, and copies the keys of another.
+    ///
+    /// # Errors
+    /// It was there before, the other does not serve, or a lost region is being removed.
+    pub fn join(&mut self, region: RegionId, from: RegionId) -> Result<(), Denied> {
+        if *self.regions.standing(region) != Standing::Absent {
+            return Err(Denied::Known(region));
+        }
+        self.must_serve(from)?;
+        if self.regions.is_open() {
+            return Err(Denied::Removing);
+        }
+        self.set([(region, Standing::Comes { from })]);
+        Ok(())
+    }
+
+    /// A region leaves once all others have everything that it has made.
+    ///
+    /// # Errors
+    /// It does not serve, it is the last one, or another copies its keys.
+    pub fn leave(&mut self, region: RegionId) -> Result<(), Denied> {
+        self.must_serve(region)?;
+        self.must_not_be_last(region)?;
+        if self.copies_from(region).next().is_some() {
+            return Err(Denied::Copied(region));
+        }
+        self.set([(region, Standing::Leaves)]);
+        Ok(())
+    }
+
+    /// A region is lost for good, with all that no other has applied. One that copies its keys goes
+    /// as well: its copy has no end. What is being removed is agreed on anew, as the region may
+    /// have had something that nobody else has.
+    ///
+    /// # Errors
+    /// It is not there, or is the last that serves.
+    pub fn lose(&mut self, region: RegionId) -> Result<(), Denied> {
+        if !self.regions.is_there(region) {
+            return Err(Denied::NotServing(region));
+        }
+        self.must_not_be_last(region)?;
+        let round = self.regions.epoch() + 1;
+        let gone = Standing::Gone { kept: Timestamp::NEVER };
+        let joined = !self.regions.joins(region);
+        let own = if joined { Standing::Lost { round } } else { gone.clone() };
+        let mut changes = vec![(region, own)];
+        changes.extend(self.copies_from(region).map(|joiner| (joiner, gone.clone())));
+        for (place, standing) in self.regions.standings().iter().enumerate() {
+            if matches!(standing, Standing::Lost { .. } | Standing::Settles { .. }) {
+                changes.push((RegionId(place as u16), Standing::Lost { round }));
+            }
+        }
+        self.reports.clear();
+        self.settled.clear();
+        self.set(changes);
+        self.decide();
+        Ok(())
+    }
+
+    fn must_serve(&self, region: RegionId) -> Result<(), Denied> {
+        self.regions.writes(region).then_some(()).ok_or(Denied::NotServing(region))
+    }
+
+    fn must_not_be_last(&self, region: RegionId) -> Result<(), Denied> {
+        let mut others = self.regions.there().filter(|other| *other != region);
+        let serves = others.any(|other| self.regions.writes(other));
+        serves.then_some(()).ok_or(Denied::Last(region))
+    }
+
+    /// Those that join by copying this region.
+    fn copies_from(&self, region: RegionId) -> impl Iterator<Item = RegionId> + '_ {
+        self.regions.there().filter(move |other| match self.regions.standing(*other) {
+            Standing::Comes { from } | Standing::Copies { from } => *from == region,
+            _ => false,
+        })
+    }
+
+    fn set(&mut self, changes: impl IntoIterator<Item = (RegionId, Standing)>) {
+        let mut standings = self.regions.standings().to_vec();
+        for (region, standing) in changes {
+            standings[usize::from(region.0)] = standing;
+        }
+        self.regions = Arc::new(self.regions.next(standings));
+    }
+
+    /// A process has said this.
+    pub fn hear(&mut self, from: Peer, word: Word) {
+        let by = from.region;
+        match word {
+            Word::Heard(epoch) => {
+                let heard = self.heard.entry(from).or_default();
+                *heard = epoch.max(*heard);
+            }
+            Word::Copied => drop(self.copied.insert(by)),
+            Word::Drained => drop(self.drained.insert(from)),
+            Word::Sealed { lost, round, report } => {
+                if *self.regions.standing(lost) == (Standing::Lost { round }) {
+                    self.reports.insert((lost, by), report);
+                }
+            }
+            Word::Settled { lost, round } => match self.regions.standing(lost) {
+                Standing::Settles { round: asked, .. } if *asked == round => {
+                    self.settled.insert((lost, by));
+                }
+                _ => {} // Of a round that a further loss has ended.
+            },
+        }
+        self.decide();
+    }
+
+    /// Whether all processes of all regions that are there go by the last epoch.
+    fn all_have_heard(&self) -> bool {
+        let has = |peer: &Peer| self.heard.get(peer) == Some(&self.regions.epoch());
+        self.topology.peers().iter().all(|peer| !self.regions.is_there(peer.region) || has(peer))
+    }
+
+    /// Goes on with all that can.
+    fn decide(&mut self) {
+        loop {
+            let all = (0..self.regions.standings().len() as u16).map(RegionId);
+            let changes: Vec<_> =
+                all.filter_map(|region| Some((region, self.next_of(region)?))).collect();
+            if changes.is_empty() {
+                return;
+            }
+            self.set(changes);
+        }
+    }
+
+    /// What a region is next, if it is time for that.
+    fn next_of(&self, region: RegionId) -> Option<Standing> {
+        match self.regions.standing(region) {
+            Standing::Comes { from } => {
+                self.all_have_heard().then_some(Standing::Copies { from: *from })
+            }
+            Standing::Copies { .. } => self.copied.contains(&region).then_some(Standing::Serves),
+            Standing::Leaves => {
+                // It may be the only one that has something of a region that is being removed.
+                let drained = self.topology.shards(region).all(|peer| self.drained.contains(&peer));
+                let goes = drained && !self.regions.is_open();
+                goes.then_some(Standing::Gone { kept: Timestamp::NEVER })
+            }
+            Standing::Lost { round } => {
+                let reports: Option<Vec<_>> =
+                    self.regions.there().map(|by| self.reports.get(&(region, by))).collect();
+                let kept = Kept::of(reports?.into_iter());
+                Some(Standing::Settles { round: *round, kept })
+            }
+            Standing::Settles { kept, .. } => {
+                let settled = |by| self.settled.contains(&(region, by));
+                let kept = kept.upto;
+                self.regions.there().all(settled).then_some(Standing::Gone { kept })
+            }
+            Standing::Absent | Standing::Serves | Standing::Gone { .. } => None,
+        }
+    }
+
+    /// Who is to be told of the last epoch, and has not answered with all that it can say.
+    pub fn awaited(&self) -> Vec<Peer> {
+        let moves = !self.is_settled();
+        let heard = |peer: &Peer| self.heard.get(peer) == Some(&self.regions.epoch());
+        let speaks = |peer: &Peer| {
+            moves && self.regions.is_there(peer.region) && !matches!(peer.role, Role::Replica(_))
+        };
+        let awaited = |peer: &Peer| !heard(peer) || speaks(peer);
+        self.topology.peers().into_iter().filter(awaited).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Site;
+
+    const A: RegionId = RegionId(0);
+    const B: RegionId = RegionId(1);
+    const C: RegionId = RegionId(2);
+    const D: RegionId = RegionId(3);
+
+    fn registry(standings: [Standing; 4]) -> Registry {
+        let topology = Arc::new(Topology::new(vec![Site { shards: 1, replicas: 1 }; 4]));
+        Registry::new(topology, Regions::first(standings.to_vec()))
+    }
+
+    fn serving() -> Registry {
+        registry([Standing::Serves, Standing::Serves, Standing::Serves, Standing::Absent])
+    }
+
+    fn receiver(region: RegionId) -> Peer {
+        Peer { region, role: Role::Receiver }
+    }
+
+    fn all_hear(registry: &mut Registry, regions: &[RegionId]) {
+        let epoch = registry.regions().epoch();
+        for peer in registry.topology.clone().peers() {
+            if regions.contains(&peer.region) {
+                registry.hear(peer, Word::Heard(epoch));
+            }
+        }
+    }
+
+    fn seal(registry: &mut Registry, lost: RegionId, by: RegionId, known: u64) {
+        let Standing::Lost { round } = *registry.regions().standing(lost) else {
+            panic!("{lost:?} is not lost")
+        };
+        let report = Report { known: Timestamp(known), ..Report::default() };
+        registry.hear(receiver(by), Word::Sealed { lost, round, report });
+    }
+
+    #[test]
+    fn a_region_copies_once_all_others_have_heard_that_it_comes() {
+        let mut registry = serving();
+        assert_eq!(registry.join(D, A), Ok(()));
+        assert_eq!(registry.join(D, A), Err(Denied::Known(D)));
+        assert_eq!(registry.leave(A), Err(Denied::Copied(A)));
+        all_hear(&mut registry, &[A, B, D]);
+        assert_eq!(*registry.regions().standing(D), Standing::Comes { from: A });
+        all_hear(&mut registry, &[C]);
+        assert_eq!(*registry.regions().standing(D), Standing::Copies { from: A });
+        registry.hear(receiver(D), Word::Copied);
+        assert!(registry.regions().writes(D));
+    }
+
+    #[test]
+    fn who_copies_a_region_that_is_lost_goes_with_it() {
+        let mut registry = serving();
+        registry.join(D, A).unwrap();
+        assert_eq!(registry.lose(A), Ok(()));
+        assert_eq!(*registry.regions().standing(D), Standing::Gone { kept: Timestamp::NEVER });
+        assert_eq!(registry.join(RegionId(3), B), Err(Denied::Known(D)));
+    }
+
+    /// The second one may have had something of the first that nobody else has.
+    #[test]
+    fn a_second_loss_begins_the_removal_of_the_first_anew() {
+        let mut registry = serving();
+        registry.lose(A).unwrap();
+        seal(&mut registry, A, B, 50);
+        seal(&mut registry, A, C, 70);
+        let Standing::Settles { round, kept } = registry.regions().standing(A).clone() else {
+            panic!("both have said what they have")
+        };
+        assert_eq!(kept.upto, Timestamp(70));
+        assert_eq!(registry.lose(C), Ok(()));
+        assert_eq!(registry.lose(B), Err(Denied::Last(B)));
+        registry.hear(receiver(B), Word::Settled { lost: A, round });
+        assert!(registry.regions().is_open(), "that was said of what is not kept any more");
+        seal(&mut registry, A, B, 50);
+        seal(&mut registry, C, B, 20);
+        for (lost, upto) in [(A, 50), (C, 20)] {
+            let Standing::Settles { round, .. } = *registry.regions().standing(lost) else {
+                panic!("all that stay have said what they have of {lost:?}")
+            };
+            registry.hear(receiver(B), Word::Settled { lost, round });
+            let kept = Timestamp(upto);
+            assert_eq!(*registry.regions().standing(lost), Standing::Gone { kept });
+        }
+    }
+
+    #[test]
+    fn who_leaves_stays_until_it_is_drained_and_no_other_is_being_removed() {
+        let mut registry = serving();
+        registry.leave(A).unwrap();
+        registry.lose(C).unwrap();
+        registry.hear(Peer { region: A, role: Role::Shard(0) }, Word::Drained);
+        assert_eq!(*registry.regions().standing(A), Standing::Leaves);
+        for by in [A, B] {
+            seal(&mut registry, C, by, 0);
+        }
+        let Standing::Settles { round, .. } = *registry.regions().standing(C) else {
+            panic!("both have said what they have")
+        };
+        for by in [A, B] {
+            registry.hear(receiver(by), Word::Settled { lost: C, round });
+        }
+        assert_eq!(*registry.regions().standing(A), Standing::Gone { kept: Timestamp::NEVER });
+        assert_eq!(registry.leave(B), Err(Denied::Last(B)));
+    }
+}
