@@ -13,6 +13,9 @@ use anyhow::{Context, bail};
 use clap::Args;
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
+use meridian_core::GroupId;
+use meridian_core::principal::{Role, Speaker};
+use meridian_fs::{Ino, Place};
 use meridian_mount::Access;
 use meridian_mount::table::{self, Line};
 use meridian_terminal::manager::Manager;
@@ -184,8 +187,10 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         let newest = configuration::newest(&cluster, &args.tls, Shown::Client).await?;
         let Newest { file, topology, security, .. } = newest;
         let mut following = configuration::follow(&file, security.clone());
+        let own = security.clone();
         let address = args.metrics_address.as_deref();
         let listener = address.map(meridian_metrics::http::listen).transpose()?;
+        let root = root_of(&topology, &security);
         let mount = Mount::start((topology, security), &args.region, point.of(&cluster))?;
         if let Some(listener) = listener {
             let (client, region) = (mount.client.clone(), args.region.clone());
@@ -206,7 +211,11 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
                 }
                 newer = configuration::next(&mut following) => {
                     configuration::keep_file(&cluster, &newer);
-                    mount.configured(Topology::new(&newer)?);
+                    let topology = Topology::new(&newer)?;
+                    if root_of(&topology, &own) != root {
+                        note!("this client may work below another directory now: mount again");
+                    }
+                    mount.configured(topology);
                 }
             }
         }
@@ -347,8 +356,10 @@ impl Mount {
     ) -> anyhow::Result<Mount> {
         let MountPoint { path, access, keep_looks, on_cut, source, cluster, .. } = &point;
         let options = ClientOptions::new(region);
+        let root = root_of(&topology, &security);
         let options = ClientOptions {
             security,
+            root,
             keep_looks: *keep_looks,
             cluster_file: cluster.clone(),
             on_cut: on_cut.0,
@@ -385,6 +396,17 @@ impl Mount {
         drop(point);
         Ok(result?)
     }
+}
+
+/// What a mount with that certificate shows: the directory below which its client may work, or all.
+fn root_of(topology: &Topology, security: &Security) -> Place {
+    let Speaker::Known(own) = security.own() else { return Place::ROOT };
+    let grant = topology.grants.get(&own.name).filter(|_| own.role == Role::Client);
+    let below = grant.and_then(|grant| grant.below.as_ref());
+    below.map_or(Place::ROOT, |below| Place {
+        ino: Ino(below.ino),
+        partition: GroupId(below.partition),
+    })
 }
 
 /// Clears what the demo that was started last has left if it was killed.

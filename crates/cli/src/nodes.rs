@@ -1,5 +1,6 @@
 //! `meridian cluster`: the configuration of a cluster, shown and changed.
 
+mod admission;
 mod report;
 
 use crate::certificates::Shown;
@@ -8,6 +9,7 @@ use crate::configuration::{self, Newest};
 use crate::lock::{self, DEMO_LOCK, Tried};
 use crate::status::{self, Answered};
 use crate::{cluster, output};
+use admission::{AllowArgs, GrantsArgs, RevokeArgs};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use meridian_client::Client;
@@ -46,6 +48,12 @@ pub enum ClusterCommand {
     RemoveNode(RemoveArgs),
     /// Take the removal of a node back, while it is drained
     KeepNode(KeepArgs),
+    /// Say what a client may do
+    Allow(AllowArgs),
+    /// Have a certificate count no more
+    Revoke(RevokeArgs),
+    /// Tell what clients may do, and whose certificates count no more
+    Grants(GrantsArgs),
 }
 
 /// What to show.
@@ -152,6 +160,9 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<ExitCode> {
             ClusterCommand::AddNode(args) => add(args).await,
             ClusterCommand::RemoveNode(args) => remove(args).await,
             ClusterCommand::KeepNode(args) => keep(args).await,
+            ClusterCommand::Allow(args) => admission::allow(args).await,
+            ClusterCommand::Revoke(args) => admission::revoke(args).await,
+            ClusterCommand::Grants(args) => admission::grants(args).await,
         }
     })
 }

@@ -2,141 +2,29 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+#[path = "harness/secured.rs"]
+mod cluster;
 #[allow(dead_code)] // Other tests use the rest of it.
 mod harness;
 #[path = "../../transport/tests/intruder/mod.rs"]
 mod intruder;
 
 use bytes::BytesMut;
-use harness::{Room, Running, eventually, finish, kill};
+use cluster::{Port, Secured, well};
+use harness::{Running, eventually, finish};
 use meridian_core::hello::{Answer, Caller, Hello, Identity, Lane, ServiceId};
 use meridian_core::principal::{Principal, Role};
 use meridian_core::standing::Standing;
 use meridian_core::{NodeId, frame};
-use meridian_transport::{Authority, Issued};
-use std::collections::BTreeMap;
+use meridian_transport::Authority;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-const NODES: [&str; 3] = ["us-1", "us-2", "us-3"];
-
-/// Where something of a node listens.
-#[derive(Clone, Copy)]
-enum Port {
-    Node,
-    Keys,
-    Metrics,
-}
-
-/// Three servers of a region, each with a folder in the place of its machine.
-struct Secured {
-    servers: BTreeMap<String, Child>,
-    ports: Vec<SocketAddr>,
-    room: Room,
-}
-
-impl Secured {
-    /// By the steps of the page: init, prepare, server.
-    fn start() -> Secured {
-        let room = Room::new();
-        let held = [(); 12].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let ports: Vec<_> = held.iter().map(|held| held.local_addr().unwrap()).collect();
-        drop(held);
-        let listen: Vec<_> = ports[..3].iter().map(SocketAddr::to_string).collect();
-        let region = format!("us={}", listen.join(","));
-        well(&room, &["init", "--region", &region]);
-        let mut all = Secured { servers: BTreeMap::new(), ports, room };
-        for node in NODES {
-            let dir = format!("{node}.machine/{node}");
-            well(&all.room, &["prepare", "--cluster", "cluster.json", "--dir", &dir]);
-            all.serve(node, &dir);
-        }
-        eventually("status says that all is well", || all.status().status.success());
-        all
-    }
-
-    fn port(&self, of: Port, node: &str) -> SocketAddr {
-        let number: usize = node.strip_prefix("us-").unwrap().parse().unwrap();
-        let row = match of {
-            Port::Node => 0,
-            Port::Keys => 4,
-            Port::Metrics => 8,
-        };
-        self.ports[row + number - 1]
-    }
-
-    fn serve(&mut self, node: &str, dir: &str) {
-        let [keys, metrics] =
-            [Port::Keys, Port::Metrics].map(|port| self.port(port, node).to_string());
-        let args = ["server", "--dir", dir, "--keys", &keys, "--keys-shards", "1"];
-        let args = [&args[..], &["--metrics-address", &metrics]].concat();
-        let log = File::options().append(true).create(true).open(self.log_of(node)).unwrap();
-        let server = self.room.meridian(&args).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        self.servers.insert(node.into(), server);
-    }
-
-    fn log_of(&self, node: &str) -> PathBuf {
-        self.room.path(&format!("{node}.log"))
-    }
-
-    fn log(&self, node: &str) -> String {
-        fs::read_to_string(self.log_of(node)).unwrap()
-    }
-
-    fn status(&self) -> harness::Ended {
-        self.room.run(&["status", "--cluster", "cluster.json"])
-    }
-
-    /// What a node tells of itself, of which this is the name.
-    fn metric(&self, node: &str, name: &str) -> f64 {
-        let mut stream = TcpStream::connect(self.port(Port::Metrics, node)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let value = text.lines().find_map(|line| line.strip_prefix(name));
-        value.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
-    }
-
-    fn refused(&self, node: &str) -> f64 {
-        self.metric(node, "meridian_unauthorized_connections_total")
-    }
-
-    /// The name of the cluster, and what signs its certificates.
-    fn authority(&self) -> (String, Authority) {
-        let text = fs::read_to_string(self.room.path("cluster.json")).unwrap();
-        let file: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let cluster = file["cluster"].to_string();
-        let key = fs::read_to_string(self.room.path("tls/ca.key")).unwrap();
-        let authority = Authority::with_key(&cluster, &key).unwrap();
-        (cluster, authority)
-    }
-
-    /// The certificate that lies there.
-    fn issued(&self, name: &str) -> Issued {
-        let read = |end| fs::read_to_string(self.room.path(&format!("tls/{name}.{end}"))).unwrap();
-        Issued { certificate: read("pem"), key: read("key") }
-    }
-
-    fn stop(mut self) {
-        for (node, mut server) in std::mem::take(&mut self.servers) {
-            kill(i32::try_from(server.id()).unwrap(), libc::SIGTERM);
-            assert!(server.wait().unwrap().success(), "{node}: {}", self.log(&node));
-        }
-        self.room.assert_clean();
-    }
-}
-
-fn well(room: &Room, args: &[&str]) -> String {
-    let ended = room.run(args);
-    assert!(ended.status.success(), "{args:?}: {ended:?}");
-    ended.stdout
-}
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777

@@ -58,6 +58,9 @@ pub struct ClientOptions {
     pub on_cut: Duration,
     /// Whether it only notes what it would ask for: see [`crate::plan`].
     pub plans: bool,
+    /// The directory that paths begin with: that of the whole tree, or the one below which the
+    /// servers let it do anything.
+    pub root: Place,
 }
 
 impl ClientOptions {
@@ -74,6 +77,7 @@ impl ClientOptions {
             cluster_file,
             on_cut: timeout,
             plans: false,
+            root: Place::ROOT,
         }
     }
 }
@@ -92,6 +96,7 @@ pub(crate) struct Inner {
     keep_looks: bool,
     cluster_file: Option<PathBuf>,
     id: ClientId,
+    root: Place,
     random: Random,
     block_names: Mutex<BlockNames>,
     pub(crate) cache: Mutex<Cache>,
@@ -170,9 +175,11 @@ impl Client {
         let inner = Inner {
             driver,
             timeout: options.timeout,
-            keep_looks: options.keep_looks,
+            // The kernel knows that directory by another number than who recalls what is kept.
+            keep_looks: options.keep_looks && options.root == Place::ROOT,
             cluster_file: options.cluster_file.clone(),
             id: random.client(),
+            root: options.root,
             random,
             block_names: Mutex::default(),
             cache: Mutex::new(Cache::new(options.cache_bytes)),
@@ -187,6 +194,11 @@ impl Client {
     /// Its name.
     pub fn id(&self) -> ClientId {
         self.inner.id
+    }
+
+    /// See [`ClientOptions::root`].
+    pub fn root(&self) -> Place {
+        self.inner.root
     }
 
     /// The region that it is in, by name.

@@ -21,11 +21,14 @@
 //! - S4: a removal leaves a region as many nodes as each block needs there, unless the state says
 //!   why it does not.
 
+mod admission;
 mod draining;
 
 use crate::Topology;
+use crate::grants::Grant;
 use crate::ring::REPLICAS;
 use crate::topology::{ClusterFile, Draining, Membership, NodeEntry};
+use admission::{allow, revoke};
 use bytes::Bytes;
 use draining::{begin_anew, drain_again, drained, keep};
 use meridian_core::{GroupId, NodeId};
@@ -108,6 +111,18 @@ pub enum Request {
         /// The number.
         number: u64,
     },
+    /// A client may do no more than that.
+    Allow {
+        /// Its name in its certificate.
+        name: String,
+        /// What it may do; none: all again.
+        grant: Option<Grant>,
+    },
+    /// Certificates of that principal count no more.
+    Revoke {
+        /// As `ROLE/NAME`.
+        principal: String,
+    },
 }
 
 /// What came of a request.
@@ -182,6 +197,8 @@ impl Configuration {
                 Ok(None)
             }
             (Some(file), Request::InForce { group, number }) => in_force(file, &group, number),
+            (Some(file), Request::Allow { name, grant }) => allow(file, name, grant),
+            (Some(file), Request::Revoke { principal }) => revoke(file, principal),
         };
         let added = match changed {
             Ok(added) => added,

@@ -9,7 +9,9 @@
 #![forbid(unsafe_code)]
 
 pub mod configuration;
+pub mod grants;
 pub mod keeping;
+mod order;
 pub mod ring;
 pub mod topology;
 

@@ -5,7 +5,9 @@
 //! [`GroupId`]) are places in its lists, so the lists only ever grow: a node that was removed stays
 //! as one of no group.
 
+use crate::grants::Grant;
 use crate::keeping::Keeping;
+pub use crate::order::DeliveryOrder;
 use meridian_core::ids::GROUPS_MAX;
 use meridian_core::{GroupId, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
@@ -14,31 +16,6 @@ use std::time::Duration;
 
 /// The version of `cluster.json` that this program writes and reads.
 pub const CLUSTER_FORMAT: u32 = 2;
-
-/// Which order the messages of a cluster have; the same at all nodes, and never changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeliveryOrder {
-    /// One order that all agree on.
-    #[default]
-    Sequential,
-    /// Beside that, what begins after something else has ended comes after it.
-    Linearizable,
-}
-
-impl DeliveryOrder {
-    /// Its name in `cluster.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            DeliveryOrder::Sequential => "sequential",
-            DeliveryOrder::Linearizable => "linearizable",
-        }
-    }
-
-    fn is_default(&self) -> bool {
-        *self == DeliveryOrder::default()
-    }
-}
 
 /// The contents of `cluster.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -108,6 +85,12 @@ pub struct Kept {
     /// The nodes whose removal left their region fewer nodes than it needs, and why that had to be.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forced: BTreeMap<String, String>,
+    /// What clients may do that may not do all, by the names in their certificates.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub grants: BTreeMap<String, Grant>,
+    /// Whose certificates count no more, as `ROLE/NAME`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub revoked: BTreeSet<String>,
     /// The groups whose members have changed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Membership>,
@@ -274,6 +257,10 @@ pub struct Topology {
     pub order: DeliveryOrder,
     /// Who keeps the configuration.
     pub keeping: Keeping,
+    /// See [`Kept::grants`].
+    pub grants: BTreeMap<String, Grant>,
+    /// See [`Kept::revoked`].
+    pub revoked: BTreeSet<String>,
 }
 
 impl Topology {
@@ -310,6 +297,8 @@ impl Topology {
             one_way: BTreeMap::new(),
             order: file.order,
             keeping: Keeping::default(),
+            grants: file.configuration.grants.clone(),
+            revoked: file.configuration.revoked.clone(),
         };
         for entry in &file.nodes {
             if topology.node_named(&entry.name).is_some() {
@@ -341,9 +330,8 @@ impl Topology {
                 }
             }
         }
-        for (name, membership) in &file.configuration.groups {
-            topology.apply(name, membership)?;
-        }
+        let mut groups = file.configuration.groups.iter();
+        groups.try_for_each(|(name, of)| topology.apply(name, of))?;
         topology.keeping = Keeping::new(&topology, &file.configuration)?;
         if topology.groups.len() > GROUPS_MAX {
             return invalid(format!("{} groups, at most {GROUPS_MAX}", topology.groups.len()));

@@ -1,6 +1,7 @@
 //! Access control lists, as Linux keeps them in extended attributes (`posix_acl_xattr.h`).
 //!
-//! The kernel of the client decides by them who may do what. The tree keeps the permission bits of
+//! The kernel of the client decides by them who may do what, and [`crate::access`] as whom a client
+//! may act. The tree keeps the permission bits of
 //! an inode and its list in step, and hands the list of a directory down to what is made in it, as
 //! local file systems do (withdrawn POSIX 1003.1e, draft 17).
 //!
@@ -99,6 +100,28 @@ impl Acl {
     /// Whether it says no more than permission bits can.
     pub fn is_plain(&self) -> bool {
         self.0.len() == 3
+    }
+
+    /// The users that are named, and what each may do.
+    pub fn users(&self) -> impl Iterator<Item = (u32, u16)> + '_ {
+        self.masked(|entry| entry.tag == Tag::User).map(|entry| (entry.id, entry.permissions))
+    }
+
+    /// The groups, of which that is the owning one, and what each may do.
+    pub fn groups(&self, owning: u32) -> impl Iterator<Item = (u32, u16)> + '_ {
+        let all = self.masked(|entry| matches!(entry.tag, Tag::OwningGroup | Tag::Group));
+        all.map(move |entry| match entry.tag {
+            Tag::OwningGroup => (owning, entry.permissions),
+            _ => (entry.id, entry.permissions),
+        })
+    }
+
+    /// Entries, with no more than the mask allows.
+    fn masked(&self, of: impl Fn(&Entry) -> bool) -> impl Iterator<Item = Entry> {
+        let mask = self.0.iter().find(|entry| entry.tag == Tag::Mask);
+        let mask = mask.map_or(ALL, |entry| entry.permissions);
+        let all = self.0.iter().filter(move |entry| of(entry));
+        all.map(move |entry| Entry { permissions: entry.permissions & mask, ..*entry })
     }
 
     /// The permission bits that follow from it.

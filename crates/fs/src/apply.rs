@@ -262,6 +262,7 @@ fn place(
             content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
             locks: Locks::default(),
             quota: None,
+            before: None,
             open_at: OrdSet::new(),
             nameless: None,
             unnamed: false,

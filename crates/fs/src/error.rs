@@ -48,6 +48,12 @@ pub enum FsError {
     /// `EPERM`.
     #[error("operation not permitted")]
     NotPermitted,
+    /// `EACCES`: whoever asks may not do that here.
+    #[error("permission denied")]
+    Denied,
+    /// `EROFS`: whoever asks may only read.
+    #[error("read-only")]
+    ReadOnly,
     /// `ENODATA`.
     #[error("no such attribute")]
     NoAttribute,
@@ -119,6 +125,7 @@ impl FsError {
             | FsError::Late { .. }
             | FsError::UnnamedQuota { .. } => 5,
             FsError::WouldBlock => 11,
+            FsError::Denied => 13,
             FsError::Busy => 16,
             FsError::Exists => 17,
             FsError::OtherQuota => 18,
@@ -127,6 +134,7 @@ impl FsError {
             FsError::Invalid => 22,
             FsError::TooLarge | FsError::InlineFull => 27,
             FsError::NoSpace => 28,
+            FsError::ReadOnly => 30,
             FsError::TooManyLinks => 31,
             FsError::Deadlock => 35,
             FsError::NameTooLong => 36,

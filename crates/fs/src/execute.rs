@@ -170,7 +170,8 @@ fn create_unnamed(
         return Err(FsError::Invalid);
     }
     let (place, inode) = new_inode(tree, parent, node, moment)?;
-    tree.insert(place.ino, Inode { nlink: 0, unnamed: true, quota: None, ..inode });
+    let before = inode.quota;
+    tree.insert(place.ino, Inode { nlink: 0, unnamed: true, quota: None, before, ..inode });
     tree.lose_name(place.ino, moment.rank.0);
     Ok(Done::Attributes(tree.attributes(place).expect("inserted above")))
 }

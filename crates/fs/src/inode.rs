@@ -41,6 +41,9 @@ pub(crate) struct Inode {
     pub locks: Locks,
     /// The directory against whose quota it counts: itself, or one above in this partition.
     pub quota: Option<Ino>,
+    /// Of a file without a name the quota against which it counted while it had one, or would
+    /// count with one: who reached it then reaches it now.
+    pub before: Option<Ino>,
     /// Who has said that it has it open: it stays for them when its last name goes.
     pub open_at: OrdSet<ClientId>,
     /// Of a file without a name the message that took its last one, or made it so.
@@ -85,6 +88,7 @@ impl Inode {
             content: Content::Directory(Directory { parent, entries: OrdMap::new() }),
             locks: Locks::default(),
             quota: None,
+            before: None,
             open_at: OrdSet::new(),
             nameless: None,
             unnamed: false,
@@ -119,6 +123,7 @@ impl Inode {
             content,
             locks: Locks::default(),
             quota: None,
+            before: None,
             open_at: OrdSet::new(),
             nameless: None,
             unnamed: false,

@@ -305,6 +305,13 @@ pub(crate) fn named_by(update: &Update) -> Vec<(Place, &Name)> {
     touched(update, MessageId { client: ClientId(0), sequence: 0 }).names
 }
 
+/// The inodes of `partition` that an update names, by whatever word.
+pub(crate) fn inodes_of(update: &Update, partition: GroupId) -> BTreeSet<Ino> {
+    let all = touched(update, MessageId { client: ClientId(0), sequence: 0 });
+    let own = all.places.into_iter().chain(all.nodes).chain(all.quotas);
+    own.filter(|place| place.partition == partition).map(|place| place.ino).collect()
+}
+
 /// The names of these keys of `partition`.
 pub(crate) fn numbers(keys: &BTreeSet<Key>, partition: GroupId) -> Vec<u64> {
     keys.iter().map(|key| key.number(partition)).collect()
@@ -348,6 +355,7 @@ impl Query {
             | Query::Xattr { .. }
             | Query::Xattrs { .. }
             | Query::Quota { .. }
+            | Query::OwnQuota { .. }
             | Query::Awaited { .. }
             | Query::LockInTheWay { .. }
             | Query::Totals { .. }
@@ -367,6 +375,7 @@ impl Query {
             | Query::Xattr { .. }
             | Query::Xattrs { .. }
             | Query::Quota { .. }
+            | Query::OwnQuota { .. }
             | Query::Awaited { .. }
             | Query::LockInTheWay { .. }
             | Query::Totals { .. }

@@ -12,6 +12,7 @@
 //! | `pending` | messages that are delivered and not decided |
 //! | [`vote`] | how several partitions agree on an update |
 //! | `acl` | access control lists and permission bits |
+//! | [`access`] | what clients may do that may not do all |
 //! | `apply`, `execute` | what updates of several inodes and of one inode do |
 //! | `read` | answers to queries |
 //! | `tops` | what is known of directories that live elsewhere than their names |
@@ -19,12 +20,15 @@
 //! | [`counting`] | how what is below a directory that is not empty gets under a quota |
 //! | `tree`, `inode`, `extents`, `locks`, `leases` | the state itself |
 //! | `caps` | who may answer looks by itself |
+//! | `hash` | hashes that are the same everywhere |
 //! | [`invariants`] | walks that panic if the state contradicts itself |
 //!
-//! Deliberately absent: who may do what (the kernel of the client checks permissions), times
-//! (each update brings its own), blocks' bytes, and any knowledge of the network.
+//! Deliberately absent: who is at the other end of a connection (an operation brings the rights of
+//! its client, or none if that may do all), times (each update brings its own), blocks' bytes, and
+//! any knowledge of the network.
 #![forbid(unsafe_code)]
 
+pub mod access;
 mod acl;
 mod apply;
 pub mod blocks;
@@ -33,6 +37,7 @@ pub mod counting;
 pub mod error;
 mod execute;
 mod extents;
+mod hash;
 mod inode;
 pub mod invariants;
 mod keys;
@@ -54,6 +59,7 @@ pub mod types;
 pub mod vote;
 mod waits;
 
+pub use access::Rights;
 pub use caps::{GRANT_MAX, Subject};
 pub use error::FsError;
 pub use keys::quota_keys;

@@ -35,6 +35,8 @@ pub enum Mutation {
     ClosesEarly,
     /// A read is noted though another time of reading was set since it was seen.
     NotesAnyRead,
+    /// Who may only work below one directory reaches all.
+    ReachesAll,
 }
 
 impl Mutation {

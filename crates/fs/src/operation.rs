@@ -1,6 +1,7 @@
 //! What clients ask of the tree to be changed, by multicast; what they ask one replica is in
 //! [`crate::query`].
 
+use crate::access::Rights;
 use crate::counting::Stretch;
 use crate::quota::Limits;
 use crate::types::{
@@ -30,6 +31,8 @@ pub struct Operation {
     pub keeps: bool,
     /// What it changes was written under locks, and counts only while they have not been lost.
     pub under: Option<Under>,
+    /// What its client may do; none if that is all.
+    pub rights: Option<Rights>,
 }
 
 /// A new inode.

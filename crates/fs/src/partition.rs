@@ -19,9 +19,11 @@
 //!   too.
 
 use crate::FsError;
+use crate::access::{Rights, drop_set_id};
 use crate::apply::{Moment, apply};
 use crate::caps::{Subject, hold_made};
 use crate::execute::execute;
+use crate::hash::hash_of;
 use crate::inode::Inode;
 use crate::keys::{Key, keys_in, numbers};
 use crate::mutation::Mutation;
@@ -31,13 +33,12 @@ use crate::query::{Answer, Query};
 use crate::read::read;
 use crate::tree::Tree;
 use crate::types::{Entry, Ino, Kind, Place, Rank, Timestamp, Vector};
-use crate::vote::{Vote, conclude, prepare};
+use crate::vote::{Evidence, Vote, conclude, prepare};
 use bytes::Bytes;
 use imbl::OrdMap;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp, mix};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
 
 /// Something that a [`Partition`] wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,9 +137,12 @@ impl Partition {
         &mut self,
         id: MessageId,
         ts: Stamp,
-        operation: Operation,
+        mut operation: Operation,
         out: &mut Vec<Effect>,
     ) {
+        if let Some(rights) = &operation.rights {
+            rights.squash(&mut operation.update);
+        }
         self.delivered = Position(self.delivered.0 + 1);
         let rank = (ts, id);
         let early = self.pending.take_early(id);
@@ -258,7 +262,19 @@ impl Partition {
     /// # Errors
     /// What a program would see; [`FsError::Stale`] if the inode lives in another partition.
     pub fn read(&self, query: &Query) -> Result<Answer, FsError> {
-        read(&self.tree, query)
+        self.read_as(query, None)
+    }
+
+    /// Answers a query of a client that may do no more than these rights say.
+    ///
+    /// # Errors
+    /// As [`Partition::read`]; [`FsError::Denied`] if it may not know.
+    pub fn read_as(&self, query: &Query, rights: Option<&Rights>) -> Result<Answer, FsError> {
+        let Some(rights) = rights else { return read(&self.tree, query) };
+        rights.check_query(&self.tree, query)?;
+        let mut answer = read(&self.tree, query)?;
+        rights.leave_out(&self.tree, &mut answer);
+        Ok(answer)
     }
 
     /// How many messages were delivered.
@@ -391,10 +407,7 @@ impl Partition {
     /// Votes on a message that is first in its queues.
     fn cast_vote(&mut self, rank: Rank, out: &mut Vec<Effect>) {
         let waiting = self.pending.get(rank).expect("the caller found it");
-        let Operation { update, time, quotas, .. } = &waiting.operation;
-        let named = self.tree.check_named(update, quotas);
-        let moment = Moment { rank, time: *time };
-        let result = named.and_then(|()| prepare(&self.tree, update, moment));
+        let result = self.look(&waiting.operation, rank);
         // A holder that goes after this has let go; none comes: grants wait behind the message.
         let held = self.tree.caps.is_held(&self.subject(&waiting.operation));
         let vote = Vote { result, held };
@@ -402,6 +415,17 @@ impl Partition {
         self.own_votes.insert(id, vote.clone());
         self.pending.note(rank, self.tree.group, vote.clone());
         out.push(Effect::Vote { to, id, vote });
+    }
+
+    /// Whether an update of several inodes is possible here, and its client may do it.
+    fn look(&self, operation: &Operation, rank: Rank) -> Result<Evidence, FsError> {
+        let Operation { update, time, quotas, rights, .. } = operation;
+        let sticky = rights.as_ref().map(|rights| rights.check(&self.tree, update)).transpose()?;
+        self.tree.check_named(update, quotas)?;
+        let below = rights.as_ref().and_then(|rights| rights.below);
+        let mut evidence = prepare(&self.tree, update, below, Moment { rank, time: *time })?;
+        evidence.sticky = sticky.unwrap_or_default();
+        Ok(evidence)
     }
 
     /// Decides and applies an update that concerns this partition only.
@@ -412,16 +436,20 @@ impl Partition {
         out: &mut Vec<Effect>,
     ) -> Result<Done, FsError> {
         let holds_made = operation.holds_made();
-        let Operation { vector, time, quotas, update, by, under, .. } = operation;
+        let look = names_several(&operation.update).then(|| self.look(&operation, rank));
+        let Operation { vector, time, quotas, update, by, under, rights, .. } = operation;
         let moment = Moment { rank, time };
         let lets_go = matches!(
             update,
             Update::Caps { step: CapStep::Release(_) | CapStep::Expire { .. }, .. }
         );
-        self.tree.check_named(&update, &quotas)?;
+        if look.is_none() {
+            rights.as_ref().map_or(Ok(()), |of| of.check(&self.tree, &update).map(drop))?;
+            self.tree.check_named(&update, &quotas)?;
+        }
+        let drops = rights.as_ref().and_then(|rights| rights.drops_set_id(&update));
         self.tree.check_under(&update, under)?;
-        let done = if names_several(&update) {
-            let vote = prepare(&self.tree, &update, moment);
+        let mut done = if let Some(vote) = look {
             let conclusion = conclude(&update, &BTreeMap::from([(self.tree.group, &vote)]))?;
             apply(&mut self.tree, &update, conclusion, moment)
         } else if quotas.is_empty() || !update.is_limited() {
@@ -434,6 +462,9 @@ impl Partition {
             self.tree = tree;
             done
         };
+        if let Some(ino) = drops {
+            drop_set_id(&mut self.tree, ino, &mut done);
+        }
         out.extend(lets_go.then_some(Effect::LetGo));
         self.merge(&vector);
         Ok(if holds_made { hold_made(&mut self.tree, by, done, rank) } else { done })
@@ -555,32 +586,5 @@ fn names_several(update: &Update) -> bool {
         | Update::Count { .. }
         | Update::Caps { .. }
         | Update::Expire { .. } => false,
-    }
-}
-
-fn hash_of(value: &impl Hash) -> u64 {
-    let mut hasher = Fnv::default();
-    value.hash(&mut hasher);
-    mix(hasher.finish())
-}
-
-/// FNV-1a of 64 bits: the same on every machine and in every version of the standard library.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Fnv(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }

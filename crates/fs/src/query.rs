@@ -79,6 +79,11 @@ pub enum Query {
         /// Which.
         inode: Place,
     },
+    /// The quota that a directory has itself, if any.
+    OwnQuota {
+        /// Which.
+        inode: Place,
+    },
     /// `statfs`: how much the partition holds.
     Totals {
         /// Which.
@@ -103,6 +108,7 @@ impl Query {
             | Query::Xattr { inode, .. }
             | Query::Xattrs { inode }
             | Query::Quota { inode }
+            | Query::OwnQuota { inode }
             | Query::Awaited { inode, .. }
             | Query::LockInTheWay { inode, .. } => Some(*inode),
             Query::Totals { .. } | Query::Waits { .. } => None,
@@ -168,7 +174,7 @@ pub enum Answer {
     Lock(Option<Lock>),
     /// To [`Query::Awaited`].
     Awaited(Stand),
-    /// To [`Query::Quota`].
+    /// To [`Query::Quota`] and [`Query::OwnQuota`].
     Quota(Option<Quota>),
     /// To [`Query::Totals`].
     Totals {

@@ -53,6 +53,10 @@ pub(crate) fn read(tree: &Tree, query: &Query) -> Result<Answer, FsError> {
             let counts = tree.inode(*inode)?.quota.and_then(|of| tree.quotas.get(of));
             Ok(Answer::Quota(tree.quotas.get(inode.ino).or(counts).copied()))
         }
+        Query::OwnQuota { inode } => {
+            tree.inode(*inode)?;
+            Ok(Answer::Quota(tree.quotas.get(inode.ino).copied()))
+        }
         Query::Totals { partition } if *partition == tree.group => {
             let (inodes, bytes) = tree.totals();
             Ok(Answer::Totals { inodes, bytes })

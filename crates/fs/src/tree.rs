@@ -180,14 +180,18 @@ impl Tree {
 
     /// A file has lost its last name, by the message of that timestamp.
     pub fn lose_name(&mut self, ino: Ino, ts: Stamp) {
-        self.change(ino, |inode| (inode.nameless, inode.quota) = (Some(ts), None));
+        self.change(ino, |inode| {
+            (inode.nameless, inode.before) = (Some(ts), inode.quota.or(inode.before));
+            inode.quota = None;
+        });
         self.nameless.insert(ino, ts);
     }
 
     /// A file that never had a name has got its first, and counts against that quota.
     pub fn gain_name(&mut self, ino: Ino, quota: Option<Ino>) {
         self.change(ino, |inode| {
-            (inode.nameless, inode.unnamed, inode.quota) = (None, false, quota);
+            (inode.nameless, inode.unnamed) = (None, false);
+            (inode.quota, inode.before) = (quota, None);
         });
         if !self.mutation.is(Mutation::ReapsNamed) {
             self.nameless.remove(&ino);

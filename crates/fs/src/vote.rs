@@ -5,6 +5,7 @@
 //! ([`conclude`]). An update of one partition goes the same way, with one vote.
 
 use crate::FsError;
+use crate::access::Sticky;
 use crate::apply::Moment;
 use crate::operation::{RenameMode, Update};
 use crate::tree::{Tree, check_name};
@@ -43,6 +44,8 @@ pub struct Evidence {
     directory: Option<Box<EmptyDirectory>>,
     /// For a cycle of waits: the first who waits only as another came first.
     passes: Option<usize>,
+    /// What the client's rights need that no partition may know alone.
+    pub(crate) sticky: Sticky,
 }
 
 /// A directory without entries, on its way to another partition.
@@ -69,11 +72,17 @@ pub(crate) enum Conclusion {
     Untangle(Option<usize>),
 }
 
-/// This partition's part in an update: is it possible?
+/// This partition's part in an update: is it possible? Whoever may only work `below` a directory
+/// names what is above another no further than that.
 ///
 /// # Panics
 /// If the update is not one of those that name several inodes.
-pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Evidence, FsError> {
+pub(crate) fn prepare(
+    tree: &Tree,
+    update: &Update,
+    below: Option<Place>,
+    moment: Moment,
+) -> Result<Evidence, FsError> {
     let here = |place: &Place| place.partition == tree.group;
     let mut found = Evidence::default();
     match update {
@@ -106,7 +115,7 @@ pub(crate) fn prepare(tree: &Tree, update: &Update, moment: Moment) -> Result<Ev
                 tree.check_unused(child.ino)?;
             }
         }
-        Update::Rename { .. } => return prepare_rename(tree, update, moment),
+        Update::Rename { .. } => return prepare_rename(tree, update, below, moment),
         Update::PlaceDirectory { .. } => return prepare_place(tree, update),
         Update::Untangle { cycle } => found.passes = waits::check(tree, cycle)?,
         Update::Create { .. }
@@ -200,7 +209,12 @@ fn check_placeable(tree: &Tree, child: Place, to: GroupId) -> Result<EmptyDirect
     })
 }
 
-fn prepare_rename(tree: &Tree, update: &Update, moment: Moment) -> Result<Evidence, FsError> {
+fn prepare_rename(
+    tree: &Tree,
+    update: &Update,
+    below: Option<Place>,
+    moment: Moment,
+) -> Result<Evidence, FsError> {
     let Update::Rename { from, from_name, to, to_name, moved, replaced, mode, ancestors, .. } =
         update
     else {
@@ -252,7 +266,9 @@ fn prepare_rename(tree: &Tree, update: &Update, moment: Moment) -> Result<Eviden
             _ => tree.check_unused(replaced.ino)?,
         }
     }
-    for place in listed.iter().filter(|place| here(place)) {
+    // Its own name is out of reach then, so it moves nowhere, and closes no cycle.
+    let ends = |place: &Place| Some(*place) == below;
+    for place in listed.iter().filter(|place| here(place) && !ends(place)) {
         let above = tree.inode(*place).or(Err(FsError::Stale))?.as_directory();
         let above = above.ok_or(FsError::Stale)?.parent;
         if above != Place::ROOT && !listed.contains(&above) {
@@ -312,6 +328,7 @@ pub(crate) fn conclude(
                 all.replaced = all.replaced.or(evidence.replaced);
                 all.replaced_full |= evidence.replaced_full;
                 all.tops.extend(&evidence.tops);
+                all.sticky.join(&evidence.sticky);
                 all.directory = all.directory.or_else(|| evidence.directory.clone());
                 all.passes = [all.passes, evidence.passes].into_iter().flatten().min();
             }
@@ -322,6 +339,7 @@ pub(crate) fn conclude(
     if let Some(error) = refusal {
         return Err(error);
     }
+    all.sticky.check()?;
     match update {
         Update::Link { .. } => {
             let target = all.target.expect("the target's partition told its attributes");

@@ -230,6 +230,11 @@ impl Waits {
         }
         Waits(shown)
     }
+
+    /// Leaves those of other inodes out.
+    pub(crate) fn retain(&mut self, mut of: impl FnMut(Place) -> bool) {
+        self.0.retain(|(place, _)| of(*place));
+    }
 }
 
 impl Locks {

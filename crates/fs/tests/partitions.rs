@@ -253,8 +253,7 @@ fn reference(seed: u64, steps: u64, mix: Mix) -> Reference {
         let vector = view.partitions[rng.pick(&[GroupId(0), GroupId(1)])].vector().clone();
         let time = Timestamp { seconds: i64::try_from(step).unwrap(), nanos: 0 };
         let quotas = quotas_of(view, &update, &mut rng);
-        let operation =
-            Operation { vector, time, quotas, update, by: ClientId(0), keeps: false, under: None };
+        let operation = Operation { vector, time, quotas, ..world.operation(update) };
         let groups = operation.update.partitions();
         let result = world.submit_as(id, operation.clone());
         outcomes.extend(groups.iter().map(|group| ((id, *group), result.clone())));

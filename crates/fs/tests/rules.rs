@@ -789,6 +789,7 @@ fn a_skipped_message_counts() {
             by: ClientId(0),
             keeps: false,
             under: None,
+            rights: None,
         },
         &mut out,
     );

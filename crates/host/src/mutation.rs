@@ -15,6 +15,8 @@ pub enum Mutation {
     ExpiresAnyhow,
     /// A primary goes on counting for a quota only if it has begun to.
     AbandonsCounts,
+    /// Takes every client for one that may do all.
+    AdmitsAll,
 }
 
 impl Mutation {

@@ -4,6 +4,7 @@
 //! Two replicas of one node give each other votes at once, without the network: a node that has
 //! replicas of both groups of an operation needs nobody else's vote.
 
+mod access;
 mod configuration;
 mod drained;
 mod messages;
@@ -17,6 +18,7 @@ use crate::drain::{self, Drain};
 use crate::mutation::Mutation;
 use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
 use crate::space::Space;
+use crate::update::Payload;
 use meridian_cluster::Topology;
 use meridian_core::{
     Embedding, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time,
@@ -42,6 +44,9 @@ pub struct Node {
     drain: Drain,
     space: Space,
     configuration: ConfigurationReplica,
+    /// The names of clients, as their certificates say, by their connections.
+    known: BTreeMap<ConnectionId, String>,
+    admits_all: bool,
 }
 
 impl Node {
@@ -52,7 +57,8 @@ impl Node {
         let drain = Drain::new(topology.clone(), me);
         let configuration = ConfigurationReplica::new(topology.clone(), me);
         let (told, space) = (BTreeMap::new(), Space::new(Default::default()));
-        Node { topology, me, replicas, told, drain, space, configuration }
+        let (known, admits_all) = (BTreeMap::new(), false);
+        Node { topology, me, replicas, told, drain, space, configuration, known, admits_all }
     }
 
     /// Which node it is.
@@ -88,6 +94,7 @@ impl Node {
     #[doc(hidden)]
     pub fn with_host_mutation(mut self, mutation: Mutation) -> Node {
         self.replicas.values_mut().for_each(|replica| replica.plant(mutation));
+        self.admits_all = mutation.is(Mutation::AdmitsAll);
         self
     }
 
@@ -188,6 +195,7 @@ impl Node {
             | RequestBody::Scrub
             | RequestBody::Status => return,
         };
+        let rights = self.rights_of(connection);
         let Some(replica) = self.replicas.get_mut(&group) else {
             let body = ReplyBody::Refused(Refusal::NoReplica(group));
             let reply = Reply { id: request.id, body };
@@ -197,12 +205,21 @@ impl Node {
         let (mut start, is_full) = (None, self.space.is_full());
         match request.body {
             RequestBody::Update { start: wanted, .. } => {
+                let wanted = match rights.map(|rights| Payload::restrict(wanted.clone(), rights)) {
+                    Some(Err(why)) => {
+                        let body = ReplyBody::Refused(Refusal::Bad(why));
+                        let reply = Reply { id: request.id, body };
+                        return out.output(Output::Reply { connection, reply });
+                    }
+                    Some(Ok(restricted)) => restricted,
+                    None => wanted,
+                };
                 if replica.on_update(waiter, &wanted, is_full, &mut wishes) {
                     start = Some(wanted);
                 }
             }
             RequestBody::Read { vector, by, query } => {
-                replica.on_read(waiter, (by, &vector), query, &mut wishes);
+                replica.on_read(waiter, (by, &vector), (query, rights), &mut wishes);
             }
             RequestBody::Recalls { by, .. } => replica.on_poll(waiter, by, &mut wishes),
             RequestBody::PutBlock { .. }
@@ -467,7 +484,11 @@ impl Process for Node {
             Event::Command(Command::Request { connection, request }) => {
                 self.on_request(now, connection, request, out);
             }
+            Event::Command(Command::Known { connection, client }) => {
+                self.known.insert(connection, client);
+            }
             Event::Command(Command::Closed(connection)) => {
+                self.known.remove(&connection);
                 self.replicas.values_mut().for_each(|replica| replica.on_closed(connection));
             }
             Event::Command(Command::Configured(topology)) => {

@@ -15,7 +15,7 @@
 
 use crate::replica::{ConnectionId, Waiter};
 use meridian_core::{ClientId, Stamp, Time};
-use meridian_fs::Query;
+use meridian_fs::{Query, Rights};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub(crate) struct Read {
     /// Under which name its client holds capabilities.
     pub by: ClientId,
     pub query: Query,
+    /// What its client may do; none if that is all.
+    pub rights: Option<Rights>,
     pub seen: Stamp,
     pub since: Time,
 }
@@ -184,6 +186,7 @@ mod tests {
             waiter,
             by: ClientId(0),
             query: Query::Attributes { inode },
+            rights: None,
             seen: Stamp(seen),
             since,
         }

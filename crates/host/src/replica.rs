@@ -23,7 +23,7 @@ use meridian_core::{
 use meridian_fs::partition::Effect;
 use meridian_fs::types::Rank;
 use meridian_fs::vote::Vote;
-use meridian_fs::{Answer, Ino, Partition, Query, Timestamp, Vector};
+use meridian_fs::{Answer, Ino, Partition, Query, Rights, Timestamp, Vector};
 use meridian_multicast::{
     self as multicast, ClockSource, Config, Delivery, Dissemination, Notice, Options, Order,
     PrimCast, Role, Start, Touches,
@@ -214,11 +214,11 @@ impl Replica {
         &mut self,
         waiter: Waiter,
         (by, vector): (ClientId, &Vector),
-        query: Query,
+        (query, rights): (Query, Option<Rights>),
         out: &mut Vec<Wish>,
     ) {
         let (seen, since) = (vector.get(self.group), self.ticked);
-        let read = Read { waiter, by, query, seen, since };
+        let read = Read { waiter, by, query, rights, seen, since };
         if self.may_answer() && self.is_ready(&read) {
             self.answer(&read, true, out);
         } else if self.reads.len() >= WAITING_MAX {
@@ -288,7 +288,7 @@ impl Replica {
     }
 
     fn answer(&self, read: &Read, whole: bool, out: &mut Vec<Wish>) {
-        let mut result = self.partition.read(&read.query);
+        let mut result = self.partition.read_as(&read.query, read.rights.as_ref());
         if let Ok(answer) = &mut result {
             self.leave_out(answer, self.wanted(read.seen));
         }

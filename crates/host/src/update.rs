@@ -4,7 +4,9 @@
 use crate::api::Refusal;
 use crate::sessions;
 use meridian_core::{ClientId, GroupId, MessageId, mix};
-use meridian_fs::{Operation, Place, Subject, Timestamp, Under, Update, Vector, quota_keys};
+use meridian_fs::{
+    Operation, Place, Rights, Subject, Timestamp, Under, Update, Vector, quota_keys,
+};
 use meridian_multicast::{self as multicast, Start, Touches};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +35,9 @@ pub struct Payload {
     pub by: ClientId,
     /// Whether it wants to hold the directory that it makes.
     pub keeps: bool,
+    /// What its client may do; none if that is all. The node that hears the client says so
+    /// ([`Payload::restrict`]).
+    pub rights: Option<Rights>,
 }
 
 /// See [`Payload::change`].
@@ -63,7 +68,8 @@ impl Payload {
 
     /// A payload that does that and cancels nothing.
     pub fn of(vector: Vector, change: Change) -> Payload {
-        Payload { vector, cancels: Vec::new(), change: Some(change), by: NOBODY, keeps: false }
+        let (cancels, change) = (Vec::new(), Some(change));
+        Payload { vector, cancels, change, by: NOBODY, keeps: false, rights: None }
     }
 
     /// The message `id` to `dest`, which says that its client waits for nothing below `low`.
@@ -124,6 +130,16 @@ impl Payload {
         Ok(payload)
     }
 
+    /// The same message, whose client may do no more than that, whatever it says itself.
+    ///
+    /// # Errors
+    /// As [`Payload::read`].
+    pub fn restrict(start: Start, rights: Rights) -> Result<Start, String> {
+        let payload = Payload { rights: Some(rights), ..Payload::read(&start)? };
+        let payload = postcard::to_stdvec(&payload).expect("plain values can be encoded");
+        Ok(Start { payload: payload.into(), ..start })
+    }
+
     /// Whether a node may have the message ordered, whose disk is full or not.
     ///
     /// # Errors
@@ -148,9 +164,9 @@ impl Payload {
 
     /// The operation that it asks for, if any.
     pub fn into_operation(self) -> Option<Operation> {
-        let Payload { vector, change, by, keeps, .. } = self;
+        let Payload { vector, change, by, keeps, rights, .. } = self;
         let Change { time, quotas, update, under } = change?;
-        Some(Operation { vector, time, quotas, update, by, keeps, under })
+        Some(Operation { vector, time, quotas, update, by, keeps, under, rights })
     }
 
     /// What the message must be ordered with: the others of its session's shard, and those that

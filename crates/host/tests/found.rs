@@ -4,12 +4,15 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 use meridian_cluster::Topology;
+use meridian_cluster::grants::{Below, Grant};
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{
     ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Stamp, Time,
 };
 use meridian_fs::operation::NewNode;
-use meridian_fs::{Answer, FsError, Ino, Kind, Place, Query, Timestamp, Update, Vector, Vote};
+use meridian_fs::{
+    Answer, FsError, Ino, Kind, Place, Query, Rights, Timestamp, Update, Vector, Vote,
+};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::replica::{Replica, Waiter, Wish};
 use meridian_host::sessions;
@@ -93,6 +96,7 @@ fn forgets(dest: &[GroupId]) -> impl Iterator<Item = Start> {
             change: None,
             by: NOBODY,
             keeps: false,
+            rights: None,
         };
         payload.into_start(MessageId { client, sequence: 1 }, 1, dest)
     })
@@ -220,6 +224,7 @@ fn a_vote_is_not_too_late_because_its_client_waits_no_more() {
         change: None,
         by: NOBODY,
         keeps: false,
+        rights: None,
     };
     one.delivers(nothing.into_start(id(2), 2, &[US, EU]));
     assert_eq!(one.applied(), Position(1));
@@ -534,12 +539,63 @@ fn a_cancelled_update_of_two_groups_is_refused_by_both() {
     let mut one = One::new(US_1);
     let late = message(1, link(place(US, 0)));
     let client = sessions::successor(9 << 32, late.id.client);
-    let payload =
-        Payload { vector: seen(0), cancels: vec![late.id], change: None, by: NOBODY, keeps: false };
+    let payload = Payload {
+        vector: seen(0),
+        cancels: vec![late.id],
+        change: None,
+        by: NOBODY,
+        keeps: false,
+        rights: None,
+    };
     one.delivers(payload.into_start(MessageId { client, sequence: 1 }, 1, &[US, EU]));
     one.delivers(late);
     assert_eq!(one.applied(), Position(2));
     let partition = one.node.replica(US).unwrap().partition();
     let vote = partition.own_vote(id(1)).cloned();
     assert_eq!(vote, Some(Vote { result: Err(FsError::Expired), held: false }));
+}
+
+/// Decision 93: what a client says of its own rights does not count.
+#[test]
+fn no_update_brings_other_rights_than_its_node_gives_it() {
+    let rights = Rights { read_only: true, ..Rights::default() };
+    let start = message(1, create(place(US, 0), "name", Kind::File));
+    let payload = Payload { rights: Some(Rights::default()), ..Payload::read(&start).unwrap() };
+    let forged = payload.clone().into_start(start.id, start.low, &start.dest);
+    let given = Payload::restrict(forged.clone(), rights.clone()).unwrap();
+    let read = Payload::read(&given).unwrap();
+    assert_eq!(read, Payload { rights: Some(rights.clone()), ..payload });
+    assert_eq!(given, Start { payload: given.payload.clone(), ..forged });
+    let nonsense = Start { payload: "nonsense".into(), ..start };
+    assert!(Payload::restrict(nonsense, rights).is_err());
+}
+
+/// Decision 93: rights are looked up by the name in the certificate, each time, and a connection
+/// that nobody has introduced may do all.
+#[test]
+fn rights_follow_the_configuration_at_once() {
+    let mut one = One::new(US_1);
+    one.starts();
+    let (known, unknown) = (ConnectionId(5), ConnectionId(6));
+    let query = Query::Attributes { inode: place(US, 0) };
+    let body = RequestBody::Read { vector: Vector::default(), by: NOBODY, query };
+    let ask = |one: &mut One, connection| {
+        let request = Request { id: 1, body: body.clone() };
+        replies(one.step(Event::Command(Command::Request { connection, request })))
+    };
+    let is_denied = |replies: Vec<ReplyBody>| {
+        let [ReplyBody::Answer { result, .. }] = &replies[..] else { panic!("{replies:?}") };
+        *result == Err(FsError::Denied)
+    };
+    one.step(Event::Command(Command::Known { connection: known, client: "lab".into() }));
+    assert!(!is_denied(ask(&mut one, known)), "it has no grant");
+    let below = Below { path: "/us/lab".into(), partition: US.0, ino: 77 };
+    let grant = Grant { below: Some(below), ..Grant::default() };
+    let mut topology = (*topology()).clone();
+    (topology.version, topology.grants) = (9, [("lab".to_string(), grant)].into());
+    one.step(Event::Command(Command::Configured(topology.into())));
+    assert!(is_denied(ask(&mut one, known)));
+    assert!(!is_denied(ask(&mut one, unknown)));
+    one.step(Event::Command(Command::Closed(known)));
+    assert!(!is_denied(ask(&mut one, known)), "its number is another's");
 }

@@ -5,6 +5,7 @@ use crate::answers::{
     attr, created, data, empty, entry, found, in_the_way, listed, open_mode, opened, totals_of,
     write_mode, written, xattr,
 };
+use crate::call::Call;
 use crate::calls::{self, Opened};
 use crate::convert::{errno, kind_of_mode, permissions, timestamp};
 use crate::eager::Calls;
@@ -12,7 +13,7 @@ use crate::kept::{Kept, Look};
 use crate::known::Known;
 use crate::listing::Listings;
 use crate::marked::Marked;
-use crate::moved::Moved;
+use crate::moved::{Moved, node_of};
 use crate::slowest::{self, Slowest};
 use crate::token::{self, Asked};
 use bytes::Bytes;
@@ -51,26 +52,6 @@ pub struct Handler {
     kernel: Arc<OnceLock<Notifier>>,
 }
 
-/// Who asks, about what, and the way to answer.
-struct Call {
-    uid: u32,
-    gid: u32,
-    thread: u32,
-    node: Ino,
-    /// What is called, about which name.
-    called: (&'static str, Option<Bytes>),
-    reply: Reply,
-}
-
-impl Call {
-    /// What is made belongs to who makes it.
-    fn new_node(&self, kind: Kind, mode: u32, umask: u32) -> NewNode {
-        let Call { uid, gid, .. } = *self;
-        let (mode, umask) = (permissions(mode), permissions(umask));
-        NewNode { umask, uid, gid, ..NewNode::new(kind, mode) }
-    }
-}
-
 fn name(of: &[u8]) -> Bytes {
     Bytes::copy_from_slice(of)
 }
@@ -79,7 +60,7 @@ impl Service for Handler {
     fn call(&self, request: Request<'_>, reply: Reply) {
         let Request { uid, gid, thread, node, .. } = request;
         let called = slowest::called(&request.operation);
-        let call = Call { uid, gid, thread, node: Ino(node), called, reply };
+        let call = Call { uid, gid, thread, node: self.ino(node), called, reply };
         match request.operation {
             Operation::Lookup { .. }
             | Operation::Symlink { .. }
@@ -120,7 +101,7 @@ impl Service for Handler {
     }
 
     fn forget(&self, node: u64, lookups: u64) {
-        self.known.forget(Ino(node), lookups);
+        self.known.forget(self.ino(node), lookups);
     }
 }
 
@@ -131,8 +112,9 @@ impl Handler {
         let marked = Default::default();
         let (known, kernel) = <(_, Arc<OnceLock<Notifier>>)>::default();
         let kept = Kept::new(files.clone(), kernel.clone());
-        let moved = Moved::new(kernel.clone(), runtime.clone());
-        let slowest = Slowest::new(Arc::clone(&known));
+        let root = files.client().root().ino;
+        let moved = Moved::new(kernel.clone(), root, runtime.clone());
+        let slowest = Slowest::new(Arc::clone(&known), root);
         let owner = rustix::process::geteuid().as_raw();
         if files.client().is_to_keep_looks() {
             kept.watch(files.client().keep_looks_with(), runtime.clone());
@@ -150,6 +132,11 @@ impl Handler {
             owner,
             kernel,
         }
+    }
+
+    /// The inode that the kernel means: it calls what is mounted 1, whatever that is.
+    fn ino(&self, node: u64) -> Ino {
+        if node == Ino::ROOT.0 { self.files.client().root().ino } else { Ino(node) }
     }
 
     /// Where to put the way to tell the kernel something, once there is one.
@@ -178,10 +165,10 @@ impl Handler {
             Operation::RemoveDirectory { name } => self.remove_directory(call, name),
             Operation::Rename { name: from, new_parent, new_name, flags } => {
                 let from = Named { parent: call.node, name: name(from) };
-                let to = Named { parent: Ino(new_parent), name: name(new_name) };
+                let to = Named { parent: self.ino(new_parent), name: name(new_name) };
                 self.rename(call, from, to, flags);
             }
-            Operation::Link { of, name } => self.link(call, Ino(of), name),
+            Operation::Link { of, name } => self.link(call, self.ino(of), name),
             Operation::Create { name, mode, umask, flags } => {
                 let node = call.new_node(Kind::File, mode, umask);
                 self.create(call, name, node, flags);
@@ -480,7 +467,7 @@ impl Handler {
             return call.reply.error(answer);
         }
         if of == about::NAME.as_bytes()
-            && call.node == Ino::ROOT
+            && call.node == self.files.client().root().ino
             && let Some(kernel) = self.kernel.get()
         {
             let client = self.files.client();
@@ -560,11 +547,12 @@ impl Handler {
             });
         }
         let (files, kernel, ticks) = (self.files.clone(), self.kernel.clone(), self.calls.ticks());
+        let root = files.client().root().ino;
         let Call { node, thread, reply, .. } = call;
         self.runtime.spawn(async move {
             let taken = move || {
                 if let Some(kernel) = kernel.get() {
-                    kernel.forget_attributes(node.0);
+                    kernel.forget_attributes(node_of(node, root));
                 }
             };
             let how = calls::LockCall { handle, wanted, waits, thread };

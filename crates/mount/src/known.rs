@@ -135,20 +135,20 @@ impl Known {
         }
     }
 
-    /// The path of a directory as the kernel has it, without a `/` at its end; it begins with `?` if
-    /// not all of it is known.
-    pub fn path(&self, directory: Ino) -> String {
+    /// The path of a directory from `root` on as the kernel has it, without a `/` at its end; it
+    /// begins with `?` if not all of it is known.
+    pub fn path(&self, root: Ino, directory: Ino) -> String {
         let all = self.lock();
         let (mut names, mut at) = (Vec::new(), directory);
         // Directories that others have moved meanwhile might lie in each other here.
-        while at != Ino::ROOT && names.len() <= DEPTH_MAX {
+        while at != root && names.len() <= DEPTH_MAX {
             let Some((parent, name)) = all.nodes.get(&at).and_then(|node| node.at.as_ref()) else {
                 break;
             };
             names.push(String::from_utf8_lossy(name));
             at = *parent;
         }
-        let begin = if at == Ino::ROOT { "" } else { "?" };
+        let begin = if at == root { "" } else { "?" };
         names.iter().rev().fold(begin.to_string(), |path, name| path + "/" + name)
     }
 
@@ -231,7 +231,10 @@ pub(crate) mod tests {
         assert_eq!((found(5, &x), found(6, &y)), (None, None));
         known.renamed(&x, &y, false);
         assert_eq!((found(5, &y), found(6, &z)), (None, None), "one went with its name");
-        assert_eq!((known.path(Ino(5)), known.path(Ino(6))), ("?/y".into(), "?/z".into()));
+        assert_eq!(
+            (known.path(Ino(2), Ino(5)), known.path(Ino(1), Ino(6))),
+            ("/y".into(), "?/z".into())
+        );
         known.lost(&y);
         assert_eq!(found(5, &x), None, "it is nowhere");
         known.look_up(&attributes(7, Kind::File), Some(&x));

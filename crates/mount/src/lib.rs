@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`session`] | mounting, unmounting, what a dead process left behind |
 //! | [`handler`] | one method for each call of the kernel |
+//! | `call` | who asks, about what, and the way to answer |
 //! | `calls` | calls that need more than a translation |
 //! | `answers` | answers that many calls share |
 //! | `eager` | calls that are begun on the thread that read them |
@@ -33,6 +34,7 @@
 
 pub mod about;
 mod answers;
+mod call;
 mod calls;
 pub mod convert;
 mod eager;

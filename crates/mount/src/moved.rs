@@ -11,6 +11,7 @@
 //! look-ups wait meanwhile.
 
 use crate::known::At;
+use meridian_fs::types::Ino;
 use meridian_fuse::Notifier;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,19 +25,26 @@ const DROP_LIMIT: Duration = Duration::from_millis(100);
 /// nothing, and a rename of such a directory may fail.
 const DROPS_MAX: usize = 16;
 
+/// What the kernel calls an inode, if that is mounted.
+pub(crate) fn node_of(ino: Ino, root: Ino) -> u64 {
+    if ino == root { Ino::ROOT.0 } else { ino.0 }
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Moved {
     kernel: Arc<OnceLock<Notifier>>,
     runtime: Handle,
+    /// What is mounted.
+    root: Ino,
     /// How many names are being dropped.
     dropping: Arc<watch::Sender<usize>>,
 }
 
 impl Moved {
     /// That tells the kernel, once it is there.
-    pub fn new(kernel: Arc<OnceLock<Notifier>>, runtime: Handle) -> Moved {
-        Moved { kernel, runtime, dropping: Arc::default() }
+    pub fn new(kernel: Arc<OnceLock<Notifier>>, root: Ino, runtime: Handle) -> Moved {
+        Moved { kernel, runtime, root, dropping: Arc::default() }
     }
 
     /// Waits until no name is being dropped, but not for long.
@@ -60,8 +68,9 @@ impl Moved {
             return answer();
         }
         let (done, dropped) = oneshot::channel();
+        let node = node_of(parent, self.root);
         let work = move || {
-            if let Err(error) = kernel.drop_name(parent.0, &name) {
+            if let Err(error) = kernel.drop_name(node, &name) {
                 tracing::debug!("a name in {:#x} is not dropped: {error}", parent.0);
             }
             dropping.send_modify(|count| *count -= 1);

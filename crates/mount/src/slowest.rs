@@ -38,6 +38,8 @@ pub struct Slow {
 #[derive(Clone, Debug)]
 pub(crate) struct Slowest {
     known: Arc<Known>,
+    /// What is mounted.
+    root: Ino,
     all: Arc<Mutex<All>>,
 }
 
@@ -100,8 +102,8 @@ pub(crate) fn called(operation: &Operation<'_>) -> (&'static str, Option<Bytes>)
 }
 
 impl Slowest {
-    pub fn new(known: Arc<Known>) -> Slowest {
-        Slowest { known, all: Arc::default() }
+    pub fn new(known: Arc<Known>, root: Ino) -> Slowest {
+        Slowest { known, root, all: Arc::default() }
     }
 
     fn all(&self) -> MutexGuard<'_, All> {
@@ -136,7 +138,7 @@ impl Slowest {
         if is_full && all.calls.first_key_value().is_some_and(|(fastest, _)| took <= fastest.0) {
             return;
         }
-        let mut path = all.path(&self.known, node);
+        let mut path = all.path(&self.known, self.root, node);
         if let Some(name) = name {
             path.push('/');
             path.push_str(&String::from_utf8_lossy(name));
@@ -154,9 +156,9 @@ impl Slowest {
 
 impl All {
     /// Without a `/` at its end; so that of the root is empty.
-    fn path(&self, known: &Known, node: Ino) -> String {
-        let Some((parent, name)) = self.names.get(&node) else { return known.path(node) };
-        format!("{}/{}", known.path(*parent), String::from_utf8_lossy(name))
+    fn path(&self, known: &Known, root: Ino, node: Ino) -> String {
+        let Some((parent, name)) = self.names.get(&node) else { return known.path(root, node) };
+        format!("{}/{}", known.path(root, *parent), String::from_utf8_lossy(name))
     }
 }
 
@@ -179,7 +181,7 @@ mod tests {
         let known = Known::default();
         known.look_up(&crate::known::tests::directory(5), Some(&(Ino::ROOT, "d".into())));
         known.look_up(&crate::known::tests::directory(6), Some(&(Ino(5), "e".into())));
-        Slowest::new(Arc::new(known))
+        Slowest::new(Arc::new(known), Ino::ROOT)
     }
 
     fn ms(ms: u64) -> Duration {
@@ -215,8 +217,8 @@ mod tests {
         }
         let all = slowest.all();
         assert_eq!((all.names.len(), all.order.len()), (NAMES_MAX, NAMES_MAX));
-        assert_eq!(all.path(&slowest.known, Ino(99 + 2 * NAMES_MAX as u64)), "/d/g");
-        assert_eq!(all.path(&slowest.known, Ino(100)), "?");
+        assert_eq!(all.path(&slowest.known, Ino::ROOT, Ino(99 + 2 * NAMES_MAX as u64)), "/d/g");
+        assert_eq!(all.path(&slowest.known, Ino::ROOT, Ino(100)), "?");
     }
 
     #[test]

@@ -13,7 +13,9 @@ use crate::service::Service;
 use bytes::Bytes;
 use meridian_blocks::desk::{self, Answer, Asker, Next};
 use meridian_cluster::Topology;
+use meridian_cluster::grants::revoked_name;
 use meridian_core::hello::ServiceId;
+use meridian_core::principal::{Role, Speaker};
 use meridian_core::{GroupId, NodeId, Time};
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::drain::keep::Report as Copies;
@@ -41,6 +43,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Shared {
     pub(crate) me: NodeId,
     pub(crate) security: Security,
+    /// The same at the port of the keys, where others are shut out.
+    pub(crate) keys_security: Security,
     /// What the nodes are called in their certificates.
     pub(crate) names: Arc<Names<NodeId>>,
     topology: Mutex<Arc<Topology>>,
@@ -58,13 +62,14 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(
-        (me, security): (NodeId, Security),
+        (me, security, keys_security): (NodeId, Security, Security),
         (topology, names): (Arc<Topology>, Arc<Names<NodeId>>),
         keys: Arc<Board>,
     ) -> Shared {
         Shared {
             me,
             security,
+            keys_security,
             names,
             topology: Mutex::new(topology),
             in_force: Mutex::default(),
@@ -83,6 +88,7 @@ impl Shared {
     /// The cluster is configured so now; [`Configured`] tells the process.
     pub(crate) fn set_topology(&self, topology: Arc<Topology>) {
         self.names.set(names_of(&topology));
+        shut_out(&topology, &self.security, &self.keys_security);
         *lock(&self.topology) = topology;
     }
 
@@ -106,6 +112,19 @@ impl Shared {
     /// The report that the configuration is to get: see [`drain::Output::Drained`].
     pub(crate) fn take_drained(&self) -> Option<u64> {
         lock(&self.drained).take()
+    }
+}
+
+/// Those whose certificates count no more are shut out, and from the keys all who may not do all:
+/// keys know no directories and no owners (decisions 93 and 94).
+pub(crate) fn shut_out(topology: &Topology, nodes: &Security, keys: &Security) {
+    let mut names = topology.revoked.clone();
+    let ended = nodes.shut_out(names.clone());
+    let clients = topology.grants.keys().map(|name| revoked_name(Role::Client, name));
+    names.extend(clients);
+    let ended = ended + keys.shut_out(names);
+    if ended > 0 {
+        tracing::info!(ended, "connections of who is shut out, or has gone, are forgotten");
     }
 }
 
@@ -259,6 +278,12 @@ impl<P: Service> Requests<P> {
             let body = ReplyBody::Refused(Refusal::Bad(why));
             return self.reply(at, client, &Reply { id, body });
         }
+        if matches!(request.body, RequestBody::ListBlocks { .. }) && self.is_restricted(at, client)
+        {
+            let why = "not authorized: a client that has a grant may not list blocks".into();
+            let body = ReplyBody::Refused(Refusal::Bad(why));
+            return self.reply(at, client, &Reply { id, body });
+        }
         let takes = at.process.drain().takes_blocks();
         match desk::on_client(self.blocks.blocks(), takes, by, request.body) {
             Ok(next) => self.go_on(at, next),
@@ -281,6 +306,12 @@ impl<P: Service> Requests<P> {
             self.shared.security.count_refused();
         }
         may
+    }
+
+    /// Whether the client may not do all that clients may.
+    fn is_restricted(&self, at: &mut At<'_, P>, client: ConnectionId) -> bool {
+        let name = at.speaker(client).as_ref().and_then(name_of_client);
+        name.is_some_and(|name| self.shared.topology().grants.contains_key(&name))
     }
 
     /// The process wants something of the blocks that are here.
@@ -397,6 +428,14 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// The name of a client in its certificate; none of a node or an admin, and none under plain text.
+fn name_of_client(speaker: &Speaker) -> Option<String> {
+    match speaker {
+        Speaker::Known(who) if who.role == Role::Client => Some(who.name.clone()),
+        Speaker::Known(_) | Speaker::Anybody => None,
+    }
+}
+
 fn host_id(client: ConnectionId) -> meridian_host::ConnectionId {
     meridian_host::ConnectionId(client.into())
 }
@@ -459,6 +498,8 @@ impl<P: Service> Application<P> for Requests<P> {
     fn on_connected(&mut self, at: &mut At<'_, P>, client: ConnectionId, service: ServiceId) {
         if service == ServiceId::CONFIGURATION {
             self.desk.on_connected(at, client);
+        } else if let Some(name) = at.speaker(client).as_ref().and_then(name_of_client) {
+            at.command(P::known(host_id(client), name));
         }
     }
 

@@ -12,7 +12,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The version of a node's directory that this program writes and reads.
-pub const NODE_FORMAT: u32 = 10;
+pub const NODE_FORMAT: u32 = 11;
 
 /// The contents of `node.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

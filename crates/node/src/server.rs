@@ -1,6 +1,8 @@
 //! Start, run until told to stop, stop.
 
-use crate::application::{Configured, Replies, Requests, Shared, delays_of, names_of, peers_of};
+use crate::application::{
+    Configured, Replies, Requests, Shared, delays_of, names_of, peers_of, shut_out,
+};
 use crate::blocks::BlockEngine;
 use crate::board::Board;
 use crate::config::{NodeDir, cluster_path};
@@ -96,7 +98,9 @@ pub fn serve<P: Service>(
     let listener = listen(&topology, me)?;
     let (security, names) = (options.security.clone(), Arc::<Names<NodeId>>::default());
     names.set(names_of(&topology));
-    let door = (&listener, (&security, &names));
+    let keys_security = security.another_door();
+    shut_out(&topology, &security, &keys_security);
+    let door = (&listener, (&keys_security, &names));
     let (lanes, keys) = keys::open(options.keys.as_ref(), &dir, &topology, me, door)?;
     let topology = Arc::new(topology);
     let board = Arc::new(match &keys {
@@ -104,7 +108,11 @@ pub fn serve<P: Service>(
         Some(keys) if keys.causal() => Board::with_causal(keys.shards()),
         Some(keys) => Board::new(keys.shards()),
     });
-    let shared = Arc::new(Shared::new((me, security), (topology.clone(), names), board.clone()));
+    let shared = Arc::new(Shared::new(
+        (me, security, keys_security),
+        (topology.clone(), names),
+        board.clone(),
+    ));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

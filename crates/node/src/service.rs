@@ -28,6 +28,9 @@ pub trait Service:
     /// what is not answered counts as under way, for some minutes.
     fn request(connection: ConnectionId, request: Request) -> Self::Command;
 
+    /// The command that tells it what the client of a connection is called in its certificate.
+    fn known(connection: ConnectionId, client: String) -> Self::Command;
+
     /// The command that tells it that the connection is gone.
     fn closed(connection: ConnectionId) -> Self::Command;
 
@@ -69,6 +72,10 @@ impl Service for Node {
 
     fn request(connection: ConnectionId, request: Request) -> Command {
         Command::Request { connection, request }
+    }
+
+    fn known(connection: ConnectionId, client: String) -> Command {
+        Command::Known { connection, client }
     }
 
     fn closed(connection: ConnectionId) -> Command {

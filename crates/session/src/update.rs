@@ -128,6 +128,6 @@ fn start(
 ) -> Start {
     let (vector, cancels) = (vector.clone(), name.cancels.clone());
     let keeps = keeps && change.is_some();
-    let payload = Payload { vector, cancels, change, by, keeps };
+    let payload = Payload { vector, cancels, change, by, keeps, rights: None };
     payload.into_start(name.id, name.low, dest)
 }

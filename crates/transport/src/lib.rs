@@ -16,6 +16,7 @@
 pub mod authority;
 pub mod credentials;
 pub mod security;
+mod shut;
 pub mod stream;
 mod verifier;
 

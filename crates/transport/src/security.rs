@@ -1,10 +1,12 @@
 //! How connections begin, at both ends: the one place where TLS and plain text differ.
 
 use crate::credentials::{Credentials, describe};
+use crate::shut::Shut;
 use crate::stream::Stream;
 use meridian_core::principal::Speaker;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,14 +45,37 @@ pub enum Security {
     /// that are private.
     #[default]
     InsecurePlainText,
-    /// TLS, with these certificates.
-    Tls(Arc<Credentials>),
+    /// TLS, with these certificates, but not with everybody who has one.
+    Tls(Arc<Credentials>, Admission),
 }
+
+/// Who is let in: all but those that [`Security::shut_out`] names.
+#[derive(Clone, Debug, Default)]
+pub struct Admission(Arc<Shut>);
 
 impl Security {
     /// TLS with these certificates.
     pub fn tls(credentials: Credentials) -> Security {
-        Security::Tls(Arc::new(credentials))
+        Security::Tls(Arc::new(credentials), Admission::default())
+    }
+
+    /// The same certificates, for another door: who is shut out at one is not at the other.
+    pub fn another_door(&self) -> Security {
+        match self {
+            Security::InsecurePlainText => Security::InsecurePlainText,
+            Security::Tls(credentials, _) => {
+                Security::Tls(credentials.clone(), Admission::default())
+            }
+        }
+    }
+
+    /// From now on these principals, as `ROLE/NAME`, are refused, and no others. Connections with
+    /// them end; tells how many. Under plain text nobody is known, and nobody refused.
+    pub fn shut_out(&self, principals: BTreeSet<String>) -> usize {
+        match self {
+            Security::InsecurePlainText => 0,
+            Security::Tls(_, Admission(shut)) => shut.set(principals),
+        }
     }
 
     /// Calls a server. Who is there is a node of the cluster, and [`Stream::speaker`] tells which.
@@ -60,7 +85,7 @@ impl Security {
     pub async fn connect(&self, address: &str) -> Result<Stream, Refusal> {
         let tcp = TcpStream::connect(address).await?;
         tcp.set_nodelay(true)?;
-        let Security::Tls(credentials) = self else { return Ok(Stream::plain(tcp)) };
+        let Security::Tls(credentials, _) = self else { return Ok(Stream::plain(tcp)) };
         let config = credentials.loaded().client.clone();
         let name = ServerName::try_from(NOBODY).expect("it is a name");
         let connection = ClientConnection::new(config, name);
@@ -75,7 +100,7 @@ impl Security {
     /// If it has not. Who refuses it counts that: [`Security::count_refused`].
     pub async fn accept(&self, tcp: TcpStream) -> Result<Stream, Refusal> {
         tcp.set_nodelay(true)?;
-        let Security::Tls(credentials) = self else { return Ok(Stream::plain(tcp)) };
+        let Security::Tls(credentials, _) = self else { return Ok(Stream::plain(tcp)) };
         let no_node = || Refusal::Unauthorized("this end has no certificate of a node".into());
         let config = credentials.loaded().server.clone().ok_or_else(no_node)?;
         let connection = ServerConnection::new(config).map_err(|error| unauthorized(&error))?;
@@ -83,13 +108,20 @@ impl Security {
     }
 
     async fn begin(&self, tcp: TcpStream, connection: Connection) -> Result<Stream, Refusal> {
-        let Security::Tls(credentials) = self else { return Ok(Stream::plain(tcp)) };
-        Stream::begin(tcp, connection, &credentials.principal().cluster).await
+        let Security::Tls(credentials, Admission(shut)) = self else {
+            return Ok(Stream::plain(tcp));
+        };
+        let cluster = &credentials.principal().cluster;
+        let stream = Stream::begin(tcp, connection, cluster).await?;
+        match stream.is_admitted(shut) {
+            true => Ok(stream),
+            false => Err(Refusal::Unauthorized(format!("{} is shut out here", stream.speaker()))),
+        }
     }
 
     /// One more connection was refused for who is at its other end.
     pub fn count_refused(&self) {
-        if let Security::Tls(credentials) = self {
+        if let Security::Tls(credentials, _) = self {
             credentials.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -99,7 +131,7 @@ impl Security {
     pub fn refused(&self) -> u64 {
         match self {
             Security::InsecurePlainText => 0,
-            Security::Tls(credentials) => credentials.refused.load(Ordering::Relaxed),
+            Security::Tls(credentials, _) => credentials.refused.load(Ordering::Relaxed),
         }
     }
 
@@ -107,7 +139,7 @@ impl Security {
     pub fn own(&self) -> Speaker {
         match self {
             Security::InsecurePlainText => Speaker::Anybody,
-            Security::Tls(credentials) => Speaker::Known(credentials.principal()),
+            Security::Tls(credentials, _) => Speaker::Known(credentials.principal()),
         }
     }
 }

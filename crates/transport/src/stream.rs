@@ -8,6 +8,7 @@
 
 use crate::credentials::describe;
 use crate::security::{Refusal, unauthorized};
+use crate::shut::Shut;
 use crate::verifier::principal;
 use bytes::{Buf, BytesMut};
 use meridian_core::principal::Speaker;
@@ -16,7 +17,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
@@ -30,7 +31,7 @@ const RECEIVE_LEN: usize = 64 << 10;
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The state of TLS, which both halves use.
-struct Session {
+pub(crate) struct Session {
     connection: Connection,
     /// What has come and was not decrypted yet.
     received: BytesMut,
@@ -40,6 +41,10 @@ struct Session {
     owed: usize,
     /// The other end says no more.
     ended: bool,
+    /// The other end is not wanted here any more.
+    is_shut: bool,
+    /// Who waits for more to come.
+    reader: Option<Waker>,
 }
 
 type Shared = Arc<Mutex<Session>>;
@@ -74,7 +79,27 @@ impl Write for Sender<'_> {
     }
 }
 
+fn unwanted() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "the other end is shut out here")
+}
+
 impl Session {
+    /// Whoever reads waits now.
+    fn wait_as(&mut self, waker: &Waker) {
+        match &mut self.reader {
+            Some(known) => known.clone_from(waker),
+            None => self.reader = Some(waker.clone()),
+        }
+    }
+
+    /// Nothing is read any more, nor written; whoever waits is told.
+    pub fn shut(&mut self) {
+        self.is_shut = true;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
     /// Sends what is encrypted; `WouldBlock` if the socket does not take all.
     fn flush(&mut self, tcp: &TcpStream) -> io::Result<()> {
         while self.connection.wants_write() {
@@ -89,6 +114,9 @@ impl Session {
 
     /// See the module's documentation.
     fn try_write(&mut self, tcp: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+        if self.is_shut {
+            return Err(unwanted());
+        }
         self.flush(tcp)?;
         if self.owed > 0 {
             assert!(self.owed <= bytes.len(), "a write that would block is to be repeated");
@@ -191,7 +219,8 @@ impl Stream {
         cluster: &str,
     ) -> Result<Stream, Refusal> {
         let (received, readable, owed) = (BytesMut::new(), 0, 0);
-        let mut session = Session { connection, received, readable, owed, ended: false };
+        let (ended, is_shut, reader) = (false, false, None);
+        let mut session = Session { connection, received, readable, owed, ended, is_shut, reader };
         loop {
             match session.flush(&tcp) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -224,6 +253,11 @@ impl Stream {
         let named = principal(shown, cluster).map_err(|error| unauthorized(&error))?;
         let speaker = Speaker::Known(Arc::new(named));
         Ok(Stream { tcp, session: Some(Arc::new(Mutex::new(session))), speaker })
+    }
+
+    /// Whether it may go on; if so, as long as nobody is shut out whose it is.
+    pub(crate) fn is_admitted(&self, shut: &Shut) -> bool {
+        self.session.as_ref().is_none_or(|session| shut.admit(&self.speaker, session))
     }
 
     /// Who is at the other end.
@@ -313,8 +347,15 @@ impl AsyncRead for ReadHalf {
         };
         let tcp: &TcpStream = this.tcp.as_ref();
         loop {
-            if lock(session).read(tcp, into)? {
-                return Poll::Ready(Ok(()));
+            {
+                let mut session = lock(session);
+                if session.is_shut {
+                    return Poll::Ready(Err(unwanted()));
+                }
+                if session.read(tcp, into)? {
+                    return Poll::Ready(Ok(()));
+                }
+                session.wait_as(cx.waker());
             }
             ready!(tcp.poll_read_ready(cx))?;
             match lock(session).receive(tcp) {

@@ -314,3 +314,39 @@ async fn an_authority_goes_on_with_its_key() {
     let (caller, _) = meet(&node, &bob.security()).await;
     assert_eq!(caller.unwrap(), named("meridian://7/client/bob"));
 }
+
+/// Decision 94: connections that are open end, at both halves, and new ones are refused; others go
+/// on, and so does who is shut out only at another door.
+#[tokio::test]
+async fn who_is_shut_out_is_gone_at_once() {
+    let setup = Setup::new("7");
+    let server = setup.kept(Role::Node, "us-1").security();
+    let client = |name| setup.kept(Role::Client, name).security();
+    let (bad, good, other) = (client("bad"), client("good"), server.another_door());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut open = Vec::new();
+    for security in [&bad, &good] {
+        let taken = async { server.accept(listener.accept().await.unwrap().0).await.unwrap() };
+        let (taken, called) = tokio::join!(taken, security.connect(&address));
+        open.push((taken.into_split(), called.unwrap()));
+    }
+    let ((mut good_reader, _), good_end) = open.pop().unwrap();
+    let ((mut reader, writer), bad_end) = open.pop().unwrap();
+    let waits = tokio::spawn(async move { reader.read_exact(&mut [0; 1]).await });
+    tokio::task::yield_now().await;
+    let names: std::collections::BTreeSet<_> = ["client/bad".to_string()].into();
+    assert_eq!(server.shut_out(names.clone()), 1);
+    let ended = timeout(LIMIT, waits).await.unwrap().unwrap();
+    assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    assert_eq!(writer.try_write(b"!").unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    drop((writer, bad_end));
+    let refused = meet(&server, &bad).await.0.unwrap_err().to_string();
+    assert!(refused.contains("client bad is shut out here"), "{refused}");
+    assert!(meet(&server, &good).await.0.is_ok());
+    assert!(meet(&other, &bad).await.0.is_ok(), "the other door has a list of its own");
+    good_end.into_split().1.write_all(b"!").await.unwrap();
+    timeout(LIMIT, good_reader.read_exact(&mut [0; 1])).await.unwrap().unwrap();
+    server.shut_out(Default::default());
+    assert!(meet(&server, &bad).await.0.is_ok(), "nobody is shut out any more");
+}

@@ -116,12 +116,12 @@ impl Files {
         }
     }
 
-    /// What a path from the root leads to. Symbolic links are not followed.
+    /// What a path from [`crate::ClientOptions::root`] leads to. Symbolic links are not followed.
     ///
     /// # Errors
     /// [`FsError::NotFound`] or [`FsError::NotDirectory`] as for any path.
     pub async fn resolve(&self, path: &str) -> Result<Attributes, ClientError> {
-        let mut at = self.attributes(Ino::ROOT).await?;
+        let mut at = self.attributes(self.client.root().ino).await?;
         for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
             at = self.lookup(at.place.ino, &Bytes::copy_from_slice(name.as_bytes())).await?;
         }
@@ -518,6 +518,10 @@ impl Files {
         let mut at = self.place_of(directory);
         for _ in 0..DEPTH_MAX {
             if at.ino == Ino::ROOT || all.contains(&at) {
+                return Ok(());
+            }
+            if at.ino == self.client.root().ino {
+                all.push(at); // What is above it is out of reach, and so is its own name.
                 return Ok(());
             }
             let above = self.entry(at.ino, &Bytes::from_static(b"..")).await?;

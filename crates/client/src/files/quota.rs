@@ -24,6 +24,17 @@ impl Files {
         }
     }
 
+    /// The quota that `ino` has itself, if any.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub async fn own_quota(&self, ino: Ino) -> Result<Option<Quota>, ClientError> {
+        match self.ask(ino, |inode| Query::OwnQuota { inode }).await?.0 {
+            Answer::Quota(quota) => Ok(quota),
+            _ => Err(strange()),
+        }
+    }
+
     /// Limits what may lie below a directory, or takes its quota away. If it is not empty what is
     /// below it is counted from then on: see [`Quota::stage`].
     ///

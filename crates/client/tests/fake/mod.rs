@@ -247,7 +247,16 @@ impl Cluster {
 /// An update that nobody waits for.
 fn operation_of(update: Update) -> Operation {
     let (vector, time, quotas) = (Vector::default(), Timestamp::default(), Vec::new());
-    Operation { vector, time, quotas, update, by: ClientId(0), keeps: false, under: None }
+    Operation {
+        vector,
+        time,
+        quotas,
+        update,
+        by: ClientId(0),
+        keeps: false,
+        under: None,
+        rights: None,
+    }
 }
 
 impl Control {

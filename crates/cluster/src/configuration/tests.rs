@@ -401,3 +401,46 @@ fn a_node_has_no_name_that_another_certificate_has() {
         assert!(check_node_name(name).is_err(), "{name}");
     }
 }
+
+/// Decisions 93 and 94.
+#[test]
+fn grants_and_revoked_principals_are_kept_and_nonsense_is_refused() {
+    let mut secured = file();
+    secured.insecure_plain_text = false;
+    let mut cluster = Configuration::default();
+    cluster.change(Request::Initialise(text(&secured)));
+    let allow = |name: &str, grant| Request::Allow { name: name.into(), grant };
+    let revoke = |principal: &str| Request::Revoke { principal: principal.into() };
+    let users = Grant { users: [1000].into(), ..Grant::default() };
+    assert_eq!(cluster.change(allow("lab", Some(users.clone()))), done(2, None));
+    assert_eq!(cluster.change(allow("lab", Some(users.clone()))), done(2, None), "it is so");
+    assert_eq!(cluster.change(revoke("client/old")), done(3, None));
+    let Shown(Some(shown)) = cluster.show(0) else { panic!("there is a configuration") };
+    let topology = Topology::parse(&shown).unwrap().0;
+    assert_eq!(topology.grants, [("lab".to_string(), users.clone())].into());
+    assert_eq!(topology.revoked, ["client/old".to_string()].into());
+    let is_root = Grant { root: true, ..users.clone() };
+    let as_root = Grant { users: [0].into(), ..Grant::default() };
+    let to_root = Grant { squash: Some((0, 5)), ..Grant::default() };
+    let many = Grant { groups: (1..=65).collect(), ..Grant::default() };
+    let bad = [
+        allow("lab", Some(is_root)),
+        allow("lab", Some(as_root)),
+        allow("lab", Some(to_root)),
+        allow("lab", Some(many)),
+        allow("two words", Some(users.clone())),
+        allow("nobody", None),
+        revoke("old"),
+        revoke("boss/old"),
+        revoke("client/a/b"),
+    ];
+    for request in bad {
+        let reply = cluster.change(request.clone());
+        assert!(matches!(reply, Reply::Refused(_)), "{request:?}");
+    }
+    assert_eq!(cluster.change(allow("lab", None)), done(4, None));
+    let mut plain = initialised();
+    for request in [allow("lab", Some(users)), revoke("client/old")] {
+        assert!(matches!(plain.change(request), Reply::Refused(_)));
+    }
+}

@@ -135,7 +135,16 @@ impl World {
     pub fn operation(&self, update: Update) -> Operation {
         let time = Timestamp { seconds: i64::try_from(self.messages).unwrap(), nanos: 0 };
         let (vector, quotas) = (Vector::default(), Vec::new());
-        Operation { vector, time, quotas, update, by: ClientId(0), keeps: false, under: None }
+        Operation {
+            vector,
+            time,
+            quotas,
+            update,
+            by: ClientId(0),
+            keeps: false,
+            under: None,
+            rights: None,
+        }
     }
 
     /// Delivers a message; its timestamp is its number.

@@ -70,6 +70,13 @@ pub enum Command {
         /// What.
         request: Request,
     },
+    /// The client of a connection is called that in its certificate. Comes before its requests.
+    Known {
+        /// Which connection.
+        connection: ConnectionId,
+        /// The client's name.
+        client: String,
+    },
     /// A client's connection is gone.
     Closed(ConnectionId),
     /// The cluster is configured so now.

@@ -70,6 +70,7 @@ pub enum Record {
 pub enum Command {
     Request(ConnectionId, Request),
     Closed(ConnectionId),
+    Known,
     Configured,
 }
 
@@ -142,7 +143,7 @@ impl Process for Toy {
             }
             Event::Message { from, message } => self.on_message(from, message, out),
             Event::Command(Command::Request(by, request)) => self.on_request(by, request, out),
-            Event::Command(Command::Configured) => {}
+            Event::Command(Command::Known | Command::Configured) => {}
             Event::Command(Command::Closed(by)) => {
                 for asked in self.asked.values_mut() {
                     asked.by = asked.by.filter(|(waits, _)| *waits != by);
@@ -186,6 +187,10 @@ impl Service for Toy {
 
     fn request(connection: ConnectionId, request: Request) -> Command {
         Command::Request(connection, request)
+    }
+
+    fn known(_: ConnectionId, _: String) -> Command {
+        Command::Known
     }
 
     fn closed(connection: ConnectionId) -> Command {

@@ -1,6 +1,7 @@
 //! What is simulated: one module for each protocol, each with a [`crate::Subject`]; and the table
 //! from which `meridian sim NAME` is made.
 
+pub mod access;
 pub mod causal;
 pub mod configuration;
 pub mod cuts;
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 13] = [
+pub const TABLE: [&Named; 14] = [
     &multicast::NAMED,
     &outside::NAMED,
     &paxos::NAMED,
@@ -35,6 +36,7 @@ pub const TABLE: [&Named; 13] = [
     &looks::NAMED,
     &locks::NAMED,
     &quotas::NAMED,
+    &access::NAMED,
     &cuts::NAMED,
     &drain::NAMED,
     &configuration::NAMED,

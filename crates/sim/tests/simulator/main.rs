@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+mod access;
 mod baselines;
 mod causal;
 mod causal_baselines;

@@ -36,6 +36,7 @@ fn crowd_out(world: &mut World<Node, FilesWorkload>, session: ClientId) {
             change: None,
             by: NOBODY,
             keeps: false,
+            rights: None,
         };
         let body = RequestBody::Update { group: US, start: payload.into_start(id, 1, &[US]) };
         let connection = ConnectionId(u64::MAX);

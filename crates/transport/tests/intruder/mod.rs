@@ -60,6 +60,21 @@ impl ServerCertVerifier for Anybody {
 /// # Errors
 /// Whatever ends the connection other than that the server closes it.
 pub fn call(address: SocketAddr, shown: Option<&Issued>, says: &[u8]) -> io::Result<Vec<u8>> {
+    let mut heard = Vec::new();
+    listen(address, shown, says, |bytes| heard.extend_from_slice(bytes))?;
+    Ok(heard)
+}
+
+/// The same, and hands over each piece as it comes.
+///
+/// # Errors
+/// As [`call`].
+pub fn listen(
+    address: SocketAddr,
+    shown: Option<&Issued>,
+    says: &[u8],
+    mut hears: impl FnMut(&[u8]),
+) -> io::Result<()> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().unwrap().dangerous();
     let builder = builder.with_custom_certificate_verifier(Arc::new(Anybody));
@@ -77,7 +92,11 @@ pub fn call(address: SocketAddr, shown: Option<&Issued>, says: &[u8]) -> io::Res
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut tls = rustls::Stream::new(&mut connection, &mut socket);
     tls.write_all(says)?;
-    let mut heard = Vec::new();
-    tls.read_to_end(&mut heard)?;
-    Ok(heard)
+    let mut piece = [0; 4096];
+    loop {
+        match tls.read(&mut piece)? {
+            0 => return Ok(()),
+            len => hears(&piece[..len]),
+        }
+    }
 }

@@ -78,7 +78,9 @@ impl Cluster {
             | Request::KeepNode { .. }
             | Request::Keeps { .. }
             | Request::SetAddress { .. }
-            | Request::InForce { .. } => Vec::new(),
+            | Request::InForce { .. }
+            | Request::Allow { .. }
+            | Request::Revoke { .. } => Vec::new(),
         };
         let newest = self.newest().cloned();
         stimuli.extend(newest.into_iter().flat_map(|file| self.on_version(&file)));

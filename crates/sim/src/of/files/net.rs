@@ -74,6 +74,8 @@ pub struct Net<Own> {
     lines: Vec<Line>,
     plans: BTreeMap<u64, (usize, Plan<Own>)>,
     planned: u64,
+    /// What clients are called in their certificates, if that is told to nodes.
+    pub names: BTreeMap<usize, String>,
     lost: Vec<NodeId>,
     calm: bool,
     violated: Option<String>,
@@ -100,6 +102,7 @@ impl<Own> Net<Own> {
             cut: None,
             plans: BTreeMap::new(),
             planned: 0,
+            names: BTreeMap::new(),
             lost: Vec::new(),
             calm: false,
             violated: None,
@@ -162,6 +165,17 @@ impl<Own> Net<Own> {
         let connection = ConnectionId((at as u64) << 16 | u64::from(to.0));
         let (command, after) = (Command::Request { connection, request }, self.way());
         Some(Stimulus::Command { to, command, after })
+    }
+
+    /// What comes with a request: a node that was started anew is told again who asks.
+    fn introduce(&self, at: usize, request: &Stimulus<Node>) -> Option<Stimulus<Node>> {
+        let Stimulus::Command { to, command: Command::Request { connection, .. }, after } = request
+        else {
+            return None;
+        };
+        let (connection, client) = (*connection, self.names.get(&at)?.clone());
+        let command = Command::Known { connection, client };
+        Some(Stimulus::Command { to: *to, command, after: *after })
     }
 
     /// The session's timer is due then.
@@ -234,7 +248,10 @@ pub trait Crowd {
                     Effect::Send { to, .. } if self.net().is_cut_off(at, to) => {}
                     Effect::Send { to, message: Message::Request(request) } => {
                         match self.net().send(at, to, request) {
-                            Some(sent) => stimuli.push(sent),
+                            Some(sent) => {
+                                stimuli.extend(self.net().introduce(at, &sent));
+                                stimuli.push(sent);
+                            }
                             None => events.push_back(Event::Restarted(to)),
                         }
                     }

@@ -1,0 +1,101 @@
+//! What a client may do, as the configuration says by the name in its certificate (decision 93),
+//! and whose certificates count no more (decision 94).
+//!
+//! Who has no grant may do all that any client may.
+
+use meridian_core::principal::{Principal, Role, is_name};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// So many clients may have grants: every node looks one up for each request.
+pub const GRANTS_MAX: usize = 4096;
+/// So many users, and so many groups, a grant names at most: they travel with each update.
+pub const IDENTITIES_MAX: usize = 64;
+/// So many principals may be revoked. A list that is full is made short by a new authority.
+pub const REVOKED_MAX: usize = 4096;
+/// So many bytes the path in a grant has at most.
+pub const PATH_MAX: usize = 4096;
+
+/// What a client may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// Only what counts against the quota of this directory.
+    #[serde(default)]
+    pub below: Option<Below>,
+    /// It changes nothing.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Its root is root.
+    #[serde(default)]
+    pub root: bool,
+    /// The users as whom it may act; all but root if there are none.
+    #[serde(default)]
+    pub users: BTreeSet<u32>,
+    /// The groups as which it may act; all but root's if there are none.
+    #[serde(default)]
+    pub groups: BTreeSet<u32>,
+    /// The user and the group that its root becomes; nobody if that is not said.
+    #[serde(default)]
+    pub squash: Option<(u32, u32)>,
+}
+
+/// A directory that has a quota of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Below {
+    /// The path by which it was found, for people: the directory may have moved since.
+    pub path: String,
+    /// The number of its partition.
+    pub partition: u16,
+    /// Its number.
+    pub ino: u64,
+}
+
+impl Grant {
+    /// Whether a client of that name may have it.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self, name: &str) -> Result<(), String> {
+        if !is_name(name) {
+            return Err(format!("{name:?} is not the name of a client in a certificate"));
+        }
+        let (users, groups) = (self.users.len(), self.groups.len());
+        if users.max(groups) > IDENTITIES_MAX {
+            return Err(format!("a grant names {IDENTITIES_MAX} users or groups at most"));
+        }
+        if self.users.contains(&0) || self.groups.contains(&0) {
+            return Err("user 0 and group 0 are root: say --root".into());
+        }
+        if self.squash.is_some_and(|(uid, gid)| uid == 0 || gid == 0) {
+            return Err("root cannot be squashed to root: say --root".into());
+        }
+        if self.root && (users > 0 || groups > 0 || self.squash.is_some()) {
+            return Err(
+                "who is root may act as anybody: leave --uid, --gid and --squash out".into()
+            );
+        }
+        match &self.below {
+            Some(below) if below.path.len() > PATH_MAX => {
+                Err(format!("a path has {PATH_MAX} bytes at most"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How a principal of the cluster is called on the list of those that are revoked: `ROLE/NAME`.
+pub fn revoked_name(role: Role, name: &str) -> String {
+    format!("{}/{name}", role.name())
+}
+
+/// Whether the text names a principal of a cluster.
+///
+/// # Errors
+/// If not: how one is named.
+pub fn check_revoked(text: &str) -> Result<(), String> {
+    let uri = format!("meridian://cluster/{text}");
+    let wrong = |_| format!("{text:?} is not ROLE/NAME with a role of node, client or admin");
+    uri.parse::<Principal>().map(drop).map_err(wrong)
+}

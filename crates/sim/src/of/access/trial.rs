@@ -1,0 +1,106 @@
+//! A trial of hostile clients beside others.
+
+use super::regions::{Drawn, faults, setup, topology};
+use super::{AccessWorkload, TENANT, USER, granted};
+use crate::faults::Faults;
+use crate::of::files::net;
+use crate::of::files::trial::describe_waiting;
+use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::world::{Logs, Random, Setup, World};
+use meridian_cluster::grants::{Below, Grant};
+use meridian_fs::mutation::Mutation;
+use meridian_host::Node;
+use meridian_host::mutation::Mutation as InHost;
+use meridian_multicast::mutation::PLANTED;
+use rand::{RngExt, SeedableRng};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Clients that may do all, and such as are hostile.
+const CLIENTS: (u64, u64) = (3, 3);
+/// How many things each client does.
+const THINGS: u64 = 120;
+
+/// The world of a trial.
+pub type Cluster = World<Node, AccessWorkload>;
+
+/// What a trial is made of. What is `None` is drawn from the seed.
+#[derive(Clone, Debug, Default)]
+pub struct Trial {
+    /// What may go wrong with nodes.
+    pub faults: Option<Faults>,
+    /// A bug planted in trees.
+    #[doc(hidden)]
+    pub in_tree: Mutation,
+    /// A bug planted in nodes.
+    #[doc(hidden)]
+    pub in_host: InHost,
+}
+
+impl Subject for Trial {
+    type Process = Node;
+    type Owner = AccessWorkload;
+    type Drawn = Drawn;
+    type Operator = ();
+
+    const FAULTS: Duration = Duration::from_secs(20);
+    const HEALING: Duration = Duration::from_secs(240);
+
+    fn draw(&self, seed: u64) -> Drawn {
+        let random = &mut Random::seed_from_u64(seed ^ 0xacc1);
+        let nodes = if random.random_ratio(1, 3) { 1 } else { 3 };
+        let drawn = match random.random_range(0..4) {
+            0 => Faults::none(),
+            _ => Faults { disk: None, lost_disk: None, ..faults() },
+        };
+        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) }
+    }
+
+    fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
+        let (in_tree, in_host) = (self.in_tree, self.in_host);
+        let (partition, ino) = (granted().partition.0, granted().ino.0);
+        let below = Some(Below { path: "/us".into(), partition, ino });
+        let grant = Grant { below, users: [USER].into(), ..Grant::default() };
+        let mut topology = (*topology(drawn.nodes)).clone();
+        topology.grants.insert(TENANT.into(), grant);
+        let topology = Arc::new(topology);
+        let of = topology.clone();
+        let setup = setup(&topology, move |me| {
+            Node::new(of.clone(), me).with_tree_mutation(in_tree).with_host_mutation(in_host)
+        });
+        let setup = Setup { logs: Logs::on_disks(), faults: drawn.faults.clone(), ..setup };
+        let owner = AccessWorkload::new(seed, topology, CLIENTS, THINGS);
+        Made { setup, owner, operator: () }
+    }
+
+    fn heal(stage: &mut Stage<Self>) {
+        net::heal(&mut stage.world);
+    }
+
+    fn is_quiet(world: &Cluster) -> bool {
+        net::is_quiet(world, &world.owner.net.topology, |one| one.counting().is_none())
+    }
+
+    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
+        net::check_equal(&stage.world, &stage.world.owner.net.topology)
+    }
+
+    fn describe(world: &Cluster) -> String {
+        describe_waiting(world, &world.owner.waiting())
+    }
+
+    fn counts(world: &Cluster) -> Counts {
+        world.owner.net.counts.clone()
+    }
+
+    fn planted() -> Vec<(String, Self)> {
+        if !PLANTED {
+            return Vec::new();
+        }
+        let (in_tree, in_host) = (Mutation::ReachesAll, InHost::AdmitsAll);
+        vec![
+            (format!("{in_tree:?}"), Trial { in_tree, ..Trial::default() }),
+            (format!("{in_host:?}"), Trial { in_host, ..Trial::default() }),
+        ]
+    }
+}
