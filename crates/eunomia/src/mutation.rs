@@ -42,6 +42,8 @@ pub enum Mutation {
     AppliesOfTheGone,
     /// A shard forgets an update of another region once it has applied it.
     ForgetsTheLost,
+    /// What is being agreed on of a lost region stays as it was when another one is lost.
+    GoesOnWithoutTheSecond,
     /// A session goes on where updates that it has seen were dropped.
     MovesPastTheDropped,
     /// A region that joins serves sessions at once.

@@ -8,6 +8,7 @@
 //!   so is asked nothing, and all others are asked again.
 
 use crate::message::{Peer, Role, Topology};
+use crate::mutation::Mutation;
 use crate::regions::{Kept, Regions, Report, Standing, Word};
 use crate::timestamp::Timestamp;
 use meridian_core::RegionId;
@@ -48,6 +49,7 @@ pub struct Registry {
     /// What is said of a lost region in its round, and by whom.
     reports: BTreeMap<(RegionId, RegionId), Report>,
     settled: BTreeSet<(RegionId, RegionId)>,
+    mutation: Mutation,
 }
 
 impl Registry {
@@ -61,7 +63,14 @@ impl Registry {
             drained: BTreeSet::new(),
             reports: BTreeMap::new(),
             settled: BTreeSet::new(),
+            mutation: Mutation::Correct,
         }
+    }
+
+    /// With a planted bug.
+    #[doc(hidden)]
+    pub fn with_mutation(self, mutation: Mutation) -> Registry {
+        Registry { mutation, ..self }
     }
 
     /// The regions in the last epoch.
@@ -124,13 +133,15 @@ impl Registry {
         let own = if joined { Standing::Lost { round } } else { gone.clone() };
         let mut changes = vec![(region, own)];
         changes.extend(self.copies_from(region).map(|joiner| (joiner, gone.clone())));
-        for (place, standing) in self.regions.standings().iter().enumerate() {
-            if matches!(standing, Standing::Lost { .. } | Standing::Settles { .. }) {
-                changes.push((RegionId(place as u16), Standing::Lost { round }));
+        if !self.mutation.is(Mutation::GoesOnWithoutTheSecond) {
+            for (place, standing) in self.regions.standings().iter().enumerate() {
+                if matches!(standing, Standing::Lost { .. } | Standing::Settles { .. }) {
+                    changes.push((RegionId(place as u16), Standing::Lost { round }));
+                }
             }
+            self.reports.clear();
+            self.settled.clear();
         }
-        self.reports.clear();
-        self.settled.clear();
         self.set(changes);
         self.decide();
         Ok(())

@@ -5,7 +5,7 @@ use crate::world::{Random, Stimulus};
 use meridian_core::{RegionId, Time};
 use meridian_eunomia::member::Command;
 use meridian_eunomia::registry::Denied;
-use meridian_eunomia::{Peer, Regions, Registry, Standing, Topology, Word};
+use meridian_eunomia::{Mutation, Peer, Regions, Registry, Standing, Topology, Word};
 use rand::RngExt;
 use rand::seq::IteratorRandom;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,10 +71,15 @@ pub struct Configuration {
 
 impl Configuration {
     /// The first regions serve.
-    pub fn new(random: Random, topology: Arc<Topology>, plan: Plan) -> Configuration {
+    pub fn new(
+        random: Random,
+        topology: Arc<Topology>,
+        plan: Plan,
+        mutation: Mutation,
+    ) -> Configuration {
         let first = Configuration::first(&topology, &plan);
         Configuration {
-            registry: Registry::new(topology, first),
+            registry: Registry::new(topology, first).with_mutation(mutation),
             plan,
             random,
             told: BTreeMap::new(),
@@ -138,7 +143,8 @@ impl Configuration {
             Change::Lose => {
                 let there = all(&|region| regions.is_there(*region));
                 let region = there.into_iter().choose(&mut self.random);
-                region.map(|region| (self.lose(region), "losses"))
+                let what = if regions.is_open() { "losses at once" } else { "losses" };
+                region.map(|region| (self.lose(region), what))
             }
         };
         match done {

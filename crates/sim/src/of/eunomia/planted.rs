@@ -24,6 +24,7 @@ pub const ALL: &[Mutation] = &[
     Mutation::DropsTheGone,
     Mutation::AppliesOfTheGone,
     Mutation::ForgetsTheLost,
+    Mutation::GoesOnWithoutTheSecond,
     Mutation::MovesPastTheDropped,
     Mutation::ServesBeforeCopy,
     Mutation::CopiesTooEarly,
@@ -71,6 +72,12 @@ pub fn trial(mutation: Mutation) -> Trial {
             let profile = Some(Profile { reads: 30, ..CROWD });
             Trial { profile, plan: twice(Change::Lose, 0), ..lossy }
         }
+        Mutation::GoesOnWithoutTheSecond => {
+            let changes = [300, 500, 700].map(|at| (at * MS, Change::Lose)).to_vec();
+            let profile = Some(Profile { reads: 30, ..CROWD });
+            let plan = Some(Plan { later: 0, changes });
+            Trial { regions: Some(6), profile, plan, ..lossy }
+        }
         Mutation::MovesPastTheDropped => {
             let profile = Some(Profile { moves: 30, ..CROWD });
             Trial { profile, plan: twice(Change::Lose, 0), ..lossy }
@@ -80,8 +87,9 @@ pub fn trial(mutation: Mutation) -> Trial {
             Trial { profile, plan: twice(Change::Join, 2), ..lossy }
         }
         Mutation::CopiesTooEarly => {
-            let profile = Some(Profile { reads: 30, ..CROWD });
-            Trial { profile, plan: twice(Change::Join, 2), ..calm }
+            let profile = Some(Profile { reads: 20, keys: 20, ..CROWD });
+            let changes = [200, 500, 800].map(|at| (at * MS, Change::Join)).to_vec();
+            Trial { profile, plan: Some(Plan { later: 3, changes }), ..lossy }
         }
         Mutation::Correct | Mutation::SkipsASource => calm,
         Mutation::DropsOnStable

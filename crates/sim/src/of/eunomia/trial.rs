@@ -202,7 +202,7 @@ impl Subject for Trial {
         let random = Random::seed_from_u64(seed ^ 0xc11e);
         let plan = drawn.plan.clone();
         let changes = Random::seed_from_u64(seed ^ 0xc4a6e);
-        let configuration = Configuration::new(changes, topology.clone(), plan);
+        let configuration = Configuration::new(changes, topology.clone(), plan, mutation);
         let owner = Sessions::new(random, drawn.profile, topology, configuration);
         Made { setup, owner, operator: loss }
     }
