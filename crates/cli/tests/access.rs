@@ -171,7 +171,7 @@ fn root_is_nobody_and_others_are_kept_out(all: &Secured) {
     assert_eq!(errno(chown(lab.join("plain"), Some(0), Some(0))), libc::EPERM);
     assert_eq!(errno(chown(lab.join("plain"), Some(2000), None)), libc::EPERM);
     let mode = fs::Permissions::from_mode(0o4777);
-    assert_eq!(errno(fs::set_permissions(lab.join("seen"), mode)), libc::EPERM);
+    assert_eq!(errno(fs::set_permissions(lab.join("foreign"), mode)), libc::EPERM);
     let device = rustix::fs::mknodat(
         rustix::fs::CWD,
         lab.join("device"),
@@ -215,7 +215,7 @@ fn numbers_and_keys_are_of_no_use(all: &Secured, secret: u64) {
     let kv = |name: &str| {
         let certificate = format!("tls/{name}.pem");
         let of = ["--at", &at, "--cluster", "cluster.json", "--tls-certificate", &certificate];
-        all.room.run(&[&["kv", "get", "color"], &of[..]].concat())
+        all.room.run(&[&["kv", "set", "color", "blue"], &of[..]].concat())
     };
     eventually("keys are there for others", || kv("client").status.success());
     let before = all.refused("us-1");
