@@ -295,7 +295,14 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 self.since = self.since.filter(|_| self.held() > 0);
                 Err(self.fail(error.into()))
             }
-            Sent::Refused(error @ (FsError::Gone | FsError::Stale)) => {
+            // There is no file for these bytes, or the client may not write to it: so it remains.
+            Sent::Refused(
+                error @ (FsError::Gone
+                | FsError::Stale
+                | FsError::Denied
+                | FsError::NotPermitted
+                | FsError::ReadOnly),
+            ) => {
                 self.unname();
                 self.clear();
                 Err(self.fail(error.into()))

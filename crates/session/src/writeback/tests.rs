@@ -144,7 +144,8 @@ fn blocks_that_no_update_will_name_are_discarded() {
         end(&mut file);
         assert_eq!(file.take_discarded(), block);
     }
-    for error in [FsError::OverQuota, FsError::Gone, FsError::LockLost, FsError::InlineFull] {
+    let refused = [FsError::OverQuota, FsError::Gone, FsError::LockLost, FsError::InlineFull];
+    for error in refused.into_iter().chain([FsError::Denied]) {
         let mut file = stored();
         assert_eq!(doing(&mut file), format!("sends {} at 0", long().len()));
         let _ended = file.on_answer(Sent::Refused(error));
@@ -198,6 +199,21 @@ fn what_is_refused_stays_and_what_has_no_file_goes() {
     assert_eq!(doing(&mut file), "sends 1 at 0", "under another name");
     assert_eq!(file.on_answer(Sent::Refused(FsError::Gone)), Err(FsError::Gone));
     assert_eq!(file.held(), 0);
+}
+
+#[test]
+fn what_the_client_may_not_write_is_told_once_and_dropped() {
+    for error in [FsError::Denied, FsError::NotPermitted, FsError::ReadOnly] {
+        let mut file = File::default();
+        put(&mut file, Some(0), b"a");
+        file.begin_flush(None);
+        assert_eq!(doing(&mut file), "sends 1 at 0");
+        assert_eq!(file.on_answer(Sent::Refused(error.clone())), Err(error));
+        assert_eq!((file.held(), doing(&mut file).as_str()), (0, "done"));
+        put(&mut file, Some(0), b"b");
+        file.begin_flush(None);
+        assert_eq!(doing(&mut file), "sends 1 at 0", "what is written next is tried");
+    }
 }
 
 #[test]
