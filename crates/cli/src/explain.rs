@@ -37,11 +37,13 @@ here all groups vote always.)
 
 A table tells what happens when, as nodes have measured the ways between them and how long their
 disks take to flush, with nothing else under way. What threads take to wake each other is not in
-it, so what stays within a region takes up to a millisecond or two more. The time that is told for a command is that of one system call, and of the looks at the names
-it gives, unless the mount holds these now: it does while it uses a directory and nobody else
-changes it, but not right after a change of its own that other groups ordered, too. What a mount
-holds it answers at once: `stat` then asks nobody. Who else holds what is changed
-must let go first: a round trip to it, or 6 seconds if it is dead.
+it, so what stays within a region takes up to a millisecond or two more.
+
+The time that is told for a command is that of one system call, and of the looks at the names it
+gives, unless the mount holds these now: it does while it uses a directory and nobody else changes
+it, but not right after a change of its own that other groups ordered, too. What a mount holds it
+answers at once: `stat` then asks nobody. Who else holds what is changed must let go first: a round
+trip to it, or 6 seconds if it is dead.
 
 Examples:
   meridian explain mv meridian/us/report meridian/eu/

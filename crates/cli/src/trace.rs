@@ -31,7 +31,8 @@ those from when the mount asks until it is answered; what the mount or the kerne
 they keep is in none of them. p50 and p99 are at most a tenth too long.
 
 Below it are the five calls that took longest, with their paths in the mount (20 in JSON), each from
-when the kernel asks the mount: those of a millisecond or more, if the mount is yours or you are root.
+when the kernel asks the mount: those of a millisecond or more, if the mount is yours or you are
+root.
 
 What other programs do in the same mount meanwhile counts, too. The table goes to standard error,
 and the exit status is that of CMD.

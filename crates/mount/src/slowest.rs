@@ -1,8 +1,8 @@
 //! Which calls of programs took longest, and of which paths, since somebody asked last.
 //!
-//! A path is what this mount last knew: who moves a directory elsewhere meanwhile moves it here only
-//! when it is looked up again. It is told to root and to whose mount it is, as it may have names in
-//! it that others must not see.
+//! A path is what this mount last knew: a directory that another mount has moved is at its old
+//! place until it is looked up again. It is told to root and to whose mount it is, as it may have
+//! names in it that others must not see.
 
 use crate::known::{At, Known};
 use bytes::Bytes;

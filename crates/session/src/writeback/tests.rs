@@ -208,7 +208,7 @@ fn what_the_client_may_not_write_is_told_once_and_dropped() {
         put(&mut file, Some(0), b"a");
         file.begin_flush(None);
         assert_eq!(doing(&mut file), "sends 1 at 0");
-        assert_eq!(file.on_answer(Sent::Refused(error.clone())), Err(error));
+        assert_eq!(file.on_answer(Sent::Refused(error)), Err(error));
         assert_eq!((file.held(), doing(&mut file).as_str()), (0, "done"));
         put(&mut file, Some(0), b"b");
         file.begin_flush(None);
