@@ -80,8 +80,6 @@ pub struct Replica {
     options: Options,
     stabilizer: Stabilizer,
     followers: BTreeMap<RegionId, Follower>,
-    /// Up to here all regions had applied all before the last one was told of that joins.
-    passed: Timestamp,
     /// Sources that have spoken.
     contacts: BTreeMap<u16, Contact>,
     /// Those that have since it was looked last for what is stable.
@@ -105,7 +103,6 @@ impl Replica {
             me: Peer { region, role: Role::Replica(number) },
             stabilizer: Stabilizer::new(sources, Mutation::Correct),
             followers: followers.collect(),
-            passed: Timestamp::ZERO,
             regions: Some(Arc::new(Regions::fixed(topology.regions().count()))),
             topology,
             options,
@@ -233,7 +230,7 @@ impl Replica {
         };
         let there = self.followers.iter().filter(|(region, _)| is_there(**region));
         let applied = there.map(|(_, follower)| follower.applied).min();
-        applied.unwrap_or(self.stabilizer.stable_time()).max(self.passed)
+        applied.unwrap_or(self.stabilizer.stable_time())
     }
 
     /// Whether a region is there, as far as is known.
@@ -244,8 +241,6 @@ impl Replica {
     fn on_regions(&mut self, regions: Arc<Regions>, out: &mut Outbox<Self>) {
         let known = self.regions.as_ref().map_or(0, |regions| regions.epoch());
         if regions.epoch() > known {
-            // Those labels may be dropped already: one that joins copies what they are about.
-            self.passed = self.applied();
             self.regions = Some(regions);
             self.stabilizer.drop_upto(self.applied());
         }

@@ -35,8 +35,7 @@ impl Receiver {
 
     /// With a planted bug.
     fn goes_on_with(&self, region: RegionId) -> bool {
-        let lost = matches!(self.regions.standing(region), Standing::Lost { .. });
-        lost && self.mutation.is(Mutation::AppliesOfTheGone) && self.sealing.contains_key(&region)
+        self.mutation.is(Mutation::AppliesOfTheGone) && self.sealing.contains_key(&region)
     }
 
     /// Whether it follows a region.

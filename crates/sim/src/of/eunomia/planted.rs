@@ -87,9 +87,8 @@ pub fn trial(mutation: Mutation) -> Trial {
             Trial { profile, plan: twice(Change::Join, 2), ..lossy }
         }
         Mutation::CopiesTooEarly => {
-            let profile = Some(Profile { reads: 20, keys: 20, ..CROWD });
-            let changes = [200, 500, 800].map(|at| (at * MS, Change::Join)).to_vec();
-            Trial { profile, plan: Some(Plan { later: 3, changes }), ..lossy }
+            let profile = Some(Profile { reads: 30, ..CROWD });
+            Trial { profile, plan: twice(Change::Join, 2), ..calm }
         }
         Mutation::Correct | Mutation::SkipsASource => calm,
         Mutation::DropsOnStable
