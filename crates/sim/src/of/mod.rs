@@ -181,6 +181,22 @@ pub fn trials_hold<S: Subject>(seeds: std::ops::Range<u64>, subject: &S) -> Coun
     counts
 }
 
+/// The same; each of these must have happened at least so often, or the trials show nothing. Of one
+/// seed that is looked at alone nothing is asked.
+///
+/// # Panics
+/// If one fails, or something happened too seldom.
+pub fn trials_show<S: Subject>(
+    seeds: std::ops::Range<u64>,
+    subject: &S,
+    (names, least): (&[&str], u64),
+) -> Counts {
+    let counts = trials_hold(seeds, subject);
+    let seldom: Vec<_> = names.iter().filter(|name| counts.of(name) < least).collect();
+    assert!(seldom.is_empty() || harness::one_seed(), "seldom: {seldom:?} of {counts:?}");
+    counts
+}
+
 /// Runs trials for planted bugs without their bugs: what finds these objects to nothing else.
 ///
 /// # Panics

@@ -1,18 +1,18 @@
 //! A trial of hostile clients beside others.
 
-use super::regions::{Drawn, faults, setup, topology};
+use super::regions::{Drawn, nodes_on_disks, topology};
 use super::{AccessWorkload, TENANT, USER, granted};
 use crate::faults::Faults;
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
-use crate::world::{Logs, Random, Setup, World};
+use crate::world::{Random, World};
 use meridian_cluster::grants::{Below, Grant};
 use meridian_fs::mutation::Mutation;
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
 use meridian_multicast::mutation::PLANTED;
-use rand::{RngExt, SeedableRng};
+use rand::SeedableRng;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,13 +47,7 @@ impl Subject for Trial {
     const HEALING: Duration = Duration::from_secs(240);
 
     fn draw(&self, seed: u64) -> Drawn {
-        let random = &mut Random::seed_from_u64(seed ^ 0xacc1);
-        let nodes = if random.random_ratio(1, 3) { 1 } else { 3 };
-        let drawn = match random.random_range(0..4) {
-            0 => Faults::none(),
-            _ => Faults { disk: None, lost_disk: None, ..faults() },
-        };
-        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) }
+        Drawn::draw(&mut Random::seed_from_u64(seed ^ 0xacc1), self.faults.as_ref())
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
@@ -64,11 +58,9 @@ impl Subject for Trial {
         let mut topology = (*topology(drawn.nodes)).clone();
         topology.grants.insert(TENANT.into(), grant);
         let topology = Arc::new(topology);
-        let of = topology.clone();
-        let setup = setup(&topology, move |me| {
-            Node::new(of.clone(), me).with_tree_mutation(in_tree).with_host_mutation(in_host)
-        });
-        let setup = Setup { logs: Logs::on_disks(), faults: drawn.faults.clone(), ..setup };
+        let with = move |node: Node| node.with_tree_mutation(in_tree).with_host_mutation(in_host);
+        let mut setup = nodes_on_disks(&topology, with);
+        setup.faults = drawn.faults.clone();
         let owner = AccessWorkload::new(seed, topology, CLIENTS, THINGS);
         Made { setup, owner, operator: () }
     }

@@ -1,7 +1,7 @@
 //! A trial of clients that are told which regions are cut off.
 
 use super::CutsWorkload;
-use super::regions::nodes_on_disks;
+use super::regions::{nodes_on_disks, topology};
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
@@ -84,7 +84,8 @@ impl Subject for Trial {
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
-        let (topology, setup) = nodes_on_disks(drawn.nodes, |node| node);
+        let topology = topology(drawn.nodes);
+        let setup = nodes_on_disks(&topology, |node| node);
         let owner = CutsWorkload::new(seed, topology, CLIENTS, drawn.patience, self.mutation);
         Made { setup, owner, operator: drawn.cuts.clone() }
     }

@@ -64,16 +64,14 @@ pub fn setup<P: Process<Peer = NodeId, Record: 'static>>(
     Setup { delay, ..Setup::lan((0..count).map(NodeId).collect(), make) }
 }
 
-/// Nodes whose logs are on disks, with that order of messages which is not linearizable; `with`
-/// makes of each what the trial has.
+/// Nodes whose logs are on disks; `with` makes of each what the trial has.
 pub fn nodes_on_disks(
-    nodes: usize,
+    topology: &Arc<Topology>,
     with: impl Fn(Node) -> Node + 'static,
-) -> (Arc<Topology>, Setup<Node>) {
-    let topology = topology(nodes);
+) -> Setup<Node> {
     let of = topology.clone();
-    let setup = setup(&topology, move |me| with(Node::new(of.clone(), me)));
-    (topology, Setup { logs: Logs::on_disks(), ..setup })
+    let setup = setup(topology, move |me| with(Node::new(of.clone(), me)));
+    Setup { logs: Logs::on_disks(), ..setup }
 }
 
 /// What a trial of nodes was, once all is drawn.
@@ -83,6 +81,19 @@ pub struct Drawn {
     pub nodes: usize,
     /// What may go wrong with nodes.
     pub faults: Faults,
+}
+
+impl Drawn {
+    /// Mostly three nodes, and mostly with faults, which are these if there are any; disks are not
+    /// harmed.
+    pub fn draw(random: &mut Random, pinned: Option<&Faults>) -> Drawn {
+        let nodes = if random.random_ratio(1, 3) { 1 } else { 3 };
+        let drawn = match random.random_range(0..4) {
+            0 => Faults::none(),
+            _ => Faults { disk: None, lost_disk: None, ..faults() },
+        };
+        Drawn { nodes, faults: pinned.cloned().unwrap_or(drawn) }
+    }
 }
 
 impl fmt::Display for Drawn {

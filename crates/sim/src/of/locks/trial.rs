@@ -1,7 +1,7 @@
 //! A trial of clients that lock files of each other.
 
 use super::LocksWorkload;
-use super::regions::{Drawn, faults, nodes_on_disks, partitions};
+use super::regions::{Drawn, faults, nodes_on_disks, partitions, topology};
 use crate::faults::Faults;
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
@@ -59,7 +59,8 @@ impl Subject for Trial {
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let in_tree = self.in_tree;
         let with = move |node: Node| node.with_tree_mutation(in_tree);
-        let (topology, mut setup) = nodes_on_disks(drawn.nodes, with);
+        let topology = topology(drawn.nodes);
+        let mut setup = nodes_on_disks(&topology, with);
         setup.faults = drawn.faults.clone();
         let owner = LocksWorkload::new(seed, topology, (CLIENTS, THINGS), self.in_client);
         Made { setup, owner, operator: () }

@@ -1,7 +1,7 @@
 //! A trial of clients that keep what they see.
 
 use super::LooksWorkload;
-use super::regions::{self, faults, nodes_on_disks, partitions};
+use super::regions::{self, faults, nodes_on_disks, partitions, topology};
 use crate::faults::Faults;
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
@@ -79,7 +79,8 @@ impl Subject for Trial {
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let in_host = self.in_host;
         let with = move |node: Node| node.with_host_mutation(in_host);
-        let (topology, mut setup) = nodes_on_disks(drawn.of.nodes, with);
+        let topology = topology(drawn.of.nodes);
+        let mut setup = nodes_on_disks(&topology, with);
         setup.faults = drawn.of.faults.clone();
         let work = (CLIENTS, THINGS);
         let mut owner = LooksWorkload::new(seed, topology, work, self.in_session);

@@ -1,7 +1,7 @@
 //! A trial of quotas that are set and taken away while clients work.
 
 use super::QuotasWorkload;
-use super::regions::{Drawn, faults, nodes_on_disks, partitions};
+use super::regions::{Drawn, nodes_on_disks, partitions, topology};
 use crate::faults::Faults;
 use crate::of::files::net;
 use crate::of::files::trial::describe_waiting;
@@ -13,7 +13,7 @@ use meridian_fs::{Answer, Kind, Partition, Place, Query};
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
 use meridian_multicast::mutation::PLANTED;
-use rand::{RngExt, SeedableRng};
+use rand::SeedableRng;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -49,13 +49,7 @@ impl Subject for Trial {
     const HEALING: Duration = Duration::from_secs(240);
 
     fn draw(&self, seed: u64) -> Drawn {
-        let random = &mut Random::seed_from_u64(seed ^ 0x900b);
-        let nodes = if random.random_ratio(1, 3) { 1 } else { 3 };
-        let drawn = match random.random_range(0..4) {
-            0 => Faults::none(),
-            _ => Faults { disk: None, lost_disk: None, ..faults() },
-        };
-        Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) }
+        Drawn::draw(&mut Random::seed_from_u64(seed ^ 0x900b), self.faults.as_ref())
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
@@ -63,7 +57,8 @@ impl Subject for Trial {
         let with = move |node: Node| {
             node.with_tree_mutation(in_tree).with_host_mutation(in_host).with_count_step(STEP)
         };
-        let (topology, mut setup) = nodes_on_disks(drawn.nodes, with);
+        let topology = topology(drawn.nodes);
+        let mut setup = nodes_on_disks(&topology, with);
         setup.faults = drawn.faults.clone();
         let owner = QuotasWorkload::new(seed, topology, (CLIENTS, THINGS));
         Made { setup, owner, operator: () }
