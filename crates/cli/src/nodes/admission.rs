@@ -135,7 +135,8 @@ pub(super) async fn allow(args: &AllowArgs) -> anyhow::Result<ExitCode> {
 /// The directory at a path, which has a quota of its own, and all counted.
 async fn found(cluster: &Cluster, path: &str) -> anyhow::Result<Below> {
     let files = Files::new(cluster.client.clone());
-    let at = files.resolve(path).await.with_context(|| path.to_string())?;
+    let in_tree = || format!("{path} in the tree (as /us/lab, wherever that is mounted)");
+    let at = files.resolve(path).await.with_context(in_tree)?;
     ensure!(at.kind == Kind::Directory, "{path} is not a directory");
     let quota = files.own_quota(at.place.ino).await.with_context(|| path.to_string())?;
     match quota.map(|quota| quota.stage) {
