@@ -535,10 +535,11 @@ fn an_idle_demo_is_quiet() {
         std::thread::sleep(span);
         (wake_ups() - before) as f64 / span.as_secs_f64()
     };
-    let rates: Vec<f64> = std::iter::repeat_with(rate).take(4).collect();
-    println!("wake-ups a second: {rates:.0?}");
-    assert!(rates.iter().any(|rate| *rate < 1000.0), "{rates:?} wake-ups a second");
-    assert!(rates.iter().all(|rate| *rate > 10.0), "{rates:?}: nobody was counted");
+    let mut rates = std::iter::repeat_with(rate).take(6).inspect(|rate| {
+        println!("{rate:.0} wake-ups a second");
+        assert!(*rate > 10.0, "nobody was counted");
+    });
+    assert!(rates.any(|rate| rate < 1000.0), "a thousand wake-ups a second, for half a minute");
     demo.stop();
 }
 
