@@ -518,9 +518,10 @@ fn the_benchmark_runs_on_a_mount() {
     room.assert_clean();
 }
 
-/// A demo with nothing to do leaves the machine alone: all its processes together wake up fewer
-/// than a thousand times in a second. (They are counted, as what a wake-up takes depends on what
-/// else runs; when others run beside it some wait for each other, so it is enough once.)
+/// A demo with nothing to do leaves the machine alone: all its processes together, without keys,
+/// wake up some 470 times in a second, and 630 times when links ask for what is not due. (Wake-ups
+/// are counted, as what one takes depends on what else runs; when others run beside it some wait
+/// for each other, so it is enough once.)
 #[test]
 fn an_idle_demo_is_quiet() {
     let room = Room::new();
@@ -539,7 +540,7 @@ fn an_idle_demo_is_quiet() {
         println!("{rate:.0} wake-ups a second");
         assert!(*rate > 10.0, "nobody was counted");
     });
-    assert!(rates.any(|rate| rate < 1000.0), "a thousand wake-ups a second, for half a minute");
+    assert!(rates.any(|rate| rate < 560.0), "560 wake-ups a second or more, for half a minute");
     demo.stop();
 }
 
