@@ -8,8 +8,10 @@ use crate::message::{Completed, Kind, Update};
 use crate::timestamp::Timestamp;
 use meridian_core::{Key, Keyed, NodeId, Secret, Shelf, Slot, Value};
 
-/// What is held of a key (Hermes, section 3.1): the last update, and what is under way.
+/// What is held of a key (Hermes, section 3.1): the last update, and what is under way. What a read
+/// compares and copies is in the first of two lines of memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(C, align(128))]
 pub(crate) struct Entry {
     pub key: Key,
     pub value: Option<Value>,
