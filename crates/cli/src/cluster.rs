@@ -5,8 +5,10 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::REPLICAS_MAX;
+use meridian_cluster::levels::Levels;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Kept, NodeEntry};
 use meridian_core::RegionId;
+use meridian_core::level::Speaks;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -139,7 +141,8 @@ pub fn made_of(
     order: DeliveryOrder,
     keep: &[String],
 ) -> anyhow::Result<ClusterFile> {
-    let (cluster, configuration) = (random_name()?, Kept { version: 1, ..Kept::default() });
+    let levels = Levels::of_new(Speaks::HERE.newest, nodes.iter().map(|node| &node.name));
+    let (cluster, configuration) = (random_name()?, Kept { version: 1, levels, ..Kept::default() });
     let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let created_ms = u64::try_from(age.as_millis()).unwrap_or_default();
     let mut file = ClusterFile {

@@ -1,6 +1,7 @@
 //! `meridian cluster`: the configuration of a cluster, shown and changed.
 
 mod admission;
+mod level;
 mod report;
 
 use crate::certificates::Shown;
@@ -12,6 +13,7 @@ use crate::{cluster, output};
 use admission::{AllowArgs, GrantsArgs, RevokeArgs};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use level::LevelArgs;
 use meridian_client::Client;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
@@ -54,6 +56,8 @@ pub enum ClusterCommand {
     Revoke(RevokeArgs),
     /// Tell what clients may do, and whose certificates count no more
     Grants(GrantsArgs),
+    /// Tell or hold back the level of features by which the cluster goes, while it is upgraded
+    Level(LevelArgs),
 }
 
 /// What to show.
@@ -163,6 +167,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<ExitCode> {
             ClusterCommand::Allow(args) => admission::allow(args).await,
             ClusterCommand::Revoke(args) => admission::revoke(args).await,
             ClusterCommand::Grants(args) => admission::grants(args).await,
+            ClusterCommand::Level(args) => level::level(args).await,
         }
     })
 }

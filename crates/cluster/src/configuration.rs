@@ -20,9 +20,11 @@
 //! - S3: the version grows with each change, and only then.
 //! - S4: a removal leaves a region as many nodes as each block needs there, unless the state says
 //!   why it does not.
+//! - S5: the level never falls, and is never above what a node speaks that was not removed.
 
 mod admission;
 mod draining;
+mod level;
 
 use crate::Topology;
 use crate::grants::Grant;
@@ -31,6 +33,8 @@ use crate::topology::{ClusterFile, Draining, Membership, NodeEntry};
 use admission::{allow, revoke};
 use bytes::Bytes;
 use draining::{begin_anew, drain_again, drained, keep};
+use level::{at_most, rise, speaks};
+use meridian_core::level::Level;
 use meridian_core::{GroupId, NodeId};
 use meridian_paxos::Service;
 use serde::{Deserialize, Serialize};
@@ -111,6 +115,16 @@ pub enum Request {
         /// The number.
         number: u64,
     },
+    /// The program of a node speaks levels up to this.
+    Speaks {
+        /// The node's name.
+        name: String,
+        /// The highest.
+        newest: Level,
+    },
+    /// The cluster's level is not to rise above this; none: it rises when all nodes speak a higher
+    /// one.
+    LevelAtMost(Option<Level>),
     /// A client may do no more than that.
     Allow {
         /// Its name in its certificate.
@@ -197,6 +211,8 @@ impl Configuration {
                 Ok(None)
             }
             (Some(file), Request::InForce { group, number }) => in_force(file, &group, number),
+            (Some(file), Request::Speaks { name, newest }) => speaks(file, name, newest),
+            (Some(file), Request::LevelAtMost(level)) => at_most(file, level),
             (Some(file), Request::Allow { name, grant }) => allow(file, name, grant),
             (Some(file), Request::Revoke { principal }) => revoke(file, principal),
         };
@@ -204,6 +220,9 @@ impl Configuration {
             Ok(added) => added,
             Err(why) => return Reply::Refused(why),
         };
+        if let Some(file) = &mut next {
+            rise(file);
+        }
         if next != self.file
             && let Some(file) = &mut next
         {
@@ -230,7 +249,7 @@ fn text(file: &ClusterFile) -> String {
 }
 
 fn initialise(state: &mut Option<ClusterFile>, text: &str) -> Changed {
-    let (_, mut file) = Topology::parse(text).map_err(|error| error.to_string())?;
+    let mut file = ClusterFile::read(text).map_err(|error| error.to_string())?;
     file.nodes.iter_mut().for_each(|node| node.pid = None);
     // It begins with the version that it has, which is counted up below; or with the first.
     file.configuration.version = file.configuration.version.saturating_sub(1);
@@ -246,7 +265,7 @@ fn initialise(state: &mut Option<ClusterFile>, text: &str) -> Changed {
 
 /// It may be asked again, by who starts the same cluster; what it is has been changed since, maybe.
 fn initialised(file: &ClusterFile, text: &str) -> Changed {
-    let (_, other) = Topology::parse(text).map_err(|error| error.to_string())?;
+    let other = ClusterFile::read(text).map_err(|error| error.to_string())?;
     match other.cluster == file.cluster {
         true => Ok(None),
         false => Err(format!("this is cluster {}, not {}", file.cluster, other.cluster)),
@@ -541,7 +560,11 @@ impl Service for Configuration {
         let text = std::str::from_utf8(snapshot).map_err(|error| error.to_string())?;
         self.file = match text {
             "" => None,
-            text => Some(Topology::parse(text).map_err(|error| error.to_string())?.1),
+            text => {
+                let file = ClusterFile::read(text).map_err(|error| error.to_string())?;
+                Topology::new(&file).map_err(|error| error.to_string())?;
+                Some(file)
+            }
         };
         Ok(())
     }

@@ -11,6 +11,7 @@
 pub mod configuration;
 pub mod grants;
 pub mod keeping;
+pub mod levels;
 mod order;
 pub mod ring;
 pub mod topology;

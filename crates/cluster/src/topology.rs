@@ -7,8 +7,10 @@
 
 use crate::grants::Grant;
 use crate::keeping::Keeping;
+use crate::levels::Levels;
 pub use crate::order::DeliveryOrder;
 use meridian_core::ids::GROUPS_MAX;
+use meridian_core::level::{Level, Speaks};
 use meridian_core::{GroupId, NodeId, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,13 +47,40 @@ pub struct ClusterFile {
     pub configuration: Kept,
 }
 
-/// Only what tells the version, so that another one is named and not called broken.
+/// Only what tells the version and the level, so that another one is named and not called broken.
 #[derive(Deserialize)]
 struct FormatOnly {
     format: u32,
+    #[serde(default)]
+    configuration: LevelOnly,
+}
+
+#[derive(Default, Deserialize)]
+struct LevelOnly {
+    #[serde(default)]
+    levels: NowOnly,
+}
+
+#[derive(Default, Deserialize)]
+struct NowOnly {
+    #[serde(default)]
+    now: Level,
 }
 
 impl ClusterFile {
+    /// Reads one, of whatever feature level its cluster is.
+    ///
+    /// # Errors
+    /// If it is not one, or of another version.
+    pub fn read(json: &str) -> Result<ClusterFile, TopologyError> {
+        let syntax = |error: serde_json::Error| TopologyError::Syntax(error.to_string());
+        let FormatOnly { format: found, .. } = serde_json::from_str(json).map_err(syntax)?;
+        match found {
+            CLUSTER_FORMAT => serde_json::from_str(json).map_err(syntax),
+            found => Err(TopologyError::Format { found }),
+        }
+    }
+
     /// Where those listen that keep the configuration, or may still do so.
     pub fn keepers(&self) -> impl Iterator<Item = &String> {
         let kept = &self.configuration;
@@ -85,6 +114,9 @@ pub struct Kept {
     /// The nodes whose removal left their region fewer nodes than it needs, and why that had to be.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forced: BTreeMap<String, String>,
+    /// By which feature level it goes.
+    #[serde(default, skip_serializing_if = "Levels::is_default")]
+    pub levels: Levels,
     /// What clients may do that may not do all, by the names in their certificates.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub grants: BTreeMap<String, Grant>,
@@ -160,7 +192,7 @@ pub struct Draining {
 }
 
 /// Why a `cluster.json` cannot be used.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TopologyError {
     /// Not JSON of the right shape.
     #[error("not a cluster file: {0}")]
@@ -174,6 +206,14 @@ pub enum TopologyError {
         /// What it says.
         found: u32,
     },
+    /// The cluster goes by a feature level that this program does not speak.
+    #[error(
+        "the cluster goes by feature level {0}, and this program speaks {here}: it is {age} than the cluster, install \
+         the version that the other nodes have (`meridian cluster level` names them)",
+        here = Speaks::HERE,
+        age = if *.0 > Speaks::HERE.newest { "older" } else { "newer" }
+    )]
+    Level(Level),
     /// It contradicts itself.
     #[error("cluster file: {0}")]
     Invalid(String),
@@ -257,6 +297,8 @@ pub struct Topology {
     pub order: DeliveryOrder,
     /// Who keeps the configuration.
     pub keeping: Keeping,
+    /// See [`Kept::levels`].
+    pub levels: Levels,
     /// See [`Kept::grants`].
     pub grants: BTreeMap<String, Grant>,
     /// See [`Kept::revoked`].
@@ -267,14 +309,16 @@ impl Topology {
     /// Reads the text of a `cluster.json`.
     ///
     /// # Errors
-    /// If it is not one, is of another version, or contradicts itself.
+    /// If it is not one, is of another version or of a level that is not spoken here, or contradicts
+    /// itself.
     pub fn parse(json: &str) -> Result<(Topology, ClusterFile), TopologyError> {
-        let syntax = |error: serde_json::Error| TopologyError::Syntax(error.to_string());
-        let FormatOnly { format: found } = serde_json::from_str(json).map_err(syntax)?;
-        if found != CLUSTER_FORMAT {
-            return Err(TopologyError::Format { found });
+        // What a later level adds to the file is not known here: its level tells more than that.
+        let only: Result<FormatOnly, _> = serde_json::from_str(json);
+        let level = only.map_or(Level::FIRST, |only| only.configuration.levels.now);
+        if !Speaks::HERE.has(level) {
+            return Err(TopologyError::Level(level));
         }
-        let file: ClusterFile = serde_json::from_str(json).map_err(syntax)?;
+        let file = ClusterFile::read(json)?;
         Ok((Topology::new(&file)?, file))
     }
 
@@ -297,6 +341,7 @@ impl Topology {
             one_way: BTreeMap::new(),
             order: file.order,
             keeping: Keeping::default(),
+            levels: file.configuration.levels.clone(),
             grants: file.configuration.grants.clone(),
             revoked: file.configuration.revoked.clone(),
         };

@@ -5,14 +5,16 @@
 
 use crate::ids::{GroupId, NodeId, ProcessId};
 use crate::introduction::Forgotten;
+use crate::level::Speaks;
 use crate::standing::Standing;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
-/// The version of what is said on connections, beside that of frames.
-pub const VERSION: u16 = 21;
+/// The version of what is said first on connections, beside that of frames. What else is said there
+/// has levels ([`crate::level`]), so that programs of two versions understand each other.
+pub const VERSION: u16 = 22;
 
 /// How the ends of connections between servers are named: a server that runs one process by the
 /// process, one that runs all processes of a node by the node.
@@ -74,6 +76,8 @@ pub enum HelloError<I> {
 pub struct Hello<I> {
     /// [`VERSION`]; the first in all versions, so that those of another can be told so.
     pub version: u16,
+    /// What the caller speaks.
+    pub speaks: Speaks,
     /// The name of the cluster: members and clients of another are turned away.
     pub cluster: String,
     /// Which thread of the server is meant.
@@ -123,7 +127,8 @@ pub enum Answer<I> {
 impl<I: Endpoint> Hello<I> {
     /// What `caller` says to the main thread of a server of `cluster`.
     pub fn new(cluster: &str, caller: Caller<I>) -> Hello<I> {
-        Hello { version: VERSION, cluster: cluster.into(), lane: Lane::MAIN, caller }
+        let (speaks, lane) = (Speaks::HERE, Lane::MAIN);
+        Hello { version: VERSION, speaks, cluster: cluster.into(), lane, caller }
     }
 
     /// The same to another thread.
@@ -134,7 +139,7 @@ impl<I: Endpoint> Hello<I> {
     /// Reads what a caller says.
     ///
     /// # Errors
-    /// If it is not of this version and cluster, or no hello.
+    /// If it is not of this version and cluster, speaks no level that is spoken here, or is no hello.
     pub fn read(body: &[u8], cluster: &str) -> Result<Hello<I>, HelloError<I>> {
         let refused = |text: String| Err(HelloError::Refused(text));
         let unread = |error: postcard::Error| HelloError::Refused(format!("no hello: {error}"));
@@ -143,6 +148,9 @@ impl<I: Endpoint> Hello<I> {
             return refused(format!("the caller speaks version {version}, not {VERSION}"));
         }
         let hello: Hello<I> = postcard::from_bytes(body).map_err(unread)?;
+        if !hello.speaks.meets(Speaks::HERE) {
+            return refused(format!("the caller speaks {}, not {}", hello.speaks, Speaks::HERE));
+        }
         if hello.cluster != cluster {
             return refused(format!(
                 "the caller is of cluster {:?}, not {cluster:?}",
@@ -156,6 +164,7 @@ impl<I: Endpoint> Hello<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::level::Level;
 
     fn to_bytes(hello: &Hello<ProcessId>) -> Vec<u8> {
         postcard::to_stdvec(hello).unwrap()
@@ -164,8 +173,8 @@ mod tests {
     #[test]
     fn only_callers_of_the_same_cluster_and_version_are_read() {
         let read = |version, cluster: &str| {
-            let (lane, caller) = (Lane::MAIN, Caller::Client(ServiceId::MAIN));
-            let hello = Hello { version, cluster: cluster.into(), lane, caller };
+            let hello = Hello::new(cluster, Caller::Client(ServiceId::MAIN));
+            let hello = Hello { version, ..hello };
             Hello::<ProcessId>::read(&to_bytes(&hello), "a").map_err(|error| error.to_string())
         };
         assert_eq!(read(VERSION, "a").unwrap(), Hello::new("a", Caller::Client(ServiceId::MAIN)));
@@ -177,5 +186,18 @@ mod tests {
                 .to_string()
                 .contains("version 99")
         );
+    }
+
+    /// One that is newer is understood as far as it speaks what is spoken here.
+    #[test]
+    fn callers_of_other_levels_are_read_if_they_speak_one_of_here() {
+        let read = |oldest, newest: Level| {
+            let hello = Hello::new("a", Caller::Client(ServiceId::MAIN));
+            let hello = Hello { speaks: Speaks { oldest, newest }, ..hello };
+            Hello::<ProcessId>::read(&to_bytes(&hello), "a").map_err(|error| error.to_string())
+        };
+        let (here, later) = (Speaks::HERE.newest, Level(Speaks::HERE.newest.0 + 1));
+        assert!(read(here, later).is_ok());
+        assert!(read(later, later).unwrap_err().contains(&format!("level {later}")));
     }
 }

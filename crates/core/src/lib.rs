@@ -29,6 +29,7 @@ pub mod frame;
 pub mod hello;
 pub mod ids;
 pub mod introduction;
+pub mod level;
 pub mod link;
 pub mod mix;
 pub mod principal;

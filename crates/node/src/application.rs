@@ -14,6 +14,7 @@ use bytes::Bytes;
 use meridian_blocks::desk::{self, Answer, Asker, Next};
 use meridian_cluster::Topology;
 use meridian_cluster::grants::revoked_name;
+use meridian_cluster::topology::TopologyError;
 use meridian_core::hello::ServiceId;
 use meridian_core::principal::{Role, Speaker};
 use meridian_core::{GroupId, NodeId, Time};
@@ -28,7 +29,7 @@ use meridian_transport::Security;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Requests of one connection that may wait for their reply.
 const IN_FLIGHT_MAX: usize = 4096;
@@ -37,6 +38,15 @@ const IN_FLIGHT_FOR: Duration = Duration::from_secs(120);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Why the configuration has a server stop.
+#[derive(Clone, Debug)]
+pub(crate) enum Stop {
+    /// The node was removed from its cluster.
+    Removed,
+    /// The cluster goes by a level that this program does not speak.
+    Outdated(TopologyError),
 }
 
 /// What the node's thread and those who follow the configuration know of each other.
@@ -54,8 +64,8 @@ pub(crate) struct Shared {
     pub(crate) told: Notify,
     /// What is here is on enough nodes that stay, which the configuration was not told.
     drained: Mutex<Option<u64>>,
-    /// The node was removed from its cluster.
-    pub(crate) removed: Notify,
+    /// Why the server is to stop, as the configuration has it.
+    stop: watch::Sender<Option<Stop>>,
     /// How its keys are.
     pub(crate) keys: Arc<Board>,
 }
@@ -75,9 +85,21 @@ impl Shared {
             in_force: Mutex::default(),
             told: Notify::new(),
             drained: Mutex::default(),
-            removed: Notify::new(),
+            stop: watch::Sender::default(),
             keys,
         }
+    }
+
+    /// The server is to stop.
+    pub(crate) fn stop(&self, why: Stop) {
+        self.stop.send_replace(Some(why));
+    }
+
+    /// Waits until it is to stop.
+    pub(crate) async fn stops(&self) -> Stop {
+        let mut stop = self.stop.subscribe();
+        let why = stop.wait_for(Option::is_some).await;
+        why.expect("the sender is here").clone().expect("waited for")
     }
 
     /// The cluster as it is configured now.

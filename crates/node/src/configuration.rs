@@ -5,13 +5,14 @@
 //! cluster file names them: with it one finds the newest configuration, and goes on with the one in
 //! the file while none answers.
 
-use crate::application::{Configured, Shared};
+use crate::application::{Configured, Shared, Stop};
 use crate::keys::Running;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Reply, Request, Show, Shown, encode};
-use meridian_cluster::topology::ClusterFile;
+use meridian_cluster::topology::{ClusterFile, TopologyError};
 use meridian_core::NodeId;
 use meridian_core::hello::ServiceId;
+use meridian_core::level::Speaks;
 use meridian_paxos::Consistency;
 use meridian_runtime::Handle;
 use meridian_runtime::smr::{Client, ClientError, ClientOptions};
@@ -41,6 +42,9 @@ pub enum KeepersError {
     /// The change is not possible.
     #[error("{0}")]
     Refused(String),
+    /// The cluster goes by a feature level that this program does not speak.
+    #[error("{0}")]
+    Level(TopologyError),
     /// It is of another version.
     #[error("the configuration is of another version: {0}")]
     Version(String),
@@ -132,7 +136,10 @@ impl Keepers {
         let insecure_plain_text = self.insecure_plain_text;
         let here = |file| ClusterFile { insecure_plain_text, ..file };
         let file = text.map(|text| Topology::parse(&text).map(|(_, file)| here(file)));
-        file.transpose().map_err(|error| version(error.to_string()))
+        file.transpose().map_err(|error| match error {
+            TopologyError::Level(_) => KeepersError::Level(error),
+            error => version(error.to_string()),
+        })
     }
 
     /// Asks for a change; the version in which it is done, and the name of a node that was added.
@@ -229,6 +236,7 @@ pub(crate) async fn follow(
                     on_newer(&shared, &node, keys.as_ref(), &file).await;
                 }
             }
+            Err(KeepersError::Level(error)) => return shared.stop(Stop::Outdated(error)),
             Err(error) => {
                 if well {
                     let version = shared.topology().version;
@@ -260,6 +268,15 @@ async fn turn(
     if topology.groups.iter().any(|group| group.waits_for == Some(shared.me)) {
         let name = topology.node(shared.me).name.clone();
         keepers.change(&Request::Up { name }).await?;
+    }
+    let newest = Speaks::HERE.newest;
+    if topology.levels.of(&shared.name_of(shared.me)) != newest {
+        let name = shared.name_of(shared.me);
+        match keepers.change(&Request::Speaks { name, newest }).await {
+            Ok(_) => {}
+            Err(KeepersError::Refused(why)) => tracing::warn!("level {newest}: {why}"),
+            Err(error) => return Err(error),
+        }
     }
     while let Some((group, number)) = shared.next_in_force() {
         let name = topology.group(group).name.clone();
@@ -293,7 +310,7 @@ async fn on_newer(
     let (topology, me) = (Arc::new(topology), shared.me);
     shared.set_topology(topology.clone());
     if topology.is_gone(me) {
-        return shared.removed.notify_one();
+        return shared.stop(Stop::Removed);
     }
     tracing::info!(version = topology.version, "configured");
     if let Some(keys) = keys {

@@ -444,3 +444,78 @@ fn grants_and_revoked_principals_are_kept_and_nonsense_is_refused() {
         assert!(matches!(plain.change(request), Reply::Refused(_)));
     }
 }
+
+fn speaks(name: &str, newest: u16) -> Request {
+    Request::Speaks { name: name.into(), newest: Level(newest) }
+}
+
+fn why_not(cluster: &mut Configuration, request: Request) -> String {
+    match cluster.change(request) {
+        Reply::Refused(why) => why,
+        done => panic!("{done:?}"),
+    }
+}
+
+fn level(cluster: &Configuration) -> Level {
+    cluster.file().unwrap().configuration.levels.now
+}
+
+#[test]
+fn the_level_rises_when_all_nodes_speak_it() {
+    let mut cluster = initialised();
+    for name in ["us-1", "us-2", "us-3"] {
+        cluster.change(speaks(name, 3));
+    }
+    assert_eq!(level(&cluster), Level(1), "eu-1 has not reported");
+    cluster.change(speaks("eu-1", 2));
+    assert_eq!(level(&cluster), Level(2), "as far as all do");
+    assert!(why_not(&mut cluster, speaks("eu-1", 1)).contains("by level 2"), "no way back");
+    assert!(why_not(&mut cluster, speaks("mars-1", 2)).contains("no node mars-1"));
+    // One that comes holds it back until it has reported.
+    cluster.change(add("eu", None, "eu-2:1"));
+    cluster.change(speaks("eu-1", 3));
+    assert_eq!(level(&cluster), Level(2));
+    cluster.change(speaks("eu-2", 3));
+    assert_eq!(level(&cluster), Level(3));
+}
+
+#[test]
+fn a_node_that_is_removed_holds_the_level_back_until_it_has_gone() {
+    let mut cluster = initialised();
+    cluster.change(add("us", None, "us-4:1"));
+    cluster.change(Request::Up { name: "us-4".into() });
+    in_force_all(&mut cluster, 1);
+    for name in ["us-1", "us-2", "us-4", "eu-1"] {
+        cluster.change(speaks(name, 2));
+    }
+    cluster.change(remove("us-3"));
+    let since = cluster.file().unwrap().nodes[2].draining.clone().unwrap().since;
+    goes(&mut cluster, "us-3", since);
+    assert_eq!(level(&cluster), Level(1), "it is a member still");
+    in_force_all(&mut cluster, 2);
+    assert_eq!(level(&cluster), Level(2));
+}
+
+#[test]
+fn the_level_is_held_back_and_let_go() {
+    let mut cluster = initialised();
+    cluster.change(Request::LevelAtMost(Some(Level(1))));
+    for name in ["us-1", "us-2", "us-3", "eu-1"] {
+        cluster.change(speaks(name, 2));
+    }
+    assert_eq!(level(&cluster), Level(1));
+    cluster.change(Request::LevelAtMost(None));
+    assert_eq!(level(&cluster), Level(2));
+    let why = why_not(&mut cluster, Request::LevelAtMost(Some(Level(1))));
+    assert!(why.contains("does not fall to 1"), "{why}");
+}
+
+#[test]
+fn a_level_that_is_not_spoken_here_is_named() {
+    let mut file = file();
+    file.configuration.levels.now = Level(99);
+    // A later version may have written what this one does not know.
+    let text = text(&file).replace("\"format\"", "\"later\":1,\"format\"");
+    let why = Topology::parse(&text).unwrap_err().to_string();
+    assert!(why.contains("feature level 99") && why.contains("older"), "{why}");
+}

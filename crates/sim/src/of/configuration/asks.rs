@@ -79,6 +79,8 @@ impl Cluster {
             | Request::Keeps { .. }
             | Request::SetAddress { .. }
             | Request::InForce { .. }
+            | Request::Speaks { .. }
+            | Request::LevelAtMost(_)
             | Request::Allow { .. }
             | Request::Revoke { .. } => Vec::new(),
         };

@@ -13,6 +13,7 @@ use asks::Ask;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Request, Show, Shown, encode};
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_core::level::Level;
 use meridian_core::{ClientId, NodeId, Time};
 use meridian_host::configuration::{Command, ConfigurationReplica};
 use meridian_paxos::{self as paxos, Answer, Consistency};
@@ -201,7 +202,8 @@ impl Cluster {
         };
         let Shown(text) = postcard::from_bytes(bytes).expect("of this version");
         let Some(text) = text else { return Vec::new() };
-        let (topology, _) = Topology::parse(&text).expect("S1");
+        let file = ClusterFile::read(&text).expect("it was written by this program");
+        let topology = Topology::new(&file).expect("S1");
         let after = self.a_while();
         vec![self.plan(after, Plan::Say { to, topology: Arc::new(topology) })]
     }
@@ -265,6 +267,12 @@ impl Owner<ConfigurationReplica> for Cluster {
         for node in self.told.keys().copied().collect::<Vec<_>>() {
             let after = MS * self.random.random_range(1..1000);
             stimuli.push(self.plan(after, Plan::Follow(node)));
+        }
+        // The nodes are upgraded while the rest goes on.
+        for node in &first.nodes {
+            let after = MS * self.random.random_range(1..6000);
+            let speaks = Request::Speaks { name: node.name.clone(), newest: Level(2) };
+            stimuli.push(self.plan(after, Plan::Begin(speaks)));
         }
         for (name, after) in self.remove.clone() {
             stimuli.push(self.plan(after, Plan::Remove(name)));

@@ -1,0 +1,79 @@
+//! Feature levels: programs of two ages run in one cluster while it is upgraded.
+//!
+//! A level stands for all that servers and clients say to each other and write down. Enums are only
+//! ever appended to. What a level adds nobody says before the cluster goes by that level, which is
+//! when all its servers speak it (decision 96).
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A feature level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Level(pub u16);
+
+impl Level {
+    /// The level of a cluster whose file tells none.
+    pub const FIRST: Level = Level(1);
+}
+
+impl Default for Level {
+    fn default() -> Self {
+        Level::FIRST
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The levels that a program speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Speaks {
+    /// The lowest.
+    pub oldest: Level,
+    /// The highest.
+    pub newest: Level,
+}
+
+impl Speaks {
+    /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
+    /// and a later one has not raises `oldest`.
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level(1) };
+
+    /// Whether a cluster of that level is understood.
+    pub fn has(self, level: Level) -> bool {
+        (self.oldest..=self.newest).contains(&level)
+    }
+
+    /// Whether there is a level that both speak.
+    pub fn meets(self, other: Speaks) -> bool {
+        self.oldest <= other.newest && other.oldest <= self.newest
+    }
+}
+
+impl fmt::Display for Speaks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Speaks { oldest, newest } = self;
+        match oldest == newest {
+            true => write!(f, "level {newest}"),
+            false => write!(f, "levels {oldest} to {newest}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_meet_that_have_a_level_in_common() {
+        let speaks = |oldest, newest| Speaks { oldest: Level(oldest), newest: Level(newest) };
+        assert!(speaks(1, 2).meets(speaks(2, 3)) && speaks(2, 3).meets(speaks(1, 2)));
+        assert!(!speaks(1, 2).meets(speaks(3, 3)) && !speaks(3, 3).meets(speaks(1, 2)));
+        assert!(speaks(1, 2).has(Level(2)) && !speaks(1, 2).has(Level(3)));
+        assert_eq!(format!("{}, {}", speaks(2, 2), speaks(1, 3)), "level 2, levels 1 to 3");
+    }
+}
