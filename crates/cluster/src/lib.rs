@@ -2,13 +2,16 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | [`topology`] | which nodes, regions and groups there are, and `cluster.json` |
+//! | [`file`] | `cluster.json` |
+//! | [`topology`] | which nodes, regions and groups there are |
+//! | [`levels`] | by which feature level a cluster goes |
 //! | [`keeping`] | which nodes keep the configuration |
 //! | [`ring`] | which nodes hold a block |
 //! | [`configuration`] | the configuration of a cluster as a service that paxos replicates |
 #![forbid(unsafe_code)]
 
 pub mod configuration;
+pub mod file;
 pub mod grants;
 pub mod keeping;
 pub mod levels;

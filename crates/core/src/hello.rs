@@ -139,7 +139,8 @@ impl<I: Endpoint> Hello<I> {
     /// Reads what a caller says.
     ///
     /// # Errors
-    /// If it is not of this version and cluster, speaks no level that is spoken here, or is no hello.
+    /// If it is not of this version and cluster, speaks no level that is spoken here, or is no
+    /// hello.
     pub fn read(body: &[u8], cluster: &str) -> Result<Hello<I>, HelloError<I>> {
         let refused = |text: String| Err(HelloError::Refused(text));
         let unread = |error: postcard::Error| HelloError::Refused(format!("no hello: {error}"));

@@ -9,12 +9,12 @@
 
 use crate::blocks::BlockEngine;
 use crate::board::Board;
+use crate::error::ServerError;
 use crate::service::Service;
 use bytes::Bytes;
 use meridian_blocks::desk::{self, Answer, Asker, Next};
 use meridian_cluster::Topology;
 use meridian_cluster::grants::revoked_name;
-use meridian_cluster::topology::TopologyError;
 use meridian_core::hello::ServiceId;
 use meridian_core::principal::{Role, Speaker};
 use meridian_core::{GroupId, NodeId, Time};
@@ -29,7 +29,7 @@ use meridian_transport::Security;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 /// Requests of one connection that may wait for their reply.
 const IN_FLIGHT_MAX: usize = 4096;
@@ -38,15 +38,6 @@ const IN_FLIGHT_FOR: Duration = Duration::from_secs(120);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Why the configuration has a server stop.
-#[derive(Clone, Debug)]
-pub(crate) enum Stop {
-    /// The node was removed from its cluster.
-    Removed,
-    /// The cluster goes by a level that this program does not speak.
-    Outdated(TopologyError),
 }
 
 /// What the node's thread and those who follow the configuration know of each other.
@@ -65,7 +56,8 @@ pub(crate) struct Shared {
     /// What is here is on enough nodes that stay, which the configuration was not told.
     drained: Mutex<Option<u64>>,
     /// Why the server is to stop, as the configuration has it.
-    stop: watch::Sender<Option<Stop>>,
+    stop: Mutex<Option<ServerError>>,
+    stops: Notify,
     /// How its keys are.
     pub(crate) keys: Arc<Board>,
 }
@@ -85,21 +77,26 @@ impl Shared {
             in_force: Mutex::default(),
             told: Notify::new(),
             drained: Mutex::default(),
-            stop: watch::Sender::default(),
+            stop: Mutex::default(),
+            stops: Notify::new(),
             keys,
         }
     }
 
     /// The server is to stop.
-    pub(crate) fn stop(&self, why: Stop) {
-        self.stop.send_replace(Some(why));
+    pub(crate) fn stop(&self, why: ServerError) {
+        *lock(&self.stop) = Some(why);
+        self.stops.notify_one();
     }
 
     /// Waits until it is to stop.
-    pub(crate) async fn stops(&self) -> Stop {
-        let mut stop = self.stop.subscribe();
-        let why = stop.wait_for(Option::is_some).await;
-        why.expect("the sender is here").clone().expect("waited for")
+    pub(crate) async fn stops(&self) -> ServerError {
+        loop {
+            self.stops.notified().await;
+            if let Some(why) = lock(&self.stop).take() {
+                return why;
+            }
+        }
     }
 
     /// The cluster as it is configured now.

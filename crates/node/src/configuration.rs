@@ -5,7 +5,8 @@
 //! cluster file names them: with it one finds the newest configuration, and goes on with the one in
 //! the file while none answers.
 
-use crate::application::{Configured, Shared, Stop};
+use crate::application::{Configured, Shared};
+use crate::error::ServerError;
 use crate::keys::Running;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Reply, Request, Show, Shown, encode};
@@ -236,7 +237,9 @@ pub(crate) async fn follow(
                     on_newer(&shared, &node, keys.as_ref(), &file).await;
                 }
             }
-            Err(KeepersError::Level(error)) => return shared.stop(Stop::Outdated(error)),
+            Err(KeepersError::Level(source)) => {
+                return shared.stop(ServerError::Cluster { path, source });
+            }
             Err(error) => {
                 if well {
                     let version = shared.topology().version;
@@ -310,7 +313,7 @@ async fn on_newer(
     let (topology, me) = (Arc::new(topology), shared.me);
     shared.set_topology(topology.clone());
     if topology.is_gone(me) {
-        return shared.stop(Stop::Removed);
+        return shared.stop(ServerError::Removed(shared.name_of(me)));
     }
     tracing::info!(version = topology.version, "configured");
     if let Some(keys) = keys {

@@ -1,7 +1,7 @@
 //! Start, run until told to stop, stop.
 
 use crate::application::{
-    Configured, Replies, Requests, Shared, Stop, delays_of, names_of, peers_of, shut_out,
+    Configured, Replies, Requests, Shared, delays_of, names_of, peers_of, shut_out,
 };
 use crate::blocks::BlockEngine;
 use crate::board::Board;
@@ -146,13 +146,7 @@ pub fn serve<P: Service>(
             why = shared.stops() => {
                 close(keys.as_ref()).await;
                 let _ = handle.close().await;
-                Err(match why {
-                    Stop::Removed => ServerError::Removed(shared.name_of(me)),
-                    Stop::Outdated(source) => {
-                        let path = cluster_path(&dir.dir, options.cluster.as_deref());
-                        ServerError::Cluster { path, source }
-                    }
-                })
+                Err(why)
             }
         }
     });
