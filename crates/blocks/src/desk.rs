@@ -159,6 +159,7 @@ pub fn on_client(
         | RequestBody::Read { .. }
         | RequestBody::Recalls { .. }
         | RequestBody::Discard { .. }
+        | RequestBody::Snapshot { .. }
         | RequestBody::Scrub
         | RequestBody::Status) => return Err(Box::new(body)),
     })

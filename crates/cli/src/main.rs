@@ -3,6 +3,7 @@
 //! Nothing is decided here: each command reads its arguments, calls the crate that does the work,
 //! and prints. Errors become one line on standard error and exit status 1; wrong usage is status 2.
 
+mod backup;
 mod certificates;
 mod children;
 mod cluster;
@@ -96,6 +97,10 @@ enum Command {
     /// Tell or change where paths of a mount are placed; hand over what was seen in it
     #[command(subcommand)]
     Fs(fs::FsCommand),
+    /// Save a directory of the tree, as it is at one moment in all regions
+    Backup(backup::BackupArgs),
+    /// Put a backup into a new or empty directory
+    Restore(backup::RestoreArgs),
     /// Read and change keys
     #[command(subcommand)]
     Kv(kv::KvCommand),
@@ -134,6 +139,8 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(args),
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),
+        Command::Backup(args) => backup::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Restore(args) => backup::restore(args).map(|()| ExitCode::SUCCESS),
         Command::Kv(command) => kv::run(command),
         Command::Completions(args) => manual::completions(args),
         Command::Man(args) => manual::pages(args),

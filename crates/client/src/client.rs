@@ -243,6 +243,11 @@ impl Client {
         lock(&self.inner.block_names).name(partition, now_ms(), random)
     }
 
+    /// A number that nobody else draws.
+    pub(crate) fn random(&self) -> u64 {
+        self.inner.random.number()
+    }
+
     /// The tree has refused a block that was named before `horizon_ms`.
     pub(crate) fn block_refused(&self, horizon_ms: u64) {
         lock(&self.inner.block_names).refused(horizon_ms, now_ms());

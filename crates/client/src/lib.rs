@@ -9,6 +9,7 @@
 //! | [`data`] | blocks: stored and read, as futures |
 //! | [`cache`] | blocks read or written a moment ago |
 //! | [`times`] | how long what was asked for took, by who ordered it |
+//! | [`snapshot`] | the whole tree at one timestamp, kept by nodes while it is read |
 //! | [`plan`] | what calls would ask, of a client that sends no update |
 //! | [`words`] | what is said of updates |
 //! | [`keys`] | the client of keys: any node of a region, each change once |
@@ -25,6 +26,7 @@ pub mod files;
 pub mod keys;
 pub mod plan;
 mod random;
+pub mod snapshot;
 pub mod times;
 pub mod words;
 
@@ -32,3 +34,4 @@ pub use client::{Client, ClientOptions, Prepared};
 pub use error::{ClientError, ConnectError, TakeError};
 pub use files::Files;
 pub use meridian_session::Moment;
+pub use snapshot::Snapshot;

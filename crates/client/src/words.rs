@@ -38,6 +38,7 @@ pub fn name_of(update: &Update) -> &'static str {
         Update::Renew { .. } => "renew",
         Update::Expire { .. } => "expire",
         Update::PlaceDirectory { .. } => "place",
+        Update::Mark { .. } => "mark a snapshot",
     }
 }
 
@@ -98,6 +99,7 @@ pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
         ReplyBody::Blocks(_) => "Blocks",
         ReplyBody::Discarded => "Discarded",
         ReplyBody::Status(_) => "Status",
+        ReplyBody::Snapshot(_) => "Snapshot",
         ReplyBody::Refused(_) => "Refused",
     };
     ClientError::Protocol(format!("a reply that answers something else: {kind}"))

@@ -177,6 +177,7 @@ impl Rights {
             | Update::Reap { .. }
             | Update::Expire { .. }
             | Update::RaiseHorizon { .. }
+            | Update::Mark { .. }
             | Update::SetQuota { .. }
             | Update::Count { .. }
             | Update::PlaceDirectory { .. } => return Err(FsError::NotPermitted),
@@ -191,6 +192,7 @@ impl Rights {
             Update::Reap { .. }
             | Update::Expire { .. }
             | Update::RaiseHorizon { .. }
+            | Update::Mark { .. }
             | Update::Count { .. }
             | Update::NoteTop { .. }
             | Update::Caps { step: CapStep::Expire { .. }, .. } => Err(FsError::NotPermitted),

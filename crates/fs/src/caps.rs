@@ -303,6 +303,7 @@ impl Update {
             | Update::Caps { .. }
             | Update::SetQuota { .. }
             | Update::Count { .. }
+            | Update::Mark { .. }
             | Update::RaiseHorizon { .. } => Vec::new(),
         }
     }

@@ -93,6 +93,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         | Update::Rmdir { .. }
         | Update::Rename { .. }
         | Update::PlaceDirectory { .. }
+        | Update::Mark { .. }
         | Update::Untangle { .. } => panic!("{update:?} is decided by several inodes"),
     }
 }

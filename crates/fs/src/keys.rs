@@ -194,6 +194,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Caps { .. }
         | Update::Expire { .. } => (places, client) = touched_of_held(update),
         Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
+        Update::Mark { .. } => {}
         Update::PlaceDirectory { parent, name, child, to } => {
             let moved = [*child, Place { ino: child.ino, partition: *to }];
             places.extend([*parent, moved[0], moved[1], top_in(child, parent)]);

@@ -154,6 +154,7 @@ impl Update {
             | Update::Renew { .. }
             | Update::Expire { .. }
             | Update::Caps { .. }
+            | Update::Mark { .. }
             | Update::RaiseHorizon { .. }
             | Update::SetQuota { .. }
             | Update::Count { .. }

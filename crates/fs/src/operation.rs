@@ -457,6 +457,12 @@ pub enum Update {
         /// Where it shall live.
         to: GroupId,
     },
+    /// Changes nothing, and touches nothing. Its timestamp is the same in all these partitions, and
+    /// the clocks of all have passed it when it is done: one at which all of them can be cut.
+    Mark {
+        /// Which.
+        partitions: BTreeSet<GroupId>,
+    },
 }
 
 impl Update {
@@ -486,6 +492,7 @@ impl Update {
                 | Update::Expire { .. }
                 | Update::Caps { .. }
                 | Update::RaiseHorizon { .. }
+                | Update::Mark { .. }
         )
     }
 
@@ -534,6 +541,7 @@ impl Update {
                 all.insert(*partition);
             }
             Update::Untangle { cycle } => cycle.iter().for_each(|wait| add(&wait.inode)),
+            Update::Mark { partitions } => all.extend(partitions),
             Update::PlaceDirectory { parent, child, to, .. } => {
                 add(parent);
                 add(child);

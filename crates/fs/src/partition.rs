@@ -293,6 +293,12 @@ impl Partition {
         &self.vector
     }
 
+    /// The greatest timestamp of the messages that were delivered.
+    pub fn latest(&self) -> Stamp {
+        let decided = self.vector.get(self.tree.group);
+        self.pending.latest().map_or(decided, |waiting| waiting.max(decided))
+    }
+
     /// A name for the set of messages that are decided: equal if the set is.
     pub fn decided(&self) -> u64 {
         self.decided
@@ -562,6 +568,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Rmdir { .. }
         | Update::Rename { .. }
         | Update::PlaceDirectory { .. }
+        | Update::Mark { .. }
         | Update::Untangle { .. } => true,
         Update::Create { .. }
         | Update::CreateUnnamed { .. }

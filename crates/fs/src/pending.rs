@@ -144,6 +144,11 @@ impl Pending {
         (waiting, next)
     }
 
+    /// The greatest timestamp of those that wait.
+    pub fn latest(&self) -> Option<Stamp> {
+        self.waiting.get_max().map(|((ts, _), _)| *ts)
+    }
+
     /// All that wait, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Rank, &Waiting)> {
         self.waiting.iter().map(|(rank, waiting)| (*rank, waiting.as_ref()))

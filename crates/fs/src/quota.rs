@@ -229,6 +229,7 @@ impl Update {
             | Update::NoteTop { .. }
             | Update::Renew { .. }
             | Update::Caps { .. }
+            | Update::Mark { .. }
             | Update::RaiseHorizon { .. }
             | Update::Expire { .. } => [None, None],
         }

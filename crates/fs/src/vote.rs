@@ -118,6 +118,7 @@ pub(crate) fn prepare(
         Update::Rename { .. } => return prepare_rename(tree, update, below, moment),
         Update::PlaceDirectory { .. } => return prepare_place(tree, update),
         Update::Untangle { cycle } => found.passes = waits::check(tree, cycle)?,
+        Update::Mark { .. } => {}
         Update::Create { .. }
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
@@ -356,6 +357,7 @@ pub(crate) fn conclude(
             Ok(Conclusion::Place(*directory))
         }
         Update::Untangle { .. } => Ok(Conclusion::Untangle(all.passes)),
+        Update::Mark { .. } => Ok(Conclusion::Nothing),
         _ => Ok(Conclusion::Remove),
     }
 }

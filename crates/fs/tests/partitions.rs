@@ -138,7 +138,8 @@ fn random_change(view: &World, rng: &mut Rng, inode: Place) -> Update {
     let family = *rng.pick(&[LockFamily::Posix, LockFamily::Flock, LockFamily::Pages]);
     let start = rng.below(20);
     let end = start + rng.below(10);
-    match rng.below(23) {
+    match rng.below(24) {
+        23 => Update::Mark { partitions: view.partitions.keys().copied().collect() },
         21 | 22 => random_note(view, rng, inode),
         14 | 15 => Update::CreateUnnamed { parent: inode, node: node(Kind::File) },
         16 => {

@@ -85,6 +85,58 @@ pub enum RequestBody {
     Status,
     /// Read all blocks that you should hold now, as fast as you may, and tell how you are.
     Scrub,
+    /// A step of keeping, or reading, the state at one timestamp (decision 95). Only for clients
+    /// that may do anything.
+    Snapshot {
+        /// Whose replica here is asked.
+        group: GroupId,
+        /// Which snapshot.
+        name: u64,
+        /// What to do.
+        step: SnapshotStep,
+    },
+}
+
+/// What a replica is to do with a snapshot. Each step but [`SnapshotStep::End`] begins its lease
+/// anew ([`crate::replica::SNAPSHOT_LEASE`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SnapshotStep {
+    /// Keep the state, and what is delivered from now on.
+    Keep,
+    /// Make it the state at this timestamp: with all messages up to there, and none after it.
+    Cut(Stamp),
+    /// Answer from the state at this timestamp. From now on there is no other.
+    Look {
+        /// The timestamp.
+        at: Stamp,
+        /// The questions; at most [`LOOKS_MAX`].
+        queries: Vec<Query>,
+    },
+    /// It is still wanted.
+    Renew,
+    /// It is not.
+    End,
+}
+
+/// So many questions one [`SnapshotStep::Look`] asks at most.
+pub const LOOKS_MAX: usize = 4096;
+
+/// How it stands with a snapshot at a replica.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SnapshotStand {
+    /// It is kept.
+    Kept,
+    /// What was kept has messages after that timestamp: it takes a later one.
+    Passed,
+    /// Some message up to that timestamp is not here, or not decided: ask again.
+    Waiting,
+    /// It is the state at that timestamp. Who has seen it must have seen that of each partition.
+    Whole(Vector),
+    /// It is not kept here: the node was started anew, it was not asked for longer than the lease,
+    /// or more was ordered than can be kept before it was whole.
+    Unknown,
+    /// Answers to the first questions, to one at least: the others are to be asked again.
+    Answers(Vec<Result<Answer, FsError>>),
 }
 
 /// So many blocks are named at a time: 64 KiB.
@@ -148,6 +200,8 @@ pub enum ReplyBody {
     Blocks(Vec<BlockId>),
     /// To [`RequestBody::Status`] and [`RequestBody::Scrub`].
     Status(Box<NodeStatus>),
+    /// To [`RequestBody::Snapshot`].
+    Snapshot(SnapshotStand),
     /// The node cannot do it; another may. Nothing was done, or (for an update) it may still
     /// happen.
     Refused(Refusal),

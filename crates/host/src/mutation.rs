@@ -17,6 +17,12 @@ pub enum Mutation {
     AbandonsCounts,
     /// Takes every client for one that may do all.
     AdmitsAll,
+    /// A snapshot has whatever has come when it is asked for, before or after its timestamp.
+    TakesAtOnce,
+    /// Frees blocks though a snapshot names them.
+    FreesKept,
+    /// A snapshot counts as whole though messages before its timestamp are missing.
+    WaitsForNothing,
 }
 
 impl Mutation {

@@ -186,7 +186,9 @@ impl Node {
         let (group, mut wishes) = match &request.body {
             RequestBody::Update { group, .. } => (*group, Vec::new()),
             RequestBody::Read { query, .. } => (query.partition(), Vec::new()),
-            RequestBody::Recalls { group, .. } => (*group, Vec::new()),
+            RequestBody::Recalls { group, .. } | RequestBody::Snapshot { group, .. } => {
+                (*group, Vec::new())
+            }
             // The shell answers these itself.
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
@@ -222,6 +224,10 @@ impl Node {
                 replica.on_read(waiter, (by, &vector), (query, rights), &mut wishes);
             }
             RequestBody::Recalls { by, .. } => replica.on_poll(waiter, by, &mut wishes),
+            RequestBody::Snapshot { name, step, .. } => {
+                let body = replica.on_snapshot(name, step, rights.is_some());
+                wishes.push(Wish::Reply(waiter, body));
+            }
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
             | RequestBody::Discard { .. }

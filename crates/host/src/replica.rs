@@ -38,6 +38,7 @@ mod leases;
 mod locks;
 mod members;
 mod nameless;
+mod snapshots;
 mod space;
 
 pub use caps::{CAP_LEASE, POLL_MAX};
@@ -45,6 +46,8 @@ use counting::Counted;
 use leases::Vigil;
 pub use locks::PARKED_MAX;
 use nameless::Nameless;
+pub use snapshots::SNAPSHOT_LEASE;
+use snapshots::{Heard, Snapshots};
 
 /// How long a client may hold locks and files without a name without saying that it lives.
 pub const LEASE: Duration = Duration::from_secs(30);
@@ -107,6 +110,7 @@ pub struct Replica {
     released: Vec<BlockId>,
     nameless: Nameless,
     counted: Counted,
+    snapshots: Snapshots,
     /// When it last looked at what waits.
     ticked: Time,
 }
@@ -171,6 +175,7 @@ impl Replica {
             released: Vec::new(),
             nameless: Nameless::default(),
             counted: Counted::default(),
+            snapshots: Snapshots::default(),
             ticked: Time(0),
         }
     }
@@ -347,7 +352,7 @@ impl Replica {
         match Payload::read(&start) {
             Ok(payload) => self.deliver(id, ts, start.low, payload, &mut effects),
             // A client's mistake, the same at all replicas: it counts and changes nothing.
-            Err(_) => self.partition.skip(id, ts, &mut effects),
+            Err(_) => self.skip(id, ts, &mut effects),
         }
         self.carry_out(effects, out);
         if start.dest.len() > 1 && self.partition.is_waiting(id) {
@@ -371,19 +376,28 @@ impl Replica {
         let seen = payload.vector.get(self.group);
         let admission = self.sessions.admit(id, ts, low, seen, &payload.cancels);
         let Some(operation) = payload.into_operation() else {
-            return self.partition.skip(id, ts, effects); // It has cancelled what it should.
+            return self.skip(id, ts, effects); // It has cancelled what it should.
         };
         match admission {
             Admission::Execute => {
                 let operation = self.planted(operation);
+                self.snapshots.hear(|| Heard::Execute(id, ts, operation.clone()));
                 self.partition.deliver(id, ts, operation, effects);
             }
-            Admission::Refuse => self.partition.refuse(id, ts, &operation.update, effects),
+            Admission::Refuse => {
+                self.snapshots.hear(|| Heard::Refuse(id, ts, operation.update.clone()));
+                self.partition.refuse(id, ts, &operation.update, effects);
+            }
             Admission::Repeat => {
-                self.partition.skip(id, ts, effects);
+                self.skip(id, ts, effects);
                 effects.clear(); // Whoever waits is answered by what came of it the first time.
             }
         }
+    }
+
+    fn skip(&mut self, id: MessageId, ts: Stamp, effects: &mut Vec<Effect>) {
+        self.snapshots.hear(|| Heard::Skip(id, ts));
+        self.partition.skip(id, ts, effects);
     }
 
     /// Another partition's vote.
@@ -392,6 +406,7 @@ impl Replica {
             return;
         }
         let mut effects = Vec::new();
+        self.snapshots.hear(|| Heard::Vote(id, from, vote.clone()));
         self.partition.vote(id, from, vote, &mut effects);
         self.carry_out(effects, out);
     }
@@ -476,6 +491,7 @@ impl Replica {
             let waiting = self.partition.waiting();
             out.extend(waiting.into_iter().map(|(id, of)| Wish::AskVotes { id, of }));
         }
+        self.snapshots.age(counted);
         self.on_caps_tick(now, counted, out);
         self.expire_leases(counted, out);
         counted

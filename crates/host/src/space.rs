@@ -21,6 +21,7 @@
 //! Invariants:
 //! - F1: a block is freed only if no file lies in it, and none ever will, in a state of its
 //!   partition that is durable here.
+//! - F4: nor in a snapshot that a replica here keeps.
 //! - F2: a block that was released is not freed before the grace is over.
 //! - F3: a node that knows its disk to be nearly full has no update of a client ordered that needs
 //!   room.
@@ -240,7 +241,12 @@ impl Space {
         let mut out = vec![Output::Measure];
         for (group, blocks) in freed {
             let Some(replica) = replicas.get(&group) else { continue };
-            out.push(Output::Free(replica.partition().unnamed(blocks)));
+            let (free, kept) = replica.without_kept(replica.partition().unnamed(blocks));
+            for block in kept {
+                self.released.insert(block, due);
+                self.queue.push_back((due, block));
+            }
+            out.push(Output::Free(free));
         }
         if !self.mutation.is(Mutation::NeverLooks) {
             self.number += 1;
@@ -295,7 +301,7 @@ impl Space {
         for (group, replica) in replicas {
             let of_group = blocks.iter().copied().filter(|block| block.partition() == *group);
             let of_group = of_group.filter(|block| !self.released.contains_key(block)).collect();
-            freed.extend(chosen(replica.partition(), of_group));
+            freed.extend(replica.without_kept(chosen(replica.partition(), of_group)).0);
         }
         (!freed.is_empty()).then_some(Output::Free(freed))
     }

@@ -284,6 +284,7 @@ impl<P: Service> Requests<P> {
             | RequestBody::Discard { .. }
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
+            | RequestBody::Snapshot { .. }
             | RequestBody::Status => 0,
         };
         if !self.begin(at, client, id, len) {

@@ -21,6 +21,7 @@
 //! | [`forecast`] | how long an update or a look will take, before it is asked for |
 //! | `random` | numbers for names, from a seed |
 //! | [`opens`] | which open files the partitions are told of |
+//! | [`taking`] | how a snapshot of all groups is taken, and who keeps it |
 //! | [`routes`] | which node of a group to ask, and which to avoid for a while |
 //!
 //! Invariants:
@@ -50,6 +51,7 @@ mod random;
 pub mod room;
 pub mod routes;
 pub mod session;
+pub mod taking;
 pub mod tops;
 mod update;
 mod waiting;
@@ -65,5 +67,6 @@ pub use names::{Name, Names};
 pub use opens::Opens;
 pub use routes::Routes;
 pub use session::Session;
+pub use taking::Taking;
 pub use tops::Tops;
 pub use writeback::WriteBack;

@@ -69,6 +69,8 @@ pub enum Mutation {
     JoinsNothing,
     /// Takes what it gave up in another shard for cancelled by the next message to its groups.
     DetoursUncancelled,
+    /// Takes a snapshot though a state in it had seen more of another group than that has there.
+    IgnoresCauses,
 }
 
 impl Mutation {

@@ -495,6 +495,9 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             let names = world.blocks[node].keys().filter(|name| Some(**name) > after);
             ReplyBody::Blocks(names.take(LISTED).copied().collect())
         }
+        RequestBody::Snapshot { .. } => {
+            ReplyBody::Snapshot(meridian_host::api::SnapshotStand::Unknown)
+        }
         RequestBody::Status | RequestBody::Scrub => ReplyBody::Status(Box::new(status(id))),
     }
 }

@@ -96,6 +96,7 @@ impl Replica {
     /// With a planted bug.
     pub(crate) fn plant(&mut self, mutation: Mutation) {
         self.caps.mutation = mutation;
+        self.snapshots.plant(mutation);
     }
 
     /// How many updates wait here.

@@ -25,6 +25,7 @@ impl Replica {
     pub(super) fn replace_partition(&mut self, partition: Partition) {
         let before = std::mem::replace(&mut self.partition, partition);
         self.partition.plant(before.planted());
+        self.snapshots.lose(); // What was delivered meanwhile is not known.
         self.released.extend(self.partition.unnamed(before.names_blocks()));
     }
 

@@ -2,6 +2,7 @@
 //! from which `meridian sim NAME` is made.
 
 pub mod access;
+pub mod backups;
 pub mod causal;
 pub mod configuration;
 pub mod cuts;
@@ -25,7 +26,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// All subjects of `meridian sim`.
-pub const TABLE: [&Named; 14] = [
+pub const TABLE: [&Named; 15] = [
     &multicast::NAMED,
     &outside::NAMED,
     &paxos::NAMED,
@@ -37,6 +38,7 @@ pub const TABLE: [&Named; 14] = [
     &locks::NAMED,
     &quotas::NAMED,
     &access::NAMED,
+    &backups::NAMED,
     &cuts::NAMED,
     &drain::NAMED,
     &configuration::NAMED,

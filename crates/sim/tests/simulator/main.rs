@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
 mod access;
+mod backups;
 mod baselines;
 mod causal;
 mod causal_baselines;

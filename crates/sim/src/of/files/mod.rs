@@ -464,6 +464,7 @@ impl FilesWorkload {
             | ReplyBody::Stored
             | ReplyBody::Block(_)
             | ReplyBody::Blocks(_)
+            | ReplyBody::Snapshot(_)
             | ReplyBody::Status(_) => panic!("nobody asked for {body:?}"),
         }
     }

@@ -9,11 +9,11 @@ use super::regions::partitions;
 use crate::trial::{Counts, Violation};
 use crate::world::{Owner, Random, Stimulus, World};
 use meridian_cluster::Topology;
-use meridian_core::{Effect, Event, NodeId, Outbox, Process, RegionId, Time, mix};
+use meridian_core::{BlockId, Effect, Event, NodeId, Outbox, Process, RegionId, Time, mix};
 use meridian_fs::Partition;
 use meridian_fs::invariants::check_tree;
 use meridian_host::api::{Reply, Request};
-use meridian_host::{Command, ConnectionId, Node, Output};
+use meridian_host::{Command, ConnectionId, Node, Output, space};
 use meridian_session::{Command as Ask, Due, Message, Output as Told, Session};
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, VecDeque};
@@ -234,6 +234,23 @@ pub trait Crowd {
         true
     }
 
+    /// A node answers something that no session asked for; what is done then.
+    fn on_reply(
+        &mut self,
+        _at: usize,
+        _from: NodeId,
+        _reply: &Reply,
+        _now: Time,
+    ) -> Option<Vec<Stimulus<Node>>> {
+        None
+    }
+
+    /// A node frees blocks.
+    fn on_freed(&mut self, _at: NodeId, _blocks: &[BlockId]) {}
+
+    /// A node has done a step.
+    fn look(&mut self, _at: NodeId, _node: &Node) {}
+
     /// Whether all clients that are there have done all.
     fn is_done(&self) -> bool;
 
@@ -280,6 +297,11 @@ pub trait Crowd {
             let after = line.still_until.since(now);
             return vec![net.plan(at, after, plan)];
         }
+        if let Plan::Reply(from, reply) = &plan
+            && let Some(stimuli) = self.on_reply(at, *from, reply, now)
+        {
+            return stimuli;
+        }
         let event = match plan {
             Plan::Reply(from, reply) => Event::Message { from, message: Message::Reply(reply) },
             Plan::Lost(node) => Event::Restarted(node),
@@ -314,6 +336,9 @@ impl<C: Crowd> Owner<Node> for C {
 
     fn output(&mut self, from: NodeId, output: Output, now: Time) -> Vec<Stimulus<Node>> {
         let mut stimuli = self.hear(now);
+        if let Output::Space(space::Output::Free(blocks)) = &output {
+            self.on_freed(from, blocks);
+        }
         let Output::Reply { connection, reply } = output else { return stimuli };
         let at = usize::try_from(connection.0 >> 16).expect("an index");
         let net = self.net();
@@ -359,7 +384,8 @@ impl<C: Crowd> Owner<Node> for C {
         self.net().lost.push(at);
     }
 
-    fn check(&mut self, _at: NodeId, node: &Node, _durable: bool) -> Result<(), String> {
+    fn check(&mut self, at: NodeId, node: &Node, _durable: bool) -> Result<(), String> {
+        self.look(at, node);
         let net = self.net();
         if net.random.random_ratio(1, 256) {
             node.check_invariants();
