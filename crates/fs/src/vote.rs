@@ -122,6 +122,7 @@ pub(crate) fn prepare(
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }
+        | Update::Settle { .. }
         | Update::Merge { .. }
         | Update::Extend { .. }
         | Update::PunchHole { .. }
