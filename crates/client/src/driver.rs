@@ -5,6 +5,7 @@ use crate::client::lock;
 use crate::connection::{CallError, Connection};
 use meridian_cluster::Topology;
 use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
+use meridian_core::principal::{Role, Speaker};
 use meridian_core::{Effect, Event, GroupId, NodeId, Outbox, Process, RegionId, Time};
 use meridian_fs::{Ino, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
@@ -104,6 +105,12 @@ impl Driver {
     /// The cluster as it is known now.
     pub fn known(&self) -> Arc<Known> {
         lock(&self.cluster).clone()
+    }
+
+    /// Whether the configuration says what the client may do: else its kernel alone decides that.
+    pub fn has_grant(&self) -> bool {
+        let Speaker::Known(own) = self.security.own() else { return false };
+        own.role == Role::Client && self.known().topology.grants.contains_key(&own.name)
     }
 
     /// The cluster is configured so now, if that is newer and of the same cluster.

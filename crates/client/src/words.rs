@@ -17,6 +17,7 @@ pub fn name_of(update: &Update) -> &'static str {
         Update::Rename { .. } => "rename",
         Update::SetAttributes { .. } => "setattr",
         Update::Write { .. } => "write",
+        Update::Settle { .. } => "write and set",
         Update::Merge { .. } => "merge",
         Update::Extend { .. } => "extend",
         Update::PunchHole { .. } => "punch hole",

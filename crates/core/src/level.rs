@@ -15,6 +15,8 @@ pub struct Level(pub u16);
 impl Level {
     /// The level of a cluster whose file tells none.
     pub const FIRST: Level = Level(1);
+    /// What is set of a file goes with its bytes (`meridian_fs::Update::Settle`).
+    pub const SETTLE: Level = Level(2);
 }
 
 impl Default for Level {
@@ -41,7 +43,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level(1) };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::SETTLE };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

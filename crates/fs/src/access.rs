@@ -24,6 +24,7 @@ use crate::keys::inodes_of;
 use crate::mutation::Mutation;
 use crate::operation::{CapStep, Changes, Done, NewNode, Update};
 use crate::query::{Answer, Query};
+use crate::settled::Setting;
 use crate::tree::Tree;
 use crate::types::{Attributes, Ino, Kind, Name, Place};
 use serde::{Deserialize, Serialize};
@@ -158,6 +159,14 @@ impl Rights {
             | Update::PunchHole { inode, .. } => {
                 allowed(here(inode).is_none_or(|inode| self.may_use(inode, WRITE)))?;
             }
+            Update::Settle { inode, pieces, settings, .. } => {
+                let Some(inode) = here(inode) else { return Ok(Sticky::default()) };
+                allowed(pieces.is_empty() || self.may_use(inode, WRITE))?;
+                settings.iter().try_for_each(|setting| match setting {
+                    Setting::Attributes(changes) => self.check_changes(inode, changes),
+                    Setting::Xattr { name, .. } => self.check_xattr(inode, name),
+                })?;
+            }
             Update::SetXattr { inode, name, .. } | Update::RemoveXattr { inode, name } => {
                 here(inode).map_or(Ok(()), |inode| self.check_xattr(inode, name))?;
             }
@@ -216,6 +225,7 @@ impl Rights {
             | Update::Rename { .. }
             | Update::SetAttributes { .. }
             | Update::Write { .. }
+            | Update::Settle { .. }
             | Update::Merge { .. }
             | Update::Extend { .. }
             | Update::PunchHole { .. }
@@ -303,6 +313,7 @@ impl Rights {
             | Update::Merge { inode, .. }
             | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. } => Some(inode),
+            Update::Settle { inode, pieces, .. } => (!pieces.is_empty()).then_some(inode),
             Update::SetAttributes { inode, changes } => changes.size.map(|_| inode),
             _ => None,
         };

@@ -110,7 +110,9 @@ fn blocks_in(update: &Update) -> Vec<BlockId> {
         Data::Inline(_) => None,
     };
     match update {
-        Update::Write { pieces, .. } => pieces.iter().filter_map(of_piece).collect(),
+        Update::Write { pieces, .. } | Update::Settle { pieces, .. } => {
+            pieces.iter().filter_map(of_piece).collect()
+        }
         Update::Merge { block, .. } => vec![*block],
         _ => Vec::new(),
     }

@@ -276,6 +276,7 @@ impl Update {
             }
             Update::SetAttributes { inode, .. }
             | Update::Write { inode, .. }
+            | Update::Settle { inode, .. }
             | Update::Merge { inode, .. }
             | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. }

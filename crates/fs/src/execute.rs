@@ -3,10 +3,11 @@
 use crate::FsError;
 use crate::acl;
 use crate::apply::Moment;
-use crate::inode::{Content, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
+use crate::inode::{Content, Inode, SET_GID};
 use crate::locking;
 use crate::mutation::Mutation;
 use crate::operation::{Access, Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
+use crate::settled;
 use crate::tree::{Tree, check_name};
 use crate::types::{
     Entry, Ino, Kind, NAME_MAX, Name, Place, Rank, SYMLINK_MAX, Timestamp, XATTR_MAX,
@@ -35,6 +36,9 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             set_attributes(tree, inode, &changes, moment.time)
         }
         Update::Write { inode, at, pieces } => write(tree, inode, at, &pieces, moment.time),
+        Update::Settle { inode, at, pieces, written, settings } => {
+            settled::settle(tree, inode, (at, &pieces, written), settings, moment.time)
+        }
         Update::Merge { inode, offset, run, block } => {
             change_inode(tree, inode, |file| file_of(file)?.merge(offset, &run, block))
         }
@@ -52,13 +56,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         }
         Update::SetXattr { inode, name, value, mode, drops_set_gid } => {
             change_inode(tree, inode, |inode| {
-                if acl::is_list(&name) {
-                    set_list(inode, name, value, drops_set_gid)?;
-                } else {
-                    set_xattr(inode, name, value, mode)?;
-                }
-                inode.ctime = moment.time;
-                Ok(())
+                set_any_xattr(inode, (name, value), mode, drops_set_gid, moment.time)
             })
         }
         Update::RemoveXattr { inode, name } => {
@@ -221,27 +219,20 @@ fn set_attributes(
             inode.mtime = time;
             inode.drop_capability();
         }
-        let owner_given = changes.uid.is_some() || changes.gid.is_some();
-        if owner_given && inode.kind != Kind::Directory {
-            inode.mode &= !SET_UID;
-            if inode.mode & GROUP_EXEC != 0 {
-                inode.mode &= !SET_GID; // Without it the bit does not mean set-group-id.
-            }
-        }
-        if owner_given {
-            inode.drop_capability();
-        }
-        if let Some(mode) = changes.mode {
-            inode.mode = mode & MODE_BITS;
-            acl::follow_mode(inode);
-        }
-        inode.uid = changes.uid.unwrap_or(inode.uid);
-        inode.gid = changes.gid.unwrap_or(inode.gid);
-        inode.atime = changes.atime.unwrap_or(inode.atime);
-        inode.mtime = changes.mtime.unwrap_or(inode.mtime);
-        inode.ctime = time;
+        change_attributes(inode, changes, time);
         Ok(())
     })
+}
+
+/// Changes what `stat` shows, except for the length.
+pub(crate) fn change_attributes(inode: &mut Inode, changes: &Changes, time: Timestamp) {
+    if changes.uid.is_some() || changes.gid.is_some() {
+        inode.drop_capability();
+    }
+    inode.settable().change(changes, time);
+    if changes.mode.is_some() {
+        acl::follow_mode(inode);
+    }
 }
 
 fn write(
@@ -252,27 +243,40 @@ fn write(
     time: Timestamp,
 ) -> Result<Done, FsError> {
     tree.inode(place)?;
-    let keeps_capability = tree.mutation.is(Mutation::KeepsCapability);
+    let mutation = tree.mutation;
     tree.change(place.ino, |inode| {
-        let file = file_of(inode)?;
-        let offset = match at {
-            WriteAt::Offset(offset) => offset,
-            WriteAt::End => file.size(),
-        };
-        file.write(offset, pieces)?;
-        let end = pieces.last().map(|last| offset + last.offset + u64::from(last.extent.len));
-        let merge_from = end.and_then(|end| file.short_run(end));
-        if !pieces.is_empty() {
-            if !keeps_capability {
-                inode.drop_capability();
-            }
-            inode.touch(time);
-        }
+        let (offset, merge_from) = write_into(inode, at, pieces, time, mutation)?;
         Ok(Done::Written { offset, attributes: inode.attributes(place), merge_from })
     })
 }
 
-fn check_xattr_name(name: &Name) -> Result<(), FsError> {
+/// Writes to a file, or changes nothing. Where the write went, and from where on there are short
+/// blocks to be merged.
+pub(crate) fn write_into(
+    inode: &mut Inode,
+    at: WriteAt,
+    pieces: &[Piece],
+    time: Timestamp,
+    mutation: Mutation,
+) -> Result<(u64, Option<u64>), FsError> {
+    let file = file_of(inode)?;
+    let offset = match at {
+        WriteAt::Offset(offset) => offset,
+        WriteAt::End => file.size(),
+    };
+    file.write(offset, pieces)?;
+    let end = pieces.last().map(|last| offset + last.offset + u64::from(last.extent.len));
+    let merge_from = end.and_then(|end| file.short_run(end));
+    if !pieces.is_empty() {
+        if !mutation.is(Mutation::KeepsCapability) {
+            inode.drop_capability();
+        }
+        inode.touch(time);
+    }
+    Ok((offset, merge_from))
+}
+
+pub(crate) fn check_xattr_name(name: &Name) -> Result<(), FsError> {
     if name.is_empty() || name.contains(&0) {
         return Err(FsError::Invalid);
     }
@@ -282,6 +286,22 @@ fn check_xattr_name(name: &Name) -> Result<(), FsError> {
     if [PLACEMENT_XATTR, CLUSTER_XATTR, QUOTA_XATTR].contains(&&name[..]) {
         return Err(FsError::NotPermitted);
     }
+    Ok(())
+}
+
+/// Sets an extended attribute, or a list of access rights, or changes nothing.
+pub(crate) fn set_any_xattr(
+    inode: &mut Inode,
+    (name, value): (Name, Bytes),
+    mode: XattrMode,
+    drops_set_gid: bool,
+    time: Timestamp,
+) -> Result<(), FsError> {
+    match acl::is_list(&name) {
+        true => set_list(inode, name, value, drops_set_gid)?,
+        false => set_xattr(inode, name, value, mode)?,
+    }
+    inode.ctime = time;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ pub(crate) const SET_GID: u16 = 0o2000;
 /// "Executable by the group".
 pub(crate) const GROUP_EXEC: u16 = 0o0010;
 /// The extended attribute that gives a program rights of root.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 /// The bits of a mode that an inode keeps.
 pub(crate) const MODE_BITS: u16 = 0o7777;
 

@@ -169,6 +169,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         }
         // Access rights come as extended attributes, too.
         Update::SetAttributes { inode, .. }
+        | Update::Settle { inode, .. }
         | Update::SetXattr { inode, .. }
         | Update::RemoveXattr { inode, .. } => {
             places.push(*inode);

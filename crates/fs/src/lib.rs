@@ -5,6 +5,7 @@
 //! | [`types`] | inodes' numbers, places, attributes, extents, locks |
 //! | [`operation`] | updates, which are multicast |
 //! | [`query`] | queries, which one replica answers |
+//! | `scope` | which partitions an update concerns |
 //! | `mode` | how either is executed |
 //! | [`error`] | why an update or a query is refused |
 //! | [`partition`] | the state of one partition; takes deliveries and votes |
@@ -13,6 +14,7 @@
 //! | [`vote`] | how several partitions agree on an update |
 //! | `acl` | access control lists and permission bits |
 //! | [`access`] | what clients may do that may not do all |
+//! | [`settled`] | what is set of a file together with what was written to it |
 //! | `apply`, `execute` | what updates of several inodes and of one inode do |
 //! | `read` | answers to queries |
 //! | `tops` | what is known of directories that live elsewhere than their names |
@@ -53,6 +55,8 @@ mod pending;
 pub mod query;
 pub mod quota;
 mod read;
+mod scope;
+pub mod settled;
 mod tops;
 mod tree;
 pub mod types;
@@ -67,6 +71,7 @@ pub use mode::Mode;
 pub use operation::{CapStep, Done, Operation, Update};
 pub use partition::{Effect, Partition};
 pub use query::{Answer, Query};
+pub use settled::Setting;
 pub use types::{Attributes, Entry, Extent, Ino, Kind, Place, Rank, Timestamp, Vector};
 pub use vote::Vote;
 pub use waits::{CYCLE_MAX, Stand, Standing, Under, Wait, Waits, cycle_of};

@@ -132,6 +132,7 @@ impl Update {
             Update::Write { inode, .. }
             | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. } => Some(*inode),
+            Update::Settle { inode, pieces, .. } => (!pieces.is_empty()).then_some(*inode),
             Update::SetAttributes { inode, changes } => changes.size.map(|_| *inode),
             Update::Create { .. }
             | Update::CreateUnnamed { .. }

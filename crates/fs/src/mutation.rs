@@ -21,6 +21,8 @@ pub enum Mutation {
     BelievesCycles,
     /// A rename leaves no whiteout.
     LeavesNoWhiteout,
+    /// What is set together with written bytes is done in the opposite order.
+    SettlesBackwards,
     /// A capability survives a write.
     KeepsCapability,
     /// What is made in a directory gets nothing of its list of access rights.

@@ -4,6 +4,7 @@
 use crate::access::Rights;
 use crate::counting::Stretch;
 use crate::quota::Limits;
+use crate::settled::Setting;
 use crate::types::{
     Attributes, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank, Timestamp,
     Vector,
@@ -12,7 +13,6 @@ use crate::waits::{Stand, Under, Wait};
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 
 /// The payload of a multicast message: an update and what its client had seen before it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -463,93 +463,21 @@ pub enum Update {
         /// Which.
         partitions: BTreeSet<GroupId>,
     },
-}
-
-impl Update {
-    /// Whether the tree keeps more after it than before: what is refused on a full disk. What gives
-    /// room back or moves something goes on there, with what that takes.
-    pub fn needs_room(&self) -> bool {
-        !matches!(
-            self,
-            Update::Unlink { .. }
-                | Update::Rmdir { .. }
-                | Update::Rename { whiteout: None, .. }
-                | Update::SetAttributes { .. }
-                | Update::Merge { .. }
-                | Update::PunchHole { .. }
-                | Update::RemoveXattr { .. }
-                | Update::Lock { .. }
-                | Update::Leave { .. }
-                | Update::Unlock { .. }
-                | Update::Untangle { .. }
-                | Update::Hold { .. }
-                | Update::Forget { .. }
-                | Update::Reap { .. }
-                | Update::NoteReads { .. }
-                | Update::NoteTop { .. }
-                | Update::Count { .. }
-                | Update::Renew { .. }
-                | Update::Expire { .. }
-                | Update::Caps { .. }
-                | Update::RaiseHorizon { .. }
-                | Update::Mark { .. }
-        )
-    }
-
-    /// The partitions that it concerns: where it must be multicast. At least one, but for a cycle
-    /// of nobody.
-    pub fn partitions(&self) -> BTreeSet<GroupId> {
-        let mut all = BTreeSet::new();
-        let mut add = |place: &Place| {
-            all.insert(place.partition);
-        };
-        match self {
-            Update::Create { parent, .. } | Update::CreateUnnamed { parent, .. } => add(parent),
-            Update::Link { target, parent, .. } => {
-                add(target);
-                add(parent);
-            }
-            Update::Unlink { parent, child, .. } | Update::Rmdir { parent, child, .. } => {
-                add(parent);
-                add(child);
-            }
-            Update::Rename { from, to, moved, replaced, ancestors, .. } => {
-                [from, to, moved].into_iter().for_each(&mut add);
-                replaced.iter().chain(ancestors).for_each(add);
-            }
-            Update::SetAttributes { inode, .. }
-            | Update::Write { inode, .. }
-            | Update::Merge { inode, .. }
-            | Update::Extend { inode, .. }
-            | Update::PunchHole { inode, .. }
-            | Update::SetXattr { inode, .. }
-            | Update::RemoveXattr { inode, .. }
-            | Update::Lock { inode, .. }
-            | Update::Leave { inode, .. }
-            | Update::Unlock { inode, .. }
-            | Update::SetQuota { inode, .. }
-            | Update::Count { root: inode, .. } => add(inode),
-            Update::Hold { partition, .. }
-            | Update::Forget { partition, .. }
-            | Update::Reap { partition, .. }
-            | Update::NoteReads { partition, .. }
-            | Update::NoteTop { partition, .. }
-            | Update::Renew { partition, .. }
-            | Update::Expire { partition, .. }
-            | Update::Caps { partition, .. }
-            | Update::RaiseHorizon { partition, .. } => {
-                all.insert(*partition);
-            }
-            Update::Untangle { cycle } => cycle.iter().for_each(|wait| add(&wait.inode)),
-            Update::Mark { partitions } => all.extend(partitions),
-            Update::PlaceDirectory { parent, child, to, .. } => {
-                add(parent);
-                add(child);
-                all.insert(*to);
-            }
-        }
-        all
-    }
+    /// What a program has written to a file, and then set of it: all or nothing. As an
+    /// [`Update::Write`], after which each setting is done in its order: see [`crate::settled`].
+    /// Of [`Level::SETTLE`](meridian_core::level::Level::SETTLE).
+    Settle {
+        /// The file.
+        inode: Place,
+        /// Where.
+        at: WriteAt,
+        /// What, if anything was written.
+        pieces: Vec<Piece>,
+        /// When the program wrote. It set something at the operation's time, or before.
+        written: Timestamp,
+        /// What it set: at most [`crate::settled::SETTINGS_MAX`].
+        settings: Vec<Setting>,
+    },
 }
 
 /// What an update that succeeded says: the same in every partition that it concerns.

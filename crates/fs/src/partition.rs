@@ -574,6 +574,7 @@ fn names_several(update: &Update) -> bool {
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }
+        | Update::Settle { .. }
         | Update::Merge { .. }
         | Update::Extend { .. }
         | Update::PunchHole { .. }

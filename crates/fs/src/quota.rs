@@ -210,6 +210,7 @@ impl Update {
             Update::Rename { replaced, from, whiteout, .. } => [*replaced, whiteout.map(|_| *from)],
             Update::SetAttributes { inode, .. }
             | Update::Write { inode, .. }
+            | Update::Settle { inode, .. }
             | Update::Merge { inode, .. }
             | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. } => one(inode),

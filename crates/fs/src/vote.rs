@@ -123,6 +123,7 @@ pub(crate) fn prepare(
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }
+        | Update::Settle { .. }
         | Update::Merge { .. }
         | Update::Extend { .. }
         | Update::PunchHole { .. }

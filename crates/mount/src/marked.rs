@@ -8,7 +8,7 @@
 //! What is set through this mount is asked for at once: an answer that was asked for before is not
 //! noted any more.
 
-use meridian_client::files::attributes::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
+use meridian_client::files::xattrs::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
 use meridian_fs::types::{Attributes, Ino, Marks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

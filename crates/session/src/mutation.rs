@@ -33,6 +33,10 @@ pub enum Mutation {
     SendsBeforeStored,
     /// Lets a write at an offset overtake appended bytes.
     OvertakesAppended,
+    /// Drops what was set of a file whose bytes are kept.
+    DropsSettings,
+    /// Sets what was set before bytes were written as if that were after them.
+    SetsOnNewerBytes,
     /// Discards the blocks of an update of which nobody knows whether it happens.
     DiscardsUnknown,
     /// Names written bytes anew though they may have been written already.

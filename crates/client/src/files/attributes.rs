@@ -1,27 +1,13 @@
-//! `stat` and what changes it, extended attributes, `statfs`.
+//! `stat` and what changes it, `statfs`.
 
 use crate::error::ClientError;
-use crate::files::quota::{QUOTA, limits_of};
 use crate::files::{Files, Handle, LOOK_AGAIN, OpenInode};
-use bytes::Bytes;
 use meridian_core::{GroupId, Stamp};
-use meridian_fs::operation::{Changes, XattrMode};
-use meridian_fs::types::{Attributes, Ino, Name, Place};
+use meridian_fs::operation::Changes;
+use meridian_fs::types::{Attributes, Ino, Place};
 use meridian_fs::{Answer, Done, FsError, Query, Update};
-use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
 
-/// The extended attribute that shows, and on an empty directory changes, where it lives.
-pub const PLACEMENT: &[u8] = b"user.meridian.placement";
-/// The extended attribute that gives a program rights of root. The tree takes it from a file that
-/// is changed.
-pub const CAPABILITY: &[u8] = b"security.capability";
-/// The extended attribute with the list of access rights that is in force.
-pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-/// The one with the list that a directory hands down.
-pub const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
-/// The extended attribute that tells where the cluster file is.
-pub const CLUSTER: &[u8] = b"user.meridian.cluster";
 /// So many bytes `fallocate` gives a file without asking whether there is room.
 const SMALL: u64 = 1 << 20;
 /// How often `stat` asks again before it keeps flushes from coming between.
@@ -96,15 +82,16 @@ impl Files {
     }
 
     /// Waits for a flush that is under way. If one failed and nobody knows whether a replica has
-    /// its appended bytes, they are sent again.
-    async fn settle(&self, ino: Ino) -> Result<(), ClientError> {
+    /// what was appended or set, that is sent again.
+    pub(crate) async fn settle(&self, ino: Ino) -> Result<(), ClientError> {
         let Some(inode) = self.open_inode(ino) else { return Ok(()) };
         let _guard = inode.flushing.lock().await;
-        let unknown = crate::client::lock(&inode.buffer).writes.append_flies();
+        let unknown = crate::client::lock(&inode.buffer).writes.is_unsure();
         if unknown { self.flush_locked(&inode, None).await } else { Ok(()) }
     }
 
-    /// `setattr`. What is buffered of the file is sent before.
+    /// `setattr`. What is buffered of the file is sent before, or together with it: see
+    /// [`crate::files::settings`].
     ///
     /// # Errors
     /// If that fails, or the tree refuses.
@@ -113,6 +100,9 @@ impl Files {
         ino: Ino,
         changes: Changes,
     ) -> Result<Attributes, ClientError> {
+        if let Some(attributes) = self.keep_changes(ino, &changes).await? {
+            return Ok(attributes);
+        }
         let open = self.open_inode(ino);
         let update = |inode| Update::SetAttributes { inode, changes: changes.clone() };
         let attributes = match &open {
@@ -186,7 +176,7 @@ impl Files {
     }
 
     /// Sends what is buffered, and keeps what is written meanwhile back while the guard is held.
-    async fn flushed<'a>(
+    pub(crate) async fn flushed<'a>(
         &self,
         open: Option<&'a Arc<OpenInode>>,
     ) -> Result<Option<tokio::sync::MutexGuard<'a, ()>>, ClientError> {
@@ -197,7 +187,7 @@ impl Files {
     }
 
     /// Does an update of one inode, whose buffer the caller has flushed: see [`Files::flushed`].
-    async fn ordered(
+    pub(crate) async fn ordered(
         &self,
         open: Option<&Arc<OpenInode>>,
         ino: Ino,
@@ -233,114 +223,6 @@ impl Files {
             }
         }
         Err(FsError::Gone.into())
-    }
-
-    /// `getxattr`.
-    ///
-    /// # Errors
-    /// [`FsError::NoAttribute`] if it has none of that name.
-    pub async fn xattr(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
-        if &name[..] == PLACEMENT {
-            let attributes = self.attributes_now(ino).await?;
-            let topology = self.client.topology();
-            let group = topology.group(attributes.place.partition);
-            return Ok(Bytes::copy_from_slice(group.name.as_bytes()));
-        }
-        if &name[..] == CLUSTER {
-            let path = self.client.cluster_file().ok_or(FsError::NoAttribute)?;
-            return Ok(Bytes::copy_from_slice(path.as_os_str().as_bytes()));
-        }
-        if &name[..] == QUOTA {
-            return self.quota_in_words(ino).await;
-        }
-        self.marked_xattr(ino, name).await
-    }
-
-    /// As [`Files::xattr`] of what is stored, however long it takes.
-    pub(crate) async fn xattr_now(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
-        match self.ask(ino, |inode| Query::Xattr { inode, name: name.clone() }).await {
-            Ok((Answer::Bytes(value), _)) => Ok(value),
-            Ok(_) => Err(strange()),
-            Err(error) => {
-                if &name[..] == CAPABILITY && matches!(error, ClientError::Fs(_)) {
-                    self.note_capability(ino, false);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Whether the file is written here, and has no capability for programs or loses it by that: so
-    /// that kernels, which ask at each write, can be answered at once.
-    pub fn lacks_capability(&self, ino: Ino) -> bool {
-        let open = self.open_inode(ino);
-        open.is_some_and(|open| crate::client::lock(&open.buffer).lacks_capability)
-    }
-
-    fn note_capability(&self, ino: Ino, has: bool) {
-        let Some(open) = self.open_inode(ino) else { return };
-        let mut buffer = crate::client::lock(&open.buffer);
-        buffer.lacks_capability = !has && buffer.writers > 0;
-    }
-
-    /// `listxattr`.
-    ///
-    /// # Errors
-    /// If the inode is gone.
-    pub async fn xattrs(&self, ino: Ino) -> Result<Vec<Name>, ClientError> {
-        match self.ask(ino, |inode| Query::Xattrs { inode }).await?.0 {
-            Answer::Names(names) => Ok(names),
-            _ => Err(strange()),
-        }
-    }
-
-    /// `setxattr`; of [`PLACEMENT`]: [`Files::place`]; of [`QUOTA`]: [`Files::set_quota`].
-    /// `drops_set_gid`: the set-group-id bit goes with a new list of access rights.
-    ///
-    /// # Errors
-    /// If the tree refuses.
-    pub async fn set_xattr(
-        &self,
-        ino: Ino,
-        name: Name,
-        value: Bytes,
-        mode: XattrMode,
-        drops_set_gid: bool,
-    ) -> Result<(), ClientError> {
-        if &name[..] == PLACEMENT {
-            let group = std::str::from_utf8(&value).ok();
-            let group = group.and_then(|name| self.client.topology().group_named(name));
-            return self.place(ino, group.ok_or(FsError::Invalid)?).await;
-        }
-        if &name[..] == QUOTA {
-            let limits = limits_of(&value).ok_or(FsError::Invalid)?;
-            return self.set_quota(ino, Some(limits)).await;
-        }
-        let update = |inode| {
-            let (name, value) = (name.clone(), value.clone());
-            Update::SetXattr { inode, name, value, mode, drops_set_gid }
-        };
-        let open = self.open_inode(ino);
-        let _guard = self.flushed(open.as_ref()).await?;
-        let result = self.ordered(open.as_ref(), ino, update).await.map(drop);
-        if &name[..] == CAPABILITY {
-            self.note_capability(ino, true);
-        }
-        result
-    }
-
-    /// `removexattr`.
-    ///
-    /// # Errors
-    /// [`FsError::NoAttribute`] if it has none of that name.
-    pub async fn remove_xattr(&self, ino: Ino, name: Name) -> Result<(), ClientError> {
-        if &name[..] == QUOTA {
-            return self.set_quota(ino, None).await;
-        }
-        let update = |inode| Update::RemoveXattr { inode, name: name.clone() };
-        let open = self.open_inode(ino);
-        let _guard = self.flushed(open.as_ref()).await?;
-        self.ordered(open.as_ref(), ino, update).await.map(drop)
     }
 
     /// How much `partition` holds, and how much more can be written to it.

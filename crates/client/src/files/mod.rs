@@ -4,7 +4,9 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`names`] | lookup, create, unlink, rename and the like; placement |
-//! | [`attributes`] | stat, setattr, extended attributes |
+//! | [`attributes`] | stat, setattr |
+//! | [`xattrs`] | extended attributes |
+//! | [`settings`] | what is set of a file and goes with its bytes |
 //! | [`directory`] | listings |
 //! | [`buffer`] | what is kept of one open file |
 //! | [`write`] | write, flush, fsync |
@@ -16,7 +18,8 @@
 //! | `merge` | short blocks become one |
 //!
 //! Invariants:
-//! - F1: what a program wrote is in the file's buffer until it is stored, or the file is gone.
+//! - F1: what a program wrote, and set with it, is in the file's buffer until it is stored, or the
+//!   file is gone.
 //! - F2: of one file one flush is under way at a time; writes meanwhile wait for the next.
 //! - F3: what is read or shown of a file is what a replica has, never from before this mount's last
 //!   flush of it, and over it all that is buffered.
@@ -33,10 +36,12 @@ pub mod pages;
 pub mod quota;
 pub mod read;
 mod roots;
+mod settings;
 mod tenure;
 pub mod token;
 mod waiting;
 pub mod write;
+pub mod xattrs;
 
 use crate::client::{Client, lock};
 use crate::error::ClientError;
@@ -342,9 +347,9 @@ impl Files {
         self.changes.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Whether nothing is buffered of the inode.
+    /// Whether nothing is buffered of the inode, and nothing kept that was set.
     pub fn is_clean(&self, ino: Ino) -> bool {
-        self.open_inode(ino).is_none_or(|open| lock(&open.buffer).writes.held() == 0)
+        self.open_inode(ino).is_none_or(|open| lock(&open.buffer).writes.is_clean())
     }
 
     pub(crate) fn open_inode(&self, ino: Ino) -> Option<Arc<OpenInode>> {

@@ -235,6 +235,7 @@ impl Files {
         if let Ok(file) = self.file(handle) {
             let mut buffer = lock(&file.inode.buffer);
             buffer.writes.learn_size(size);
+            buffer.writes.made();
             buffer.lacks_capability = buffer.writers > 0;
         }
     }
@@ -345,7 +346,7 @@ impl Files {
         let is_idle = |buffer: &Buffer| buffer.writes.open_count() == 0;
         {
             let buffer = lock(&inode.buffer);
-            if !is_idle(&buffer) || buffer.writes.held() == 0 {
+            if !is_idle(&buffer) || buffer.writes.is_clean() {
                 return;
             }
         }

@@ -3,7 +3,7 @@
 use crate::client::lock;
 use crate::error::ClientError;
 use crate::files::Files;
-use crate::files::attributes::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
+use crate::files::xattrs::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::types::{Attributes, Ino, Kind, Name, Place};

@@ -166,7 +166,7 @@ impl Files {
         let file = self.file(handle)?;
         let (nameless, empty) = {
             let buffer = lock(&file.inode.buffer);
-            (buffer.nameless, buffer.writes.held() == 0)
+            (buffer.nameless, buffer.writes.is_clean())
         };
         if nameless || empty {
             self.take_error(&file.inode, handle).map_or(Ok(()), Err)?;
@@ -182,7 +182,7 @@ impl Files {
     pub fn close_now(&self, handle: Handle, owner: Owner) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
         let mut buffer = lock(&inode.buffer);
-        if (buffer.writes.held() > 0 && !buffer.nameless) || buffer.holders.contains(owner) {
+        if (!buffer.writes.is_clean() && !buffer.nameless) || buffer.holders.contains(owner) {
             return Ok(Wrote::MustWait);
         }
         buffer.writes.take_failure(handle).map_or(Ok(()), Err)?;

@@ -6,8 +6,10 @@ use bytes::{Bytes, BytesMut};
 use meridian_client::connection::{decode, encode};
 use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
-use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
+use meridian_cluster::levels::Levels;
+use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, Kept, NodeEntry};
 use meridian_core::hello::{Answer, Hello};
+use meridian_core::level::Speaks;
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Stamp};
 use meridian_fs::{
     Answer as Told, Done, Effect, FsError, Operation, Partition, Query, Standing, Timestamp,
@@ -102,6 +104,7 @@ impl Cluster {
         }
         let pairs = ["us-eu", "us-ap", "eu-ap"].map(|pair| (pair.to_string(), rtt_ms));
         let rtt_ms = BTreeMap::from(pairs);
+        let levels = Levels::of_new(Speaks::HERE.newest, nodes.iter().map(|node| &node.name));
         let file = ClusterFile {
             insecure_plain_text: true,
             format: CLUSTER_FORMAT,
@@ -110,7 +113,7 @@ impl Cluster {
             nodes,
             rtt_ms,
             order: Default::default(),
-            configuration: Default::default(),
+            configuration: Kept { levels, ..Kept::default() },
         };
         let topology = Topology::new(&file).unwrap();
         let made = Timestamp { seconds: 1_700_000_000, nanos: 0 };

@@ -6,6 +6,7 @@
 
 use super::WriteBack;
 use super::dirty::Dirty;
+use super::setting::Settings;
 use crate::blocks::Block;
 use crate::mutation::Mutation;
 use bytes::Bytes;
@@ -26,6 +27,8 @@ pub(super) enum Batch {
     Positional(Dirty),
     /// At the end.
     Append(Vec<u8>),
+    /// None: something is only set.
+    Nothing,
 }
 
 impl Batch {
@@ -34,6 +37,7 @@ impl Batch {
         match self {
             Batch::Positional(dirty) => dirty.end() - dirty.start(),
             Batch::Append(bytes) => bytes.len() as u64,
+            Batch::Nothing => 0,
         }
     }
 }
@@ -55,7 +59,10 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) batch: Arc<Batch>,
+    /// When the program wrote it.
     time: Timestamp,
+    /// What comes after the bytes, in the same update.
+    pub(super) settings: Settings,
     pub(super) stage: Stage,
     /// The blocks of its update.
     blocks: Vec<BlockId>,
@@ -66,7 +73,12 @@ impl Flight {
         match &*self.batch {
             Batch::Positional(dirty) => dirty.bytes(),
             Batch::Append(bytes) => bytes.len(),
+            Batch::Nothing => 0,
         }
+    }
+
+    pub(super) fn sets(&self) -> bool {
+        !self.settings.is_empty()
     }
 
     pub(super) fn was_sent(&self) -> bool {
@@ -99,6 +111,8 @@ pub enum Step {
 pub struct Packing {
     batch: Arc<Batch>,
     inline: bool,
+    written: Timestamp,
+    settings: Settings,
 }
 
 /// The blocks of a batch and the update that names them.
@@ -141,7 +155,7 @@ impl Packing {
     pub fn pack(self, inode: Place, name: impl FnMut() -> BlockId) -> Packed {
         let (at, start) = match &*self.batch {
             Batch::Positional(dirty) => (WriteAt::Offset(dirty.start()), dirty.start()),
-            Batch::Append(_) => (WriteAt::End, 0),
+            Batch::Append(_) | Batch::Nothing => (WriteAt::End, 0),
         };
         let limit = if self.inline { INLINE_MAX } else { BLOCK_MAX };
         let (buffers, parts) = match &*self.batch {
@@ -151,6 +165,7 @@ impl Packing {
                 dirty.write(0, bytes);
                 dirty.pack(limit)
             }
+            Batch::Nothing => (Vec::new(), Vec::new()),
         };
         let blocks: Vec<Block> = match self.inline {
             true => Vec::new(),
@@ -170,9 +185,18 @@ impl Packing {
             let len = u32::try_from(part.len).expect("within a block");
             Piece { offset: part.offset - start, extent: Extent { len, data } }
         });
-        let update = Update::Write { inode, at, pieces: pieces.collect() };
+        let (pieces, settings) = (pieces.collect(), self.settings.to_vec());
+        let update = match settings.is_empty() {
+            true => Update::Write { inode, at, pieces },
+            false => Update::Settle { inode, at, pieces, written: self.written, settings },
+        };
         Packed { blocks, update }
     }
+}
+
+/// Whether something that is set can be refused so, and what is written is not lost by it.
+fn is_of_settings(error: FsError) -> bool {
+    matches!(error, FsError::Denied | FsError::NotPermitted | FsError::Invalid | FsError::NoSpace)
 }
 
 fn cut(buffer: &Bytes, start: usize, len: usize) -> Bytes {
@@ -196,12 +220,15 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         let flight = self.flight.as_mut().expect("taken off");
         let early = self.mutation.is(Mutation::SendsBeforeStored);
         match &mut flight.stage {
-            Stage::Begun => Step::Pack(Packing { batch: flight.batch.clone(), inline }),
+            Stage::Begun => {
+                let (batch, settings) = (flight.batch.clone(), flight.settings.clone());
+                Step::Pack(Packing { batch, inline, written: flight.time, settings })
+            }
             Stage::Packed(packed) if !packed.blocks.is_empty() && !early => {
                 Step::Store(packed.blocks.clone())
             }
             Stage::Packed(Packed { update, .. }) | Stage::Stored(update) => {
-                let (update, time) = (update.clone(), flight.time);
+                let (update, time) = (update.clone(), flight.time.max(flight.settings.time()));
                 flight.stage = Stage::Sent;
                 Step::Send { update, time }
             }
@@ -216,11 +243,18 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 Batch::Positional(std::mem::take(&mut self.dirty))
             } else if !self.appended.is_empty() {
                 Batch::Append(std::mem::take(&mut self.appended))
+            } else if !self.settings.is_empty() {
+                Batch::Nothing
             } else {
                 return false;
             };
+            let mut settings = self.settings.take();
+            if self.mutation.is(Mutation::DropsSettings) {
+                settings = Settings::default();
+            }
             let (batch, time) = (Arc::new(batch), self.changed);
-            self.flight = Some(Flight { batch, time, stage: Stage::Begun, blocks: Vec::new() });
+            let (stage, blocks) = (Stage::Begun, Vec::new());
+            self.flight = Some(Flight { batch, time, settings, stage, blocks });
         }
         true
     }
@@ -231,7 +265,7 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         let end = match self.flight.as_ref().map(|flight| &*flight.batch) {
             Some(Batch::Positional(dirty)) => size.max(dirty.end()),
             Some(Batch::Append(bytes)) => size + bytes.len() as u64,
-            None => size,
+            Some(Batch::Nothing) | None => size,
         };
         end <= INLINE_MAX as u64 && !self.use_blocks
     }
@@ -260,21 +294,23 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         Ok(())
     }
 
+    /// The batch in flight is written, and the file so long.
+    fn on_written(&mut self, size: u64) -> Landed {
+        let flight = self.flight.take();
+        self.left = self.left.saturating_sub(1);
+        self.size = Some(size);
+        self.is_new = false;
+        self.since = self.since.filter(|_| !self.is_clean());
+        Landed::Written { span: flight.map_or(0, |flight| flight.batch.span()) }
+    }
+
     /// The update of the batch in flight was answered, or not.
     ///
     /// # Errors
     /// The failure, with which the flush ends.
     pub fn on_answer(&mut self, sent: Sent<E>) -> Result<Landed, E> {
         match sent {
-            Sent::Written { size } => {
-                let flight = self.flight.take();
-                self.left = self.left.saturating_sub(1);
-                self.size = Some(size);
-                if self.held() == 0 {
-                    self.since = None;
-                }
-                Ok(Landed::Written { span: flight.map_or(0, |flight| flight.batch.span()) })
-            }
+            Sent::Written { size } => Ok(self.on_written(size)),
             Sent::Refused(FsError::InlineFull) => {
                 self.use_blocks = true;
                 self.unname();
@@ -291,8 +327,18 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
             }
             Sent::Refused(error @ FsError::LockLost) => {
                 self.unname();
-                self.flight = None;
-                self.since = self.since.filter(|_| self.held() > 0);
+                self.ground(|_| true);
+                self.since = self.since.filter(|_| !self.is_clean());
+                Err(self.fail(error.into()))
+            }
+            // Perhaps because of what is set: that is tried alone.
+            Sent::Refused(error) if self.is_to_split(error) => {
+                self.split();
+                Ok(Landed::Elsewhere)
+            }
+            Sent::Refused(error) if self.only_sets(error) => {
+                self.flight = None; // It was never set; the bytes stay.
+                self.since = self.since.filter(|_| !self.is_clean());
                 Err(self.fail(error.into()))
             }
             // There is no file for these bytes, or the client may not write to it: so it remains.
@@ -327,6 +373,41 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 Err(self.fail(error)) // It may have happened: its name stays.
             }
         }
+    }
+
+    /// Whether the flight brings both bytes and what could be the reason for its refusal.
+    fn is_to_split(&self, error: FsError) -> bool {
+        let both = |flight: &Flight| flight.bytes() > 0 && flight.settings.can_go_first();
+        is_of_settings(error) && self.flight.as_ref().is_some_and(both)
+    }
+
+    /// Whether the flight brings no bytes, and is refused for what it sets.
+    fn only_sets(&self, error: FsError) -> bool {
+        let only = |flight: &Flight| matches!(&*flight.batch, Batch::Nothing);
+        is_of_settings(error) && self.flight.as_ref().is_some_and(only)
+    }
+
+    /// What is set goes alone, before the bytes, as far as these do not undo it.
+    fn split(&mut self) {
+        self.unname();
+        let Some(mut flight) = self.flight.take() else { return };
+        let (first, rest) = std::mem::take(&mut flight.settings).split();
+        self.settings.put_before(rest);
+        let newer = (std::mem::take(&mut self.dirty), std::mem::take(&mut self.appended));
+        match Arc::try_unwrap(flight.batch) {
+            Ok(Batch::Positional(dirty)) => self.dirty = dirty,
+            Ok(Batch::Append(bytes)) => self.appended = bytes,
+            Ok(Batch::Nothing) => {}
+            Err(shared) => match &*shared {
+                Batch::Positional(dirty) => self.dirty = dirty.clone(),
+                Batch::Append(bytes) => self.appended = bytes.clone(),
+                Batch::Nothing => {}
+            },
+        }
+        self.dirty.absorb(&newer.0);
+        self.appended.extend(newer.1);
+        let (batch, stage, blocks) = (Arc::new(Batch::Nothing), Stage::Begun, Vec::new());
+        self.flight = Some(Flight { batch, time: flight.time, settings: first, stage, blocks });
     }
 
     /// The flush ends with a failure: all who have the file open are told, sooner or later.

@@ -8,6 +8,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`dirty`] | bytes by offset |
+//! | [`setting`] | what was set of the file and goes with the bytes |
 //! | [`flush`] | one batch after the other on its way: packed, its blocks stored, sent, landed |
 //!
 //! Invariants:
@@ -18,15 +19,20 @@
 //! - W4: each open file is told of each failure once, by a result or at its next call.
 //! - W5: a block is discarded only if no update that names it was sent, or that one has ended
 //!   without effect.
+//! - W6: what was set leaves with all bytes that are kept then, in one batch. So nobody sees bytes
+//!   without what was set before they were written, or what was set without those before it.
 
 pub mod dirty;
 pub mod flush;
+pub mod setting;
 
 use crate::mutation::Mutation;
 use dirty::Dirty;
 use flush::{Batch, Flight};
 use meridian_core::{BlockId, Time};
+use meridian_fs::Setting;
 use meridian_fs::types::{Attributes, Timestamp};
+use setting::Settings;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -67,6 +73,10 @@ pub struct WriteBack<H, E> {
     dirty: Dirty,
     appended: Vec<u8>,
     flight: Option<Flight>,
+    /// What was set and goes with what is next in flight.
+    settings: Settings,
+    /// It was made here, and nothing of it was sent yet.
+    is_new: bool,
     /// When the program wrote last.
     changed: Timestamp,
     /// Since when there is something to be sent.
@@ -92,6 +102,8 @@ impl<H, E> Default for WriteBack<H, E> {
             dirty: Dirty::default(),
             appended: Vec::new(),
             flight: None,
+            settings: Settings::default(),
+            is_new: false,
             changed: Timestamp::default(),
             since: None,
             left: 0,
@@ -148,7 +160,10 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     ) -> Accepted {
         let full = self.held() + data.len() > FILE_MAX || self.dirty.runs() >= RUNS_MAX;
         let overtakes = offset.is_some() && !self.appended.is_empty();
+        // W6: bytes of both kinds are two batches.
+        let apart = offset.is_none() && !self.dirty.is_empty() && !self.settings.is_empty();
         if (full && self.held() > 0)
+            || apart
             || (overtakes && !self.mutation.is(Mutation::OvertakesAppended))
         {
             return Accepted::FlushFirst;
@@ -157,9 +172,52 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
             Some(offset) => self.dirty.write(offset, data),
             None => self.appended.extend_from_slice(data),
         }
+        if !self.mutation.is(Mutation::SetsOnNewerBytes) {
+            self.settings.on_write();
+        }
         self.changed = time;
         self.since.get_or_insert(now);
         if self.held() >= FLUSH_AT { Accepted::Much } else { Accepted::Buffered }
+    }
+
+    /// The file was made here.
+    pub fn made(&mut self) {
+        self.is_new = true;
+    }
+
+    /// Keeps what was set at `time`, to be sent with the bytes: if there are any, or the file is
+    /// new, and it is open. Else it is to be sent at once, after what is kept.
+    pub fn set(&mut self, setting: Setting, time: Timestamp, now: Time) -> bool {
+        if !self.may_set() || !self.settings.push(setting, time) {
+            return false;
+        }
+        self.since.get_or_insert(now);
+        true
+    }
+
+    /// Whether the file is such a one.
+    pub fn may_set(&self) -> bool {
+        let is_kept = self.is_new || !self.is_clean();
+        let is_one = self.dirty.is_empty() || self.appended.is_empty(); // W6.
+        is_kept && is_one && !self.untold.is_empty()
+    }
+
+    /// What was set and is in no flight.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether anything was set that may not be at a replica yet.
+    pub fn sets(&self) -> bool {
+        !self.settings.is_empty() || self.flight.as_ref().is_some_and(Flight::sets)
+    }
+
+    /// Whether nothing is held, and nothing set.
+    pub fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
+            && self.appended.is_empty()
+            && self.settings.is_empty()
+            && self.flight.is_none()
     }
 
     /// How many bytes are held, those in flight too.
@@ -192,6 +250,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         self.begin_anew();
         self.dirty = Dirty::default();
         self.appended = Vec::new();
+        self.settings = Settings::default();
         self.flight = None;
         self.since = None;
     }
@@ -205,12 +264,20 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         self.dirty = Dirty::default();
         self.appended = Vec::new();
         self.begin_anew();
-        self.flight.take_if(|flight| !flight.was_sent());
-        self.since = self.since.filter(|_| self.flight.is_some());
+        self.ground(|flight| !flight.was_sent());
+        self.since = self.since.filter(|_| !self.is_clean());
         self.untold.values_mut().for_each(|untold| *untold = Some(error.clone()));
     }
 
-    /// Takes all bytes out, unless some of them may have been sent.
+    /// Takes the flight away if it is such a one; what it sets is kept.
+    fn ground(&mut self, such: impl FnOnce(&Flight) -> bool) -> Option<Flight> {
+        let mut flight = self.flight.take_if(|flight| such(flight))?;
+        self.settings.put_before(std::mem::take(&mut flight.settings));
+        Some(flight)
+    }
+
+    /// Takes all bytes out, unless some of them may have been sent. What was set stays, but for
+    /// what a change of the bytes undoes.
     pub fn set_aside(&mut self) -> Option<Aside> {
         if self.flight.as_ref().is_some_and(Flight::was_sent) {
             return None;
@@ -218,8 +285,10 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         self.begin_anew();
         let dirty = std::mem::take(&mut self.dirty);
         let appended = std::mem::take(&mut self.appended);
-        let aside = Aside { dirty, appended, flight: self.flight.take() };
-        self.clear();
+        let flight = self.ground(|_| true);
+        let aside = Aside { dirty, appended, flight: flight.filter(|flight| flight.bytes() > 0) };
+        self.settings.on_write();
+        self.since = self.since.filter(|_| !self.is_clean());
         Some(aside)
     }
 
@@ -232,7 +301,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         aside.dirty.absorb(&self.dirty);
         aside.appended.append(&mut self.appended);
         (self.dirty, self.appended, self.flight) = (aside.dirty, aside.appended, aside.flight);
-        if self.held() > 0 {
+        if !self.is_clean() {
             self.since.get_or_insert(now);
         }
     }
@@ -253,22 +322,41 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         let unsent = self.flight.as_ref().filter(|flight| !flight.was_sent());
         match unsent.map(|flight| &*flight.batch) {
             Some(Batch::Append(bytes)) => bytes.len() as u64,
-            Some(Batch::Positional(_)) | None => 0,
+            Some(Batch::Positional(_) | Batch::Nothing) | None => 0,
         }
+    }
+
+    /// Whether what a replica has depends on whether what flies has come: appended bytes, or what
+    /// was set.
+    pub fn is_unsure(&self) -> bool {
+        let sent = self.flight.as_ref().filter(|flight| flight.was_sent());
+        self.append_flies() || sent.is_some_and(Flight::sets)
     }
 
     /// `attributes` as a program shall see them; `None` if that is known only after the flush.
     pub fn overlay(&self, mut attributes: Attributes) -> Option<Attributes> {
-        if self.held() == 0 {
+        if self.is_clean() {
             return Some(attributes);
         }
-        if self.append_flies() {
+        if self.is_unsure() {
             return None;
         }
         let end = self.positional_end().max(attributes.size + self.append_next());
         attributes.size = end + self.appended.len() as u64;
-        attributes.mtime = self.changed;
-        attributes.ctime = attributes.ctime.max(self.changed);
+        let written = |attributes: &mut Attributes| {
+            attributes.mtime = self.changed;
+            attributes.ctime = attributes.ctime.max(self.changed);
+        };
+        if let Some(flight) = &self.flight {
+            if flight.bytes() > 0 {
+                written(&mut attributes);
+            }
+            flight.settings.show(&mut attributes);
+        }
+        if !self.dirty.is_empty() || !self.appended.is_empty() {
+            written(&mut attributes);
+        }
+        self.settings.show(&mut attributes);
         Some(attributes)
     }
 
@@ -276,7 +364,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     pub fn positional_end(&self) -> u64 {
         let flying = match self.flight.as_ref().map(|flight| &*flight.batch) {
             Some(Batch::Positional(dirty)) => dirty.end(),
-            Some(Batch::Append(_)) | None => 0,
+            Some(Batch::Append(_) | Batch::Nothing) | None => 0,
         };
         self.dirty.end().max(flying)
     }
@@ -285,7 +373,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     pub fn within(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
         let mut parts = match self.flight.as_ref().map(|flight| &*flight.batch) {
             Some(Batch::Positional(dirty)) => dirty.within(range.clone()),
-            Some(Batch::Append(_)) | None => Vec::new(),
+            Some(Batch::Append(_) | Batch::Nothing) | None => Vec::new(),
         };
         parts.extend(self.dirty.within(range));
         parts
@@ -298,7 +386,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
 
     /// Whether nobody needs it any more.
     pub fn is_unused(&self) -> bool {
-        self.untold.is_empty() && self.held() == 0
+        self.untold.is_empty() && self.is_clean()
     }
 }
 

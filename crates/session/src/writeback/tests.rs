@@ -1,9 +1,10 @@
 use super::flush::{BATCHES, Landed, Sent, Step};
 use super::*;
 use crate::blocks::Block;
+use bytes::Bytes;
 use meridian_core::BlockId;
-use meridian_fs::operation::WriteAt;
-use meridian_fs::types::{Data, INLINE_MAX, Ino, Place};
+use meridian_fs::operation::{Changes, Piece, WriteAt};
+use meridian_fs::types::{Data, INLINE_MAX, Ino, Kind, Marks, Place};
 use meridian_fs::{FsError, Update};
 
 const NOW: Time = Time(7);
@@ -298,4 +299,178 @@ fn blocks_hold_all_bytes_in_order() {
     let Step::Store(blocks) = step(&mut file) else { panic!("it is long") };
     let all: Vec<u8> = blocks.iter().flat_map(|Block { data, .. }| data.to_vec()).collect();
     assert_eq!(all, long());
+}
+
+fn mode(bits: u16) -> Setting {
+    Setting::Attributes(Changes { mode: Some(bits), ..Changes::default() })
+}
+
+fn mtime(seconds: i64) -> Setting {
+    let mtime = Some(Timestamp { seconds, nanos: 0 });
+    Setting::Attributes(Changes { mtime, ..Changes::default() })
+}
+
+fn value() -> Setting {
+    let (name, value) = (Bytes::from_static(b"user.x"), Bytes::from_static(b"v"));
+    Setting::Xattr { name, value, drops_set_gid: false }
+}
+
+const LATER: Timestamp = Timestamp { seconds: 5, nanos: 0 };
+
+/// One that was made here and is open, with these settings.
+fn made(settings: &[Setting]) -> File {
+    let mut file = File::default();
+    file.open(1);
+    file.made();
+    settings.iter().for_each(|setting| assert!(file.set(setting.clone(), LATER, NOW)));
+    file
+}
+
+/// What the next step sends: how many bytes, what is set, and when.
+fn settles(file: &mut File) -> (u32, Vec<Setting>, Timestamp) {
+    let Step::Send { update, time } = step(file) else { panic!("something is to be sent") };
+    let bytes = |pieces: &[Piece]| pieces.iter().map(|piece| piece.extent.len).sum();
+    match update {
+        Update::Settle { pieces, settings, .. } => (bytes(&pieces), settings, time),
+        Update::Write { pieces, .. } => (bytes(&pieces), Vec::new(), time),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn attributes() -> Attributes {
+    let time = Timestamp::default();
+    Attributes {
+        place: FILE,
+        kind: Kind::File,
+        mode: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        stored: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        marks: Marks::default(),
+    }
+}
+
+#[test]
+fn what_is_set_goes_with_what_is_written() {
+    let mut file = made(&[]);
+    put(&mut file, Some(0), b"data");
+    assert!(file.set(mode(0o600), LATER, NOW) && file.set(value(), LATER, NOW));
+    file.begin_flush(None);
+    assert_eq!(settles(&mut file), (4, vec![mode(0o600), value()], LATER));
+    assert!(!file.is_clean() && file.sets());
+    land(&mut file, 4);
+    assert_eq!((doing(&mut file).as_str(), file.is_clean(), file.sets()), ("done", true, false));
+    assert!(!file.set(mode(0o644), LATER, NOW), "nothing is kept that it could go with");
+}
+
+#[test]
+fn what_is_set_of_an_empty_new_file_goes_alone() {
+    let mut file = made(&[mode(0o600)]);
+    assert!(!file.is_clean() && file.held() == 0 && file.is_old(NOW + FLUSH_AGE));
+    file.begin_flush(None);
+    assert_eq!(settles(&mut file), (0, vec![mode(0o600)], LATER));
+    land(&mut file, 0);
+    assert!(file.is_clean() && !file.is_old(NOW + FLUSH_AGE));
+    let mut closed = made(&[]);
+    closed.close(1);
+    assert!(!closed.set(mode(0o600), LATER, NOW), "nobody will close it");
+}
+
+/// W6: else others would see bytes without the mode that they were written under.
+#[test]
+fn what_is_written_later_does_not_leave_before_what_was_set() {
+    let mut file = made(&[mode(0o600)]);
+    put(&mut file, Some(0), b"secret");
+    file.begin_flush(None);
+    assert_eq!(settles(&mut file), (6, vec![mode(0o600)], LATER));
+    land(&mut file, 6);
+    let mut file = made(&[]);
+    put(&mut file, Some(0), b"data");
+    assert!(file.set(mode(0o600), LATER, NOW));
+    assert_eq!(put(&mut file, None, b"more"), Accepted::FlushFirst, "that is another batch");
+    let mut file = made(&[]);
+    put(&mut file, Some(0), b"data");
+    put(&mut file, None, b"more");
+    assert!(!file.set(mode(0o600), LATER, NOW), "so are these");
+}
+
+#[test]
+fn a_write_after_a_time_was_set_gives_the_file_its_own() {
+    let mut file = made(&[mtime(99), mode(0o600)]);
+    assert_eq!(file.overlay(attributes()).unwrap().mtime.seconds, 99);
+    put(&mut file, Some(0), b"data");
+    let seen = file.overlay(attributes()).unwrap();
+    assert_eq!((seen.mtime, seen.ctime, seen.mode, seen.size), (TIME, LATER, 0o600, 4));
+    file.begin_flush(None);
+    assert_eq!(settles(&mut file), (4, vec![mode(0o600)], LATER));
+    assert_eq!(file.overlay(attributes()), None, "a replica may have it, or not yet");
+    assert!(file.set(mtime(7), LATER, NOW));
+    land(&mut file, 4);
+    assert_eq!(file.overlay(attributes()).unwrap().mtime.seconds, 7);
+}
+
+#[test]
+fn what_is_set_survives_that_locks_are_lost() {
+    let mut file = made(&[]);
+    put(&mut file, Some(0), b"data");
+    assert!(file.set(mode(0o600), LATER, NOW));
+    file.lose(FsError::LockLost);
+    assert_eq!((file.held(), file.sets()), (0, true));
+    let mut file = made(&[mode(0o600)]);
+    put(&mut file, Some(0), b"data");
+    file.begin_flush(None);
+    let _sent = settles(&mut file);
+    file.on_answer(Sent::Refused(FsError::LockLost)).unwrap_err();
+    file.begin_flush(None);
+    assert_eq!(settles(&mut file), (0, vec![mode(0o600)], LATER));
+}
+
+/// What is refused for what is set takes no bytes with it.
+#[test]
+fn bytes_outlive_settings_that_are_refused() {
+    let mut file = made(&[]);
+    put(&mut file, Some(0), b"data");
+    assert!(file.set(value(), LATER, NOW) && file.set(mtime(99), LATER, NOW));
+    file.begin_flush(Some(1));
+    assert_eq!(settles(&mut file), (4, vec![value(), mtime(99)], LATER));
+    assert_eq!(file.on_answer(Sent::Refused(FsError::NoSpace)), Ok(Landed::Elsewhere));
+    put(&mut file, Some(4), b"more");
+    assert_eq!(settles(&mut file), (0, vec![value()], LATER), "alone, and before the bytes");
+    assert_eq!(file.on_answer(Sent::Refused(FsError::NoSpace)), Err(FsError::NoSpace));
+    assert_eq!(file.held(), 8);
+    file.begin_flush(Some(1));
+    assert_eq!(settles(&mut file).0, 8);
+    land(&mut file, 8);
+    assert!(file.is_clean());
+    // If it was not for what is set, that is done, and the bytes wait for room.
+    let mut file = made(&[mode(0o600), mtime(99)]);
+    put(&mut file, Some(0), b"data");
+    assert!(file.set(mtime(99), LATER, NOW));
+    file.begin_flush(Some(1));
+    assert_eq!(settles(&mut file).0, 4);
+    assert_eq!(file.on_answer(Sent::Refused(FsError::NoSpace)), Ok(Landed::Elsewhere));
+    assert_eq!(settles(&mut file), (0, vec![mode(0o600)], LATER));
+    land(&mut file, 0);
+    assert_eq!(settles(&mut file), (4, vec![mtime(99)], LATER));
+    assert_eq!(file.on_answer(Sent::Refused(FsError::NoSpace)), Err(FsError::NoSpace));
+    assert_eq!((file.held(), file.sets()), (4, true));
+}
+
+#[test]
+fn a_cut_file_keeps_what_was_set() {
+    let mut file = made(&[mode(0o600)]);
+    put(&mut file, Some(0), b"data");
+    assert!(file.set(mtime(99), LATER, NOW));
+    let aside = file.set_aside().unwrap();
+    assert_eq!((file.held(), file.overlay(attributes()).unwrap().mode), (0, 0o600));
+    assert_eq!(file.overlay(attributes()).unwrap().mtime, Timestamp::default(), "the cut's");
+    file.put_back(aside, NOW);
+    assert_eq!(file.held(), 4);
 }

@@ -271,7 +271,7 @@ impl Owner<ConfigurationReplica> for Cluster {
         // The nodes are upgraded while the rest goes on.
         for node in &first.nodes {
             let after = MS * self.random.random_range(1..6000);
-            let speaks = Request::Speaks { name: node.name.clone(), newest: Level(2) };
+            let speaks = Request::Speaks { name: node.name.clone(), newest: Level(3) };
             stimuli.push(self.plan(after, Plan::Begin(speaks)));
         }
         for (name, after) in self.remove.clone() {

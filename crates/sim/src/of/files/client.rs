@@ -228,8 +228,8 @@ impl Client {
             return Vec::new();
         }
         let Some(file) = self.model.any_file(random) else { return Vec::new() };
-        let contents = self.model.begin_saving(file.place.ino).to_vec();
-        let saving = self.saving.insert(Saving::new(file.place, contents, self.mutation, random));
+        let before = self.model.begin_saving(file.place.ino);
+        let saving = self.saving.insert(Saving::new(file.place, before, self.mutation, random));
         saving.go_on(now, &mut self.last, random)
     }
 
@@ -329,7 +329,7 @@ impl Client {
             commands.push(Command::Discard { partition, blocks });
         }
         match saving.is_done() {
-            true => self.model.saved(saving.file.ino, saving.contents),
+            true => self.model.saved(saving.file.ino, saving.contents, saving.shown),
             false => self.saving = Some(saving),
         }
         commands

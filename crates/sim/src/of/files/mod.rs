@@ -282,7 +282,11 @@ impl FilesWorkload {
         &self,
         read: impl Fn(&Query) -> Result<Answer, FsError>,
     ) -> Result<(), String> {
-        self.clients.iter().try_for_each(|client| client.posix.check(&read))
+        for client in &self.clients {
+            client.posix.check(&read)?;
+            client.model.set_files().try_for_each(|(place, shown)| shown.check(place, &read))?;
+        }
+        Ok(())
     }
 
     /// All sessions hear the news.
@@ -406,7 +410,11 @@ impl FilesWorkload {
             RequestBody::Update { start, .. } => {
                 let payload = Payload::read(start).expect("a session writes it");
                 let update = payload.change.map(|change| change.update);
-                let Some(Update::Write { inode, pieces, .. }) = update else { return };
+                let (inode, pieces) = match update {
+                    Some(Update::Write { inode, pieces, .. }) => (inode, pieces),
+                    Some(Update::Settle { inode, pieces, .. }) => (inode, pieces),
+                    _ => return,
+                };
                 for piece in pieces {
                     let Data::Block { block, .. } = piece.extent.data else { continue };
                     let stored = self.holders.is_stored(&self.topology, inode.partition, block);

@@ -1,6 +1,7 @@
 //! What one client knows of its own files. Nobody else touches names that start with its number, so
 //! what becomes of each of its updates is certain.
 
+use super::saving::Shown;
 use crate::world::Random;
 use bytes::Bytes;
 use meridian_core::GroupId;
@@ -80,6 +81,8 @@ pub(super) struct Model {
     contents: BTreeMap<Ino, Vec<u8>>,
     /// The file that is being written: nobody looks at it, or takes it away.
     saving: Option<Ino>,
+    /// What was set of files.
+    shown: BTreeMap<Ino, Shown>,
     /// What each name leads to, and whether that is a directory.
     entries: BTreeMap<Path, (Ino, bool)>,
     /// Names that are gone.
@@ -102,6 +105,7 @@ impl Model {
             files: BTreeMap::new(),
             contents: BTreeMap::new(),
             saving: None,
+            shown: BTreeMap::new(),
             entries: BTreeMap::new(),
             removed: Vec::new(),
             shared: Vec::new(),
@@ -138,14 +142,20 @@ impl Model {
         self.files.values().map(|file| (file.place, self.contents(file.place.ino)))
     }
 
-    /// A file is going to be written: what it is now.
-    pub fn begin_saving(&mut self, file: Ino) -> &[u8] {
+    /// All files, and what was set of each.
+    pub fn set_files(&self) -> impl Iterator<Item = (Place, &Shown)> + '_ {
+        self.shown.iter().map(|(ino, shown)| (self.place(*ino), shown))
+    }
+
+    /// A file is going to be written: what it is now, and what was set of it.
+    pub fn begin_saving(&mut self, file: Ino) -> (Vec<u8>, Shown) {
         self.saving = Some(file);
-        self.contents(file)
+        (self.contents(file).to_vec(), self.shown.remove(&file).unwrap_or_default())
     }
 
     /// It has been written, and all of it is stored.
-    pub fn saved(&mut self, file: Ino, contents: Vec<u8>) {
+    pub fn saved(&mut self, file: Ino, contents: Vec<u8>, shown: Shown) {
+        self.shown.insert(file, shown);
         self.saving = None;
         self.files.get_mut(&file).expect("it was written").size = contents.len() as u64;
         self.contents.insert(file, contents);
@@ -451,6 +461,7 @@ impl Model {
             Action::Write { file, len } => {
                 let contents = self.contents.get_mut(&file).expect("it was written to");
                 contents.extend(std::iter::repeat_n(APPENDED, len as usize));
+                self.shown.entry(file).and_modify(|shown| shown.mtime = None);
                 let file = self.files.get_mut(&file).expect("it was written to");
                 file.size += u64::from(len);
             }
@@ -491,6 +502,7 @@ impl Model {
             if file.nlink == 0 {
                 self.files.remove(&ino);
                 self.contents.remove(&ino);
+                self.shown.remove(&ino);
             }
         }
     }

@@ -1,13 +1,15 @@
-//! A program that writes a file and waits until all of it is stored: what it has written goes
-//! through the write-back that the embeddable client drives.
+//! A program that writes a file, sets this and that of it, and waits until all is stored: what it
+//! has written and set goes through the write-back that the embeddable client drives.
 //!
 //! A flush that fails is tried again, as a program does that asks for `fsync` once more.
 
 use super::client::{Tally, deadline};
 use crate::world::Random;
+use bytes::Bytes;
 use meridian_core::Time;
+use meridian_fs::operation::Changes;
 use meridian_fs::types::INLINE_MAX;
-use meridian_fs::{Done, FsError, Place, Timestamp};
+use meridian_fs::{Answer, Done, FsError, Place, Query, Setting, Timestamp};
 use meridian_host::api::Refusal;
 use meridian_host::update::Change;
 use meridian_session::writeback::Accepted;
@@ -17,6 +19,8 @@ use rand::RngExt;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
+/// The extended attribute that it sets.
+const NAME: &[u8] = b"user.saved";
 /// The only open file.
 const HANDLE: u8 = 0;
 
@@ -30,14 +34,71 @@ impl From<FsError> for Unsaved {
     }
 }
 
+/// What a program does next.
+enum Deed {
+    /// It writes this there, or at the end.
+    Write(Option<u64>, Vec<u8>),
+    Set(Setting),
+}
+
+/// What was set of a file, as far as nothing else changes it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown {
+    gid: Option<u32>,
+    value: Option<Bytes>,
+    /// Unless it was written otherwise since.
+    pub mtime: Option<Timestamp>,
+}
+
+impl Shown {
+    fn set(&mut self, setting: &Setting) {
+        match setting {
+            Setting::Attributes(Changes { gid, mtime, .. }) => {
+                (self.gid, self.mtime) = (gid.or(self.gid), mtime.or(self.mtime));
+            }
+            Setting::Xattr { value, .. } => self.value = Some(value.clone()),
+        }
+    }
+
+    /// Whether the file is so.
+    ///
+    /// # Errors
+    /// How it is, if not.
+    pub fn check(
+        &self,
+        inode: Place,
+        read: impl Fn(&Query) -> Result<Answer, FsError>,
+    ) -> Result<(), String> {
+        let answer = read(&Query::Attributes { inode });
+        let Ok(Answer::Attributes(of)) = answer else {
+            return Err(format!("settings: {inode:?} is answered {answer:?}"));
+        };
+        let same = self.gid.is_none_or(|gid| gid == of.gid)
+            && self.mtime.is_none_or(|mtime| mtime == of.mtime);
+        let value = match &self.value {
+            None => true,
+            Some(value) => {
+                let found = read(&Query::Xattr { inode, name: Bytes::from_static(NAME) });
+                found == Ok(Answer::Bytes(value.clone()))
+            }
+        };
+        match same && value {
+            true => Ok(()),
+            false => Err(format!("settings: {self:?}, and it is {of:?} with its value {value}")),
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct Saving {
     pub file: Place,
     /// What the file is once all that was written is stored.
     pub contents: Vec<u8>,
+    /// What is set of it then.
+    pub shown: Shown,
     writes: WriteBack<u8, Unsaved>,
-    /// What the program has yet to write: where, and what.
-    todo: VecDeque<(Option<u64>, Vec<u8>)>,
+    /// What the program has yet to do.
+    todo: VecDeque<Deed>,
     flushing: bool,
     /// The update that was sent; it keeps its name.
     update: Option<CallId>,
@@ -48,32 +109,54 @@ pub(super) struct Saving {
 
 impl Saving {
     /// Some writes to `file`, which is `contents` now.
-    pub fn new(file: Place, contents: Vec<u8>, mutation: Mutation, random: &mut Random) -> Saving {
+    pub fn new(
+        file: Place,
+        (contents, shown): (Vec<u8>, Shown),
+        mutation: Mutation,
+        random: &mut Random,
+    ) -> Saving {
         let mut writes = WriteBack::default().with_mutation(mutation);
         writes.open(HANDLE);
         writes.learn_size(contents.len() as u64);
-        let count = random.random_range(1..6);
+        writes.made(); // As if: what is set before it writes is kept, too.
+        let count = random.random_range(1..8);
         let long = random.random_bool(0.5);
-        let write = |_| {
+        let deed = |_| {
+            if random.random_bool(0.3) {
+                return Deed::Set(setting(random));
+            }
             let most = if long { 2 * INLINE_MAX } else { 64 };
             let data = vec![random.random(); random.random_range(1..most)];
             let end = contents.len() as u64 + 100;
             let offset = random.random_bool(0.6).then(|| random.random_range(0..end));
-            (offset, data)
+            Deed::Write(offset, data)
         };
-        let todo = (0..count).map(write).collect();
+        let todo = (0..count).map(deed).collect();
         let (update, blocks, names) = (None, BTreeSet::new(), BlockNames::default());
-        Saving { file, contents, writes, todo, flushing: false, update, blocks, names }
+        Saving { file, contents, shown, writes, todo, flushing: false, update, blocks, names }
     }
 
     /// Whether all is written and stored.
     pub fn is_done(&self) -> bool {
-        self.todo.is_empty() && self.writes.held() == 0 && !self.flushing
+        self.todo.is_empty() && self.writes.is_clean() && !self.flushing
     }
 
     /// The program writes, until it must wait for a flush.
     fn write(&mut self, now: Time) -> Accepted {
-        while let Some((offset, data)) = self.todo.front() {
+        while let Some(deed) = self.todo.front() {
+            let (offset, data) = match deed {
+                Deed::Write(offset, data) => (offset, data),
+                Deed::Set(setting) => {
+                    let may = self.writes.may_set();
+                    if may && self.writes.set(setting.clone(), time(now), now) {
+                        self.shown.set(setting);
+                    } else if !self.writes.is_clean() {
+                        return Accepted::FlushFirst;
+                    } // Else a client sends it at once: that is no matter of its write-back.
+                    self.todo.pop_front();
+                    continue;
+                }
+            };
             if self.writes.accept(*offset, data, time(now), now) == Accepted::FlushFirst {
                 return Accepted::FlushFirst;
             }
@@ -81,6 +164,7 @@ impl Saving {
             let end = self.contents.len().max(at + data.len());
             self.contents.resize(end, 0);
             self.contents[at..at + data.len()].copy_from_slice(data);
+            self.shown.mtime = Some(time(now));
             self.todo.pop_front();
         }
         Accepted::Buffered
@@ -194,6 +278,24 @@ impl fmt::Debug for Saving {
         let (held, todo) = (self.writes.held(), self.todo.len());
         write!(f, "{:?} with {held} bytes held and {todo} writes to come", self.file)?;
         write!(f, ", waits for the update {:?} or the blocks {:?}", self.update, self.blocks)
+    }
+}
+
+/// Something that is set of a file, and that no other deed of its client changes.
+fn setting(random: &mut Random) -> Setting {
+    match random.random_range(0..3) {
+        0 => {
+            let gid = Some(random.random_range(1..9));
+            Setting::Attributes(Changes { gid, ..Changes::default() })
+        }
+        1 => {
+            let mtime = Some(Timestamp { seconds: random.random_range(0..9), nanos: 1 });
+            Setting::Attributes(Changes { mtime, ..Changes::default() })
+        }
+        _ => {
+            let (name, value) = (Bytes::from_static(NAME), Bytes::from(vec![random.random()]));
+            Setting::Xattr { name, value, drops_set_gid: false }
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// The bugs of sessions that trials show. A session forgets the horizon where a shard has
 /// forgotten sessions, which takes thousands: that is a scenario.
-const IN_SESSION: [session::Mutation; 13] = [
+const IN_SESSION: [session::Mutation; 15] = [
     session::Mutation::ForgetsGivenUp,
     session::Mutation::SkipsCancelling,
     session::Mutation::KeepsVector,
@@ -39,16 +39,19 @@ const IN_SESSION: [session::Mutation; 13] = [
     session::Mutation::NamesFlightAnew,
     session::Mutation::DiscardsUnknown,
     session::Mutation::IgnoresToken,
+    session::Mutation::DropsSettings,
+    session::Mutation::SetsOnNewerBytes,
 ];
 
 /// The bugs of trees.
-const IN_TREE: [InTree; 6] = [
+const IN_TREE: [InTree; 7] = [
     InTree::LeavesNoWhiteout,
     InTree::KeepsCapability,
     InTree::InheritsNothing,
     InTree::ReapsNamed,
     InTree::LosesTops,
     InTree::NotesAnyRead,
+    InTree::SettlesBackwards,
 ];
 
 /// The bugs of what frees blocks.
