@@ -39,8 +39,8 @@ directories and their quotas. Locks, files without a name and times of change ar
 
 All regions must be reachable. A node may die meanwhile, if another of each region that it is in
 goes on. If the command fails or is killed there is no BACKUP; run it again. Blocks that the backup
-needs stay until it ends, or a minute after it was killed. A client that a grant restricts may not
-take one.
+needs stay until it ends, or a minute after it was killed. Of clients with a grant only those with
+--root and without --below may take one; --read-only does not matter.
 
 Examples:
   meridian backup / /backups/monday

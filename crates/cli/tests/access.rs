@@ -83,6 +83,7 @@ fn clients_do_what_they_are_granted_and_no_more() {
     a_mount_shows_one_directory(&all);
     root_is_nobody_and_others_are_kept_out(&all);
     numbers_and_keys_are_of_no_use(&all, secret);
+    a_backup_would_show_all(&all);
     changed(&all, &["allow", "lab", "--below", "/us/lab", "--read-only"]);
     assert_eq!(errno(write(&all.room.path("lab/new"))), libc::EROFS);
     assert_eq!(fs::read(all.room.path("lab/plain")).unwrap(), b"text");
@@ -107,6 +108,13 @@ fn prepare(all: &Secured) -> u64 {
     let secret = all.room.path("mnt/us/other/secret");
     made(&secret, 1000, 0o666);
     fs::metadata(secret).unwrap().ino()
+}
+
+fn a_backup_would_show_all(all: &Secured) {
+    let shown = ["--cluster", "cluster.json", "--tls-certificate", "tls/lab.pem"];
+    let ended = all.room.run(&[&["backup", "/us/lab", "stolen"], &shown[..]].concat());
+    assert!(!ended.status.success() && ended.stderr.contains("not authorized"), "{ended:?}");
+    assert!(!all.room.path("stolen").exists());
 }
 
 /// Abuse 14.

@@ -42,7 +42,7 @@ impl Client {
     /// whomever. Writers do not wait for it.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] if the client may not, or too many are kept;
+    /// [`ClientError::Refused`] if the client may not look at all, or too many are kept;
     /// [`ClientError::Unreachable`] or [`ClientError::Timeout`] if a group cannot be reached, or
     /// waits for one that cannot.
     pub async fn snapshot(&self) -> Result<Snapshot, ClientError> {
@@ -57,6 +57,11 @@ impl Client {
                 return Err(error);
             }
         };
+        // Those that have it hold nothing back any more; the others need not keep theirs.
+        let is_kept = |(group, node): &(GroupId, NodeId)| keepers[group].contains(node);
+        let (kept, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_kept);
+        let settle = SnapshotStep::Look { at, queries: Vec::new() };
+        tokio::join!(self.tell(name, settle, kept), self.tell(name, SnapshotStep::End, others));
         let (topology, region) = (self.topology(), self.inner.driver.region());
         for nodes in keepers.values_mut() {
             nodes.sort_by_key(|node| topology.delay(region, topology.node(*node).region));

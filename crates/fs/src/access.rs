@@ -194,6 +194,11 @@ impl Rights {
         Ok(Sticky::default())
     }
 
+    /// Whether the client may look at all of the tree.
+    pub fn sees_all(&self) -> bool {
+        self.root && self.below.is_none()
+    }
+
     /// Whether the client may do such a thing at all.
     fn check_kind(&self, update: &Update) -> Result<(), FsError> {
         match update {
@@ -201,12 +206,12 @@ impl Rights {
             Update::Reap { .. }
             | Update::Expire { .. }
             | Update::RaiseHorizon { .. }
-            | Update::Mark { .. }
             | Update::Count { .. }
             | Update::NoteTop { .. }
             | Update::Caps { step: CapStep::Expire { .. }, .. } => Err(FsError::NotPermitted),
+            Update::Mark { .. } => permitted(self.sees_all()),
             Update::SetQuota { .. } | Update::PlaceDirectory { .. } => {
-                permitted(self.root && self.below.is_none())?;
+                permitted(self.sees_all())?;
                 if self.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
             }
             Update::Lock { .. }

@@ -285,6 +285,21 @@ fn what_only_nodes_say_is_refused() {
     assert_eq!(client.submit(quota), Err(EPERM));
 }
 
+/// A backup shows all of the tree, and changes nothing.
+#[test]
+fn who_may_look_at_all_may_mark_a_snapshot() {
+    let mark =
+        |world: &World| Update::Mark { partitions: world.partitions.keys().copied().collect() };
+    let (mut client, mine, _) = Tenant::below();
+    let update = mark(&client.world);
+    client.rights.root = true;
+    assert_eq!(client.submit(update.clone()), Err(EPERM), "below {mine:?}");
+    (client.rights.below, client.rights.read_only) = (None, true);
+    assert_eq!(client.submit(update.clone()), Ok(Done::Nothing));
+    client.rights.root = false;
+    assert_eq!(client.submit(update), Err(EPERM));
+}
+
 /// Abuse 8: the errno of a local file system for what belongs to another.
 #[test]
 fn foreign_files_are_guarded_by_their_modes() {

@@ -86,7 +86,7 @@ pub enum RequestBody {
     /// Read all blocks that you should hold now, as fast as you may, and tell how you are.
     Scrub,
     /// A step of keeping, or reading, the state at one timestamp (decision 95). Only for clients
-    /// that may do anything.
+    /// that may look at all of the tree.
     Snapshot {
         /// Whose replica here is asked.
         group: GroupId,

@@ -225,7 +225,8 @@ impl Node {
             }
             RequestBody::Recalls { by, .. } => replica.on_poll(waiter, by, &mut wishes),
             RequestBody::Snapshot { name, step, .. } => {
-                let body = replica.on_snapshot(name, step, rights.is_some());
+                let sees_all = rights.is_none_or(|rights| rights.sees_all());
+                let body = replica.on_snapshot(name, step, sees_all);
                 wishes.push(Wish::Reply(waiter, body));
             }
             RequestBody::PutBlock { .. }

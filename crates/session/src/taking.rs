@@ -29,6 +29,8 @@ const MARKS_MAX: u32 = 32;
 const PAUSES_MAX: u32 = 400;
 /// So often they are asked again once one of each group is whole: the others could step in for it.
 const SPARE_PAUSES: u32 = 10;
+/// So often one is asked again that does not answer.
+const SILENCES: u32 = 2;
 
 /// A question to one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,9 +138,10 @@ impl Taking {
             Some(SnapshotStand::Waiting) => Keeper::Waiting,
             Some(SnapshotStand::Whole(vector)) => Keeper::Whole(vector.clone()),
             Some(SnapshotStand::Unknown | SnapshotStand::Answers(_)) => Keeper::Lost,
-            // It may keep it all the same; whoever does not answer the first question is not asked
-            // again.
+            // It may keep it all the same. Whoever does not answer the first question is not asked
+            // again, nor is who stays silent: each time costs as long as one waits for an answer.
             None if ask.step == SnapshotStep::Keep => Keeper::Lost,
+            None if self.pauses >= SILENCES => Keeper::Lost,
             None => Keeper::Waiting,
         };
         self.keepers.insert((ask.group, ask.node), keeper);

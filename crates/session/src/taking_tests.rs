@@ -80,13 +80,27 @@ fn it_fails_if_no_replica_of_a_group_keeps_it_or_one_waits_for_ever() {
 }
 
 #[test]
-fn who_does_not_answer_is_waited_for_only_as_long_as_it_could_step_in() {
+fn who_does_not_answer_is_asked_again_only_a_few_times() {
     let mut taking = marked(7);
     let slow = NodeId(0);
     let stand = |ask: &Ask| (ask.node != slow).then(|| whole(&[]));
-    for _ in 0..SPARE_PAUSES {
+    for _ in 0..SILENCES {
         assert_eq!(answered(&mut taking, stand), Next::Pause);
     }
     let Next::Taken(taken) = answered(&mut taking, stand) else { panic!("it waits for ever") };
     assert!(taken.keepers.values().all(|nodes| !nodes.contains(&slow)));
+}
+
+#[test]
+fn who_is_behind_is_waited_for_only_as_long_as_it_could_step_in() {
+    let mut taking = marked(7);
+    let slow = NodeId(0);
+    let stand = |ask: &Ask| match ask.node == slow {
+        true => Some(SnapshotStand::Waiting),
+        false => Some(whole(&[])),
+    };
+    for _ in 0..SPARE_PAUSES {
+        assert_eq!(answered(&mut taking, stand), Next::Pause);
+    }
+    assert!(matches!(answered(&mut taking, stand), Next::Taken(_)));
 }

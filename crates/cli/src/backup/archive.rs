@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The first bytes of each.
@@ -172,6 +173,11 @@ impl Writer {
             Err(Errno::WOULDBLOCK) => bail!("another backup is writing {shown} now"),
             other => other.with_context(what)?,
         }
+        let (open, named) = (file.metadata().with_context(what)?, part.metadata());
+        ensure!(
+            named.is_ok_and(|named| named.ino() == open.ino()),
+            "another backup has just written {shown}"
+        );
         file.set_len(0).with_context(what)?; // Of one that was killed.
         let mut into = BufWriter::with_capacity(BUFFER, file);
         into.write_all(MAGIC).and(into.write_all(&VERSION.to_le_bytes())).with_context(what)?;

@@ -127,11 +127,14 @@ impl Snapshots {
 }
 
 impl Replica {
-    /// A client asks for a step with the snapshot of that name.
-    pub fn on_snapshot(&mut self, name: u64, step: SnapshotStep, restricted: bool) -> ReplyBody {
+    /// A client asks for a step with the snapshot of that name; it may look at all of the tree or
+    /// not.
+    pub fn on_snapshot(&mut self, name: u64, step: SnapshotStep, sees_all: bool) -> ReplyBody {
         let refused = |why: &str| ReplyBody::Refused(Refusal::Bad(why.into()));
-        if restricted {
-            return refused("only a client that may do anything may keep a snapshot");
+        if !sees_all {
+            return refused(
+                "not authorized: a snapshot shows all of the tree, not what was granted",
+            );
         }
         if let Some(snapshot) = self.snapshots.kept.get_mut(&name) {
             snapshot.idle = Duration::ZERO;
