@@ -11,7 +11,7 @@ use meridian_fs::operation::{
     Access, Changes, NewNode, Piece, RenameMode, Whiteout, WriteAt, XattrMode,
 };
 use meridian_fs::types::{Data, Extent, Lock, LockFamily, LockOwner, Name, Rank};
-use meridian_fs::{Ino, Kind, Operation, Place, Query, Timestamp, Update, Wait};
+use meridian_fs::{Ino, Kind, Operation, Place, Query, Setting, Timestamp, Update, Wait};
 use std::collections::BTreeSet;
 
 const REGIONS: u16 = 2;
@@ -170,7 +170,20 @@ impl Forger<'_> {
         let inode = self.place();
         let name = if self.flag() { self.name() } else { name("user.meridian.placement") };
         let (client, partition) = (self.client(), inode.partition);
-        match self.rng.below(11) {
+        match self.rng.below(12) {
+            11 => {
+                let (at, written) = (WriteAt::Offset(self.number()), Timestamp::default());
+                let setting = |name: &Bytes, forger: &mut Self| match forger.flag() {
+                    true => Setting::Attributes(Changes { size: None, ..forger.changes() }),
+                    false => {
+                        let (name, value) = (name.clone(), Bytes::from(vec![2; 9]));
+                        Setting::Xattr { name, value, drops_set_gid: forger.flag() }
+                    }
+                };
+                let count = self.rng.below(4);
+                let settings = (0..count).map(|_| setting(&name, self)).collect();
+                Update::Settle { inode, at, pieces: self.pieces(), written, settings }
+            }
             0 => Update::SetAttributes { inode, changes: self.changes() },
             1 => {
                 let at = if self.flag() { WriteAt::End } else { WriteAt::Offset(self.number()) };
@@ -259,9 +272,11 @@ fn forge(world: &World, rng: &mut Rng, known: &BTreeSet<Place>) -> Update {
     }
 }
 
-/// Whether the message would be delivered at all: nobody can send to a group that is not there.
+/// Whether the message would be delivered at all: nobody can send to a group that is not there, or
+/// to none.
 fn has_groups(update: &Update) -> bool {
-    update.partitions().iter().all(|group| group.0 <= REGIONS)
+    let groups = update.partitions();
+    !groups.is_empty() && groups.iter().all(|group| group.0 <= REGIONS)
 }
 
 /// Submits forged updates, and some of which a few bytes were changed.
