@@ -160,6 +160,7 @@ pub fn on_client(
         | RequestBody::Recalls { .. }
         | RequestBody::Discard { .. }
         | RequestBody::Scrub
+        | RequestBody::Steps { .. }
         | RequestBody::Status) => return Err(Box::new(body)),
     })
 }

@@ -9,6 +9,7 @@
 //! | [`data`] | blocks: stored and read, as futures |
 //! | [`cache`] | blocks read or written a moment ago |
 //! | [`times`] | how long what was asked for took, by who ordered it |
+//! | [`timeline`] | where the time of an update went; which took longest |
 //! | [`plan`] | what calls would ask, of a client that sends no update |
 //! | [`words`] | what is said of updates |
 //! | [`keys`] | the client of keys: any node of a region, each change once |
@@ -25,6 +26,7 @@ pub mod files;
 pub mod keys;
 pub mod plan;
 mod random;
+pub mod timeline;
 pub mod times;
 pub mod words;
 

@@ -98,6 +98,7 @@ pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
         ReplyBody::Blocks(_) => "Blocks",
         ReplyBody::Discarded => "Discarded",
         ReplyBody::Status(_) => "Status",
+        ReplyBody::Steps(_) => "Steps",
         ReplyBody::Refused(_) => "Refused",
     };
     ClientError::Protocol(format!("a reply that answers something else: {kind}"))

@@ -12,7 +12,7 @@ use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
 /// The version of what is said on connections, beside that of frames.
-pub const VERSION: u16 = 21;
+pub const VERSION: u16 = 22;
 
 /// How the ends of connections between servers are named: a server that runs one process by the
 /// process, one that runs all processes of a node by the node.

@@ -6,6 +6,7 @@
 
 use crate::drain::keep::Report as Copies;
 use crate::space::Room;
+use crate::steps::Report;
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, Stamp};
 use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
@@ -85,6 +86,12 @@ pub enum RequestBody {
     Status,
     /// Read all blocks that you should hold now, as fast as you may, and tell how you are.
     Scrub,
+    /// Tell what you have done for a message, and when, as far as you remember: see
+    /// [`crate::steps`].
+    Steps {
+        /// The message.
+        of: MessageId,
+    },
 }
 
 /// So many blocks are named at a time: 64 KiB.
@@ -151,6 +158,8 @@ pub enum ReplyBody {
     /// The node cannot do it; another may. Nothing was done, or (for an update) it may still
     /// happen.
     Refused(Refusal),
+    /// To [`RequestBody::Steps`].
+    Steps(Report),
 }
 
 /// Why a node cannot do what it was asked.

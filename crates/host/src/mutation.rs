@@ -17,6 +17,10 @@ pub enum Mutation {
     AbandonsCounts,
     /// Takes every client for one that may do all.
     AdmitsAll,
+    /// Does not note that votes come.
+    MissesSteps,
+    /// Notes under another's name that an update is applied.
+    MisnamesSteps,
 }
 
 impl Mutation {

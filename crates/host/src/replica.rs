@@ -134,6 +134,8 @@ pub enum Wish {
     },
     /// Multicast this in the replica's own group.
     Multicast(Start),
+    /// Note that this was executed, or refused.
+    Applied(MessageId),
 }
 
 impl Replica {
@@ -420,6 +422,7 @@ impl Replica {
                 Effect::Recalled(clients) => self.on_recalled(&clients, out),
                 Effect::LetGo => self.on_let_go(out),
                 Effect::Done { id, ts, result, touched, held } => {
+                    out.push(Wish::Applied(id));
                     self.reads.touch(&touched);
                     self.multicast.release((multicast::Timestamp(ts.0), id));
                     self.sessions.decided(id, (ts, result.clone()));

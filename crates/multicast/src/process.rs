@@ -25,7 +25,7 @@ use crate::state::retransmission::{Retransmission, TICK, Timer};
 use crate::state::stability::Stability;
 use crate::state::starts::Starts;
 use meridian_core::{
-    Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
+    Aside, Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -230,6 +230,11 @@ impl PrimCast {
     /// How long the first message in the order of deliveries has waited; the others wait for it.
     pub fn head_since(&self) -> Option<Time> {
         self.log.waiting().next().map(|(_, slot)| slot.since)
+    }
+
+    /// When the final timestamp of a message was known here, if it is, and `T` holds the message.
+    pub fn final_at(&self, id: MessageId) -> Option<Time> {
+        self.log.slot(id).and_then(|slot| slot.entry.final_ts.map(|_| slot.final_at.0))
     }
 
     /// How much memory the entries of `T` take, in bytes.
@@ -485,6 +490,7 @@ impl Process for PrimCast {
 
 impl PrimCast {
     fn on_event(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        self.log.now = Aside(now);
         match event {
             Event::Started => {
                 self.on_links_new();

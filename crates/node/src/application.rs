@@ -265,6 +265,7 @@ impl<P: Service> Requests<P> {
             | RequestBody::Discard { .. }
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
+            | RequestBody::Steps { .. }
             | RequestBody::Status => 0,
         };
         if !self.begin(at, client, id, len) {

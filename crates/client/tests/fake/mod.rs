@@ -8,7 +8,7 @@ use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::hello::{Answer, Hello};
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Stamp};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Stamp, Time};
 use meridian_fs::{
     Answer as Told, Done, Effect, FsError, Operation, Partition, Query, Standing, Timestamp,
     Update, Vector,
@@ -16,6 +16,7 @@ use meridian_fs::{
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::replica::PARKED_MAX;
 use meridian_host::space::Room;
+use meridian_host::steps::Report;
 use meridian_host::update::Payload;
 use meridian_multicast::Start;
 use std::collections::{BTreeMap, BTreeSet};
@@ -496,6 +497,9 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             ReplyBody::Blocks(names.take(LISTED).copied().collect())
         }
         RequestBody::Status | RequestBody::Scrub => ReplyBody::Status(Box::new(status(id))),
+        RequestBody::Steps { .. } => {
+            ReplyBody::Steps(Report { now: Time(0), since: None, steps: Vec::new() })
+        }
     }
 }
 

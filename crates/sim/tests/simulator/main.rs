@@ -44,3 +44,4 @@ mod register;
 mod scenarios;
 mod service;
 mod sessions;
+mod timeline;

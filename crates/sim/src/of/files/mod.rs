@@ -464,6 +464,7 @@ impl FilesWorkload {
             | ReplyBody::Stored
             | ReplyBody::Block(_)
             | ReplyBody::Blocks(_)
+            | ReplyBody::Steps(_)
             | ReplyBody::Status(_) => panic!("nobody asked for {body:?}"),
         }
     }
