@@ -82,6 +82,15 @@ fn a_browser_shows_how_all_nodes_are() {
     assert_eq!(global[3], "6 of 6", "{global:?}");
     assert!(global[1].starts_with("a-") || global[1].starts_with("b-"), "{global:?}");
     assert_eq!(row(&well, "b-3")[3], "yes");
+    let all = row(&well, "all");
+    assert!(all[1].parse::<u64>().unwrap() >= 3, "the root and the tops of two regions: {all:?}");
+    assert_eq!(
+        (all[3], all[6]),
+        ("2", "0"),
+        "the tops are placed elsewhere, nobody waits: {all:?}"
+    );
+    let trees = well.split(r#"id="trees""#).nth(1).expect("what is placed where");
+    assert!(row(trees, "global")[8].starts_with("all "), "nothing holds it back: {trees}");
     let answer = asked(at(5), "/");
     assert!(answer.contains("content-security-policy: default-src 'none'"), "{answer}");
 

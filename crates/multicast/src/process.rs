@@ -232,6 +232,18 @@ impl PrimCast {
         self.log.waiting().next().map(|(_, slot)| slot.since)
     }
 
+    /// The first message in the order of deliveries, and the groups whose timestamps are missing
+    /// for it; none if it only waits for clocks, or its turn. What is before it is safe.
+    pub fn head(&self) -> Option<(MessageId, Vec<GroupId>)> {
+        let (_, slot) = self.log.waiting().next()?;
+        let known = |group: &GroupId| slot.locals.iter().any(|(of, _)| of == group);
+        let missing = match slot.entry.final_ts {
+            Some(_) => Vec::new(),
+            None => slot.entry.start.dest.iter().copied().filter(|of| !known(of)).collect(),
+        };
+        Some((slot.entry.start.id, missing))
+    }
+
     /// When the final timestamp of a message was known here, if it is, and `T` holds the message.
     pub fn final_at(&self, id: MessageId) -> Option<Time> {
         self.log.slot(id).and_then(|slot| slot.entry.final_ts.map(|_| slot.final_at.0))

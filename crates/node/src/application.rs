@@ -414,6 +414,7 @@ impl<P: Service> Requests<P> {
             copies: at.process.drain().copies(),
             bad_frames: at.bad_connections(),
             unauthorized: self.shared.security.refused(),
+            clients: self.clients.len() as u64,
             connected: at.connected().collect(),
             round_trips_us: at.round_trips().map(|(peer, took)| (peer, micros(took))).collect(),
             flush_us: at.flush_time().map(micros),

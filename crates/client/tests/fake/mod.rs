@@ -438,6 +438,7 @@ fn status(id: NodeId) -> NodeStatus {
         causal: None,
         bad_frames: 0,
         unauthorized: 0,
+        clients: 0,
         connected: Vec::new(),
         round_trips_us: Vec::new(),
         flush_us: None,
