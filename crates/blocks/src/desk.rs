@@ -161,6 +161,7 @@ pub fn on_client(
         | RequestBody::Discard { .. }
         | RequestBody::Snapshot { .. }
         | RequestBody::Scrub
+        | RequestBody::Steps { .. }
         | RequestBody::Status) => return Err(Box::new(body)),
     })
 }

@@ -30,6 +30,7 @@ mod server;
 #[cfg(feature = "lab")]
 mod sim;
 mod status;
+mod timeline;
 mod token;
 mod trace;
 
@@ -91,6 +92,8 @@ enum Command {
     Drill(drill::DrillCommand),
     /// Run a command, and tell what it has a mount ask of nodes and how long that takes
     Trace(trace::TraceArgs),
+    /// Tell where the time of one update went, over its client and the nodes
+    Timeline(timeline::TimelineArgs),
     /// Show or change which nodes a cluster has
     #[command(subcommand)]
     Cluster(nodes::ClusterCommand),
@@ -137,6 +140,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args),
         Command::Drill(command) => drill::run(command),
         Command::Trace(args) => trace::run(args),
+        Command::Timeline(args) => timeline::run(args),
         Command::Cluster(command) => nodes::run(command),
         Command::Fs(command) => fs::run(command),
         Command::Backup(args) => backup::run(args).map(|()| ExitCode::SUCCESS),

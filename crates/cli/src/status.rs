@@ -270,6 +270,7 @@ mod tests {
     use super::*;
     use crate::cluster::{Shape, new_cluster};
     use meridian_cluster::Topology;
+    use meridian_fs::Holdings;
     use meridian_host::api::NodeStatus;
     use meridian_host::drain::keep::Report as Copies;
     use serde_json::json;
@@ -278,7 +279,8 @@ mod tests {
         let replicas = replicas.iter().map(|(group, role, epoch, delivered)| {
             json!({"group": group, "role": role, "epoch": {"config": 0, "number": epoch, "leader": node},
                 "primary": node, "delivered": delivered, "applied": delivered, "clock": 0,
-                "pending": 0, "head_age_ms": 0, "state_hash": 7})
+                "pending": 0, "head_age_ms": 0, "state_hash": 7, "holdings": Holdings::default(),
+                "held_up": {"message": {"client": 123, "sequence": 9}, "votes": true, "by": [0]}})
         });
         let replicas: Vec<_> = replicas.collect();
         let copies = Copies { live: 90, own: 60, missing: 11, damaged: 22, ..Copies::default() };
@@ -286,7 +288,7 @@ mod tests {
             "replicas": replicas, "blocks": [1, 2],
             "block_disk_bytes": 3, "to_free": 4, "full": node == 1,
             "room": {"free": 77, "writable": 0, "total": 100, "device": 1}, "copies": copies,
-            "bad_frames": 0, "unauthorized": 0, "connected": [], "round_trips_us": [], "flush_us": null,
+            "bad_frames": 0, "unauthorized": 0, "clients": 6, "connected": [], "round_trips_us": [], "flush_us": null,
             "configured": 0,
             "keeper": null, "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2], "voters": [0, 1],
             "serves_ms": 90 * u64::from(node == 0), "clients": 4, "keys": 5, "bytes": 60, "on_disk": node == 1,
@@ -308,6 +310,10 @@ mod tests {
         let report = Report::new(&topology, &answers);
         assert_eq!(report.groups[0].primary.as_deref(), Some("us-2"));
         assert_eq!(report.groups[0].replicas[0].lag, 10);
+        let held_up = report.groups[0].held_up.as_ref().unwrap();
+        assert_eq!((&*held_up.message, held_up.waits_for), ("7b.9", "votes"));
+        assert_eq!(held_up.by, [report.groups[0].group.clone()]);
+        assert_eq!((report.nodes[0].clients, report.nodes[2].clients), (Some(6), None));
         assert_eq!((report.all_led(), report.not_led()), (false, "us".to_string()));
         let text = report.for_people();
         assert!(text.contains("NO: connection refused") && text.contains("NONE"), "{text}");

@@ -1,10 +1,11 @@
 //! `meridian trace`: what a command has a mount ask of nodes, and how long that takes.
 
-use crate::output;
+use crate::{output, timeline};
 use anyhow::Context;
 use clap::Args;
+use meridian_client::timeline::{SlowUpdate, Timeline};
 use meridian_client::times::{Times, Way};
-use meridian_mount::about::{About, slowest_of, times_of};
+use meridian_mount::about::{About, slowest_of, timeline_of, times_of, updates_of};
 use meridian_mount::slowest::{KEPT, Slow};
 use meridian_terminal::note;
 use serde::Serialize;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 const FAR: Duration = Duration::from_millis(10);
 /// So many of the slowest calls are told to people, of the KEPT that JSON has.
 const SLOWEST: usize = 5;
+/// The paths of so many updates are told as JSON.
+const TIMELINES: usize = 5;
 const _: () = assert!(SLOWEST <= KEPT);
 
 /// What to run.
@@ -33,6 +36,9 @@ they keep is in none of them. p50 and p99 are at most a tenth too long.
 Below it are the five calls that took longest, with their paths in the mount (20 in JSON), each from
 when the kernel asks the mount: those of a millisecond or more, if the mount is yours or you are
 root.
+
+Then comes the path of the slowest update, step by step over the client and the nodes (of the five
+slowest in JSON): see `meridian timeline`, which tells that of any other by its name.
 
 What other programs do in the same mount meanwhile counts, too. The table goes to standard error,
 and the exit status is that of CMD.
@@ -65,6 +71,14 @@ struct Row {
     total_ms: f64,
 }
 
+/// A slow update, and where its time went.
+#[derive(Debug, Serialize)]
+struct Update {
+    #[serde(flatten)]
+    slow: SlowUpdate,
+    timeline: Timeline,
+}
+
 /// What is told.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -73,6 +87,8 @@ struct Report {
     rows: Vec<Row>,
     /// The calls that took longest, slowest first; none if the mount is somebody else's.
     slowest: Vec<Slow>,
+    /// The updates that took longest, slowest first.
+    updates: Vec<Update>,
     /// What may be done about it.
     hints: Vec<String>,
 }
@@ -84,6 +100,7 @@ struct Report {
 pub fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let before = asked(&args.mount)?;
     slowest(&args.mount)?; // Of what was before.
+    updates_of(&args.mount)?;
     let begun = Instant::now();
     let program = &args.command[0];
     let status = Command::new(program).args(&args.command[1..]).status();
@@ -91,12 +108,23 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
     let took = begun.elapsed();
     let region = region_of(&args.mount)?;
     let rows = rows(&asked(&args.mount)?, &before);
-    let report = Report::new(took, rows, slowest(&args.mount)?, &region);
+    let mut report = Report::new(took, rows, slowest(&args.mount)?, &region);
+    report.updates = updates(&args.mount, if args.json { TIMELINES } else { 1 })?;
     match args.json {
         true => note!("{}", serde_json::to_string_pretty(&report)?),
         false => note!("{}", report.for_people()),
     }
     Ok(code_of(status))
+}
+
+/// The slowest updates since this was asked last, so many of them.
+fn updates(path: &Path, most: usize) -> anyhow::Result<Vec<Update>> {
+    let slow = updates_of(path)?.into_iter().take(most);
+    let with_path = |slow: SlowUpdate| {
+        let timeline = timeline_of(path, slow.message.parse()?)?;
+        Ok(Update { slow, timeline })
+    };
+    slow.map(with_path).collect()
 }
 
 fn asked(path: &Path) -> anyhow::Result<Vec<Way>> {
@@ -217,7 +245,7 @@ impl Report {
         let mut hints: Vec<_> = across(&rows, all).into_iter().collect();
         hints.extend(groups.iter().filter_map(|of| far_updates(&rows, of, (all, region))));
         hints.extend(groups.iter().filter_map(|of| far_looks(&rows, of, region)));
-        Report { took_ms: ms(took), rows, slowest, hints }
+        Report { took_ms: ms(took), rows, slowest, updates: Vec::new(), hints }
     }
 
     fn for_people(&self) -> String {
@@ -245,6 +273,12 @@ impl Report {
             });
             text.push_str("\n\n");
             text.push_str(&output::table(&["slowest", "took", "of"], rows));
+        }
+        for Update { slow, timeline } in &self.updates {
+            let took = time(ms(Duration::from_micros(slow.took_us)));
+            let (what, by, name) = (&slow.what, slow.groups.join(" + "), &slow.message);
+            text.push_str(&format!("\n\nslowest update: {what} by {by}, {took}, {name}\n"));
+            text.push_str(&timeline::for_people(timeline));
         }
         text.push_str(&format!("\n\nit took {:.2} s", self.took_ms / 1e3));
         self.hints.iter().for_each(|hint| text.push_str(&format!("\n{hint}")));

@@ -82,6 +82,15 @@ fn a_browser_shows_how_all_nodes_are() {
     assert_eq!(global[3], "6 of 6", "{global:?}");
     assert!(global[1].starts_with("a-") || global[1].starts_with("b-"), "{global:?}");
     assert_eq!(row(&well, "b-3")[3], "yes");
+    let all = row(&well, "all");
+    assert!(all[1].parse::<u64>().unwrap() >= 3, "the root and the tops of two regions: {all:?}");
+    assert_eq!(
+        (all[3], all[6]),
+        ("2", "0"),
+        "the tops are placed elsewhere, nobody waits: {all:?}"
+    );
+    let trees = well.split(r#"id="trees""#).nth(1).expect("what is placed where");
+    assert!(row(trees, "global")[8].starts_with("all "), "nothing holds it back: {trees}");
     let answer = asked(at(5), "/");
     assert!(answer.contains("content-security-policy: default-src 'none'"), "{answer}");
 
@@ -94,6 +103,55 @@ fn a_browser_shows_how_all_nodes_are() {
     assert!(row(&wrong, "b-3")[3].starts_with("NO: "), "{wrong}");
     assert_eq!(row(&wrong, "b")[3], "2 of 3");
     regions.stop();
+}
+
+/// The slowest updates of a trace have their paths: each ends when the call does, in the order of
+/// causes, with a step of each that took part.
+fn check_timelines(regions: &Regions, told: &Value) {
+    let updates = told["updates"].as_array().unwrap();
+    let named = |what: &str| updates.iter().find(|update| update["what"] == what);
+    let rename = named("rename").unwrap_or_else(|| panic!("no rename: {told}"));
+    let timeline = &rename["timeline"];
+    let steps = timeline["steps"].as_array().unwrap();
+    let count = |by: &str, what: &str| {
+        steps.iter().filter(|step| step["by"] == by && step["what"] == what).count()
+    };
+    let at = |step: &Value| step["at_us"].as_u64().unwrap();
+    assert!(steps.is_sorted_by_key(at), "{timeline}");
+    assert_eq!((at(&steps[0]), count("client", "asked")), (0, 2), "{timeline}");
+    assert!(count("client", "answered") >= 1, "{timeline}");
+    let took = rename["took_us"].as_u64().unwrap();
+    let answer = steps.iter().find(|step| step["what"] == "answered").map(at).unwrap();
+    assert!(answer <= took && took as f64 > RTT * 1e3, "{answer} of {took}: {timeline}");
+    for what in ["requested", "proposed", "acknowledged", "ack_heard", "replied"] {
+        assert!(steps.iter().any(|step| step["what"] == what), "{what}: {timeline}");
+    }
+    assert_eq!(timeline["silent"], serde_json::json!([]), "{timeline}");
+
+    let name = rename["message"].as_str().unwrap();
+    let room = &regions.room;
+    eventually("each replica tells once that it has applied the rename", || {
+        let told = room.run(&["timeline", name, "--mount", "mnt", "--json"]);
+        let told: Value = serde_json::from_str(&told.stdout).unwrap();
+        let applied = |by: &str| {
+            let is = |step: &&Value| step["by"] == by && step["what"] == "applied";
+            told["steps"].as_array().unwrap().iter().filter(is).count()
+        };
+        // Those of `a` replicate `global`, too.
+        ["a-1", "a-2", "a-3"].iter().all(|node| applied(node) == 2)
+            && ["b-1", "b-2", "b-3"].iter().all(|node| applied(node) == 1)
+    });
+    let again = room.run(&["timeline", name, "--mount", "mnt"]);
+    assert!(again.status.success() && again.stdout.contains("replies to the client"), "{again:?}");
+    let cluster = room.path("data/cluster.json");
+    let cluster = cluster.to_str().unwrap();
+    let of_nodes = room.run(&["timeline", name, "--cluster", cluster, "--json"]);
+    let of_nodes: Value = serde_json::from_str(&of_nodes.stdout).unwrap();
+    let of_nodes = of_nodes["steps"].as_array().unwrap();
+    assert!(of_nodes.iter().any(|step| step["what"] == "delivered"), "{of_nodes:?}");
+    assert!(of_nodes.iter().all(|step| step["by"] != "client"), "{of_nodes:?}");
+    let none = room.run(&["timeline", "1.1", "--mount", "mnt"]);
+    assert!(!none.status.success() && none.stderr.contains("nobody remembers 1.1"), "{none:?}");
 }
 
 #[test]
@@ -138,6 +196,7 @@ fn a_mount_tells_what_it_asks_and_a_command_what_it_had_it_ask() {
         slow["took_us"].as_f64().unwrap() > RTT * 1e3
     };
     assert!(slow("mkdir", "/y") && slow("rename", "/a/x/1"), "{told}");
+    check_timelines(&regions, &told);
     let hints = told["hints"].to_string();
     assert!(hints.contains("several placements") && hints.contains("fs place"), "{hints}");
 

@@ -7,6 +7,7 @@ use crate::driver::{Caller, Driver, Known};
 use crate::error::{ClientError, ConnectError};
 use crate::plan::{Asked, Plan};
 use crate::random::Random;
+use crate::timeline::Slowest;
 use crate::times::Record;
 use crate::words::{name_of, strange};
 use meridian_cluster::Topology;
@@ -104,6 +105,8 @@ pub(crate) struct Inner {
     quotas: Mutex<HashMap<Place, Place>>,
     /// How long what it asked for took.
     pub(crate) times: Record,
+    /// Which updates took longest.
+    pub(crate) slowest: Slowest,
     /// What it has asked for, if it only plans.
     pub(crate) plan: Plan,
     /// What nodes have said of their disks, and when.
@@ -185,6 +188,7 @@ impl Client {
             cache: Mutex::new(Cache::new(options.cache_bytes)),
             quotas: Mutex::default(),
             times: Record::default(),
+            slowest: Slowest::default(),
             plan: Plan::new(options.plans),
             rooms: Mutex::default(),
         };
@@ -446,9 +450,13 @@ impl Client {
             (None, None) => caller.ask(Command::Again { call, deadline }).await,
         };
         let failed = !matches!(output, Output::Updated { .. });
-        self.inner.times.add(what, groups, begun.elapsed(), failed);
+        let took = begun.elapsed();
+        self.inner.times.add(what, groups, took, failed);
         match output {
-            Output::Updated { ts, result, .. } => Ok((result?, ts)),
+            Output::Updated { id, ts, result, .. } => {
+                self.inner.slowest.note(what, groups, took, id);
+                Ok((result?, ts))
+            }
             output => Err(self.unexpected(what, output)),
         }
     }

@@ -6,9 +6,10 @@ use crate::connection::{CallError, Connection};
 use meridian_cluster::Topology;
 use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
 use meridian_core::principal::{Role, Speaker};
-use meridian_core::{Effect, Event, GroupId, NodeId, Outbox, Process, RegionId, Time};
+use meridian_core::{Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, RegionId, Time};
 use meridian_fs::{Ino, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
+use meridian_host::steps::Report;
 use meridian_session::{CallId, Command, Due, Message, Moment, Output, Session};
 use meridian_transport::Security;
 use std::collections::{HashMap, VecDeque};
@@ -181,6 +182,11 @@ impl Driver {
             }
             _ => {}
         }
+    }
+
+    /// What the session has noted of an update.
+    pub fn report(&self, id: MessageId) -> Report {
+        lock(&self.session).report(self.time(), id)
     }
 
     /// Whether nobody answers for a group.

@@ -10,6 +10,7 @@
 //! | [`cache`] | blocks read or written a moment ago |
 //! | [`times`] | how long what was asked for took, by who ordered it |
 //! | [`snapshot`] | the whole tree at one timestamp, kept by nodes while it is read |
+//! | [`timeline`] | where the time of an update went; which took longest |
 //! | [`plan`] | what calls would ask, of a client that sends no update |
 //! | [`words`] | what is said of updates |
 //! | [`keys`] | the client of keys: any node of a region, each change once |
@@ -27,6 +28,7 @@ pub mod keys;
 pub mod plan;
 mod random;
 pub mod snapshot;
+pub mod timeline;
 pub mod times;
 pub mod words;
 

@@ -101,6 +101,7 @@ pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
         ReplyBody::Discarded => "Discarded",
         ReplyBody::Status(_) => "Status",
         ReplyBody::Snapshot(_) => "Snapshot",
+        ReplyBody::Steps(_) => "Steps",
         ReplyBody::Refused(_) => "Refused",
     };
     ClientError::Protocol(format!("a reply that answers something else: {kind}"))

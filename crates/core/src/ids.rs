@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 /// How many groups there may be: a group's id is in the numbers of its inodes.
 pub const GROUPS_MAX: usize = 2048;
@@ -73,6 +74,24 @@ impl fmt::Display for MessageId {
     }
 }
 
+/// Why words are not the name of a message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no message: it is named as 7b2f019ac4.12 is")]
+pub struct NoMessage(String);
+
+impl FromStr for MessageId {
+    type Err = NoMessage;
+
+    fn from_str(words: &str) -> Result<MessageId, NoMessage> {
+        let parse = || {
+            let (client, sequence) = words.split_once('.')?;
+            let client = ClientId(u64::from_str_radix(client, 16).ok()?);
+            Some(MessageId { client, sequence: sequence.parse().ok()? })
+        };
+        parse().ok_or_else(|| NoMessage(words.into()))
+    }
+}
+
 /// The final timestamp of a multicast message, the same at all its destinations; 0 is before all.
 /// Of two with the same one, that with the lesser [`MessageId`] is first. Comparable only between
 /// messages that have a destination in common.
@@ -126,5 +145,19 @@ impl fmt::Debug for BlockId {
 impl fmt::Display for BlockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_as_it_is_shown() {
+        let id = MessageId { client: ClientId(0x7b2f_019a_c4), sequence: 12 };
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for words in ["", "7b2f", "7b2f.", ".1", "x.1", "7b2f.1.2", "7b2f.-1"] {
+            assert!(words.parse::<MessageId>().is_err(), "{words}");
+        }
     }
 }

@@ -8,6 +8,7 @@
 //! | [`ids`] | names of regions, nodes, groups, processes, clients and messages |
 //! | [`time`] | points in time |
 //! | [`process`] | the trait of all protocols, their events and effects |
+//! | [`aside`] | what is kept beside the state of a process, and decides nothing |
 //! | [`compose`] | processes that consist of others |
 //! | [`table`] | a hash table without an order, for the state of processes |
 //! | [`shelf`] | entries at places that do not change, by key |
@@ -23,6 +24,7 @@
 //! | [`link`] | FIFO without loss between two processes, over connections that break |
 #![forbid(unsafe_code)]
 
+pub mod aside;
 pub mod compose;
 pub mod echo;
 pub mod frame;
@@ -41,13 +43,14 @@ pub mod standing;
 pub mod table;
 pub mod time;
 
+pub use aside::Aside;
 pub use compose::Embedding;
 pub use hello::Endpoint;
 pub use ids::{
     BlockId, ClientId, GroupId, MessageId, NodeId, Position, ProcessId, RegionId, Stamp,
 };
 pub use mix::mix;
-pub use process::{Effect, Event, Outbox, Process};
+pub use process::{Effect, Event, Outbox, Process, Visible};
 pub use shelf::{Keyed, Secret, Shelf, Slot};
 pub use short::{Key, Value};
 pub use table::Table;

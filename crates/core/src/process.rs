@@ -46,6 +46,24 @@ pub trait Process: Sized {
     /// everything before may be deleted. Cheap to call; the work is done as the records are drawn,
     /// possibly on another thread.
     fn checkpoint(&self) -> Box<dyn Iterator<Item = Self::Record> + Send>;
+
+    /// What it asked for is seen outside from now on: all that was persisted before is durable. For
+    /// who notes when that was; what the process does must not depend on it.
+    fn passed(&mut self, _now: Time, _visible: &Visible<Self>) {}
+}
+
+/// What is seen outside of a process, once all that was persisted before is durable.
+#[derive(Debug)]
+pub enum Visible<P: Process> {
+    /// See [`Effect::Send`].
+    Send {
+        /// To whom; may be the process itself.
+        to: P::Peer,
+        /// What.
+        message: P::Message,
+    },
+    /// See [`Effect::Output`].
+    Output(P::Output),
 }
 
 /// Something that happened to a process.

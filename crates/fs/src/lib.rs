@@ -23,6 +23,7 @@
 //! | `tree`, `inode`, `extents`, `locks`, `leases` | the state itself |
 //! | `caps` | who may answer looks by itself |
 //! | `hash` | hashes that are the same everywhere |
+//! | [`holdings`] | how much there is in a partition, and what clients hold of it |
 //! | [`invariants`] | walks that panic if the state contradicts itself |
 //!
 //! Deliberately absent: who is at the other end of a connection (an operation brings the rights of
@@ -40,6 +41,7 @@ pub mod error;
 mod execute;
 mod extents;
 mod hash;
+pub mod holdings;
 mod inode;
 pub mod invariants;
 mod keys;
@@ -66,6 +68,7 @@ mod waits;
 pub use access::Rights;
 pub use caps::{GRANT_MAX, Subject};
 pub use error::FsError;
+pub use holdings::Holdings;
 pub use keys::quota_keys;
 pub use mode::Mode;
 pub use operation::{CapStep, Done, Operation, Update};

@@ -13,6 +13,7 @@ use crate::waits::{Stand, Under, Wait};
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The payload of a multicast message: an update and what its client had seen before it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -6,9 +6,10 @@
 
 use crate::drain::keep::Report as Copies;
 use crate::space::Room;
+use crate::steps::Report;
 use bytes::Bytes;
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Position, Stamp};
-use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
+use meridian_fs::{Answer, Done, FsError, Holdings, Ino, Query, Vector};
 use meridian_multicast::{Epoch, Start, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -94,6 +95,12 @@ pub enum RequestBody {
         name: u64,
         /// What to do.
         step: SnapshotStep,
+    },
+    /// Tell what you have done for a message, and when, as far as you remember: see
+    /// [`crate::steps`].
+    Steps {
+        /// The message.
+        of: MessageId,
     },
 }
 
@@ -205,6 +212,8 @@ pub enum ReplyBody {
     /// The node cannot do it; another may. Nothing was done, or (for an update) it may still
     /// happen.
     Refused(Refusal),
+    /// To [`RequestBody::Steps`].
+    Steps(Report),
 }
 
 /// Why a node cannot do what it was asked.
@@ -269,6 +278,8 @@ pub struct NodeStatus {
     pub bad_frames: u64,
     /// Connections that were refused for who was at their other end, since the start.
     pub unauthorized: u64,
+    /// Clients of the files that have asked for something and are connected now.
+    pub clients: u64,
     /// Peers that it has a connection to now.
     pub connected: Vec<NodeId>,
     /// How long it takes to them and back in the mean, as far as that is known, in microseconds.
@@ -352,6 +363,17 @@ pub struct KeeperStatus {
     pub stopped: Option<String>,
 }
 
+/// What keeps a replica from showing all that it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldUp {
+    /// The message that waits.
+    pub message: MessageId,
+    /// Whether it was delivered, and waits for votes; else for timestamps.
+    pub votes: bool,
+    /// The groups that have not given theirs; none if it waits for clocks, or for its turn.
+    pub by: Vec<GroupId>,
+}
+
 /// How a replica is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaStatus {
@@ -373,6 +395,11 @@ pub struct ReplicaStatus {
     pub pending: u64,
     /// How long the first of those has waited, in milliseconds.
     pub head_age_ms: u64,
+    /// What the first of them waits for, or the first delivered message that is not applied: what
+    /// is before it is safe, and may be shown.
+    pub held_up: Option<HeldUp>,
+    /// How much there is in the partition, and what clients hold of it.
+    pub holdings: Holdings,
     /// A hash of what is applied and what came of it: equal at replicas that have applied the same.
     pub state_hash: u64,
 }

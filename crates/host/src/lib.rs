@@ -14,6 +14,7 @@
 //! | `reads` | reads that wait |
 //! | [`sessions`] | what came of each session's updates: exactly once, and nothing after it was given up |
 //! | [`space`] | blocks that no file names are freed |
+//! | [`steps`] | what was done lately for which message, and when |
 //! | [`update`] | an update as it is multicast |
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod reads;
 pub mod replica;
 pub mod sessions;
 pub mod space;
+pub mod steps;
 pub mod update;
 
 pub use node::{Command, Message, Node, Output, Record, Timer};

@@ -23,6 +23,10 @@ pub enum Mutation {
     FreesKept,
     /// A snapshot counts as whole though messages before its timestamp are missing.
     WaitsForNothing,
+    /// Does not note that votes come.
+    MissesSteps,
+    /// Notes under another's name that an update is applied.
+    MisnamesSteps,
 }
 
 impl Mutation {

@@ -7,7 +7,9 @@
 mod access;
 mod configuration;
 mod drained;
+mod member;
 mod messages;
+mod noting;
 mod space;
 
 pub use messages::{Command, Message, Output, Record, Timer};
@@ -18,10 +20,12 @@ use crate::drain::{self, Drain};
 use crate::mutation::Mutation;
 use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
 use crate::space::Space;
+use crate::steps::{Step, Steps, What};
 use crate::update::Payload;
+use member::Member;
 use meridian_cluster::Topology;
 use meridian_core::{
-    Embedding, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time,
+    Aside, Event, GroupId, MessageId, NodeId, Outbox, Process, ProcessId, Time, Visible,
 };
 use meridian_fs::vote::Vote;
 use meridian_multicast::{self as multicast, PrimCast};
@@ -47,6 +51,8 @@ pub struct Node {
     /// The names of clients, as their certificates say, by their connections.
     known: BTreeMap<ConnectionId, String>,
     admits_all: bool,
+    /// What was done for which message.
+    steps: Aside<Steps>,
 }
 
 impl Node {
@@ -56,9 +62,18 @@ impl Node {
         let replicas = topology.groups_of(me).map(replica).collect();
         let drain = Drain::new(topology.clone(), me);
         let configuration = ConfigurationReplica::new(topology.clone(), me);
-        let (told, space) = (BTreeMap::new(), Space::new(Default::default()));
-        let (known, admits_all) = (BTreeMap::new(), false);
-        Node { topology, me, replicas, told, drain, space, configuration, known, admits_all }
+        Node {
+            topology,
+            me,
+            replicas,
+            told: BTreeMap::new(),
+            drain,
+            space: Space::new(Default::default()),
+            configuration,
+            known: BTreeMap::new(),
+            admits_all: false,
+            steps: Aside::default(),
+        }
     }
 
     /// Which node it is.
@@ -95,6 +110,7 @@ impl Node {
     pub fn with_host_mutation(mut self, mutation: Mutation) -> Node {
         self.replicas.values_mut().for_each(|replica| replica.plant(mutation));
         self.admits_all = mutation.is(Mutation::AdmitsAll);
+        self.steps.plant(mutation);
         self
     }
 
@@ -135,6 +151,7 @@ impl Node {
     }
 
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {
+        self.note_heard(now, from, &message);
         match message {
             Message::Multicast { from: group, to, message } => {
                 let from = ProcessId { group, node: from };
@@ -183,6 +200,10 @@ impl Node {
         if let RequestBody::Discard { blocks } = request.body {
             return self.on_discard(waiter, blocks, out);
         }
+        if let RequestBody::Steps { of } = request.body {
+            return self.tell_steps(now, waiter, of, out);
+        }
+        self.note_request(now, &request);
         let (group, mut wishes) = match &request.body {
             RequestBody::Update { group, .. } => (*group, Vec::new()),
             RequestBody::Read { query, .. } => (query.partition(), Vec::new()),
@@ -195,6 +216,7 @@ impl Node {
             | RequestBody::Discard { .. }
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
+            | RequestBody::Steps { .. }
             | RequestBody::Status => return,
         };
         let rights = self.rights_of(connection);
@@ -234,6 +256,7 @@ impl Node {
             | RequestBody::Discard { .. }
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
+            | RequestBody::Steps { .. }
             | RequestBody::Status => {}
         }
         self.grant(now, group, wishes, Some(out));
@@ -269,6 +292,9 @@ impl Node {
         output: multicast::Output,
         out: Option<&mut Outbox<Self>>,
     ) -> Option<multicast::Command> {
+        if let (multicast::Output::Deliver(delivery), Some(_)) = (&output, &out) {
+            self.note_delivered(now, group, delivery.start.id);
+        }
         let replica = self.replicas.get_mut(&group).expect("the caller has it");
         let (mut wishes, mut command) = (Vec::new(), None);
         match output {
@@ -310,7 +336,15 @@ impl Node {
                         out.output(Output::Reply { connection: waiter.connection, reply });
                     }
                 }
+                Wish::Applied(id) => {
+                    if out.is_some() {
+                        self.steps.note(id, Step::of(now, What::Applied, group));
+                    }
+                }
                 Wish::Vote { to, id, vote } => {
+                    if out.is_some() {
+                        self.steps.note(id, Step::of(now, What::Voted, group));
+                    }
                     for other in to {
                         if let Some(replica) = self.replicas.get_mut(&other) {
                             let mut wishes = Vec::new();
@@ -439,34 +473,6 @@ impl Node {
     }
 }
 
-/// A process of the multicast, as its node embeds it.
-struct Member<'a> {
-    node: &'a mut Node,
-    now: Time,
-    group: GroupId,
-    /// What the node asks of it in return.
-    commands: Vec<multicast::Command>,
-}
-
-impl Embedding<PrimCast, Node> for Member<'_> {
-    fn message(&mut self, to: ProcessId, message: multicast::Message) -> (NodeId, Message) {
-        (to.node, Message::Multicast { from: self.group, to: to.group, message })
-    }
-
-    fn record(&mut self, record: multicast::Record) -> Record {
-        Record::Multicast { group: self.group, record }
-    }
-
-    fn timer(&mut self, timer: multicast::Timer) -> Timer {
-        Timer::Multicast(self.group, timer)
-    }
-
-    fn output(&mut self, output: multicast::Output, out: &mut Outbox<Node>) {
-        let command = self.node.on_output(self.now, self.group, output, Some(out));
-        self.commands.extend(command);
-    }
-}
-
 impl Process for Node {
     type Peer = NodeId;
     type Message = Message;
@@ -568,5 +574,9 @@ impl Process for Node {
         let drain = self.drain.checkpoint().map(Record::Drain);
         let configuration = self.configuration.checkpoint().map(Record::Configuration);
         Box::new(drain.chain(configuration).chain(groups))
+    }
+
+    fn passed(&mut self, now: Time, visible: &Visible<Self>) {
+        self.note_passed(now, visible);
     }
 }

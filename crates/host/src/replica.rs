@@ -9,7 +9,7 @@
 //! - R3: the multicast holds the messages of several groups that were delivered and are not
 //!   decided: others keep their votes for them.
 
-use crate::api::{Refusal, ReplicaStatus, ReplyBody};
+use crate::api::{HeldUp, Refusal, ReplicaStatus, ReplyBody};
 use crate::reads::{Read, Reads};
 use crate::sessions::{Admission, Sessions};
 use crate::update::Payload;
@@ -138,6 +138,8 @@ pub enum Wish {
     },
     /// Multicast this in the replica's own group.
     Multicast(Start),
+    /// Note that this was executed, or refused.
+    Applied(MessageId),
 }
 
 impl Replica {
@@ -435,6 +437,7 @@ impl Replica {
                 Effect::Recalled(clients) => self.on_recalled(&clients, out),
                 Effect::LetGo => self.on_let_go(out),
                 Effect::Done { id, ts, result, touched, held } => {
+                    out.push(Wish::Applied(id));
                     self.reads.touch(&touched);
                     self.multicast.release((multicast::Timestamp(ts.0), id));
                     self.sessions.decided(id, (ts, result.clone()));
@@ -548,8 +551,19 @@ impl Replica {
             clock: self.multicast.clock(),
             pending: self.multicast.pending() as u64,
             head_age_ms: head.map_or(0, |age| age.as_millis().try_into().unwrap_or(u64::MAX)),
+            held_up: self.held_up(),
+            holdings: self.partition.holdings(),
             state_hash: self.partition.state_hash(),
         }
+    }
+
+    /// What was delivered first waits for votes, if anything does; else the head of the queue.
+    fn held_up(&self) -> Option<HeldUp> {
+        if let Some((message, by)) = self.partition.waiting().into_iter().next() {
+            return Some(HeldUp { message, votes: true, by });
+        }
+        let (message, by) = self.multicast.head()?;
+        Some(HeldUp { message, votes: false, by })
     }
 
     /// Checks what must hold between steps.

@@ -29,14 +29,16 @@ fn status() -> NodeStatus {
         json!({"group": group, "role": role,
             "epoch": {"config": 0, "number": 4, "leader": leader}, "primary": leader,
             "delivered": 90, "applied": 80, "clock": 0, "pending": 2, "head_age_ms": 1500,
-            "state_hash": 7})
+            "state_hash": 7, "held_up": null,
+            "holdings": {"inodes": 4, "bytes": 9, "elsewhere": 1, "holders": 2, "held": 3,
+                "waiting": 1, "capabilities": 5}})
     };
     serde_json::from_value(json!({"node": 0, "pid": 9, "uptime_ms": 61_000,
         "replicas": [replica(0, "follower", 2), replica(1, "primary", 0)], "blocks": [10, 2000],
         "block_disk_bytes": 3000, "to_free": 4, "full": false,
         "room": {"free": 77, "writable": 0, "total": 100, "device": 1},
         "copies": meridian_host::drain::keep::Report::default(), "bad_frames": 5,
-        "unauthorized": 6, "connected": [2], "round_trips_us": [[2, 80150]], "flush_us": 640, "configured": 6,
+        "unauthorized": 6, "clients": 3, "connected": [2], "round_trips_us": [[2, 80150]], "flush_us": 640, "configured": 6,
         "keeper": null,
         "keys": [{"epoch": 3, "live": [0, 1], "shadows": [2], "voters": [0, 1], "serves_ms": 90,
             "clients": 4, "keys": 5, "bytes": 60, "on_disk": false, "causal": false},

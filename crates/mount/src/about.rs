@@ -3,7 +3,9 @@
 //! They are extended attributes that are in no list of them and are stored nowhere.
 
 use crate::slowest::Slow;
+use meridian_client::timeline::{SlowUpdate, Timeline};
 use meridian_client::times::Way;
+use meridian_core::MessageId;
 use meridian_fuse::Transport;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +25,12 @@ pub const HOLDS: &str = "user.meridian.holds.";
 /// The attribute that tells which calls took longest since it was read last, and of which paths, of
 /// all directories and files in the mount: JSON, of [`Slow`]s, for root and whose mount it is.
 pub const SLOWEST: &str = "user.meridian.slowest";
+/// The attribute that tells which updates took longest since it was read last, of all directories
+/// and files in the mount: JSON, of [`SlowUpdate`]s. No paths are in it.
+pub const UPDATES: &str = "user.meridian.updates";
+/// With the name of a message behind it: the attribute that tells the path of that update, of all
+/// directories and files in the mount: JSON, a [`Timeline`]. Nodes are asked.
+pub const TIMELINE: &str = "user.meridian.timeline.";
 /// The kernel takes no longer values.
 pub(crate) const VALUE_MAX: usize = 64 << 10;
 /// The type of its file system, in tables of mounts.
@@ -89,6 +97,24 @@ pub fn slowest_of(path: &Path) -> io::Result<Vec<Slow>> {
     json_of(path, SLOWEST)
 }
 
+/// Which updates took longest in the mount that `path` is in, the slowest first, since that was
+/// asked last.
+///
+/// # Errors
+/// As those of `getxattr`: `ENODATA` or `EOPNOTSUPP` if it is in no mount of this build.
+pub fn updates_of(path: &Path) -> io::Result<Vec<SlowUpdate>> {
+    json_of(path, UPDATES)
+}
+
+/// The path of an update, as the mount that `path` is in and the nodes remember it. Waits for the
+/// nodes, some seconds at most.
+///
+/// # Errors
+/// As those of `getxattr`: `ENODATA` or `EOPNOTSUPP` if it is in no mount of this build.
+pub fn timeline_of(path: &Path, message: MessageId) -> io::Result<Timeline> {
+    json_of(path, &format!("{TIMELINE}{message}"))
+}
+
 /// Whether the mount that the directory is in would answer a look at that name in it without asking
 /// a node; not if the name is so long that it cannot be asked for.
 pub fn holds(directory: &Path, name: &OsStr) -> bool {
@@ -98,11 +124,25 @@ pub fn holds(directory: &Path, name: &OsStr) -> bool {
     length.is_ok_and(|length| value[..length] == *held(true))
 }
 
+/// Whether the attribute with this name tells of the mount: it cannot be set.
+pub(crate) fn is(attribute: &[u8]) -> bool {
+    let whole = [NAME, TIMES, SLOWEST, UPDATES];
+    let begin = [HOLDS, TIMELINE];
+    whole.iter().any(|name| name.as_bytes() == attribute)
+        || begin.iter().any(|name| attribute.starts_with(name.as_bytes()))
+}
+
+/// The message whose path the attribute with this name tells.
+pub(crate) fn message(attribute: &[u8]) -> Option<MessageId> {
+    let of = attribute.strip_prefix(TIMELINE.as_bytes())?;
+    std::str::from_utf8(of).ok()?.parse().ok()
+}
+
 pub(crate) fn held(is_held: bool) -> &'static [u8] {
     if is_held { b"1" } else { b"0" }
 }
 
-pub(crate) fn json<T: Serialize>(told: &[T]) -> Vec<u8> {
+pub(crate) fn json<T: Serialize + ?Sized>(told: &T) -> Vec<u8> {
     serde_json::to_vec(told).expect("it is made of text and numbers")
 }
 

@@ -1,6 +1,6 @@
 //! One method for each call of the kernel: translate, ask, answer.
 
-use crate::about::{self, About};
+use crate::about;
 use crate::answers::{
     attr, created, data, empty, entry, found, in_the_way, listed, open_mode, opened, totals_of,
     write_mode, written, xattr,
@@ -31,6 +31,8 @@ use meridian_fs::types::{Attributes, Ino, Kind};
 use meridian_fuse::request::{Lock, NewAttributes};
 use meridian_fuse::{Notifier, Operation, Pages, Reply, Request, Service};
 use std::sync::{Arc, OnceLock};
+
+mod telling;
 
 /// How attributes are told.
 type Answer = fn(Look, Result<Attributes, ClientError>, Reply);
@@ -439,9 +441,7 @@ impl Handler {
         let Operation::SetXattr { name: of, value, flags, drops_set_gid } = operation else {
             return;
         };
-        let of_mount = [about::NAME, about::TIMES, about::SLOWEST].map(str::as_bytes);
-        let is_of_mount = of_mount.contains(&of) || of.starts_with(about::HOLDS.as_bytes());
-        if calls::foreign_xattr(of).is_some() || is_of_mount {
+        if calls::foreign_xattr(of).is_some() || about::is(of) {
             return call.reply.error(libc::EOPNOTSUPP);
         }
         if of == QUOTA && call.uid != 0 {
@@ -466,34 +466,7 @@ impl Handler {
         if let Some(answer) = calls::foreign_xattr(of) {
             return call.reply.error(answer);
         }
-        if of == about::NAME.as_bytes()
-            && call.node == self.files.client().root().ino
-            && let Some(kernel) = self.kernel.get()
-        {
-            let client = self.files.client();
-            let (cluster, region) = (client.topology().cluster, client.region());
-            let about = About::new(cluster, kernel.transport(), region).to_string();
-            return xattr(Ok(about.into()), size, call.reply);
-        }
-        if of == about::TIMES.as_bytes() {
-            let times = about::json(&self.files.client().times());
-            return xattr(Ok(times.into()), size, call.reply);
-        }
-        if of == about::SLOWEST.as_bytes() {
-            if call.uid != 0 && call.uid != self.owner {
-                return call.reply.error(libc::EACCES);
-            }
-            // Who asks for the length only is told that of the longest value, and has read nothing.
-            let told = match size {
-                0 => vec![0; about::VALUE_MAX],
-                _ => about::json(&self.slowest.take()),
-            };
-            return xattr(Ok(told.into()), size, call.reply);
-        }
-        if let Some(of) = of.strip_prefix(about::HOLDS.as_bytes()) {
-            let held = about::held(self.files.holds(call.node, &name(of)));
-            return xattr(Ok(held.into()), size, call.reply);
-        }
+        let Some(call) = self.tell(call, of, size) else { return };
         let node = call.node;
         if self.marked.lacks(node, of) || of == CAPABILITY && self.files.lacks_capability(node) {
             return call.reply.error(libc::ENODATA);

@@ -25,7 +25,7 @@ use crate::state::retransmission::{Retransmission, TICK, Timer};
 use crate::state::stability::Stability;
 use crate::state::starts::Starts;
 use meridian_core::{
-    Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
+    Aside, Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, ProcessId, Time,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -230,6 +230,23 @@ impl PrimCast {
     /// How long the first message in the order of deliveries has waited; the others wait for it.
     pub fn head_since(&self) -> Option<Time> {
         self.log.waiting().next().map(|(_, slot)| slot.since)
+    }
+
+    /// The first message in the order of deliveries, and the groups whose timestamps are missing
+    /// for it; none if it only waits for clocks, or its turn. What is before it is safe.
+    pub fn head(&self) -> Option<(MessageId, Vec<GroupId>)> {
+        let (_, slot) = self.log.waiting().next()?;
+        let known = |group: &GroupId| slot.locals.iter().any(|(of, _)| of == group);
+        let missing = match slot.entry.final_ts {
+            Some(_) => Vec::new(),
+            None => slot.entry.start.dest.iter().copied().filter(|of| !known(of)).collect(),
+        };
+        Some((slot.entry.start.id, missing))
+    }
+
+    /// When the final timestamp of a message was known here, if it is, and `T` holds the message.
+    pub fn final_at(&self, id: MessageId) -> Option<Time> {
+        self.log.slot(id).and_then(|slot| slot.entry.final_ts.map(|_| slot.final_at.0))
     }
 
     /// How much memory the entries of `T` take, in bytes.
@@ -485,6 +502,7 @@ impl Process for PrimCast {
 
 impl PrimCast {
     fn on_event(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
+        self.log.now = Aside(now);
         match event {
             Event::Started => {
                 self.on_links_new();

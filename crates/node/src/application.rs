@@ -285,6 +285,7 @@ impl<P: Service> Requests<P> {
             | RequestBody::ListBlocks { .. }
             | RequestBody::Scrub
             | RequestBody::Snapshot { .. }
+            | RequestBody::Steps { .. }
             | RequestBody::Status => 0,
         };
         if !self.begin(at, client, id, len) {
@@ -433,6 +434,7 @@ impl<P: Service> Requests<P> {
             copies: at.process.drain().copies(),
             bad_frames: at.bad_connections(),
             unauthorized: self.shared.security.refused(),
+            clients: self.clients.len() as u64,
             connected: at.connected().collect(),
             round_trips_us: at.round_trips().map(|(peer, took)| (peer, micros(took))).collect(),
             flush_us: at.flush_time().map(micros),

@@ -11,14 +11,14 @@ use crate::clock::Clock;
 use crate::error::MemberError;
 use crate::peer::Counters;
 use crate::peers::Peers;
-use crate::store::{Passing, Store};
+use crate::store::Store;
 use crate::wire::{self, WireError};
 use bytes::Bytes;
 use meridian_core::hello::ServiceId;
 use meridian_core::link::{LinkEvent, Packet};
 use meridian_core::room::Room;
 use meridian_core::standing::{Acquaintances, Standing};
-use meridian_core::{Effect, Endpoint, Event, GroupId, Outbox, Time};
+use meridian_core::{Effect, Endpoint, Event, GroupId, Outbox, Time, Visible};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -262,7 +262,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
     /// Ends the batch; tells whether there is more to do at once.
     pub(crate) fn finish(&mut self) -> Result<bool, MemberError> {
         let now = self.clock.now();
-        self.pass_durable()?;
+        self.pass_durable(now)?;
         while let Some(entry) = self.timers.first_entry()
             && entry.key().0 <= now
         {
@@ -434,7 +434,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
         }
         let mut outbox = std::mem::take(&mut self.outbox);
         for effect in outbox.drain() {
-            let passing = match effect {
+            let visible = match effect {
                 Effect::Persist(record) => {
                     if let Some(store) = &mut self.store {
                         store.persist(&record);
@@ -452,38 +452,39 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
                     self.timers.insert((at, self.timers_set), timer);
                     continue;
                 }
-                Effect::Send { to, message } => Passing::Send { to, message },
-                Effect::Output(output) => Passing::Output(output),
+                Effect::Send { to, message } => Visible::Send { to, message },
+                Effect::Output(output) => Visible::Output(output),
             };
             match &mut self.store {
-                None => self.pass(passing),
-                Some(store) => store.gate.push(passing),
+                None => self.pass(now, visible),
+                Some(store) => store.gate.push(visible),
             }
         }
         self.outbox = outbox;
-        self.pass_open();
+        self.pass_open(now);
     }
 
     /// Lets out what the disk has made durable since the last time.
-    fn pass_durable(&mut self) -> Result<(), MemberError> {
+    fn pass_durable(&mut self, now: Time) -> Result<(), MemberError> {
         let Some(store) = &mut self.store else { return Ok(()) };
         store.on_durable()?;
         self.peers.set_logged(store.logged());
-        self.pass_open();
+        self.pass_open(now);
         self.stirred |= !self.outputs.is_empty(); // To be told.
         Ok(())
     }
 
-    fn pass_open(&mut self) {
-        while let Some(passing) = self.store.as_mut().and_then(|store| store.gate.pop()) {
-            self.pass(passing);
+    fn pass_open(&mut self, now: Time) {
+        while let Some(visible) = self.store.as_mut().and_then(|store| store.gate.pop()) {
+            self.pass(now, visible);
         }
     }
 
-    fn pass(&mut self, passing: Passing<P>) {
-        match passing {
-            Passing::Send { to, message } if to == self.me => self.loopback.push_back(message),
-            Passing::Send { to, message } => {
+    fn pass(&mut self, now: Time, visible: Visible<P>) {
+        self.process.passed(now, &visible);
+        match visible {
+            Visible::Send { to, message } if to == self.me => self.loopback.push_back(message),
+            Visible::Send { to, message } => {
                 let Some(index) = self.index(to) else {
                     // It is told when there is a connection that what it sent is lost.
                     self.lost.insert(to);
@@ -492,7 +493,7 @@ impl<P: Networked, A: Application<P>> Engine<P, A> {
                 self.peers[index].send(&message);
                 self.touch(index);
             }
-            Passing::Output(output) => self.outputs.push(output),
+            Visible::Output(output) => self.outputs.push(output),
         }
     }
 

@@ -7,19 +7,14 @@ use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::logged::{Logged, pieces};
 use bytes::Bytes;
+use meridian_core::Visible;
 use meridian_core::standing::{Standing, Start};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-/// What passes the gate.
-pub(crate) enum Passing<P: Networked> {
-    Send { to: P::Peer, message: P::Message },
-    Output(P::Output),
-}
-
 /// The log of one member, and what its records hold back.
 pub(crate) struct Store<P: Networked> {
-    pub(crate) gate: Gate<Passing<P>>,
+    pub(crate) gate: Gate<Visible<P>>,
     journal: Box<dyn Journal>,
     /// Whether something was persisted since the last flush.
     persisted: bool,

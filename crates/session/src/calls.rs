@@ -4,7 +4,7 @@
 use crate::blocks::{Block, Part};
 use bytes::Bytes;
 use meridian_cluster::Topology;
-use meridian_core::{BlockId, GroupId, RegionId, Stamp, Time};
+use meridian_core::{BlockId, GroupId, MessageId, RegionId, Stamp, Time};
 use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::update::Change;
@@ -114,6 +114,8 @@ pub enum Output {
     Updated {
         /// The call.
         call: CallId,
+        /// Under which name it was multicast.
+        id: MessageId,
         /// Its timestamp.
         ts: Stamp,
         /// What came of it.

@@ -276,7 +276,7 @@ impl Inquiries {
         self.due.remove(&(inquiry.due, id));
         match inquiry.round.pop_front() {
             Some(node) => {
-                let number = nodes.ask(node, inquiry.body.clone(), out);
+                let number = nodes.ask(now, node, inquiry.body.clone(), out);
                 inquiry.current = Some(number);
                 inquiry.open.push(number);
                 inquiry.sent += 1;

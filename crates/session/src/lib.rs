@@ -20,6 +20,7 @@
 //! | [`drill`] | which updates can be done while a region is cut off |
 //! | [`forecast`] | how long an update or a look will take, before it is asked for |
 //! | `random` | numbers for names, from a seed |
+//! | [`timeline`] | where the time of one update went, over the client and the nodes |
 //! | [`opens`] | which open files the partitions are told of |
 //! | [`taking`] | how a snapshot of all groups is taken, and who keeps it |
 //! | [`routes`] | which node of a group to ask, and which to avoid for a while |
@@ -52,6 +53,7 @@ pub mod room;
 pub mod routes;
 pub mod session;
 pub mod taking;
+pub mod timeline;
 pub mod tops;
 mod update;
 mod waiting;

@@ -11,6 +11,7 @@ use crate::session::Session;
 use meridian_cluster::{Ring, Topology};
 use meridian_core::{BlockId, GroupId, NodeId, Outbox, RegionId, Time};
 use meridian_host::api::{Request, RequestBody};
+use meridian_host::steps::{Step, Steps, What};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ pub(crate) struct Nodes {
     rings: Vec<Ring>,
     last_request: u64,
     pub mutation: Mutation,
+    /// Which updates were asked for, where and when.
+    pub steps: Steps,
 }
 
 impl Nodes {
@@ -42,6 +45,7 @@ impl Nodes {
             region,
             last_request: 0,
             mutation: Mutation::Correct,
+            steps: Steps::default(),
         }
     }
 
@@ -52,7 +56,16 @@ impl Nodes {
     }
 
     /// Asks `to`; the number of the request.
-    pub fn ask(&mut self, to: NodeId, body: RequestBody, out: &mut Outbox<Session>) -> u64 {
+    pub fn ask(
+        &mut self,
+        now: Time,
+        to: NodeId,
+        body: RequestBody,
+        out: &mut Outbox<Session>,
+    ) -> u64 {
+        if let RequestBody::Update { group, start } = &body {
+            self.steps.note(start.id, Step::of(now, What::Asked, *group).with(*group, to));
+        }
         self.last_request += 1;
         let id = self.last_request;
         out.send(to, Message::Request(Request { id, body }));

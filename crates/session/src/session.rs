@@ -18,10 +18,11 @@ use crate::random::Random;
 use crate::update::{Stage, Update};
 use meridian_cluster::Topology;
 use meridian_core::{
-    ClientId, Event, GroupId, NodeId, Outbox, Process, RegionId, Stamp, Time, mix,
+    ClientId, Event, GroupId, MessageId, NodeId, Outbox, Process, RegionId, Stamp, Time, mix,
 };
 use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
+use meridian_host::steps::{Report, Step, What};
 use meridian_host::update::NOBODY;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -147,6 +148,11 @@ impl Session {
             Some(Ok(Answer::Entry { attributes, .. })) => attributes.is_some(),
             other => other.is_some(),
         }
+    }
+
+    /// What it has noted of an update.
+    pub fn report(&self, now: Time, id: MessageId) -> Report {
+        self.nodes.steps.report(now, id)
     }
 
     /// Whether nobody answers for a group.
@@ -305,6 +311,7 @@ impl Session {
         let verdict = self.inquiries.on_reply(now, from, reply, nodes, out);
         let Some((id, inquiry, verdict)) = verdict else { return };
         let group = self.inquiries.group(inquiry).expect("it has just been answered");
+        self.note_answer(now, (group, from), &verdict);
         match &verdict {
             // Before anything of it is shown.
             Verdict::Answered(body) => self.heard(now, group, body, out),
@@ -366,6 +373,14 @@ impl Session {
         }
     }
 
+    /// A node has answered for a group.
+    fn note_answer(&mut self, now: Time, (group, from): (GroupId, NodeId), verdict: &Verdict) {
+        if let Verdict::Answered(ReplyBody::Updated { id, .. }) = verdict {
+            let step = Step::of(now, What::Answered, group).with(group, from);
+            self.nodes.steps.note(*id, step);
+        }
+    }
+
     /// An update was decided. One answer is enough, since each group has the votes of all, unless
     /// others hold what it changed: see [`Update::is_acknowledged`].
     fn on_updated(
@@ -379,12 +394,13 @@ impl Session {
         let once = call.inquiries.iter().all(|inquiry| self.inquiries.asked_once(*inquiry));
         self.stop_asking(id, &mut call);
         let Work::Update(update) = &mut call.work else { return };
+        let message = update.name.id;
         if result != Err(FsError::Expired) {
             if !self.mutation.is(Mutation::KeepsVector) {
                 self.vector.merge(&vector);
             }
             self.names.end(&update.dest, &update.name);
-            return self.tell_updated(now, id, (ts, &mut result), out);
+            return self.tell_updated(now, id, (message, ts, &mut result), out);
         }
         if !self.mutation.is(Mutation::ForgetsHorizon) {
             // What is named from now on is younger than what any of the groups has forgotten.
@@ -397,7 +413,7 @@ impl Session {
             update.rename(&self.vector, &mut self.names, (now, self.random.next()));
             self.go_on(now, id, call, out);
         } else {
-            self.tell_updated(now, id, (ts, &mut result), out);
+            self.tell_updated(now, id, (message, ts, &mut result), out);
         }
     }
 
@@ -406,7 +422,7 @@ impl Session {
         &mut self,
         now: Time,
         id: CallId,
-        (ts, result): (Stamp, &mut Result<Done, FsError>),
+        (message, ts, result): (MessageId, Stamp, &mut Result<Done, FsError>),
         out: &mut Outbox<Session>,
     ) {
         if id.is_own() {
@@ -414,7 +430,7 @@ impl Session {
             return;
         }
         self.caps.end_update(now, id, ts, result);
-        out.output(Output::Updated { call: id, ts, result: result.clone() });
+        out.output(Output::Updated { call: id, id: message, ts, result: result.clone() });
     }
 
     /// A group has answered a message that does nothing but cancel.

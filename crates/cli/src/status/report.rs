@@ -8,6 +8,7 @@ use super::verdict::{Seen, Verdict};
 use meridian_client::Client;
 use meridian_cluster::Topology;
 use meridian_core::{GroupId, NodeId};
+use meridian_fs::Holdings;
 use meridian_host::api::NodeStatus;
 use meridian_host::drain::keep::Report as Copies;
 use serde::Serialize;
@@ -72,6 +73,8 @@ pub(super) struct NodeReport {
     /// So many copies that it should hold cannot be had from it.
     pub(super) under_replicated: Option<u64>,
     pub(super) bad_frames: Option<u64>,
+    /// Clients of the files that are connected.
+    pub(super) clients: Option<u64>,
 }
 
 /// A group.
@@ -88,7 +91,22 @@ pub(super) struct GroupReport {
     pub(super) primary: Option<String>,
     /// The foremost position delivered.
     pub(super) delivered: u64,
+    /// How much is placed in its tree, and what clients hold of it, as the foremost member says.
+    pub(super) holdings: Option<Holdings>,
+    /// What the foremost member cannot show yet, and why.
+    pub(super) held_up: Option<HeldUpReport>,
     pub(super) replicas: Vec<ReplicaReport>,
+}
+
+/// What waits first, and for whom.
+#[derive(Debug, Serialize)]
+pub(super) struct HeldUpReport {
+    /// Its name, for `meridian timeline`.
+    pub(super) message: String,
+    /// `votes`, `timestamps`, or `its turn`.
+    pub(super) waits_for: &'static str,
+    /// Of these groups.
+    pub(super) by: Vec<String>,
 }
 
 /// A member of a group that is reachable.
@@ -196,6 +214,7 @@ impl Report {
                 copies: status.map(|s| s.copies),
                 under_replicated: copies::of_node(topology, answers, *id),
                 bad_frames: status.map(|s| s.bad_frames),
+                clients: status.map(|s| s.clients),
             }
         });
         let groups = topology.group_ids().map(|group| group_report(topology, group, answers));
@@ -276,6 +295,17 @@ fn group_report(
     let primaries = answered.iter().filter(|(_, replica)| replica.role == "primary");
     // While epochs change an old primary may not know yet: the one of the greatest epoch leads.
     let primary = primaries.max_by_key(|(_, replica)| replica.epoch.number);
+    let foremost = answered.iter().max_by_key(|(_, replica)| replica.applied);
+    let held_up = foremost.and_then(|(_, replica)| replica.held_up.as_ref());
+    let held_up = held_up.map(|held_up| HeldUpReport {
+        message: held_up.message.to_string(),
+        waits_for: match (held_up.votes, held_up.by.is_empty()) {
+            (true, _) => "votes",
+            (false, false) => "timestamps",
+            (false, true) => "its turn",
+        },
+        by: held_up.by.iter().map(|group| topology.group_name(*group)).collect(),
+    });
     let replicas = answered.iter().map(|(node, replica)| ReplicaReport {
         node: topology.node(*node).name.clone(),
         role: replica.role.clone(),
@@ -294,6 +324,8 @@ fn group_report(
         epoch: answered.iter().map(|(_, replica)| replica.epoch.number).max(),
         primary: primary.map(|(node, _)| topology.node(*node).name.clone()),
         delivered,
+        holdings: foremost.map(|(_, replica)| replica.holdings),
+        held_up,
         replicas: replicas.collect(),
     }
 }

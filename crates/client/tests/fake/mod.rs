@@ -10,7 +10,7 @@ use meridian_cluster::levels::Levels;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, Kept, NodeEntry};
 use meridian_core::hello::{Answer, Hello};
 use meridian_core::level::Speaks;
-use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Stamp};
+use meridian_core::{BlockId, ClientId, GroupId, MessageId, NodeId, Stamp, Time};
 use meridian_fs::{
     Answer as Told, Done, Effect, FsError, Operation, Partition, Query, Standing, Timestamp,
     Update, Vector,
@@ -18,6 +18,7 @@ use meridian_fs::{
 use meridian_host::api::{NodeStatus, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::replica::PARKED_MAX;
 use meridian_host::space::Room;
+use meridian_host::steps::Report;
 use meridian_host::update::Payload;
 use meridian_multicast::Start;
 use std::collections::{BTreeMap, BTreeSet};
@@ -440,6 +441,7 @@ fn status(id: NodeId) -> NodeStatus {
         causal: None,
         bad_frames: 0,
         unauthorized: 0,
+        clients: 0,
         connected: Vec::new(),
         round_trips_us: Vec::new(),
         flush_us: None,
@@ -502,6 +504,9 @@ async fn answer(shared: &Shared, topology: &Topology, node: usize, body: Request
             ReplyBody::Snapshot(meridian_host::api::SnapshotStand::Unknown)
         }
         RequestBody::Status | RequestBody::Scrub => ReplyBody::Status(Box::new(status(id))),
+        RequestBody::Steps { .. } => {
+            ReplyBody::Steps(Report { now: Time(0), since: None, steps: Vec::new() })
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::message::{Entry, Part, Rank, Timestamp};
 use crate::state::queue::Queue;
 use crate::state::runs::Runs;
 use meridian_core::room::Room;
-use meridian_core::{GroupId, MessageId, Table, Time};
+use meridian_core::{Aside, GroupId, MessageId, Table, Time};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
@@ -56,6 +56,9 @@ pub struct Slot {
     pub settled: bool,
     /// When it came here.
     pub since: Time,
+    /// When its final timestamp was known here.
+    #[serde(skip)]
+    pub final_at: Aside<Time>,
 }
 
 /// `T`.
@@ -75,6 +78,9 @@ pub struct Log {
     bytes: usize,
     /// About how many bytes of memory `gaps` take.
     gap_bytes: usize,
+    /// The time of the event that is being handled.
+    #[serde(skip)]
+    pub(crate) now: Aside<Time>,
 }
 
 /// How many entries, and about how many bytes of memory they take.
@@ -225,8 +231,9 @@ impl Log {
             self.queue.look_at((bound, id), &entry.start.touches);
         }
         let locals = Locals::new();
-        let (delivered, settled, since) = (false, false, now);
-        self.slots.push_back(Slot { entry, bound, locals, delivered, settled, since });
+        let (delivered, settled, since, final_at) = (false, false, now, Aside(now));
+        let slot = Slot { entry, bound, locals, delivered, settled, since, final_at };
+        self.slots.push_back(slot);
     }
 
     /// Cuts `T` to `len` (NEW-STATE drops what no quorum had). Returns what was cut.
@@ -289,7 +296,12 @@ impl Log {
     /// # Panics
     /// If another was decided before (Lemma 5).
     pub fn decide(&mut self, index: u64, ts: Timestamp) {
-        let entry = &mut self.parts_mut(index).0.entry;
+        let now = self.now;
+        let slot = self.parts_mut(index).0;
+        if slot.entry.final_ts.is_none() {
+            slot.final_at = now;
+        }
+        let entry = &mut slot.entry;
         let known = *entry.final_ts.get_or_insert(ts);
         assert!(known == ts, "Lemma 5: {} has final {known:?} and {ts:?}", entry.start.id);
         assert!(ts >= entry.ts, "{}: final {ts:?} below local {:?}", entry.start.id, entry.ts);

@@ -244,6 +244,8 @@ impl Service for Toy {
             clock: Timestamp(now.0),
             pending: self.asked.values().filter(|asked| asked.by.is_some()).count() as u64,
             head_age_ms: 0,
+            held_up: None,
+            holdings: Default::default(),
             state_hash: 0,
         }]
     }

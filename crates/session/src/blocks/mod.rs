@@ -147,7 +147,7 @@ pub(crate) fn discard(
     }
     for (node, blocks) in by_node {
         for some in blocks.chunks(NAMES_MAX) {
-            nodes.ask(node, RequestBody::Discard { blocks: some.to_vec() }, out);
+            nodes.ask(now, node, RequestBody::Discard { blocks: some.to_vec() }, out);
         }
     }
 }
@@ -277,7 +277,7 @@ impl Blocks {
         let way = self.ways.get_mut(&call).expect("the caller has it");
         if way.work.outcome(now).is_none() {
             for to in way.work.ask(now, nodes) {
-                let number = nodes.ask(to, way.work.body(), out);
+                let number = nodes.ask(now, to, way.work.body(), out);
                 way.open.push(number);
                 self.requests.insert(number, (call, to));
             }

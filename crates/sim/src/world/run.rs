@@ -2,9 +2,9 @@
 
 use crate::world::Item;
 use crate::world::Owner;
-use crate::world::slot::{Clock, Visible};
+use crate::world::slot::Clock;
 use crate::world::{DiskBug, Plan, World};
-use meridian_core::{Effect, Event, Process, Time};
+use meridian_core::{Effect, Event, Process, Time, Visible};
 use rand::RngExt;
 use std::time::Duration;
 
@@ -200,7 +200,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     }
 
     fn let_out(&mut self, slot: usize, visible: Visible<P>) {
-        let peer = self.slots[slot].peer;
+        let place = &mut self.slots[slot];
+        let peer = place.peer;
+        if let Some(process) = &mut place.process {
+            process.passed(place.clock.at(self.now), &visible);
+        }
         match visible {
             Visible::Send { to, message } if to == peer => {
                 self.push(slot, Event::Message { from: peer, message });

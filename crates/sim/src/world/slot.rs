@@ -3,7 +3,7 @@
 use super::log::Log;
 use meridian_core::introduction::Introduction;
 use meridian_core::standing::{Acquaintances, Standing};
-use meridian_core::{Event, NodeId, Process, Time};
+use meridian_core::{Event, NodeId, Process, Time, Visible};
 use meridian_storage::SimDisk;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -29,12 +29,6 @@ impl Clock {
         let world = shown * 1_000_000 / (1_000_000 + u128::from(self.fast_ppm));
         u64::try_from(world).unwrap_or(u64::MAX)
     }
-}
-
-/// What waits until all records before it are durable.
-pub(crate) enum Visible<P: Process> {
-    Send { to: P::Peer, message: P::Message },
-    Output(P::Output),
 }
 
 /// A place for a process: what a machine is to a server.

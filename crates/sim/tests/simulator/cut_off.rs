@@ -29,12 +29,12 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-const US: GroupId = GroupId(1);
-const AP: GroupId = GroupId(3);
-const NODES: usize = 3;
-const MS: Duration = Duration::from_millis(1);
+pub const US: GroupId = GroupId(1);
+pub const AP: GroupId = GroupId(3);
+pub const NODES: usize = 3;
+pub const MS: Duration = Duration::from_millis(1);
 /// Longer than a round trip between regions and the flushes on the way.
-const SOON: Duration = Duration::from_millis(200);
+pub const SOON: Duration = Duration::from_millis(200);
 /// Longer than any story.
 const EVER: Duration = Duration::from_secs(24 * 3600);
 
@@ -44,8 +44,8 @@ const OF_STORY: ConnectionId = ConnectionId(2);
 
 /// A client's session, which sends its updates; and all answers to other questions, by the number
 /// of the request.
-struct Notes {
-    session: Session,
+pub struct Notes {
+    pub session: Session,
     outputs: BTreeMap<CallId, session::Output>,
     answers: BTreeMap<u64, ReplyBody>,
 }
@@ -90,8 +90,8 @@ impl Owner<Node> for Notes {
 }
 
 /// One client of a cluster in `us`: its session sends updates, and it asks nodes of its choice.
-struct Story {
-    world: World<Node, Notes>,
+pub struct Story {
+    pub world: World<Node, Notes>,
     vector: Vector,
     requests: u64,
 }
@@ -102,9 +102,14 @@ impl Story {
     }
 
     fn with(seed: u64, limits: Limits, bug: InSession) -> Story {
+        Story::of(seed, bug, move |node| node.with_limits(limits))
+    }
+
+    /// With nodes of which `with` makes something.
+    pub fn of(seed: u64, bug: InSession, with: impl Fn(Node) -> Node + 'static) -> Story {
         let topology = topology(NODES);
         let of = topology.clone();
-        let setup = setup(&topology, move |me| Node::new(of.clone(), me).with_limits(limits));
+        let setup = setup(&topology, move |me| with(Node::new(of.clone(), me)));
         let session = Session::new(topology, RegionId(0), seed).with_mutation(bug);
         let (outputs, answers) = (BTreeMap::new(), BTreeMap::new());
         let mut world = World::new(seed, setup, Notes { session, outputs, answers });
@@ -112,7 +117,7 @@ impl Story {
         Story { world, vector: Vector::default(), requests: 0 }
     }
 
-    fn ask(&mut self, to: NodeId, body: RequestBody) -> u64 {
+    pub fn ask(&mut self, to: NodeId, body: RequestBody) -> u64 {
         self.requests += 1;
         let request = Request { id: self.requests, body };
         let command = Command::Request { connection: OF_STORY, request };
@@ -128,7 +133,7 @@ impl Story {
     }
 
     /// Begins an update, which is never given up.
-    fn send(&mut self, update: Update) -> CallId {
+    pub fn send(&mut self, update: Update) -> CallId {
         self.requests += 1;
         let (call, deadline) = (CallId(self.requests), self.world.now() + EVER);
         let change = Change::new(Timestamp::default(), update);
@@ -137,7 +142,7 @@ impl Story {
     }
 
     /// What a node answers, within `limit`.
-    fn wait(&mut self, number: u64, limit: Duration) -> Option<ReplyBody> {
+    pub fn wait(&mut self, number: u64, limit: Duration) -> Option<ReplyBody> {
         self.world.run_until(|world| world.owner.answers.contains_key(&number), limit);
         let body = self.world.owner.answers.get(&number).cloned()?;
         if let ReplyBody::Answer { vector, .. } = &body {
@@ -166,7 +171,7 @@ impl Story {
     }
 
     /// What the session tells of an update, within `limit`.
-    fn told(&mut self, call: CallId, limit: Duration) -> Option<session::Output> {
+    pub fn told(&mut self, call: CallId, limit: Duration) -> Option<session::Output> {
         self.world.run_until(|world| world.owner.outputs.contains_key(&call), limit);
         self.vector.merge(self.world.owner.session.vector());
         self.world.owner.outputs.remove(&call)
@@ -188,7 +193,7 @@ impl Story {
         }
     }
 
-    fn make(&mut self, parent: Place, name: &str, kind: Kind) -> Place {
+    pub fn make(&mut self, parent: Place, name: &str, kind: Kind) -> Place {
         let number = self.send(create(parent, name, kind));
         match self.done(number, SOON) {
             Some(Ok(Done::Attributes(made))) => made.place,
@@ -253,11 +258,11 @@ fn us_is_equal(world: &World<Node, Notes>) -> bool {
     (0..NODES).all(|n| of(n) == of(0) && of(n).applied() == of(n).delivered())
 }
 
-fn node(group: GroupId, n: usize) -> NodeId {
+pub fn node(group: GroupId, n: usize) -> NodeId {
     NodeId((group.0 - 1) * NODES as u16 + n as u16)
 }
 
-fn top(group: GroupId) -> Place {
+pub fn top(group: GroupId) -> Place {
     Place { ino: Ino::top(group), partition: group }
 }
 
@@ -267,7 +272,7 @@ fn create(parent: Place, name: &str, kind: Kind) -> Update {
 }
 
 /// The file `f` of a directory becomes one of `ap`'s top.
-fn take_away(from: Place, moved: Place) -> Update {
+pub fn take_away(from: Place, moved: Place) -> Update {
     Update::Rename {
         from,
         from_name: "f".into(),

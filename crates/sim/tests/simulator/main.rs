@@ -45,3 +45,4 @@ mod register;
 mod scenarios;
 mod service;
 mod sessions;
+mod timeline;

@@ -473,6 +473,7 @@ impl FilesWorkload {
             | ReplyBody::Block(_)
             | ReplyBody::Blocks(_)
             | ReplyBody::Snapshot(_)
+            | ReplyBody::Steps(_)
             | ReplyBody::Status(_) => panic!("nobody asked for {body:?}"),
         }
     }

@@ -289,7 +289,7 @@ impl Crowd for LooksWorkload {
                 let deadline = now + PATIENCE;
                 events.push_back(Event::Command(Ask::Read { call, query, deadline }));
             }
-            Told::Updated { call, ts, result } => {
+            Told::Updated { call, ts, result, .. } => {
                 self.net.counts.add("updates", 1);
                 let (doing, change) = self.clients[at].doing.take().expect("it waits for it");
                 assert_eq!(doing, call, "it does one thing at a time");

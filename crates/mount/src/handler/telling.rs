@@ -1,0 +1,54 @@
+//! What the mount says of itself: attributes that are in no list of them ([`crate::about`]).
+
+use super::{Handler, name};
+use crate::about::{self, About};
+use crate::answers::xattr;
+use crate::call::Call;
+use meridian_core::MessageId;
+
+impl Handler {
+    /// Answers if the attribute is one of those; the call, if it is not.
+    pub(super) fn tell(&self, call: Call, of: &[u8], size: u32) -> Option<Call> {
+        let client = self.files.client();
+        // Who asks for the length only is told that of the longest value, and has read nothing.
+        let taken = |take: &dyn Fn() -> Vec<u8>| match size {
+            0 => vec![0; about::VALUE_MAX],
+            _ => take(),
+        };
+        let value = if of == about::NAME.as_bytes()
+            && call.node == client.root().ino
+            && let Some(kernel) = self.kernel.get()
+        {
+            let (cluster, region) = (client.topology().cluster, client.region());
+            About::new(cluster, kernel.transport(), region).to_string().into_bytes()
+        } else if of == about::TIMES.as_bytes() {
+            about::json(&client.times())
+        } else if of == about::SLOWEST.as_bytes() {
+            if call.uid != 0 && call.uid != self.owner {
+                call.reply.error(libc::EACCES);
+                return None;
+            }
+            taken(&|| about::json(&self.slowest.take()))
+        } else if of == about::UPDATES.as_bytes() {
+            taken(&|| about::json(&client.slowest_updates()))
+        } else if let Some(of) = about::message(of) {
+            self.tell_timeline(call, of, size);
+            return None;
+        } else if let Some(of) = of.strip_prefix(about::HOLDS.as_bytes()) {
+            about::held(self.files.holds(call.node, &name(of))).to_vec()
+        } else {
+            return Some(call);
+        };
+        xattr(Ok(value.into()), size, call.reply);
+        None
+    }
+
+    fn tell_timeline(&self, call: Call, of: MessageId, size: u32) {
+        let client = self.files.client().clone();
+        self.answer(
+            call,
+            move |told, reply| xattr(told, size, reply),
+            |_| async move { Ok(about::json(&client.timeline(of).await).into()) },
+        );
+    }
+}
