@@ -104,6 +104,25 @@ pub enum RequestBody {
     },
 }
 
+impl RequestBody {
+    /// Whose replica is asked; none if the node is: then the shell answers, or the node itself.
+    pub(crate) fn group(&self) -> Option<GroupId> {
+        match self {
+            RequestBody::Update { group, .. }
+            | RequestBody::Recalls { group, .. }
+            | RequestBody::Snapshot { group, .. } => Some(*group),
+            RequestBody::Read { query, .. } => Some(query.partition()),
+            RequestBody::PutBlock { .. }
+            | RequestBody::GetBlock { .. }
+            | RequestBody::Discard { .. }
+            | RequestBody::ListBlocks { .. }
+            | RequestBody::Scrub
+            | RequestBody::Steps { .. }
+            | RequestBody::Status => None,
+        }
+    }
+}
+
 /// What a replica is to do with a snapshot. Each step but [`SnapshotStep::End`] begins its lease
 /// anew ([`crate::replica::SNAPSHOT_LEASE`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -204,21 +204,8 @@ impl Node {
             return self.tell_steps(now, waiter, of, out);
         }
         self.note_request(now, &request);
-        let (group, mut wishes) = match &request.body {
-            RequestBody::Update { group, .. } => (*group, Vec::new()),
-            RequestBody::Read { query, .. } => (query.partition(), Vec::new()),
-            RequestBody::Recalls { group, .. } | RequestBody::Snapshot { group, .. } => {
-                (*group, Vec::new())
-            }
-            // The shell answers these itself.
-            RequestBody::PutBlock { .. }
-            | RequestBody::GetBlock { .. }
-            | RequestBody::Discard { .. }
-            | RequestBody::ListBlocks { .. }
-            | RequestBody::Scrub
-            | RequestBody::Steps { .. }
-            | RequestBody::Status => return,
-        };
+        let Some(group) = request.body.group() else { return };
+        let mut wishes = Vec::new();
         let rights = self.rights_of(connection);
         let Some(replica) = self.replicas.get_mut(&group) else {
             let body = ReplyBody::Refused(Refusal::NoReplica(group));

@@ -9,7 +9,7 @@
 //! - R3: the multicast holds the messages of several groups that were delivered and are not
 //!   decided: others keep their votes for them.
 
-use crate::api::{HeldUp, Refusal, ReplicaStatus, ReplyBody};
+use crate::api::{Refusal, ReplyBody};
 use crate::reads::{Read, Reads};
 use crate::sessions::{Admission, Sessions};
 use crate::update::Payload;
@@ -26,7 +26,7 @@ use meridian_fs::vote::Vote;
 use meridian_fs::{Answer, Ino, Partition, Query, Rights, Timestamp, Vector};
 use meridian_multicast::{
     self as multicast, ClockSource, Config, Delivery, Dissemination, Notice, Options, Order,
-    PrimCast, Role, Start, Touches,
+    PrimCast, Start, Touches,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,6 +40,7 @@ mod members;
 mod nameless;
 mod snapshots;
 mod space;
+mod status;
 
 pub use caps::{CAP_LEASE, POLL_MAX};
 use counting::Counted;
@@ -530,40 +531,6 @@ impl Replica {
         answered.into_iter().for_each(|id| self.on_duplicate(id, out));
         self.on_let_go(out);
         self.answer_reads(out);
-    }
-
-    /// How it is.
-    pub fn status(&self, now: Time) -> ReplicaStatus {
-        let role = match self.multicast.role() {
-            Role::Primary => "primary",
-            Role::Follower => "follower",
-            Role::Promised => "promised",
-            Role::Candidate => "candidate",
-        };
-        let head = self.multicast.head_since().map(|since| now.since(since));
-        ReplicaStatus {
-            group: self.group,
-            role: role.into(),
-            epoch: self.multicast.epoch(),
-            primary: self.multicast.epoch().leader,
-            delivered: self.partition.delivered(),
-            applied: self.partition.applied(),
-            clock: self.multicast.clock(),
-            pending: self.multicast.pending() as u64,
-            head_age_ms: head.map_or(0, |age| age.as_millis().try_into().unwrap_or(u64::MAX)),
-            held_up: self.held_up(),
-            holdings: self.partition.holdings(),
-            state_hash: self.partition.state_hash(),
-        }
-    }
-
-    /// What was delivered first waits for votes, if anything does; else the head of the queue.
-    fn held_up(&self) -> Option<HeldUp> {
-        if let Some((message, by)) = self.partition.waiting().into_iter().next() {
-            return Some(HeldUp { message, votes: true, by });
-        }
-        let (message, by) = self.multicast.head()?;
-        Some(HeldUp { message, votes: false, by })
     }
 
     /// Checks what must hold between steps.

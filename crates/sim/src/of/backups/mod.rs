@@ -229,10 +229,10 @@ impl Crowd for BackupsWorkload {
         events: &mut VecDeque<Event<Session>>,
     ) -> Option<Stimulus<Node>> {
         match told {
-            Told::Updated { call, ts, result } if self.is_taker(at) => {
+            Told::Updated { call, ts, result, .. } if self.is_taker(at) => {
                 self.taker.on_marked(call, result.is_ok().then_some(ts));
             }
-            Told::Updated { call, ts, result } => {
+            Told::Updated { call, ts, result, .. } => {
                 let doing = self.workers[at].doing.as_ref().map(|doing| doing.call);
                 assert_eq!(doing, Some(call), "it does one thing at a time");
                 self.on_updated(at, ts, &result);
