@@ -166,24 +166,25 @@ impl Forger<'_> {
         }
     }
 
+    fn settle(&mut self, inode: Place, name: &Bytes) -> Update {
+        let (at, written) = (WriteAt::Offset(self.number()), Timestamp::default());
+        let mut setting = || match self.flag() {
+            true => Setting::Attributes(Changes { size: None, ..self.changes() }),
+            false => {
+                let (name, value) = (name.clone(), Bytes::from(vec![2; 9]));
+                Setting::Xattr { name, value, drops_set_gid: self.flag() }
+            }
+        };
+        let settings = [setting(), setting()].into();
+        Update::Settle { inode, at, pieces: self.pieces(), written, settings }
+    }
+
     fn one_inode(&mut self) -> Update {
         let inode = self.place();
         let name = if self.flag() { self.name() } else { name("user.meridian.placement") };
         let (client, partition) = (self.client(), inode.partition);
         match self.rng.below(12) {
-            11 => {
-                let (at, written) = (WriteAt::Offset(self.number()), Timestamp::default());
-                let setting = |name: &Bytes, forger: &mut Self| match forger.flag() {
-                    true => Setting::Attributes(Changes { size: None, ..forger.changes() }),
-                    false => {
-                        let (name, value) = (name.clone(), Bytes::from(vec![2; 9]));
-                        Setting::Xattr { name, value, drops_set_gid: forger.flag() }
-                    }
-                };
-                let count = self.rng.below(4);
-                let settings = (0..count).map(|_| setting(&name, self)).collect();
-                Update::Settle { inode, at, pieces: self.pieces(), written, settings }
-            }
+            11 => self.settle(inode, &name),
             0 => Update::SetAttributes { inode, changes: self.changes() },
             1 => {
                 let at = if self.flag() { WriteAt::End } else { WriteAt::Offset(self.number()) };
