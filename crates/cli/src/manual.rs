@@ -1,5 +1,7 @@
 //! `meridian man` and `meridian completions`: what commands say of themselves, for others to show.
 
+mod reference;
+
 use crate::Cli;
 use anyhow::Context;
 use clap::{Args, Command, CommandFactory};
@@ -27,11 +29,16 @@ pub struct CompletionsArgs {
 /// Where the pages go.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example:
-  meridian man /usr/local/share/man/man1 && man meridian-server")]
+Examples:
+  meridian man /usr/local/share/man/man1 && man meridian-server
+  meridian man --page commands.md")]
 pub struct ManArgs {
     /// A directory, which is made if it is not there
-    dir: PathBuf,
+    #[arg(required_unless_present = "page")]
+    dir: Option<PathBuf>,
+    /// Write one page of Markdown with all commands and options
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
 }
 
 /// Runs `meridian completions`.
@@ -48,13 +55,19 @@ pub fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
 /// Runs `meridian man`.
 ///
 /// # Errors
-/// If the directory cannot be written.
+/// If the directory or the page cannot be written.
 pub fn pages(args: &ManArgs) -> anyhow::Result<ExitCode> {
-    let what = || format!("cannot write pages to {}", args.dir.display());
-    std::fs::create_dir_all(&args.dir).with_context(what)?;
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build(); // Commands beneath get their full names.
-    write_pages(&command, &args.dir).with_context(what)?;
+    if let Some(dir) = &args.dir {
+        let what = || format!("cannot write pages to {}", dir.display());
+        std::fs::create_dir_all(dir).with_context(what)?;
+        write_pages(&command, dir).with_context(what)?;
+    }
+    if let Some(path) = &args.page {
+        let what = || format!("cannot write {}", path.display());
+        std::fs::write(path, reference::page(&command)).with_context(what)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -88,7 +101,7 @@ mod tests {
     fn each_command_has_a_page_with_its_options_and_examples() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("share/man1");
-        pages(&ManArgs { dir: dir.clone() }).unwrap();
+        pages(&ManArgs { dir: Some(dir.clone()), page: None }).unwrap();
         let written = std::fs::read_dir(&dir).unwrap();
         let written = written.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let written: BTreeSet<_> = written.collect();
@@ -99,6 +112,26 @@ mod tests {
         for part in [".SH SYNOPSIS", "metrics\\-address", ".SH EXTRA\n.nf\n", "MERIDIAN_LOG"] {
             assert!(page.contains(part), "{part}: {page}");
         }
+    }
+
+    #[test]
+    #[cfg(feature = "lab")] // Without it there are fewer commands.
+    fn the_page_of_the_documents_is_that_of_the_commands() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("commands.md");
+        pages(&ManArgs { dir: None, page: Some(path.clone()) }).unwrap();
+        let written = std::fs::read_to_string(path).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let kept = std::fs::read_to_string(root.join("docs/commands.md")).unwrap();
+        let differ = written.lines().zip(kept.lines()).find(|(written, kept)| written != kept);
+        let how = "write it anew: cargo run -p meridian -- man --page docs/commands.md";
+        assert_eq!(written, kept, "{how}; the first line that differs: {differ:?}");
+        for (name, says) in [("server", "`--keys-causal PREFIX`"), ("timeline", "`MESSAGE`")] {
+            let section =
+                written.split("\n## ").find(|of| of.starts_with(&format!("meridian {name}\n")));
+            assert!(section.is_some_and(|section| section.contains(says)), "{name}");
+        }
+        assert!(written.contains("\n#scrub-days = 7\n"), "all options of a server's file");
     }
 
     #[test]

@@ -12,6 +12,9 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+/// So wide a line of the example is, without what makes it a comment.
+const COLUMNS: usize = 90;
+
 /// An option that a file gives.
 struct Given {
     option: String,
@@ -141,12 +144,12 @@ pub fn example(command: &Command, not: &[&str], examples: &[(&str, &str)]) -> St
     let mut text = String::new();
     for (long, arg) in options(command, not) {
         let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string);
-        for line in folded(&help.unwrap_or_default()) {
+        for line in folded(&help.unwrap_or_default(), COLUMNS) {
             text += &format!("# {line}\n");
         }
         for value in arg.get_possible_values().iter().filter(|value| value.get_help().is_some()) {
             let help = value.get_help().map(ToString::to_string).unwrap_or_default();
-            for line in folded(&format!("{}: {help}", value.get_name())) {
+            for line in folded(&format!("{}: {help}", value.get_name()), COLUMNS) {
                 text += &format!("#   {line}\n");
             }
         }
@@ -162,12 +165,12 @@ pub fn example(command: &Command, not: &[&str], examples: &[(&str, &str)]) -> St
     text.trim_end().to_string()
 }
 
-/// In lines of at most 90 columns.
-fn folded(text: &str) -> Vec<String> {
+/// In lines of at most so many columns.
+pub fn folded(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let last = lines.last_mut().expect("there is always one");
-        if !last.is_empty() && last.len() + word.len() + 1 > 90 {
+        if !last.is_empty() && last.len() + word.len() + 1 > columns {
             lines.push(word.into());
         } else {
             *last = format!("{last} {word}").trim().into();

@@ -152,7 +152,7 @@ fn command() -> clap::Command {
 }
 
 /// What `--print-config` prints.
-fn example() -> String {
+pub fn example() -> String {
     let options = options_file::example(&command(), &NOT_IN_FILE, &EXAMPLES);
     format!("# Options of `meridian server --config FILE`; flags that are given win.\n\n{options}")
 }
