@@ -81,7 +81,7 @@ impl Client {
     async fn take(&self, name: u64, taking: &mut Taking) -> Result<Taken, ClientError> {
         let mut refusal = None;
         loop {
-            match taking.next() {
+            match taking.turn() {
                 Next::Taken(taken) => return Ok(taken),
                 Next::Failed(failure) => return Err(refusal.unwrap_or(self.failed(failure))),
                 Next::Pause => tokio::time::sleep(PAUSE).await,
@@ -203,17 +203,24 @@ impl Snapshot {
             };
             let ask = Ask { node, group, step: step.clone() };
             let answer = self.client.step(self.name, &ask, STEP_LIMIT).await;
-            let mut keepers = lock(&self.keepers);
-            let nodes = keepers.get_mut(&group).filter(|nodes| nodes.first() == Some(&node));
-            match answer {
+            let keeps = match answer {
                 Ok(SnapshotStand::Answers(answers)) => return Ok(answers),
-                Ok(_) => _ = nodes.map(|nodes| nodes.remove(0)),
+                Ok(_) => false,
                 Err(error) if begun.elapsed() >= self.client.timeout() => return Err(error),
-                // It may be back before the others are lost, too.
-                Err(_) => nodes.into_iter().for_each(|nodes| nodes.rotate_left(1)),
-            }
-            drop(keepers);
+                Err(_) => true, // It may be back before the others are lost, too.
+            };
+            self.pass_over(group, node, keeps);
             tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Others are asked before that node; after them, if it `keeps` the snapshot still.
+    fn pass_over(&self, group: GroupId, node: NodeId, keeps: bool) {
+        let mut keepers = lock(&self.keepers);
+        match keepers.get_mut(&group).filter(|nodes| nodes.first() == Some(&node)) {
+            Some(nodes) if keeps => nodes.rotate_left(1),
+            Some(nodes) => _ = nodes.remove(0),
+            None => {} // Somebody else has, meanwhile.
         }
     }
 

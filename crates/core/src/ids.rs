@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_message_is_read_as_it_is_shown() {
-        let id = MessageId { client: ClientId(0x7b2f_019a_c4), sequence: 12 };
+        let id = MessageId { client: ClientId(0x7b_2f01_9ac4), sequence: 12 };
         assert_eq!(id.to_string().parse(), Ok(id));
         for words in ["", "7b2f", "7b2f.", ".1", "x.1", "7b2f.1.2", "7b2f.-1"] {
             assert!(words.parse::<MessageId>().is_err(), "{words}");

@@ -166,19 +166,6 @@ impl Forger<'_> {
         }
     }
 
-    fn settle(&mut self, inode: Place, name: &Bytes) -> Update {
-        let (at, written) = (WriteAt::Offset(self.number()), Timestamp::default());
-        let mut setting = || match self.flag() {
-            true => Setting::Attributes(Changes { size: None, ..self.changes() }),
-            false => {
-                let (name, value) = (name.clone(), Bytes::from(vec![2; 9]));
-                Setting::Xattr { name, value, drops_set_gid: self.flag() }
-            }
-        };
-        let settings = [setting(), setting()].into();
-        Update::Settle { inode, at, pieces: self.pieces(), written, settings }
-    }
-
     fn one_inode(&mut self) -> Update {
         let inode = self.place();
         let name = if self.flag() { self.name() } else { name("user.meridian.placement") };

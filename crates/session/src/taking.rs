@@ -99,7 +99,7 @@ enum Stage {
     Judging(Stamp),
 }
 
-/// See the module. The caller does what [`Taking::next`] says, tells what came of it, and asks
+/// See the module. The caller does what [`Taking::turn`] says, tells what came of it, and asks
 /// again.
 #[derive(Clone, Debug)]
 pub struct Taking {
@@ -157,7 +157,7 @@ impl Taking {
     }
 
     /// What is to be done now, when all that was said before is done.
-    pub fn next(&mut self) -> Next {
+    pub fn turn(&mut self) -> Next {
         match self.stage {
             Stage::Begun => {
                 self.stage = Stage::Keeping;

@@ -8,10 +8,10 @@ fn topology() -> Arc<Topology> {
 
 /// Has all replicas asked answer by `answer`; what is to be done then.
 fn answered(taking: &mut Taking, answer: impl Fn(&Ask) -> Option<SnapshotStand>) -> Next {
-    let Next::Ask(asks) = taking.next() else { panic!("nobody is asked") };
+    let Next::Ask(asks) = taking.turn() else { panic!("nobody is asked") };
     assert!(!asks.is_empty());
     asks.iter().for_each(|ask| taking.on_answer(ask, answer(ask).as_ref()));
-    taking.next()
+    taking.turn()
 }
 
 /// All keep it, and the message has that timestamp.

@@ -180,7 +180,8 @@ impl Walk<'_> {
             of.extend([at; 3]);
             queries.extend([Query::Attributes { inode }, Query::Xattrs { inode }, beside]);
         }
-        for (group, (of, queries)) in asked {
+        for (group, asked) in asked {
+            let (of, queries): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
             let answers = self.snapshot.look(group, queries).await?;
             for (at, answer) in of.into_iter().zip(answers) {
                 let about = &mut new[at].0.about;
@@ -203,13 +204,12 @@ impl Walk<'_> {
 
     /// Asks for the values of all extended attributes.
     async fn learn_xattrs(&self, new: &mut [(Found, Kind)]) -> anyhow::Result<()> {
-        let mut asked: BTreeMap<GroupId, (Vec<(usize, usize)>, Vec<Query>)> = BTreeMap::new();
+        let mut asked = BTreeMap::<GroupId, Vec<((usize, usize), Query)>>::new();
         for (at, (found, _)) in new.iter().enumerate() {
             let inode = found.place;
             for (nth, (name, _)) in found.about.xattrs.iter().enumerate() {
-                let (of, queries) = asked.entry(inode.partition).or_default();
-                of.push((at, nth));
-                queries.push(Query::Xattr { inode, name: name.clone() });
+                let query = Query::Xattr { inode, name: name.clone() };
+                asked.entry(inode.partition).or_default().push(((at, nth), query));
             }
         }
         for (group, (of, queries)) in asked {

@@ -174,7 +174,7 @@ impl Taker {
     }
 
     fn go_on(&mut self, now: Time, net: &mut Net<Infallible>, step: &mut Step) {
-        match self.taking.next() {
+        match self.taking.turn() {
             Next::Ask(asks) => {
                 step.requests = asks.into_iter().map(|ask| self.request(ask)).collect();
                 self.stage = Stage::Asking { until: now + PATIENCE };
