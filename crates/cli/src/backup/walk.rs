@@ -180,8 +180,7 @@ impl Walk<'_> {
             of.extend([at; 3]);
             queries.extend([Query::Attributes { inode }, Query::Xattrs { inode }, beside]);
         }
-        for (group, asked) in asked {
-            let (of, queries): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+        for (group, (of, queries)) in asked {
             let answers = self.snapshot.look(group, queries).await?;
             for (at, answer) in of.into_iter().zip(answers) {
                 let about = &mut new[at].0.about;
@@ -212,7 +211,8 @@ impl Walk<'_> {
                 asked.entry(inode.partition).or_default().push(((at, nth), query));
             }
         }
-        for (group, (of, queries)) in asked {
+        for (group, asked) in asked {
+            let (of, queries): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
             let answers = self.snapshot.look(group, queries).await?;
             for ((at, nth), answer) in of.into_iter().zip(answers) {
                 match answer.context("an attribute in the snapshot is not there")? {
