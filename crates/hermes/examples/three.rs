@@ -1,6 +1,5 @@
-//! Three replicas in one thread: one writes, another counts, the third reads from its own memory.
-//!
-//! `cargo run -p meridian-hermes --example three`
+//! Three replicas in one thread (`cargo run -p meridian-hermes --example three`): one writes,
+//! another counts, the third reads from its own memory.
 
 use bytes::Bytes;
 use meridian_core::{Effect, Event, NodeId, Outbox, Process, Time};
@@ -21,10 +20,8 @@ impl Modify for Add {
     }
 }
 
-type Replica = Hermes<Add>;
-
 /// Gives an event to a replica, and carries all messages until none is under way.
-fn run(replicas: &mut [Replica], to: NodeId, event: Event<Replica>) {
+fn run(replicas: &mut [Hermes<Add>], to: NodeId, event: Event<Hermes<Add>>) {
     let (mut events, mut out) = (VecDeque::from([(to, event)]), Outbox::new());
     while let Some((at, event)) = events.pop_front() {
         // What a replica has to say goes out when no more input is ready.
@@ -45,9 +42,8 @@ fn run(replicas: &mut [Replica], to: NodeId, event: Event<Replica>) {
 
 fn main() {
     let nodes = [0, 1, 2].map(NodeId);
-    let mut replicas = nodes.map(|node| Replica::new(node, Options::default(), node.0.into()));
-    let live = nodes.into();
-    let membership = Membership { epoch: Epoch::FIRST, live, ..Membership::default() };
+    let mut replicas = nodes.map(|node| Hermes::new(node, Options::default(), node.0.into()));
+    let membership = Membership { epoch: Epoch::FIRST, live: nodes.into(), ..Default::default() };
     for node in nodes {
         run(&mut replicas, node, Event::Command(Command::Install(membership.clone())));
         run(&mut replicas, node, Event::Command(Command::Lease { until: Time(1) }));
