@@ -163,7 +163,7 @@ mod tests {
         let text = for_people(&timeline);
         let has = |words: &str| assert!(text.contains(words), "{words}: {text}");
         has("0.0 ms");
-        has("±0.3  us-1");
+        has("±0.3   us-1");
         has("81.0 ms");
         has("us: hears the vote of eu, from eu-1");
         has("2 more steps are left out");

@@ -174,10 +174,11 @@ fn an_added_node_takes_its_share() {
     eventually("all copies are where they should be", || is_kept(&room, "us", 60));
     let added = room.run(&["cluster", "add-node", "--region", "us", "--json"]);
     assert!(added.status.success(), "{added:?}");
-    eventually("each block is on two of the four nodes", || is_kept(&room, "us", 60));
-    let nodes = nodes_of(&room, "us");
-    assert_eq!(nodes.len(), 4);
-    assert!(nodes.iter().all(|node| node["blocks"].as_u64() > Some(5)), "{nodes:?}");
+    eventually("each block is on two of the four nodes, and each has some", || {
+        let nodes = nodes_of(&room, "us");
+        let all_have = nodes.iter().all(|node| node["blocks"].as_u64() > Some(5));
+        nodes.len() == 4 && all_have && is_kept(&room, "us", 60)
+    });
     demo.stop();
     room.assert_clean();
 }

@@ -14,7 +14,7 @@ use crate::state::deliveries::Deliveries;
 use crate::state::done::Known;
 use crate::state::epochs::{Epochs, Role};
 use crate::state::linearizable::Linearizable;
-use crate::state::log::Log;
+use crate::state::log::{Log, Slot};
 use crate::state::members::{Config, Members};
 use crate::state::outbound::Outbound;
 use crate::state::recovery::Recovery;
@@ -246,7 +246,7 @@ impl PrimCast {
 
     /// When the final timestamp of a message was known here, if it is, and `T` holds the message.
     pub fn final_at(&self, id: MessageId) -> Option<Time> {
-        self.log.slot(id).and_then(|slot| slot.entry.final_ts.map(|_| slot.final_at.0))
+        self.log.slot(id).and_then(Slot::final_at)
     }
 
     /// How much memory the entries of `T` take, in bytes.

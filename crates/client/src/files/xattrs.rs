@@ -77,7 +77,6 @@ impl Files {
     /// If the inode is gone.
     pub async fn xattrs(&self, ino: Ino) -> Result<Vec<Name>, ClientError> {
         self.send_settings(ino).await?;
-        self.send_settings(ino).await?;
         match self.ask(ino, |inode| Query::Xattrs { inode }).await?.0 {
             Answer::Names(names) => Ok(names),
             _ => Err(strange()),

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How many bytes of entries travel in one message: well below a frame.
 pub const PART_BYTES: usize = 512 << 10;
@@ -56,9 +57,18 @@ pub struct Slot {
     pub settled: bool,
     /// When it came here.
     pub since: Time,
-    /// When its final timestamp was known here.
+    /// After so many microseconds its final timestamp was known here; of more than an hour it is
+    /// not known how many.
     #[serde(skip)]
-    pub final_at: Aside<Time>,
+    pub final_after: Aside<u32>,
+}
+
+impl Slot {
+    /// When its final timestamp was known here, if it is.
+    pub fn final_at(&self) -> Option<Time> {
+        let after = Duration::from_micros(self.final_after.0.into());
+        self.entry.final_ts.map(|_| self.since + after)
+    }
 }
 
 /// `T`.
@@ -231,8 +241,8 @@ impl Log {
             self.queue.look_at((bound, id), &entry.start.touches);
         }
         let locals = Locals::new();
-        let (delivered, settled, since, final_at) = (false, false, now, Aside(now));
-        let slot = Slot { entry, bound, locals, delivered, settled, since, final_at };
+        let (delivered, settled, since, final_after) = (false, false, now, Aside(0));
+        let slot = Slot { entry, bound, locals, delivered, settled, since, final_after };
         self.slots.push_back(slot);
     }
 
@@ -299,7 +309,8 @@ impl Log {
         let now = self.now;
         let slot = self.parts_mut(index).0;
         if slot.entry.final_ts.is_none() {
-            slot.final_at = now;
+            let after = now.since(slot.since).as_micros();
+            slot.final_after = Aside(after.try_into().unwrap_or(u32::MAX));
         }
         let entry = &mut slot.entry;
         let known = *entry.final_ts.get_or_insert(ts);

@@ -100,6 +100,9 @@ impl Cluster {
         match self.asks[at].request.clone() {
             // Groups are changing, or who was to keep the configuration goes itself.
             Request::RemoveNode { name, .. } => vec![self.plan(MS * 500, Plan::Remove(name))],
+            request @ Request::Speaks { .. } if why.contains("no configuration yet") => {
+                vec![self.plan(MS * 500, Plan::Begin(request))]
+            }
             request => panic!("history: {request:?} is refused: {why}"),
         }
     }
