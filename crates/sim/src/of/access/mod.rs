@@ -118,15 +118,6 @@ impl AccessWorkload {
         AccessWorkload { clients, forger: Forger::new(groups), net }
     }
 
-    /// What clients wait for, in words.
-    pub fn waiting(&self) -> String {
-        let of = |(at, client): (usize, &Client)| {
-            let doing = client.doing.as_ref().filter(|_| !self.net.is_gone(at))?;
-            Some(format!("{at}: {doing:?}"))
-        };
-        self.clients.iter().enumerate().filter_map(of).collect::<Vec<_>>().join("\n")
-    }
-
     fn next_call(&mut self, at: usize) -> CallId {
         let client = &mut self.clients[at];
         client.last.0 += 1;
@@ -219,8 +210,20 @@ impl Crowd for AccessWorkload {
     type Own = Infallible;
     const HABITS: Habits = Habits { pause_ms: 5..150, still: (200, 3_000), gone: 2_000 };
 
-    fn net(&mut self) -> &mut Net<Infallible> {
+    fn net(&self) -> &Net<Infallible> {
+        &self.net
+    }
+
+    fn net_mut(&mut self) -> &mut Net<Infallible> {
         &mut self.net
+    }
+
+    fn waiting(&self) -> String {
+        let of = |(at, client): (usize, &Client)| {
+            let doing = client.doing.as_ref().filter(|_| !self.net.is_gone(at))?;
+            Some(format!("{at}: {doing:?}"))
+        };
+        self.clients.iter().enumerate().filter_map(of).collect::<Vec<_>>().join("\n")
     }
 
     fn may_go(&self, at: usize) -> bool {

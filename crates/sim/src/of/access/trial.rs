@@ -3,15 +3,14 @@
 use super::regions::{Drawn, nodes_on_disks, topology};
 use super::{AccessWorkload, TENANT, USER, granted};
 use crate::faults::Faults;
-use crate::of::files::net;
-use crate::of::files::trial::describe_waiting;
-use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::of::files::crowd::CrowdTrial;
+use crate::trial::Made;
 use crate::world::{Random, World};
 use meridian_cluster::grants::{Below, Grant};
+use meridian_fs::Partition;
 use meridian_fs::mutation::Mutation;
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
-use meridian_multicast::mutation::PLANTED;
 use rand::SeedableRng;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,9 +36,8 @@ pub struct Trial {
     pub in_host: InHost,
 }
 
-impl Subject for Trial {
-    type Process = Node;
-    type Owner = AccessWorkload;
+impl CrowdTrial for Trial {
+    type Crowd = AccessWorkload;
     type Drawn = Drawn;
     type Operator = ();
 
@@ -65,30 +63,11 @@ impl Subject for Trial {
         Made { setup, owner, operator: () }
     }
 
-    fn heal(stage: &mut Stage<Self>) {
-        net::heal(&mut stage.world);
-    }
-
-    fn is_quiet(world: &Cluster) -> bool {
-        net::is_quiet(world, &world.owner.net.topology, |one| one.counting().is_none())
-    }
-
-    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
-        net::check_equal(&stage.world, &stage.world.owner.net.topology)
-    }
-
-    fn describe(world: &Cluster) -> String {
-        describe_waiting(world, &world.owner.waiting())
-    }
-
-    fn counts(world: &Cluster) -> Counts {
-        world.owner.net.counts.clone()
+    fn is_idle(one: &Partition) -> bool {
+        one.counting().is_none()
     }
 
     fn planted() -> Vec<(String, Self)> {
-        if !PLANTED {
-            return Vec::new();
-        }
         let (in_tree, in_host) = (Mutation::ReachesAll, InHost::AdmitsAll);
         vec![
             (format!("{in_tree:?}"), Trial { in_tree, ..Trial::default() }),

@@ -123,14 +123,6 @@ impl BackupsWorkload {
         }
     }
 
-    /// What clients wait for, in words.
-    pub fn waiting(&self) -> String {
-        let all = self.workers.iter().enumerate();
-        let of =
-            |(at, worker): (usize, &Worker)| Some(format!("{at}: {:?}", worker.doing.as_ref()?));
-        all.filter_map(of).chain([format!("{:?}", self.taker)]).collect::<Vec<_>>().join("\n")
-    }
-
     fn asked(&mut self, update: Update, now: Time) -> (CallId, Ask) {
         self.last.0 += 1;
         let (call, deadline) = (self.last, now + PATIENCE);
@@ -217,8 +209,19 @@ impl Crowd for BackupsWorkload {
     type Own = Infallible;
     const HABITS: Habits = Habits { pause_ms: 2..60, still: (400, 2_000), gone: 4_000 };
 
-    fn net(&mut self) -> &mut Net<Infallible> {
+    fn net(&self) -> &Net<Infallible> {
+        &self.net
+    }
+
+    fn net_mut(&mut self) -> &mut Net<Infallible> {
         &mut self.net
+    }
+
+    fn waiting(&self) -> String {
+        let all = self.workers.iter().enumerate();
+        let of =
+            |(at, worker): (usize, &Worker)| Some(format!("{at}: {:?}", worker.doing.as_ref()?));
+        all.filter_map(of).chain([format!("{:?}", self.taker)]).collect::<Vec<_>>().join("\n")
     }
 
     fn on_told(

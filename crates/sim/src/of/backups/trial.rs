@@ -2,14 +2,12 @@
 
 use super::BackupsWorkload;
 use crate::faults::Faults;
-use crate::of::files::net;
+use crate::of::files::crowd::CrowdTrial;
 use crate::of::files::regions::{Drawn, nodes_on_disks, topology};
-use crate::of::files::trial::describe_waiting;
-use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::trial::Made;
 use crate::world::{Random, World};
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
-use meridian_multicast::mutation::PLANTED;
 use meridian_session::Mutation as InSession;
 use rand::SeedableRng;
 use std::time::Duration;
@@ -35,9 +33,8 @@ pub struct Trial {
     pub in_session: InSession,
 }
 
-impl Subject for Trial {
-    type Process = Node;
-    type Owner = BackupsWorkload;
+impl CrowdTrial for Trial {
+    type Crowd = BackupsWorkload;
     type Drawn = Drawn;
     type Operator = ();
 
@@ -59,30 +56,7 @@ impl Subject for Trial {
         Made { setup, owner, operator: () }
     }
 
-    fn heal(stage: &mut Stage<Self>) {
-        net::heal(&mut stage.world);
-    }
-
-    fn is_quiet(world: &Cluster) -> bool {
-        net::is_quiet(world, &world.owner.net.topology, |_| true)
-    }
-
-    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
-        net::check_equal(&stage.world, &stage.world.owner.net.topology)
-    }
-
-    fn describe(world: &Cluster) -> String {
-        describe_waiting(world, &world.owner.waiting())
-    }
-
-    fn counts(world: &Cluster) -> Counts {
-        world.owner.net.counts.clone()
-    }
-
     fn planted() -> Vec<(String, Self)> {
-        if !PLANTED {
-            return Vec::new();
-        }
         let in_host = [InHost::TakesAtOnce, InHost::FreesKept, InHost::WaitsForNothing];
         let in_host =
             in_host.map(|in_host| (format!("{in_host:?}"), Trial { in_host, ..Trial::default() }));

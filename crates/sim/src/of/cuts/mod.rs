@@ -191,12 +191,6 @@ impl CutsWorkload {
         self.ends = true;
     }
 
-    /// What clients wait for, in words.
-    pub fn waiting(&self) -> String {
-        let of = |client: &Client| format!("{:?}, cut off: {:?}", client.calls, client.cut);
-        self.clients.iter().map(of).collect::<Vec<_>>().join("\n")
-    }
-
     /// The windows in which a client cannot reach a group.
     fn windows_of(&self, at: usize, group: GroupId) -> impl Iterator<Item = &Window> {
         let of = |group| self.net.topology.group(group).region;
@@ -378,8 +372,17 @@ impl Crowd for CutsWorkload {
     type Own = Infallible;
     const HABITS: Habits = Habits { pause_ms: 50..300, still: (u32::MAX, 11), gone: u32::MAX };
 
-    fn net(&mut self) -> &mut Net<Infallible> {
+    fn net(&self) -> &Net<Infallible> {
+        &self.net
+    }
+
+    fn net_mut(&mut self) -> &mut Net<Infallible> {
         &mut self.net
+    }
+
+    fn waiting(&self) -> String {
+        let of = |client: &Client| format!("{:?}, cut off: {:?}", client.calls, client.cut);
+        self.clients.iter().map(of).collect::<Vec<_>>().join("\n")
     }
 
     fn on_told(

@@ -2,13 +2,11 @@
 
 use super::CutsWorkload;
 use super::regions::{nodes_on_disks, topology};
-use crate::of::files::net;
-use crate::of::files::trial::describe_waiting;
-use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::of::files::crowd::CrowdTrial;
+use crate::trial::{Made, Stage, Violation};
 use crate::world::{Random, World};
 use meridian_core::{NodeId, RegionId};
 use meridian_host::Node;
-use meridian_multicast::mutation::PLANTED;
 use meridian_session::Mutation;
 use rand::{RngExt, SeedableRng};
 use std::fmt;
@@ -60,9 +58,8 @@ impl fmt::Display for Drawn {
     }
 }
 
-impl Subject for Trial {
-    type Process = Node;
-    type Owner = CutsWorkload;
+impl CrowdTrial for Trial {
+    type Crowd = CutsWorkload;
     type Drawn = Drawn;
     type Operator = Vec<Cut>;
 
@@ -115,26 +112,7 @@ impl Subject for Trial {
         stage.world.owner.end();
     }
 
-    fn is_quiet(world: &Cluster) -> bool {
-        net::is_quiet(world, &world.owner.net.topology, |_| true)
-    }
-
-    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
-        net::check_equal(&stage.world, &stage.world.owner.net.topology)
-    }
-
-    fn describe(world: &Cluster) -> String {
-        describe_waiting(world, &world.owner.waiting())
-    }
-
-    fn counts(world: &Cluster) -> Counts {
-        world.owner.net.counts.clone()
-    }
-
     fn planted() -> Vec<(String, Self)> {
-        if !PLANTED {
-            return Vec::new();
-        }
         let all = [
             Mutation::CutsUnseen,
             Mutation::BeginsSilenceAnew,

@@ -9,6 +9,7 @@
 //! block which is not stored as it should be; that replicas which applied the same are equal.
 
 mod client;
+pub mod crowd;
 mod handing;
 mod holders;
 mod model;

@@ -207,7 +207,12 @@ pub trait Crowd {
     /// How they are.
     const HABITS: Habits;
 
-    fn net(&mut self) -> &mut Net<Self::Own>;
+    fn net(&self) -> &Net<Self::Own>;
+
+    fn net_mut(&mut self) -> &mut Net<Self::Own>;
+
+    /// What clients wait for, in words.
+    fn waiting(&self) -> String;
 
     /// A session tells something; what it hears of at once, and what comes later.
     fn on_told(
@@ -259,14 +264,14 @@ pub trait Crowd {
         let (mut out, mut stimuli) = (Outbox::new(), Vec::new());
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            self.net().session(at).step(now, event, &mut out);
+            self.net_mut().session(at).step(now, event, &mut out);
             for effect in out.drain() {
                 match effect {
-                    Effect::Send { to, .. } if self.net().is_cut_off(at, to) => {}
+                    Effect::Send { to, .. } if self.net_mut().is_cut_off(at, to) => {}
                     Effect::Send { to, message: Message::Request(request) } => {
-                        match self.net().send(at, to, request) {
+                        match self.net_mut().send(at, to, request) {
                             Some(sent) => {
-                                stimuli.extend(self.net().introduce(at, &sent));
+                                stimuli.extend(self.net_mut().introduce(at, &sent));
                                 stimuli.push(sent);
                             }
                             None => events.push_back(Event::Restarted(to)),
@@ -282,13 +287,13 @@ pub trait Crowd {
                 }
             }
         }
-        self.net().session(at).check_invariants();
+        self.net_mut().session(at).check_invariants();
         stimuli
     }
 
     /// A client that stands still gets what comes to it later; one that is gone nothing.
     fn receive(&mut self, at: usize, plan: Plan<Self::Own>, now: Time) -> Vec<Stimulus<Node>> {
-        let net = self.net();
+        let net = self.net_mut();
         let line = &net.lines[at];
         if line.is_gone {
             return Vec::new();
@@ -314,8 +319,8 @@ pub trait Crowd {
     /// Sessions hear that connections are lost.
     fn hear(&mut self, now: Time) -> Vec<Stimulus<Node>> {
         let mut stimuli = Vec::new();
-        for node in std::mem::take(&mut self.net().lost) {
-            for at in 0..self.net().len() {
+        for node in std::mem::take(&mut self.net_mut().lost) {
+            for at in 0..self.net_mut().len() {
                 stimuli.extend(self.receive(at, Plan::Lost(node), now));
             }
         }
@@ -326,7 +331,7 @@ pub trait Crowd {
 impl<C: Crowd> Owner<Node> for C {
     fn begin(&mut self) -> Vec<Stimulus<Node>> {
         let mut stimuli = Vec::new();
-        for at in 0..self.net().len() {
+        for at in 0..self.net_mut().len() {
             stimuli.extend(self.prepare(at));
             let token = token(at as u64, GO_ON);
             stimuli.push(Stimulus::Wake { token, after: Duration::from_millis(100) });
@@ -341,7 +346,7 @@ impl<C: Crowd> Owner<Node> for C {
         }
         let Output::Reply { connection, reply } = output else { return stimuli };
         let at = usize::try_from(connection.0 >> 16).expect("an index");
-        let net = self.net();
+        let net = self.net_mut();
         if net.is_cut_off(at, from) || net.loses() {
             return stimuli; // And nobody hears of it.
         }
@@ -354,7 +359,7 @@ impl<C: Crowd> Owner<Node> for C {
         let mut stimuli = self.hear(now);
         let (number, kind) = (woken >> KINDS, woken & ((1 << KINDS) - 1));
         if kind == PLANNED {
-            let (at, plan) = self.net().plans.remove(&number).expect("planned once");
+            let (at, plan) = self.net_mut().plans.remove(&number).expect("planned once");
             stimuli.extend(self.receive(at, plan, now));
             return stimuli;
         }
@@ -363,17 +368,17 @@ impl<C: Crowd> Owner<Node> for C {
             stimuli.extend(self.receive(at, Plan::Due, now));
             return stimuli;
         }
-        let line = &self.net().lines[at];
+        let line = &self.net_mut().lines[at];
         if line.is_gone {
             return stimuli;
         }
         if line.still_until <= now {
             stimuli.extend(self.act(at, now));
             let may_go = self.may_go(at);
-            self.net().disturb(at, now, &C::HABITS, may_go);
+            self.net_mut().disturb(at, now, &C::HABITS, may_go);
         }
         if !self.is_done() {
-            let ms = self.net().random.random_range(C::HABITS.pause_ms);
+            let ms = self.net_mut().random.random_range(C::HABITS.pause_ms);
             let (token, after) = (token(at as u64, GO_ON), Duration::from_millis(ms));
             stimuli.push(Stimulus::Wake { token, after });
         }
@@ -381,12 +386,12 @@ impl<C: Crowd> Owner<Node> for C {
     }
 
     fn crashed(&mut self, at: NodeId, _now: Time) {
-        self.net().lost.push(at);
+        self.net_mut().lost.push(at);
     }
 
     fn check(&mut self, at: NodeId, node: &Node, _durable: bool) -> Result<(), String> {
         self.look(at, node);
-        let net = self.net();
+        let net = self.net_mut();
         if net.random.random_ratio(1, 256) {
             node.check_invariants();
             for group in net.topology.groups_of(node.me()) {
@@ -400,7 +405,7 @@ impl<C: Crowd> Owner<Node> for C {
 /// Nothing goes wrong any more, with nodes and on the way to them.
 pub fn heal<C: Crowd>(world: &mut World<Node, C>) {
     world.heal();
-    world.owner.net().calm();
+    world.owner.net_mut().calm();
 }
 
 /// Whether all clients are done, and all replicas have applied all and are `idle`.

@@ -91,15 +91,6 @@ impl LocksWorkload {
         self.wrote.iter().copied().collect()
     }
 
-    /// What clients wait for, in words.
-    pub fn waiting(&self) -> String {
-        let of = |(at, client): (usize, &Client)| {
-            let doing = client.doing.as_ref().filter(|_| !self.net.is_gone(at))?;
-            Some(format!("{at}: {doing:?}, holds {:?}", client.held))
-        };
-        self.clients.iter().enumerate().filter_map(of).collect::<Vec<_>>().join("\n")
-    }
-
     /// A session tells something; what its client asks then.
     fn asks_after(&mut self, at: usize, told: Told, now: Time) -> Vec<Ask> {
         let Some(call) = told.call() else { return Vec::new() };
@@ -228,8 +219,20 @@ impl Crowd for LocksWorkload {
     type Own = Infallible;
     const HABITS: Habits = Habits { pause_ms: 20..400, still: (200, 60_000), gone: 3000 };
 
-    fn net(&mut self) -> &mut Net<Infallible> {
+    fn net(&self) -> &Net<Infallible> {
+        &self.net
+    }
+
+    fn net_mut(&mut self) -> &mut Net<Infallible> {
         &mut self.net
+    }
+
+    fn waiting(&self) -> String {
+        let of = |(at, client): (usize, &Client)| {
+            let doing = client.doing.as_ref().filter(|_| !self.net.is_gone(at))?;
+            Some(format!("{at}: {doing:?}, holds {:?}", client.held))
+        };
+        self.clients.iter().enumerate().filter_map(of).collect::<Vec<_>>().join("\n")
     }
 
     fn on_told(

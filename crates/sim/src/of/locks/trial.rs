@@ -3,14 +3,12 @@
 use super::LocksWorkload;
 use super::regions::{Drawn, faults, nodes_on_disks, partitions, topology};
 use crate::faults::Faults;
-use crate::of::files::net;
-use crate::of::files::trial::describe_waiting;
-use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::of::files::crowd::CrowdTrial;
+use crate::trial::{Made, Stage, Violation};
 use crate::world::{Random, World};
 use meridian_fs::mutation::Mutation;
-use meridian_fs::{Answer, Query};
+use meridian_fs::{Answer, Partition, Query};
 use meridian_host::Node;
-use meridian_multicast::mutation::PLANTED;
 use meridian_session::Mutation as InClient;
 use rand::{RngExt, SeedableRng};
 use std::time::Duration;
@@ -35,9 +33,8 @@ pub struct Trial {
     pub in_client: InClient,
 }
 
-impl Subject for Trial {
-    type Process = Node;
-    type Owner = LocksWorkload;
+impl CrowdTrial for Trial {
+    type Crowd = LocksWorkload;
     type Drawn = Drawn;
     type Operator = ();
 
@@ -66,18 +63,12 @@ impl Subject for Trial {
         Made { setup, owner, operator: () }
     }
 
-    fn heal(stage: &mut Stage<Self>) {
-        net::heal(&mut stage.world);
-    }
-
-    /// All clients are done, and nobody holds anything any more.
-    fn is_quiet(world: &Cluster) -> bool {
-        net::is_quiet(world, &world.owner.net.topology, |one| one.leases().next().is_none())
+    fn is_idle(one: &Partition) -> bool {
+        one.leases().next().is_none()
     }
 
     fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
         let world = &stage.world;
-        net::check_equal(world, &world.owner.net.topology)?;
         for (inode, greatest) in world.owner.greatest() {
             let query = Query::Contents { inode, offset: 0, len: 8 };
             let answer = partitions(world, inode.partition)[0].read(&query);
@@ -92,18 +83,7 @@ impl Subject for Trial {
         Ok(())
     }
 
-    fn describe(world: &Cluster) -> String {
-        describe_waiting(world, &world.owner.waiting())
-    }
-
-    fn counts(world: &Cluster) -> Counts {
-        world.owner.net.counts.clone()
-    }
-
     fn planted() -> Vec<(String, Self)> {
-        if !PLANTED {
-            return Vec::new();
-        }
         let all = [
             Mutation::ForgetsWaiters,
             Mutation::GrantsToAll,

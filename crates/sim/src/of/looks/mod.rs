@@ -126,14 +126,6 @@ impl LooksWorkload {
         self.hands = hands;
     }
 
-    /// What clients wait for, in words.
-    pub fn waiting(&self) -> String {
-        let all = self.clients.iter().enumerate();
-        let of =
-            |(at, client): (usize, &Client)| Some(format!("{at}: {:?}", client.doing.as_ref()?));
-        all.filter_map(of).collect::<Vec<_>>().join("\n")
-    }
-
     /// A client looks: what it answers itself is judged.
     fn look(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
         let parent = *self.directories.choose(&mut self.net.random).expect("there are some");
@@ -250,8 +242,19 @@ impl Crowd for LooksWorkload {
     type Own = Plan;
     const HABITS: Habits = Habits { pause_ms: 5..120, still: (40, 9_000), gone: 600 };
 
-    fn net(&mut self) -> &mut Net<Plan> {
+    fn net(&self) -> &Net<Plan> {
+        &self.net
+    }
+
+    fn net_mut(&mut self) -> &mut Net<Plan> {
         &mut self.net
+    }
+
+    fn waiting(&self) -> String {
+        let all = self.clients.iter().enumerate();
+        let of =
+            |(at, client): (usize, &Client)| Some(format!("{at}: {:?}", client.doing.as_ref()?));
+        all.filter_map(of).collect::<Vec<_>>().join("\n")
     }
 
     fn prepare(&mut self, at: usize) -> Vec<Stimulus<Node>> {

@@ -3,13 +3,12 @@
 use super::LooksWorkload;
 use super::regions::{self, faults, nodes_on_disks, partitions, topology};
 use crate::faults::Faults;
-use crate::of::files::net;
-use crate::of::files::trial::describe_waiting;
-use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::of::files::crowd::CrowdTrial;
+use crate::trial::Made;
 use crate::world::{Random, World};
+use meridian_fs::Partition;
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
-use meridian_multicast::mutation::PLANTED;
 use meridian_session::Mutation;
 use rand::{RngExt, SeedableRng};
 use std::fmt;
@@ -53,9 +52,8 @@ impl fmt::Display for Drawn {
     }
 }
 
-impl Subject for Trial {
-    type Process = Node;
-    type Owner = LooksWorkload;
+impl CrowdTrial for Trial {
+    type Crowd = LooksWorkload;
     type Drawn = Drawn;
     type Operator = ();
 
@@ -88,35 +86,18 @@ impl Subject for Trial {
         Made { setup, owner, operator: () }
     }
 
-    fn heal(stage: &mut Stage<Self>) {
-        net::heal(&mut stage.world);
-    }
-
-    /// All clients are done, and nobody holds anything any more: an idle client lets it lapse.
-    fn is_quiet(world: &Cluster) -> bool {
-        net::is_quiet(world, &world.owner.net.topology, |one| one.caps() == 0)
-    }
-
-    fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
-        net::check_equal(&stage.world, &stage.world.owner.net.topology)
+    fn is_idle(one: &Partition) -> bool {
+        one.caps() == 0
     }
 
     fn describe(world: &Cluster) -> String {
         let held =
             |group| partitions(world, group).iter().map(|one| one.caps()).collect::<Vec<_>>();
         let held: Vec<_> = world.owner.net.topology.group_ids().map(held).collect();
-        let waiting = format!("{}\nheld: {held:?}", world.owner.waiting());
-        describe_waiting(world, &waiting)
-    }
-
-    fn counts(world: &Cluster) -> Counts {
-        world.owner.net.counts.clone()
+        format!("\nheld: {held:?}")
     }
 
     fn planted() -> Vec<(String, Self)> {
-        if !PLANTED {
-            return Vec::new();
-        }
         let in_session = [
             Mutation::TakesAnyAnswer,
             Mutation::CountsFromReply,

@@ -85,15 +85,6 @@ impl QuotasWorkload {
         }
     }
 
-    /// What clients wait for, in words.
-    pub fn waiting(&self) -> String {
-        let of = |(at, client): (usize, &Client)| {
-            let doing = client.doing.as_ref().filter(|_| !self.net.is_gone(at))?;
-            Some(format!("{at}: {doing:?}"))
-        };
-        self.clients.iter().enumerate().filter_map(of).collect::<Vec<_>>().join("\n")
-    }
-
     /// A client asks for that, and names these quotas.
     fn ask(&mut self, at: usize, update: Update, quotas: Vec<Place>, now: Time) -> Ask {
         let client = &mut self.clients[at];
@@ -147,8 +138,20 @@ impl Crowd for QuotasWorkload {
     type Own = Infallible;
     const HABITS: Habits = Habits { pause_ms: 5..150, still: (200, 3_000), gone: 2_000 };
 
-    fn net(&mut self) -> &mut Net<Infallible> {
+    fn net(&self) -> &Net<Infallible> {
+        &self.net
+    }
+
+    fn net_mut(&mut self) -> &mut Net<Infallible> {
         &mut self.net
+    }
+
+    fn waiting(&self) -> String {
+        let of = |(at, client): (usize, &Client)| {
+            let doing = client.doing.as_ref().filter(|_| !self.net.is_gone(at))?;
+            Some(format!("{at}: {doing:?}"))
+        };
+        self.clients.iter().enumerate().filter_map(of).collect::<Vec<_>>().join("\n")
     }
 
     fn on_told(

@@ -3,16 +3,14 @@
 use super::QuotasWorkload;
 use super::regions::{Drawn, nodes_on_disks, partitions, topology};
 use crate::faults::Faults;
-use crate::of::files::net;
-use crate::of::files::trial::describe_waiting;
-use crate::trial::{Counts, Made, Stage, Subject, Violation};
+use crate::of::files::crowd::CrowdTrial;
+use crate::trial::{Made, Stage, Violation};
 use crate::world::{Random, World};
 use meridian_fs::mutation::Mutation;
 use meridian_fs::quota::Stage as Counted;
 use meridian_fs::{Answer, Kind, Partition, Place, Query};
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
-use meridian_multicast::mutation::PLANTED;
 use rand::SeedableRng;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -39,9 +37,8 @@ pub struct Trial {
     pub in_host: InHost,
 }
 
-impl Subject for Trial {
-    type Process = Node;
-    type Owner = QuotasWorkload;
+impl CrowdTrial for Trial {
+    type Crowd = QuotasWorkload;
     type Drawn = Drawn;
     type Operator = ();
 
@@ -64,18 +61,12 @@ impl Subject for Trial {
         Made { setup, owner, operator: () }
     }
 
-    fn heal(stage: &mut Stage<Self>) {
-        net::heal(&mut stage.world);
-    }
-
-    /// All clients are done, and nothing is being counted any more.
-    fn is_quiet(world: &Cluster) -> bool {
-        net::is_quiet(world, &world.owner.net.topology, |one| one.counting().is_none())
+    fn is_idle(one: &Partition) -> bool {
+        one.counting().is_none()
     }
 
     fn judge(stage: &mut Stage<Self>) -> Result<(), Violation> {
         let world = &stage.world;
-        net::check_equal(world, &world.owner.net.topology)?;
         let groups = world.owner.net.topology.group_ids();
         let all: Vec<&Partition> = groups.flat_map(|group| partitions(world, group)).collect();
         let mut below = 0;
@@ -101,18 +92,10 @@ impl Subject for Trial {
         let counting =
             |group| partitions(world, group).iter().map(|one| one.counting()).collect::<Vec<_>>();
         let counting: Vec<_> = world.owner.net.topology.group_ids().map(counting).collect();
-        let waiting = format!("{}\ncounting: {counting:?}", world.owner.waiting());
-        describe_waiting(world, &waiting)
-    }
-
-    fn counts(world: &Cluster) -> Counts {
-        world.owner.net.counts.clone()
+        format!("\ncounting: {counting:?}")
     }
 
     fn planted() -> Vec<(String, Self)> {
-        if !PLANTED {
-            return Vec::new();
-        }
         let in_tree = [Mutation::MissesMoved, Mutation::ClosesEarly];
         let in_tree =
             in_tree.map(|in_tree| (format!("{in_tree:?}"), Trial { in_tree, ..Trial::default() }));
