@@ -47,15 +47,15 @@ pub fn run(args: &TimelineArgs) -> anyhow::Result<ExitCode> {
         (None, None) if is_in_mount() => of_mount(Path::new("."), args.message)?,
         (None, _) => of_nodes(args)?,
     };
-    output::print(&match args.of.json {
-        true => serde_json::to_string_pretty(&timeline)?,
-        false => for_people(&timeline),
-    })?;
     anyhow::ensure!(
         !timeline.steps.is_empty(),
         "nobody remembers {}: nodes keep their last steps only",
         args.message
     );
+    output::print(&match args.of.json {
+        true => serde_json::to_string_pretty(&timeline)?,
+        false => for_people(&timeline),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

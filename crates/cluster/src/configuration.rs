@@ -20,7 +20,7 @@
 //! - S3: the version grows with each change, and only then.
 //! - S4: a removal leaves a region as many nodes as each block needs there, unless the state says
 //!   why it does not.
-//! - S5: the level never falls, and is never above what a node speaks that was not removed.
+//! - S5: the level never falls, and rises no higher than what all nodes speak that have not left.
 
 mod admission;
 mod draining;
@@ -168,12 +168,19 @@ pub struct Shown(pub Option<String>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Configuration {
     file: Option<ClusterFile>,
+    rises_early: bool,
 }
 
 /// A change, or why it is refused.
 type Changed = Result<Option<String>, String>;
 
 impl Configuration {
+    /// With a planted bug: the level rises when one node speaks it (against S5).
+    #[doc(hidden)]
+    pub fn rising_early(self, rises_early: bool) -> Configuration {
+        Configuration { rises_early, ..self }
+    }
+
     /// The configuration, if there is one yet.
     pub fn file(&self) -> Option<&ClusterFile> {
         self.file.as_ref()
@@ -220,15 +227,13 @@ impl Configuration {
             Ok(added) => added,
             Err(why) => return Reply::Refused(why),
         };
-        if let Some(file) = &mut next {
-            rise(file);
-        }
         if next != self.file
             && let Some(file) = &mut next
         {
             file.configuration.version += 1;
-            if let Err(error) = Topology::new(file) {
-                return Reply::Refused(error.to_string()); // S1
+            match Topology::new(file) {
+                Ok(topology) => rise(file, &topology, self.rises_early),
+                Err(error) => return Reply::Refused(error.to_string()), // S1
             }
             self.file = next;
         }

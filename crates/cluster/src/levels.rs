@@ -36,9 +36,17 @@ impl Levels {
         self.spoken.get(node).copied().unwrap_or_default()
     }
 
-    /// Rises to the highest that all of `nodes` speak, if it may.
-    pub(crate) fn rise<'a>(&mut self, nodes: impl Iterator<Item = &'a str>) {
-        let spoken = nodes.map(|node| self.of(node)).min().unwrap_or_default();
+    /// The highest that all of `nodes` speak.
+    pub fn of_all<'a>(&self, nodes: impl Iterator<Item = &'a str>) -> Level {
+        nodes.map(|node| self.of(node)).min().unwrap_or_default()
+    }
+
+    /// Rises to the highest that all of `nodes` speak, if it may; `early`: that one speaks.
+    pub(crate) fn rise<'a>(&mut self, nodes: impl Iterator<Item = &'a str>, early: bool) {
+        let spoken = match early {
+            true => nodes.map(|node| self.of(node)).max().unwrap_or_default(),
+            false => self.of_all(nodes),
+        };
         let to = self.at_most.map_or(spoken, |at_most| spoken.min(at_most));
         self.now = self.now.max(to);
     }

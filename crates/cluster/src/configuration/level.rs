@@ -2,6 +2,7 @@
 //! programs of all levels alike.
 
 use super::Changed;
+use crate::Topology;
 use crate::topology::ClusterFile;
 use meridian_core::level::Level;
 
@@ -30,16 +31,8 @@ pub(super) fn at_most(file: &mut ClusterFile, level: Option<Level>) -> Changed {
     Ok(None)
 }
 
-/// A node that is removed counts until it has left its groups.
-pub(super) fn rise(file: &mut ClusterFile) {
-    let leaves = |name: &String| {
-        let changing = file.configuration.groups.values();
-        let mut involved = changing.flat_map(|of| of.members.iter().chain(&of.next));
-        !involved.any(|member| member == name)
-    };
-    let counts =
-        |node: &&crate::topology::NodeEntry| !node.groups.is_empty() || !leaves(&node.name);
-    let nodes: Vec<String> =
-        file.nodes.iter().filter(counts).map(|node| node.name.clone()).collect();
-    file.configuration.levels.rise(nodes.iter().map(String::as_str));
+/// A node that is removed counts until it has left its groups (S5).
+pub(super) fn rise(file: &mut ClusterFile, topology: &Topology, early: bool) {
+    let nodes = topology.present().map(|node| topology.node(node).name.as_str());
+    file.configuration.levels.rise(nodes, early);
 }

@@ -67,6 +67,8 @@ pub enum Mutation {
     /// A replica that comes later begins with those that kept the configuration first, as if they
     /// still did.
     BeginsWithFirst,
+    /// The level of features rises when one node speaks it.
+    RisesEarly,
 }
 
 impl Mutation {

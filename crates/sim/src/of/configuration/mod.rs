@@ -235,6 +235,20 @@ impl Cluster {
         stimuli
     }
 
+    /// The level never falls, and rises no higher than what all nodes speak that have not left.
+    fn check_level(&self, file: &ClusterFile) -> Result<(), String> {
+        let topology = Topology::new(file).expect("S1");
+        let levels = &file.configuration.levels;
+        let present = topology.present().map(|node| topology.node(node).name.as_str());
+        let lowest = levels.of_all(present);
+        let before = self.versions.range(..file.configuration.version).next_back();
+        let before = before.map_or(Level::FIRST, |(_, file)| file.configuration.levels.now);
+        match levels.now < before || levels.now > before.max(lowest) {
+            true => Err(format!("levels: {levels:?} after {before:?}")),
+            false => Ok(()),
+        }
+    }
+
     /// Whether all that was to be done is, and all nodes know.
     fn is_done(&self) -> bool {
         let gone = |topology: &Topology, name: &str| {
@@ -271,7 +285,8 @@ impl Owner<ConfigurationReplica> for Cluster {
         // The nodes are upgraded while the rest goes on.
         for node in &first.nodes {
             let after = MS * self.random.random_range(1..6000);
-            let speaks = Request::Speaks { name: node.name.clone(), newest: Level(3) };
+            let newest = Level(self.random.random_range(2..4));
+            let speaks = Request::Speaks { name: node.name.clone(), newest };
             stimuli.push(self.plan(after, Plan::Begin(speaks)));
         }
         for (name, after) in self.remove.clone() {
@@ -322,7 +337,10 @@ impl Owner<ConfigurationReplica> for Cluster {
         let Some(file) = file else { return Ok(()) };
         let version = file.configuration.version;
         match self.versions.get(&version) {
-            None => drop(self.versions.insert(version, file.clone())),
+            None => {
+                self.check_level(file)?;
+                self.versions.insert(version, file.clone());
+            }
             Some(known) if known == file => {}
             Some(known) => {
                 return Err(format!(

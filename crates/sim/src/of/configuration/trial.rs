@@ -153,7 +153,12 @@ impl Subject for Trial {
         if !PLANTED_BUGS {
             return Vec::new();
         }
-        let all = [Mutation::EndsEarly, Mutation::BeginsAlone, Mutation::BeginsWithFirst];
+        let all = [
+            Mutation::EndsEarly,
+            Mutation::BeginsAlone,
+            Mutation::BeginsWithFirst,
+            Mutation::RisesEarly,
+        ];
         let trial = |mutation| Trial { mutation, ..Trial::default() };
         all.map(|mutation| (format!("{mutation:?}"), trial(mutation))).into()
     }
