@@ -7,10 +7,16 @@
 mod harness;
 
 use harness::{Room, Running, eventually, ports_in_a_row};
+use meridian_cluster::Topology;
+use meridian_cluster::configuration::Request;
+use meridian_core::level::Level;
+use meridian_node::Keepers;
+use meridian_transport::Security;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 const NODES: [&str; 3] = ["us-1", "us-2", "us-3"];
 
@@ -21,10 +27,11 @@ struct Old {
 }
 
 impl Old {
-    fn new() -> Old {
+    fn of(nodes: &[&str]) -> Old {
         let room = Room::new();
-        let port = ports_in_a_row(3);
-        let addresses = [0, 1, 2].map(|at| format!("127.0.0.1:{}", port + at));
+        let ports = ports_in_a_row(nodes.len() as u16)..;
+        let addresses: Vec<_> =
+            nodes.iter().zip(ports).map(|(_, port)| format!("127.0.0.1:{port}")).collect();
         let region = format!("us={}", addresses.join(","));
         let args = ["init", "--insecure-plain-text", "--region", &region];
         assert!(room.run(&args).status.success());
@@ -33,7 +40,7 @@ impl Old {
         assert!(file["configuration"]["levels"]["now"].as_u64().unwrap() > 1, "{file}");
         file["configuration"]["levels"] = json!({ "now": 1 });
         fs::write(&path, file.to_string()).unwrap();
-        for node in NODES {
+        for node in nodes {
             let ended = room.run(&["prepare", "--cluster", "cluster.json", "--dir", &dir(node)]);
             assert!(ended.status.success(), "{ended:?}");
         }
@@ -75,8 +82,10 @@ struct Server(std::process::Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        harness::kill(i32::try_from(self.0.id()).unwrap(), libc::SIGTERM);
-        let _ = self.0.wait();
+        if self.0.try_wait().unwrap().is_none() {
+            harness::kill(i32::try_from(self.0.id()).unwrap(), libc::SIGTERM);
+            let _ = self.0.wait();
+        }
     }
 }
 
@@ -90,7 +99,7 @@ fn read(path: &Path) -> Value {
 
 #[test]
 fn the_level_rises_when_the_last_node_was_upgraded() {
-    let old = Old::new();
+    let old = Old::of(&NODES);
     fs::write(old.room.path("from"), "bytes").unwrap();
     let first = [old.server("us-1"), old.server("us-2")];
     let mut mount = old.meridian("mount --region us --foreground");
@@ -131,9 +140,31 @@ fn the_level_rises_when_the_last_node_was_upgraded() {
     drop((first, third));
 }
 
+/// As one does that was started with an older program when the others had reported a newer one.
+#[test]
+fn a_server_ends_that_hears_of_a_level_which_it_does_not_speak() {
+    let old = Old::of(&NODES[..1]);
+    let mut server = old.server(NODES[0]);
+    let newest = old.levels("")["here"]["newest"].clone();
+    eventually("the cluster goes by what the server speaks", || old.levels("")["level"] == newest);
+    let text = fs::read_to_string(old.room.path("data/cluster.json")).unwrap();
+    let (_, file) = Topology::parse(&text).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let reported = runtime.block_on(async {
+        let patience = Duration::from_secs(60);
+        let mut keepers = Keepers::new(&file, Security::InsecurePlainText, patience);
+        let (name, newest) = (NODES[0].into(), Level(99));
+        keepers.change(&Request::Speaks { name, newest }).await
+    });
+    assert!(reported.is_ok(), "{reported:?}");
+    assert_eq!(server.0.wait().unwrap().code(), Some(2), "it cannot go on as it is");
+    let again = old.room.run(&["server", "--dir", &dir(NODES[0])]);
+    assert!(!again.status.success() && again.stderr.contains("feature level 99"), "{again:?}");
+}
+
 #[test]
 fn a_program_that_is_older_than_its_cluster_says_so_and_does_nothing() {
-    let old = Old::new();
+    let old = Old::of(&NODES);
     let path = old.room.path("data/cluster.json");
     let mut file = read(&path);
     file["configuration"]["levels"]["now"] = 99.into();
