@@ -12,6 +12,8 @@ use meridian_client::{Client, ClientOptions};
 use meridian_mount::{Access, Mount, Transport};
 use offer::Offer;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -19,6 +21,10 @@ use std::time::{Duration, Instant};
 
 /// How often one mount changes something and the other looks.
 const ROUNDS: usize = 420;
+/// How many directories one mount lists while the other changes what is in them.
+const LISTED: usize = 6;
+/// How many files each of them has.
+const FILES: usize = 40;
 /// How long holders that say nothing delay others: the lease, and what is slow on a busy machine.
 const DELAY_MAX: Duration = Duration::from_secs(20);
 
@@ -106,6 +112,56 @@ fn nothing_that_a_mount_shows_is_older_than_what_another_has_changed() {
     }
     for mount in mounts {
         assert!(mount.files().client().hits() > 0, "nothing was ever kept");
+        runtime.block_on(mount.unmount()).unwrap();
+    }
+    demo.stop();
+    room.assert_clean();
+}
+
+/// What `ls -l` shows: each name, and what it leads to.
+fn list(dir: &Path) -> BTreeMap<OsString, Shown> {
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    names.map(|name| (name.clone(), look(&dir.join(name)))).collect()
+}
+
+/// A mount that lists a directory holds what is in it, which was asked for in steps for many. What
+/// another changes is seen by the next listing all the same.
+#[test]
+fn no_listing_is_older_than_what_another_mount_has_changed() {
+    let room = Room::new();
+    let demo = room.demo();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let entered = runtime.enter();
+    let ways = [("one", Transport::Rings), ("two", Transport::Device)];
+    let mounts = ways.map(|(name, transport)| mount_here(&room, name, transport));
+    drop(entered);
+    for round in 0..LISTED {
+        let (by, at) = (round % 2, 1 - round % 2);
+        let [by, here] = [by, at].map(|of| mounts[of].path().join(format!("us/listed-{round}")));
+        fs::create_dir(&by).unwrap();
+        for number in 0..FILES {
+            fs::write(by.join(format!("f{number:02}")), "x").unwrap();
+        }
+        let client = mounts[at].files().client().clone();
+        let (before, begun) = (client.swept(), Instant::now());
+        while client.swept() < before + FILES as u64 / 2 {
+            assert_eq!(list(&here), list(&by));
+            assert!(begun.elapsed() < DELAY_MAX, "nothing is asked for in steps for many");
+        }
+        list(&here);
+        let file = |number: usize| by.join(format!("f{number:02}"));
+        fs::set_permissions(file(30), fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(list(&here), list(&by), "round {round}: another mode");
+        fs::write(file(31), "longer").unwrap();
+        assert_eq!(list(&here), list(&by), "round {round}: another length");
+        fs::hard_link(file(32), by.join("f32-too")).unwrap();
+        assert_eq!(list(&here), list(&by), "round {round}: another name");
+        fs::remove_file(file(33)).unwrap();
+        assert_eq!(list(&here), list(&by), "round {round}: a name less");
+        fs::rename(file(34), file(35)).unwrap();
+        assert_eq!(list(&here), list(&by), "round {round}: replaced");
+    }
+    for mount in mounts {
         runtime.block_on(mount.unmount()).unwrap();
     }
     demo.stop();

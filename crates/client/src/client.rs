@@ -330,6 +330,12 @@ impl Client {
         self.inner.driver.hits()
     }
 
+    /// How many inodes it was given to hold in steps that ask for many, as who lists a directory
+    /// does.
+    pub fn swept(&self) -> u64 {
+        self.inner.driver.swept()
+    }
+
     /// Does `update` now.
     ///
     /// # Errors

@@ -228,6 +228,11 @@ impl Driver {
         lock(&self.session).hits()
     }
 
+    /// See [`Session::swept`].
+    pub fn swept(&self) -> u64 {
+        lock(&self.session).swept()
+    }
+
     /// Asks the session for something.
     pub fn command(&self, command: Command) {
         self.step(Event::Command(command));

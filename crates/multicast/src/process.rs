@@ -207,6 +207,11 @@ impl PrimCast {
         ts <= clock && self.log.queue().is_free((Timestamp(ts.0 + 1), LEAST), touches)
     }
 
+    /// Whether no message that touches something of this is known here and not delivered.
+    pub fn is_idle(&self, touches: &Touches) -> bool {
+        self.log.queue().is_free((Timestamp(u64::MAX), LEAST), touches)
+    }
+
     /// The final timestamp of a message that was delivered here, or to whoever gave the state that
     /// this process goes on from; `None` also if its client waits for it no more.
     pub fn delivered_at(&self, id: MessageId) -> Option<Timestamp> {

@@ -53,6 +53,8 @@ pub enum Mutation {
     CountsFromReply,
     /// Keeps answers of reads that began before it held the inode.
     FillsFromEarlier,
+    /// Keeps what a listing showed before it held that.
+    KeepsListed,
     /// Releases a capability before what it kept is dropped.
     ReleasesFirst,
     /// Goes on after another at once, without what that has seen.

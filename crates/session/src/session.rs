@@ -139,6 +139,11 @@ impl Session {
         self.caps.hits
     }
 
+    /// How many inodes it has been given with others, in one step.
+    pub fn swept(&self) -> u64 {
+        self.caps.swept
+    }
+
     /// Whether it would answer that look by itself, with all that who looks wants to know.
     pub fn holds(&mut self, now: Time, query: &Query) -> bool {
         let hits = self.caps.hits;
@@ -214,12 +219,28 @@ impl Session {
         deadline: Time,
         out: &mut Outbox<Session>,
     ) {
-        let group = query.partition();
-        let seen = self.vector.get(group);
+        let seen = self.vector.get(query.partition());
         if let Some(result) = self.caps.answer(now, &query, &self.vector) {
+            let whole = !matches!(result, Ok(Answer::Entry { attributes: None, .. }));
+            self.caps.looked_up(now, &query, whole);
             return out.output(Output::Answered { call: id, seen, result });
         }
         self.caps.look(now, &query);
+        self.caps.looked_up(now, &query, false);
+        self.ask(now, id, query, deadline, out);
+    }
+
+    /// Asks a replica.
+    pub(crate) fn ask(
+        &mut self,
+        now: Time,
+        id: CallId,
+        query: Query,
+        deadline: Time,
+        out: &mut Outbox<Session>,
+    ) {
+        let group = query.partition();
+        let seen = self.vector.get(group);
         let (begun, by) = (self.caps.begin_read(), self.holder(false).0);
         let body = RequestBody::Read { vector: self.vector.clone(), by, query: query.clone() };
         let deadline = self.nodes.cuts.deadline(group, now, deadline);
@@ -326,7 +347,7 @@ impl Session {
             ) => {
                 self.vector.merge(&vector);
                 self.caps.fill(now, query, (*begun, whole), &result);
-                out.output(Output::Answered { call: id, seen: *seen, result });
+                self.tell_answered(now, (id, *seen), result, out);
                 return self.stop_asking(id, &mut call);
             }
             (Verdict::Answered(ReplyBody::Answer { vector, .. }), Work::Follow(_)) => {

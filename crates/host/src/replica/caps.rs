@@ -12,7 +12,7 @@ use crate::sessions::Outcome;
 use crate::update::{Payload, lapse_session};
 use meridian_core::{ClientId, GroupId, MessageId, Stamp, Time};
 use meridian_fs::types::Rank;
-use meridian_fs::{CapStep, Operation, Subject, Timestamp, Update, Vector};
+use meridian_fs::{CapStep, Ino, Operation, Subject, Timestamp, Update, Vector};
 use meridian_multicast::{Role, Start};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,9 +27,10 @@ pub const CAP_LEASE: Duration = Duration::from_secs(6);
 /// after which it asks another node.
 pub const POLL_MAX: Duration = Duration::from_millis(500);
 
-/// So many inodes a client may hold: the directories that a build looks at, in some hundred KiB of
-/// state. What is asked for beyond them is refused; grants under way may go beyond.
-const CAPS_MAX: usize = 4096;
+/// So many inodes a client may hold: the directories that a build looks at, and the names of one
+/// that is listed, in some MiB of state. What is asked for beyond them is refused; grants under way
+/// may go beyond.
+const CAPS_MAX: usize = 16_384;
 
 /// So many capabilities and leases a partition gives, in some ten MiB; grants under way may go
 /// beyond.
@@ -108,13 +109,26 @@ impl Replica {
     pub(super) fn admit(&self, start: &Start, is_full: bool) -> Result<Payload, Refusal> {
         let payload = Payload::admit(start, is_full)?;
         let may = match payload.update() {
-            Some(Update::Caps { client, step: CapStep::Grant(_), .. }) => {
-                self.partition.caps() < ALL_MAX && self.partition.kept(*client) < CAPS_MAX
+            Some(Update::Caps { client, step: CapStep::Grant(inodes), .. }) => {
+                let many = inodes.len() > 1;
+                // Who lists a directory does not take the room of those who come back to few.
+                let all_max = if many { ALL_MAX / 2 } else { ALL_MAX };
+                let has_room = self.partition.caps() < all_max;
+                has_room
+                    && self.partition.kept(*client) < CAPS_MAX
+                    && (!many || self.is_settled(start, inodes))
             }
             Some(Update::Caps { step: CapStep::Renew, .. }) => self.partition.caps() < ALL_MAX,
             _ => true,
         };
         may.then_some(payload).ok_or_else(|| Refusal::Bad("as much is held as may be".into()))
+    }
+
+    /// Whether nothing is under way here that these wait for. A message that asks for many waits
+    /// for what any of them waits for, and later updates of the others wait for it.
+    fn is_settled(&self, start: &Start, inodes: &[Ino]) -> bool {
+        let settled = |ino: &Ino| self.partition.is_settled(*ino, Stamp(u64::MAX));
+        self.multicast.is_idle(&start.touches) && inodes.iter().all(settled)
     }
 
     /// Answers those who asked for an update, or does so once others have let go what it changed
@@ -160,7 +174,7 @@ impl Replica {
     }
 
     /// What a client has seen with a reply, and what it is to let go.
-    fn told_to(&self, by: ClientId) -> (Vector, Vec<meridian_fs::Ino>) {
+    fn told_to(&self, by: ClientId) -> (Vector, Vec<Ino>) {
         (self.partition.vector().clone(), self.partition.recalled(by).collect())
     }
 

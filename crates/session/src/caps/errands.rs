@@ -1,12 +1,12 @@
 //! What a session sends for its capabilities, as calls of its own.
 
-use super::Errand;
+use super::{Errand, WINDOW};
 use crate::calls::{CallId, Output};
 use crate::session::{Call, Session, Work};
 use crate::update::Update;
-use meridian_core::{GroupId, Outbox, Time};
+use meridian_core::{GroupId, Outbox, Stamp, Time};
 use meridian_fs::types::Timestamp;
-use meridian_fs::{CapStep, Done, FsError, Ino, Update as Change};
+use meridian_fs::{Answer, CapStep, Done, FsError, Ino, Query, Update as Change};
 use meridian_host::api::{ReplyBody, RequestBody};
 use meridian_host::update;
 use std::time::Duration;
@@ -32,14 +32,25 @@ impl Session {
             self.last_errand += 1;
             let (id, deadline) = (CallId(OWN | self.last_errand), now + PATIENCE);
             let step = match &errand {
-                Errand::Grant(inodes) => Some(CapStep::Grant(inodes.clone())),
+                Errand::Grant(inodes) | Errand::Sweep(_, inodes) => {
+                    Some(CapStep::Grant(inodes.clone()))
+                }
                 Errand::Release(inodes) => Some(CapStep::Release(inodes.clone())),
                 Errand::Renew => Some(CapStep::Renew),
-                Errand::Poll => None,
+                Errand::Poll | Errand::List(..) => None,
+            };
+            let listed = match &errand {
+                Errand::List(inode, after) => Some((*inode, after.clone())),
+                _ => None,
             };
             self.errands.insert(id, (group, errand, now));
             if let Some(step) = step {
                 self.send_step(now, (id, deadline), group, step, out);
+                continue;
+            }
+            if let Some((inode, after)) = listed {
+                let query = Query::Directory { inode, after, limit: WINDOW as u32 };
+                self.ask(now, id, query, deadline, out);
                 continue;
             }
             let body = RequestBody::Recalls { group, by: self.caps.by };
@@ -65,6 +76,22 @@ impl Session {
         let update = Update::named(change, holder, &self.vector, &mut self.names, drawn);
         let work = Work::Update(Box::new(update));
         self.go_on(now, id, Call { deadline, inquiries: Vec::new(), work }, out);
+    }
+
+    /// A question was answered: the owner's, or one of the session's own.
+    pub(crate) fn tell_answered(
+        &mut self,
+        now: Time,
+        (call, seen): (CallId, Stamp),
+        result: Result<Answer, FsError>,
+        out: &mut Outbox<Session>,
+    ) {
+        if !call.is_own() {
+            return out.output(Output::Answered { call, seen, result });
+        }
+        if let Some((_, Errand::List(directory, _), _)) = self.errands.remove(&call) {
+            self.caps.on_listed(now, directory, &result);
+        }
     }
 
     /// The owner is to drop these.

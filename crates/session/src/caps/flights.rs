@@ -60,6 +60,7 @@ impl Caps {
             .map(|(side, (parent, name))| (parent.ino, name.clone(), then(update, side)))
             .collect();
         for (parent, name, _) in &names {
+            self.disturb(*parent);
             *self.busy_names.entry((*parent, name.clone())).or_default() += 1;
             if let Some(known) = self.known.get_mut(parent) {
                 known.touch_name(name, self.count);
@@ -86,10 +87,10 @@ impl Caps {
             *result = Ok(Done::Attributes(made));
             self.lapse(now);
             let recalled = self.spoiled.contains(&made.place.ino);
-            if !recalled {
-                self.hold_made(now, made.place, &flight);
-            }
-            if let Some(known) = self.known.get_mut(&made.place.ino).filter(|_| !recalled) {
+            if !recalled
+                && self.hold_made(now, made.place, &flight)
+                && let Some(known) = self.known.get_mut(&made.place.ino)
+            {
                 known.is_empty();
                 known.attributes.value = Some(made);
             }
@@ -151,8 +152,12 @@ impl Caps {
 
     /// The client was told that it holds the directory that it made, and if its lease has lasted
     /// meanwhile it does; unless it has gone on after another, who may have seen what is there by
-    /// now.
-    fn hold_made(&mut self, now: Time, made: Place, flight: &Flight) {
+    /// now. Whether it does from now on: it may have been given it by a step of its own meanwhile,
+    /// and then knows what that has shown.
+    fn hold_made(&mut self, now: Time, made: Place, flight: &Flight) -> bool {
+        if self.known.contains_key(&made.ino) {
+            return false;
+        }
         let fresh = flight.begun > self.followed;
         if fresh && self.has_lasted(now, made.partition, flight.sent) {
             self.hold(now, made);
@@ -161,6 +166,7 @@ impl Caps {
         {
             lease.to_release.insert(made.ino);
         }
+        self.known.contains_key(&made.ino)
     }
 
     /// Nobody knows what became of an update of the client: what it may still change is not to be

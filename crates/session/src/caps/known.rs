@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp, Time, mix};
-use meridian_fs::types::{Attributes, Entry, Name};
+use meridian_fs::types::{Attributes, Entry, Ino, Name};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So many names of one directory are kept with what they lead to: some MiB.
@@ -83,6 +83,8 @@ pub(crate) struct Known {
     pub granted: u64,
     pub attributes: Slot<Attributes>,
     pub used: Time,
+    /// The directory with which it was asked for, among many.
+    pub swept: Option<Ino>,
     names: BTreeMap<Name, Slot<Option<Entry>>>,
     /// Reads that began before know nothing of names: some were forgotten.
     floor: u64,
@@ -99,6 +101,7 @@ impl Known {
             granted,
             attributes: Slot::default(),
             used,
+            swept: None,
             names: BTreeMap::new(),
             floor: 0,
             listed: Listed::No,

@@ -2,13 +2,21 @@
 
 use meridian_core::{Stamp, Time};
 use meridian_fs::Ino;
+use meridian_fs::types::{Name, Place};
 use meridian_host::replica::CAP_LEASE;
 use std::collections::BTreeSet;
+
+/// So many inodes are released by one message: some KiB.
+const RELEASED_MAX: usize = 512;
 
 /// Something that the session sends for its capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Errand {
     Grant(Vec<Ino>),
+    /// The step that asks for many in this directory.
+    Sweep(Ino, Vec<Ino>),
+    /// The question which entries come after that name in the directory.
+    List(Place, Name),
     Renew,
     Release(Vec<Ino>),
     /// The question what is recalled.
@@ -45,9 +53,10 @@ impl Lease {
     pub fn next_errand(&mut self, now: Time, full: bool) -> Option<Errand> {
         if !self.to_release.is_empty() && !self.releasing {
             self.releasing = true;
-            return Some(Errand::Release(
-                std::mem::take(&mut self.to_release).into_iter().collect(),
-            ));
+            let more = self.to_release.iter().nth(RELEASED_MAX).copied();
+            let rest = more.map(|more| self.to_release.split_off(&more)).unwrap_or_default();
+            let first = std::mem::replace(&mut self.to_release, rest);
+            return Some(Errand::Release(first.into_iter().collect()));
         }
         if self.is_to_renew(now) {
             (self.renewing, self.begins) = (true, false);

@@ -12,9 +12,11 @@ mod errands;
 mod flights;
 pub(crate) mod known;
 mod lease;
+mod sweeps;
 
 pub(crate) use errands::OWN;
 pub(crate) use lease::Errand;
+pub(crate) use sweeps::WINDOW;
 
 use crate::calls::CallId;
 use crate::mutation::Mutation;
@@ -27,9 +29,10 @@ use meridian_fs::{Answer, FsError, Ino, Query, Vector};
 use meridian_host::replica::CAP_LEASE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use sweeps::Sweep;
 
 /// Of so many inodes a client keeps something; then it lets go those that it used least recently.
-pub const HELD_MAX: usize = 2048;
+pub const HELD_MAX: usize = 8192;
 /// So many looks at an inode, within [`LOOKS_WITHIN`], and the client asks for it.
 const LOOKS: u32 = 3;
 const LOOKS_WITHIN: Duration = Duration::from_secs(1);
@@ -78,7 +81,11 @@ pub(crate) struct Caps {
     /// Until when what was recalled is not asked for, and how long that took.
     paused: BTreeMap<Ino, (Time, Duration)>,
     losses: u64,
+    sweeps: BTreeMap<Ino, Sweep>,
+    /// What a window showed before it was held, for a planted bug.
+    seen_before: BTreeMap<Ino, Attributes>,
     pub hits: u64,
+    pub swept: u64,
     pub mutation: Mutation,
 }
 
@@ -102,7 +109,10 @@ impl Caps {
             looked: BTreeMap::new(),
             paused: BTreeMap::new(),
             losses: 0,
+            sweeps: BTreeMap::new(),
+            seen_before: BTreeMap::new(),
             hits: 0,
+            swept: 0,
             mutation: Mutation::Correct,
         }
     }
@@ -115,6 +125,7 @@ impl Caps {
     /// From now on it asks for none, and lets go what it holds.
     pub fn turn_off(&mut self) {
         self.looked.clear();
+        self.sweeps.clear();
         self.leases.values_mut().for_each(|lease| lease.wanted.clear());
         let all = self.known.iter().map(|(ino, known)| (known.group, *ino)).collect();
         self.drop_held(all);
@@ -334,7 +345,9 @@ impl Caps {
         }
         let lease = self.leases.entry(group).or_default();
         lease.checked = lease.checked.max(upto);
-        for ino in recalled.iter().filter(|ino| !lease.going.contains(ino)) {
+        let new: Vec<_> = recalled.iter().filter(|ino| !lease.going.contains(ino)).collect();
+        for ino in new {
+            self.pause_sweep(now, *ino);
             let before = self.paused.get(ino).filter(|(until, _)| now.since(*until) < PAUSE_KEPT);
             let pause = before.map_or(PAUSE.0, |(_, pause)| (*pause * 2).min(PAUSE.1));
             self.paused.insert(*ino, (now + pause, pause));
@@ -373,6 +386,7 @@ impl Caps {
     fn forget(&mut self, ino: Ino) {
         if let Some(known) = self.known.remove(&ino) {
             self.losses += 1;
+            self.sweeps.remove(&ino);
             if let Some(lease) = self.leases.get_mut(&known.group) {
                 lease.held -= 1;
             }
@@ -415,7 +429,8 @@ impl Caps {
         self.lapse(now);
         let full = self.known.len() >= HELD_MAX;
         let mut all = self.leases.iter_mut();
-        all.find_map(|(group, lease)| Some((*group, lease.next_errand(now, full)?)))
+        let next = all.find_map(|(group, lease)| Some((*group, lease.next_errand(now, full)?)));
+        next.or_else(|| self.next_of_sweeps(now, full))
     }
 
     /// What must go so that there is room again: what was used least recently.
@@ -461,22 +476,48 @@ impl Caps {
                     lease.to_release.extend(inodes);
                 }
             }
+            Errand::List(directory, _) => self.stop_sweep(now, directory.ino),
             Errand::Grant(asked) => {
-                let spoiled = lease.granting.take().unwrap_or_default();
                 // Nobody answers while a region is cut off that the inode waits for.
                 let pause = if result.is_some() { PAUSE.0 } else { PAUSE.1 };
                 let granted = result.unwrap_or_default();
                 for ino in asked.iter().filter(|ino| !granted.contains(ino)) {
                     self.paused.insert(*ino, (now + pause, pause));
                 }
-                let ends = self.ends || !self.has_lasted(now, group, sent);
-                let (gone, kept): (Vec<_>, Vec<_>) =
-                    granted.into_iter().partition(|ino| ends || spoiled.contains(ino));
-                kept.into_iter().for_each(|ino| self.hold(now, Place { ino, partition: group }));
-                return self.drop_held(gone.into_iter().map(|ino| (group, ino)).collect());
+                return self.take_granted(now, (group, sent), granted, None);
+            }
+            Errand::Sweep(directory, _) => {
+                self.on_swept(now, directory, result.is_some());
+                let granted = result.unwrap_or_default();
+                return self.take_granted(now, (group, sent), granted, Some(directory));
             }
         }
         Vec::new()
+    }
+
+    /// These were given, to what was sent then; answers what the owner is to drop.
+    fn take_granted(
+        &mut self,
+        now: Time,
+        (group, sent): (GroupId, Time),
+        granted: Vec<Ino>,
+        swept: Option<Ino>,
+    ) -> Vec<(GroupId, Ino)> {
+        let lease = self.leases.entry(group).or_default();
+        let spoiled = lease.granting.take().unwrap_or_default();
+        let ends = self.ends || !self.has_lasted(now, group, sent);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            granted.into_iter().partition(|ino| ends || spoiled.contains(ino));
+        for ino in kept {
+            self.hold(now, Place { ino, partition: group });
+            if let Some(known) = self.known.get_mut(&ino) {
+                known.swept = swept;
+                self.swept += u64::from(swept.is_some());
+                let before = self.seen_before.remove(&ino);
+                known.attributes.value = known.attributes.value.or(before);
+            }
+        }
+        self.drop_held(gone.into_iter().map(|ino| (group, ino)).collect())
     }
 
     /// The lease of a partition was renewed by what was sent then (K2).
@@ -516,6 +557,7 @@ impl Caps {
         for (group, lease) in &mut self.leases {
             if lease.held > 0 && lease.until <= now {
                 self.known.retain(|_, known| known.group != *group);
+                self.sweeps.clear();
                 (lease.held, self.losses) = (0, self.losses + 1);
             }
         }

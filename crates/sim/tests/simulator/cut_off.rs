@@ -438,6 +438,37 @@ fn a_grant_that_waits_delays_no_release_and_no_expiry() {
     }
 }
 
+/// A step that asks for many would wait for what any of them waits for, and who changes the others
+/// for it. So it is refused while something of that is under way.
+#[test]
+fn many_are_not_given_in_one_step_while_one_of_them_waits() {
+    for lacks_its_vote in [false, true] {
+        each_seed(0..10, |seed| {
+            let (mut story, holder) = (Story::new(seed), ClientId(77));
+            let directory = story.make(top(US), "one", Kind::Directory);
+            let begun = story.step(holder, CapStep::Renew);
+            assert_eq!(story.stepped(begun, SOON), Some(Ok(Done::Nothing)));
+            let (away, _, rename) = story.rename_across_a_cut(lacks_its_vote);
+            story.world.run_for(500 * MS); // Until all nodes have it.
+            let both = vec![directory.ino, away.ino];
+            let asked = story.step(holder, CapStep::Grant(both.clone()));
+            let refused = story.wait(asked, SOON);
+            assert!(matches!(refused, Some(ReplyBody::Refused(_))), "{refused:?}");
+            let made = story.send(create(directory, "f", Kind::File));
+            assert!(matches!(story.done(made, SOON), Some(Ok(_))), "it waits for nothing");
+            story.world.heal();
+            assert_eq!(story.done(rename, 5000 * MS), Some(Ok(Done::Nothing)));
+            let given = (0..20).find_map(|_| {
+                story.world.run_for(100 * MS); // Until all of it is done at that node, too.
+                let asked = story.step(holder, CapStep::Grant(both.clone()));
+                story.wait(asked, SOON).filter(|body| !matches!(body, ReplyBody::Refused(_)))
+            });
+            let Some(ReplyBody::Updated { result, .. }) = given else { panic!("{given:?}") };
+            assert_eq!(result, Ok(Done::Granted(both)));
+        });
+    }
+}
+
 /// What is moved away is a name of the region's top directory, which all paths lead through: other
 /// names are found, and may be entered, whatever becomes of it.
 #[test]

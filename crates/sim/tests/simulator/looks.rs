@@ -6,7 +6,17 @@ use meridian_sim::{Subject, one_seed};
 
 #[test]
 fn no_look_is_older_than_what_was_acknowledged() {
-    let all = ["kept", "updates", "reads", "recalled", "still", "gone", "taken"];
+    let all = [
+        "kept",
+        "kept with attributes",
+        "swept",
+        "updates",
+        "reads",
+        "recalled",
+        "still",
+        "gone",
+        "taken",
+    ];
     let counts = trials_show(0..120, &Trial::default(), (&all, 1));
     assert!(counts.of("kept") * 10 > counts.of("reads") || one_seed(), "hardly kept: {counts:?}");
 }

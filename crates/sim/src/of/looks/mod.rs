@@ -3,9 +3,11 @@
 //!
 //! Each client does one update at a time in shared directories of all partitions: it makes, removes
 //! and renames names, also between partitions, makes directories, and changes owners; and it looks
-//! at all of that, often. Requests and replies are late and lost, now and then by seconds; a client
-//! stands still for longer than its lease at times, or is gone for good. Nodes have all kinds of
-//! faults. An owner needs a while until it has dropped what is recalled, as a kernel does.
+//! at all of that, often, and now and then at all names of a directory one after the other, so that
+//! it asks to hold what they lead to in one step. Requests and replies are late and lost, now and
+//! then by seconds; a client stands still for longer than its lease at times, or is gone for good.
+//! Nodes have all kinds of faults. An owner needs a while until it has dropped what is recalled, as
+//! a kernel does.
 
 mod register;
 pub mod trial;
@@ -50,7 +52,9 @@ Examples:
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The names in each directory.
-const NAMES: [&str; 3] = ["a", "b", "c"];
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+/// Once in so many times a client looks at all names of a directory.
+const LISTS: u32 = 6;
 /// So many directories there are at most.
 const DIRECTORIES_MAX: usize = 7;
 
@@ -83,6 +87,8 @@ struct Client {
     /// Tokens that it takes over.
     handed: BTreeMap<CallId, Handed>,
     left: u64,
+    /// How much it had asked to hold in one step with more, when that was looked at last.
+    swept: u64,
 }
 
 /// The clients, and what they were told.
@@ -110,6 +116,7 @@ impl LooksWorkload {
             looks: BTreeMap::new(),
             handed: BTreeMap::new(),
             left: things,
+            swept: 0,
         };
         let top = |partition| Place { ino: Ino::top(partition), partition };
         LooksWorkload {
@@ -131,17 +138,25 @@ impl LooksWorkload {
         let parent = *self.directories.choose(&mut self.net.random).expect("there are some");
         let name = Bytes::from_static(NAMES.choose(&mut self.net.random).expect("some").as_bytes());
         let named = self.net.random.random_bool(0.6);
-        let (thing, query) = match named {
-            true => (Thing::Name(parent.ino, name.clone()), Query::Lookup { parent, name }),
-            false => (Thing::Owner(parent.ino), Query::Attributes { inode: parent }),
+        let query = match named {
+            true => Query::Lookup { parent, name },
+            false => Query::Attributes { inode: parent },
         };
+        self.look_at(at, now, query)
+    }
+
+    fn look_at(&mut self, at: usize, now: Time, query: Query) -> Vec<Stimulus<Node>> {
         let client = &mut self.clients[at];
         client.last.0 += 1;
         let call = client.last;
         client.looks.insert(call, query.clone());
         let session = self.net.session(at);
+        let swept = std::mem::replace(&mut client.swept, session.swept());
+        let swept = client.swept - swept;
+        self.net.counts.add("swept", swept);
+        let session = self.net.session(at);
         let before = session.hits();
-        let ask = Ask::Read { call, query, deadline: now + PATIENCE };
+        let ask = Ask::Read { call, query: query.clone(), deadline: now + PATIENCE };
         let mut out = Outbox::new();
         session.step(now, Event::Command(ask), &mut out);
         let kept = session.hits() > before;
@@ -151,7 +166,7 @@ impl LooksWorkload {
                 Effect::Output(Told::Answered { result, .. }) if kept => {
                     self.clients[at].looks.remove(&call);
                     self.net.counts.add("kept", 1);
-                    self.judge(at, &thing, &result);
+                    self.judge(at, &thing_of(&query), &result);
                 }
                 Effect::Output(told) => {
                     let mut events = VecDeque::new();
@@ -178,9 +193,26 @@ impl LooksWorkload {
         let Some(value) = value_of(result) else {
             return self.net.violate(format!("looks: {thing:?} is {result:?}"));
         };
-        if let Err(what) = self.registers.judge(thing, value) {
-            self.net.violate(format!("fresh: client {at} looks at {thing:?}: {what}"));
+        let owner = match result {
+            Ok(Answer::Entry { attributes: Some(of), .. }) => {
+                self.net.counts.add("kept with attributes", 1);
+                Some((Thing::Owner(of.place.ino), Value::Owner(of.uid)))
+            }
+            _ => None,
+        };
+        for (thing, value) in [(thing.clone(), value)].into_iter().chain(owner) {
+            if let Err(what) = self.registers.judge(&thing, value) {
+                self.net.violate(format!("fresh: client {at} looks at {thing:?}: {what}"));
+            }
         }
+    }
+
+    /// A client looks at all names of a directory, one after the other.
+    fn list(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
+        let parent = *self.directories.choose(&mut self.net.random).expect("there are some");
+        let names = NAMES.map(|name| Bytes::from_static(name.as_bytes()));
+        let looks = names.map(|name| self.look_at(at, now, Query::Lookup { parent, name }));
+        looks.into_iter().flatten().collect()
     }
 
     /// At times a client hands another what it has seen as soon as it has seen something.
@@ -194,10 +226,7 @@ impl LooksWorkload {
             return None;
         }
         let to = self.net.random.random_range(0..self.clients.len());
-        let thing = match &query {
-            Query::Lookup { parent, name } => Thing::Name(parent.ino, name.clone()),
-            other => Thing::Owner(other.inode()?),
-        };
+        let thing = thing_of(&query);
         let value = value_of(result).filter(|_| to != at)?;
         let seen = self.net.session(at).vector().clone();
         let handed = Handed { query, thing, value, taken: false };
@@ -215,6 +244,14 @@ impl LooksWorkload {
             let what = format!("{:?} was seen to be {:?}", handed.thing, handed.value);
             self.net.violate(format!("token: client {at} took one: {what}, and then {found:?}"));
         }
+    }
+}
+
+/// What is looked at.
+fn thing_of(query: &Query) -> Thing {
+    match query {
+        Query::Lookup { parent, name } => Thing::Name(parent.ino, name.clone()),
+        other => Thing::Owner(other.inode().expect("it is looked at an inode")),
     }
 }
 
@@ -338,6 +375,9 @@ impl Crowd for LooksWorkload {
         let mut stimuli = Vec::new();
         for _ in 0..looks {
             stimuli.extend(self.look(at, now));
+        }
+        if self.net.random.random_ratio(1, LISTS) {
+            stimuli.extend(self.list(at, now));
         }
         let client = &mut self.clients[at];
         if client.left == 0 || client.doing.is_some() || !self.net.random.random_ratio(1, 3) {

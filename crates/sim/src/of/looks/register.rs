@@ -154,9 +154,10 @@ impl Registers {
                 self.names += 1;
                 Change::MakeDirectory(parent, format!("d{}", self.names).into())
             }
-            (0..4, _) => {
+            (0..4, found) => {
                 self.owners += 1;
-                Change::Give(parent, self.owners)
+                let given = found.filter(|_| random.random_bool(0.5)).unwrap_or(parent);
+                Change::Give(given, self.owners)
             }
             (4..7, Some(moved)) => {
                 let to = *directories.choose(random)?;

@@ -102,6 +102,7 @@ impl CrowdTrial for Trial {
             Mutation::TakesAnyAnswer,
             Mutation::CountsFromReply,
             Mutation::FillsFromEarlier,
+            Mutation::KeepsListed,
             Mutation::ReleasesFirst,
         ];
         let in_host = [InHost::AnswersAtOnce, InHost::ExpiresAnyhow];
