@@ -7,7 +7,7 @@ mod harness;
 #[path = "../../fuse/tests/offer/mod.rs"]
 mod offer;
 
-use harness::{Room, Running};
+use harness::{PATIENCE, Room, Running};
 use meridian_client::{Client, ClientOptions};
 use meridian_mount::{Access, Mount, Transport};
 use offer::Offer;
@@ -146,7 +146,7 @@ fn no_listing_is_older_than_what_another_mount_has_changed() {
         let (before, begun) = (client.swept(), Instant::now());
         while client.swept() < before + FILES as u64 / 2 {
             assert_eq!(list(&here), list(&by));
-            assert!(begun.elapsed() < DELAY_MAX, "nothing is asked for in steps for many");
+            assert!(begun.elapsed() < PATIENCE, "nothing is asked for in steps for many");
         }
         list(&here);
         let file = |number: usize| by.join(format!("f{number:02}"));

@@ -30,6 +30,9 @@ pub(crate) const ATTRIBUTES_TTL: Duration = Duration::from_nanos(1);
 pub(crate) const GENERATION: u64 = 0;
 /// What extended attributes begin with that only root sees.
 const TRUSTED: &[u8] = b"trusted.";
+/// What `ls` asks each file for, unless it is told that there can be none.
+const LABEL: &[u8] = b"security.selinux";
+
 /// `open(O_CREAT)`: makes a file and opens it. The kernel takes it for new, and so checks no
 /// permission: of a file that another made meanwhile the answer is `ESTALE`, and it looks again.
 pub(crate) async fn create(
@@ -81,20 +84,19 @@ impl Drop for Opened {
     }
 }
 
-/// `readdir`: some lines from `offset` on, none after the last. Attributes with the names would be
-/// of no use: the kernel keeps no names, so it asks for each again, and those of other partitions
-/// may be far away.
+/// `readdir`: some lines from `offset` on, none after the last. Attributes do not come with the
+/// names: the kernel would have to keep these, and could not be told to drop them (decision 98).
 pub(crate) async fn list(
     files: &Files,
     listing: &tokio::sync::Mutex<Listing>,
-    offset: u64,
+    (offset, size): (u64, u32),
 ) -> Result<Vec<Line>, ClientError> {
     let mut listing = listing.lock().await;
     let place = usize::try_from(offset).unwrap_or(usize::MAX);
     if place == 0 {
         listing.rewind();
     }
-    listing.lines(files, place).await
+    listing.lines(files, place, size).await
 }
 
 /// `listxattr`: each name that the user may see, and a NUL.
@@ -109,11 +111,13 @@ pub(crate) async fn xattr_names(files: &Files, ino: Ino, uid: u32) -> Result<Byt
     Ok(all.freeze())
 }
 
-/// How names are answered that are not kept here: as no file has any, or, outside all name spaces,
-/// as there can be none.
+/// How names are answered that are not kept here: as no file has any; labels, and what is outside
+/// all name spaces, as there can be none.
 pub(crate) fn foreign_xattr(name: &[u8]) -> Option<i32> {
     let kept = [CAPABILITY, ACCESS_LIST, DEFAULT_LIST].contains(&name);
-    if name.starts_with(b"security.") && !kept {
+    if name == LABEL {
+        Some(libc::EOPNOTSUPP)
+    } else if name.starts_with(b"security.") && !kept {
         Some(libc::ENODATA)
     } else if kept || name.starts_with(b"user.") || name.starts_with(TRUSTED) {
         None

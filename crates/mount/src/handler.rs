@@ -428,7 +428,7 @@ impl Handler {
         self.answer(
             call,
             move |lines, reply| listed(lines, (offset, size), reply),
-            |files| async move { calls::list(&files, &listing, offset).await },
+            |files| async move { calls::list(&files, &listing, (offset, size)).await },
         );
     }
 

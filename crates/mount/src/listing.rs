@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Entries before the first of the directory's own: `.` and `..`.
 const DOTS: usize = 2;
-/// Lines that are handed over at a time: more than fit into what the kernel asks for.
-const LINES_MAX: usize = 1024;
+/// A line needs so many bytes at least: what stands before a name, and that.
+const LINE_MIN: usize = 32;
 
 /// The open directories of a mount, by number.
 #[derive(Debug, Default)]
@@ -75,11 +75,17 @@ impl Listing {
         *self = Listing::new(self.ino);
     }
 
-    /// What stands from `place` on, counted from 0; nothing after the last line.
+    /// What stands from `place` on, counted from 0, as far as it may fit into `size` bytes; nothing
+    /// after the last line.
     ///
     /// # Errors
     /// If the directory cannot be read.
-    pub async fn lines(&mut self, files: &Files, place: usize) -> Result<Vec<Line>, ClientError> {
+    pub async fn lines(
+        &mut self,
+        files: &Files,
+        place: usize,
+        size: u32,
+    ) -> Result<Vec<Line>, ClientError> {
         while self.line(place).is_none() && !self.end {
             let after = self.entries.last().map_or_else(Bytes::new, |(name, _)| name.clone());
             if !self.begun {
@@ -90,7 +96,8 @@ impl Listing {
             (self.end, self.above) = (end, parent.ino);
             self.begun = true;
         }
-        Ok((place..).map_while(|place| self.line(place)).take(LINES_MAX).collect())
+        let most = size as usize / LINE_MIN;
+        Ok((place..).map_while(|place| self.line(place)).take(most).collect())
     }
 
     fn line(&self, place: usize) -> Option<Line> {
