@@ -111,15 +111,22 @@ fn day_two_explains_each_finding_alarm_and_warning() {
     assert!(missing.is_empty(), "docs/day-two.md does not name:\n{}", missing.join("\n"));
 }
 
+/// The pages that the contents of the site name: `- Day two: day-two.md`.
+fn contents(site: &str) -> Vec<&str> {
+    let nav = site.split_once("\nnav:\n").map_or("", |(_, nav)| nav);
+    nav.lines().filter_map(|line| line.split_once(": ")).map(|(_, page)| page.trim()).collect()
+}
+
 #[test]
-fn each_page_is_in_the_summary() {
-    let summary = read(&root().join("docs/SUMMARY.md"));
-    for entry in fs::read_dir(root().join("docs")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name.ends_with(".md") && name != "SUMMARY.md" {
-            assert!(summary.contains(&format!("]({name})")), "docs/SUMMARY.md lacks {name}");
-        }
-    }
+fn the_site_has_each_page_and_no_other() {
+    let site = read(&root().join("mkdocs.yml"));
+    let mut named: Vec<String> = contents(&site).into_iter().map(String::from).collect();
+    let names = fs::read_dir(root().join("docs")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut pages: Vec<String> = names.filter(|name| name.ends_with(".md")).collect();
+    named.sort();
+    pages.sort();
+    assert_eq!(named, pages, "what mkdocs.yml names, and what lies in docs/");
 }
 
 #[test]
@@ -134,6 +141,8 @@ fn the_rules_of_pages_object_to_planted_faults() {
     );
     let page = "# A\n\n## B\n\n| `one` | x |\n| two | y |\n\n## C\n\n| `three` | z |\n";
     assert_eq!(first_cells(page, "B"), ["one"]);
+    let site = "a: b.md\nnav:\n  - One: one.md\n  - Use it:\n      - Two words: two.md\n";
+    assert_eq!(contents(site), ["one.md", "two.md"]);
     assert_eq!(fixed("{}: {}"), None);
     assert_eq!(fixed("{name} is cut off: no node"), Some("is cut off".into()));
 }

@@ -13,7 +13,7 @@ const COLUMNS_MAX: usize = 100;
 /// The documents of the repository.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for dir in ["", "docs", "docs/decisions"] {
+    for dir in ["", "docs", "docs/decisions", "packaging"] {
         for entry in fs::read_dir(root().join(dir)).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "md") {
@@ -116,19 +116,48 @@ fn lines_are_not_wide() {
     assert!(wrong.is_empty(), "more than {COLUMNS_MAX} columns:\n{}", wrong.join("\n"));
 }
 
-/// What the documents link to must be there.
+/// What the headings of a document are called in links: in small letters, with hyphens for spaces
+/// and without other signs.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut is_command = false;
+    let headings = text.lines().filter(|line| {
+        is_command ^= line.trim_start().starts_with("```");
+        line.starts_with('#') && !is_command
+    });
+    let name = |line: &str| {
+        let words = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(name).collect()
+}
+
+/// The links of a document that lead nowhere: to no file, or to no heading of one.
+fn dead_links(path: &Path, text: &str) -> Vec<String> {
+    let dir = path.parent().unwrap();
+    let mut dead = Vec::new();
+    for part in text.split("](").skip(1) {
+        let link = part.split([')', ' ']).next().unwrap_or_default();
+        if link.contains("://") {
+            continue;
+        }
+        let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+        let file = if file.is_empty() { path.to_path_buf() } else { dir.join(file) };
+        let is_page = file.extension().is_some_and(|extension| extension == "md");
+        let has_anchor = |text: String| anchor.is_empty() || anchors(&text).contains(anchor);
+        if !file.exists() || (is_page && !has_anchor(read(&file))) {
+            dead.push(link.to_string());
+        }
+    }
+    dead
+}
+
 #[test]
 fn links_in_documents_lead_somewhere() {
     let mut wrong = Vec::new();
     for path in documents() {
-        let dir = path.parent().unwrap();
-        for part in read(&path).split("](").skip(1) {
-            let target = part.split([')', '#']).next().unwrap_or_default();
-            let is_elsewhere = target.is_empty() || target.contains("://");
-            if !is_elsewhere && !dir.join(target).exists() {
-                wrong.push(format!("{}: {target}", path.display()));
-            }
-        }
+        let dead = dead_links(&path, &read(&path));
+        wrong.extend(dead.iter().map(|link| format!("{}: {link}", path.display())));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -231,6 +260,11 @@ fn the_rules_of_prose_object_to_planted_faults() {
     let link = format!("[text](docs/{}.md)", "long".repeat(30));
     let text = format!("{wide}\n{row}\n{link}\n```\n{wide}\n```\n{wide}\n");
     assert_eq!(wide_prose(&text), [0, 6]);
+    let names = ["1-at-once-a_b", "two"].map(String::from);
+    assert_eq!(anchors("# 1. At once: `a_b`\n## Two\n```\n# x\n```\n"), BTreeSet::from(names));
+    let links = "[a](#two) [b](#three) [c](none.md) [d](docs/README.md#none) [e](https://x/#y)\n";
+    let dead = dead_links(&root().join("README.md"), &format!("{links}[f](docs/README.md)"));
+    assert_eq!(dead, ["#two", "#three", "none.md", "docs/README.md#none"]);
     let papers = BTreeSet::from(["thesis".to_string(), "report".to_string()]);
     let cites = |comment: &str| unknown_citation(comment, &papers, 24);
     assert_eq!(cites(" PrimCast (thesis, section 4.2; Algorithm 1), decision 24"), None);
