@@ -8,7 +8,9 @@ use crate::output;
 use anyhow::{anyhow, bail};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use meridian_sim::of::{Named, Pins, Setting, TABLE, Trials};
+use meridian_core::Time;
+use meridian_sim::of::{EXPLAINED, Named, Pins, Setting, TABLE, Trials};
+use meridian_sim::trace::Filter;
 use meridian_sim::{Detail, Failure, Report};
 use meridian_terminal::note;
 use serde::Serialize;
@@ -26,25 +28,40 @@ const PROGRESS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs
 /// What is told of a run in one line, of what is counted.
 const SHOWN: [&str; 6] = ["messages", "deliveries", "requests", "updates", "reads", "crashes"];
 
+/// Beside the subjects.
+const EXPLAIN: &str = "explain";
+
+const EXPLAIN_HELP: &str = "\
+What is told: the final timestamp; what each group proposed, when, and when that was decided; and
+for each process that the message went to, when each condition of its delivery was met and by which
+event, what was before it, and what its delivery waited for last. Names of messages are in the trace
+of the seed. Options that pin something of the run have to be the same.
+
+Examples:
+  meridian sim multicast --seed 137 --trace --process g0/n1 --until 9000
+  meridian sim explain multicast 137 3.7";
+
 /// Which seeds to run, and how.
 #[derive(Debug, Args)]
-struct RunArgs {
+pub struct RunArgs {
     /// How many seeds to run
     #[arg(long, default_value_t = 1000, conflicts_with = "seed",
         value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first of them
     #[arg(long, default_value_t = 0, value_name = "S", conflicts_with = "seed")]
-    from: u64,
+    first: u64,
     /// Run this seed only
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// How many seeds run at a time, if not one on each processor
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     threads: Option<u64>,
-    /// Print all events of the seed
+    /// Print a line for each event of the seed
     #[arg(long, requires = "seed")]
     trace: bool,
+    #[command(flatten)]
+    told: ToldArgs,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -53,24 +70,98 @@ struct RunArgs {
     plant: Option<String>,
 }
 
+/// Which events a trace tells.
+#[derive(Debug, Args)]
+pub struct ToldArgs {
+    /// Only those about this message, as a trace names it; those of the multicast have names
+    #[arg(long, requires = "trace", value_name = "ID")]
+    message: Option<String>,
+    /// Only those at this process, or between it and another
+    #[arg(long, requires = "trace", value_name = "NAME")]
+    process: Option<String>,
+    /// Only those from this moment on, in milliseconds, as a trace tells them
+    #[arg(long, requires = "trace", value_name = "MS", value_parser = moment)]
+    from: Option<Time>,
+    /// Only those up to this moment
+    #[arg(long, requires = "trace", value_name = "MS", value_parser = moment)]
+    until: Option<Time>,
+}
+
+impl ToldArgs {
+    fn filter(&self) -> Filter {
+        let ToldArgs { message, process, from, until } = self;
+        let all = Filter::default();
+        let (from, until) = (from.unwrap_or(all.from), until.unwrap_or(all.until));
+        Filter { message: message.clone(), process: process.clone(), from, until }
+    }
+}
+
+/// A time of the world in milliseconds, which may have a fraction.
+fn moment(text: &str) -> Result<Time, String> {
+    let ms = text.trim_end_matches("ms").trim().parse::<f64>().ok();
+    let ms = ms.filter(|ms| (0.0..1e12).contains(ms));
+    // To the nearest microsecond: a trace tells no more.
+    let time = ms.map(|ms| Time((ms * 1e3).round() as u64 * 1000));
+    time.ok_or_else(|| "it is a number of milliseconds, as 812.345".into())
+}
+
 /// What to simulate.
 #[derive(Debug)]
-pub struct SimCommand {
+pub struct Simulation {
     subject: &'static Named,
     pins: Pins,
-    run: RunArgs,
+}
+
+/// What is done with it.
+#[derive(Debug)]
+pub enum SimCommand {
+    /// Run seeds.
+    Run(Simulation, Box<RunArgs>),
+    /// Tell why a message was delivered where and when it was.
+    Explain {
+        /// In a run of this.
+        of: Simulation,
+        /// With this seed.
+        seed: u64,
+        /// The name of the message.
+        message: String,
+    },
 }
 
 fn command_of(subject: &Named) -> Command {
+    let plant = |arg: Arg| arg.value_parser(planted(subject));
     let settings = subject.settings.iter().map(argument);
-    let command = Command::new(subject.name).about(subject.about).after_help(subject.help);
+    let command = RunArgs::augment_args(Command::new(subject.name).args(settings));
+    // After those of the arguments, which have words of their own.
+    command.mut_arg("plant", plant).about(subject.about).after_help(subject.help)
+}
+
+/// What reads the name of a planted bug.
+fn planted(subject: &Named) -> impl Fn(&str) -> Result<String, String> + Clone + 'static + use<> {
     let planted = (subject.planted)();
-    let named = move |name: &str| {
+    move |name: &str| {
         let known = planted.iter().any(|planted| planted == name);
         known.then(|| name.to_string()).ok_or_else(|| format!("there are {planted:?}"))
+    }
+}
+
+/// `meridian sim explain SUBJECT SEED MESSAGE`.
+fn explain_command() -> Command {
+    let of = |subject: &&Named| {
+        let seed = Arg::new("seed").required(true).value_name("SEED").help("The seed of the run");
+        let seed = seed.value_parser(clap::value_parser!(u64));
+        let message = Arg::new("message").required(true).value_name("MESSAGE");
+        let message = message.help("The name of the message, as a trace has it");
+        let plant = Arg::new("plant").long("plant").hide(true).value_parser(planted(subject));
+        let settings = subject.settings.iter().map(argument);
+        Command::new(subject.name).about(subject.about).args([seed, message, plant]).args(settings)
     };
-    let plant = |arg: Arg| arg.value_parser(named);
-    RunArgs::augment_args(command.args(settings)).mut_arg("plant", plant)
+    Command::new(EXPLAIN)
+        .about("Tell why a message was delivered where and when it was")
+        .after_help(EXPLAIN_HELP)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands(EXPLAINED.iter().map(of))
 }
 
 /// Values in capitals are only names of values.
@@ -85,20 +176,19 @@ fn argument(setting: &Setting) -> Arg {
 
 impl FromArgMatches for SimCommand {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let (name, matches) = matches.subcommand().ok_or_else(|| {
-            clap::Error::raw(ErrorKind::MissingSubcommand, "what is to be simulated?\n")
-        })?;
-        let unknown = || clap::Error::raw(ErrorKind::InvalidSubcommand, format!("{name}?\n"));
-        let subject = TABLE.into_iter().find(|subject| subject.name == name).ok_or_else(unknown)?;
-        let run = RunArgs::from_arg_matches(matches)?;
-        let value = |setting: &Setting| match setting.values {
-            [] => matches.get_flag(setting.name).then(String::new),
-            _ => matches.get_one::<String>(setting.name).cloned(),
-        };
-        let values = subject.settings.iter();
-        let values = values.filter_map(|setting| Some((setting.name, value(setting)?))).collect();
-        let pins = Pins { values, planted: run.plant.clone() };
-        Ok(SimCommand { subject, pins, run })
+        let missing = || clap::Error::raw(ErrorKind::MissingSubcommand, "what is simulated?\n");
+        let (name, matches) = matches.subcommand().ok_or_else(missing)?;
+        if name != EXPLAIN {
+            let run = RunArgs::from_arg_matches(matches)?;
+            let of = Simulation::read(name, matches, run.plant.clone())?;
+            return Ok(SimCommand::Run(of, Box::new(run)));
+        }
+        let (name, matches) = matches.subcommand().ok_or_else(missing)?;
+        let planted = matches.get_one::<String>("plant").cloned();
+        let of = Simulation::read(name, matches, planted)?;
+        let seed = *matches.get_one("seed").ok_or_else(missing)?;
+        let message = matches.get_one::<String>("message").ok_or_else(missing)?.clone();
+        Ok(SimCommand::Explain { of, seed, message })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -110,7 +200,7 @@ impl FromArgMatches for SimCommand {
 impl Subcommand for SimCommand {
     fn augment_subcommands(command: Command) -> Command {
         let command = command.subcommand_required(true).arg_required_else_help(true);
-        command.subcommands(TABLE.into_iter().map(command_of))
+        command.subcommands(TABLE.into_iter().map(command_of)).subcommand(explain_command())
     }
 
     fn augment_subcommands_for_update(command: Command) -> Command {
@@ -118,18 +208,37 @@ impl Subcommand for SimCommand {
     }
 
     fn has_subcommand(name: &str) -> bool {
-        TABLE.iter().any(|subject| subject.name == name)
+        name == EXPLAIN || TABLE.iter().any(|subject| subject.name == name)
     }
 }
 
-impl SimCommand {
+impl RunArgs {
     fn seeds(&self) -> anyhow::Result<Seeds> {
-        let RunArgs { seeds, from, seed, threads, .. } = self.run;
-        let (from, count) = seed.map_or((from, seeds), |seed| (seed, 1));
+        let RunArgs { seeds, first, seed, threads, .. } = *self;
+        let (from, count) = seed.map_or((first, seeds), |seed| (seed, 1));
         let Some(end) = from.checked_add(count) else {
             bail!("there are no seeds beyond {}", u64::MAX)
         };
         Ok(Seeds { from, end, threads })
+    }
+}
+
+impl Simulation {
+    /// What is pinned on a line.
+    fn read(
+        name: &str,
+        matches: &ArgMatches,
+        planted: Option<String>,
+    ) -> Result<Self, clap::Error> {
+        let unknown = || clap::Error::raw(ErrorKind::InvalidSubcommand, format!("{name}?\n"));
+        let subject = TABLE.into_iter().find(|subject| subject.name == name).ok_or_else(unknown)?;
+        let value = |setting: &Setting| match setting.values {
+            [] => matches.get_flag(setting.name).then(String::new),
+            _ => matches.get_one::<String>(setting.name).cloned(),
+        };
+        let values = subject.settings.iter();
+        let values = values.filter_map(|setting| Some((setting.name, value(setting)?))).collect();
+        Ok(Simulation { subject, pins: Pins { values, planted } })
     }
 
     fn trials(&self) -> anyhow::Result<Box<dyn Trials>> {
@@ -152,10 +261,10 @@ impl SimCommand {
         command
     }
 
-    fn run_seeds(&self, seeds: Seeds) -> anyhow::Result<Totals> {
+    fn run_seeds(&self, seeds: Seeds, trace: Option<Filter>) -> anyhow::Result<Totals> {
         let trials = self.trials()?;
-        let detail = Detail { trace: self.run.trace, ..Detail::default() };
-        Ok(run_all(seeds, |seed| match trials.run(seed, detail) {
+        let detail = Detail { trace, ..Detail::default() };
+        Ok(run_all(seeds, |seed| match trials.run(seed, detail.clone()) {
             Ok(report) => Ok(Totals::of(report)),
             Err(failure) => Err(Box::new(Failed::new(failure, self.command(seed)))),
         }))
@@ -240,15 +349,27 @@ struct Seeds {
 
 /// Runs `meridian sim`.
 pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
-    let seeds = command.seeds()?;
-    if !command.run.trace {
+    match command {
+        SimCommand::Run(of, run) => run_many(of, run),
+        SimCommand::Explain { of, seed, message } => {
+            std::panic::set_hook(Box::new(|_| {}));
+            let told = of.trials()?.explain(*seed, message).map_err(|what| anyhow!(what))?;
+            output::print(&told)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn run_many(of: &Simulation, run: &RunArgs) -> anyhow::Result<ExitCode> {
+    let seeds = run.seeds()?;
+    if !run.trace {
         // An assertion that fails is a result, told at the end.
         std::panic::set_hook(Box::new(|_| {}));
     }
     let start = Instant::now();
-    let mut totals = command.run_seeds(seeds)?;
+    let mut totals = of.run_seeds(seeds, run.trace.then(|| run.told.filter()))?;
     totals.seconds = start.elapsed().as_secs_f64();
-    if command.run.json {
+    if run.json {
         output::print(&serde_json::to_string_pretty(&totals)?)?;
     } else {
         output::print(&describe(&totals))?;
@@ -348,13 +469,41 @@ mod tests {
         command: SimCommand,
     }
 
-    fn command(line: &str) -> SimCommand {
-        Line::parse_from(std::iter::once("sim").chain(line.split_whitespace())).command
+    fn command(line: &str) -> (Simulation, Box<RunArgs>) {
+        let line = std::iter::once("sim").chain(line.split_whitespace());
+        match Line::parse_from(line).command {
+            SimCommand::Run(of, run) => (of, run),
+            SimCommand::Explain { .. } => panic!("it explains"),
+        }
     }
 
-    fn run_seeds(command: &SimCommand, from: u64, end: u64) -> Totals {
-        let threads = command.run.threads;
-        command.run_seeds(Seeds { from, end, threads }).unwrap()
+    fn run_seeds((of, run): &(Simulation, Box<RunArgs>), from: u64, end: u64) -> Totals {
+        of.run_seeds(Seeds { from, end, threads: run.threads }, None).unwrap()
+    }
+
+    #[test]
+    fn a_trace_is_of_one_seed_and_a_filter_of_a_trace() {
+        let line = "multicast --seed 7 --trace --message 3.7 --process g0/n1 --from 8.5";
+        let (_, run) = command(&format!("{line} --until 812.345ms"));
+        let (message, process) = (Some("3.7".into()), Some("g0/n1".into()));
+        let (from, until) = (Time(8_500_000), Time(812_345_000));
+        assert_eq!(run.told.filter(), Filter { message, process, from, until });
+        assert_eq!(command("files --first 9").1.seeds().unwrap().from, 9);
+        for line in ["multicast --trace", "multicast --seed 7 --message 3.7", "files --from 1"] {
+            assert!(Line::try_parse_from(format!("sim {line}").split_whitespace()).is_err());
+        }
+        assert!(moment("soon").is_err() && moment("-1").is_err());
+    }
+
+    #[test]
+    fn who_asks_why_names_a_run_and_a_message() {
+        let line = "sim explain multicast 5 1.2 --groups 2 --replicas 3 --plant NoOrder";
+        let Line { command } = Line::parse_from(line.split_whitespace());
+        let SimCommand::Explain { of, seed: 5, message } = command else { panic!("{command:?}") };
+        assert_eq!(message, "1.2");
+        let repeat = "meridian sim multicast --seed 5 --groups 2 --replicas 3 --plant NoOrder";
+        assert_eq!(of.command(5), repeat);
+        assert!(Line::try_parse_from("sim explain files 5 1.2".split_whitespace()).is_err());
     }
 
     #[test]
@@ -367,16 +516,16 @@ mod tests {
             let (name, options) = options.split_once(' ').unwrap();
             let first = command(&format!("{name} --seeds 9 {options}"));
             let repeat = format!("{name} --seed 7 {options}");
-            assert_eq!(first.command(7), format!("meridian sim {repeat}"));
-            assert_eq!(command(&repeat).pins, first.pins);
-            assert!(first.trials().is_ok());
+            assert_eq!(first.0.command(7), format!("meridian sim {repeat}"));
+            assert_eq!(command(&repeat).0.pins, first.0.pins);
+            assert!(first.0.trials().is_ok());
         }
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
         for line in ["multicast --groups 2", "paxos --replicas 9", "files --nodes 0"] {
-            assert!(command(line).trials().is_err(), "{line}");
+            assert!(command(line).0.trials().is_err(), "{line}");
         }
         for line in ["sim nothing", "sim paxos --mode odd", "sim files --plant Odd"] {
             assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");

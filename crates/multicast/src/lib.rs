@@ -96,6 +96,7 @@ pub mod state;
 #[cfg(test)]
 mod tests;
 
+pub use handlers::obstacles::Obstacles;
 pub use message::{
     Command, Delivery, Dest, Epoch, Message, Output, Rank, Start, Timestamp, Touches, conflicts,
 };

@@ -3,6 +3,7 @@
 //! Invariants, beside those of the parts:
 //! - P3: deliveries that conflict ascend in (final timestamp, id).
 
+use crate::handlers::obstacles::missing;
 use crate::message::{
     Command, Delivery, Epoch, Message, NormalMessage, Output, Progress, Timestamp, Touches,
 };
@@ -241,12 +242,7 @@ impl PrimCast {
     /// for it; none if it only waits for clocks, or its turn. What is before it is safe.
     pub fn head(&self) -> Option<(MessageId, Vec<GroupId>)> {
         let (_, slot) = self.log.waiting().next()?;
-        let known = |group: &GroupId| slot.locals.iter().any(|(of, _)| of == group);
-        let missing = match slot.entry.final_ts {
-            Some(_) => Vec::new(),
-            None => slot.entry.start.dest.iter().copied().filter(|of| !known(of)).collect(),
-        };
-        Some((slot.entry.start.id, missing))
+        Some((slot.entry.start.id, missing(slot)))
     }
 
     /// When the final timestamp of a message was known here, if it is, and `T` holds the message.

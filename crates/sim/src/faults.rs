@@ -2,7 +2,7 @@
 
 use crate::world::Item;
 use crate::world::Owner;
-use crate::world::{Plan, World};
+use crate::world::{Plan, What, World};
 use meridian_core::{Process, Time};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
@@ -310,7 +310,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         if a == b || !self.slots[a].up || !self.slots[b].up {
             return;
         }
-        self.log_event("reset", a, b, String::new);
+        self.log_event("reset", a, b, What::Words(format_args!("")));
         for (from, to) in [(a, b), (b, a)] {
             let keep = self.part_of(self.links[&(from, to)].queue.len());
             self.link(from, to).keep_first(keep);
@@ -330,7 +330,8 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             Unflushed::Chance => self.part_of(unflushed),
             Unflushed::Kept => unflushed,
         };
-        self.log_event("crash", slot, slot, || format!("keeps {keep} of {unflushed} unflushed"));
+        let what = format_args!("keeps {keep} of {unflushed} unflushed");
+        self.log_event("crash", slot, slot, What::Words(what));
         let seed = if on_disk { self.random.random() } else { 0 };
         self.slots[slot].crash(keep as u64, seed);
         self.slots[slot].keeps_mail = self.random.random_bool(0.5);

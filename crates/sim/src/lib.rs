@@ -10,6 +10,7 @@
 //! | `faults` | [`Faults`]: crashes, netsplits, resets, pauses, checkpoints, clocks |
 //! | [`lossy`] | any protocol behind a network that loses, repeats and reorders |
 //! | [`trial`] | [`Subject`], [`run`]: a workload and faults for a while, then healing and a judgement |
+//! | [`trace`] | a line for each event of a run, in words |
 //! | [`checkers`] | linearizability over any sequential specification; causal consistency; recorded histories |
 //! | [`explore`] | a model checker: all orders of arrival in small cases |
 //! | [`sessions`] | clients of causally consistent stores, which move between regions |
@@ -31,6 +32,7 @@ pub mod of;
 mod processors;
 pub mod sessions;
 pub mod stores;
+pub mod trace;
 pub mod trial;
 mod world;
 
@@ -39,4 +41,7 @@ pub use harness::{each_seed, how_to_repeat, one_seed};
 pub use processors::each_is_caught;
 pub use rand;
 pub use trial::{Detail, Failure, Report, Subject, run, run_with};
-pub use world::{Delay, DiskBug, DiskFailure, Logs, Owner, Random, Setup, Stimulus, World};
+pub use world::{
+    Delay, DiskBug, DiskFailure, Happened, Logs, Owner, Random, Setup, Stimulus, Watcher, What,
+    World,
+};

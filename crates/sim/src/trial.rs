@@ -4,7 +4,8 @@
 //! run the same trials.
 
 use crate::harness;
-use crate::world::{Owner, Setup, World};
+use crate::trace::{Filter, Plain, Teller, Trace};
+use crate::world::{Owner, Setup, Watcher, World};
 use meridian_core::{Process, Time};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ pub type Violation = String;
 /// some parameters; what it leaves open is drawn.
 pub trait Subject: Sized {
     /// The process of each peer.
-    type Process: Process;
+    type Process: Process + 'static;
     /// The workload, and who watches.
     type Owner: Owner<Self::Process>;
     /// What a trial is once all is drawn.
@@ -73,6 +74,19 @@ pub trait Subject: Sized {
     /// What happened, by name.
     fn counts(world: &WorldOf<Self>) -> Counts;
 
+    /// Says in words what happens; a trace is in these.
+    fn teller() -> Box<dyn Teller<Self::Process>> {
+        Box::new(Plain)
+    }
+
+    /// Why a message was delivered where and when it was, in the trial with this seed.
+    ///
+    /// # Errors
+    /// There is no such message, or nobody can tell of this subject.
+    fn explain(&self, _seed: u64, _message: &str) -> Result<String, String> {
+        Err("of this subject nobody can tell why something was delivered: see its trace".into())
+    }
+
     /// Planted bugs by name, each with a trial that shows it soon.
     fn planted() -> Vec<(String, Self)> {
         Vec::new()
@@ -106,8 +120,9 @@ impl<S: Subject> Stage<S> {
         let Made { setup, owner, operator } = subject.make(seed, drawn);
         let deep = setup.deep || detail.deep;
         let mut world = World::new(seed, Setup { deep, ..setup }, owner);
-        if detail.trace {
-            world.show_trace();
+        let wanted = harness::trace_wanted().then(Filter::default);
+        if let Some(filter) = detail.trace.or(wanted) {
+            world.watch(Box::new(Trace::new(S::teller(), filter)));
         }
         Stage { world, operator }
     }
@@ -129,10 +144,10 @@ impl<S: Subject> Stage<S> {
 }
 
 /// How much of a trial is recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// Prints all events.
-    pub trace: bool,
+    /// Prints these events.
+    pub trace: Option<Filter>,
     /// The hash of the trace covers the contents of messages.
     pub deep: bool,
 }
@@ -228,4 +243,18 @@ pub fn run_with<S: Subject>(seed: u64, subject: &S, detail: Detail) -> Outcome<S
         }
         Err(violated) => Err(Failure { seed, drawn, violated, events, at }),
     }
+}
+
+/// Runs a trial with a seed while `watcher` is told of all events; how the world is then, and what
+/// does not hold.
+pub(crate) fn run_watched<S: Subject>(
+    seed: u64,
+    subject: &S,
+    watcher: Box<dyn Watcher<S::Process>>,
+) -> (Stage<S>, Result<(), Violation>) {
+    let mut stage = Stage::new(subject, seed, &subject.draw(seed), Detail::default());
+    stage.world.say_nothing();
+    stage.world.watch(watcher);
+    let judged = harness::caught(|| stage.faults_then_healing());
+    (stage, judged)
 }

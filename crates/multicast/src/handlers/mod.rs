@@ -9,6 +9,7 @@ mod idle;
 mod linearizable;
 mod memory;
 mod normal;
+pub(crate) mod obstacles;
 mod passing;
 mod reach;
 mod reconfigure;

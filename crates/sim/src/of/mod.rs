@@ -44,6 +44,9 @@ pub const TABLE: [&Named; 15] = [
     &configuration::NAMED,
 ];
 
+/// Those of them of which it can be told why something was delivered ([`Trials::explain`]).
+pub const EXPLAINED: [&Named; 1] = [&multicast::NAMED];
+
 /// A subject with a name, for a command.
 #[derive(Debug)]
 pub struct Named {
@@ -143,6 +146,12 @@ pub trait Trials: Sync {
     /// # Errors
     /// As [`crate::run`].
     fn run(&self, seed: u64, detail: Detail) -> Outcome<String>;
+
+    /// See [`Subject::explain`].
+    ///
+    /// # Errors
+    /// As there.
+    fn explain(&self, seed: u64, message: &str) -> Result<String, String>;
 }
 
 impl<S: Subject + Sync> Trials for S {
@@ -157,6 +166,10 @@ impl<S: Subject + Sync> Trials for S {
                 Err(Failure { seed, drawn, violated, events, at })
             }
         }
+    }
+
+    fn explain(&self, seed: u64, message: &str) -> Result<String, String> {
+        Subject::explain(self, seed, message)
     }
 }
 
@@ -243,7 +256,7 @@ pub fn each_planted_is_found<S: Subject + Sync>(
 pub fn equal_seeds_give_equal_runs<S: Subject>(subject: &S, seeds: u64) {
     let deep = Detail { deep: true, ..Detail::default() };
     let hash = |seed| {
-        let outcome = crate::run_with(seed, subject, deep);
+        let outcome = crate::run_with(seed, subject, deep.clone());
         outcome.map(|report| report.trace_hash).map_err(|failure| failure.to_string())
     };
     for seed in 0..seeds {

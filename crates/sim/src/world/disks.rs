@@ -2,7 +2,7 @@
 
 use crate::world::log::{DiskFailure, Found, Log};
 use crate::world::owner::Owner;
-use crate::world::{Item, Plan, World};
+use crate::world::{Item, Plan, What, World};
 use meridian_core::hello::{HelloError, Identity};
 use meridian_core::introduction::{Forgotten, Introduction, Member, Mutation, Verdict};
 use meridian_core::standing::Standing;
@@ -50,7 +50,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         match what(&mut *self.slots[slot].log) {
             Ok(done) => Some(done),
             Err(DiskFailure::Disk(why) | DiskFailure::Damaged(why)) => {
-                self.log_event("disk", slot, slot, || why);
+                self.log_event("disk", slot, slot, What::Words(format_args!("{why}")));
                 self.stop(slot);
                 None
             }
@@ -79,7 +79,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         });
         match opened {
             Err(DiskFailure::Disk(why)) => {
-                self.log_event("disk", slot, slot, || why);
+                self.log_event("disk", slot, slot, What::Words(format_args!("{why}")));
                 let seed = self.random.random();
                 self.slots[slot].log.crash(0, seed);
                 let after = self.up_to(self.faults.outage * 2);
@@ -238,7 +238,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             let peer = self.slots[slot].peer;
             self.fail(&format!("memory: {peer:?} is refused with its own disk: {why}"));
         }
-        self.log_event("refused", slot, slot, || why.clone());
+        self.log_event("refused", slot, slot, What::Words(format_args!("{why}")));
         self.slots[slot].absent = true;
         let peer = self.slots[slot].peer;
         self.refused.push((peer, why));
@@ -332,7 +332,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         if self.slots[slot].up {
             self.crash_slot(slot);
         }
-        self.log_event("tamper", slot, slot, String::new);
+        self.log_event("tamper", slot, slot, What::Words(format_args!("")));
         self.slots[slot].log.replace_disk(make(disk));
         (self.slots[slot].tampered, self.slots[slot].altered) = (true, true);
     }

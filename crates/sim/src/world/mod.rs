@@ -8,19 +8,21 @@ mod run;
 mod slot;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use disks::DiskBug;
 pub use log::{DiskFailure, Logs};
 pub use owner::{Owner, Stimulus};
+pub use watch::{Happened, Watcher, What};
 
 use crate::faults::{Cut, Fault, Faults, Unflushed};
 use crate::harness;
+use crate::trace::{Filter, Plain, Trace};
 pub(crate) use link::{Item, Link};
 use meridian_core::{Event, Outbox, Process, Time, mix};
 use rand::{RngExt, SeedableRng};
 use slot::Slot;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::time::Duration;
 
 /// The generator that all chance comes from.
@@ -145,7 +147,7 @@ pub struct World<P: Process, O: Owner<P>> {
     events: u64,
     moment_events: u64,
     hash: u64,
-    trace: bool,
+    watcher: Option<Box<dyn Watcher<P>>>,
     quiet: bool,
     deep: bool,
     make: Box<dyn FnMut(P::Peer) -> P>,
@@ -196,7 +198,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             events: 0,
             moment_events: 0,
             hash: 0xcbf2_9ce4_8422_2325,
-            trace: harness::trace_wanted(),
+            watcher: None,
             quiet: false,
             deep: setup.deep,
             make: setup.make,
@@ -218,6 +220,9 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             unflushed: Unflushed::Chance,
             outbox: Outbox::new(),
         };
+        if harness::trace_wanted() {
+            world.watch(Box::new(Trace::new(Plain, Filter::default())));
+        }
         for peer in setup.later {
             let slot = world.place(peer);
             world.slots[slot].absent = true;
@@ -291,9 +296,9 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         self.quiet = true;
     }
 
-    /// From now on all events are printed.
-    pub fn show_trace(&mut self) {
-        self.trace = true;
+    /// From now on `watcher` is told of all events; who was before is not.
+    pub fn watch(&mut self, watcher: Box<dyn Watcher<P>>) {
+        self.watcher = Some(watcher);
     }
 
     /// Lets `span` pass.
@@ -397,7 +402,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
 
     fn on_command(&mut self, slot: usize, command: P::Command) {
         if self.slots[slot].up {
-            self.log_event("command", slot, slot, || format!("{command:?}"));
+            self.log_event("command", slot, slot, What::Command(&command));
             self.owner.commanded(self.slots[slot].peer, &command, Time(self.now));
             self.push(slot, Event::Command(command));
         }
@@ -457,34 +462,21 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         self.plan_at(at, Plan::Tick { from, to, generation });
     }
 
-    /// Adds to the trace.
-    pub(crate) fn log_event(
-        &mut self,
-        kind: &str,
-        a: usize,
-        b: usize,
-        what: impl FnOnce() -> String,
-    ) {
+    /// Adds to the hash of all that happened, and tells the watcher.
+    pub(crate) fn log_event(&mut self, kind: &str, a: usize, b: usize, what: What<'_, P>) {
         let mut hasher = Fnv(self.hash);
         hasher.bytes(&self.now.to_le_bytes());
         hasher.bytes(kind.as_bytes());
         hasher.bytes(&[a as u8, b as u8]);
-        if self.deep || self.trace {
-            let what = what();
-            if self.deep {
-                hasher.bytes(what.as_bytes());
-            }
-            if self.trace {
-                let (a, b) = (self.slots[a].peer, self.slots[b].peer);
-                let ms = self.now as f64 / 1e6;
-                let mut line = format!("#{} {ms:.3} ms {kind} {a:?}", self.events);
-                if a != b {
-                    let _ = write!(line, " -> {b:?}");
-                }
-                harness::print(&format!("{line}: {what}"));
-            }
+        if self.deep {
+            hasher.bytes(what.to_string().as_bytes());
         }
         self.hash = hasher.0;
+        if let Some(watcher) = &mut self.watcher {
+            let (at, to) = (self.slots[a].peer, (a != b).then_some(self.slots[b].peer));
+            let (number, now, what) = (self.events, Time(self.now), &what);
+            watcher.happened(&Happened { number, now, kind, at, to, what });
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::world::Item;
 use crate::world::Owner;
 use crate::world::slot::Clock;
-use crate::world::{DiskBug, Plan, World};
+use crate::world::{DiskBug, Plan, What, World};
 use meridian_core::{Effect, Event, Process, Time, Visible};
 use rand::RngExt;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         place.incarnation += 1;
         place.busy_until = self.now;
         let again = std::mem::replace(&mut place.ran, true);
-        self.log_event("start", slot, slot, String::new);
+        self.log_event("start", slot, slot, What::Words(format_args!("")));
         if self.slots[slot].introduction.is_some() {
             self.want_flush(slot); // The log tells of this start.
         }
@@ -129,11 +129,14 @@ impl<P: Process, O: Owner<P>> World<P, O> {
     /// One step; false if the process crashed.
     fn step(&mut self, slot: usize, event: Event<P>) -> bool {
         if !matches!(event, Event::Idle) {
-            self.log_event("step", slot, slot, || describe(&event));
+            self.log_event("step", slot, slot, What::Event(&event));
         }
-        let now = self.slots[slot].clock.at(self.now);
-        let process = self.slots[slot].process.as_mut().expect("it is up");
-        process.step(now, event, &mut self.outbox);
+        let place = &mut self.slots[slot];
+        let process = place.process.as_mut().expect("it is up");
+        process.step(place.clock.at(self.now), event, &mut self.outbox);
+        if let Some(watcher) = &mut self.watcher {
+            watcher.stepped(place.peer, process, Time(self.now));
+        }
         let effects: Vec<_> = self.outbox.drain().collect();
         for effect in effects {
             if self.at_crash_point(slot) && self.may_crash(slot) {
@@ -171,14 +174,14 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         match effect {
             Effect::Persist(_) | Effect::Note(_) if !self.disks => {}
             Effect::Persist(record) => {
-                self.log_event("persist", slot, slot, || format!("{record:?}"));
+                self.log_event("persist", slot, slot, What::Record(&record));
                 let place = &mut self.slots[slot];
                 place.log.append(record);
                 place.gate = place.log.end();
                 self.want_flush(slot);
             }
             Effect::Note(record) => {
-                self.log_event("note", slot, slot, || format!("{record:?}"));
+                self.log_event("note", slot, slot, What::Record(&record));
                 self.slots[slot].log.append(record);
             }
             Effect::Send { to, message } => self.hold(slot, Visible::Send { to, message }),
@@ -211,13 +214,13 @@ impl<P: Process, O: Owner<P>> World<P, O> {
             }
             Visible::Send { to, message } => {
                 let to = self.place(to);
-                self.log_event("send", slot, to, || format!("{message:?}"));
+                self.log_event("send", slot, to, What::Message(&message));
                 self.owner.traffic(peer, &message);
                 let identity = self.identity(slot, to).map(Box::new);
                 self.put_on_link(slot, to, Item::Message(message, identity));
             }
             Visible::Output(output) => {
-                self.log_event("output", slot, slot, || format!("{output:?}"));
+                self.log_event("output", slot, slot, What::Output(&output));
                 let stimuli = self.owner.output(peer, output, Time(self.now));
                 self.inject_all(stimuli);
             }
@@ -258,7 +261,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         let place = &mut self.slots[slot];
         place.flushing = false;
         let more = place.gate > place.log.durable();
-        self.log_event("flushed", slot, slot, || format!("up to {upto}"));
+        self.log_event("flushed", slot, slot, What::Words(format_args!("up to {upto}")));
         self.let_out_durable(slot);
         if more {
             self.want_flush(slot);
@@ -411,19 +414,7 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         if self.disks && self.on_disk(slot, |log| log.end_checkpoint(records, known)).is_none() {
             return;
         }
-        self.log_event("checkpoint", slot, slot, || format!("{count} records"));
+        self.log_event("checkpoint", slot, slot, What::Words(format_args!("{count} records")));
         self.let_out_durable(slot);
-    }
-}
-
-/// An event, for the trace. (`Event` has no `Debug` unless the process has.)
-fn describe<P: Process>(event: &Event<P>) -> String {
-    match event {
-        Event::Started => "started".into(),
-        Event::Message { from, message } => format!("from {from:?}: {message:?}"),
-        Event::Command(command) => format!("command {command:?}"),
-        Event::Timer(timer) => format!("timer {timer:?}"),
-        Event::Restarted(peer) => format!("restarted {peer:?}"),
-        Event::Idle => "idle".into(),
     }
 }

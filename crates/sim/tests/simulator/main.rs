@@ -19,6 +19,7 @@ mod drain;
 mod eunomia;
 mod exhaustive_multicast;
 mod exhaustive_paxos;
+mod explained;
 mod files;
 mod full_disk;
 mod hermes;

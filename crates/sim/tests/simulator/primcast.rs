@@ -162,7 +162,7 @@ fn big_messages_make_snapshots_necessary() {
 fn the_same_seed_gives_the_same_trace() {
     let deep = Detail { deep: true, ..Detail::default() };
     let hash = |seed| {
-        let report = run_with(seed, &Trial::default(), deep);
+        let report = run_with(seed, &Trial::default(), deep.clone());
         report.expect("nothing is wrong").trace_hash
     };
     assert_eq!(hash(1), hash(1));

@@ -14,7 +14,7 @@ use meridian_sim::{Stimulus, World};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-const UNIT: Duration = Duration::from_millis(10);
+pub const UNIT: Duration = Duration::from_millis(10);
 /// Long enough for the first primaries to be there.
 const SETTLE: Duration = Duration::from_secs(8);
 
@@ -24,11 +24,21 @@ fn settled(sizes: &[u16], exact: Option<Duration>) -> Cluster {
 }
 
 fn settled_of(sizes: &[u16], options: Options, exact: Option<Duration>) -> Cluster {
+    settled_with(sizes, options, Mutation::Correct, exact)
+}
+
+/// The same with a bug.
+pub fn settled_with(
+    sizes: &[u16],
+    options: Options,
+    mutation: Mutation,
+    exact: Option<Duration>,
+) -> Cluster {
     // They say themselves what they touch.
     let profile = Profile { clients: 0, keys: 1, ..Profile::default() };
     let mut workload = Workload::new(0, groups_of(sizes), profile);
     workload.order = options.order;
-    let mut world = World::new(0, setup_of(sizes, options, Mutation::Correct, exact), workload);
+    let mut world = World::new(0, setup_of(sizes, options, mutation, exact), workload);
     world.run_for(SETTLE);
     for group in groups_of(sizes).into_keys() {
         primary(&world, group.0);
@@ -36,19 +46,19 @@ fn settled_of(sizes: &[u16], options: Options, exact: Option<Duration>) -> Clust
     world
 }
 
-fn primary(world: &Cluster, group: u16) -> ProcessId {
+pub fn primary(world: &Cluster, group: u16) -> ProcessId {
     let mut primaries = world.processes().filter(|(peer, process)| {
         peer.group == GroupId(group) && process.multicast.role() == Role::Primary
     });
     primaries.next().expect("the group has a primary").0
 }
 
-fn id(sequence: u64) -> MessageId {
+pub fn id(sequence: u64) -> MessageId {
     MessageId { client: ClientId(77), sequence }
 }
 
 /// Multicasts a message, whose START arrives at each of `to` after `after`.
-fn multicast(world: &mut Cluster, n: u64, dest: &[u16], to: &[ProcessId], after: Duration) {
+pub fn multicast(world: &mut Cluster, n: u64, dest: &[u16], to: &[ProcessId], after: Duration) {
     let now = world.now();
     let start = world.owner.multicast(id(n), dest, now);
     send(world, start, to, after);

@@ -8,8 +8,10 @@ use super::trial::{
     self, Cluster, Disks, Drawn, Links, all_faults, describe, drawn_dissemination, drawn_limits,
     setup, with_dissemination, with_limits, without_disks,
 };
+use super::words::Words;
 use super::workload::{Profile, Workload};
 use crate::faults::Faults;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Random, Setup, Stimulus};
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, ProcessId};
@@ -125,6 +127,10 @@ impl Subject for Members {
         describe(world)
     }
 
+    fn teller() -> Box<dyn Teller<Replica>> {
+        Box::new(Words::default())
+    }
+
     /// Also how many members came and left.
     fn counts(world: &Cluster) -> Counts {
         let first: BTreeSet<_> = processes(&groups_of(&SIZES)).collect();
@@ -191,6 +197,10 @@ impl Subject for Memory {
 
     fn describe(world: &Cluster) -> String {
         describe(world)
+    }
+
+    fn teller() -> Box<dyn Teller<Replica>> {
+        Box::new(Words::default())
     }
 
     fn counts(world: &Cluster) -> Counts {

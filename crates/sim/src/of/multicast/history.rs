@@ -1,9 +1,12 @@
 //! What happened in a run of the multicast, as the checkers judge it.
 
+use crate::of::multicast::words::of_groups;
+use crate::trace::Filter;
 use meridian_core::{GroupId, MessageId, Position, ProcessId, Time};
 use meridian_multicast::{Timestamp, Touches};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,49 @@ pub enum Entry {
     Crash(ProcessId),
     /// It runs, for the first time or again; what it found on its disk follows as deliveries.
     Recover(ProcessId),
+}
+
+impl Entry {
+    /// Whether a trace with this filter tells it.
+    pub fn is_told(&self, filter: &Filter) -> bool {
+        let (process, id, t) = match self {
+            Entry::Multicast { id, t, .. } => (None, Some(*id), Some(*t)),
+            Entry::Deliver { process, id, t, .. } => (Some(*process), Some(*id), Some(*t)),
+            Entry::Asked { process, id } | Entry::Step { process, id } => {
+                (Some(*process), Some(*id), None)
+            }
+            Entry::Installed { process, .. } | Entry::Crash(process) | Entry::Recover(process) => {
+                (Some(*process), None, None)
+            }
+        };
+        let named =
+            |wanted: &Option<String>, name: Option<String>| wanted.is_none() || *wanted == name;
+        named(&filter.process, process.map(|process| process.to_string()))
+            && named(&filter.message, id.map(|id| id.to_string()))
+            && t.is_none_or(|t| (filter.from..=filter.until).contains(&t))
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |t: &Time| t.0 as f64 / 1e6;
+        match self {
+            Entry::Multicast { id, dest, t, .. } => {
+                write!(f, "{:.3} ms {id} to {} is multicast", ms(t), of_groups(dest))
+            }
+            Entry::Asked { process, id } => write!(f, "{process} is to multicast {id}"),
+            Entry::Deliver { process, id, ts, position, t } => {
+                let (ms, ts, place) = (ms(t), ts.0, position.0);
+                write!(f, "{ms:.3} ms {process} delivers {id} at {ts}, as number {place}")
+            }
+            Entry::Installed { process, state } => {
+                write!(f, "{process} takes over a state with {} deliveries", state.len())
+            }
+            Entry::Step { process, id } => write!(f, "{process} hears or tells of {id}"),
+            Entry::Crash(process) => write!(f, "{process} crashes"),
+            Entry::Recover(process) => write!(f, "{process} starts"),
+        }
+    }
 }
 
 /// What a process delivered between two of its crashes.

@@ -10,11 +10,13 @@
 //! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`explored`] | small cases in all orders of arrival |
 //! | [`short`] | many short runs of any multicast protocol, without faults |
+//! | [`words`], [`explain`] | the words of a trace; why a message was delivered here and now |
 //! | [`history`], [`checkers`] | what happened in a run, and whether it may |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod changes;
 pub mod checkers;
+pub mod explain;
 pub mod explored;
 pub mod history;
 pub mod plain;
@@ -24,6 +26,7 @@ mod relation;
 pub mod replica;
 pub mod short;
 pub mod trial;
+pub mod words;
 pub mod workload;
 
 use super::{Named, Pins, Setting, Trials, names_of_planted};

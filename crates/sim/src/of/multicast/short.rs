@@ -196,8 +196,9 @@ impl Trials for Short {
         let drawn = Box::new(format!("groups {sizes:?}, {profile:?}"));
         let judged = caught(|| {
             let run = cluster.ran(seed, profile);
-            if detail.trace {
-                run.history.entries.iter().for_each(|entry| print(&format!("{entry:?}")));
+            if let Some(filter) = &detail.trace {
+                let told = run.history.entries.iter().filter(|entry| entry.is_told(filter));
+                told.for_each(|entry| print(&entry.to_string()));
             }
             judge(&run.history)?;
             if self.options.order == Order::Linearizable {
@@ -212,6 +213,10 @@ impl Trials for Short {
             }
             Err(violated) => Err(Failure { seed, drawn, violated, events: 0, at: Time(0) }),
         }
+    }
+
+    fn explain(&self, _seed: u64, _message: &str) -> Result<String, String> {
+        Err("short runs are not explained: leave out --short".into())
     }
 }
 

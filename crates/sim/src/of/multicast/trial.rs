@@ -1,11 +1,14 @@
 //! A trial of PrimCast: clients and faults for a while, then healing, and a judgement.
 
 use super::checkers::{End, check_agreement, check_real_time, check_safety, check_validity};
+use super::explain::explain;
 use super::history::Entry;
 use super::planted;
 use super::replica::{Replica, groups_of};
+use super::words::Words;
 use super::workload::{Profile, Workload};
 use crate::faults::Faults;
+use crate::trace::Teller;
 use crate::trial::{Counts, Made, Stage, Subject, Violation};
 use crate::world::{Delay, Random, Setup, World};
 use meridian_core::{GroupId, NodeId, ProcessId};
@@ -310,6 +313,14 @@ impl Subject for Trial {
 
     fn counts(world: &Cluster) -> Counts {
         counts(world)
+    }
+
+    fn teller() -> Box<dyn Teller<Replica>> {
+        Box::new(Words::default())
+    }
+
+    fn explain(&self, seed: u64, message: &str) -> Result<String, String> {
+        explain(self, seed, message)
     }
 
     fn planted() -> Vec<(String, Self)> {
