@@ -4,7 +4,7 @@ use crate::certificates::TlsArgs;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use meridian_cluster::Topology;
-use meridian_cluster::configuration::REPLICAS_MAX;
+use meridian_cluster::configuration::{REPLICAS_MAX, check_region_name};
 use meridian_cluster::levels::Levels;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Kept, NodeEntry};
 use meridian_core::RegionId;
@@ -74,14 +74,7 @@ pub struct Shape {
 /// # Errors
 /// If not: what a name is made of.
 pub fn region_name(text: &str) -> Result<String, String> {
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    match text {
-        "global" => Err("\"global\" is what all regions hold: no region can be called that".into()),
-        _ if text.is_empty() || text.len() > 32 || !text.chars().all(good) => {
-            Err("a region's name has 1 to 32 lower-case letters and digits".into())
-        }
-        _ => Ok(text.into()),
-    }
+    check_region_name(text).map(|()| text.into())
 }
 
 /// The order of that name.

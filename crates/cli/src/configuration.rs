@@ -7,6 +7,7 @@ use meridian_client::{Client, ClientOptions};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
 use meridian_cluster::topology::ClusterFile;
+use meridian_core::RegionId;
 use meridian_node::configuration::ASK_AGAIN;
 use meridian_node::{Keepers, KeepersError};
 use meridian_paxos::Consistency;
@@ -39,7 +40,8 @@ impl Newest {
     /// # Errors
     /// If the system gives no random numbers.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let region = self.topology.regions[0].name.as_str();
+        let region = self.topology.staying_regions().next().unwrap_or(RegionId(0));
+        let region = self.topology.regions[usize::from(region.0)].name.as_str();
         let security = self.security.clone();
         let options = ClientOptions { security, ..ClientOptions::new(region) };
         Ok(Client::connect(self.topology.clone(), &options)?)

@@ -2,6 +2,7 @@
 
 mod admission;
 mod level;
+mod regions;
 mod report;
 
 use crate::certificates::Shown;
@@ -21,6 +22,7 @@ use meridian_core::NodeId;
 use meridian_node::Keepers;
 use meridian_paxos::Consistency;
 use meridian_terminal::{log, note};
+use regions::{AddRegionArgs, RemoveRegionArgs};
 use report::{Report, left_to_drain, names_of_groups, state, without_keys};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -50,6 +52,10 @@ pub enum ClusterCommand {
     RemoveNode(RemoveArgs),
     /// Take the removal of a node back, while it is drained
     KeepNode(KeepArgs),
+    /// Add a region to a cluster that runs, with its first node
+    AddRegion(AddRegionArgs),
+    /// Remove a region, in whose directory nothing is left, and its nodes
+    RemoveRegion(RemoveRegionArgs),
     /// Say what a client may do
     Allow(AllowArgs),
     /// Have a certificate count no more
@@ -164,6 +170,8 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<ExitCode> {
             ClusterCommand::AddNode(args) => add(args).await,
             ClusterCommand::RemoveNode(args) => remove(args).await,
             ClusterCommand::KeepNode(args) => keep(args).await,
+            ClusterCommand::AddRegion(args) => regions::add(args).await,
+            ClusterCommand::RemoveRegion(args) => regions::remove(args).await,
             ClusterCommand::Allow(args) => admission::allow(args).await,
             ClusterCommand::Revoke(args) => admission::revoke(args).await,
             ClusterCommand::Grants(args) => admission::grants(args).await,
@@ -232,6 +240,15 @@ impl Cluster {
 
     /// If `old` keeps the configuration: who shall do so in its place.
     fn keeper_after(&self, old: NodeId) -> anyhow::Result<Option<String>> {
+        self.keeper_instead(old, |_| true)
+    }
+
+    /// If `old` keeps the configuration: which of those `wanted` shall do so in its place.
+    fn keeper_instead(
+        &self,
+        old: NodeId,
+        wanted: impl Fn(NodeId) -> bool,
+    ) -> anyhow::Result<Option<String>> {
         let topology = &self.newest.topology;
         let (name, region) = (&topology.node(old).name, topology.node(old).region);
         let replicas = &self.newest.file.configuration.replicas;
@@ -240,12 +257,14 @@ impl Cluster {
         }
         let named = |id: &NodeId| replicas.contains(&topology.node(*id).name);
         let up = |id: &NodeId| self.answers.get(id).is_some_and(Result::is_ok);
-        let fits = |id: &NodeId| up(id) && !named(id) && state(topology, *id) == "member";
+        let fits =
+            |id: &NodeId| up(id) && !named(id) && state(topology, *id) == "member" && wanted(*id);
         let mut others: Vec<_> = topology.present().filter(fits).collect();
         others.sort_by_key(|id| topology.node(*id).region != region);
         let new = others.first().with_context(|| {
             format!(
-                "{name} keeps the configuration, and there is no other node to do that: add one first"
+                "{name} keeps the configuration, and there is no other node to do that: \
+                 add one first"
             )
         })?;
         Ok(Some(topology.node(*new).name.clone()))
@@ -291,6 +310,48 @@ impl Cluster {
             self.follow(keepers).await?;
         }
         Ok(())
+    }
+
+    /// Asks for a node, has its server started and waits until it is in its groups; its name.
+    async fn bring(&mut self, keepers: &mut Keepers, request: &Request) -> anyhow::Result<String> {
+        let (Request::AddNode { region, .. } | Request::AddRegion { region, .. }) = request else {
+            bail!("{request:?} brings no node");
+        };
+        let (_, added) = keepers.change(request).await?;
+        let name = added.context("the configuration does not tell the node's name")?;
+        let data = self.path.parent().unwrap_or(Path::new(".")).to_path_buf();
+        let dir = data.join(&name);
+        if !demo_runs(&data)? {
+            let newer = keepers.newer(0, Consistency::Linearizable).await?;
+            let mut newer = newer.context("the configuration is gone")?;
+            configuration::keep_pids(&mut newer, &self.newest.file);
+            cluster::write(&self.path, &newer)?;
+            meridian_node::prepare(&dir, newer.cluster, &name)?;
+            if !newer.insecure_plain_text {
+                note!(
+                    "{name} needs a certificate: meridian certify {name} --role node --cluster {}",
+                    self.path.display()
+                );
+            }
+            note!(
+                "{name} is added; start its server, it comes into its groups then: meridian server --dir {}{}",
+                dir.display(),
+                self.keys_options(region)
+            );
+        }
+        let is_in = |topology: &Topology| {
+            let id = topology.node_named(&name);
+            id.is_some_and(|id| state(topology, id) == "member")
+        };
+        if !self.wait(keepers, is_in).await? {
+            bail!(
+                "{name} was added and is not in its groups after {} s: see {}/server.log, or take it \
+                 back with `meridian cluster remove-node {name}`",
+                CHANGE.as_secs(),
+                dir.display()
+            );
+        }
+        Ok(name)
     }
 
     /// Learns of a newer configuration. Those that keep it may change meanwhile, and do not answer
@@ -349,41 +410,8 @@ async fn add(args: &AddArgs) -> anyhow::Result<ExitCode> {
     };
     let (region, name, up) = (args.region.clone(), args.name.clone(), cluster.up());
     let mut keepers = cluster.keepers();
-    let request = Request::AddNode { region, name, address: address.clone(), up };
-    let (_, added) = keepers.change(&request).await?;
-    let name = added.context("the configuration does not tell the node's name")?;
-    let data = cluster.path.parent().unwrap_or(Path::new(".")).to_path_buf();
-    let dir = data.join(&name);
-    if !demo_runs(&data)? {
-        let newer = keepers.newer(0, Consistency::Linearizable).await?;
-        let mut newer = newer.context("the configuration is gone")?;
-        configuration::keep_pids(&mut newer, &cluster.newest.file);
-        cluster::write(&cluster.path, &newer)?;
-        meridian_node::prepare(&dir, newer.cluster, &name)?;
-        if !newer.insecure_plain_text {
-            note!(
-                "{name} needs a certificate: meridian certify {name} --role node --cluster {}",
-                cluster.path.display()
-            );
-        }
-        note!(
-            "{name} is added; start its server, it comes into its groups then: meridian server --dir {}{}",
-            dir.display(),
-            cluster.keys_options(&args.region)
-        );
-    }
-    let is_in = |topology: &Topology| {
-        let id = topology.node_named(&name);
-        id.is_some_and(|id| state(topology, id) == "member")
-    };
-    if !cluster.wait(&mut keepers, is_in).await? {
-        bail!(
-            "{name} was added and is not in its groups after {} s: see {}/server.log, or take it back with \
-             `meridian cluster remove-node {name}`",
-            CHANGE.as_secs(),
-            dir.display()
-        );
-    }
+    let request = Request::AddNode { region, name, address, up };
+    let name = cluster.bring(&mut keepers, &request).await?;
     done(args.of.json, &cluster.newest.topology, &name, "added")
 }
 

@@ -40,6 +40,8 @@ pub fn name_of(update: &Update) -> &'static str {
         Update::Expire { .. } => "expire",
         Update::PlaceDirectory { .. } => "place",
         Update::Mark { .. } => "mark a snapshot",
+        Update::AddRegion { .. } => "add a region",
+        Update::RemoveRegion { .. } => "remove a region",
     }
 }
 

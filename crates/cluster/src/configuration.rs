@@ -24,19 +24,25 @@
 
 mod admission;
 mod draining;
+mod joining;
 mod level;
+mod regions;
 
 use crate::Topology;
 use crate::grants::Grant;
 use crate::ring::REPLICAS;
-use crate::topology::{ClusterFile, Draining, Membership, NodeEntry};
+use crate::topology::{ClusterFile, Draining, Membership};
 use admission::{allow, revoke};
 use bytes::Bytes;
 use draining::{begin_anew, drain_again, drained, keep};
+pub use joining::check_node_name;
+use joining::{add, free, up};
 use level::{at_most, rise, speaks};
 use meridian_core::level::Level;
 use meridian_core::{GroupId, NodeId};
 use meridian_paxos::Service;
+pub use regions::check_region_name;
+use regions::{Adding, add_region, close_region, remove_region};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,6 +143,38 @@ pub enum Request {
         /// As `ROLE/NAME`.
         principal: String,
     },
+    /// A region comes, with its first node. Others are added to it as to any region.
+    AddRegion {
+        /// The region's name.
+        region: String,
+        /// The node's name; by default the region's with a number.
+        name: Option<String>,
+        /// Where it listens.
+        address: String,
+        /// The nodes that answer now.
+        up: BTreeSet<String>,
+        /// When, in milliseconds since 1970.
+        now_ms: u64,
+    },
+    /// A region goes: its directory does when nothing is left in it, and nodes of another region
+    /// take over its group, which is empty then.
+    RemoveRegion {
+        /// The region's name.
+        region: String,
+        /// The nodes that answer now.
+        up: BTreeSet<String>,
+        /// For each of its nodes that keeps the configuration: who does in its place.
+        keepers: BTreeMap<String, String>,
+        /// When, in milliseconds since 1970.
+        now_ms: u64,
+    },
+    /// A region that goes has lost its directory: its nodes leave their groups.
+    CloseRegion {
+        /// The region's name.
+        region: String,
+        /// The nodes that answer now.
+        up: BTreeSet<String>,
+    },
 }
 
 /// What came of a request.
@@ -222,6 +260,13 @@ impl Configuration {
             (Some(file), Request::LevelAtMost(level)) => at_most(file, level),
             (Some(file), Request::Allow { name, grant }) => allow(file, name, grant),
             (Some(file), Request::Revoke { principal }) => revoke(file, principal),
+            (Some(file), Request::AddRegion { region, name, address, up, now_ms }) => {
+                add_region(file, Adding { region, name, address, now_ms }, &up)
+            }
+            (Some(file), Request::RemoveRegion { region, up, keepers, now_ms }) => {
+                remove_region(file, &region, &up, (keepers, now_ms))
+            }
+            (Some(file), Request::CloseRegion { region, up }) => close_region(file, &region, &up),
         };
         let added = match changed {
             Ok(added) => added,
@@ -277,82 +322,6 @@ fn initialised(file: &ClusterFile, text: &str) -> Changed {
     }
 }
 
-/// Whether a node may be called that.
-///
-/// # Errors
-/// If not: what a name is made of.
-pub fn check_node_name(name: &str) -> Result<(), String> {
-    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if name.is_empty() || name.len() > 64 || !name.chars().all(good) || name.starts_with('-') {
-        return Err(format!("{name:?}: a node's name has letters a to z, digits and -"));
-    }
-    if ["ca", "admin", "client"].contains(&name) {
-        return Err(format!("{name:?} is what the certificate of somebody else is called"));
-    }
-    Ok(())
-}
-
-fn add(
-    file: &mut ClusterFile,
-    region: &str,
-    name: Option<String>,
-    address: String,
-    up: &BTreeSet<String>,
-) -> Changed {
-    let topology = Topology::new(file).map_err(|error| error.to_string())?;
-    if topology.region_named(region).is_none() {
-        let names: Vec<_> = topology.regions.iter().map(|region| &*region.name).collect();
-        return Err(format!("no region {region}: there are {}", names.join(", ")));
-    }
-    if file.nodes.len() >= NODES_MAX {
-        return Err(format!("there were {NODES_MAX} nodes, more is not possible"));
-    }
-    let name = name.unwrap_or_else(|| next_name(&topology, region));
-    check_node_name(&name)?;
-    if topology.node_named(&name).is_some() {
-        return Err(format!("there is or was a node {name}: a name is never given again"));
-    }
-    free(&topology, &address)?;
-    let groups = vec!["global".to_string(), region.to_string()];
-    for group in &groups {
-        change_group(file, &topology, group, |members| members.push(name.clone()))?;
-        // Nothing begins before it is up.
-        quorums(file, group, |node| up.contains(node) || *node == name)?;
-        file.configuration.groups.entry(group.clone()).or_default().waits_for = Some(name.clone());
-    }
-    let region = region.to_string();
-    let entry = NodeEntry { name, region, pid: None, address, groups, draining: None };
-    let name = entry.name.clone();
-    file.configuration.added.insert(name.clone());
-    file.nodes.push(entry);
-    Ok(Some(name))
-}
-
-fn up(file: &mut ClusterFile, name: &str) -> Changed {
-    for membership in file.configuration.groups.values_mut() {
-        membership.waits_for.take_if(|node| node == name);
-    }
-    Ok(None)
-}
-
-/// The region's name with a number that none had.
-fn next_name(topology: &Topology, region: &str) -> String {
-    let names = (1..).map(|number| format!("{region}-{number}"));
-    let mut free = names.filter(|name| topology.node_named(name).is_none());
-    free.next().expect("there are more numbers than nodes")
-}
-
-fn free(topology: &Topology, address: &str) -> Result<(), String> {
-    if address.is_empty() {
-        return Err("a node needs an address".into());
-    }
-    let taken = topology.present().find(|node| topology.node(*node).address == address);
-    match taken {
-        Some(node) => Err(format!("{} listens at {address} already", topology.node(node).name)),
-        None => Ok(()),
-    }
-}
-
 fn remove(
     file: &mut ClusterFile,
     name: &str,
@@ -374,10 +343,6 @@ fn remove(
     if keeps && keeper.is_none() {
         return Err(format!("node {name} keeps the configuration: another must do that"));
     }
-    if topology.nodes_in(topology.node(node).region).count() == 1 {
-        let region = &file.nodes[usize::from(node.0)].region;
-        return Err(format!("node {name} is the last of region {region}"));
-    }
     let at = usize::from(node.0);
     let groups = file.nodes[at].groups.clone();
     let mut left = file.clone();
@@ -385,6 +350,13 @@ fn remove(
     if topology.groups.iter().any(|group| group.waits_for == Some(node)) {
         *file = left; // It never came, so it holds nothing.
         return Ok(None);
+    }
+    if topology.nodes_in(topology.node(node).region).count() == 1 {
+        let region = &file.nodes[at].region;
+        return Err(format!(
+            "node {name} is the last of region {region}: `meridian cluster remove-region` removes \
+             both"
+        ));
     }
     let forced = check_need(&topology, node, reason)?;
     for group in &groups {
@@ -461,6 +433,7 @@ fn leave(file: &mut ClusterFile, at: usize) -> Result<(), String> {
         let of = file.configuration.groups.entry(group.clone()).or_default();
         if of.waits_for.take_if(|node| *node == name).is_some() {
             of.next.clear(); // It never came.
+            of.members.retain(|member| *member != name); // Nor did the region that it was to begin.
             continue;
         }
         change_group(file, &topology, group, |members| members.retain(|member| *member != name))?;

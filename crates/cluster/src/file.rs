@@ -134,6 +134,9 @@ pub struct Kept {
     /// Whose certificates count no more, as `ROLE/NAME`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub revoked: BTreeSet<String>,
+    /// The regions that came after the others, or go, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub regions: BTreeMap<String, RegionEntry>,
     /// The groups whose members have changed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Membership>,
@@ -162,6 +165,18 @@ pub struct Membership {
     /// The node that comes, as long as it is not up: the change does not begin before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
+}
+
+/// A region that came after the others, or goes (decision 84).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegionEntry {
+    /// When it was added, in milliseconds since 1970; none of one that the cluster was made with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added_ms: Option<u64>,
+    /// Since when it goes: first its directory, when nothing is left in it, then its nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaves_ms: Option<u64>,
 }
 
 /// One node in `cluster.json`.

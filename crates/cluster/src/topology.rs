@@ -1,7 +1,7 @@
 //! Which nodes, regions and groups there are, as [`ClusterFile`] says.
 
 pub use crate::file::{
-    CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Draining, Kept, Membership, NodeEntry,
+    CLUSTER_FORMAT, ClusterFile, DeliveryOrder, Draining, Kept, Membership, NodeEntry, RegionEntry,
     TopologyError,
 };
 use crate::grants::Grant;
@@ -18,6 +18,10 @@ use std::time::Duration;
 pub struct Region {
     /// For example `us`.
     pub name: String,
+    /// See [`RegionEntry::added_ms`].
+    pub added_ms: Option<u64>,
+    /// See [`RegionEntry::leaves_ms`].
+    pub leaves_ms: Option<u64>,
 }
 
 /// A node.
@@ -145,8 +149,7 @@ impl Topology {
             if entry.region == "global" || entry.region.is_empty() {
                 return invalid(format!("a region cannot be called {:?}", entry.region));
             }
-            let region = topology.region_of(&entry.region);
-            let node = NodeId(u16::try_from(topology.nodes.len()).unwrap_or(u16::MAX));
+            let region = topology.region_of(&entry.region, &file.configuration);
             topology.nodes.push(Node {
                 name: entry.name.clone(),
                 region,
@@ -155,6 +158,8 @@ impl Topology {
                 leaves: entry.groups.is_empty(),
                 draining: entry.draining.clone(),
             });
+        }
+        for (node, entry) in topology.node_ids().zip(&file.nodes) {
             for name in &entry.groups {
                 match topology.groups.iter_mut().find(|group| group.name == *name) {
                     Some(group) => group.members.push(node),
@@ -168,8 +173,13 @@ impl Topology {
         if topology.groups.len() > GROUPS_MAX {
             return invalid(format!("{} groups, at most {GROUPS_MAX}", topology.groups.len()));
         }
-        if let Some(group) = topology.groups.iter().find(|group| group.members.is_empty()) {
-            return invalid(format!("group {} has no members", group.name));
+        // A region whose only node never came has none.
+        let empty = topology.group_ids().find(|id| {
+            let never_came = topology.region_of_group(*id).is_some_and(|of| of.added_ms.is_some());
+            topology.group(*id).members.is_empty() && !never_came
+        });
+        if let Some(group) = empty {
+            return invalid(format!("group {} has no members", topology.group_name(group)));
         }
         for (pair, rtt_ms) in &file.rtt_ms {
             let regions = pair
@@ -186,10 +196,12 @@ impl Topology {
     }
 
     /// The region of that name, which is there from now on, with its group.
-    fn region_of(&mut self, name: &str) -> RegionId {
+    fn region_of(&mut self, name: &str, kept: &Kept) -> RegionId {
         self.region_named(name).unwrap_or_else(|| {
             let region = RegionId(u16::try_from(self.regions.len()).unwrap_or(u16::MAX));
-            self.regions.push(Region { name: name.into() });
+            let RegionEntry { added_ms, leaves_ms } =
+                kept.regions.get(name).cloned().unwrap_or_default();
+            self.regions.push(Region { name: name.into(), added_ms, leaves_ms });
             self.groups.push(Group::new(name, Some(region)));
             region
         })
@@ -259,6 +271,28 @@ impl Topology {
         groups.filter(|(_, group)| group.region.is_some()).map(|(id, group)| (id, &*group.name))
     }
 
+    /// The same of the regions that the cluster was made with.
+    pub fn first_regions(&self) -> impl Iterator<Item = (GroupId, &str)> {
+        let is_first =
+            |group: GroupId| self.region_of_group(group).is_some_and(|of| of.added_ms.is_none());
+        self.region_groups().filter(move |(group, _)| is_first(*group))
+    }
+
+    /// The region in which a group is placed; none of `global` and of a group that is not known.
+    pub fn region_of_group(&self, group: GroupId) -> Option<&Region> {
+        let region = self.groups.get(usize::from(group.0))?.region?;
+        self.regions.get(usize::from(region.0))
+    }
+
+    /// Whether a group may be spoken of: it was there from the start, or its first node has been
+    /// up. Before that it may be taken back, and another begin in its place.
+    pub fn has_begun(&self, group: GroupId) -> bool {
+        self.groups.get(usize::from(group.0)).is_some_and(|of| {
+            let waits = of.number == 0 && of.next.is_none() && of.waits_for.is_some();
+            !waits && !of.members.is_empty()
+        })
+    }
+
     /// All groups with their ids.
     pub fn group_ids(&self) -> impl Iterator<Item = GroupId> + use<> {
         (0..u16::try_from(self.groups.len()).unwrap_or(u16::MAX)).map(GroupId)
@@ -277,6 +311,13 @@ impl Topology {
     pub fn groups_of(&self, node: NodeId) -> impl Iterator<Item = GroupId> + '_ {
         let is_in = move |group: &Group| group.involved().any(|member| member == node);
         self.group_ids().filter(move |group| is_in(self.group(*group)))
+    }
+
+    /// The regions that hold what all hold: those that have begun, and do not go.
+    pub fn staying_regions(&self) -> impl Iterator<Item = RegionId> + '_ {
+        let groups = self.group_ids().filter(|group| self.has_begun(*group));
+        let stays = |id: &RegionId| self.regions[usize::from(id.0)].leaves_ms.is_none();
+        groups.filter_map(|group| self.group(group).region).filter(stays)
     }
 
     /// The nodes in `region` that are to stay, in order.

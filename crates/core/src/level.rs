@@ -17,6 +17,8 @@ impl Level {
     pub const FIRST: Level = Level(1);
     /// What is set of a file goes with its bytes (`meridian_fs::Update::Settle`).
     pub const SETTLE: Level = Level(2);
+    /// Regions come and go (`meridian_fs::Update::AddRegion`).
+    pub const REGIONS: Level = Level(3);
 }
 
 impl Default for Level {
@@ -43,7 +45,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::SETTLE };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::REGIONS };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

@@ -183,6 +183,8 @@ impl Rights {
             | Update::Renew { .. }
             | Update::Caps { .. } => {}
             Update::NoteTop { .. }
+            | Update::AddRegion { .. }
+            | Update::RemoveRegion { .. }
             | Update::Reap { .. }
             | Update::Expire { .. }
             | Update::RaiseHorizon { .. }
@@ -208,6 +210,8 @@ impl Rights {
             | Update::RaiseHorizon { .. }
             | Update::Count { .. }
             | Update::NoteTop { .. }
+            | Update::AddRegion { .. }
+            | Update::RemoveRegion { .. }
             | Update::Caps { step: CapStep::Expire { .. }, .. } => Err(FsError::NotPermitted),
             Update::Mark { .. } => permitted(self.sees_all()),
             Update::SetQuota { .. } | Update::PlaceDirectory { .. } => {

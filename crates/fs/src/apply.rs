@@ -5,6 +5,7 @@ use crate::inode::{Content, Directory, Inode};
 use crate::locks::Locks;
 use crate::mutation::Mutation;
 use crate::operation::{Done, NewNode, RenameMode, Update, Whiteout};
+use crate::regions;
 use crate::tree::Tree;
 use crate::types::{Attributes, Entry, Ino, Kind, Name, Place, Rank, Timestamp};
 use crate::vote::{Conclusion, EmptyDirectory};
@@ -72,6 +73,9 @@ pub(crate) fn apply(
             if here(tree, child) {
                 tree.remove(child.ino);
             }
+        }
+        (Update::RemoveRegion { partition, name }, Conclusion::Remove) => {
+            regions::remove(tree, *partition, name, moment);
         }
         (Update::Rename { .. }, Conclusion::Rename { moved, replaced, tops }) => {
             settle_quotas(tree, update);

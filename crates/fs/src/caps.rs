@@ -291,6 +291,8 @@ impl Update {
                 inodes.iter().map(place).collect()
             }
             Update::PlaceDirectory { parent, child, .. } => vec![*parent, *child],
+            Update::AddRegion { .. } => vec![Place::ROOT],
+            Update::RemoveRegion { partition, .. } => vec![Place::ROOT, Place::top(*partition)],
             Update::CreateUnnamed { .. }
             | Update::Lock { .. }
             | Update::Leave { .. }

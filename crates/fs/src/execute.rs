@@ -7,6 +7,7 @@ use crate::inode::{Content, Inode, SET_GID};
 use crate::locking;
 use crate::mutation::Mutation;
 use crate::operation::{Access, Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
+use crate::regions;
 use crate::settled;
 use crate::tree::{Tree, check_name};
 use crate::types::{
@@ -82,6 +83,9 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             tree.leases.renew(client, moment.rank);
             Ok(Done::Nothing)
         }
+        Update::AddRegion { partition, name, made } => {
+            regions::add(tree, (partition, name), made, moment)
+        }
         Update::Caps { client, step, .. } => Ok(crate::caps::step(tree, client, step, moment.rank)),
         Update::RaiseHorizon { horizon_ms, .. } => {
             tree.named.raise(moment.rank.1.client, horizon_ms)
@@ -92,6 +96,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
         | Update::Rename { .. }
         | Update::PlaceDirectory { .. }
         | Update::Mark { .. }
+        | Update::RemoveRegion { .. }
         | Update::Untangle { .. } => panic!("{update:?} is decided by several inodes"),
     }
 }

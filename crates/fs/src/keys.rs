@@ -196,6 +196,11 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Expire { .. } => (places, client) = touched_of_held(update),
         Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
         Update::Mark { .. } => {}
+        Update::AddRegion { partition, name, .. } | Update::RemoveRegion { partition, name } => {
+            let top = Place::top(*partition);
+            places.extend([Place::ROOT, top, top_in(&top, &Place::ROOT)]);
+            names.push((Place::ROOT, name));
+        }
         Update::PlaceDirectory { parent, name, child, to } => {
             let moved = [*child, Place { ino: child.ino, partition: *to }];
             places.extend([*parent, moved[0], moved[1], top_in(child, parent)]);

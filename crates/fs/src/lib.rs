@@ -17,6 +17,7 @@
 //! | [`settled`] | what is set of a file together with what was written to it |
 //! | `apply`, `execute` | what updates of several inodes and of one inode do |
 //! | `read` | answers to queries |
+//! | `regions` | entries of the root for regions that come and go |
 //! | `tops` | what is known of directories that live elsewhere than their names |
 //! | [`quota`] | how much may lie below a directory, and how much does |
 //! | [`counting`] | how what is below a directory that is not empty gets under a quota |
@@ -57,6 +58,7 @@ mod pending;
 pub mod query;
 pub mod quota;
 mod read;
+mod regions;
 mod scope;
 pub mod settled;
 mod tops;

@@ -152,6 +152,8 @@ impl Update {
             | Update::Reap { .. }
             | Update::NoteReads { .. }
             | Update::NoteTop { .. }
+            | Update::AddRegion { .. }
+            | Update::RemoveRegion { .. }
             | Update::Renew { .. }
             | Update::Expire { .. }
             | Update::Caps { .. }

@@ -479,6 +479,25 @@ pub enum Update {
         /// What it set: at most [`crate::settled::SETTINGS_MAX`].
         settings: Vec<Setting>,
     },
+    /// The root gets an entry for a region that was added, multicast by a node on behalf of
+    /// `global`. Nothing happens if it has one. Of
+    /// [`Level::REGIONS`](meridian_core::level::Level::REGIONS).
+    AddRegion {
+        /// The region's partition.
+        partition: GroupId,
+        /// Its name.
+        name: Name,
+        /// When it was added.
+        made: Timestamp,
+    },
+    /// The root loses the entry of a region, in whose partition nothing is left. As
+    /// [`Update::AddRegion`], on behalf of the region.
+    RemoveRegion {
+        /// The region's partition.
+        partition: GroupId,
+        /// Its name.
+        name: Name,
+    },
 }
 
 /// What an update that succeeded says: the same in every partition that it concerns.

@@ -31,8 +31,9 @@ use crate::operation::{CapStep, Done, Operation, Update};
 use crate::pending::{Pending, Waiting};
 use crate::query::{Answer, Query};
 use crate::read::read;
+use crate::regions;
 use crate::tree::Tree;
-use crate::types::{Entry, Ino, Kind, Place, Rank, Timestamp, Vector};
+use crate::types::{Ino, Place, Rank, Timestamp, Vector};
 use crate::vote::{Evidence, Vote, conclude, prepare};
 use bytes::Bytes;
 use imbl::OrdMap;
@@ -91,26 +92,21 @@ pub struct Partition {
 
 impl Partition {
     /// The state of `group` before the first message: the top directory of the partition, made at
-    /// `time`. That of `global` is the root, which has an entry for each of `regions`: its group
-    /// and its name.
+    /// `time`. That of `global` is the root, which has an entry for each of the `first` regions:
+    /// its group and its name.
     pub fn new<'a>(
         group: GroupId,
-        regions: impl IntoIterator<Item = (GroupId, &'a str)>,
+        first: impl IntoIterator<Item = (GroupId, &'a str)>,
         time: Timestamp,
     ) -> Partition {
         let mut tree = Tree::new(group);
-        let mode = if group == GroupId::GLOBAL { 0o755 } else { 0o777 };
+        let mode = if group == GroupId::GLOBAL { 0o755 } else { regions::MODE };
         let top = Ino::top(group);
         tree.insert(top, Inode::directory(Place::ROOT, mode, time));
         if group == GroupId::GLOBAL {
-            for (id, name) in regions {
-                let place = Place { ino: Ino::top(id), partition: id };
-                let made = Partition::new(id, [], time).tree.attributes(place);
-                tree.tops.set(made.expect("it begins with its top"), Stamp(0));
+            for (id, name) in first {
                 let name = Bytes::copy_from_slice(name.as_bytes());
-                tree.change_directory(top, |directory, nlink| {
-                    directory.set(nlink, name, Entry { place, kind: Kind::Directory });
-                });
+                regions::set(&mut tree, (id, name), time, Stamp(0));
             }
         }
         Partition {
@@ -123,6 +119,11 @@ impl Partition {
             decided: 0,
             state_hash: 0,
         }
+    }
+
+    /// Whether the root, if it is here, has an entry for that region.
+    pub fn has_region(&self, region: GroupId) -> bool {
+        self.tree.tops.get(Ino::top(region)).is_some()
     }
 
     /// The message `id` was delivered, with the final timestamp `ts`.
@@ -569,6 +570,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Rename { .. }
         | Update::PlaceDirectory { .. }
         | Update::Mark { .. }
+        | Update::RemoveRegion { .. }
         | Update::Untangle { .. } => true,
         Update::Create { .. }
         | Update::CreateUnnamed { .. }
@@ -588,6 +590,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Reap { .. }
         | Update::NoteReads { .. }
         | Update::NoteTop { .. }
+        | Update::AddRegion { .. }
         | Update::Renew { .. }
         | Update::RaiseHorizon { .. }
         | Update::SetQuota { .. }

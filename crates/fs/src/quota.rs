@@ -228,6 +228,8 @@ impl Update {
             | Update::Reap { .. }
             | Update::NoteReads { .. }
             | Update::NoteTop { .. }
+            | Update::AddRegion { .. }
+            | Update::RemoveRegion { .. }
             | Update::Renew { .. }
             | Update::Caps { .. }
             | Update::Mark { .. }

@@ -38,6 +38,7 @@ impl Update {
                 | Update::Caps { .. }
                 | Update::RaiseHorizon { .. }
                 | Update::Mark { .. }
+                | Update::RemoveRegion { .. }
         )
     }
 
@@ -87,6 +88,8 @@ impl Update {
                 all.insert(*partition);
             }
             Update::Mark { partitions } => all.extend(partitions),
+            Update::AddRegion { .. } => drop(all.insert(GroupId::GLOBAL)),
+            Update::RemoveRegion { partition, .. } => all.extend([GroupId::GLOBAL, *partition]),
             Update::Untangle { cycle } => cycle.iter().for_each(|wait| add(&wait.inode)),
             Update::PlaceDirectory { parent, child, to, .. } => {
                 add(parent);

@@ -88,6 +88,11 @@ pub struct Place {
 impl Place {
     /// Where the root directory lives, for ever.
     pub const ROOT: Place = Place { ino: Ino::ROOT, partition: GroupId::GLOBAL };
+
+    /// Where the top directory of a partition lives.
+    pub fn top(partition: GroupId) -> Place {
+        Place { ino: Ino::top(partition), partition }
+    }
 }
 
 /// What an inode is.

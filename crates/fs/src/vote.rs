@@ -8,6 +8,7 @@ use crate::FsError;
 use crate::access::Sticky;
 use crate::apply::Moment;
 use crate::operation::{RenameMode, Update};
+use crate::regions;
 use crate::tree::{Tree, check_name};
 use crate::types::{Attributes, Ino, Kind, LINK_MAX, Name, Place, Timestamp};
 use crate::waits;
@@ -119,6 +120,7 @@ pub(crate) fn prepare(
         Update::PlaceDirectory { .. } => return prepare_place(tree, update),
         Update::Untangle { cycle } => found.passes = waits::check(tree, cycle)?,
         Update::Mark { .. } => {}
+        Update::RemoveRegion { partition, name } => regions::check(tree, *partition, name)?,
         Update::Create { .. }
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
@@ -137,6 +139,7 @@ pub(crate) fn prepare(
         | Update::Reap { .. }
         | Update::NoteReads { .. }
         | Update::NoteTop { .. }
+        | Update::AddRegion { .. }
         | Update::Renew { .. }
         | Update::Caps { .. }
         | Update::RaiseHorizon { .. }

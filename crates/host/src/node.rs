@@ -354,7 +354,7 @@ impl Node {
                 }
                 Wish::Multicast(start) => {
                     if let Some(out) = &mut out {
-                        let command = multicast::Command::Start(start);
+                        let command = multicast::Command::Multicast(start);
                         self.step_multicast(now, group, Event::Command(command), out);
                     }
                 }
@@ -383,7 +383,10 @@ impl Node {
         out: &mut Outbox<Self>,
     ) {
         let ours: Vec<_> = self.topology.group(from).involved().collect();
-        for node in self.topology.group(to).involved().filter(|node| !ours.contains(node)) {
+        // Who is not known yet asks.
+        let known = self.topology.groups.get(usize::from(to.0));
+        let involved = known.into_iter().flat_map(|group| group.involved());
+        for node in involved.filter(|node| !ours.contains(node)) {
             out.send(node, Message::Vote { from, to, id, vote: vote.clone() });
         }
     }
@@ -392,7 +395,9 @@ impl Node {
         // A replica of ours that has come by a snapshot may have none.
         let own_vote = |group| self.replicas.get(group).and_then(|replica| replica.own_vote(id));
         for group in of.iter().filter(|group| own_vote(group).is_none()) {
-            for node in self.topology.group(*group).involved().filter(|node| *node != self.me) {
+            let known = self.topology.groups.get(usize::from(group.0));
+            let involved = known.into_iter().flat_map(|group| group.involved());
+            for node in involved.filter(|node| *node != self.me) {
                 out.send(node, Message::VoteWanted { by, of: *group, id });
             }
         }
@@ -417,6 +422,26 @@ impl Node {
         }
     }
 
+    /// Groups may have begun, and this node have come into one that is taken over from others.
+    fn learn_groups(&mut self, now: Time, out: &mut Outbox<Self>) {
+        let (topology, me) = (self.topology.clone(), self.me);
+        let unknown = |(group, replica): (&GroupId, &Replica)| {
+            let news = replica.unknown_groups(&topology, me).into_iter();
+            news.map(|config| (*group, multicast::Command::Learn(config))).collect::<Vec<_>>()
+        };
+        let news: Vec<_> = self.replicas.iter().flat_map(unknown).collect();
+        for (group, command) in news {
+            self.step_multicast(now, group, Event::Command(command), out);
+        }
+        for group in topology.groups_of(me) {
+            if !self.replicas.contains_key(&group) {
+                self.replicas.insert(group, Replica::new(&topology, group, me));
+                self.step_multicast(now, group, Event::Started, out);
+                out.timer(now + REPLICA_TICK, Timer::Replica(group));
+            }
+        }
+    }
+
     fn on_replica_tick(&mut self, now: Time, group: GroupId, out: &mut Outbox<Self>) {
         if let Some(replica) = self.replicas.get_mut(&group) {
             let mut wishes = Vec::new();
@@ -426,6 +451,7 @@ impl Node {
                 replica.reap(counted, linger, &mut wishes);
             }
             replica.count(&mut wishes);
+            replica.say_regions(now, &self.topology, &mut wishes);
             self.grant(now, group, wishes, Some(out));
             self.change_members(now, group, out);
             out.timer(now + REPLICA_TICK, Timer::Replica(group));
@@ -494,6 +520,7 @@ impl Process for Node {
             Event::Command(Command::Configured(topology)) => {
                 if topology.version > self.topology.version {
                     self.topology = topology.clone();
+                    self.learn_groups(now, out);
                 }
                 let command = drain::Command::Configured(topology.clone());
                 self.step_drain(now, Event::Command(command), out);

@@ -38,6 +38,7 @@ mod leases;
 mod locks;
 mod members;
 mod nameless;
+mod regions;
 mod snapshots;
 mod space;
 mod status;
@@ -47,6 +48,7 @@ use counting::Counted;
 use leases::Vigil;
 pub use locks::PARKED_MAX;
 use nameless::Nameless;
+use regions::RegionsSaid;
 pub use snapshots::SNAPSHOT_LEASE;
 use snapshots::{Heard, Snapshots};
 
@@ -112,6 +114,7 @@ pub struct Replica {
     nameless: Nameless,
     counted: Counted,
     snapshots: Snapshots,
+    regions: RegionsSaid,
     /// When it last looked at what waits.
     ticked: Time,
 }
@@ -137,7 +140,7 @@ pub enum Wish {
         /// The groups.
         of: Vec<GroupId>,
     },
-    /// Multicast this in the replica's own group.
+    /// Multicast this, in the replica's own group and maybe others.
     Multicast(Start),
     /// Note that this was executed, or refused.
     Applied(MessageId),
@@ -146,12 +149,15 @@ pub enum Wish {
 impl Replica {
     /// The replica of `group` on `me`, with nothing delivered.
     pub fn new(topology: &Topology, group: GroupId, me: NodeId) -> Replica {
-        let configs = topology.group_ids().flat_map(|id| configs_of(topology, id, id == group, me));
+        let known = topology.group_ids().filter(|id| *id == group || topology.has_begun(*id));
+        let configs = known.flat_map(|id| configs_of(topology, id, id == group, me));
         let multicast = PrimCast::joining(ProcessId { group, node: me }, configs);
         // In the linearizable order a logical clock would make messages wait for groups that know
         // nothing of them.
         // The first directories were made with the cluster.
-        let made = Timestamp::from_millis(topology.created_ms);
+        let region = topology.region_of_group(group);
+        let made_ms = region.and_then(|region| region.added_ms).unwrap_or(topology.created_ms);
+        let made = Timestamp::from_millis(made_ms);
         let (order, clock) = match topology.order {
             DeliveryOrder::Sequential => (Order::Sequential, ClockSource::Logical),
             DeliveryOrder::Linearizable => (Order::Linearizable, ClockSource::Hybrid),
@@ -168,7 +174,7 @@ impl Replica {
         Replica {
             group,
             multicast,
-            partition: Partition::new(group, topology.region_groups(), made),
+            partition: Partition::new(group, topology.first_regions(), made),
             sessions: Sessions::default(),
             updates: BTreeMap::new(),
             caps: Caps::default(),
@@ -179,6 +185,7 @@ impl Replica {
             nameless: Nameless::default(),
             counted: Counted::default(),
             snapshots: Snapshots::default(),
+            regions: RegionsSaid::default(),
             ticked: Time(0),
         }
     }

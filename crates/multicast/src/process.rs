@@ -519,6 +519,7 @@ impl PrimCast {
             Event::Command(Command::Multicast(start)) => {
                 self.multicast(now, Arc::new(start), out);
             }
+            Event::Command(Command::Learn(config)) => self.learn_from_owner(config, out),
             Event::Command(Command::FetchState) => self.fetch_state(now, out),
             Event::Command(Command::Snapshot { to, position, application }) => {
                 self.on_snapshot(to, position, application, out);

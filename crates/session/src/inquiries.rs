@@ -87,7 +87,8 @@ impl Inquiry {
     /// no quorum.
     fn is_full(&mut self, node: NodeId, topology: &Topology) -> bool {
         self.full.insert(node);
-        self.full.len() * 2 >= topology.group(self.group).members.len()
+        let known = topology.groups.get(usize::from(self.group.0));
+        known.is_some_and(|group| self.full.len() * 2 >= group.members.len())
     }
 }
 

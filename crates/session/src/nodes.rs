@@ -75,10 +75,13 @@ impl Nodes {
     /// The regions that hold the blocks of files in `partition`: a region's partition keeps them in
     /// that region, `global` in all. The nearest comes first.
     pub fn regions_of(&self, partition: GroupId) -> Vec<RegionId> {
-        if let Some(region) = self.topology.group(partition).region {
+        // Of a region that is not known yet nothing is known to be there.
+        let group = self.topology.groups.get(usize::from(partition.0));
+        let Some(group) = group else { return Vec::new() };
+        if let Some(region) = group.region {
             return vec![region];
         }
-        let mut regions: Vec<_> = region_ids(&self.topology).collect();
+        let mut regions: Vec<_> = self.topology.staying_regions().collect();
         let distance = |region| self.topology.delay(self.region, region);
         regions.sort_by_key(|region| (*region != self.region, distance(*region)));
         regions

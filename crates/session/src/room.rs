@@ -2,7 +2,7 @@
 
 use meridian_cluster::Topology;
 use meridian_cluster::ring::REPLICAS;
-use meridian_core::{GroupId, NodeId, RegionId};
+use meridian_core::{GroupId, NodeId};
 use meridian_host::space::Room;
 use std::collections::BTreeMap;
 
@@ -25,10 +25,9 @@ pub fn room_for(topology: &Topology, partition: GroupId, rooms: &BTreeMap<NodeId
             topology.nodes_in(region).map(|node| part(node).unwrap_or(0)).collect();
         spread(parts)
     };
-    let all = 0..u16::try_from(topology.regions.len()).unwrap_or(u16::MAX);
     let mut regions: Vec<u64> = match topology.group(partition).region {
         Some(region) => vec![of_region(region)],
-        None => all.map(RegionId).map(of_region).collect(),
+        None => topology.staying_regions().map(of_region).collect(),
     };
     regions.sort_unstable_by(|a, b| b.cmp(a));
     regions.get(regions.len() / 2).copied().unwrap_or(0)

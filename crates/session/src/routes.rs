@@ -37,7 +37,8 @@ impl Routes {
     /// these the nearest, of these the one that answered last.
     pub fn candidates(&self, topology: &Topology, group: GroupId, now: Time) -> Vec<NodeId> {
         let last = self.answered.get(&group);
-        let mut nodes = topology.group(group).members.clone();
+        let known = topology.groups.get(usize::from(group.0));
+        let mut nodes = known.map(|group| group.members.clone()).unwrap_or_default();
         nodes.sort_by_key(|node| {
             let avoided = self.is_avoided(Service::Group(group), *node, now);
             (avoided, self.distance(topology, *node), last != Some(node))

@@ -30,8 +30,7 @@ impl Files {
         if &name[..] == PLACEMENT {
             let attributes = self.attributes_now(ino).await?;
             let topology = self.client.topology();
-            let group = topology.group(attributes.place.partition);
-            return Ok(Bytes::copy_from_slice(group.name.as_bytes()));
+            return Ok(topology.group_name(attributes.place.partition).into());
         }
         if &name[..] == CLUSTER {
             let path = self.client.cluster_file().ok_or(FsError::NoAttribute)?;

@@ -1,6 +1,7 @@
 use super::*;
-use crate::topology::{CLUSTER_FORMAT, Draining};
-use meridian_core::NodeId;
+use crate::topology::{CLUSTER_FORMAT, Draining, NodeEntry};
+use meridian_core::level::Level;
+use meridian_core::{GroupId, NodeId, RegionId};
 
 fn file() -> ClusterFile {
     let node = |name: &str| NodeEntry {
@@ -518,4 +519,108 @@ fn a_level_that_is_not_spoken_here_is_named() {
     let text = text(&file).replace("\"format\"", "\"later\":1,\"format\"");
     let why = Topology::parse(&text).unwrap_err().to_string();
     assert!(why.contains("feature level 99") && why.contains("older"), "{why}");
+}
+
+fn add_region(region: &str, name: Option<&str>, address: &str) -> Request {
+    let (region, name, address) = (region.into(), name.map(String::from), address.into());
+    Request::AddRegion { region, name, address, up: all(), now_ms: 5 }
+}
+
+fn remove_region(region: &str) -> Request {
+    let (up, keepers) = (up(&["us-1", "us-2", "us-3", "eu-1", "sa-1"]), BTreeMap::new());
+    Request::RemoveRegion { region: region.into(), up, keepers, now_ms: 9 }
+}
+
+fn of_level(level: Level) -> Configuration {
+    let mut file = file();
+    file.configuration.levels.now = level;
+    let mut cluster = Configuration::default();
+    cluster.change(Request::Initialise(text(&file)));
+    cluster
+}
+
+fn refused(cluster: &mut Configuration, request: Request) -> String {
+    match cluster.change(request) {
+        Reply::Refused(why) => why,
+        done => panic!("{done:?}"),
+    }
+}
+
+#[test]
+fn a_region_begins_with_one_node_and_may_be_taken_back_until_that_is_up() {
+    let mut old = of_level(Level::SETTLE);
+    assert!(refused(&mut old, add_region("sa", None, "here:5")).contains("level"));
+    let mut cluster = of_level(Level::REGIONS);
+    for name in ["global", "Sa", ""] {
+        refused(&mut cluster, add_region(name, None, "here:5"));
+    }
+    assert!(refused(&mut cluster, add_region("eu", None, "here:5")).contains("is a region eu"));
+    assert_eq!(cluster.change(add_region("sa", None, "here:5")), done(2, Some("sa-1")));
+    let (sa, sa_1) = (GroupId(3), NodeId(4));
+    let coming = topology(&cluster);
+    assert_eq!(coming.group(sa).members, [sa_1]);
+    assert!(!coming.has_begun(sa) && coming.has_begun(GroupId(1)));
+    assert_eq!(coming.staying_regions().collect::<Vec<_>>(), [RegionId(0), RegionId(1)]);
+    assert!(refused(&mut cluster, add("sa", None, "here:6")).contains("no region sa"));
+    assert_eq!(cluster.change(remove("sa-1")), done(3, None), "it never came");
+    assert!(topology(&cluster).is_gone(sa_1) && !topology(&cluster).has_begun(sa));
+    assert_eq!(cluster.change(add_region("sa", None, "here:5")), done(4, Some("sa-2")));
+    cluster.change(is_up("sa-2"));
+    let begun = topology(&cluster);
+    assert!(begun.has_begun(sa), "as the same group");
+    assert_eq!(begun.first_regions().map(|(group, _)| group.0).collect::<Vec<_>>(), [1, 2]);
+    cluster.change(in_force("global", 1));
+    assert!(refused(&mut cluster, remove("sa-2")).contains("remove-region"));
+}
+
+#[test]
+fn a_region_goes_when_others_have_taken_over_its_group() {
+    let mut cluster = of_level(Level::REGIONS);
+    cluster.change(add_region("sa", None, "here:5"));
+    assert!(refused(&mut cluster, remove_region("mars")).contains("no region mars"));
+    assert!(refused(&mut cluster, remove_region("sa")).contains("waits for sa-1"));
+    cluster.change(is_up("sa-1"));
+    cluster.change(in_force("global", 1));
+    let close = || Request::CloseRegion { region: "sa".into(), up: all() };
+    assert!(refused(&mut cluster, close()).contains("is not to go"));
+    let (sa, us_1, sa_1) = (GroupId(3), NodeId(0), NodeId(4));
+    cluster.change(remove_region("sa"));
+    let going = topology(&cluster);
+    assert_eq!(going.group(sa).next.as_ref().map(Vec::len), Some(4), "its own and three of us");
+    assert!(going.groups_of(us_1).any(|group| group == sa));
+    assert!(!going.staying_regions().any(|region| region == RegionId(2)));
+    assert!(refused(&mut cluster, close()).contains("are changing"));
+    assert!(refused(&mut cluster, add("sa", None, "here:6")).contains("no region sa"));
+    cluster.change(in_force("sa", 1));
+    cluster.change(close());
+    let left = topology(&cluster);
+    assert!(left.node(sa_1).leaves && !left.is_gone(sa_1));
+    cluster.change(in_force("sa", 2));
+    cluster.change(in_force("global", 2));
+    let gone = topology(&cluster);
+    assert!(gone.is_gone(sa_1));
+    assert_eq!(gone.group(sa).members, [NodeId(0), NodeId(1), NodeId(2)]);
+    assert!(refused(&mut cluster, add_region("sa", None, "here:6")).contains("never given again"));
+}
+
+/// The first regions may go as well; whoever keeps the configuration there needs a successor.
+#[test]
+fn who_keeps_the_configuration_in_a_region_that_goes_is_replaced() {
+    let mut cluster = of_level(Level::REGIONS);
+    let mut file = cluster.file().unwrap().clone();
+    file.configuration.replicas = up(&["us-1", "eu-1", "us-2"]);
+    let mut kept = Configuration::default();
+    kept.change(Request::Initialise(text(&file)));
+    assert!(refused(&mut kept, remove_region("eu")).contains("a node elsewhere"));
+    let keepers = BTreeMap::from([("eu-1".to_string(), "us-3".to_string())]);
+    let request = Request::RemoveRegion { region: "eu".into(), up: all(), keepers, now_ms: 9 };
+    kept.change(request);
+    let file = kept.file().unwrap();
+    assert_eq!(file.configuration.replicas, up(&["us-1", "us-2", "us-3"]));
+    assert!(
+        refused(&mut kept, Request::CloseRegion { region: "eu".into(), up: all() })
+            .contains("who keeps the configuration")
+    );
+    cluster.change(remove_region("us"));
+    assert!(topology(&cluster).regions[0].leaves_ms.is_some(), "eu stays");
 }

@@ -48,7 +48,7 @@ impl Replica {
                     return;
                 }
                 let change = Change { quotas, ..Change::new(Timestamp::default(), update) };
-                self.said_once(COUNT_SESSION, said.map(|(_, start)| start), change)
+                self.said_once((COUNT_SESSION, &[self.group]), said.map(|(_, start)| start), change)
             }
         };
         self.counted.said = Some((number, start.clone()));

@@ -8,7 +8,7 @@ use super::leases::Vigil;
 use super::{Replica, Wish};
 use crate::sessions;
 use crate::update::{Change, Payload};
-use meridian_core::{MessageId, Stamp, mix};
+use meridian_core::{GroupId, MessageId, Stamp, mix};
 use meridian_fs::{Ino, Timestamp, Update, Vector};
 use meridian_multicast::{Role, Start};
 use std::time::Duration;
@@ -50,24 +50,30 @@ impl Replica {
     fn reaping(&mut self, inodes: Vec<(Ino, Stamp)>) -> Start {
         let update = Update::Reap { partition: self.group, inodes };
         let change = Change::new(Timestamp::default(), update);
-        let start = self.said_once(REAP_SESSION, self.nameless.said.as_ref(), change);
+        let start =
+            self.said_once((REAP_SESSION, &[self.group]), self.nameless.said.as_ref(), change);
         self.nameless.said = Some(start.clone());
         start
     }
 
     /// The message in which the group itself does that. Named after what is decided, in a session
     /// of this epoch's: until something has come of anything it is the same as before.
-    pub(super) fn said_once(&self, session: u64, said: Option<&Start>, change: Change) -> Start {
+    pub(super) fn said_once(
+        &self,
+        (session, dest): (u64, &[GroupId]),
+        said: Option<&Start>,
+        change: Change,
+    ) -> Start {
         let sequence = self.partition.vector().get(self.group).0 + 1;
         let epoch = self.multicast.epoch();
         let session = mix(mix(session ^ epoch.config) ^ epoch.number);
-        let client = sessions::name(mix(session ^ u64::from(epoch.leader.0)), &[self.group]);
+        let client = sessions::name(mix(session ^ u64::from(epoch.leader.0)), dest);
         let id = MessageId { client, sequence };
         if let Some(said) = said.filter(|said| said.id == id) {
             return said.clone();
         }
         let mut vector = Vector::default();
         vector.raise(self.group, Stamp(sequence - 1));
-        Payload::of(vector, change).into_start(id, sequence, &[self.group])
+        Payload::of(vector, change).into_start(id, sequence, dest)
     }
 }

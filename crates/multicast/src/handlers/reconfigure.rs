@@ -63,6 +63,16 @@ impl PrimCast {
         }
     }
 
+    /// The owner tells of another group. Each process may hear of it at another time, as each
+    /// delivers a message with a configuration at another time: until then it has no START with
+    /// that group as a destination ordered, and hears nobody of that group.
+    pub(crate) fn learn_from_owner(&mut self, config: Config, out: &mut Outbox<Self>) {
+        if config.group != self.me.group && self.members.learn(&config) {
+            self.outbound.config_told = 0; // As above.
+            out.note(Record::Config(Arc::new(config)));
+        }
+    }
+
     /// A new configuration comes into force with the next epoch, which the present primary opens at
     /// once if it stays, else the first that stays. One that leaves falls silent.
     pub(crate) fn reconfigure(&mut self, now: Time, out: &mut Outbox<Self>) {

@@ -243,6 +243,9 @@ pub enum Command {
     Multicast(Start),
     /// START of a sender elsewhere that tells each destination group itself.
     Start(Start),
+    /// A configuration of another group that this process may not know: the owner has learned of it
+    /// elsewhere, where it is agreed on. Of a group that all know nothing else need be said.
+    Learn(Config),
     /// The owner lacks what no other group keeps for it any more: another member's state is to
     /// replace its own, even if that contains no more deliveries.
     FetchState,

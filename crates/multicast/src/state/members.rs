@@ -22,7 +22,8 @@
 //!    stopped. A node that left comes back only with the disk that it had, or under another number.
 //!
 //! A group is added by a message to all groups that carries the new group's first configuration,
-//! number 0; then its processes are started.
+//! number 0; or its owner agrees on that elsewhere and tells each process
+//! ([`crate::Command::Learn`]). Then its processes are started.
 
 use meridian_core::{GroupId, NodeId};
 use serde::{Deserialize, Serialize};

@@ -74,6 +74,9 @@ impl Cluster {
                 vec![self.plan(after, Plan::Report(name))]
             }
             Request::AddNode { .. }
+            | Request::AddRegion { .. }
+            | Request::RemoveRegion { .. }
+            | Request::CloseRegion { .. }
             | Request::Up { .. }
             | Request::KeepNode { .. }
             | Request::Keeps { .. }

@@ -317,16 +317,45 @@ impl Operator {
         Ok(())
     }
 
+    /// By a message to all groups, or by their owners, who tell each process at some time.
     fn add_group(&mut self, world: &mut Cluster) -> Result<(), Violation> {
         let all: Vec<_> = world.owner.groups().keys().copied().collect();
         let group = GroupId(2);
         let members: Vec<_> = (200..203).map(NodeId).collect();
+        if self.random.random() {
+            let config = Config { group, number: 0, members: members.clone() };
+            world.owner.configured(&config);
+            return self.tell_of_group(world, config);
+        }
         let start = Start::add_group(self.next_id(), &all, group, members.clone());
         let now = world.now();
         world.owner.begins(&start, now);
         let added = |world: &Cluster| world.owner.groups().contains_key(&group);
         self.ask_until(world, &start, &all, added)?;
         self.start(world, group, 0, &members)
+    }
+
+    /// Each process is told at some time, and starts with it from now on, as its owner knows it.
+    fn tell_of_group(&mut self, world: &mut Cluster, config: Config) -> Result<(), Violation> {
+        let first = groups_of(&SIZES).into_iter();
+        let first = first.map(|(group, members)| Config { group, number: 0, members });
+        let first: Vec<_> = first.chain([config.clone()]).collect();
+        for to in processes(&groups_of(&[NODES, NODES])) {
+            let mut known = self.known.borrow_mut();
+            match known.get_mut(&to) {
+                Some(configs) => configs.push(config.clone()),
+                None if first
+                    .iter()
+                    .any(|of| to.group == of.group && of.members.contains(&to.node)) =>
+                {
+                    known.insert(to, first.clone());
+                }
+                None => continue, // It comes later, with what another one knows then.
+            }
+            let after = Duration::from_millis(self.random.random_range(1..800));
+            world.inject(Stimulus::Command { to, command: Command::Learn(config.clone()), after });
+        }
+        self.start(world, config.group, 0, &config.members)
     }
 
     /// Until it is delivered somewhere.
