@@ -161,7 +161,7 @@ fn verify(backup: &Path) -> anyhow::Result<(Header, Totals)> {
 async fn connected(of: &Of, region: Option<&str>) -> anyhow::Result<Client> {
     let path = cluster::named_or_last(of.cluster.as_deref())?;
     let newest = configuration::newest(&path, &of.tls, Shown::Client).await?;
-    let region = region.unwrap_or(&newest.topology.regions[0].name);
+    let region = region.unwrap_or(newest.topology.region_names()[0]);
     let options = ClientOptions { security: newest.security.clone(), ..ClientOptions::new(region) };
     Ok(Client::connect(newest.topology, &options)?)
 }

@@ -181,7 +181,7 @@ fn keepers(topology: &Topology) -> Vec<usize> {
 /// If the two contradict each other, or no ports are free.
 pub fn adapt(file: &mut ClusterFile, shape: &Shape, data: &Path) -> anyhow::Result<Vec<String>> {
     let topology = Topology::new(file)?;
-    let regions: Vec<String> = topology.regions.iter().map(|r| r.name.clone()).collect();
+    let regions: Vec<String> = topology.region_names().into_iter().map(String::from).collect();
     let other = |what: &str, has: &str| {
         format!("{} has {has}: leave out {what}, or name another --data", data.display())
     };

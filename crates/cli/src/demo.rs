@@ -134,10 +134,10 @@ fn run_in(args: &DemoArgs, data: &Data) -> anyhow::Result<ExitCode> {
     let file = data.cluster(&args.shape, args.tls)?;
     let own = TlsArgs::default().security(&data.cluster_path(), &file, Shown::Admin)?;
     let topology = Topology::new(&file)?;
-    let region = args.region.clone().unwrap_or_else(|| topology.regions[0].name.clone());
-    let regions: Vec<_> = topology.regions.iter().map(|region| region.name.as_str()).collect();
+    let regions = topology.region_names();
+    let region = args.region.clone().unwrap_or_else(|| regions[0].to_string());
     ensure!(
-        topology.region_named(&region).is_some(),
+        regions.contains(&region.as_str()),
         "no region {region}: there are {}",
         regions.join(", ")
     );

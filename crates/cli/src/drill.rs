@@ -134,13 +134,14 @@ async fn cut(args: &CutArgs) -> anyhow::Result<Report> {
     let path = cluster::named_or_last(args.of.cluster.as_deref())?;
     let newest = configuration::newest(&path, &args.of.tls, Shown::Client).await?;
     let topology = &newest.topology;
-    let Some(region) = topology.region_named(&args.region) else {
-        let known: Vec<_> = topology.regions.iter().map(|region| &*region.name).collect();
+    let known = topology.region_names();
+    let region = topology.region_named(&args.region).filter(|_| known.contains(&&*args.region));
+    let Some(region) = region else {
         bail!("no region {}: there are {}", args.region, known.join(", "));
     };
-    let other = topology.regions.iter().find(|other| other.name != args.region);
+    let other = known.into_iter().find(|other| *other != args.region);
     let other = other.context("it is the only region: nobody is elsewhere")?;
-    let options = ClientOptions::new(other.name.as_str());
+    let options = ClientOptions::new(other);
     let (security, timeout) = (newest.security.clone(), probe::LIMIT);
     let options = ClientOptions { security, timeout, on_cut: timeout, ..options };
     let client = Client::connect(topology.clone(), &options)?;

@@ -240,7 +240,7 @@ fn known_regions() -> String {
     known.map_or_else(
         |_| ": see `meridian status`".into(),
         |(topology, _)| {
-            let names: Vec<_> = topology.regions.iter().map(|r| r.name.as_str()).collect();
+            let names = topology.region_names();
             format!(": there are {}", names.join(", "))
         },
     )

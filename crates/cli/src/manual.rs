@@ -125,7 +125,7 @@ mod tests {
         let kept = std::fs::read_to_string(root.join("docs/commands.md")).unwrap();
         let differ = written.lines().zip(kept.lines()).find(|(written, kept)| written != kept);
         let how = "write it anew: cargo run -p meridian -- man --page docs/commands.md";
-        assert_eq!(written, kept, "{how}; the first line that differs: {differ:?}");
+        assert!(written == kept, "{how}; the first line that differs: {differ:?}");
         for (name, says) in [("server", "`--keys-causal PREFIX`"), ("timeline", "`MESSAGE`")] {
             let section =
                 written.split("\n## ").find(|of| of.starts_with(&format!("meridian {name}\n")));

@@ -134,7 +134,7 @@ pub async fn lag(of: &Of) -> anyhow::Result<bool> {
     let text = match of.json {
         true => serde_json::to_string_pretty(&report.causal)?,
         false if report.causal.is_empty() => "no node that answers has causal keys".into(),
-        false => causal::table(&report.causal),
+        false => [vec![causal::table(&report.causal)], report.moving.clone()].concat().join("\n"),
     };
     output::print(&text)?;
     Ok(!report.causal.is_empty() && report.nodes.iter().all(|node| node.reachable))
@@ -230,6 +230,7 @@ impl Report {
             false => format!("{table}\n\n"),
         };
         let causal = apart(causal::table(&self.causal));
+        let causal = causal + &apart(self.moving.join("\n"));
         let mounts = apart(mounts::table(&self.mounts));
         let (regions, links) = (copies::table(&self.regions), links::table(&self.links));
         format!(

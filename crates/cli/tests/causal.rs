@@ -205,3 +205,49 @@ fn keys_of_all_regions_follow_the_nodes() {
     read(&regions);
     regions.stop();
 }
+
+/// A region comes while others have keys: it copies them, serves, and what it has made is in the
+/// others when it has gone.
+#[test]
+fn a_region_comes_and_goes_with_its_keys() {
+    let regions = Regions::start(2, &[]);
+    let (mut a, mut b) = (regions.session(0, 0), regions.session(1, 1));
+    for number in 0..50 {
+        a.set(&format!("causal:{number}"), "of a");
+    }
+    let seen = a.token();
+    let cluster = |args: &[&str]| {
+        let told = regions.room.run(&[&["cluster"], args].concat());
+        assert!(told.status.success(), "{args:?}: {}", told.stderr);
+    };
+    cluster(&["add-region", "d"]);
+    let mut d = regions.session_at(NODES);
+    eventually("the region serves", || {
+        d.0.ask(&["GET", "causal:0"]).unwrap() == Answered::Bulk("of a".into())
+    });
+    for number in 0..50 {
+        assert_eq!(d.get(&format!("causal:{number}")).as_deref(), Some("of a"), "{number}");
+    }
+    d.take(&seen);
+    d.set("causal:of-d", "1");
+    d.set("x", "of its own");
+    let made = d.token();
+    b.take(&made);
+    assert_eq!(b.get("causal:of-d").as_deref(), Some("1"));
+    assert_eq!(b.get("x"), None, "other keys are of their region");
+    a.set("causal:later", "2");
+    let later = a.token();
+    d.take(&later);
+    assert_eq!(d.get("causal:later").as_deref(), Some("2"), "it follows the others");
+
+    d.set("causal:of-d", "3");
+    cluster(&["remove-region", "d"]);
+    let mut c = regions.session(2, 0);
+    for session in [&mut a, &mut b, &mut c] {
+        assert_eq!(session.get("causal:of-d").as_deref(), Some("3"), "nothing of it is lost");
+        session.take(&made);
+    }
+    let status = regions.room.run(&["status"]);
+    assert!(status.status.success(), "{status:?}");
+    regions.stop();
+}

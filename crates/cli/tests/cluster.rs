@@ -368,3 +368,65 @@ fn the_helper_of_mount_mounts_changes_and_refuses() {
     demo.stop();
     room.assert_clean();
 }
+
+/// It is used, cannot go while something is left in it, and leaves nothing but its group.
+#[test]
+fn a_region_comes_and_goes_while_files_are_written() {
+    let room = Room::new();
+    let args = ["demo", "--mount", "mnt", "--data", "data", "--nodes-per-region", "1"];
+    let demo = Running::start(room.meridian(&args), room.mount());
+    let (dir, other) = (demo.mount().join("us/files"), demo.mount().join("files"));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    let stop = AtomicBool::new(false);
+    let (tell, written) = channel();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write_files(&dir, &other, &stop, &tell));
+        let stop = StopAtEnd(&stop);
+        more(&written);
+        let refused = |args: &[&str], why: &str| {
+            let ended = room.run(&[&["cluster"], args].concat());
+            assert!(!ended.status.success() && ended.stderr.contains(why), "{ended:?}");
+        };
+        refused(&["add-region", "files"], "rename it first");
+        refused(&["add-region", "eu"], "there is a region eu");
+        refused(&["add-region", "Sa"], "lower-case");
+        refused(&["remove-region", "sa"], "no region sa");
+        let added = ask(&room, &["add-region", "sa"]);
+        assert_eq!((&added["node"], &added["region"]), (&json!("sa-1"), &json!("sa")));
+        let sa = demo.mount().join("sa");
+        fs::write(sa.join("there"), content(3)).unwrap();
+        fs::rename(dir.join("0"), sa.join("moved")).unwrap();
+        ask(&room, &["add-node", "--region", "sa"]);
+        let near = room.path("near");
+        let cluster = room.path("data/cluster.json");
+        let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "sa", "near"];
+        let second = Running::start(room.meridian(&args), near.clone());
+        assert_eq!(fs::read_to_string(near.join("sa/there")).unwrap(), content(3));
+        fs::write(near.join("sa/here"), content(4)).unwrap();
+        second.stop();
+        let group = group(&ask(&room, &["show"]), "sa");
+        assert_eq!(group["members"], json!(["sa-1", "sa-2"]));
+        more(&written);
+
+        refused(&["remove-region", "sa"], "not empty");
+        fs::rename(sa.join("moved"), dir.join("0")).unwrap();
+        fs::remove_file(sa.join("there")).unwrap();
+        fs::remove_file(sa.join("here")).unwrap();
+        let removed = ask(&room, &["remove-region", "sa"]);
+        assert_eq!(removed["region"], "sa");
+        more(&written);
+        stop.0.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+    });
+    let count = written.try_iter().last().unwrap_or(0);
+    assert_written(&dir, &other, count);
+    assert!(!demo.mount().join("sa").exists());
+    let shown = ask(&room, &["show"]);
+    assert_eq!(node(&shown, "sa-1")["state"], "removed");
+    assert_eq!(group(&shown, "sa")["members"].as_array().unwrap().len(), 1, "of another region");
+    let ended = room.run(&["status"]);
+    assert!(ended.status.success(), "nothing is wrong: {ended:?}");
+    demo.stop();
+    room.assert_clean();
+}

@@ -165,8 +165,9 @@ impl Client {
     /// # Errors
     /// If there is no such region.
     pub fn connect(topology: Topology, options: &ClientOptions) -> Result<Client, ConnectError> {
-        let Some(region) = topology.region_named(&options.region) else {
-            let known: Vec<_> = topology.regions.iter().map(|region| &*region.name).collect();
+        let known = topology.region_names();
+        let region = topology.region_named(&options.region);
+        let Some(region) = region.filter(|_| known.contains(&&*options.region)) else {
             return Err(ConnectError::Region {
                 name: options.region.clone(),
                 known: known.join(", "),
@@ -216,8 +217,8 @@ impl Client {
         self.known().topology.clone()
     }
 
-    /// The cluster is configured so now: regions and groups are as before, nodes come and go. What
-    /// is not newer, or of another cluster, changes nothing.
+    /// The cluster is configured so now: nodes and regions come and go. What is not newer, or
+    /// of another cluster, changes nothing.
     pub fn configured(&self, topology: Topology) {
         self.inner.driver.configured(topology);
     }

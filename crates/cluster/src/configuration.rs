@@ -21,12 +21,14 @@
 //! - S4: a removal leaves a region as many nodes as each block needs there, unless the state says
 //!   why it does not.
 //! - S5: the level never falls, and rises no higher than what all nodes speak that have not left.
+//! - S6: a region whose nodes leave has given up its keys of all regions before.
 
 mod admission;
 mod draining;
 mod joining;
 mod level;
 mod regions;
+mod standings;
 
 use crate::Topology;
 use crate::grants::Grant;
@@ -40,10 +42,12 @@ use joining::{add, free, up};
 use level::{at_most, rise, speaks};
 use meridian_core::level::Level;
 use meridian_core::{GroupId, NodeId};
+use meridian_eunomia::Word;
 use meridian_paxos::Service;
 pub use regions::check_region_name;
-use regions::{Adding, add_region, close_region, remove_region};
+use regions::{Adding, add_region, close_region, heir_after, remove_region};
 use serde::{Deserialize, Serialize};
+use standings::{follow, hear};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// More members than this a group must not have: `global` has all nodes.
@@ -175,6 +179,13 @@ pub enum Request {
         /// The nodes that answer now.
         up: BTreeSet<String>,
     },
+    /// A node says how far it is with the regions that have keys of all regions.
+    Word {
+        /// The node's name.
+        name: String,
+        /// What it says.
+        word: Word,
+    },
 }
 
 /// What came of a request.
@@ -267,6 +278,7 @@ impl Configuration {
                 remove_region(file, &region, &up, (keepers, now_ms))
             }
             (Some(file), Request::CloseRegion { region, up }) => close_region(file, &region, &up),
+            (Some(file), Request::Word { name, word }) => hear(file, &name, word),
         };
         let added = match changed {
             Ok(added) => added,
@@ -277,7 +289,10 @@ impl Configuration {
         {
             file.configuration.version += 1;
             match Topology::new(file) {
-                Ok(topology) => rise(file, &topology, self.rises_early),
+                Ok(topology) => {
+                    rise(file, &topology, self.rises_early);
+                    follow(file, &topology);
+                }
                 Err(error) => return Reply::Refused(error.to_string()), // S1
             }
             self.file = next;
@@ -436,7 +451,14 @@ fn leave(file: &mut ClusterFile, at: usize) -> Result<(), String> {
             of.members.retain(|member| *member != name); // Nor did the region that it was to begin.
             continue;
         }
-        change_group(file, &topology, group, |members| members.retain(|member| *member != name))?;
+        let heir = heir_after(&topology, group, &name);
+        change_group(file, &topology, group, |members| {
+            members.retain(|member| *member != name);
+            members.extend(heir.map(|heir| topology.node(heir).name.clone()));
+        })?;
+        if let Some(heir) = heir {
+            file.nodes[usize::from(heir.0)].groups.push(group.clone());
+        }
     }
     Ok(())
 }

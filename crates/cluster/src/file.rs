@@ -11,6 +11,7 @@ use crate::grants::Grant;
 use crate::levels::Levels;
 pub use crate::order::DeliveryOrder;
 use meridian_core::level::{Level, Speaks};
+use meridian_eunomia::Registry;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -137,6 +138,10 @@ pub struct Kept {
     /// The regions that came after the others, or go, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub regions: BTreeMap<String, RegionEntry>,
+    /// Which regions have keys of all regions, once one has joined or left (decision 88); before
+    /// that all have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standings: Option<Registry>,
     /// The groups whose members have changed, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, Membership>,
@@ -177,6 +182,9 @@ pub struct RegionEntry {
     /// Since when it goes: first its directory, when nothing is left in it, then its nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves_ms: Option<u64>,
+    /// The node with which it began: with that one its local keys begin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<String>,
 }
 
 /// One node in `cluster.json`.

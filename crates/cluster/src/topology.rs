@@ -10,6 +10,7 @@ use crate::levels::Levels;
 use meridian_core::ids::GROUPS_MAX;
 use meridian_core::level::Speaks;
 use meridian_core::{GroupId, NodeId, RegionId};
+use meridian_eunomia::Registry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub struct Region {
     pub added_ms: Option<u64>,
     /// See [`RegionEntry::leaves_ms`].
     pub leaves_ms: Option<u64>,
+    /// See [`RegionEntry::first`].
+    pub first: Option<String>,
 }
 
 /// A node.
@@ -101,6 +104,8 @@ pub struct Topology {
     pub grants: BTreeMap<String, Grant>,
     /// See [`Kept::revoked`].
     pub revoked: BTreeSet<String>,
+    /// See [`Kept::standings`].
+    pub standings: Option<Registry>,
 }
 
 impl Topology {
@@ -141,6 +146,7 @@ impl Topology {
             levels: file.configuration.levels.clone(),
             grants: file.configuration.grants.clone(),
             revoked: file.configuration.revoked.clone(),
+            standings: file.configuration.standings.clone(),
         };
         for entry in &file.nodes {
             if topology.node_named(&entry.name).is_some() {
@@ -159,14 +165,7 @@ impl Topology {
                 draining: entry.draining.clone(),
             });
         }
-        for (node, entry) in topology.node_ids().zip(&file.nodes) {
-            for name in &entry.groups {
-                match topology.groups.iter_mut().find(|group| group.name == *name) {
-                    Some(group) => group.members.push(node),
-                    None => return invalid(format!("node {}: no group {name}", entry.name)),
-                }
-            }
-        }
+        topology.enter(&file.nodes)?;
         let mut groups = file.configuration.groups.iter();
         groups.try_for_each(|(name, of)| topology.apply(name, of))?;
         topology.keeping = Keeping::new(&topology, &file.configuration)?;
@@ -199,12 +198,24 @@ impl Topology {
     fn region_of(&mut self, name: &str, kept: &Kept) -> RegionId {
         self.region_named(name).unwrap_or_else(|| {
             let region = RegionId(u16::try_from(self.regions.len()).unwrap_or(u16::MAX));
-            let RegionEntry { added_ms, leaves_ms } =
+            let RegionEntry { added_ms, leaves_ms, first } =
                 kept.regions.get(name).cloned().unwrap_or_default();
-            self.regions.push(Region { name: name.into(), added_ms, leaves_ms });
+            self.regions.push(Region { name: name.into(), added_ms, leaves_ms, first });
             self.groups.push(Group::new(name, Some(region)));
             region
         })
+    }
+
+    /// The nodes are in the groups that they name.
+    fn enter(&mut self, nodes: &[NodeEntry]) -> Result<(), TopologyError> {
+        for (node, entry) in self.node_ids().zip(nodes) {
+            for name in &entry.groups {
+                let group = self.groups.iter_mut().find(|group| group.name == *name);
+                let unknown = || format!("node {}: no group {name}", entry.name);
+                group.ok_or_else(|| TopologyError::Invalid(unknown()))?.members.push(node);
+            }
+        }
+        Ok(())
     }
 
     fn apply(&mut self, name: &str, membership: &Membership) -> Result<(), TopologyError> {
@@ -318,6 +329,12 @@ impl Topology {
         let groups = self.group_ids().filter(|group| self.has_begun(*group));
         let stays = |id: &RegionId| self.regions[usize::from(id.0)].leaves_ms.is_none();
         groups.filter_map(|group| self.group(group).region).filter(stays)
+    }
+
+    /// Their names, in order.
+    pub fn region_names(&self) -> Vec<&str> {
+        let name = |id: RegionId| &*self.regions[usize::from(id.0)].name;
+        self.staying_regions().map(name).collect()
     }
 
     /// The nodes in `region` that are to stay, in order.

@@ -7,7 +7,7 @@
 
 use crate::message::Label;
 use crate::timestamp::{REGIONS_MAX, Seen, Timestamp, Vector};
-use serde::de::{Error, Visitor};
+use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
@@ -88,7 +88,7 @@ trait Fixed: Sized {
 
 struct Reader<T>(std::marker::PhantomData<T>);
 
-impl<T: Fixed> Visitor<'_> for Reader<T> {
+impl<'de, T: Fixed> Visitor<'de> for Reader<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,6 +97,15 @@ impl<T: Fixed> Visitor<'_> for Reader<T> {
 
     fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<T, E> {
         T::read(Rest(bytes)).ok_or_else(|| E::invalid_length(bytes.len(), &self))
+    }
+
+    /// As text has them.
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<T, A::Error> {
+        let mut bytes = Vec::new();
+        while let Some(byte) = list.next_element()? {
+            bytes.push(byte);
+        }
+        self.visit_bytes(&bytes)
     }
 }
 

@@ -106,8 +106,10 @@ impl Topology {
         self.regions().filter(move |other| *other != region)
     }
 
+    /// Of a region that is not known there is nothing.
     fn place(&self, region: RegionId) -> &Place {
-        &self.places[usize::from(region.0)]
+        const NOTHING: &Place = &Place { shards: 0, replicas: Vec::new() };
+        self.places.get(usize::from(region.0)).unwrap_or(NOTHING)
     }
 
     /// How many shards a region has.
@@ -255,6 +257,14 @@ pub enum Message {
     Trimmed(Vec<Timestamp>),
     /// The same, of a region that is lost: to a shard of any region that stays.
     Fetch {
+        /// Where they were made.
+        origin: RegionId,
+        /// Which.
+        stamps: Vec<Timestamp>,
+    },
+    /// The answer for those that all regions had applied, so that they are not kept any more. One
+    /// that has joined since has them in its copy.
+    Forgotten {
         /// Where they were made.
         origin: RegionId,
         /// Which.

@@ -20,7 +20,7 @@ use crate::message::{Label, Message, Peer, Role, Timer, Topology};
 use crate::mutation::Mutation;
 use crate::options::Options;
 use crate::regions::{Refusal, Regions, Word};
-use crate::timestamp::{Timestamp, Vector};
+use crate::timestamp::{REGIONS_MAX, Timestamp, Vector};
 use lost::Sealing;
 use meridian_core::{Event, Outbox, Process, RegionId, Time};
 use serde::{Deserialize, Serialize};
@@ -46,7 +46,7 @@ pub enum Command {
     Follow(bool),
     /// Another receiver of the same region has applied this.
     Learn(Vector),
-    /// Other replicas of the service than before are where they are; regions are the same.
+    /// Other replicas of the service than before are where they are; there may be more regions.
     Configure(Arc<Topology>),
     /// These are the regions now; it answers with [`Output::Regions`].
     Regions(Arc<Regions>),
@@ -120,6 +120,24 @@ struct Origin {
     queue: VecDeque<(Label, Progress)>,
 }
 
+impl Origin {
+    /// One of which nothing has come.
+    fn new(leader: u16, now: Time) -> Origin {
+        Origin {
+            leader,
+            heard: now,
+            lacked: None,
+            received: Timestamp::ZERO,
+            durable: Timestamp::ZERO,
+            made: Timestamp::ZERO,
+            everywhere: Timestamp::ZERO,
+            told: (Timestamp::ZERO, Timestamp::ZERO),
+            known: None,
+            queue: VecDeque::new(),
+        }
+    }
+}
+
 /// Who waits until a region is applied up to some point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Waiting {
@@ -156,18 +174,7 @@ pub struct Receiver {
 impl Receiver {
     /// That of a region which has nothing of the others.
     pub fn new(region: RegionId, topology: Arc<Topology>, options: Options) -> Receiver {
-        let origin = |other| Origin {
-            leader: topology.replica_after(other, u16::MAX),
-            heard: Time(0),
-            lacked: None,
-            received: Timestamp::ZERO,
-            durable: Timestamp::ZERO,
-            made: Timestamp::ZERO,
-            everywhere: Timestamp::ZERO,
-            told: (Timestamp::ZERO, Timestamp::ZERO),
-            known: None,
-            queue: VecDeque::new(),
-        };
+        let origin = |other| Origin::new(topology.replica_after(other, u16::MAX), Time(0));
         let origins = topology.others(region).map(|other| (other, origin(other))).collect();
         Receiver {
             region,
@@ -198,6 +205,11 @@ impl Receiver {
         Receiver { regions, ..self }
     }
 
+    /// Which regions there are, as it has heard, for good.
+    pub fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
     /// Up to where all that was made in another region is applied.
     pub fn site_time(&self, origin: RegionId) -> Timestamp {
         self.site_time[origin]
@@ -226,8 +238,13 @@ impl Receiver {
     }
 
     /// Who followed a replica that is there no more follows the next one.
-    fn configure(&mut self, now: Time, topology: Arc<Topology>) {
+    fn configure(&mut self, now: Time, topology: Arc<Topology>, out: &mut Outbox<Self>) {
+        for region in topology.others(self.region) {
+            let origin = || Origin::new(topology.replica_after(region, u16::MAX), now);
+            self.origins.entry(region).or_insert_with(origin);
+        }
         self.topology = topology;
+        self.go_by_regions(now, out);
         for (region, origin) in &mut self.origins {
             let leader = Role::Replica(origin.leader);
             if !self.topology.replicas(*region).any(|replica| replica.role == leader) {
@@ -280,6 +297,10 @@ impl Receiver {
         }
         let new: Vec<_> = labels.into_iter().filter(|label| label.ts > origin.received).collect();
         (origin.received, origin.heard) = (upto, now);
+        if origin.durable == Timestamp::ZERO {
+            // Others may wait for what it has copied, of which no label comes.
+            origin.made = origin.made.max(upto);
+        }
         origin.queue.extend(new.iter().map(|label| (*label, Progress::Waits)));
         new.iter().for_each(|label| self.begin(from.region, label, now));
         self.advance(from.region, now, out);
@@ -288,7 +309,7 @@ impl Receiver {
     /// What the region lacks of what something depends on, if anything: up to where in which
     /// region.
     fn lacks(&self, needed: &Vector, but: RegionId) -> Option<(RegionId, Timestamp)> {
-        let mut others = self.topology.others(self.region).filter(|other| *other != but);
+        let mut others = others_of(self.region).filter(|other| *other != but);
         others
             .find(|other| self.site_time[*other] < needed[*other])
             .map(|other| (other, needed[other]))
@@ -481,6 +502,11 @@ impl Receiver {
     }
 }
 
+/// All regions but one that a vector may name: also one that comes and is not known to take part.
+fn others_of(region: RegionId) -> impl Iterator<Item = RegionId> {
+    (0..REGIONS_MAX as u16).map(RegionId).filter(move |other| *other != region)
+}
+
 impl Process for Receiver {
     type Peer = Peer;
     type Message = Message;
@@ -539,7 +565,7 @@ impl Process for Receiver {
             Event::Command(Command::Forget { token }) => {
                 self.sessions.remove(&token);
             }
-            Event::Command(Command::Configure(topology)) => self.configure(now, topology),
+            Event::Command(Command::Configure(topology)) => self.configure(now, topology, out),
             Event::Command(Command::Regions(regions)) => self.on_regions(now, regions, out),
             Event::Idle => {
                 self.send_free(out);

@@ -101,7 +101,7 @@ impl Kept {
 }
 
 /// What a process answers who tells it which regions there are.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Word {
     /// It goes by this epoch, for good.
     Heard(u64),

@@ -1,5 +1,7 @@
 //! Who decides which regions there are (decision 88): one value, as part of a replicated
 //! configuration. It tells each process of each epoch until that has answered, and hears its words.
+//! Which processes there are it is told, as they may come and go. Where one node has all parts of
+//! what a region has, it is one of them, and speaks for all its parts.
 //!
 //! Invariants:
 //! - A region copies only when all processes that are there count it: so what is missing in the
@@ -7,11 +9,12 @@
 //! - All that stay apply the same of a region that was lost; one that is lost before they have done
 //!   so is asked nothing, and all others are asked again.
 
-use crate::message::{Peer, Role, Topology};
+use crate::message::{Peer, Role};
 use crate::mutation::Mutation;
 use crate::regions::{Kept, Regions, Report, Standing, Word};
 use crate::timestamp::Timestamp;
 use meridian_core::RegionId;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -27,36 +30,61 @@ pub enum Denied {
     /// Nobody else has all keys.
     #[error("region {} is the last that serves", .0.0)]
     Last(RegionId),
-    /// Nobody can finish its copy then.
-    #[error("region {} is being copied by one that joins: wait until that serves", .0.0)]
-    Copied(RegionId),
     /// What is kept of a lost one is not agreed on yet.
     #[error("a lost region is being removed: wait until it is gone")]
     Removing,
 }
 
-/// Which regions there are, and what is known of how far they are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Which regions there are, and what is known of how far they are. It can be written down as text
+/// in which the keys of maps are words.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Registry {
-    topology: Arc<Topology>,
+    /// All processes.
+    peers: BTreeSet<Peer>,
     regions: Arc<Regions>,
     /// Who goes by which epoch.
+    #[serde(with = "pairs")]
     heard: BTreeMap<Peer, u64>,
     /// Regions that join and have everything.
     copied: BTreeSet<RegionId>,
     /// Shards of regions that leave.
     drained: BTreeSet<Peer>,
     /// What is said of a lost region in its round, and by whom.
+    #[serde(with = "pairs")]
     reports: BTreeMap<(RegionId, RegionId), Report>,
     settled: BTreeSet<(RegionId, RegionId)>,
+    #[serde(skip)]
     mutation: Mutation,
 }
 
+/// A map as a list of pairs.
+mod pairs {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    pub(super) fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        map: &BTreeMap<K, V>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map)
+    }
+
+    pub(super) fn deserialize<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+    where
+        K: Deserialize<'de> + Ord,
+        V: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        let pairs: Vec<(K, V)> = Vec::deserialize(deserializer)?;
+        Ok(pairs.into_iter().collect())
+    }
+}
+
 impl Registry {
-    /// These regions are there first.
-    pub fn new(topology: Arc<Topology>, regions: Regions) -> Registry {
+    /// These processes and regions are there first.
+    pub fn new(peers: impl IntoIterator<Item = Peer>, regions: Regions) -> Registry {
         Registry {
-            topology,
+            peers: peers.into_iter().collect(),
             regions: Arc::new(regions),
             heard: BTreeMap::new(),
             copied: BTreeSet::new(),
@@ -76,6 +104,38 @@ impl Registry {
     /// The regions in the last epoch.
     pub fn regions(&self) -> &Arc<Regions> {
         &self.regions
+    }
+
+    /// There are these processes now. What one that is there no more has left the others of its
+    /// region have, so those must say anew that nothing is left.
+    pub fn follow(&mut self, peers: BTreeSet<Peer>) {
+        let gone: BTreeSet<_> = self.peers.difference(&peers).map(|peer| peer.region).collect();
+        self.drained.retain(|peer| !gone.contains(&peer.region));
+        self.heard.retain(|peer, _| peers.contains(peer));
+        self.peers = peers;
+        self.decide();
+    }
+
+    /// Whether it has heard this of a process, or needs not to.
+    pub fn knows(&self, from: Peer, word: &Word) -> bool {
+        let known = match word {
+            Word::Heard(epoch) => self.heard.get(&from).is_some_and(|heard| heard >= epoch),
+            Word::Copied => self.copied.contains(&from.region),
+            Word::Drained => self.drained.contains(&from),
+            Word::Sealed { lost, .. } => self.reports.contains_key(&(*lost, from.region)),
+            Word::Settled { lost, .. } => self.settled.contains(&(*lost, from.region)),
+        };
+        known || !self.peers.contains(&from)
+    }
+
+    /// Those that have not said that they go by the last epoch, of the regions that are there.
+    pub fn behind(&self) -> impl Iterator<Item = Peer> + '_ {
+        let there = self.peers.iter().filter(|peer| self.regions.is_there(peer.region));
+        there.filter(|peer| !self.has_heard(peer)).copied()
+    }
+
+    fn has_heard(&self, peer: &Peer) -> bool {
+        self.heard.get(peer) == Some(&self.regions.epoch())
     }
 
     /// Whether nothing is under way, and all that are there go by the last epoch.
@@ -102,17 +162,24 @@ impl Registry {
         Ok(())
     }
 
-    /// A region leaves once all others have everything that it has made.
+    /// A region leaves once all others have everything that it has made. One that copies its keys
+    /// copies those of another: what it lacks all that serve have.
     ///
     /// # Errors
-    /// It does not serve, it is the last one, or another copies its keys.
+    /// It does not serve, or is the last one.
     pub fn leave(&mut self, region: RegionId) -> Result<(), Denied> {
         self.must_serve(region)?;
         self.must_not_be_last(region)?;
-        if self.copies_from(region).next().is_some() {
-            return Err(Denied::Copied(region));
-        }
-        self.set([(region, Standing::Leaves)]);
+        let mut serving = self.regions.there().filter(|other| self.regions.writes(*other));
+        let from = serving.find(|other| *other != region).ok_or(Denied::Last(region))?;
+        drop(serving);
+        let joiners: Vec<_> = self.copies_from(region).collect();
+        let turned = joiners.into_iter().map(|joiner| match self.regions.standing(joiner) {
+            Standing::Comes { .. } => (joiner, Standing::Comes { from }),
+            _ => (joiner, Standing::Copies { from }),
+        });
+        let changes: Vec<_> = [(region, Standing::Leaves)].into_iter().chain(turned).collect();
+        self.set(changes);
         Ok(())
     }
 
@@ -168,14 +235,19 @@ impl Registry {
     fn set(&mut self, changes: impl IntoIterator<Item = (RegionId, Standing)>) {
         let mut standings = self.regions.standings().to_vec();
         for (region, standing) in changes {
-            standings[usize::from(region.0)] = standing;
+            let place = usize::from(region.0);
+            standings.resize(standings.len().max(place + 1), Standing::Absent);
+            standings[place] = standing;
         }
         self.regions = Arc::new(self.regions.next(standings));
     }
 
-    /// A process has said this.
+    /// A process has said this. What one says that is none counts for nothing.
     pub fn hear(&mut self, from: Peer, word: Word) {
         let by = from.region;
+        if !self.peers.contains(&from) {
+            return;
+        }
         match word {
             Word::Heard(epoch) => {
                 let heard = self.heard.entry(from).or_default();
@@ -200,8 +272,7 @@ impl Registry {
 
     /// Whether all processes of all regions that are there go by the last epoch.
     fn all_have_heard(&self) -> bool {
-        let has = |peer: &Peer| self.heard.get(peer) == Some(&self.regions.epoch());
-        self.topology.peers().iter().all(|peer| !self.regions.is_there(peer.region) || has(peer))
+        self.behind().next().is_none()
     }
 
     /// Goes on with all that can.
@@ -226,7 +297,11 @@ impl Registry {
             Standing::Copies { .. } => self.copied.contains(&region).then_some(Standing::Serves),
             Standing::Leaves => {
                 // It may be the only one that has something of a region that is being removed.
-                let drained = self.topology.shards(region).all(|peer| self.drained.contains(&peer));
+                let mut shards = self
+                    .peers
+                    .iter()
+                    .filter(|peer| peer.region == region && matches!(peer.role, Role::Shard(_)));
+                let drained = shards.all(|peer| self.drained.contains(peer));
                 let goes = drained && !self.regions.is_open();
                 goes.then_some(Standing::Gone { kept: Timestamp::NEVER })
             }
@@ -248,19 +323,18 @@ impl Registry {
     /// Who is to be told of the last epoch, and has not answered with all that it can say.
     pub fn awaited(&self) -> Vec<Peer> {
         let moves = !self.is_settled();
-        let heard = |peer: &Peer| self.heard.get(peer) == Some(&self.regions.epoch());
         let speaks = |peer: &Peer| {
             moves && self.regions.is_there(peer.region) && !matches!(peer.role, Role::Replica(_))
         };
-        let awaited = |peer: &Peer| !heard(peer) || speaks(peer);
-        self.topology.peers().into_iter().filter(awaited).collect()
+        let awaited = |peer: &&Peer| !self.has_heard(peer) || speaks(peer);
+        self.peers.iter().filter(awaited).copied().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Site;
+    use crate::message::{Site, Topology};
 
     const A: RegionId = RegionId(0);
     const B: RegionId = RegionId(1);
@@ -268,8 +342,8 @@ mod tests {
     const D: RegionId = RegionId(3);
 
     fn registry(standings: [Standing; 4]) -> Registry {
-        let topology = Arc::new(Topology::new(vec![Site { shards: 1, replicas: 1 }; 4]));
-        Registry::new(topology, Regions::first(standings.to_vec()))
+        let topology = Topology::new(vec![Site { shards: 1, replicas: 1 }; 4]);
+        Registry::new(topology.peers(), Regions::first(standings.to_vec()))
     }
 
     fn serving() -> Registry {
@@ -282,7 +356,7 @@ mod tests {
 
     fn all_hear(registry: &mut Registry, regions: &[RegionId]) {
         let epoch = registry.regions().epoch();
-        for peer in registry.topology.clone().peers() {
+        for peer in registry.peers.clone() {
             if regions.contains(&peer.region) {
                 registry.hear(peer, Word::Heard(epoch));
             }
@@ -302,13 +376,62 @@ mod tests {
         let mut registry = serving();
         assert_eq!(registry.join(D, A), Ok(()));
         assert_eq!(registry.join(D, A), Err(Denied::Known(D)));
-        assert_eq!(registry.leave(A), Err(Denied::Copied(A)));
         all_hear(&mut registry, &[A, B, D]);
         assert_eq!(*registry.regions().standing(D), Standing::Comes { from: A });
         all_hear(&mut registry, &[C]);
         assert_eq!(*registry.regions().standing(D), Standing::Copies { from: A });
         registry.hear(receiver(D), Word::Copied);
         assert!(registry.regions().writes(D));
+    }
+
+    #[test]
+    fn who_copies_a_region_that_leaves_copies_another() {
+        let mut registry = serving();
+        registry.join(D, A).unwrap();
+        registry.leave(A).unwrap();
+        assert_eq!(*registry.regions().standing(D), Standing::Comes { from: B });
+        all_hear(&mut registry, &[A, B, C, D]);
+        assert_eq!(registry.leave(B), Ok(()));
+        assert_eq!(*registry.regions().standing(D), Standing::Copies { from: C });
+        assert_eq!(registry.leave(C), Err(Denied::Last(C)));
+    }
+
+    /// A shard that goes for good has left to the other what it had under way.
+    #[test]
+    fn when_a_process_of_a_region_that_leaves_goes_the_others_say_anew_what_is_left() {
+        let mut registry = serving();
+        let shard = |number| Peer { region: A, role: Role::Shard(number) };
+        let mut peers = registry.peers.clone();
+        registry.follow(peers.iter().copied().chain([shard(1)]).collect());
+        registry.leave(A).unwrap();
+        registry.hear(shard(0), Word::Drained);
+        registry.follow(peers.clone());
+        assert_eq!(*registry.regions().standing(A), Standing::Leaves);
+        registry.hear(shard(1), Word::Drained);
+        assert_eq!(*registry.regions().standing(A), Standing::Leaves, "it is nobody");
+        registry.hear(shard(0), Word::Drained);
+        assert_eq!(*registry.regions().standing(A), Standing::Gone { kept: Timestamp::NEVER });
+        peers.retain(|peer| peer.region != A);
+        registry.follow(peers);
+        assert!(registry.behind().all(|peer| peer.region != A));
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let mut registry = serving();
+        all_hear(&mut registry, &[A, B, C]);
+        registry.lose(A).unwrap();
+        let Standing::Lost { round } = *registry.regions().standing(A) else {
+            panic!("it is lost")
+        };
+        let vector = crate::Vector::default();
+        let label = crate::Label { ts: Timestamp(9), dep: Timestamp(5), place: 3, vector };
+        let report = Report { known: Timestamp(9), waiting: vec![], applied: vec![label] };
+        registry.hear(receiver(B), Word::Sealed { lost: A, round, report });
+        let text = serde_json::to_string(&registry).unwrap();
+        assert_eq!(serde_json::from_str::<Registry>(&text).unwrap(), registry, "{text}");
+        let bytes = postcard::to_stdvec(&registry).unwrap();
+        assert_eq!(postcard::from_bytes::<Registry>(&bytes).unwrap(), registry);
     }
 
     #[test]

@@ -29,8 +29,7 @@ pub enum Command {
     },
     /// What those have left that were sources before: see [`Stabilizer::take`].
     Take(Vec<Label>),
-    /// Others take part than before; regions are the same. One that has nobody left is not waited
-    /// for.
+    /// Others take part than before; there may be more regions.
     Configure(Arc<Topology>),
     /// These are the regions now; it answers with [`Output::Regions`].
     Regions(Arc<Regions>),
@@ -74,7 +73,6 @@ struct Contact {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
     me: Peer,
-    topology: Arc<Topology>,
     /// `None` until it is told, where they change: it has them nowhere.
     regions: Option<Arc<Regions>>,
     options: Options,
@@ -104,7 +102,6 @@ impl Replica {
             stabilizer: Stabilizer::new(sources, Mutation::Correct),
             followers: followers.collect(),
             regions: Some(Arc::new(Regions::fixed(topology.regions().count()))),
-            topology,
             options,
             contacts: BTreeMap::new(),
             heard: BTreeSet::new(),
@@ -224,12 +221,15 @@ impl Replica {
     pub fn applied(&self) -> Timestamp {
         let Some(regions) = &self.regions else { return Timestamp::ZERO };
         let waits = self.mutation.is(Mutation::WaitsForTheGone);
-        let is_there = |region: RegionId| {
-            let here = self.topology.replicas(region).next().is_some();
-            here && (regions.is_there(region) || (waits && *regions.standing(region) != Absent))
+        let counts = |region: &RegionId| {
+            let is_there =
+                regions.is_there(*region) || (waits && *regions.standing(*region) != Absent);
+            *region != self.me.region && is_there
         };
-        let there = self.followers.iter().filter(|(region, _)| is_there(**region));
-        let applied = there.map(|(_, follower)| follower.applied).min();
+        // Also one is waited for that is not among those who take part, as far as is known.
+        let all = (0..regions.standings().len() as u16).map(RegionId).filter(counts);
+        let applied = all.map(|region| self.followers.get(&region).map(|of| of.applied));
+        let applied = applied.map(Option::unwrap_or_default).min();
         applied.unwrap_or(self.stabilizer.stable_time())
     }
 
@@ -239,8 +239,7 @@ impl Replica {
     }
 
     fn on_regions(&mut self, regions: Arc<Regions>, out: &mut Outbox<Self>) {
-        let known = self.regions.as_ref().map_or(0, |regions| regions.epoch());
-        if regions.epoch() > known {
+        if self.regions.as_ref().is_none_or(|known| known.epoch() < regions.epoch()) {
             self.regions = Some(regions);
             self.stabilizer.drop_upto(self.applied());
         }
@@ -249,10 +248,10 @@ impl Replica {
     }
 
     fn on_follow(&mut self, region: RegionId, told: Told) {
-        if !self.is_there(region) {
+        if !self.is_there(region) || region == self.me.region {
             return;
         }
-        let Some(follower) = self.followers.get_mut(&region) else { return };
+        let follower = self.followers.entry(region).or_default();
         follower.applied = follower.applied.max(told.applied);
         if told.leads && (told.lacks || !follower.leads) {
             follower.sent = told.received;
@@ -362,8 +361,9 @@ impl Process for Replica {
                 self.look(now, out);
             }
             Event::Command(Command::Configure(topology)) => {
-                self.topology = topology;
-                self.stabilizer.drop_upto(self.applied());
+                for region in topology.others(self.me.region) {
+                    self.followers.entry(region).or_default();
+                }
             }
             Event::Command(Command::Regions(regions)) => self.on_regions(regions, out),
             Event::Command(Command::Take(labels)) => {

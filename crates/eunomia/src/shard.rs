@@ -169,6 +169,8 @@ pub struct Shard {
     done: BTreeMap<RegionId, Vec<Timestamp>>,
     /// Updates of other regions that were applied here, and others may lack.
     retained: BTreeMap<Name, Update>,
+    /// Up to where nothing of another region is retained any more, as all had applied it.
+    forgotten: BTreeMap<RegionId, Timestamp>,
     /// Of a lost region nothing is applied that is not of this round.
     fences: BTreeMap<RegionId, u64>,
     /// While it copies the keys of another region.
@@ -194,6 +196,7 @@ impl Shard {
             inbox: Inbox::default(),
             done: BTreeMap::new(),
             retained: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             fences: BTreeMap::new(),
             copying: None,
             copied: None,
@@ -454,6 +457,9 @@ impl Shard {
             (Role::Shard(_), Message::Data(updates)) => self.on_data(updates, out),
             (Role::Shard(_), Message::Pull(stamps)) => self.on_pull(from, &stamps, out),
             (Role::Shard(_), Message::Trimmed(stamps)) => self.on_trimmed(from.region, stamps),
+            (Role::Shard(_), Message::Forgotten { origin, stamps }) => {
+                self.on_trimmed(origin, stamps);
+            }
             _ => {} // Not for a shard, or of a round that is over.
         }
     }
@@ -537,8 +543,10 @@ impl Process for Shard {
         let retained = self.retained.clone().into_values().map(Record::Applied);
         let fences =
             self.fences.clone().into_iter().map(|(lost, round)| Record::Fenced(lost, round));
+        let forgotten = self.forgotten.clone().into_iter();
+        let forgotten = forgotten.map(|(origin, upto)| Record::Forgotten(origin, upto));
         let copied = self.copied.map(Record::Copied);
-        let first = first.into_iter().chain(fences).chain(copied);
+        let first = first.into_iter().chain(fences).chain(forgotten).chain(copied);
         Box::new(first.chain(held).chain(retained).chain(committed))
     }
 }

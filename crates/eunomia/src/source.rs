@@ -337,5 +337,8 @@ mod tests {
         source.begin_life(Timestamp(9_000_000));
         assert!(source.begin(Time(0), &seen, 0).ts.0 > 9_000_000);
         assert!(source.batch(0, 9, Timestamp::ZERO).labels.is_empty());
+        let mut planted = self::source().with_mutation(Mutation::BeginsAnywhere);
+        planted.begin_life(Timestamp(9_000_000));
+        assert!(planted.begin(Time(0), &seen, 0).ts.0 < 9_000_000);
     }
 }

@@ -359,6 +359,41 @@ fn data_that_all_regions_had_before_is_not_waited_for() {
     assert_eq!(sent, [(RECEIVER, Message::Applied { origin: THERE, stamps })]);
 }
 
+/// Seed 194 of its day: a region that had joined was to apply what a lost one had made, and all
+/// that stayed had dropped that, as all before it had applied it. It is in its copy.
+#[test]
+fn who_joins_does_not_wait_for_what_all_had_of_a_lost_region() {
+    let mut there = shard(Mutation::Correct);
+    let data = Message::Data(vec![update(1024, 0), update(2048, 1024)]);
+    hear(&mut there, 0, shard_of(THERE), data);
+    hear(&mut there, 0, RECEIVER, apply(0, &[1024, 2048]));
+    let (applied, stamps) = (Timestamp(2048), Vec::new());
+    let everywhere = Timestamp(1024);
+    let all = Message::Apply { origin: THERE, round: 0, applied, everywhere, stamps };
+    let mut records: Vec<_> = there.checkpoint().collect();
+    for effect in hear(&mut there, 0, RECEIVER, all) {
+        if let Effect::Persist(record) | Effect::Note(record) = effect {
+            records.push(record);
+        }
+    }
+    let mut again = shard(Mutation::Correct);
+    records.into_iter().for_each(|record| again.replay(record));
+    let mut from_checkpoint = shard(Mutation::Correct);
+    there.checkpoint().for_each(|record| from_checkpoint.replay(record));
+    let (asked, gone) = (vec![Timestamp(1024), Timestamp(3072)], vec![Timestamp(1024)]);
+    for mut shard in [there, again, from_checkpoint] {
+        let fetch = Message::Fetch { origin: THERE, stamps: asked.clone() };
+        let sent = sends(&hear(&mut shard, 0, shard_of(ELSEWHERE), fetch));
+        let forgotten = Message::Forgotten { origin: THERE, stamps: gone.clone() };
+        assert_eq!(sent, [(shard_of(ELSEWHERE), forgotten)], "3072 was never here");
+    }
+    let mut joiner = shard(Mutation::Correct);
+    hear(&mut joiner, 0, RECEIVER, apply(0, &[1024]));
+    let forgotten = Message::Forgotten { origin: THERE, stamps: gone.clone() };
+    let sent = sends(&hear(&mut joiner, 0, shard_of(ELSEWHERE), forgotten));
+    assert_eq!(sent, [(RECEIVER, Message::Applied { origin: THERE, stamps: gone })]);
+}
+
 #[test]
 fn a_region_that_leaves_refuses_updates_and_is_drained_when_others_have_all() {
     let mut leaver = Shard::new(THERE, 0, topology(), Options::default())

@@ -83,9 +83,7 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
             tree.leases.renew(client, moment.rank);
             Ok(Done::Nothing)
         }
-        Update::AddRegion { partition, name, made } => {
-            regions::add(tree, (partition, name), made, moment)
-        }
+        update @ Update::AddRegion { .. } => regions::add(tree, update, moment),
         Update::Caps { client, step, .. } => Ok(crate::caps::step(tree, client, step, moment.rank)),
         Update::RaiseHorizon { horizon_ms, .. } => {
             tree.named.raise(moment.rank.1.client, horizon_ms)

@@ -196,19 +196,30 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Expire { .. } => (places, client) = touched_of_held(update),
         Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
         Update::Mark { .. } => {}
-        Update::AddRegion { partition, name, .. } | Update::RemoveRegion { partition, name } => {
-            let top = Place::top(*partition);
-            places.extend([Place::ROOT, top, top_in(&top, &Place::ROOT)]);
-            names.push((Place::ROOT, name));
-        }
-        Update::PlaceDirectory { parent, name, child, to } => {
-            let moved = [*child, Place { ino: child.ino, partition: *to }];
-            places.extend([*parent, moved[0], moved[1], top_in(child, parent)]);
-            names.push((*parent, name));
-            nodes.extend(moved);
+        Update::AddRegion { .. } | Update::RemoveRegion { .. } | Update::PlaceDirectory { .. } => {
+            (places, names, nodes) = touched_of_placed(update);
         }
     }
     Touched { places, names, nodes, quotas, client }
+}
+
+/// The inodes, the name and the nodes of an update that gives a directory another partition than
+/// that of its name, or takes that away.
+fn touched_of_placed(update: &Update) -> (Vec<Place>, Vec<(Place, &Name)>, Vec<Place>) {
+    match update {
+        Update::AddRegion { partition, name, .. } | Update::RemoveRegion { partition, name } => {
+            let top = Place::top(*partition);
+            let places = vec![Place::ROOT, top, top_in(&top, &Place::ROOT)];
+            (places, vec![(Place::ROOT, name)], vec![top])
+        }
+        Update::PlaceDirectory { parent, name, child, to } => {
+            let moved = [*child, Place { ino: child.ino, partition: *to }];
+            let tops = [top_in(child, parent), Place::top(*to)];
+            let places = [*parent].into_iter().chain(moved).chain(tops).collect();
+            (places, vec![(*parent, name)], moved.into())
+        }
+        other => panic!("{other:?} places nothing"),
+    }
 }
 
 /// The inodes of an update that sets a quota or counts for one, and whose quota that is.

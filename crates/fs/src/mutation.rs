@@ -37,6 +37,8 @@ pub enum Mutation {
     ClosesEarly,
     /// A read is noted though another time of reading was set since it was seen.
     NotesAnyRead,
+    /// A region's directory goes with what is in it.
+    RemovesFullRegions,
     /// Who may only work below one directory reaches all.
     ReachesAll,
 }

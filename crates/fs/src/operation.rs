@@ -490,8 +490,8 @@ pub enum Update {
         /// When it was added.
         made: Timestamp,
     },
-    /// The root loses the entry of a region, in whose partition nothing is left. As
-    /// [`Update::AddRegion`], on behalf of the region.
+    /// The root loses the entry of a region whose directory is empty. From then on nothing is made
+    /// in its partition. As [`Update::AddRegion`], on behalf of `global`.
     RemoveRegion {
         /// The region's partition.
         partition: GroupId,

@@ -35,7 +35,6 @@ use crate::regions;
 use crate::tree::Tree;
 use crate::types::{Ino, Place, Rank, Timestamp, Vector};
 use crate::vote::{Evidence, Vote, conclude, prepare};
-use bytes::Bytes;
 use imbl::OrdMap;
 use meridian_core::{BlockId, ClientId, GroupId, MessageId, Position, Stamp};
 use serde::{Deserialize, Serialize};
@@ -105,8 +104,7 @@ impl Partition {
         tree.insert(top, Inode::directory(Place::ROOT, mode, time));
         if group == GroupId::GLOBAL {
             for (id, name) in first {
-                let name = Bytes::copy_from_slice(name.as_bytes());
-                regions::set(&mut tree, (id, name), time, Stamp(0));
+                regions::set(&mut tree, (id, name.to_string().into()), time, Stamp(0));
             }
         }
         Partition {

@@ -4,9 +4,11 @@
 use crate::apply::Moment;
 use crate::error::FsError;
 use crate::inode::Inode;
-use crate::operation::Done;
+use crate::mutation::Mutation;
+use crate::operation::{Done, Update};
 use crate::tree::{Tree, check_name};
 use crate::types::{Entry, Kind, Name, Place, Timestamp};
+use crate::vote::check_removable;
 use meridian_core::{GroupId, Stamp};
 
 /// What the directory at the top of a partition allows, as a directory that everybody shares.
@@ -28,12 +30,10 @@ pub(crate) fn set(
 }
 
 /// [`crate::Update::AddRegion`].
-pub(crate) fn add(
-    tree: &mut Tree,
-    (partition, name): (GroupId, Name),
-    made: Timestamp,
-    moment: Moment,
-) -> Result<Done, FsError> {
+pub(crate) fn add(tree: &mut Tree, update: Update, moment: Moment) -> Result<Done, FsError> {
+    let Update::AddRegion { partition, name, made } = update else {
+        panic!("{update:?} adds no region")
+    };
     check_name(&name)?;
     match tree.directory(Place::ROOT)?.entries.get(&name) {
         Some(entry) if entry.place == Place::top(partition) => return Ok(Done::Nothing),
@@ -46,14 +46,14 @@ pub(crate) fn add(
 }
 
 /// This partition's part in [`crate::Update::RemoveRegion`]. Inodes keep their partition when they
-/// are renamed: so none may be left but the top, wherever its name is.
+/// are renamed, so some may be left whose names are elsewhere. But without its top a partition gets
+/// no new ones: once it has none it never has any again.
 pub(crate) fn check(tree: &Tree, partition: GroupId, name: &Name) -> Result<(), FsError> {
     if tree.group == GroupId::GLOBAL {
         tree.entry(Place::ROOT, name, Place::top(partition))?;
     } else {
-        tree.inode(Place::top(partition)).or(Err(FsError::Stale))?;
-        if tree.totals().0 > 1 {
-            return Err(FsError::NotEmpty);
+        if !tree.mutation.is(Mutation::RemovesFullRegions) {
+            check_removable(tree, Place::top(partition))?;
         }
     }
     Ok(())

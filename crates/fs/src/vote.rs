@@ -112,8 +112,7 @@ pub(crate) fn prepare(
                 return Err(FsError::Busy);
             }
             if here(child) {
-                check_empty(tree, *child)?;
-                tree.check_unused(child.ino)?;
+                check_removable(tree, *child)?;
             }
         }
         Update::Rename { .. } => return prepare_rename(tree, update, below, moment),
@@ -162,6 +161,9 @@ fn prepare_place(tree: &Tree, update: &Update) -> Result<Evidence, FsError> {
     if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
         return Err(FsError::NotDirectory);
     }
+    if *to == tree.group && tree.get(Ino::top(*to)).is_none() {
+        return Err(FsError::NotFound); // The region goes.
+    }
     if here(parent) && parent.partition == *to && child.partition != *to {
         tree.check_same_quota(*child, *parent)?; // It would come back uncounted.
     }
@@ -187,6 +189,12 @@ fn check_target(tree: &Tree, target: Place, time: Timestamp) -> Result<Attribute
         return Err(FsError::NotFound);
     }
     Ok(Attributes { nlink: inode.nlink + 1, ctime: time, ..inode.attributes(target) })
+}
+
+/// Nothing is in the directory, nor does its own quota count anything else.
+pub(crate) fn check_removable(tree: &Tree, directory: Place) -> Result<(), FsError> {
+    check_empty(tree, directory)?;
+    tree.check_unused(directory.ino)
 }
 
 fn check_empty(tree: &Tree, child: Place) -> Result<(), FsError> {

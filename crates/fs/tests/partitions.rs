@@ -19,6 +19,7 @@ use meridian_fs::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+const REGIONS: [&str; 3] = ["us", "eu", "ap"];
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const CLIENTS: [ClientId; 2] = [ClientId(1), ClientId(2)];
 
@@ -39,6 +40,12 @@ fn random_step(view: &World, rng: &mut Rng, mix: Mix) -> Option<Update> {
     let mut steps = view.partitions.values().filter_map(|of| of.next_count(2));
     let (step, _) = steps.next().filter(|_| mix == Mix::All && rng.chance(25))?;
     Some(step)
+}
+
+/// At times, the directory of a region.
+fn region_goes(partition: GroupId, rng: &mut Rng) -> Option<Update> {
+    let region = usize::from(partition.0).checked_sub(1).filter(|_| rng.chance(4))?;
+    Some(Update::RemoveRegion { partition, name: name(REGIONS[region]) })
 }
 
 /// What a client might do that sees `view`.
@@ -82,7 +89,8 @@ fn random_update(view: &World, rng: &mut Rng, mix: Mix) -> Update {
         }
         8 | 9 => {
             let to = GroupId(u16::try_from(rng.below(4)).unwrap());
-            Update::PlaceDirectory { parent, name: entry_name, child, to }
+            let place = Update::PlaceDirectory { parent, name: entry_name, child, to };
+            if mix == Mix::Directories { region_goes(to, rng) } else { None }.unwrap_or(place)
         }
         10 | 11 => {
             let is_empty = |kind: Kind, place: Place| {

@@ -6,7 +6,7 @@ mod common;
 use common::{World, name, node, top};
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::operation::{Changes, RenameMode};
-use meridian_fs::{Answer, Attributes, Done, Kind, Place, Query, Update};
+use meridian_fs::{Answer, Attributes, Done, FsError, Kind, Place, Query, Update};
 
 const US: GroupId = GroupId(1);
 const EU: GroupId = GroupId(2);
@@ -130,4 +130,39 @@ fn a_client_tells_what_it_became() {
     place(&mut world, Place::ROOT, "d", directory, EU);
     submit(&mut world, note(Attributes { mode: 0, ..here }, 99));
     assert_eq!(kept(&world, Place::ROOT, "d"), Some(0o700), "of another placement");
+}
+
+fn inodes_of(world: &World, partition: GroupId) -> u64 {
+    let Answer::Totals { inodes, .. } = world.read(&Query::Totals { partition }).unwrap() else {
+        panic!()
+    };
+    inodes
+}
+
+#[test]
+fn a_region_is_added_and_removed_when_its_directory_is_empty() {
+    let mut world = World::new(3);
+    let (sa, made) = (GroupId(9), meridian_fs::Timestamp::from_millis(5));
+    let add = Update::AddRegion { partition: sa, name: name("sa"), made };
+    let before = world.attributes(Place::ROOT).unwrap().nlink;
+    world.submit(add.clone()).unwrap();
+    world.submit(add).unwrap();
+    assert_eq!(world.attributes(Place::ROOT).unwrap().nlink, before + 1, "once");
+    let taken = Update::AddRegion { partition: GroupId(8), name: name("us"), made };
+    assert_eq!(world.submit(taken), Err(FsError::Exists));
+
+    let mut world = World::new(3);
+    let dir = make(&mut world, top(1), "dir");
+    let remove = || Update::RemoveRegion { partition: US, name: name("us") };
+    assert_eq!(world.submit(remove()), Err(FsError::NotEmpty));
+    submit(&mut world, rename((top(1), "dir"), (Place::ROOT, "dir"), dir));
+    submit(&mut world, remove());
+    assert_eq!(world.submit(remove()), Err(FsError::Stale), "once");
+    let empty = make(&mut world, top(2), "empty");
+    let update =
+        Update::PlaceDirectory { parent: top(2), name: name("empty"), child: empty, to: US };
+    assert_eq!(world.submit(update), Err(FsError::NotFound), "nothing comes to it any more");
+    assert_eq!(inodes_of(&world, US), 1, "but what was moved away stays");
+    submit(&mut world, Update::Rmdir { parent: Place::ROOT, name: name("dir"), child: dir });
+    assert_eq!(inodes_of(&world, US), 0);
 }

@@ -433,12 +433,12 @@ impl Node {
         for (group, command) in news {
             self.step_multicast(now, group, Event::Command(command), out);
         }
-        for group in topology.groups_of(me) {
-            if !self.replicas.contains_key(&group) {
-                self.replicas.insert(group, Replica::new(&topology, group, me));
-                self.step_multicast(now, group, Event::Started, out);
-                out.timer(now + REPLICA_TICK, Timer::Replica(group));
-            }
+        let known = |group: &GroupId| self.replicas.contains_key(group);
+        let new: Vec<_> = topology.groups_of(me).filter(|group| !known(group)).collect();
+        for group in new {
+            self.replicas.insert(group, Replica::new(&topology, group, me));
+            self.step_multicast(now, group, Event::Started, out);
+            out.timer(now + REPLICA_TICK, Timer::Replica(group));
         }
     }
 

@@ -2,7 +2,7 @@
 //! own notice at the end of a batch, and waits for nobody.
 
 use meridian_core::{NodeId, Time};
-use meridian_eunomia::Timestamp;
+use meridian_eunomia::{Timestamp, Word};
 use meridian_hermes::{Durability, Hermes, Membership, Modify};
 use meridian_host::api::{CausalFrom, CausalStatus, KeysStatus};
 use meridian_keys::causal::desk::Keys;
@@ -19,6 +19,8 @@ pub struct Board {
     /// The last notice is that of the causal keys.
     has_causal: bool,
     causal: Mutex<Option<Progress>>,
+    /// How far those are with regions that join and leave.
+    words: Mutex<Words>,
     /// Who grants leases for the keys of the region, as far as is known here.
     voters: Mutex<BTreeSet<NodeId>>,
     /// Nobody relies on this node for keys; it may be wanted again.
@@ -27,6 +29,14 @@ pub struct Board {
     has_left: AtomicBool,
     /// So many shards should not be asked for more.
     full: AtomicUsize,
+}
+
+/// What the causal keys have said, and nobody was told yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Words {
+    heard: Option<u64>,
+    copied: bool,
+    drained: bool,
 }
 
 /// How far keys of all regions are, as one node knows.
@@ -85,7 +95,11 @@ impl Board {
 
     /// The causal keys are so now.
     pub fn note_causal(&self, keys: &Keys) {
+        // A region that joins is behind until it has everything, and is asked for nothing.
+        let standings = keys.regions().standings();
+        let serves = standings.reads(keys.region());
         let others = keys.regions().topology().others(keys.region());
+        let others = others.filter(|origin| serves && standings.is_there(*origin));
         let progress = Progress {
             stable: keys.stable_time(),
             outstanding: keys.outstanding(),
@@ -97,6 +111,29 @@ impl Board {
                 .collect(),
         };
         *self.causal.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+    }
+
+    /// The causal keys say how far they are with the regions.
+    pub fn note_word(&self, word: Word) {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        match word {
+            Word::Heard(epoch) => words.heard = words.heard.max(Some(epoch)),
+            Word::Copied => words.copied = true,
+            Word::Drained => words.drained = true,
+            Word::Sealed { .. } | Word::Settled { .. } => {} // No region of a server is lost.
+        }
+    }
+
+    /// What they have said since this was asked last, but for the epoch, which is for good; they
+    /// say again what holds. `None` if this node has no causal keys.
+    pub fn take_words(&self) -> Option<Vec<Word>> {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let Words { heard, copied, drained } = *words;
+        *words = Words { heard, ..Words::default() };
+        let heard = heard.map(Word::Heard).into_iter();
+        let copied = copied.then_some(Word::Copied);
+        let all = heard.chain(copied).chain(drained.then_some(Word::Drained));
+        self.has_causal.then(|| all.collect())
     }
 
     /// How keys of all regions are.

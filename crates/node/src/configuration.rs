@@ -14,6 +14,7 @@ use meridian_cluster::topology::{ClusterFile, TopologyError};
 use meridian_core::NodeId;
 use meridian_core::hello::ServiceId;
 use meridian_core::level::Speaks;
+use meridian_eunomia::{Standing, Word};
 use meridian_paxos::Consistency;
 use meridian_runtime::Handle;
 use meridian_runtime::smr::{Client, ClientError, ClientOptions};
@@ -281,6 +282,14 @@ async fn turn(
             Err(error) => return Err(error),
         }
     }
+    for word in words(shared, &topology) {
+        let name = shared.name_of(shared.me);
+        match keepers.change(&Request::Word { name, word }).await {
+            Ok(_) => {}
+            Err(KeepersError::Refused(why)) => tracing::warn!("keys of all regions: {why}"),
+            Err(error) => return Err(error),
+        }
+    }
     while let Some((group, number)) = shared.next_in_force() {
         let name = topology.group(group).name.clone();
         match keepers.change(&Request::InForce { group: name, number }).await {
@@ -298,6 +307,25 @@ async fn turn(
         keepers.change(&Request::Drained { name, since }).await?; // The node says it again.
     }
     keepers.newer(topology.version, Consistency::Stale).await
+}
+
+/// What is to be told of the keys of all regions. A node that has none stands in nobody's way.
+fn words(shared: &Shared, topology: &Topology) -> Vec<Word> {
+    let (Some(registry), Some(me)) = (&topology.standings, topology.key_peer(shared.me)) else {
+        return Vec::new();
+    };
+    let regions = registry.regions();
+    let without = || {
+        let leaves = *regions.standing(me.region) == Standing::Leaves;
+        let drained = leaves.then_some(Word::Drained);
+        [Word::Heard(regions.epoch())].into_iter().chain(drained).collect()
+    };
+    let mut words = shared.keys.take_words().unwrap_or_else(without);
+    words.retain(|word| match word {
+        Word::Heard(epoch) if *epoch < regions.epoch() => false, // It will hear of that one.
+        word => !registry.knows(me, word),
+    });
+    words
 }
 
 async fn on_newer(

@@ -67,8 +67,8 @@ type Thread = Handle<Following, NodeId>;
 #[derive(Clone, Debug)]
 pub struct Running {
     threads: Vec<Thread>,
-    /// How those of all regions began, if there are such.
-    causal: Option<CausalBegan>,
+    /// Whether there are those of all regions.
+    causal: bool,
 }
 
 impl Running {
@@ -85,7 +85,7 @@ impl Running {
 
     /// The cluster is configured so now, as node `me` knows: the keys follow.
     pub(crate) async fn configured(&self, topology: &Topology, me: NodeId) {
-        let following = Following::new(topology, me, self.causal.as_ref());
+        let following = Following::new(topology, me, self.causal);
         for thread in &self.threads {
             drop(thread.request(following.clone()).await); // If it has stopped, the server ends.
         }
@@ -155,7 +155,8 @@ pub async fn host(
 ) -> Result<Running, MemberError> {
     let Members { steward, shards, causal } = members;
     let (count, me) = (shards.len(), steward.me);
-    let threads_count = count + usize::from(causal.is_some());
+    let has_causal = causal.is_some();
+    let threads_count = count + usize::from(has_causal);
     let (exchange, clock) = (Arc::new(Exchange::new(threads_count)), Clock::start());
     let prefix = causal.as_ref().map(|causal| causal.prefix.clone());
     let options = || meridian_hermes::Options { durability, ..options() };
@@ -186,7 +187,7 @@ pub async fn host(
     let steward = Options { clock, ..steward };
     let service = StewardService::new((me, clock.now()), exchange, board.clone());
     threads.push(worker.host(steward, process, service).await?);
-    Ok(Running { threads, causal: None })
+    Ok(Running { threads, causal: has_causal })
 }
 
 /// What nobody else knows, drawn at each start: clients cannot choose keys that share a hash.
@@ -200,7 +201,6 @@ pub(crate) struct Opened {
     members: Members,
     replicas: BTreeSet<NodeId>,
     durability: Durability,
-    causal: Option<CausalBegan>,
     /// As the configuration was when they were opened, and which node this is.
     topology: Topology,
     me: NodeId,
@@ -258,7 +258,7 @@ pub(crate) fn open(
         tracing::info!(others = ?began.replicas, "comes to the keys that others have begun");
     }
     let Began { shards, durability, causal, .. } = began;
-    let peers = Following::new(topology, me, None).peers;
+    let peers = Following::new(topology, me, false).peers;
     let incarnation = dir.next_incarnation()?;
     let mut member = |lane, log: PathBuf, checkpoint_bytes| {
         let storage = Storage::Log { path: log, incarnation, checkpoint_bytes };
@@ -296,11 +296,11 @@ pub(crate) fn open(
         let options = Options { listen, storage, security, names, ..member.options };
         members.causal = Some(CausalMember { options, ..member });
         let CausalBegan { prefix, regions } = causal;
-        why += &format!("; of all regions are keys that begin with {prefix:?}: {regions:?}");
+        why += &format!("; of all regions, first {regions:?}, are keys that begin with {prefix:?}");
     }
     lanes.explain(why);
     let topology = topology.clone();
-    Ok((lanes, Some(Opened { members, replicas, durability, causal, topology, me })))
+    Ok((lanes, Some(Opened { members, replicas, durability, topology, me })))
 }
 
 /// In the number of a lane, the steward stands where shards have their numbers.
@@ -324,7 +324,7 @@ const _: () = assert!(SHARDS_MAX < 0x80);
 
 /// How a node takes part in the keys of all regions.
 fn causal_member(causal: &CausalBegan, topology: &Topology, me: NodeId) -> CausalMember {
-    let CausalFollowing { regions, peers, delays } = CausalFollowing::new(causal, topology, me);
+    let CausalFollowing { regions, peers, delays } = CausalFollowing::new(topology, me);
     let cluster = topology.cluster;
     let options = Options { delays, ..Options::new(cluster.to_string(), me, "", peers) };
     CausalMember { options, regions, prefix: Bytes::from(causal.prefix.clone()), cluster }
@@ -359,7 +359,7 @@ impl Opened {
         disk: &Arc<dyn Disk>,
         board: &Arc<Board>,
     ) -> Result<Running, MemberError> {
-        let Opened { members, replicas, durability, causal: began, topology, me } = self;
+        let Opened { members, replicas, durability, topology, me } = self;
         let seed = mix(Clock::start().now().0 ^ u64::from(std::process::id()) << 32);
         let on_disk = |member| Options { disk: disk.clone(), ..member };
         let shards = members.shards.into_iter().map(on_disk).collect();
@@ -368,7 +368,6 @@ impl Opened {
             .map(|causal| CausalMember { options: on_disk(causal.options), ..causal });
         let members = Members { steward: on_disk(members.steward), shards, causal };
         let running = host(members, &replicas, durability, seed, board).await?;
-        let running = Running { causal: began, ..running };
         running.configured(&topology, me).await;
         Ok(running)
     }

@@ -53,6 +53,7 @@ fn spread(mut rooms: Vec<u64>) -> u64 {
 mod tests {
     use super::*;
     use crate::session::tests::{US, topology};
+    use meridian_core::RegionId;
 
     #[test]
     fn each_byte_needs_room_on_two_nodes() {

@@ -114,7 +114,8 @@ impl Taking {
     /// Of all groups of the cluster.
     pub fn new(topology: &Topology) -> Taking {
         let members = |group| topology.group(group).members.iter().map(move |node| (group, *node));
-        let all = topology.group_ids().flat_map(members);
+        let begun = topology.group_ids().filter(|group| topology.has_begun(*group));
+        let all = begun.flat_map(members);
         Taking {
             keepers: all.map(|keeper| (keeper, Keeper::Asked)).collect(),
             stage: Stage::Begun,

@@ -9,7 +9,7 @@ use clap::Args;
 use meridian_client::{ClientError, Files};
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::Request;
-use meridian_core::{NodeId, RegionId};
+use meridian_core::{GroupId, NodeId, RegionId};
 use meridian_fs::types::Ino;
 use meridian_fs::{Attributes, FsError};
 use meridian_node::{Keepers, KeepersError};
@@ -17,8 +17,11 @@ use meridian_terminal::note;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep};
+
+/// So long at most the inodes of files that were removed stay, unless one has them open.
+const FREED: Duration = Duration::from_secs(30);
 
 /// What to add.
 #[derive(Debug, Args)]
@@ -141,16 +144,33 @@ fn keepers_elsewhere(
     Ok(found)
 }
 
-/// Nothing is asked for that could not end: it is looked once more when all is agreed on.
-async fn check_empty(files: &Arc<Files>, region: &str) -> anyhow::Result<()> {
-    if let Some(top) = directory(files, region).await? {
-        let page = files.list(top.place.ino, &Bytes::new(), false).await?;
-        ensure!(
-            page.entries.is_empty(),
-            "/{region} is not empty: copy what is to stay to another region, and remove it"
-        );
+/// Nothing is asked for that could not end.
+async fn check_empty(files: &Arc<Files>, region: &str, group: GroupId) -> anyhow::Result<()> {
+    let Some(top) = directory(files, region).await? else { return Ok(()) };
+    let page = files.list(top.place.ino, &Bytes::new(), false).await?;
+    ensure!(
+        page.entries.is_empty(),
+        "/{region} is not empty: copy what is to stay to another region, and remove it"
+    );
+    let (begin, mut told) = (Instant::now(), false);
+    loop {
+        let left = files.totals(group).await?.inodes.saturating_sub(1);
+        if left == 0 {
+            return Ok(());
+        }
+        if begin.elapsed() > FREED {
+            bail!(
+                "{left} files and directories that were made in /{region} are elsewhere, or open \
+                 without a name: copy and remove them (`meridian fs where PATH` tells where a file \
+                 lies)"
+            );
+        }
+        if !told {
+            note!("{left} inodes are not in /{region}: those of files just removed go in a moment");
+            told = true;
+        }
+        sleep(LOOK_AGAIN).await;
     }
-    Ok(())
 }
 
 pub(super) async fn remove(args: &RemoveRegionArgs) -> anyhow::Result<ExitCode> {
@@ -158,11 +178,12 @@ pub(super) async fn remove(args: &RemoveRegionArgs) -> anyhow::Result<ExitCode> 
     let region = args.region.as_str();
     let id = cluster.newest.topology.region_named(region);
     let id = id.with_context(|| format!("no region {region}"))?;
+    let group = cluster.newest.topology.group_of_region(id);
     let mut keepers = cluster.keepers();
     let leaves = |topology: &Topology| topology.regions[usize::from(id.0)].leaves_ms.is_some();
     let files = Files::new(cluster.client.clone());
     if !leaves(&cluster.newest.topology) {
-        check_empty(&files, region).await?;
+        check_empty(&files, region, group).await?;
         let instead = keepers_elsewhere(&cluster, id)?;
         for (node, keeper) in &instead {
             note!("{keeper} is to keep the configuration in the place of {node}");
@@ -172,7 +193,7 @@ pub(super) async fn remove(args: &RemoveRegionArgs) -> anyhow::Result<ExitCode> 
         keepers.change(&request).await?;
         cluster.follow(&mut keepers).await?;
     }
-    await_directory(&files, region).await?;
+    await_nothing(&files, region, group).await?;
     close(&mut cluster, &mut keepers, region).await?;
     let gone = |topology: &Topology| nodes_of(topology, id).is_empty();
     if !cluster.wait(&mut keepers, gone).await? {
@@ -193,21 +214,25 @@ pub(super) async fn remove(args: &RemoveRegionArgs) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until the directory is gone.
-async fn await_directory(files: &Arc<Files>, region: &str) -> anyhow::Result<()> {
+/// Waits until the directory is gone, and all that lies in the region's partition.
+async fn await_nothing(files: &Arc<Files>, region: &str, group: GroupId) -> anyhow::Result<()> {
     let begin = Instant::now();
-    while directory(files, region).await?.is_some() {
+    loop {
+        let (is_there, left) =
+            (directory(files, region).await?.is_some(), files.totals(group).await?.inodes);
+        if !is_there && left == 0 {
+            return Ok(());
+        }
         if begin.elapsed() > CHANGE {
             bail!(
-                "/{region} is still there after {} s: remove what is in it, and what was made in \
-                 it and moved elsewhere, and files that lost their names and are open. It goes by \
-                 itself then; say this again for the nodes",
+                "{left} inodes are still in {region} after {} s: remove what is in /{region}, what \
+                 was made in it and moved elsewhere, and close files that lost their names. Then \
+                 say this again",
                 CHANGE.as_secs()
             );
         }
         sleep(LOOK_AGAIN).await;
     }
-    Ok(())
 }
 
 /// Has the nodes leave, as soon as others have taken over.

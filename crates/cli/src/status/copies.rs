@@ -40,18 +40,17 @@ pub fn of_node(
 }
 
 pub fn reports(topology: &Topology, answers: &BTreeMap<NodeId, Answered>) -> Vec<RegionReport> {
-    let regions = (0..).map(RegionId).zip(&topology.regions);
-    let report = |(id, region): (RegionId, &meridian_cluster::topology::Region)| {
+    let report = |id: RegionId| {
         let lacking: u64 =
             all_of(topology, answers, id).map(|(_, copies)| copies.missing + copies.damaged).sum();
         let silent = of_silent(topology, answers, id);
         RegionReport {
-            region: region.name.clone(),
+            region: topology.regions[usize::from(id.0)].name.clone(),
             blocks: blocks(topology, answers, id),
             under_replicated: silent.map(|silent| silent + lacking),
         }
     };
-    regions.map(report).collect()
+    topology.staying_regions().map(report).collect()
 }
 
 pub fn table(reports: &[RegionReport]) -> String {

@@ -38,6 +38,8 @@ pub struct Report {
     pub(super) keys: Vec<KeysReport>,
     /// How far each region is with the causal keys of each other.
     pub(super) causal: Vec<CausalReport>,
+    /// Regions whose causal keys come or go.
+    pub(super) moving: Vec<String>,
     /// Where it is mounted on this machine.
     pub(super) mounts: Vec<MountReport>,
 }
@@ -217,8 +219,12 @@ impl Report {
                 clients: status.map(|s| s.clients),
             }
         });
-        let groups = topology.group_ids().map(|group| group_report(topology, group, answers));
+        let begun = topology.group_ids().filter(|group| topology.has_begun(*group));
+        let groups = begun.map(|group| group_report(topology, group, answers));
         let (nodes, groups): (Vec<_>, Vec<_>) = (nodes.collect(), groups.collect());
+        // A node without such keys says nothing of them, and nobody waits for that.
+        let mut told = answers.values().filter_map(|answer| answer.as_ref().ok());
+        let has_causal = told.any(|status| status.keys.iter().any(|shard| shard.causal));
         Report {
             sentence: String::new(),
             verdict: Verdict::new(&nodes, &groups),
@@ -230,6 +236,7 @@ impl Report {
             groups,
             keys: keys_reports(topology, answers),
             causal: causal::reports(topology, answers),
+            moving: if has_causal { topology.key_moves() } else { Vec::new() },
             mounts: Vec::new(),
         }
     }

@@ -3,7 +3,6 @@
 use super::{Changed, NODES_MAX, change_group, quorums};
 use crate::Topology;
 use crate::topology::{ClusterFile, NodeEntry};
-use meridian_core::RegionId;
 use std::collections::BTreeSet;
 
 /// Whether a node may be called that.
@@ -29,10 +28,8 @@ pub(super) fn add(
     up: &BTreeSet<String>,
 ) -> Changed {
     let topology = Topology::new(file).map_err(|error| error.to_string())?;
-    let staying = |id: &RegionId| topology.regions[usize::from(id.0)].name == region;
-    if !topology.staying_regions().any(|id| staying(&id)) {
-        let name = |id: RegionId| &*topology.regions[usize::from(id.0)].name;
-        let names: Vec<_> = topology.staying_regions().map(name).collect();
+    let names = topology.region_names();
+    if !names.contains(&region) {
         return Err(format!(
             "no region {region}: there are {}; `meridian cluster add-region` adds one",
             names.join(", ")

@@ -2,15 +2,14 @@
 //!
 //! A region comes with one node, which is its group at first: nobody speaks of the group before
 //! that node has been up, so until then all can be taken back. Whoever leads `global` then has the
-//! region's directory made ([`meridian_fs`]'s `AddRegion`).
+//! region's directory made (`Update::AddRegion` of `meridian-fs`).
 //!
 //! A region goes with all its nodes. Other groups may still have to hear its group's word on
 //! messages of both, so that group stays, as one of other nodes: its members change as those of any
 //! group do. What is left of it is empty.
-//!
-//! [`meridian_fs`]: https://docs.rs/meridian-fs
 
 use super::joining::{admit_node, come, enrol};
+use super::standings::check_keys_left;
 use super::{Changed, change_group, quorums, replace_keeper};
 use crate::Topology;
 use crate::topology::{ClusterFile, Membership, RegionEntry};
@@ -76,7 +75,7 @@ pub(super) fn add_region(file: &mut ClusterFile, adding: Adding, up: &BTreeSet<S
     let (members, waits_for) = (vec![name.clone()], Some(name.clone()));
     let first = Membership { members, waits_for, ..Membership::default() };
     file.configuration.groups.insert(region.clone(), first);
-    let entry = RegionEntry { added_ms: Some(now_ms), leaves_ms: None };
+    let entry = RegionEntry { added_ms: Some(now_ms), leaves_ms: None, first: Some(name.clone()) };
     file.configuration.regions.insert(region.clone(), entry);
     enrol(file, &region, name, address)
 }
@@ -98,6 +97,20 @@ fn heirs(topology: &Topology, of: RegionId, up: &BTreeSet<String>) -> Result<Vec
         most.pop();
     }
     Ok(most)
+}
+
+/// Who is in the group of a region that has gone instead of `leaving`, one of its heirs: a node of
+/// the same region, if there is one. Of other groups nobody.
+pub(super) fn heir_after(topology: &Topology, group: &str, leaving: &str) -> Option<NodeId> {
+    let group = topology.group(topology.group_named(group)?);
+    let home = topology.node(topology.node_named(leaving)?).region;
+    let of = group.region.filter(|of| *of != home)?;
+    let mut regions: Vec<_> = topology.staying_regions().filter(|other| *other != of).collect();
+    regions.sort_by_key(|region| *region != home);
+    let nodes = regions.into_iter().flat_map(|region| topology.staying_in(region));
+    let is_free = |node: &NodeId| !group.involved().any(|member| member == *node);
+    let is_other = |node: &NodeId| topology.node(*node).name != leaving;
+    nodes.filter(is_other).find(is_free)
 }
 
 pub(super) fn remove_region(
@@ -147,6 +160,7 @@ pub(super) fn close_region(file: &mut ClusterFile, name: &str, up: &BTreeSet<Str
     if !file.configuration.joining.is_empty() {
         return Err("who keeps the configuration changes: try again when it has changed".into());
     }
+    check_keys_left(&topology, id)?;
     let leaving: BTreeSet<_> =
         topology.nodes_in(id).map(|node| topology.node(node).name.clone()).collect();
     if leaving.is_empty() {

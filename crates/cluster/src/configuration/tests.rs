@@ -601,6 +601,12 @@ fn a_region_goes_when_others_have_taken_over_its_group() {
     assert!(gone.is_gone(sa_1));
     assert_eq!(gone.group(sa).members, [NodeId(0), NodeId(1), NodeId(2)]);
     assert!(refused(&mut cluster, add_region("sa", None, "here:6")).contains("never given again"));
+
+    let (version, _) = (topology(&cluster).version, cluster.change(remove("us-1")));
+    goes(&mut cluster, "us-1", version + 1);
+    let next = topology(&cluster).group(sa).next.clone().unwrap();
+    assert_eq!(next, [NodeId(1), NodeId(2), NodeId(3)], "eu-1 takes the place of us-1");
+    assert!(topology(&cluster).groups_of(NodeId(3)).any(|group| group == sa));
 }
 
 /// The first regions may go as well; whoever keeps the configuration there needs a successor.

@@ -19,6 +19,22 @@ impl Receiver {
         }
     }
 
+    /// Whether sessions may read here, and begin updates.
+    pub fn serves(&self) -> (bool, bool) {
+        let early = self.serves_early();
+        (self.regions.reads(self.region) || early, self.regions.writes(self.region) || early)
+    }
+
+    /// What all depends on that was copied, if its region joins and has copied it.
+    pub fn copied(&self) -> Option<Vector> {
+        let all = |mut all: Vector, seen| {
+            all.join(seen);
+            all
+        };
+        let joins = self.regions.joins(self.region) && self.has_copied();
+        joins.then(|| self.copied.values().fold(Vector::default(), all))
+    }
+
     /// Whether all shards have copied what is theirs.
     fn has_copied(&self) -> bool {
         self.copied.len() == usize::from(self.topology.shard_count(self.region))
@@ -51,13 +67,7 @@ impl Receiver {
 
     /// Says so when all is here on which something depends that was copied.
     pub(super) fn tell_joined(&self, out: &mut Outbox<Self>) {
-        if self.source().is_none() || !self.has_copied() {
-            return;
-        }
-        let needed = self.copied.values().fold(Vector::default(), |mut all, seen| {
-            all.join(seen);
-            all
-        });
+        let Some(needed) = self.copied().filter(|_| self.source().is_some()) else { return };
         if self.lacks(&needed, self.region).is_none() {
             out.output(Output::Regions(Word::Copied));
         }

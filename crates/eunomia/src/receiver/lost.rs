@@ -5,7 +5,7 @@
 //! - Between its report and what is agreed on in that round nothing of a lost region is applied.
 //! - A session goes on only if all is kept that it may have seen of lost regions.
 
-use super::{Output, Progress, Receiver, Record, Waiting};
+use super::{Output, Progress, Receiver, Record, Waiting, others_of};
 use crate::message::{Label, Message};
 use crate::mutation::Mutation;
 use crate::regions::{Kept, Refusal, Regions, Report, Standing, Word};
@@ -214,7 +214,7 @@ impl Receiver {
             Standing::Gone { kept } => seen[*other] > *kept && !passes,
             _ => false,
         };
-        self.topology.others(self.region).find(dropped).map(Refusal::Dropped)
+        others_of(self.region).find(dropped).map(Refusal::Dropped)
     }
 
     /// What a session has seen of a lost region of which not all is kept, before that is settled.
@@ -223,6 +223,6 @@ impl Receiver {
             Standing::Settles { kept, .. } => seen[*other] > kept.upto,
             _ => false,
         };
-        self.topology.others(self.region).find(open).map(|other| (other, seen[other]))
+        others_of(self.region).find(open).map(|other| (other, seen[other]))
     }
 }

@@ -20,8 +20,6 @@ pub(super) struct Copying {
     from: RegionId,
     /// After which key each shard there goes on; those that are done are not in it.
     next: BTreeMap<u16, Option<Bytes>>,
-    /// What all that was copied depends on.
-    seen: Vector,
     /// When a page was asked for last.
     asked: Time,
 }
@@ -37,7 +35,7 @@ impl Shard {
             return;
         }
         let next = (0..self.topology.shard_count(from)).map(|number| (number, None)).collect();
-        self.copying = Some(Copying { from, next, seen: Vector::default(), asked: now });
+        self.copying = Some(Copying { from, next, asked: now });
         self.ask_pages(out);
     }
 
@@ -85,13 +83,12 @@ impl Shard {
         if copying.next.get(&number) != Some(&after) {
             return; // It came before.
         }
-        updates.iter().for_each(|update| copying.seen.join(&update.label.vector));
         match updates.last().filter(|_| more) {
             Some(last) => drop(copying.next.insert(number, Some(last.key.clone()))),
             None => drop(copying.next.remove(&number)),
         }
         copying.asked = now;
-        let (next, seen) = (copying.next.get(&number).cloned(), copying.seen);
+        let next = copying.next.get(&number).cloned();
         let all = copying.next.is_empty();
         for update in updates {
             if self.hold(&update) {
@@ -103,6 +100,9 @@ impl Shard {
             out.send(to, Message::AskPage { after });
         }
         if all {
+            // Also what was copied of another region before this one.
+            let mut seen = Vector::default();
+            self.keys.values().for_each(|entry| seen.join(&entry.label.vector));
             (self.copying, self.copied) = (None, Some(seen));
             out.persist(Record::Copied(seen));
             self.on_copy(now, from, out);

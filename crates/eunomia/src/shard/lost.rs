@@ -66,6 +66,8 @@ impl Shard {
     pub(super) fn drop_retained(&mut self, origin: RegionId, upto: Timestamp) {
         let old = (origin, Timestamp::ZERO)..=(origin, upto);
         self.retained.extract_if(old, |_, _| true).for_each(drop);
+        let before = self.forgotten.entry(origin).or_default();
+        *before = upto.max(*before);
     }
 
     /// Asks for data that has not come. What is wanted for the first time may be on its way. Who
@@ -105,6 +107,13 @@ impl Shard {
             stamps.iter().filter_map(|ts| self.retained.get(&(origin, *ts))).cloned().collect();
         if !found.is_empty() {
             out.send(from, Message::Data(found));
+        }
+        // Only one that has joined since asks for that: nobody else is left who could tell it.
+        let upto = self.forgotten.get(&origin).copied().unwrap_or_default();
+        let gone = |ts: &&Timestamp| **ts <= upto && !self.retained.contains_key(&(origin, **ts));
+        let stamps: Vec<_> = stamps.iter().filter(gone).copied().collect();
+        if !stamps.is_empty() {
+            out.send(from, Message::Forgotten { origin, stamps });
         }
     }
 

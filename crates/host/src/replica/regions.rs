@@ -48,7 +48,7 @@ impl Replica {
 
     /// What is to be done with the directory of a region, if anything.
     fn due(&self, topology: &Topology, group: GroupId) -> Option<Change> {
-        let Region { name, added_ms, leaves_ms } = topology.region_of_group(group)?;
+        let Region { name, added_ms, leaves_ms, .. } = topology.region_of_group(group)?;
         let is_there = self.partition.has_region(group);
         let (partition, name) = (group, name.clone().into_bytes().into());
         match (added_ms, leaves_ms) {

@@ -45,6 +45,10 @@ impl<M: Modify> Causal<M> {
         attempt: u32,
         out: &mut Outbox<Self>,
     ) {
+        if !self.receiver.serves().1 {
+            let why = eunomia::Refusal::NotServing;
+            return out.output(Output::Denied { token: update.token, why });
+        }
         let full = self.is_full();
         if !self.recovered || full {
             let refusal = if full { Refusal::Full } else { Refusal::NotServing };
@@ -219,6 +223,7 @@ impl<M: Modify> Causal<M> {
             Command::ReadAll { token, keys } => {
                 self.read_all(now, Reading { token, found: vec![None; keys.len()], keys }, 0, out);
             }
+            Command::Lapse { token, .. } if !self.receiver.serves().0 => self.deny(token, out),
             Command::Lapse { token, key, order } => {
                 let token = self.ask(Asked::Lapse(token));
                 let action = Action::Modify(Change::Lapse(order));
@@ -232,14 +237,7 @@ impl<M: Modify> Causal<M> {
             Command::Forget { token } => {
                 self.step_receiver(now, Event::Command(Receive::Forget { token }), out);
             }
-            Command::Configure(regions) => {
-                let topology = regions.topology().clone();
-                self.regions = regions;
-                let configure = Receive::Configure(topology.clone());
-                self.step_receiver(now, Event::Command(configure), out);
-                let configure = eunomia::replica::Command::Configure(topology);
-                self.step_service(now, Event::Command(configure), out);
-            }
+            Command::Configure(regions) => self.configure(now, regions, out),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::change::Change;
 use super::regions::Regions;
 use bytes::Bytes;
 use meridian_core::{RegionId, Time};
-use meridian_eunomia::{self as eunomia, Order, Role, Seen, Timestamp, Vector, receiver};
+use meridian_eunomia::{self as eunomia, Order, Role, Seen, Timestamp, Vector, Word, receiver};
 use meridian_hermes::{self as hermes, Action, Refusal};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -25,6 +25,27 @@ pub enum Message {
     },
     /// The region of both has applied all that was made in others up to here.
     SiteTimes(Vector),
+    /// A node of a region that joins to one of another: keys, from this place on.
+    AskPage {
+        /// The start of the other node of which the place is, if any: places differ from one start
+        /// to the next.
+        run: Option<Timestamp>,
+        /// Where the last page ended.
+        place: u32,
+    },
+    /// The answer.
+    Page {
+        /// The start of the sender.
+        run: Timestamp,
+        /// Where this begins; from the beginning if the place was of another start.
+        place: u32,
+        /// What keys hold.
+        updates: Vec<eunomia::Update>,
+        /// Where the next one begins, if this is not the last.
+        next: Option<u32>,
+    },
+    /// The region of both, which joins, has copied the keys of another; they depend on this.
+    Copied(Vector),
 }
 
 /// An update that a session asks for.
@@ -94,7 +115,7 @@ pub enum Command<M> {
         /// Of [`Command::Await`].
         token: u64,
     },
-    /// Other nodes take part than before. Regions are the same.
+    /// Other nodes take part than before, or regions join and leave.
     Configure(Arc<Regions>),
 }
 
@@ -158,6 +179,13 @@ pub enum Output {
         /// Why.
         refusal: Refusal,
     },
+    /// Nothing has happened, and the session has to go on elsewhere, or begin anew.
+    Denied {
+        /// Of the request.
+        token: u64,
+        /// Why.
+        why: eunomia::Refusal,
+    },
     /// It may have happened.
     Unknown {
         /// Of the request.
@@ -177,6 +205,8 @@ pub enum Output {
         /// Whether the key has changed: not if it held the same, or something later.
         changed: bool,
     },
+    /// How far this node is with the regions that join and leave; it is said again while they do.
+    Word(Word),
 }
 
 /// What is kept on disk.

@@ -25,14 +25,18 @@
 //! | [`message`] | what nodes say, what they are asked and tell |
 //! | [`node`] | the process: its parts, and how they speak with those of other nodes |
 //! | `make` | updates that are made here |
+//! | `data` | what of them other regions are sent, and ask for |
 //! | `read` | reads of one key, and of several at one moment |
+//! | `joining` | regions join and leave while all serve |
 //! | `taking` | sources come and go with the members of their group |
 //! | [`shard`] | what a thread of a server runs: the process, and what it says to the steward |
 //! | [`desk`] | requests of connections, each of which is a session |
 //! | [`token`] | what moves a session to another region |
 
 pub mod change;
+mod data;
 pub mod desk;
+mod joining;
 mod make;
 pub mod message;
 mod mutation;

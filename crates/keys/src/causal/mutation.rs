@@ -23,6 +23,8 @@ pub enum Mutation {
     IgnoresFound,
     /// Several keys are read each when it can be, and not all at one moment.
     ReadsApart,
+    /// A region that leaves does not wait until others have what it has made.
+    LeavesAtOnce,
 }
 
 impl Mutation {

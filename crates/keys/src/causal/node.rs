@@ -1,6 +1,7 @@
 //! The process: its parts, and how they speak with those of other nodes.
 
 use super::change::Change;
+use super::joining::Copying;
 use super::make::Making;
 use super::message::{Command, Message, Output, Record, Timer};
 use super::mutation::Mutation;
@@ -33,6 +34,10 @@ pub(super) enum Asked<M> {
     Lapse(u64),
     /// To hold what was made elsewhere.
     Merge(Box<eunomia::Update>),
+    /// To hold what was copied of another region.
+    Copy,
+    /// A key that was being changed when a node of a region that joins asked for a page.
+    Page(NodeId, (Option<Timestamp>, u32)),
 }
 
 /// A node of a region. See the module's documentation.
@@ -47,9 +52,9 @@ pub struct Causal<M> {
     pub(super) source: Source,
     pub(super) service: Replica,
     pub(super) receiver: Receiver,
-    inbox: Inbox,
-    /// What the source may have promised before it started.
-    reserved: Timestamp,
+    pub(super) inbox: Inbox,
+    /// What the source may have promised before it started: each start has more.
+    pub(super) reserved: Timestamp,
     /// Whether the source has taken up what it had left, or is a new one (see `taking`).
     pub(super) recovered: bool,
     /// Since which epoch this node is a shadow replica whose source has begun.
@@ -62,12 +67,16 @@ pub struct Causal<M> {
     /// Those among them whose data was not sent yet.
     pub(super) unsent: Vec<Timestamp>,
     /// Which node of another region follows this one.
-    followers: BTreeMap<RegionId, NodeId>,
+    pub(super) followers: BTreeMap<RegionId, NodeId>,
     /// Whether the source looks at what it has to say soon.
     soon: bool,
     /// What was made elsewhere and could not be taken for want of a lease. The windows of the
     /// streams bound it.
     deferred: Vec<eunomia::Update>,
+    /// While its region copies the keys of another.
+    pub(super) copying: Option<Copying>,
+    /// Another region was not answered for want of a lease.
+    pub(super) wants_lease: bool,
     pub(super) asked: BTreeMap<u64, Asked<M>>,
     pub(super) tokens: u64,
 }
@@ -85,8 +94,9 @@ impl<M: Modify> Causal<M> {
         Causal {
             region,
             number,
-            service: service.without_sources(),
-            receiver: Receiver::new(region, topology.clone(), options.clone()),
+            service: service.without_sources().without_regions(),
+            receiver: Receiver::new(region, topology.clone(), options.clone())
+                .with_regions(regions.standings().clone()),
             source: Source::new(region, number),
             regions,
             options,
@@ -103,6 +113,8 @@ impl<M: Modify> Causal<M> {
             followers: BTreeMap::new(),
             soon: false,
             deferred: Vec::new(),
+            copying: None,
+            wants_lease: false,
             asked: BTreeMap::new(),
             tokens: 0,
         }
@@ -132,12 +144,14 @@ impl<M: Modify> Causal<M> {
 
     /// Whether Hermes was asked for something, or is to be when it serves.
     pub fn is_under_way(&self) -> bool {
-        !self.asked.is_empty() || !self.deferred.is_empty()
+        let waits = self.copying.is_some() || self.wants_lease;
+        !self.asked.is_empty() || !self.deferred.is_empty() || waits
     }
 
-    /// Whether requests are taken now: it has a lease, and knows what its source had left.
+    /// Whether requests are taken now: it has a lease, knows what its source had left, and its
+    /// region serves.
     pub fn serves(&self, now: Time) -> bool {
-        self.recovered && self.replica.serves(now)
+        self.recovered && self.replica.serves(now) && self.receiver.serves().0
     }
 
     /// When its lease ends, by its own clock.
@@ -219,7 +233,11 @@ impl<M: Modify> Causal<M> {
                 }
                 Some(Asked::Lapse(token)) => self.on_lapsed(token, &answer, out),
                 Some(Asked::Merge(update)) => self.on_merged(now, *update, &answer, out),
-                None => {}
+                Some(Asked::Copy) => self.on_copied(now, token, &answer, out),
+                Some(Asked::Page(to, page)) if matches!(answer, Answer::Value { .. }) => {
+                    self.on_ask_page(now, to, page, out);
+                }
+                Some(Asked::Page(..)) | None => {}
             }
         }
     }
@@ -230,7 +248,7 @@ impl<M: Modify> Causal<M> {
         event: Event<Receiver>,
         out: &mut Outbox<Self>,
     ) {
-        let (mut inner, mut applies) = (Outbox::new(), Vec::new());
+        let (mut inner, mut applies, mut copies) = (Outbox::new(), Vec::new(), None);
         self.receiver.step(now, event, &mut inner);
         for effect in inner.drain() {
             match effect {
@@ -241,6 +259,9 @@ impl<M: Modify> Causal<M> {
                 } => {
                     applies.push((origin, applied, stamps));
                 }
+                Effect::Send { message: eunomia::Message::Copy { from }, .. } => {
+                    copies = Some(from);
+                }
                 Effect::Send { to, message } => self.say(Role::Receiver, to, message, out),
                 Effect::Persist(record) => out.persist(Record::Receiver(record)),
                 Effect::Note(record) => out.note(Record::Receiver(record)),
@@ -248,11 +269,10 @@ impl<M: Modify> Causal<M> {
                 Effect::Output(receiver::Output::Reached { token }) => {
                     out.output(Output::Reached { token });
                 }
-                // Regions are those that the keys began with: a session finds its own here.
-                Effect::Output(receiver::Output::Refused { token, .. }) => {
-                    out.output(Output::Refused { token, refusal: Refusal::NotServing });
+                Effect::Output(receiver::Output::Refused { token, why }) => {
+                    out.output(Output::Denied { token, why });
                 }
-                Effect::Output(receiver::Output::Regions(_)) => {}
+                Effect::Output(receiver::Output::Regions(word)) => out.output(Output::Word(word)),
             }
         }
         for (origin, applied, stamps) in applies {
@@ -260,6 +280,9 @@ impl<M: Modify> Causal<M> {
             let (done, next) = self.inbox.ask(origin, stamps);
             self.tell_applied(now, origin, done, out);
             self.merge(now, next, out);
+        }
+        if let Some(from) = copies {
+            self.copy(now, from, out);
         }
     }
 
@@ -278,7 +301,7 @@ impl<M: Modify> Causal<M> {
                 }
                 Effect::Timer { at, timer } => out.timer(at, Timer::Service(timer)),
                 Effect::Persist(record) | Effect::Note(record) => match record {},
-                // Regions are those that the keys began with.
+                // The receiver says the same.
                 Effect::Output(eunomia::replica::Output::Regions(_)) => {}
             }
         }
@@ -293,7 +316,7 @@ impl<M: Modify> Causal<M> {
     }
 
     /// The receiver is told that these are applied.
-    fn tell_applied(
+    pub(super) fn tell_applied(
         &mut self,
         now: Time,
         origin: RegionId,
@@ -349,28 +372,11 @@ impl<M: Modify> Causal<M> {
 
     /// A replica that has a lease again goes on with what it could not take.
     pub(super) fn merge_deferred(&mut self, now: Time, out: &mut Outbox<Self>) {
+        self.wants_lease &= !self.replica.serves(now);
         if !self.deferred.is_empty() && self.replica.serves(now) {
             let deferred = std::mem::take(&mut self.deferred);
             self.merge(now, deferred, out);
         }
-    }
-
-    /// Sends what was asked for, and what this source has made after that: who lacks some data
-    /// lacks more.
-    fn on_pull(&self, to: NodeId, stamps: &[Timestamp], out: &mut Outbox<Self>) {
-        let Some(last) = stamps.iter().max() else { return };
-        let asked = stamps.iter().filter_map(|ts| self.find(*ts));
-        let more = self.data.range(*last..).map(|(_, update)| update.clone());
-        let more = more.filter(|update| update.label.ts != *last);
-        let found: Vec<_> = asked.chain(more.take(self.options.labels_max)).collect();
-        if !found.is_empty() {
-            self.send_data(to, found, out);
-        }
-    }
-
-    fn send_data(&self, to: NodeId, updates: Vec<eunomia::Update>, out: &mut Outbox<Self>) {
-        let (from, message) = (Role::Shard(self.number), eunomia::Message::Data(updates));
-        out.send(to, Message::Eunomia { from, to: Role::Receiver, message });
     }
 
     fn on_eunomia(
@@ -381,7 +387,7 @@ impl<M: Modify> Causal<M> {
         message: eunomia::Message,
         out: &mut Outbox<Self>,
     ) {
-        use eunomia::Message::{Ack, Batch, Data, Follow, Pull};
+        use eunomia::Message::{Ack, Batch, Data, Follow, Pull, Trimmed};
         let Some(region) = self.region_of(node) else { return };
         let from = Peer { region, role: from };
         match (to, message) {
@@ -389,7 +395,11 @@ impl<M: Modify> Causal<M> {
                 let next = self.inbox.take(updates, self.options.inbox_max);
                 self.merge(now, next, out);
             }
-            (_, Pull(stamps)) => self.on_pull(node, &stamps, out),
+            (_, Pull(stamps)) => self.on_pull(now, node, &stamps, out),
+            (_, Trimmed(stamps)) => {
+                let done = self.inbox.pass_over(region, stamps);
+                self.tell_applied(now, region, done, out);
+            }
             (Role::Shard(_), Ack { next, lacks, ahead, waits, applied: _ }) => {
                 if let Role::Replica(number) = from.role {
                     self.source.on_ack(number, next, lacks, ahead);
@@ -411,15 +421,6 @@ impl<M: Modify> Causal<M> {
             (Role::Receiver, message) => {
                 self.step_receiver(now, Event::Message { from, message }, out);
             }
-        }
-    }
-
-    /// Sends the data of what was committed to who follows, before the labels come.
-    fn send_unsent(&mut self, out: &mut Outbox<Self>) {
-        let unsent = std::mem::take(&mut self.unsent);
-        let updates: Vec<_> = unsent.iter().filter_map(|ts| self.data.get(ts)).cloned().collect();
-        if !updates.is_empty() {
-            self.followers.values().for_each(|node| self.send_data(*node, updates.clone(), out));
         }
     }
 
@@ -478,12 +479,16 @@ impl<M: Modify> Causal<M> {
 
     fn on_receiver_tick(&mut self, now: Time, timer: eunomia::Timer, out: &mut Outbox<Self>) {
         self.step_receiver(now, Event::Timer(timer), out);
+        self.say_words(now, out);
         if !self.leads() {
             return;
         }
-        let site_times = *self.receiver.site_times();
+        let (site_times, copied) = (*self.receiver.site_times(), self.receiver.copied());
         for number in self.members().into_iter().filter(|number| *number != self.number) {
             out.send(NodeId(number), Message::SiteTimes(site_times));
+            if let Some(seen) = copied {
+                out.send(NodeId(number), Message::Copied(seen));
+            }
         }
     }
 
@@ -499,6 +504,11 @@ impl<M: Modify> Causal<M> {
                 let learn = receiver::Command::Learn(site_times);
                 self.step_receiver(now, Event::Command(learn), out);
             }
+            Message::AskPage { run, place } => self.on_ask_page(now, from, (run, place), out),
+            Message::Page { run, place, updates, next } => {
+                self.on_page(now, from, (run, place), (updates, next), out);
+            }
+            Message::Copied(seen) => self.has_copied(now, seen, out),
         }
     }
 }
@@ -530,6 +540,7 @@ impl<M: Modify> Process for Causal<M> {
                 out.persist(Record::Reserved(reserved));
                 let again = self.mutation.is(Mutation::RepeatsNumbers);
                 self.source.begin_anew(if again { Timestamp::ZERO } else { reserved });
+                self.recall_regions(now, out);
                 self.step_replica(now, Event::Started, out);
                 let follow = receiver::Command::Follow(false);
                 self.step_receiver(now, Event::Command(follow), out);

@@ -28,7 +28,8 @@ pub(super) struct Reading {
 impl<M: Modify> Causal<M> {
     /// What a key has, if that may be said now: see [`hermes::Hermes::read`], also for the clock.
     pub fn read(&self, now: Time, key: &Bytes) -> Option<Found> {
-        self.replica.read(now, key).map(shown)
+        let (reads, _) = self.receiver.serves();
+        self.replica.read(now, key).filter(|_| reads).map(shown)
     }
 
     /// The last value of a key that is known here, committed or not, and its place.
@@ -38,6 +39,9 @@ impl<M: Modify> Causal<M> {
 
     /// A read: at once, if the replica may answer.
     pub(super) fn on_read(&mut self, now: Time, token: u64, key: Bytes, out: &mut Outbox<Self>) {
+        if !self.receiver.serves().0 {
+            return self.deny(token, out);
+        }
         if let Some(found) = self.read(now, &key) {
             let until = self.replica.lease();
             return out.output(Output::Value { token, found, until });
@@ -63,6 +67,9 @@ impl<M: Modify> Causal<M> {
         looks: u32,
         out: &mut Outbox<Self>,
     ) {
+        if !self.receiver.serves().0 {
+            return self.deny(reading.token, out);
+        }
         let apart = self.mutation.is(Mutation::ReadsApart);
         for (key, found) in reading.keys.iter().zip(&mut reading.found) {
             if found.is_none() || !apart {

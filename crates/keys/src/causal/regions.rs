@@ -1,7 +1,7 @@
-//! Who takes part: the nodes of all regions, and what each is to Eunomia.
+//! Who takes part: the nodes of all regions, what each is to Eunomia, and which regions serve.
 
 use meridian_core::{NodeId, RegionId};
-use meridian_eunomia::{Peer, Role, SOURCES_MAX, Topology};
+use meridian_eunomia::{self as eunomia, Peer, Role, SOURCES_MAX, Topology};
 use std::sync::Arc;
 
 /// The nodes of all regions. The place of a region is its [`RegionId`], the same for ever. Nodes
@@ -11,10 +11,11 @@ use std::sync::Arc;
 pub struct Regions {
     nodes: Vec<Vec<NodeId>>,
     topology: Arc<Topology>,
+    standings: Arc<eunomia::Regions>,
 }
 
 impl Regions {
-    /// These; no node is in two.
+    /// These, which all serve; no node is in two.
     ///
     /// # Panics
     /// There are more than [`meridian_eunomia::REGIONS_MAX`], or the number of a node is none of a
@@ -22,7 +23,18 @@ impl Regions {
     pub fn new(nodes: Vec<Vec<NodeId>>) -> Regions {
         let numbers = |nodes: &Vec<NodeId>| nodes.iter().map(|node| number_of(*node)).collect();
         let topology = Arc::new(Topology::of_replicas(nodes.iter().map(numbers).collect()));
-        Regions { nodes, topology }
+        let standings = Arc::new(eunomia::Regions::fixed(nodes.len()));
+        Regions { nodes, topology, standings }
+    }
+
+    /// The same where regions join and leave, which is decided outside ([`eunomia::Registry`]).
+    pub fn with_standings(self, standings: Arc<eunomia::Regions>) -> Regions {
+        Regions { standings, ..self }
+    }
+
+    /// What each region is to the others.
+    pub fn standings(&self) -> &Arc<eunomia::Regions> {
+        &self.standings
     }
 
     /// Whether a node can have keys of all regions: timestamps name sources in a few bits.
@@ -35,9 +47,9 @@ impl Regions {
         &self.topology
     }
 
-    /// The nodes of a region.
+    /// The nodes of a region; none of one that is not known.
     pub fn nodes(&self, region: RegionId) -> &[NodeId] {
-        &self.nodes[usize::from(region.0)]
+        self.nodes.get(usize::from(region.0)).map_or(&[], Vec::as_slice)
     }
 
     /// The region of a node.

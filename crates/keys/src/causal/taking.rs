@@ -131,6 +131,8 @@ impl<M: Modify> Causal<M> {
             let members = self.members();
             taking.labels.retain(|label| members.contains(&label.ts.source()));
         }
+        // The clock of who made them may have been far ahead of all that are left.
+        taking.labels.iter().for_each(|label| self.source.pass(label.ts));
         let take = replica::Command::Take(taking.labels);
         self.step_service(now, Event::Command(take), out);
     }

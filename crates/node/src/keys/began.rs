@@ -4,7 +4,7 @@ use super::{KeysOptions, log_of, log_of_causal, log_of_steward};
 use crate::config::NodeDir;
 use crate::error::ServerError;
 use meridian_cluster::Topology;
-use meridian_core::{NodeId, RegionId};
+use meridian_core::NodeId;
 use meridian_eunomia::REGIONS_MAX;
 use meridian_hermes::Durability;
 use meridian_keys::causal::Regions;
@@ -43,22 +43,27 @@ pub(super) struct Began {
 
 impl Began {
     /// How keys begin here: with the nodes of the region that the cluster was made with and that
-    /// are left, or with those that are named. Any other node comes later: what these have begun it
-    /// joins, and it never begins anything, however alone it is.
+    /// are left, with the one with which the region was added, or with those that are named. Any
+    /// other node comes later: what these have begun it joins, and it never begins anything,
+    /// however alone it is.
     fn new(
         path: &Path,
         topology: &Topology,
         me: NodeId,
         wanted: &KeysOptions,
     ) -> Result<Began, ServerError> {
-        let is_added = |node: NodeId| topology.node(node).added;
+        let is_first = |node: NodeId| {
+            let of = topology.node(node);
+            let region = &topology.regions[usize::from(of.region.0)];
+            !of.added || region.first.as_ref() == Some(&of.name)
+        };
         let names = |nodes: &mut dyn Iterator<Item = NodeId>| {
             nodes.map(|node| topology.node(node).name.clone()).collect::<BTreeSet<_>>()
         };
         let near = names(&mut in_region_of(topology, me));
         let mut replicas = match &wanted.first {
             Some(first) => first.clone(),
-            None => names(&mut in_region_of(topology, me).filter(|node| !is_added(*node))),
+            None => names(&mut in_region_of(topology, me).filter(|node| is_first(*node))),
         };
         if let Some(strange) = replicas.difference(&near).next() {
             let why = format!("keys cannot begin with {strange}, which is no node of this region");
@@ -87,13 +92,13 @@ impl Began {
     }
 }
 
-/// How keys of all regions began: the same at all nodes.
+/// How keys of all regions began: the same at all nodes, also of regions that join later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CausalBegan {
     /// Keys that begin so are causal.
     pub prefix: String,
-    /// The regions that the cluster was made with. Their places are their numbers.
+    /// The regions that the cluster was made with.
     pub regions: Vec<String>,
 }
 
@@ -101,10 +106,8 @@ impl CausalBegan {
     /// In the regions that the cluster was made with, whenever a node has keys first: so all nodes
     /// have the same in mind.
     fn of(prefix: &str, topology: &Topology) -> CausalBegan {
-        let first: BTreeSet<_> =
-            topology.nodes.iter().filter(|node| !node.added).map(|node| node.region).collect();
-        let name = |region: RegionId| topology.regions[usize::from(region.0)].name.clone();
-        CausalBegan { prefix: prefix.into(), regions: first.into_iter().map(name).collect() }
+        let first = topology.first_regions().map(|(_, name)| name.to_string());
+        CausalBegan { prefix: prefix.into(), regions: first.collect() }
     }
 
     /// Differs, most likely, if anything of it does, or what it is `of`.
@@ -113,17 +116,18 @@ impl CausalBegan {
         let text = [of, &self.prefix].into_iter().chain(names).collect::<Vec<_>>().join("\n");
         meridian_eunomia::place_of(text.as_bytes())
     }
+}
 
-    /// All who take part now.
-    pub fn regions(&self, topology: &Topology) -> Regions {
-        let nodes = |name: &String| {
-            let region = topology.region_named(name);
-            let near =
-                topology.present().filter(|node| Some(topology.node(*node).region) == region);
-            near.filter(|node| Regions::may_have(*node)).collect()
-        };
-        Regions::new(self.regions.iter().map(nodes).collect())
+/// All who take part in the keys of all regions now. The place of a region in the cluster is its
+/// number.
+pub(super) fn regions(topology: &Topology) -> Regions {
+    let mut nodes = vec![Vec::new(); topology.regions.len().min(REGIONS_MAX)];
+    for node in topology.present().filter(|node| Regions::may_have(*node)) {
+        if let Some(near) = nodes.get_mut(usize::from(topology.node(node).region.0)) {
+            near.push(node);
+        }
     }
+    Regions::new(nodes).with_standings(topology.key_regions())
 }
 
 /// Which format something has.
@@ -235,11 +239,9 @@ pub(super) fn begin(
     }
     began.durability = wanted.durability.unwrap_or(began.durability);
     began.causal = causal(path, topology, began.causal.take(), wanted)?;
-    if let Some(causal) = &began.causal
-        && causal.regions(topology).find(me).is_none()
-    {
-        let why = "names causal keys, which this node cannot have: its region is none of those \
-                   that the cluster was made with, or too many nodes were added before";
+    if began.causal.is_some() && regions(topology).find(me).is_none() {
+        let why = "names causal keys, which this node cannot have: too many nodes or regions were \
+                   added before";
         return Err(refused(path, why.into()));
     }
     if before.as_ref() != Some(&began) {

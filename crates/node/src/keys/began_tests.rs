@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::config::prepare;
-use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, Kept as Configured, NodeEntry};
+use meridian_cluster::topology::{
+    CLUSTER_FORMAT, ClusterFile, Kept as Configured, NodeEntry, RegionEntry,
+};
+use meridian_core::RegionId;
 
 /// A cluster of these nodes in one region, of which these were added.
 fn topology(nodes: &[&str], added: &[&str]) -> Topology {
@@ -83,8 +86,45 @@ fn a_node_that_comes_later_says_how_keys_are_there() {
     };
     assert_eq!(causal("us-1"), causal("us-2"));
     assert_eq!(causal("us-1").regions, ["us"]);
-    let nodes = causal("us-1").regions(&all).nodes(RegionId(0)).to_vec();
+    let nodes = regions(&all).nodes(RegionId(0)).to_vec();
     assert_eq!(nodes, [NodeId(0), NodeId(1)]);
+}
+
+/// The cluster names the node with which a region was added. The others of the cluster hear it, as
+/// it has the same causal keys in mind.
+#[test]
+fn keys_of_a_region_that_was_added_begin_with_its_first_node() {
+    let node = |name: &str, region: &str| NodeEntry {
+        name: name.into(),
+        region: region.into(),
+        pid: None,
+        address: "127.0.0.1:0".into(),
+        groups: vec!["global".into(), region.into()],
+        draining: None,
+    };
+    let first = Some("sa-1".to_string());
+    let sa = RegionEntry { added_ms: Some(9), leaves_ms: None, first };
+    let all = Topology::new(&ClusterFile {
+        insecure_plain_text: true,
+        format: CLUSTER_FORMAT,
+        created_ms: 0,
+        cluster: 7,
+        nodes: vec![node("us-1", "us"), node("sa-1", "sa"), node("sa-2", "sa")],
+        rtt_ms: Default::default(),
+        order: Default::default(),
+        configuration: Configured {
+            version: 5,
+            added: names(&["sa-1", "sa-2"]),
+            regions: [("sa".to_string(), sa)].into(),
+            ..Configured::default()
+        },
+    })
+    .unwrap();
+    let began = |name| began(name, &all, &wanted(Some(2), Some("c:"), None)).unwrap();
+    assert_eq!(began("sa-1").replicas, names(&["sa-1"]));
+    assert_eq!(began("sa-2").replicas, names(&["sa-1"]), "it never begins any");
+    assert_eq!(began("sa-1").causal, began("us-1").causal);
+    assert_eq!(regions(&all).nodes(RegionId(1)), [NodeId(1), NodeId(2)]);
 }
 
 /// Who was started with another number never spoke with the others, and need not stop them.

@@ -9,7 +9,7 @@ use meridian_eunomia::Options;
 use meridian_keys::Moment;
 use meridian_keys::causal::CausalKeys;
 use meridian_keys::causal::desk::{Counter, Desk, Keys};
-use meridian_keys::causal::message::Command as Asked;
+use meridian_keys::causal::message::{Command as Asked, Output as Told};
 use meridian_keys::causal::shard::{Command, Output};
 use meridian_keys::change::Rmw;
 use meridian_keys::desk::Now;
@@ -108,6 +108,7 @@ impl Application<CausalKeys> for CausalService {
 
     fn on_output(&mut self, at: &mut At<'_, CausalKeys>, output: Output) {
         match output {
+            Output::Keys(Told::Word(word)) => self.board.note_word(word),
             Output::Keys(output) => {
                 self.with_desk(at, |desk, now, keys, here| desk.on_output(now, output, keys, here));
             }

@@ -1,9 +1,9 @@
 //! How the threads of keys follow the configuration of the cluster.
 
-use super::began::{CausalBegan, in_region_of};
+use super::began::{in_region_of, regions};
 use crate::application::{delays_of, peers_of};
 use meridian_cluster::Topology;
-use meridian_core::NodeId;
+use meridian_core::{NodeId, RegionId};
 use meridian_hermes::reliable::Configured;
 use meridian_keys::causal::Regions;
 use meridian_runtime::Delay;
@@ -34,17 +34,27 @@ pub struct CausalFollowing {
 
 impl CausalFollowing {
     /// As node `me` is told.
-    pub(super) fn new(began: &CausalBegan, topology: &Topology, me: NodeId) -> CausalFollowing {
-        let regions = Arc::new(began.regions(topology));
+    pub(super) fn new(topology: &Topology, me: NodeId) -> CausalFollowing {
+        let regions = Arc::new(regions(topology));
         let (mut peers, delays) = (peers_of(topology, me), delays_of(topology, me));
         peers.retain(|node, _| regions.find(*node).is_some());
         CausalFollowing { regions, peers, delays }
     }
 }
 
+/// Who should hold the keys of a region: its nodes that have been up, and are to stay. Those of one
+/// that comes begin with its first node, which hears of that before it counts as up.
+fn holders(topology: &Topology, region: RegionId) -> BTreeSet<NodeId> {
+    if topology.has_begun(topology.group_of_region(region)) {
+        return topology.staying_in(region).collect();
+    }
+    let first = topology.regions[usize::from(region.0)].first.as_ref();
+    first.and_then(|name| topology.node_named(name)).into_iter().collect()
+}
+
 impl Following {
     /// As node `me` is told.
-    pub(super) fn new(topology: &Topology, me: NodeId, causal: Option<&CausalBegan>) -> Following {
+    pub(super) fn new(topology: &Topology, me: NodeId, causal: bool) -> Following {
         let near: BTreeSet<_> = in_region_of(topology, me).collect();
         let mut peers = peers_of(topology, me);
         peers.retain(|node, _| near.contains(node));
@@ -52,10 +62,10 @@ impl Following {
         let may_return = topology.draining_in(region).filter(|(_, draining)| !draining.for_good);
         let configured = Configured {
             version: topology.version,
-            nodes: topology.staying_in(region).collect(),
+            nodes: holders(topology, region),
             may_return: may_return.map(|(node, _)| node).collect(),
         };
-        let causal = causal.map(|began| CausalFollowing::new(began, topology, me));
+        let causal = causal.then(|| CausalFollowing::new(topology, me));
         Following { configured, peers, causal }
     }
 }

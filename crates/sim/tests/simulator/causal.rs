@@ -7,7 +7,7 @@ use meridian_sim::{Subject, of};
 const SEEDS_MAX: u64 = 600;
 
 /// What must have happened, or the trials show nothing.
-const HAPPENED: [&str; 15] = [
+const HAPPENED: [&str; 18] = [
     "reads",
     "snapshots",
     "writes",
@@ -23,6 +23,9 @@ const HAPPENED: [&str; 15] = [
     "crashes",
     "came",
     "left",
+    "joined",
+    "gone",
+    "denied",
 ];
 
 #[test]

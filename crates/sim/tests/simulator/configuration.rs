@@ -32,5 +32,5 @@ fn nodes_that_keep_the_configuration_go_under_faults() {
 
 #[test]
 fn planted_bugs_are_noticed() {
-    each_planted_is_found(&Trial::planted(), |_| 0..300);
+    each_planted_is_found(&Trial::planted(), |_| 0..1000);
 }

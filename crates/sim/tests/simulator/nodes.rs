@@ -1,12 +1,19 @@
 //! Nodes come and go while clients use files, under faults: as the configuration says that changes
 //! on the way.
 
+use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_cluster::configuration::{Configuration, Reply, Request};
 use meridian_cluster::topology::DeliveryOrder;
-use meridian_core::{NodeId, Time};
-use meridian_fs::Query;
-use meridian_host::{Command, Node, Output, drain};
+use meridian_core::level::Level;
+use meridian_core::{GroupId, MessageId, NodeId, Time};
+use meridian_fs::mutation as tree;
+use meridian_fs::operation::NewNode;
+use meridian_fs::types::{Ino, Kind, Place};
+use meridian_fs::{Query, Timestamp, Update, Vector};
+use meridian_host::api::{self, RequestBody};
+use meridian_host::update::Payload;
+use meridian_host::{Command, ConnectionId, Node, Output, drain, sessions};
 use meridian_session::Mutation;
 use meridian_sim::of::files::regions::{faults, file, setup};
 use meridian_sim::of::files::trial::describe_nodes;
@@ -23,6 +30,11 @@ const COMES: NodeId = NodeId(9);
 const GOES: &str = "us-1";
 /// How long a change may take, with faults.
 const CHANGE: Duration = Duration::from_secs(60);
+/// The region that comes, and its directory.
+const SA: GroupId = GroupId(4);
+/// Who asks for something on it waits for no answer.
+const NOBODYS: ConnectionId = ConnectionId(u64::MAX);
+const SOUND: tree::Mutation = tree::Mutation::Correct;
 const MS: Duration = Duration::from_millis(1);
 
 /// Clients of files, and the configuration, which the nodes hear of sooner or later.
@@ -77,6 +89,7 @@ impl Owner<Node> for Changing {
                 self.change(Request::InForce { group, number })
             }
             Output::Drain(output) => self.on_blocks(at, output),
+            Output::Reply { connection: NOBODYS, .. } => Vec::new(),
             output @ (Output::Reply { .. } | Output::Space(_)) => {
                 self.files.output(at, output, now)
             }
@@ -103,14 +116,23 @@ impl Owner<Node> for Changing {
 
 type Cluster = World<Node, Changing>;
 
-fn cluster(seed: u64, faults: Option<Faults>, mutation: Mutation) -> Cluster {
+fn cluster(
+    seed: u64,
+    order: DeliveryOrder,
+    faults: Option<Faults>,
+    (mutation, tree): (Mutation, tree::Mutation),
+) -> Cluster {
     let mut configuration = Configuration::default();
-    let json = serde_json::to_string(&file(3, DeliveryOrder::Sequential)).expect("JSON");
-    configuration.change(Request::Initialise(json));
+    let mut file = file(3, order);
+    file.configuration.levels.now = Level::REGIONS;
+    let json = serde_json::to_string(&file).expect("JSON");
+    let reply = configuration.change(Request::Initialise(json));
+    assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
     let topology = Arc::new(Topology::new(configuration.file().expect("there")).expect("S1"));
     let now = Rc::new(RefCell::new(topology.clone()));
     let of = now.clone();
-    let mut setup = setup(&topology, move |me| Node::new(of.borrow().clone(), me));
+    let make = move |me| Node::new(of.borrow().clone(), me).with_tree_mutation(tree);
+    let mut setup = setup(&topology, make);
     // The delays are those of the topology at first: the node that comes is as near as the others
     // of its region.
     let mut delay = setup.delay;
@@ -185,7 +207,7 @@ fn is_quiet(world: &Cluster) -> bool {
 }
 
 fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>, mutation: Mutation) {
-    let mut world = cluster(seed, faults, mutation);
+    let mut world = cluster(seed, DeliveryOrder::Sequential, faults, (mutation, SOUND));
     world.run_for(MS * 2000);
     let names = up(&world.owner.topology.borrow());
     let (region, address) = ("us".to_string(), "us-4:1".to_string());
@@ -202,6 +224,11 @@ fn one_comes_and_one_goes(seed: u64, faults: Option<Faults>, mutation: Mutation)
     let gone = topology.node_named(GOES).expect("it was there");
     assert!(world.owner.topology.borrow().is_gone(gone));
     world.retire(gone);
+    judge(world);
+}
+
+/// All clients do what they had to do, and all that they did is there.
+fn judge(mut world: Cluster) {
     world.run_for(MS * 2000);
     world.heal();
     let stimuli = world.owner.tell();
@@ -233,6 +260,111 @@ fn a_node_comes_and_another_goes_while_files_are_used() {
 #[test]
 fn a_node_comes_and_another_goes_under_faults() {
     each_seed(0..40, |seed| one_comes_and_one_goes(seed, Some(faults()), Mutation::Correct));
+}
+
+/// Waits until the root has an entry for the region, or has none any more.
+fn has_region(world: &mut Cluster, wanted: bool) {
+    let is_so = |world: &Cluster| {
+        let mut replicas = world.processes().filter_map(|(_, node)| node.replica(GroupId::GLOBAL));
+        replicas.any(|replica| replica.partition().has_region(SA) == wanted)
+    };
+    if !world.run_until(is_so, CHANGE) {
+        world.fail(&format!("the region is {wanted} never: {}", describe(world)));
+    }
+}
+
+/// A file is made in the region, or removed, by the message of that number.
+fn has_left(world: &mut Cluster, number: u64, wanted: bool) {
+    let (parent, name) = (Place::top(SA), Bytes::from_static(b"left"));
+    let id = |sequence| MessageId { client: sessions::name(0, &[SA]), sequence };
+    let update = match wanted {
+        true => {
+            Update::Create { parent, name: name.clone(), node: NewNode::new(Kind::File, 0o644) }
+        }
+        false => {
+            let child = Place { ino: Ino::made(SA, id(1)), partition: SA };
+            Update::Unlink { parent, name: name.clone(), child, keep_for: None }
+        }
+    };
+    let payload = Payload::new(Vector::default(), Timestamp::default(), update);
+    let start = payload.into_start(id(number), number, &[SA]);
+    let query = Query::Lookup { parent, name };
+    let is_so = |world: &Cluster| {
+        let mut replicas = world.processes().filter_map(|(_, node)| node.replica(SA));
+        replicas.any(|replica| replica.partition().read(&query).is_ok() == wanted)
+    };
+    let end = world.now() + CHANGE;
+    while !is_so(world) {
+        if world.now() > end {
+            world.fail(&format!("the file is {wanted} never: {}", describe(world)));
+        }
+        let body = RequestBody::Update { group: SA, start: start.clone() };
+        let request = api::Request { id: number, body };
+        let topology = world.owner.topology.borrow().clone();
+        for to in topology.group(SA).involved() {
+            let command = Command::Request { connection: NOBODYS, request: request.clone() };
+            world.inject(Stimulus::Command { to, command, after: MS });
+        }
+        world.run_until(is_so, MS * 1000);
+    }
+}
+
+/// A region comes. If it is `used`, clients use its directory, and it stays; else it goes again.
+fn a_region_comes(seed: u64, faults: Option<Faults>, used: bool, tree: tree::Mutation) {
+    let order = match seed % 2 {
+        0 => DeliveryOrder::Sequential,
+        _ => DeliveryOrder::Linearizable,
+    };
+    let mut world = cluster(seed, order, faults, (Mutation::Correct, tree));
+    world.run_for(MS * 2000);
+    let names = up(&world.owner.topology.borrow());
+    let (region, address) = ("sa".to_string(), "sa-1:1".to_string());
+    let add = Request::AddRegion { region, name: None, address, up: names, now_ms: 1 };
+    change(&mut world, add);
+    world.enter(COMES);
+    change(&mut world, Request::Up { name: "sa-1".into() });
+    settle(&mut world);
+    has_region(&mut world, true);
+    if used {
+        world.owner.files.use_also(SA);
+        world.run_for(MS * 3000);
+        return judge(world);
+    }
+    let (region, up, keepers) =
+        ("sa".to_string(), up(&world.owner.topology.borrow()), Default::default());
+    let close = Request::CloseRegion { region: region.clone(), up: up.clone() };
+    has_left(&mut world, 1, true);
+    change(&mut world, Request::RemoveRegion { region, up, keepers, now_ms: 2 });
+    settle(&mut world);
+    world.run_for(MS * 5000);
+    has_region(&mut world, true);
+    has_left(&mut world, 2, false);
+    has_region(&mut world, false);
+    change(&mut world, close);
+    settle(&mut world);
+    assert!(world.owner.topology.borrow().is_gone(COMES));
+    world.retire(COMES);
+    let heir = world.owner.topology.borrow().group(SA).members[0];
+    assert_ne!(heir, COMES);
+    judge(world);
+}
+
+#[test]
+fn a_region_comes_and_is_used() {
+    each_seed(0..2, |seed| a_region_comes(seed, None, true, SOUND));
+    each_seed(0..20, |seed| a_region_comes(seed, Some(faults()), true, SOUND));
+}
+
+#[test]
+fn a_region_comes_and_goes_when_nothing_is_left_in_it() {
+    each_seed(0..2, |seed| a_region_comes(seed, None, false, SOUND));
+    each_seed(0..20, |seed| a_region_comes(seed, Some(faults()), false, SOUND));
+}
+
+#[test]
+fn a_region_that_goes_with_files_is_caught() {
+    let run = || a_region_comes(0, None, false, tree::Mutation::RemovesFullRegions);
+    assert!(std::panic::catch_unwind(AssertUnwindSafe(run)).is_err());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::item::{Item, Moment};
 use crate::resp::Reply;
 use bytes::Bytes;
 use meridian_core::{Time, Value};
-use meridian_eunomia::{Order, Seen, Timestamp};
+use meridian_eunomia::{self as eunomia, Order, Seen, Timestamp};
 use meridian_hermes::{Action, Refusal};
 
 /// What the keys are asked for.
@@ -46,6 +46,7 @@ pub(super) enum Came {
     Reached,
     Aborted,
     Refused(Refusal),
+    Denied(eunomia::Refusal),
     Unknown,
 }
 
@@ -70,8 +71,9 @@ pub(super) fn came_of(output: Output) -> Option<(u64, Came)> {
         Output::Reached { token } => (token, Came::Reached),
         Output::Aborted { token } => (token, Came::Aborted),
         Output::Refused { token, refusal } => (token, Came::Refused(refusal)),
+        Output::Denied { token, why } => (token, Came::Denied(why)),
         Output::Unknown { token } => (token, Came::Unknown),
-        Output::Replica(_) | Output::Applied { .. } => return None,
+        Output::Replica(_) | Output::Applied { .. } | Output::Word(_) => return None,
     })
 }
 
@@ -186,11 +188,22 @@ impl Step {
                 error("BUSY other regions lack so many updates of this node that it takes no more")
             }
             (Came::Refused(why), _) => error(&format!("BUSY {why}")),
+            (Came::Denied(why), _) => error(&denied(why)),
             (Came::Unknown, _) => {
                 error("UNKNOWN this node was removed; the change may have been made or not")
             }
         }
     }
+}
+
+/// Why a session cannot go on in this region.
+fn denied(why: eunomia::Refusal) -> String {
+    let code = match why {
+        eunomia::Refusal::Full => "BUSY",
+        eunomia::Refusal::NotServing => "NOTSERVING",
+        eunomia::Refusal::Dropped(_) => "DROPPED",
+    };
+    format!("{code} {why}")
 }
 
 /// Why a session cannot go on here yet.

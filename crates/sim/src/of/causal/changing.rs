@@ -1,13 +1,17 @@
-//! Nodes that come and go in any region: what is planned, and how nodes hear of it.
+//! Nodes that come and go in any region, and regions that join and leave: what is planned, who
+//! decides, and how nodes hear of it.
 
 use super::Member;
 use super::node::Command;
 use crate::world::{Random, Stimulus};
-use meridian_core::{NodeId, RegionId};
+use meridian_core::{NodeId, RegionId, Time};
+use meridian_eunomia::{self as eunomia, Peer, REGIONS_MAX, Registry, Role, Standing, Word};
 use meridian_keys::causal::Regions;
 use rand::RngExt;
 use rand::seq::IteratorRandom;
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,115 +21,203 @@ const CHANGES_MAX: usize = 6;
 const NODES_MAX: usize = 4;
 /// The first of those that come; the others have lower numbers.
 const LATER: u16 = 100;
+/// A node that is waited for hears of a configuration within this.
+const TRAVELS: Duration = Duration::from_millis(250);
 
-/// Who should hold keys, by region.
+/// Who should hold keys, by region; nobody in a region that has not come yet.
 pub type Nodes = Vec<BTreeSet<NodeId>>;
 
-/// Who should hold keys, one configuration after the other.
+/// What is wanted from some time on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// For how long.
+    pub lasts: Duration,
+    /// Who should hold keys. A region joins that has nodes and was not there before.
+    pub nodes: Nodes,
+    /// The regions that should leave.
+    pub leaves: BTreeSet<RegionId>,
+}
+
+/// What is wanted, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// How long each is the last one, and whom it names; the first one is there at first.
-    pub configurations: Vec<(Duration, Nodes)>,
+    /// The first is so at first.
+    pub configurations: Vec<Wanted>,
+}
+
+/// One change of what is wanted.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Nodes,
+    Join,
+    Leave,
 }
 
 impl Plan {
     /// Nothing changes.
     pub fn none(first: Nodes) -> Plan {
-        Plan { configurations: vec![(Duration::ZERO, first)] }
+        let wanted = Wanted { nodes: first, ..Wanted::default() };
+        Plan { configurations: vec![wanted] }
     }
 
-    /// Any nodes come and go, so that somebody is in each region at any time.
-    pub fn drawn(random: &mut Random, first: Nodes, span: Duration) -> Plan {
-        let mut plan = Plan::none(first.clone());
-        let changes = random.random_range(1..=CHANGES_MAX);
-        let (mut now, mut next) = (first, LATER);
-        for _ in 0..changes {
-            let region = random.random_range(0..now.len());
-            let nodes = &mut now[region];
-            let (comes, goes) =
-                [(true, false), (true, true), (false, true)][random.random_range(0..3)];
-            let old = nodes.iter().copied().choose(random).filter(|_| goes);
-            if comes && nodes.len() < NODES_MAX {
-                nodes.insert(NodeId(next));
-                next += 1;
+    /// Any nodes come and go, so that somebody is in each region at any time; and one region joins
+    /// while another leaves.
+    pub fn drawn(
+        random: &mut Random,
+        first: Nodes,
+        (nodes, regions): (bool, bool),
+        span: Duration,
+    ) -> Plan {
+        let mut plan = Plan::none(first);
+        let count = if nodes { random.random_range(1..=CHANGES_MAX) } else { 0 };
+        let mut changes = vec![Change::Nodes; count];
+        for change in [Change::Join, Change::Leave].into_iter().filter(|_| regions) {
+            changes.insert(random.random_range(0..=changes.len()), change);
+        }
+        let (mut next, count) = (LATER, changes.len() as u32);
+        for change in changes {
+            let mut now = plan.last().clone();
+            match change {
+                Change::Nodes => change_nodes(random, &mut now.nodes, &mut next),
+                Change::Join if now.nodes.len() < REGIONS_MAX => {
+                    let nodes = random.random_range(1..=3);
+                    now.nodes.push((next..next + nodes).map(NodeId).collect());
+                    next += nodes;
+                }
+                Change::Join => {}
+                Change::Leave => {
+                    let region = random.random_range(0..now.nodes.len() as u16);
+                    now.leaves.insert(RegionId(region));
+                }
             }
-            old.filter(|_| nodes.len() > 1).map(|node| nodes.remove(&node));
-            plan.then(random.random_range(0..=2) * span / (changes as u32 * 2), now.clone());
+            plan.then(random.random_range(0..=2) * span / (count * 2), now);
         }
         plan
     }
 
     /// In each region another node comes again and again, and the oldest goes.
     pub fn turns(first: Nodes, apart: Duration, turns: u16) -> Plan {
-        let (mut plan, mut now) = (Plan::none(first.clone()), first);
+        let mut plan = Plan::none(first);
         let mut next = LATER;
         for _ in 0..turns {
-            for nodes in &mut now {
+            let mut now = plan.last().clone();
+            for nodes in &mut now.nodes {
                 nodes.insert(NodeId(next));
                 next += 1;
             }
             plan.then(apart, now.clone());
-            for nodes in &mut now {
+            for nodes in &mut now.nodes {
                 nodes.pop_first();
             }
-            plan.then(apart, now.clone());
+            plan.then(apart, now);
         }
         plan
     }
 
-    /// Then these nodes should hold keys, after a while.
-    fn then(&mut self, after: Duration, nodes: Nodes) {
-        self.configurations.last_mut().expect("the first").0 = after;
-        self.configurations.push((Duration::ZERO, nodes));
+    /// A region of so many nodes joins after a while.
+    pub fn joins(first: Nodes, after: Duration, nodes: u16) -> Plan {
+        let mut plan = Plan::none(first);
+        let mut now = plan.last().clone();
+        now.nodes.push((LATER..LATER + nodes).map(NodeId).collect());
+        plan.then(after, now);
+        plan
+    }
+
+    /// The first region leaves after a while.
+    pub fn leaves(first: Nodes, after: Duration) -> Plan {
+        let mut plan = Plan::none(first);
+        let mut now = plan.last().clone();
+        now.leaves.insert(RegionId(0));
+        plan.then(after, now);
+        plan
+    }
+
+    fn last(&self) -> &Wanted {
+        self.configurations.last().expect("the first")
+    }
+
+    /// Then that is wanted, after a while.
+    fn then(&mut self, after: Duration, wanted: Wanted) {
+        self.configurations.last_mut().expect("the first").lasts = after;
+        self.configurations.push(Wanted { lasts: Duration::ZERO, ..wanted });
     }
 
     /// All nodes that there are at any time.
     pub fn all_nodes(&self) -> Nodes {
-        let mut all = vec![BTreeSet::new(); self.first().len()];
-        for (_, nodes) in &self.configurations {
-            all.iter_mut().zip(nodes).for_each(|(all, nodes)| all.extend(nodes));
+        let mut all = vec![BTreeSet::new(); self.last().nodes.len()];
+        for wanted in &self.configurations {
+            all.iter_mut().zip(&wanted.nodes).for_each(|(all, nodes)| all.extend(nodes));
         }
         all
     }
 
     /// Those that are there at first.
     pub fn first(&self) -> &Nodes {
-        &self.configurations[0].1
+        &self.configurations[0].nodes
     }
 
-    /// Who takes part, as a node knows that starts: as of when it was named first.
-    pub fn regions_at_start(&self, node: NodeId) -> Arc<Regions> {
-        let mut all = Vec::new();
-        for (_, nodes) in &self.configurations {
-            all.push(nodes.clone());
-            if nodes.iter().flatten().any(|named| *named == node) {
-                break;
-            }
-        }
-        regions(&all, all.len() - 1)
+    /// With whom the keys of a region begin.
+    pub fn first_of(&self, region: RegionId) -> BTreeSet<NodeId> {
+        let all = self.configurations.iter().filter_map(|wanted| nodes_in(&wanted.nodes, region));
+        all.into_iter().next().cloned().unwrap_or_default()
     }
 }
 
-/// Who takes part as of a configuration: those that it names, and those that it lets go.
-fn regions(all: &[Nodes], at: usize) -> Arc<Regions> {
-    let known = |region: usize| {
-        let before = &all[at.saturating_sub(1)][region];
-        all[at][region].union(before).copied().collect()
-    };
-    Arc::new(Regions::new((0..all[at].len()).map(known).collect()))
+fn nodes_in(nodes: &Nodes, region: RegionId) -> Option<&BTreeSet<NodeId>> {
+    nodes.get(usize::from(region.0))
 }
+
+/// A node of some region comes or goes, or both.
+fn change_nodes(random: &mut Random, all: &mut Nodes, next: &mut u16) {
+    let region = random.random_range(0..all.len());
+    let nodes = &mut all[region];
+    let (comes, goes) = [(true, false), (true, true), (false, true)][random.random_range(0..3)];
+    let old = nodes.iter().copied().choose(random).filter(|_| goes);
+    if comes && nodes.len() < NODES_MAX {
+        nodes.insert(NodeId(*next));
+        *next += 1;
+    }
+    old.filter(|_| nodes.len() > 1).map(|node| nodes.remove(&node));
+}
+
+/// Who takes part as a node knows that has never run: as of when it was named first.
+pub type Files = Rc<RefCell<BTreeMap<NodeId, Arc<Regions>>>>;
 
 /// The configuration as it is, and how it was.
 #[derive(Clone, Debug)]
 pub struct Configurations {
-    /// All that there were, by their versions.
-    all: Vec<Nodes>,
+    /// Who should hold keys and what regions are, by the versions.
+    all: Vec<(Nodes, Arc<eunomia::Regions>)>,
+    /// The regions that should leave.
+    leaves: BTreeSet<RegionId>,
+    registry: Registry,
+    /// Nodes on whom nobody relies any more.
+    left: BTreeSet<NodeId>,
+    /// When the last command to a node arrives that is waited for: the next one goes later.
+    told: BTreeMap<NodeId, Time>,
+    files: Files,
 }
 
 impl Configurations {
     /// Only the first one.
     pub fn new(first: Nodes) -> Configurations {
-        Configurations { all: vec![first] }
+        let standings = eunomia::Regions::fixed(first.len());
+        let mut new = Configurations {
+            all: vec![(first, Arc::new(standings.clone()))],
+            leaves: BTreeSet::new(),
+            registry: Registry::new([], standings),
+            left: BTreeSet::new(),
+            told: BTreeMap::new(),
+            files: Files::default(),
+        };
+        new.follow();
+        new.name_new();
+        new
+    }
+
+    /// What nodes know that have never run.
+    pub fn files(&self) -> Files {
+        self.files.clone()
     }
 
     /// Whether a node is none of the first.
@@ -133,29 +225,110 @@ impl Configurations {
         node.0 >= LATER
     }
 
-    /// The next one.
-    pub fn configure(&mut self, nodes: Nodes) {
-        self.all.push(nodes);
+    /// The next one; who comes with it.
+    pub fn configure(&mut self, wanted: Wanted) -> Vec<NodeId> {
+        self.all.push((wanted.nodes, self.registry.regions().clone()));
+        self.leaves = wanted.leaves;
+        self.follow();
+        self.name_new()
+    }
+
+    /// Those that no configuration has named before know this one.
+    fn name_new(&mut self) -> Vec<NodeId> {
+        let regions = self.regions_at(self.all.len() - 1);
+        let mut files = self.files.borrow_mut();
+        let new = self.wanted().iter().flatten().filter(|node| !files.contains_key(node));
+        let new: Vec<_> = new.copied().collect();
+        files.extend(new.iter().map(|node| (*node, regions.clone())));
+        new
+    }
+
+    /// A node has said how far it is with the regions.
+    pub fn hear(&mut self, from: NodeId, word: Word) {
+        let peer = self.peer(from);
+        self.registry.hear(peer, word);
+        self.follow();
+    }
+
+    /// Nobody relies on a node any more, as it says that knows this version; whether that is new.
+    pub fn leave(&mut self, node: NodeId, version: u64) -> bool {
+        let names = |(nodes, _): &(Nodes, _)| nodes.iter().any(|nodes| nodes.contains(&node));
+        let is_last = self.all.iter().rposition(names).is_none_or(|last| last < version as usize);
+        if self.left.contains(&node) || !is_last {
+            return false; // It will come yet.
+        }
+        self.left.insert(node);
+        self.follow();
+        true
+    }
+
+    fn peer(&self, node: NodeId) -> Peer {
+        Peer { region: self.region_of(node), role: Role::Shard(node.0) }
+    }
+
+    /// Regions join and leave as is wanted, as soon as that may be.
+    fn follow(&mut self) {
+        let all = self.regions().flat_map(|region| self.present(region));
+        let peers = all.filter(|node| !self.left.contains(node)).map(|node| self.peer(node));
+        let peers: BTreeSet<_> = peers.collect();
+        self.registry.follow(peers);
+        for region in self.regions() {
+            let regions = self.registry.regions().clone();
+            let leaves = self.leaves.contains(&region);
+            // What is denied is tried again.
+            let _ = match regions.standing(region) {
+                Standing::Absent if !leaves => {
+                    let mut serving = regions.there().filter(|other| regions.writes(*other));
+                    serving.next().map(|from| self.registry.join(region, from))
+                }
+                Standing::Serves if leaves => Some(self.registry.leave(region)),
+                Standing::Comes { .. } | Standing::Copies { .. } if leaves => {
+                    Some(self.registry.lose(region))
+                }
+                _ => None,
+            };
+        }
+        let (nodes, known) = self.all.last().expect("the first").clone();
+        if known.epoch() < self.registry.regions().epoch() {
+            self.all.push((nodes, self.registry.regions().clone()));
+        }
+    }
+
+    /// What regions are.
+    pub fn standings(&self) -> &Arc<eunomia::Regions> {
+        self.registry.regions()
+    }
+
+    /// Whether no region joins or leaves.
+    pub fn is_settled(&self) -> bool {
+        self.standings().epoch() == 0 || self.registry.is_settled()
     }
 
     /// Who should hold keys.
     pub fn wanted(&self) -> &Nodes {
-        self.all.last().expect("the first")
+        &self.all.last().expect("the first").0
     }
 
-    /// Whether a node should hold keys.
-    pub fn is_wanted(&self, node: NodeId) -> bool {
-        self.wanted().iter().any(|nodes| nodes.contains(&node))
+    /// Who should in a region.
+    pub fn wanted_in(&self, region: RegionId) -> &BTreeSet<NodeId> {
+        &self.wanted()[usize::from(region.0)]
     }
 
-    /// All regions.
+    /// Whether a node should hold keys, and is in a region that serves.
+    pub fn serves(&self, node: NodeId) -> bool {
+        let region = self.region_of(node);
+        self.wanted_in(region).contains(&node) && self.standings().reads(region)
+    }
+
+    /// All regions that have come.
     pub fn regions(&self) -> impl Iterator<Item = RegionId> + use<> {
-        (0..self.all[0].len() as u16).map(RegionId)
+        (0..self.wanted().len() as u16).map(RegionId)
     }
 
     /// Everybody who is there in a region, and should go or not.
     pub fn present(&self, region: RegionId) -> BTreeSet<NodeId> {
-        self.all.iter().flat_map(|nodes| &nodes[usize::from(region.0)]).copied().collect()
+        let all = self.all.iter().filter_map(|(nodes, _)| nodes_in(nodes, region));
+        all.flatten().copied().collect()
     }
 
     /// The region of a node.
@@ -164,15 +337,45 @@ impl Configurations {
         self.regions().find(has).expect("a node of a region")
     }
 
-    /// Some node hears of some configuration, mostly the last.
-    pub fn tell(&self, random: &mut Random) -> Stimulus<Member> {
+    /// Who takes part as of a version: those that it names, and those that it lets go.
+    fn regions_at(&self, at: usize) -> Arc<Regions> {
+        let (nodes, standings) = &self.all[at];
+        let before = &self.all[at.saturating_sub(1)].0;
+        let known = |region| {
+            let (now, before) = (nodes_in(nodes, region), nodes_in(before, region));
+            let all: BTreeSet<NodeId> = now.into_iter().chain(before).flatten().copied().collect();
+            all.into_iter().collect()
+        };
+        let all = (0..nodes.len() as u16).map(RegionId).map(known).collect();
+        Arc::new(Regions::new(all).with_standings(standings.clone()))
+    }
+
+    /// Some node hears of some configuration, mostly the last; and all that are waited for do.
+    pub fn tell(&mut self, now: Time, random: &mut Random) -> Vec<Stimulus<Member>> {
         let present = self.regions().flat_map(|region| self.present(region));
         let to = present.choose(random).expect("some");
         let last = self.all.len() - 1;
         let at = if random.random_ratio(1, 5) { random.random_range(0..=last) } else { last };
-        let nodes = self.all[at][usize::from(self.region_of(to).0)].clone();
-        let regions = regions(&self.all, at);
-        let command = Command::Configure { version: at as u64, nodes, regions };
-        Stimulus::Command { to, command, after: Duration::from_millis(1) }
+        let region = self.region_of(to);
+        let known = nodes_in(&self.all[at].0, region).is_some();
+        let command = self.command(to, if known { at } else { last });
+        let mut stimuli = vec![Stimulus::Command { to, command, after: Duration::from_millis(1) }];
+        let waits = self.standings().epoch() > 0;
+        for peer in self.registry.awaited().into_iter().filter(|_| waits) {
+            let Role::Shard(number) = peer.role else { continue };
+            let to = NodeId(number);
+            if self.told.get(&to).is_none_or(|arrives| *arrives <= now) {
+                let travels = TRAVELS.as_micros() as u64;
+                let after = Duration::from_micros(random.random_range(0..travels));
+                self.told.insert(to, now + after);
+                stimuli.push(Stimulus::Command { to, command: self.command(to, last), after });
+            }
+        }
+        stimuli
+    }
+
+    fn command(&self, to: NodeId, at: usize) -> Command {
+        let nodes = nodes_in(&self.all[at].0, self.region_of(to)).cloned().unwrap_or_default();
+        Command::Configure { version: at as u64, nodes, regions: self.regions_at(at) }
     }
 }

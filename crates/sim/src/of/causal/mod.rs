@@ -5,7 +5,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`node`] | a node: membership and keys |
-//! | [`changing`] | nodes that come and go |
+//! | [`changing`] | nodes that come and go, regions that join and leave |
 //! | [`sessions`] | sessions, what they see, and all checks |
 //! | [`trial`] | what is drawn, the run, the end |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
@@ -32,7 +32,8 @@ pub const NAMED: Named = Named {
 Each seed is a run of two or three regions in simulated time. The one to three nodes of each are a
 group of Hermes with its membership; each is also a source, a replica of the service and a receiver
 of Eunomia. Sessions read, write and swap at any node of their region, read several keys at one
-moment, and move to another region with what they have seen. In half of the runs nodes come and go.
+moment, and move to another region with what they have seen. In half of the runs nodes come and go,
+in half of them a region joins and one leaves.
 The network loses, repeats and delays messages, links and regions are cut off, nodes stop for longer
 than their leases and crash, also all at once, and clocks show anything and run at different speed.
 Then all is mended. Checked are that

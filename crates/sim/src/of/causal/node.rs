@@ -137,6 +137,11 @@ impl Node {
         Node { membership, keys, version: 0 }
     }
 
+    /// The configuration that the keys know.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     fn on_command(&mut self, now: Time, command: Command, out: &mut Outbox<Self>) {
         match command {
             Command::Keys(command) => self.step_keys(now, Event::Command(*command), out),

@@ -19,15 +19,17 @@ pub const ALL: &[Mutation] = &[
     Mutation::DropsEnded,
     Mutation::IgnoresFound,
     Mutation::ReadsApart,
+    Mutation::LeavesAtOnce,
 ];
 
 /// Those of Eunomia that matter where its sources are replicas of Hermes.
 pub const OF_EUNOMIA: &[eunomia::Mutation] = &[
     eunomia::Mutation::PromisesTooMuch,
-    eunomia::Mutation::BeginsAnywhere,
     eunomia::Mutation::IgnoresDep,
     eunomia::Mutation::IgnoresRegions,
     eunomia::Mutation::MovesAtOnce,
+    eunomia::Mutation::CopiesTooEarly,
+    eunomia::Mutation::ServesBeforeCopy,
 ];
 
 const MS: Duration = Duration::from_millis(1);
@@ -87,6 +89,11 @@ pub fn trial(mutation: Mutation) -> Trial {
             let profile = Profile { snapshots: 90, rmws: 0, ..THRONG };
             Trial { profile: Some(profile), nodes: Some(3), ..calm }
         }
+        Mutation::LeavesAtOnce => {
+            let plan: fn(Nodes) -> Plan = |first| Plan::leaves(first, 400 * MS);
+            let profile = Some(Profile { reads: 10, keys: 12, ..THRONG });
+            Trial { plan: Some(plan), profile, ..calm }
+        }
         Mutation::Correct | Mutation::ReplacesAnything | Mutation::SaysEarly => calm,
     };
     Trial { mutation, ..trial }
@@ -98,6 +105,21 @@ pub fn trial_of_eunomia(eunomia: eunomia::Mutation) -> Trial {
         return Trial { eunomia, ..turns() };
     }
     let calm = calm();
+    let joins = |nodes: u16| -> fn(Nodes) -> Plan {
+        match nodes {
+            1 => |first| Plan::joins(first, 200 * MS, 1),
+            _ => |first| Plan::joins(first, 200 * MS, 2),
+        }
+    };
+    if eunomia == eunomia::Mutation::CopiesTooEarly {
+        let profile = Some(Profile { reads: 10, keys: 200, ..THRONG });
+        let loss = Some(Loss::default());
+        return Trial { eunomia, plan: Some(joins(1)), profile, loss, ..calm };
+    }
+    if eunomia == eunomia::Mutation::ServesBeforeCopy {
+        let profile = Some(Profile { moves: 30, ..CROWD });
+        return Trial { eunomia, plan: Some(joins(2)), profile, ..calm };
+    }
     let (profile, loss) = match eunomia {
         eunomia::Mutation::MovesAtOnce => (Profile { moves: 20, ..CROWD }, calm.loss),
         eunomia::Mutation::IgnoresRegions => (THRONG, Some(Loss::default())),

@@ -1,14 +1,14 @@
 //! What sessions ask of any node of their regions, and what becomes of it.
 
 use super::Member;
-use super::changing::{Configurations, Nodes};
+use super::changing::Configurations;
 use super::node::{self, Rmw};
 use crate::checkers::causal::Operation;
 use crate::sessions::{self, value_of, written};
 use crate::world::{Owner, Random, Stimulus};
 use bytes::Bytes;
 use meridian_core::{NodeId, RegionId, Time};
-use meridian_eunomia::{Order, Seen};
+use meridian_eunomia::{Order, Seen, Standing};
 use meridian_hermes::Action;
 use meridian_keys::causal::{Command, Found, Output, Update};
 use rand::RngExt;
@@ -61,9 +61,13 @@ pub struct Sessions {
     keys: BTreeMap<u64, u8>,
     /// What RMWs have replaced where, and by what.
     replaced: BTreeMap<(RegionId, u8, Option<u64>), u64>,
-    /// Who has come and served, and on whom nobody relies any more.
+    /// Who has come and served.
     came: BTreeSet<NodeId>,
-    left: BTreeSet<NodeId>,
+    /// Sessions whose region does not serve: they move.
+    stranded: BTreeSet<usize>,
+    /// So many regions there were at first, and what has become of others.
+    first: usize,
+    changed: BTreeSet<(RegionId, &'static str)>,
 }
 
 /// Wakes who tells nodes how the cluster is configured, and how often.
@@ -74,14 +78,14 @@ const TELL_AGAIN: Duration = Duration::from_millis(25);
 pub type Held = (String, BTreeMap<u8, (u64, Order)>);
 
 impl Sessions {
-    /// Sessions in these regions.
-    pub fn new(random: Random, profile: Profile, first: Nodes) -> Sessions {
-        let nodes = Configurations::new(first);
+    /// Sessions in the first regions.
+    pub fn new(random: Random, profile: Profile, nodes: Configurations) -> Sessions {
         let named: Vec<_> = nodes.regions().collect();
         let all = sessions::Sessions::new(random, (profile.sessions, profile.think), &named);
         let (committed, keys, replaced) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-        let (came, left) = (BTreeSet::new(), BTreeSet::new());
-        Sessions { all, profile, nodes, committed, keys, replaced, came, left }
+        let (came, stranded, changed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let first = named.len();
+        Sessions { all, profile, nodes, committed, keys, replaced, came, stranded, first, changed }
     }
 
     /// What all sessions have in common.
@@ -115,7 +119,7 @@ impl Sessions {
 
     fn node_of(&mut self, region: RegionId) -> NodeId {
         let any = self.all.happens(10);
-        let wanted = &self.nodes.wanted()[usize::from(region.0)];
+        let wanted = self.nodes.wanted_in(region);
         let nodes = if any { self.nodes.present(region) } else { wanted.clone() };
         nodes.into_iter().choose(&mut self.all.random).expect("some")
     }
@@ -128,6 +132,7 @@ impl Sessions {
         let after = Duration::from_micros(self.all.random.random_range(50..500));
         let (moves, reads) =
             (self.all.happens(self.profile.moves), self.all.happens(self.profile.reads));
+        let moves = moves || self.stranded.contains(&client);
         let (rmws, creates) = (self.all.happens(self.profile.rmws), self.all.happens(30));
         let key = Bytes::copy_from_slice(&[number]);
         let (command, asked) = if moves {
@@ -234,11 +239,37 @@ impl Sessions {
         Some(client)
     }
 
+    /// The region does not serve: the session goes to another one.
+    fn on_denied(&mut self, token: u64) -> Option<usize> {
+        self.stranded.insert(self.all.who_asks(token)?);
+        self.on_refused(token, "denied")
+    }
+
     fn on_reached(&mut self, token: u64) -> Option<usize> {
         let (client, asked) = self.all.answered(token)?;
         let Asked::Move { region, .. } = asked else { return None };
+        self.stranded.remove(&client);
         self.all.moved(client, region);
         Some(client)
+    }
+}
+
+impl Sessions {
+    /// Counts what has become of regions.
+    fn note_regions(&mut self) {
+        let joined = self.nodes.standings().there().filter(|region| {
+            usize::from(region.0) >= self.first && self.nodes.standings().writes(*region)
+        });
+        let gone = self.nodes.regions().filter(|region| {
+            matches!(self.nodes.standings().standing(*region), Standing::Gone { .. })
+        });
+        let joined = joined.map(|region| (region, "joined"));
+        let changed: Vec<_> = joined.chain(gone.map(|region| (region, "gone"))).collect();
+        for (region, what) in changed {
+            if self.changed.insert((region, what)) {
+                self.all.counts.add(what, 1);
+            }
+        }
     }
 }
 
@@ -265,6 +296,12 @@ impl Owner<Member> for Sessions {
             Output::Updated { token, answer, seen } => self.on_updated(at, token, &answer, &seen),
             Output::Refused { token, .. } => self.on_refused(token, "refused"),
             Output::Aborted { token } => self.on_refused(token, "aborted"),
+            Output::Denied { token, .. } => self.on_denied(token),
+            Output::Word(word) => {
+                self.nodes.hear(at, word);
+                self.note_regions();
+                None
+            }
             Output::Unknown { token } => {
                 return match self.all.who_asks(token) {
                     Some(client) => self.give_up(client),
@@ -282,10 +319,11 @@ impl Owner<Member> for Sessions {
         client.map(|client| self.all.think(client)).into_iter().collect()
     }
 
-    fn wake(&mut self, token: u64, _now: Time) -> Vec<Stimulus<Member>> {
+    fn wake(&mut self, token: u64, now: Time) -> Vec<Stimulus<Member>> {
         if token == TELL {
             let tell = Stimulus::Wake { token: TELL, after: TELL_AGAIN };
-            return vec![tell, self.nodes.tell(&mut self.all.random)];
+            let told = self.nodes.tell(now, &mut self.all.random);
+            return std::iter::once(tell).chain(told).collect();
         }
         match self.all.woken(token) {
             Some((client, true)) => self.give_up(client),
@@ -304,7 +342,8 @@ impl Owner<Member> for Sessions {
         if Configurations::is_later(at) && replica.is_live() && self.came.insert(at) {
             self.all.counts.add("came", 1);
         }
-        if process.inner.membership.has_left() && self.left.insert(at) {
+        let node = &process.inner;
+        if node.membership.has_left() && self.nodes.leave(at, node.version()) {
             self.all.counts.add("left", 1);
         }
         self.all.check()

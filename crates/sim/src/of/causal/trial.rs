@@ -1,6 +1,6 @@
 //! A trial: sessions and faults for a while; then all heals, and a judgement.
 
-use super::changing::{Nodes, Plan};
+use super::changing::{Configurations, Nodes, Plan};
 use super::node::Node;
 use super::sessions::{Held, Profile, Sessions};
 use super::{Member, planted};
@@ -39,7 +39,7 @@ pub struct Trial {
     pub loss: Option<Loss>,
     /// How sessions behave.
     pub profile: Option<Profile>,
-    /// Who comes and goes, by the first nodes.
+    /// Which nodes and regions come and go, by the first nodes.
     pub plan: Option<fn(Nodes) -> Plan>,
     /// A planted bug.
     #[doc(hidden)]
@@ -151,8 +151,8 @@ fn all_held(world: &Groups) -> Vec<Held> {
         };
         node.keys.replica().entries().filter_map(entry).collect()
     };
-    let wanted = |node: &NodeId| world.owner.nodes.is_wanted(*node);
-    let kept = world.processes().filter(|(node, _)| wanted(node));
+    let serves = |node: &NodeId| world.owner.nodes.serves(*node);
+    let kept = world.processes().filter(|(node, _)| serves(node));
     kept.map(|(node, member)| (node.to_string(), of(&member.inner))).collect()
 }
 
@@ -198,9 +198,11 @@ impl Subject for Trial {
             (next - count..next).map(NodeId).collect()
         };
         let first: Nodes = each.map(region).collect();
-        let plan = match (self.plan, random.random()) {
+        let plan = match (self.plan, (random.random(), random.random())) {
             (Some(plan), _) => plan(first),
-            (None, true) if self.nodes.is_none() => Plan::drawn(random, first, Self::FAULTS),
+            (None, changes) if self.nodes.is_none() => {
+                Plan::drawn(random, first, changes, Self::FAULTS)
+            }
             _ => Plan::none(first),
         };
         Drawn {
@@ -218,6 +220,8 @@ impl Subject for Trial {
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let plan = drawn.plan.clone();
         let first = plan.first().clone();
+        let configurations = Configurations::new(first.clone());
+        let files = configurations.files();
         let nodes: Vec<Vec<NodeId>> =
             plan.all_nodes().into_iter().map(|nodes| nodes.into_iter().collect()).collect();
         let regions = Arc::new(Regions::new(nodes.clone()));
@@ -225,15 +229,16 @@ impl Subject for Trial {
         let (now, mutation, bug) = (loss.clone(), self.mutation, self.eunomia);
         let (all, options, keys) = (regions.clone(), drawn.options.clone(), drawn.hermes.clone());
         let leases = membership_options(drawn.drift_ppm);
-        let (mut starts, planned, voters) = (0, plan.clone(), first.clone());
+        let (mut starts, planned) = (0, plan.clone());
         let make = move |me: NodeId| {
             starts += 1;
             let seed = (seed << 20) + starts;
             let region = all.find(me).expect("a node of a region");
-            let voters = voters[usize::from(region.0)].clone();
+            let voters = planned.first_of(region);
+            let known = files.borrow().get(&me).expect("it was named").clone();
             let membership = ReliableMembership::new(me, &voters, leases.clone(), seed);
             let replica = Hermes::new(me, keys.clone(), seed);
-            let keys = Causal::new(replica, planned.regions_at_start(me), options.clone());
+            let keys = Causal::new(replica, known, options.clone());
             let node = Node::new(membership, keys.with_mutations(mutation, bug));
             Lossy::new(node, now.clone(), seed)
         };
@@ -248,24 +253,18 @@ impl Subject for Trial {
         };
         let setup = Setup { regions: nodes, later, ..setup };
         let random = Random::seed_from_u64(seed ^ 0xc11e);
-        let owner = Sessions::new(random, drawn.profile, first);
+        let owner = Sessions::new(random, drawn.profile, configurations);
         Made { setup, owner, operator: Operator { loss, plan } }
     }
 
     fn disturb(stage: &mut Stage<Self>) -> Result<(), Violation> {
         let mut left = Self::FAULTS;
         let configurations = stage.operator.plan.configurations.clone();
-        for (at, (lasts, nodes)) in configurations.into_iter().enumerate() {
+        for (at, wanted) in configurations.into_iter().enumerate() {
+            let lasts = wanted.lasts;
             if at > 0 {
-                let owner = &mut stage.world.owner;
-                let present: Vec<_> =
-                    owner.nodes.regions().map(|of| owner.nodes.present(of)).collect();
-                owner.nodes.configure(nodes.clone());
-                let new = nodes
-                    .iter()
-                    .flatten()
-                    .filter(|node| !present.iter().any(|of| of.contains(node)));
-                new.for_each(|node| stage.world.enter(*node));
+                let new = stage.world.owner.nodes.configure(wanted);
+                new.into_iter().for_each(|node| stage.world.enter(node));
             }
             stage.world.run_for(lasts);
             left = left.saturating_sub(lasts);
@@ -284,9 +283,14 @@ impl Subject for Trial {
     /// them.
     fn is_quiet(world: &Groups) -> bool {
         let nodes = &world.owner.nodes;
+        // Of a region that is gone nobody says any more that it needs nothing.
+        let nothing = |node: &Node| {
+            let mut kept = node.keys.replica().requests(None);
+            node.keys.outstanding() == 0 && kept.next().is_none()
+        };
         let done = |(id, member): (NodeId, &Member)| {
-            let (node, wanted) =
-                (&member.inner, &nodes.wanted()[usize::from(nodes.region_of(id).0)]);
+            let region = nodes.region_of(id);
+            let (node, wanted) = (&member.inner, nodes.wanted_in(region));
             if !wanted.contains(&id) {
                 return node.membership.has_left();
             }
@@ -295,11 +299,10 @@ impl Subject for Trial {
                 && membership.registry().voters() == wanted
                 && membership.replicas() == *wanted
                 && replica.is_settled()
-                && node.keys.outstanding() == 0
-                && replica.requests(None).next().is_none()
+                && (nothing(node) || !nodes.standings().is_there(region))
                 && replica.entries().all(|(.., valid)| valid)
         };
-        world.owner.all().is_done() && world.processes().all(done)
+        world.owner.all().is_done() && nodes.is_settled() && world.processes().all(done)
     }
 
     fn progress(world: &Groups) -> Option<u64> {
@@ -312,6 +315,7 @@ impl Subject for Trial {
 
     fn describe(world: &Groups) -> String {
         let mut text = format!("sessions are done: {}", world.owner.all().is_done());
+        text += &format!("\n{:?}", world.owner.nodes);
         for (name, member) in world.processes() {
             let keys = &member.inner.keys;
             let replica = keys.replica();

@@ -79,7 +79,7 @@ impl Configuration {
     ) -> Configuration {
         let first = Configuration::first(&topology, &plan);
         Configuration {
-            registry: Registry::new(topology, first).with_mutation(mutation),
+            registry: Registry::new(topology.peers(), first).with_mutation(mutation),
             plan,
             random,
             told: BTreeMap::new(),

@@ -8,7 +8,8 @@ use crate::lossy::Loss;
 use meridian_eunomia::Mutation;
 use std::time::Duration;
 
-/// All of them.
+/// All but [`Mutation::CopiesTooEarly`], which `sim causal` finds: 600 seeds of these trials did
+/// not.
 pub const ALL: &[Mutation] = &[
     Mutation::PromisesTooMuch,
     Mutation::ForgetsPromises,
@@ -27,7 +28,6 @@ pub const ALL: &[Mutation] = &[
     Mutation::GoesOnWithoutTheSecond,
     Mutation::MovesPastTheDropped,
     Mutation::ServesBeforeCopy,
-    Mutation::CopiesTooEarly,
 ];
 
 const MS: Duration = Duration::from_millis(1);
@@ -86,11 +86,7 @@ pub fn trial(mutation: Mutation) -> Trial {
             let profile = Some(Profile { moves: 30, ..CROWD });
             Trial { profile, plan: twice(Change::Join, 2), ..lossy }
         }
-        Mutation::CopiesTooEarly => {
-            let profile = Some(Profile { reads: 30, ..CROWD });
-            Trial { profile, plan: twice(Change::Join, 2), ..calm }
-        }
-        Mutation::Correct | Mutation::SkipsASource => calm,
+        Mutation::Correct | Mutation::SkipsASource | Mutation::CopiesTooEarly => calm,
         Mutation::DropsOnStable
         | Mutation::SkipsGaps
         | Mutation::IgnoresRegions

@@ -193,16 +193,20 @@ impl Holders {
     /// Whether a block of a file in `partition` was stored where an acknowledged one must be: in
     /// more than half of the regions, in each on as many nodes as should hold it.
     pub fn is_stored(&self, topology: &Topology, partition: GroupId, block: BlockId) -> bool {
-        let all: BTreeSet<RegionId> = match topology.group(partition).region {
-            Some(region) => [region].into(),
-            None => topology.nodes.iter().map(|node| node.region).collect(),
-        };
         let of = |region: &&RegionId| {
             let there = topology.node_ids().filter(|node| topology.node(*node).region == **region);
             let said = there.filter(|node| self.stores.has_said(*node, block)).count();
             said >= REPLICAS.min(topology.nodes_in(**region).count())
         };
-        all.iter().filter(of).count() * 2 > all.len()
+        let most = |all: &[RegionId]| all.iter().filter(of).count() * 2 > all.len();
+        if let Some(region) = topology.group(partition).region {
+            return most(&[region]);
+        }
+        // Whoever has not heard of a region that came does without it.
+        let all: Vec<RegionId> = topology.staying_regions().collect();
+        let is_first = |id: &RegionId| topology.regions[usize::from(id.0)].added_ms.is_none();
+        let first: Vec<_> = all.iter().copied().filter(is_first).collect();
+        most(&all) || most(&first)
     }
 
     /// The block, from a node that is up and can read it.

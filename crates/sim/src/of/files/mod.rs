@@ -191,6 +191,11 @@ impl FilesWorkload {
         self.news.push(News::Configured(topology));
     }
 
+    /// Clients use the directory of that region from now on, too.
+    pub fn use_also(&mut self, group: GroupId) {
+        self.clients.iter_mut().for_each(|client| client.model.learn(group));
+    }
+
     /// Each client is to do so many things more.
     pub fn go_on(&mut self, things: u64) -> Vec<Stimulus<Node>> {
         self.clients.iter_mut().for_each(|client| client.left += things);
@@ -570,7 +575,10 @@ impl Owner<Node> for FilesWorkload {
             return Ok(()); // It may still lose what made it so.
         }
         for group in self.topology.groups_of(at) {
-            let partition = node.replica(group).expect("its node has it").partition();
+            // It may not have heard yet that it comes into a group that others leave to it.
+            let Some(partition) = node.replica(group).map(|replica| replica.partition()) else {
+                continue;
+            };
             if self.checks.is_multiple_of(256) {
                 partition.check_invariants();
             }

@@ -93,15 +93,11 @@ pub(super) struct Model {
 
 impl Model {
     pub fn new(client: u64, groups: Vec<GroupId>) -> Model {
-        let top = |group: &GroupId| {
-            let ino = Ino::top(*group);
-            (ino, Directory { place: Place { ino, partition: *group }, parent: Ino::ROOT })
-        };
-        Model {
+        let mut model = Model {
             prefix: format!("c{client}-"),
             named: 0,
-            directories: groups.iter().map(top).collect(),
-            groups,
+            directories: BTreeMap::new(),
+            groups: Vec::new(),
             files: BTreeMap::new(),
             contents: BTreeMap::new(),
             saving: None,
@@ -109,6 +105,17 @@ impl Model {
             entries: BTreeMap::new(),
             removed: Vec::new(),
             shared: Vec::new(),
+        };
+        groups.into_iter().for_each(|group| model.learn(group));
+        model
+    }
+
+    /// There is a directory of that group.
+    pub fn learn(&mut self, group: GroupId) {
+        if !self.groups.contains(&group) {
+            let (place, parent) = (Place::top(group), Ino::ROOT);
+            self.directories.insert(place.ino, Directory { place, parent });
+            self.groups.push(group);
         }
     }
 

@@ -140,7 +140,7 @@ impl Teller<Replica> for Words {
 fn of_asked(command: &Command) -> Vec<MessageId> {
     match command {
         Command::Start(start) | Command::Multicast(start) => vec![start.id],
-        Command::FetchState | Command::Snapshot { .. } => Vec::new(),
+        Command::Learn(_) | Command::FetchState | Command::Snapshot { .. } => Vec::new(),
     }
 }
 
@@ -354,6 +354,7 @@ fn of_command(command: &Command) -> String {
     match command {
         Command::Multicast(start) => format!("is to multicast {}", of_start(start)),
         Command::Start(start) => format!("Start {}", of_start(start)),
+        Command::Learn(config) => format!("hears that {} is there", of_groups([&config.group])),
         Command::FetchState => "is to fetch the state of another".into(),
         Command::Snapshot { to, position, .. } => {
             format!("the state for {to}, after {} deliveries", position.0)
@@ -372,7 +373,9 @@ fn of_record(record: &Record) -> String {
         Record::Delivered { id, ts } => format!("delivered {}", at(*id, *ts)),
         Record::Mark => "a mark".into(),
         Record::State(_) => "the whole state".into(),
-        Record::Config(config) => format!("configuration {} of its group", config.number),
+        Record::Config(config) => {
+            format!("configuration {} of {}", config.number, of_groups([&config.group]))
+        }
     }
 }
 
