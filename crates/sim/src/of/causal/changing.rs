@@ -95,19 +95,14 @@ impl Plan {
         plan
     }
 
-    /// In each region another node comes again and again, and the oldest goes.
-    pub fn turns(first: Nodes, apart: Duration, turns: u16) -> Plan {
+    /// In each region so many nodes come, one after the other.
+    pub fn comes(first: Nodes, apart: Duration, nodes: u16) -> Plan {
         let mut plan = Plan::none(first);
-        let mut next = LATER;
-        for _ in 0..turns {
+        let mut next = LATER..;
+        for _ in 0..nodes {
             let mut now = plan.last().clone();
-            for nodes in &mut now.nodes {
-                nodes.insert(NodeId(next));
-                next += 1;
-            }
-            plan.then(apart, now.clone());
-            for nodes in &mut now.nodes {
-                nodes.pop_first();
+            for (nodes, new) in now.nodes.iter_mut().zip(&mut next) {
+                nodes.insert(NodeId(new));
             }
             plan.then(apart, now);
         }

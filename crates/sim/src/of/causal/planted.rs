@@ -28,6 +28,7 @@ pub const OF_EUNOMIA: &[eunomia::Mutation] = &[
     eunomia::Mutation::IgnoresDep,
     eunomia::Mutation::IgnoresRegions,
     eunomia::Mutation::MovesAtOnce,
+    eunomia::Mutation::BeginsAnywhere,
     eunomia::Mutation::CopiesTooEarly,
     eunomia::Mutation::ServesBeforeCopy,
 ];
@@ -62,11 +63,11 @@ fn calm() -> Trial {
     }
 }
 
-/// Nodes come and go again and again, and clocks show anything.
-fn turns() -> Trial {
+/// Nodes come again and again, and clocks show anything.
+fn comers() -> Trial {
     let faults = Faults { skew_ppm: Some(2_000), ..Faults::none() };
     let profile = Some(Profile { reads: 30, ..THRONG });
-    let plan: fn(Nodes) -> Plan = |first| Plan::turns(first, 130 * MS, 5);
+    let plan: fn(Nodes) -> Plan = |first| Plan::comes(first, 250 * MS, 3);
     Trial { faults: Some(faults), profile, plan: Some(plan), ..calm() }
 }
 
@@ -102,7 +103,7 @@ pub fn trial(mutation: Mutation) -> Trial {
 /// The trial with this bug of Eunomia.
 pub fn trial_of_eunomia(eunomia: eunomia::Mutation) -> Trial {
     if eunomia == eunomia::Mutation::BeginsAnywhere {
-        return Trial { eunomia, ..turns() };
+        return Trial { eunomia, ..comers() };
     }
     let calm = calm();
     let joins = |nodes: u16| -> fn(Nodes) -> Plan {
