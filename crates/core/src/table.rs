@@ -96,6 +96,17 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.map.remove(key)
     }
 
+    /// Takes over what `other` has under keys that are not here, and puts together with `both` what
+    /// is under the same key. In which order is not told.
+    pub fn merge(&mut self, other: Table<K, V>, mut both: impl FnMut(&mut V, V)) {
+        for (key, theirs) in other.map {
+            match self.map.entry(key) {
+                Entry::Occupied(mut ours) => both(ours.get_mut(), theirs),
+                Entry::Vacant(place) => drop(place.insert(theirs)),
+            }
+        }
+    }
+
     /// Gives back memory that is not needed for `least` entries, or as many as there are.
     pub fn shrink_to(&mut self, least: usize) {
         self.map.shrink_to(least);
@@ -122,5 +133,9 @@ mod tests {
         assert_ne!((&a, hash(&a)), (&b, hash(&b)));
         assert!(!b.insert_new(8, || 0) && b.insert_new(7, || 49));
         assert_eq!((&a, hash(&a)), (&b, hash(&b)));
+        let mut few = Table::default();
+        assert_eq!((few.insert(7, 1), few.insert(1000, 2)), (None, None));
+        b.merge(few, |ours, theirs| *ours += theirs);
+        assert_eq!((b.len(), b.get(&7), b.get(&1000)), (101, Some(&50), Some(&2)));
     }
 }

@@ -168,7 +168,8 @@ impl Replica {
             _ => Dissemination::ViaLeader,
         };
         // Clients ask the first node that answers, which is mostly the primary.
-        let options = Options { order, clock, dissemination, notice: Notice::WithNext };
+        let notice = Notice::WithNext;
+        let options = Options { order, clock, dissemination, notice, ..Options::default() };
         let mut multicast = multicast.with_options(options);
         multicast.handled(Position(0));
         Replica {

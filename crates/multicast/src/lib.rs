@@ -31,6 +31,7 @@
 //! | `linearizable`, `passing` | the linearizable order |
 //! | `hybrid` | hybrid clocks |
 //! | `reach` | groups that are cut off |
+//! | `fence` | groups that are lost, and go on as others |
 //! | `epoch`, `reconfigure` | Algorithm 3: changing the primary; changing the members |
 //! | `stability` | what is delivered for good, and needed no more |
 //! | `snapshot`, `memory` | bringing up a process without `T`; coming back without a disk |
@@ -73,6 +74,7 @@
 //! | ACK, inside the group and to others | the entries of `T` that it covers |
 //! | any message with a clock | a ceiling at or above that clock; a restart begins at the ceiling |
 //! | Stable | all deliveries up to it, but for its exceptions |
+//! | anything after a fence | that, and what was known of the lost group |
 //!
 //! A follower that need not acknowledge at once notes entries, and persists a mark before anything
 //! that it sends: what was noted before a record is durable with it. Until then its own vote does
@@ -98,10 +100,11 @@ mod tests;
 
 pub use handlers::obstacles::Obstacles;
 pub use message::{
-    Command, Delivery, Dest, Epoch, Message, Output, Rank, Start, Timestamp, Touches, conflicts,
+    Command, Delivery, Dest, Epoch, Fence, Message, Output, Rank, Start, Timestamp, Touches,
+    conflicts,
 };
 pub use mutation::Mutation;
-pub use options::{ClockSource, Dissemination, Groups, Limits, Notice, Options, Order};
+pub use options::{ClockSource, Deliveries, Dissemination, Groups, Limits, Notice, Options, Order};
 pub use process::PrimCast;
 pub use protocol::Protocol;
 pub use record::Record;

@@ -82,4 +82,14 @@ pub enum Mutation {
     DecidesAlone,
     /// As a follower, acknowledges entries that are noted only, and not durable.
     AcknowledgesNoted,
+    /// Counts what members of a lost group acknowledge after its report.
+    HearsTheLost,
+    /// As an heir, begins with the reports of a majority.
+    InheritsFromMajority,
+    /// Leaves out of its report what it has delivered.
+    ReportsUndelivered,
+    /// As an heir, begins with a clock that is only past what was reported.
+    ForgetsReportedClock,
+    /// Takes timestamps of a lost group from processes that are not sealed.
+    TrustsUnsealed,
 }

@@ -123,6 +123,18 @@ pub enum Notice {
     WithNext,
 }
 
+/// When the owner is told of the delivery of a message to several groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Deliveries {
+    /// At once. A restart may have forgotten it, and learns it again from the other groups.
+    #[default]
+    Noted,
+    /// When it is durable here: what was delivered stays so, though another group may be lost
+    /// ([`crate::Fence`]) and this process crash at the same moment. Costs a flush before such a
+    /// delivery.
+    Durable,
+}
+
 /// How a deployment uses PrimCast; the first two the same at all its processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -134,6 +146,8 @@ pub struct Options {
     pub dissemination: Dissemination,
     /// When followers hear of deliveries where that is by the leader; the same in a group.
     pub notice: Notice,
+    /// When deliveries are told.
+    pub deliveries: Deliveries,
 }
 
 /// How much a process keeps and names. The same at all processes of a group, or nearly.

@@ -14,6 +14,7 @@ use crate::state::clock::Clock;
 use crate::state::deliveries::Deliveries;
 use crate::state::done::Known;
 use crate::state::epochs::{Epochs, Role};
+use crate::state::fences::Fences;
 use crate::state::linearizable::Linearizable;
 use crate::state::log::{Log, Slot};
 use crate::state::members::{Config, Members};
@@ -75,6 +76,8 @@ pub struct PrimCast {
     pub(crate) retransmission: Retransmission,
     /// Snapshots and incarnations.
     pub(crate) recovery: Recovery,
+    /// Groups that were lost.
+    pub(crate) fences: Fences,
 }
 
 impl PrimCast {
@@ -123,6 +126,7 @@ impl PrimCast {
             stability: Stability::default(),
             retransmission: Retransmission::default(),
             recovery: Recovery::default(),
+            fences: Fences::default(),
         }
     }
 
@@ -296,6 +300,10 @@ impl PrimCast {
             Record::Config(config) => {
                 self.members.learn(&config);
             }
+            Record::Fence { fence, report } => {
+                self.fenced_by(&fence, report);
+                self.recall_report(fence.config.group);
+            }
             Record::State(state) => {
                 let (position, application) = self.restore(*state);
                 return application.map(|application| Output::Install { position, application });
@@ -325,6 +333,7 @@ impl PrimCast {
             clock: self.clock.now,
             ceiling: self.clock.ceiling,
             members: self.members.clone(),
+            fences: self.fences.seals.clone(),
             application: None,
         }
     }
@@ -504,6 +513,9 @@ impl Process for PrimCast {
 impl PrimCast {
     fn on_event(&mut self, now: Time, event: Event<Self>, out: &mut Outbox<Self>) {
         self.log.now = Aside(now);
+        if self.is_lost() {
+            return;
+        }
         match event {
             Event::Started => {
                 self.on_links_new();
@@ -520,6 +532,7 @@ impl PrimCast {
                 self.multicast(now, Arc::new(start), out);
             }
             Event::Command(Command::Learn(config)) => self.learn_from_owner(config, out),
+            Event::Command(Command::Fence(fence)) => self.seal(&Arc::new(fence), out),
             Event::Command(Command::FetchState) => self.fetch_state(now, out),
             Event::Command(Command::Snapshot { to, position, application }) => {
                 self.on_snapshot(to, position, application, out);

@@ -1,7 +1,8 @@
 //! What a process makes durable. When, and why then, is in the crate's documentation.
 
-use crate::message::{Entry, Epoch, Rank, Timestamp};
+use crate::message::{Entry, Epoch, Fence, Rank, Timestamp};
 use crate::state::done::Done;
+use crate::state::fences::Seals;
 use crate::state::log::Log;
 use crate::state::members::{Config, Members};
 use bytes::Bytes;
@@ -45,6 +46,13 @@ pub enum Record {
     State(Box<State>),
     /// A configuration of the group that was not delivered here, but learned from another.
     Config(Arc<Config>),
+    /// Sealed, with what was known of the lost group, encoded: before anything else is said.
+    Fence {
+        /// By what.
+        fence: Arc<Fence>,
+        /// The report.
+        report: Bytes,
+    },
 }
 
 /// All that a process needs to go on from a position.
@@ -59,6 +67,7 @@ pub struct State {
     pub(crate) clock: Timestamp,
     pub(crate) ceiling: Timestamp,
     pub(crate) members: Members,
+    pub(crate) fences: Seals,
     /// The application's state, if it came from another process.
     pub(crate) application: Option<Bytes>,
 }

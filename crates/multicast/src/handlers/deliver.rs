@@ -2,6 +2,7 @@
 
 use crate::message::{Message, OrderMessage, Output, Start, Timestamp};
 use crate::mutation::{Mutation, PLANTED};
+use crate::options::Deliveries;
 use crate::process::PrimCast;
 use crate::record::Record;
 use meridian_core::{GroupId, MessageId, Outbox};
@@ -125,8 +126,14 @@ impl PrimCast {
     pub(crate) fn hand_up(&mut self, index: u64, ts: Timestamp, out: &mut Outbox<Self>) {
         self.relay_delivered(index, ts);
         let delivery = self.deliver(index, ts);
-        let id = delivery.start.id;
-        out.output(Output::Deliver(delivery));
-        out.note(Record::Delivered { id, ts });
+        let (id, several) = (delivery.start.id, delivery.start.dest.len() > 1);
+        if several && self.options.deliveries == Deliveries::Durable {
+            out.persist(Record::Delivered { id, ts });
+            self.replication.noted = None;
+            out.output(Output::Deliver(delivery));
+        } else {
+            out.output(Output::Deliver(delivery));
+            out.note(Record::Delivered { id, ts });
+        }
     }
 }

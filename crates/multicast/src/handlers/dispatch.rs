@@ -20,6 +20,14 @@ impl PrimCast {
             self.on_config(from, config, out);
             return;
         }
+        if let Message::Fence(message) = message {
+            self.on_fence_message(now, from, message, out);
+            return;
+        }
+        if self.members.is_lost(from) {
+            self.tell_lost(now, from, out);
+            return;
+        }
         if !self.may_count(from, &message) {
             return; // Not of this cluster: nothing it says can count.
         }
@@ -43,6 +51,7 @@ impl PrimCast {
             Message::Order(message) if !ours => self.on_order(from, message, out),
             Message::Order(_) => {}
             Message::Recovery(message) => self.on_recovery(now, from, message, out),
+            Message::Fence(_) => {} // It was for us, member or not.
         }
     }
 
@@ -125,7 +134,7 @@ impl PrimCast {
         out: &mut Outbox<Self>,
     ) {
         match message {
-            RemoteMessage::Final(last) => self.on_final(last, out),
+            RemoteMessage::Final(last) => self.on_final(from, last, out),
             RemoteMessage::Pull(pull) => self.on_pull(from, pull.id, out),
             _ if from.group == self.me.group => {} // The rest is said between groups only.
             RemoteMessage::RemoteAppend(append) => self.on_remote_append(now, from, append, out),
@@ -191,7 +200,7 @@ impl PrimCast {
             RecoveryMessage::Recover(message) => self.on_recover(from, message, out),
             RecoveryMessage::Recovered(_) => {} // Our memory is back.
             RecoveryMessage::Behind => self.on_behind(now, from, out),
-            RecoveryMessage::ForwardedFinals(finals) => self.on_forwarded_finals(finals, out),
+            RecoveryMessage::ForwardedFinals(finals) => self.on_forwarded_finals(from, finals, out),
             RecoveryMessage::SnapshotRequest(request) => {
                 self.on_snapshot_request(from, request, out);
             }

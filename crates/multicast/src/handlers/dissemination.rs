@@ -138,6 +138,11 @@ impl PrimCast {
         self.peers().for_each(|peer| out.send(peer, message.clone()));
     }
 
+    /// The same of all followers.
+    pub(crate) fn relay_again_to_all(&mut self) {
+        self.peers().for_each(|peer| self.relay_again(peer));
+    }
+
     /// All that is known of messages that `peer` may not have delivered.
     fn relay_all(&self, peer: ProcessId, out: &mut Outbox<Self>) {
         let (mut locals, mut finals) = (Vec::new(), Vec::new());
@@ -187,7 +192,11 @@ impl PrimCast {
         }
         let indexes = locals.iter().map(|local| local.index);
         self.log.prefetch(indexes.chain(finals.iter().map(|last| last.index)));
+        let of_all = self.fences.may_tell_all(from);
         for RelayedLocal { index, id, group, ts } in locals.iter().copied() {
+            if !self.may_tell(from, &[group]) {
+                continue;
+            }
             if let Some(index) = self.log.find_near(id, Some(index)) {
                 self.log.local_ts(index, group, ts);
             } else if self.deliveries.done.known(id) == Known::No {
@@ -197,8 +206,10 @@ impl PrimCast {
         }
         for RelayedFinal { index, id, ts, delivered } in finals.iter().copied() {
             if let Some(index) = self.log.find_near(id, Some(index)) {
-                self.finish(index, ts, delivered, out);
-            } else if self.deliveries.done.known(id) == Known::No {
+                if of_all || self.may_tell_of(from, index) {
+                    self.finish(index, ts, delivered, out);
+                }
+            } else if of_all && self.deliveries.done.known(id) == Known::No {
                 self.relay.early.insert(id, (ts, delivered));
             }
         }

@@ -24,6 +24,7 @@ impl PrimCast {
         self.epochs.heard = now;
         self.epochs.role = Role::Promised;
         self.share_again(); // Entries came from records.
+        self.tell_fences_to_all(out);
         if self.recovery.memory.lost {
             self.recover_memory(now, out);
             return;
@@ -321,7 +322,7 @@ impl PrimCast {
             return;
         }
         let start = part.start;
-        if let Some(entries) = self.take_part(epoch, part) {
+        if let Some(entries) = self.take_part(from, epoch, part) {
             self.finish_choice(now, start, entries, out);
         }
     }
@@ -349,7 +350,8 @@ impl PrimCast {
     fn send_new_state(&mut self, node: NodeId, progress: &Progress, out: &mut Outbox<Self>) {
         let common = progress.runs.common(self.log.runs());
         let comes = progress.e_cur.number == 0 && self.epochs.cur.config > 0;
-        let without_state = comes && self.deliveries.count > Position(0);
+        let heir = self.fences.number(self.me.group).is_some(); // It lacks what is done, too.
+        let without_state = comes && (heir || self.deliveries.count > Position(0));
         if without_state {
             // It gets the application's state, not the messages that led there: of what all members
             // before it have applied, other groups may not know any more what its owner would ask
@@ -396,7 +398,7 @@ impl PrimCast {
             return; // Installed already; or of before a snapshot, after which we promised again.
         }
         let start = part.start;
-        if let Some(entries) = self.take_part(epoch, part)
+        if let Some(entries) = self.take_part(from, epoch, part)
             && start <= self.log.len()
         {
             self.install(now, start, entries, clock, out);
@@ -404,7 +406,8 @@ impl PrimCast {
     }
 
     /// Collects parts; the whole once the last one is there.
-    fn take_part(&mut self, epoch: Epoch, part: Part) -> Option<Vec<Entry>> {
+    fn take_part(&mut self, from: ProcessId, epoch: Epoch, part: Part) -> Option<Vec<Entry>> {
+        let entries = self.without_hearsay(from, part.entries).collect::<Vec<_>>();
         if part.from == part.start {
             let (start, entries) = (part.start, Vec::new());
             self.epochs.incoming = Some(IncomingState { epoch, start, entries });
@@ -414,7 +417,7 @@ impl PrimCast {
         if (incoming.epoch, incoming.start, next) != (epoch, part.start, part.from) {
             return None;
         }
-        incoming.entries.extend(part.entries);
+        incoming.entries.extend(entries);
         if incoming.start + (incoming.entries.len() as u64) < part.end {
             return None;
         }

@@ -98,7 +98,12 @@ impl PrimCast {
         if self.stands() {
             self.raise_clock(own.stable, out); // Others wait for whichever clock is last.
         }
-        for shown in relayed.iter().filter(|shown| shown.group != self.me.group) {
+        // How far a lost group was, others may have forgotten since.
+        let counts = |shown: &&Horizon| {
+            let first = self.fences.number(shown.group).unwrap_or(0);
+            shown.group != self.me.group && shown.version.0.config >= first
+        };
+        for shown in relayed.iter().filter(counts).collect::<Vec<_>>() {
             self.linearizable.learn(shown, shown.stable);
         }
         self.evaluate_stable(from.group);

@@ -4,6 +4,7 @@ mod deliver;
 mod dispatch;
 mod dissemination;
 mod epoch;
+mod fence;
 mod hybrid;
 mod idle;
 mod linearizable;

@@ -226,6 +226,10 @@ impl PrimCast {
         let index = index.min(self.log.len());
         let known = usize::try_from(self.log.len() - index).unwrap_or(usize::MAX);
         let fresh = if known == 0 { entries } else { entries.get(known..).unwrap_or(&[]).into() };
+        let fresh = match self.fences.may_tell_all(from) {
+            true => fresh,
+            false => self.without_hearsay(from, fresh.iter().cloned()).collect(),
+        };
         if let Some(last) = fresh.last() {
             self.raise_clock(last.ts, out);
             self.stay_ahead(last.ts.max(clock), self.ahead() / 2, out);
@@ -393,12 +397,16 @@ impl PrimCast {
     }
 
     /// Another has the final timestamp of a message that we may still wait for.
-    pub(crate) fn on_final(&mut self, last: Final, out: &mut Outbox<Self>) {
+    pub(crate) fn on_final(&mut self, from: ProcessId, last: Final, out: &mut Outbox<Self>) {
         let Final { id, ts, delivered } = last;
-        if delivered && self.retransmission.sent.remove(&id).is_some() {
+        let sent = self.retransmission.sent.get(&id).map(|(start, _)| start);
+        if delivered && sent.is_some_and(|start| self.may_tell(from, &start.dest)) {
+            self.retransmission.sent.remove(&id);
             out.output(Output::Ended { id, ts });
         }
-        if let Some(index) = self.log.find(id) {
+        if let Some(index) = self.log.find(id)
+            && self.may_tell_of(from, index)
+        {
             self.finish(index, ts, delivered, out);
         }
     }

@@ -100,7 +100,11 @@ impl PrimCast {
 
     /// Another process tells a configuration of its group.
     pub(crate) fn on_config(&mut self, from: ProcessId, config: &Config, out: &mut Outbox<Self>) {
-        if config.group != from.group || !self.members.learn(config) {
+        if config.group != from.group {
+            return;
+        }
+        self.fences.succeeded(config.group, config.number);
+        if !self.members.learn(config) {
             return;
         }
         if config.group == self.me.group {
@@ -115,7 +119,7 @@ impl PrimCast {
     }
 
     /// The processes of a group changed: those that are new need our entries.
-    fn config_known(&mut self, group: GroupId, out: &mut Outbox<Self>) {
+    pub(crate) fn config_known(&mut self, group: GroupId, out: &mut Outbox<Self>) {
         let slots = self.log.iter_from(0);
         let shares =
             slots.map(|(_, slot)| &slot.entry.start.dest).any(|dest| dest.contains(&group));

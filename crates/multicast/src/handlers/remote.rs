@@ -164,6 +164,7 @@ impl PrimCast {
         match learner.on_stream(epoch, whole, first) {
             Fits::Yes => {
                 learner.relays = relays;
+                self.fences.succeeded(from.group, epoch.config);
                 if relays && before.is_some_and(|before| before != from.node) {
                     self.outbound.stream_to.insert(from); // What we said was for another.
                 }

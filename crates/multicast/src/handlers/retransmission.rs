@@ -17,6 +17,7 @@ impl PrimCast {
             }
             return;
         }
+        self.want_reports(now, out);
         self.heartbeat(now, out);
         self.watch_leader(now, out);
         if now.since(self.retransmission.stuck_at) >= RETRY {
@@ -150,10 +151,14 @@ impl PrimCast {
 
     /// Messages to and from `peer` may be lost: says again what it must know.
     pub(crate) fn on_restarted(&mut self, now: Time, peer: ProcessId, out: &mut Outbox<Self>) {
+        if self.members.is_lost(peer) {
+            self.tell_lost(now, peer, out);
+        }
         if peer == self.me || !self.members.contains(peer.group, peer.node) {
             return;
         }
         self.on_link_reset(peer, out);
+        self.tell_fences(peer, out);
         self.say_again(now, peer, out);
     }
 

@@ -29,6 +29,8 @@ impl PrimCast {
         self.stability.let_go();
         self.deliveries.done = state.done;
         self.members.merge(&state.members);
+        self.fences.seals = state.fences;
+        self.fences.inheritance.take_if(|_| state.e_cur.number > 0);
         self.share_again();
         self.clock.ceiling = self.clock.ceiling.max(state.ceiling);
         self.clock.now = self.clock.ceiling;
@@ -143,7 +145,7 @@ impl PrimCast {
     }
 
     /// Whether it is of use.
-    fn install_snapshot(
+    pub(crate) fn install_snapshot(
         &mut self,
         now: Time,
         from: ProcessId,
@@ -156,9 +158,10 @@ impl PrimCast {
         let needed = std::mem::take(&mut self.recovery.transfers.needed);
         let further = theirs > ours || state.delivered > self.deliveries.count;
         let new = further || self.recovery.memory.lost || needed;
-        if !new || theirs < ours {
+        if !new || theirs < ours || !self.fences.are_those_of(&state.fences) {
             return false;
         }
+        state.fences = self.fences.seals.clone(); // Our reports are ours.
         let lacks = self.delivered_before(&state);
         if !lacks.is_empty() {
             out.send(
@@ -232,6 +235,7 @@ impl PrimCast {
     /// `T`: it is delivered here, or waits and holds it up, or is named, too.
     pub(crate) fn on_forwarded_finals(
         &mut self,
+        from: ProcessId,
         mut finals: Vec<(MessageId, Timestamp)>,
         out: &mut Outbox<Self>,
     ) {
@@ -240,7 +244,8 @@ impl PrimCast {
             let waits = |slot: &&Slot| !slot.delivered && slot.entry.ts <= ts;
             let Some(slot) = self.log.slot(id).filter(waits) else { continue };
             let touches = slot.entry.start.touches.clone();
-            let Some(index) = self.log.find(id) else { continue };
+            let found = self.log.find(id).filter(|index| self.may_tell_of(from, *index));
+            let Some(index) = found else { continue };
             self.raise_clock(ts, out);
             self.log.decide(index, ts);
             if self.log.queue().is_free((ts, id), &touches) {

@@ -1,10 +1,11 @@
 //! What is multicast, and what the processes say to each other about it.
 //!
 //! The thesis's names: START, ACK, BUMP, NEW-EPOCH, PROMISE, NEW-STATE, ACCEPT. ACKs are
-//! cumulative, so they need no message name. Messages come in six families, one for each part of
+//! cumulative, so they need no message name. Messages come in seven families, one for each part of
 //! the protocol; `docs/multicast.md` has the table of all.
 
 mod epoch;
+mod fence;
 mod normal;
 mod order;
 mod recovery;
@@ -12,6 +13,7 @@ mod remote;
 mod stability;
 
 pub use epoch::*;
+pub use fence::*;
 pub use normal::*;
 pub use order::*;
 pub use recovery::*;
@@ -40,6 +42,8 @@ pub enum Message {
     Order(OrderMessage),
     /// Snapshots, and processes that keep nothing on disk.
     Recovery(RecoveryMessage),
+    /// Groups that were lost.
+    Fence(FenceMessage),
 }
 
 impl Message {
@@ -97,6 +101,12 @@ family!(Stability, StabilityMessage: Stable, StableFor);
 family!(Order, OrderMessage: Horizons);
 family!(Recovery, RecoveryMessage: SnapshotRequest, SnapshotPart, Incarnations, Recover, Recovered,
     NewIncarnation);
+
+impl From<FenceMessage> for Message {
+    fn from(message: FenceMessage) -> Message {
+        Message::Fence(message)
+    }
+}
 
 impl From<Arc<Start>> for Message {
     fn from(start: Arc<Start>) -> Message {
@@ -246,6 +256,10 @@ pub enum Command {
     /// A configuration of another group that this process may not know: the owner has learned of it
     /// elsewhere, where it is agreed on. Of a group that all know nothing else need be said.
     Learn(Config),
+    /// A group of which a majority is lost for good goes on with heirs: see `handlers::fence`. It
+    /// is said to each reporter at each of its starts until [`crate::PrimCast::fenced`] knows it,
+    /// and to each process that is started later.
+    Fence(Fence),
     /// The owner lacks what no other group keeps for it any more: another member's state is to
     /// replace its own, even if that contains no more deliveries.
     FetchState,

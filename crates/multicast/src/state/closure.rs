@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// Invariants:
 /// - C1: the links of a group tell of all messages with a timestamp up to where it is stable that
 ///   its primary has not delivered.
-/// - C2: what is closed stays closed, and what is stable stays stable.
+/// - C2: what is closed stays closed, and what is stable stays stable, unless a group is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Closure {
     /// How far each is stable, and its links.
@@ -38,6 +38,12 @@ impl Closure {
             known.links = shown.links.clone();
         }
         further || later
+    }
+
+    /// A group was lost: how far it was stable counts no more.
+    pub fn forget(&mut self, group: GroupId) {
+        self.best.remove(&group);
+        self.closed.remove(&group);
     }
 
     /// `group` is closed up to there; whether that is news.

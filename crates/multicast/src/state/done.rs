@@ -85,6 +85,17 @@ impl Done {
         }
     }
 
+    /// Takes over what another process remembers.
+    pub fn merge(&mut self, other: Done) {
+        for theirs in [other.old, other.young] {
+            self.young.merge(theirs, |ours, theirs| {
+                ours.low = ours.low.max(theirs.low);
+                ours.finals.extend(theirs.finals);
+                ours.finals = ours.finals.split_off(&ours.low);
+            });
+        }
+    }
+
     /// `id`, delivered with the final timestamp `ts`, is no longer in `T`.
     pub fn truncated(&mut self, id: MessageId, ts: Timestamp) {
         let finished = self.heard(id.client);
@@ -133,5 +144,19 @@ mod tests {
         assert_eq!(done.known(id(4)), Known::Delivered(Timestamp(9)));
         done.truncated(id(2), Timestamp(5));
         assert_eq!(done.known(id(2)), Known::Ended);
+    }
+
+    #[test]
+    fn what_two_remember_is_put_together() {
+        let id = |client, sequence| MessageId { client: ClientId(client), sequence };
+        let (mut a, mut b) = (Done::default(), Done::default());
+        [1, 5].iter().for_each(|n| a.truncated(id(3, *n), Timestamp(*n)));
+        [(3, 6), (4, 1)].iter().for_each(|(client, n)| b.truncated(id(*client, *n), Timestamp(*n)));
+        b.ended_below(ClientId(3), 2);
+        a.merge(b);
+        assert_eq!(a.known(id(3, 1)), Known::Ended);
+        let known = [(3, 5), (3, 6), (4, 1)].map(|(client, n)| (a.known(id(client, n)), n));
+        assert!(known.iter().all(|(known, n)| *known == Known::Delivered(Timestamp(*n))));
+        assert_eq!((a.known(id(3, 7)), a.known(id(4, 2))), (Known::No, Known::No));
     }
 }

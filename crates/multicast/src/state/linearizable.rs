@@ -79,6 +79,16 @@ impl Linearizable {
         self.shared.entry(group).or_default().push_back((index, ts));
     }
 
+    /// A group was lost: what its primaries said counts no more, and its heirs were told nothing.
+    pub fn forget(&mut self, group: GroupId) {
+        self.direct.remove(&group);
+        self.closure.forget(group);
+        self.ready = Table::default(); // Of the others, it is said again.
+        self.told.remove(&group);
+        self.clock_shown.remove(&group);
+        self.dirty = true;
+    }
+
     /// `T` is cut to `len`.
     pub fn cut(&mut self, len: u64) {
         for shared in self.shared.values_mut() {

@@ -21,13 +21,16 @@
 //! 3. Once a member is primary in an epoch of the new configuration, those that left may be
 //!    stopped. A node that left comes back only with the disk that it had, or under another number.
 //!
+//! A group that is lost goes on with other members, too, which its owner decides without it
+//! ([`crate::Fence`]): earlier configurations count for nothing then.
+//!
 //! A group is added by a message to all groups that carries the new group's first configuration,
 //! number 0; or its owner agrees on that elsewhere and tells each process
 //! ([`crate::Command::Learn`]). Then its processes are started.
 
-use meridian_core::{GroupId, NodeId};
+use meridian_core::{GroupId, NodeId, ProcessId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A configuration of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -44,6 +47,8 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Members {
     groups: BTreeMap<GroupId, BTreeMap<u64, Vec<NodeId>>>,
+    /// Of groups that were lost: the first configuration that counts, and who was a member before.
+    lost: BTreeMap<GroupId, (u64, BTreeSet<NodeId>)>,
 }
 
 /// So many configurations of a group are remembered: those that messages under way may still name.
@@ -58,7 +63,7 @@ impl Members {
         let of = |(group, members): (&GroupId, &Vec<NodeId>)| {
             (*group, BTreeMap::from([(number, members.clone())]))
         };
-        Members { groups: groups.iter().map(of).collect() }
+        Members { groups: groups.iter().map(of).collect(), lost: BTreeMap::new() }
     }
 
     /// Learns a configuration; whether it was not known. They may be learned in any order.
@@ -66,6 +71,12 @@ impl Members {
         let valid = (1..=MEMBERS_MAX).contains(&config.members.len());
         let known = self.groups.get(&config.group);
         if !valid || known.is_some_and(|known| known.contains_key(&config.number)) {
+            return false;
+        }
+        if let Some((first, lost)) = self.lost.get_mut(&config.group)
+            && config.number < *first
+        {
+            lost.extend(&config.members);
             return false;
         }
         let known = self.groups.entry(config.group).or_default();
@@ -76,8 +87,31 @@ impl Members {
         known.contains_key(&config.number)
     }
 
+    /// The group of this configuration was lost, and goes on in it: the earlier ones count for
+    /// nothing any more.
+    pub fn fence(&mut self, config: &Config) {
+        let known = self.groups.entry(config.group).or_default();
+        let later = known.split_off(&config.number);
+        let gone = std::mem::replace(known, later);
+        known.entry(config.number).or_insert_with(|| config.members.clone());
+        let (first, lost) = self.lost.entry(config.group).or_default();
+        *first = config.number.max(*first);
+        lost.extend(gone.into_values().flatten());
+    }
+
+    /// Whether a process was a member of its group when that was lost.
+    pub fn is_lost(&self, process: ProcessId) -> bool {
+        self.lost.get(&process.group).is_some_and(|(_, lost)| lost.contains(&process.node))
+    }
+
     /// Learns all that another knows.
     pub fn merge(&mut self, other: &Members) {
+        for (group, (first, lost)) in &other.lost {
+            if let Some(members) = other.in_config(*group, *first) {
+                self.fence(&Config { group: *group, number: *first, members: members.to_vec() });
+            }
+            self.lost.entry(*group).or_insert((*first, BTreeSet::new())).1.extend(lost);
+        }
         for (group, configs) in &other.groups {
             for (number, members) in configs {
                 let (group, number, members) = (*group, *number, members.clone());
@@ -151,6 +185,22 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_lost_group_only_the_heirs_count() {
+        let (g, nodes) = (GroupId(0), |of: [u16; 2]| of.map(NodeId).to_vec());
+        let config = |number, of| Config { group: g, number, members: nodes(of) };
+        let mut members = Members::new(&BTreeMap::from([(g, nodes([1, 2]))]), 0);
+        members.fence(&config(2, [5, 6]));
+        assert_eq!((members.number(g), members.of(g)), (2, &nodes([5, 6])[..]));
+        assert!(!members.learn(&config(1, [2, 3])), "it was ordered, and is known late");
+        let lost = |members: &Members| (1..7).filter(|n| members.is_lost(g.of(NodeId(*n)))).count();
+        assert_eq!((lost(&members), members.contains(g, NodeId(1))), (3, false));
+        assert!(members.learn(&config(3, [6, 7])));
+        let mut other = Members::new(&BTreeMap::from([(g, nodes([1, 2]))]), 0);
+        other.merge(&members);
+        assert_eq!((lost(&other), other.configs().count(), other.number(g)), (3, 2, 3));
+    }
 
     #[test]
     fn the_latest_counts_and_earlier_ones_are_known() {

@@ -6,6 +6,7 @@ pub(crate) mod closure;
 pub(crate) mod deliveries;
 pub mod done;
 pub mod epochs;
+pub(crate) mod fences;
 pub(crate) mod linearizable;
 pub mod log;
 pub mod members;

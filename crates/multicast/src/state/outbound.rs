@@ -2,7 +2,7 @@
 //! reached.
 
 use crate::state::reach::Reach;
-use meridian_core::ProcessId;
+use meridian_core::{GroupId, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So many entries are in one message at most.
@@ -28,6 +28,13 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
+    /// A group was lost: its members need nothing.
+    pub fn forget(&mut self, group: GroupId) {
+        self.followers.retain(|process, _| process.group != group);
+        self.stream_to.retain(|process| process.group != group);
+        self.ack_to.retain(|process| process.group != group);
+    }
+
     /// A new epoch: all entries and ACKs are sent again, those of retained gaps too.
     pub fn start_epoch(&mut self) {
         self.acked = 0;

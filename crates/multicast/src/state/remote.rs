@@ -94,6 +94,22 @@ impl Remote {
         self.groups.get(&group)
     }
 
+    /// `group` was lost: what it said counts no more, but for what `T` holds of it.
+    pub fn forget(&mut self, group: GroupId) {
+        self.groups.remove(&group);
+        self.heard.retain(|heard| *heard != group);
+        let Remote { early, came, .. } = self;
+        for (_, id) in came {
+            let Some(known) = early.get_mut(id) else { continue };
+            known.locals.retain(|(of, _)| *of != group);
+            match known.locals.first() {
+                _ if known.by != group => {}
+                Some((of, _)) => known.by = *of,
+                None => drop(early.remove(id)), // Nobody has its START, perhaps.
+            }
+        }
+    }
+
     /// `group` said something that may decide its proposals.
     pub fn heard(&mut self, group: GroupId) {
         if !self.heard.contains(&group) {

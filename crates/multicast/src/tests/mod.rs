@@ -6,6 +6,7 @@
 
 mod dissemination;
 mod epoch;
+mod fence;
 mod found;
 mod hybrid;
 mod members;

@@ -6,8 +6,8 @@ use crate::of::multicast::workload::Profile;
 use meridian_multicast::{Dissemination, Mutation};
 use std::time::Duration;
 
-/// All that there are, but for those that [`crate::of::multicast::changes`] shows, and for
-/// [`OF_ORDER`].
+/// All that there are, but for those that [`crate::of::multicast::changes`] and `fences` there
+/// show, and for [`OF_ORDER`].
 pub const ALL: [Mutation; 17] = [
     Mutation::NoLeaderClock,
     Mutation::NoQuorumClock,
@@ -41,7 +41,12 @@ pub fn trial(mutation: Mutation) -> Trial {
         | Mutation::PassesUnclosed
         | Mutation::NewQuorumOnly
         | Mutation::RejoinsAtOnce
-        | Mutation::CountsTheDead => Trial::default(),
+        | Mutation::CountsTheDead
+        | Mutation::HearsTheLost
+        | Mutation::InheritsFromMajority
+        | Mutation::ReportsUndelivered
+        | Mutation::ForgetsReportedClock
+        | Mutation::TrustsUnsealed => Trial::default(),
         Mutation::NoLeaderClock
         | Mutation::NoQuorumClock
         | Mutation::NoOrder

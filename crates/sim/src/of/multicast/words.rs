@@ -7,10 +7,12 @@ use crate::trace::Teller;
 use crate::world::{Happened, What};
 use meridian_core::{Event, GroupId, MessageId, ProcessId};
 use meridian_multicast::message::{
-    Entry, EpochMessage, Horizon, NormalMessage, OrderMessage, RecoveryMessage, RemoteMessage,
-    StabilityMessage, Stable,
+    Entry, EpochMessage, FenceMessage, Horizon, NormalMessage, OrderMessage, RecoveryMessage,
+    RemoteMessage, StabilityMessage, Stable,
 };
-use meridian_multicast::{Command, Epoch, Message, Output, Record, Start, Timestamp, Touches};
+use meridian_multicast::{
+    Command, Config, Epoch, Message, Output, Record, Start, Timestamp, Touches,
+};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -140,7 +142,9 @@ impl Teller<Replica> for Words {
 fn of_asked(command: &Command) -> Vec<MessageId> {
     match command {
         Command::Start(start) | Command::Multicast(start) => vec![start.id],
-        Command::Learn(_) | Command::FetchState | Command::Snapshot { .. } => Vec::new(),
+        Command::Learn(_) | Command::Fence(_) | Command::FetchState | Command::Snapshot { .. } => {
+            Vec::new()
+        }
     }
 }
 
@@ -208,6 +212,7 @@ fn of_message(message: &Message) -> String {
         }
         Message::Order(OrderMessage::Ready(ids)) => format!("Ready: {}", list(ids)),
         Message::Recovery(message) => of_recovery(message),
+        Message::Fence(message) => of_fence(message),
     }
 }
 
@@ -294,10 +299,7 @@ fn of_change(message: &EpochMessage) -> String {
         EpochMessage::Accept(accept) => {
             format!("Accept {}, clock {}", of_epoch(accept.epoch), accept.clock.0)
         }
-        EpochMessage::Config(config) => {
-            let members = list(config.members.iter().map(|node| format!("n{}", node.0)));
-            format!("Config {} of g{}: {members}", config.number, config.group.0)
-        }
+        EpochMessage::Config(config) => format!("Config: {}", of_config(config)),
     }
 }
 
@@ -350,11 +352,33 @@ fn of_recovery(message: &RecoveryMessage) -> String {
     }
 }
 
+fn of_fence(message: &FenceMessage) -> String {
+    match message {
+        FenceMessage::Sealed(fence) => format!("Sealed by {}", of_config(&fence.config)),
+        FenceMessage::ReportWanted(wanted) => {
+            let config = of_config(&wanted.fence.config);
+            format!("ReportWanted from byte {}, by {config}", wanted.offset)
+        }
+        FenceMessage::ReportPart(part) => {
+            let (from, len, total) = (part.offset, part.bytes.len(), part.total);
+            format!("ReportPart from byte {from}, {len} of {total} bytes")
+        }
+    }
+}
+
+fn of_config(config: &Config) -> String {
+    let members = list(config.members.iter().map(|node| format!("n{}", node.0)));
+    format!("configuration {} of g{}: {members}", config.number, config.group.0)
+}
+
 fn of_command(command: &Command) -> String {
     match command {
         Command::Multicast(start) => format!("is to multicast {}", of_start(start)),
         Command::Start(start) => format!("Start {}", of_start(start)),
         Command::Learn(config) => format!("hears that {} is there", of_groups([&config.group])),
+        Command::Fence(fence) => {
+            format!("hears that a group is lost: {}", of_config(&fence.config))
+        }
         Command::FetchState => "is to fetch the state of another".into(),
         Command::Snapshot { to, position, .. } => {
             format!("the state for {to}, after {} deliveries", position.0)
@@ -373,6 +397,9 @@ fn of_record(record: &Record) -> String {
         Record::Delivered { id, ts } => format!("delivered {}", at(*id, *ts)),
         Record::Mark => "a mark".into(),
         Record::State(_) => "the whole state".into(),
+        Record::Fence { fence, report } => {
+            format!("sealed by {}, {} bytes of report", of_config(&fence.config), report.len())
+        }
         Record::Config(config) => {
             format!("configuration {} of {}", config.number, of_groups([&config.group]))
         }
