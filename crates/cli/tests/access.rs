@@ -10,11 +10,9 @@ mod intruder;
 #[path = "harness/secured.rs"]
 mod secured;
 
-use bytes::BytesMut;
-use harness::{Ended, Running, eventually, kill};
+use harness::{eventually, kill};
 use meridian_client::{Client, ClientOptions, Files as Tree};
-use meridian_core::hello::{Caller, Hello, ServiceId};
-use meridian_core::{NodeId, frame};
+use meridian_core::hello::ServiceId;
 use meridian_fs::{Ino, Place};
 use meridian_transport::{Credentials, Files, Security};
 use secured::{Port, Secured, well};
@@ -44,52 +42,27 @@ fn made(path: &Path, uid: u32, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-fn cluster(all: &Secured, args: &[&str]) -> Ended {
-    all.room.run(&[&["cluster"], args, &["--cluster", "cluster.json"]].concat())
-}
-
-/// Changes what a client may do, and waits until all nodes know.
-fn changed(all: &Secured, args: &[&str]) {
-    let ended = cluster(all, &[args, &["--json"]].concat());
-    assert!(ended.status.success(), "{args:?}: {ended:?}");
-    let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
-    let version = told["version"].as_u64().unwrap();
-    eventually("all nodes follow", || {
-        let shown: serde_json::Value =
-            serde_json::from_str(&cluster(all, &["show", "--json"]).stdout).unwrap();
-        let nodes = shown["nodes"].as_array().unwrap().clone();
-        nodes.iter().all(|node| node["follows"].as_u64() >= Some(version))
-    });
-}
-
-fn mount(all: &Secured, name: &str, at: &str) -> Running {
-    let certificate = format!("tls/{name}.pem");
-    let args = ["mount", "--cluster", "cluster.json", "--region", "us", at];
-    let args = [&args[..], &["--tls-certificate", &certificate]].concat();
-    Running::start(all.room.meridian(&args), all.room.path(at))
-}
-
 #[test]
 fn clients_do_what_they_are_granted_and_no_more() {
     let mut all = Secured::start();
-    let trusted = mount(&all, "client", "mnt");
+    let trusted = all.mount("client", "mnt");
     for name in ["lab", "guest"] {
         well(&all.room, &["certify", name, "--role", "client"]);
     }
     let secret = prepare(&all);
     nonsense_is_refused(&all);
-    changed(&all, &["allow", "lab", "--below", "/us/lab", "--uid", "1000"]);
-    let lab = mount(&all, "lab", "lab");
+    all.changed(&["allow", "lab", "--below", "/us/lab", "--uid", "1000"]);
+    let lab = all.mount("lab", "lab");
     a_mount_shows_one_directory(&all);
     root_is_nobody_and_others_are_kept_out(&all);
     numbers_and_keys_are_of_no_use(&all, secret);
     a_backup_would_show_all(&all);
-    changed(&all, &["allow", "lab", "--below", "/us/lab", "--read-only"]);
+    all.changed(&["allow", "lab", "--below", "/us/lab", "--read-only"]);
     assert_eq!(errno(write(&all.room.path("lab/new"))), libc::EROFS);
     assert_eq!(fs::read(all.room.path("lab/plain")).unwrap(), b"text");
     let listed = well(&all.room, &["cluster", "grants", "--cluster", "cluster.json"]);
     assert!(listed.contains("/us/lab") && listed.contains("revoked: nobody"), "{listed}");
-    changed(&all, &["allow", "lab", "--all"]);
+    all.changed(&["allow", "lab", "--all"]);
     write(&all.room.path("lab/new")).unwrap();
     lab.stop();
     trusted.stop();
@@ -130,10 +103,10 @@ fn nonsense_is_refused(all: &Secured) {
         (&["revoke", "admin/admin"], "show another"),
     ];
     for (args, why) in bad {
-        let ended = cluster(all, args);
+        let ended = all.cluster(args);
         assert!(!ended.status.success() && ended.stderr.contains(why), "{args:?}: {ended:?}");
     }
-    let ended = cluster(all, &["allow", "lab", "--tls-certificate", "tls/client.pem"]);
+    let ended = all.cluster(&["allow", "lab", "--tls-certificate", "tls/client.pem"]);
     assert!(ended.stderr.contains("may look at the cluster and not change it"), "{ended:?}");
     let shown = well(&all.room, &["cluster", "grants", "--json", "--cluster", "cluster.json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
@@ -235,13 +208,7 @@ fn numbers_and_keys_are_of_no_use(all: &Secured, secret: u64) {
 fn said(all: &Secured, port: Port) -> Vec<u8> {
     match port {
         Port::Keys => b"*1\r\n$4\r\nPING\r\n".to_vec(),
-        _ => {
-            let caller = Caller::<NodeId>::Client(ServiceId::MAIN);
-            let body = postcard::to_stdvec(&Hello::new(&all.authority().0, caller)).unwrap();
-            let mut bytes = BytesMut::new();
-            frame::encode(&mut bytes, |into| into.extend_from_slice(&body)).unwrap();
-            bytes.to_vec()
-        }
+        _ => all.hello(ServiceId::MAIN),
     }
 }
 
@@ -260,7 +227,7 @@ fn who_is_revoked_is_gone(all: &mut Secured) {
     for (_, heard) in &open {
         heard.recv().expect("it is answered, and stays");
     }
-    changed(all, &["revoke", "client/guest"]);
+    all.changed(&["revoke", "client/guest"]);
     for (listens, _) in open {
         let ended = listens.join().unwrap();
         let waits = ended.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);

@@ -16,6 +16,8 @@ mod fsx;
 mod harness;
 #[path = "harness/lab.rs"]
 mod lab;
+#[path = "harness/random.rs"]
+mod random;
 #[path = "harness/shared.rs"]
 mod shared;
 #[path = "harness/shell.rs"]
@@ -27,7 +29,6 @@ mod weather;
 
 use crowd::{Crowd, Done};
 use faults::{Faults, KINDS, Kind};
-use fsx::Random;
 use harness::{Room, eventually};
 use lab::Lab;
 use std::fs::{self, Permissions};

@@ -4,82 +4,17 @@
 
 #[allow(dead_code)] // Not every test needs all of it.
 mod harness;
+#[path = "harness/program.rs"]
+mod program;
 
 use harness::{Room, Running, kill};
+use program::Program;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
-/// A small demo with these regions, and another mount of it.
-fn two_mounts(room: &Room, regions: &str) -> (Running, Running) {
-    let small = ["demo", "--mount", "mnt", "--data", "data", "--regions", regions];
-    let small = room.meridian(&[&small[..], &["--nodes-per-region", "1"]].concat());
-    let demo = Running::start(small, room.mount());
-    let cluster = room.path("data/cluster.json");
-    let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "us", "eu"];
-    let second = Running::start(room.meridian(&args), room.path("eu"));
-    (demo, second)
-}
-
-/// A Python program that is spoken to in lines.
-struct Program {
-    child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
-}
-
-/// What all of them begin with: `tell` says a line, `hear` waits for one, `errno` says how a call
-/// ends.
-const BEGIN: &str = "
-import fcntl, os, sys
-def tell(*words): print(*words, flush=True)
-def hear(): sys.stdin.readline()
-def errno(call, *args):
-    try:
-        call(*args)
-        return 0
-    except OSError as error:
-        return error.errno
-files = [os.open(path, os.O_RDWR) for path in sys.argv[1:]]
-";
-
-impl Program {
-    fn start(script: &str, files: &[&Path]) -> Program {
-        let mut python = Command::new("python3");
-        python.arg("-c").arg(format!("{BEGIN}{script}")).args(files);
-        let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (to, from) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Program { child, to, from: BufReader::new(from) }
-    }
-
-    /// The next line that it says.
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.from.read_line(&mut line).unwrap();
-        line.trim().to_string()
-    }
-
-    fn tell(&mut self) {
-        self.to.write_all(b"\n").unwrap();
-    }
-
-    fn end(mut self) {
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill(); // Refused if it has ended.
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn a_cycle_over_two_mounts_is_a_deadlock_for_one_of_them() {
     let room = Room::new();
-    let (demo, second) = two_mounts(&room, "us");
+    let (demo, second) = room.two_mounts("us");
     wait_for_each_other(&demo, &second, ["us/f", "us/g"]);
     second.stop();
     demo.stop();
@@ -89,7 +24,7 @@ fn a_cycle_over_two_mounts_is_a_deadlock_for_one_of_them() {
 #[test]
 fn a_cycle_over_two_regions_is_a_deadlock_for_one_of_two_mounts() {
     let room = Room::new();
-    let (demo, second) = two_mounts(&room, "us,eu");
+    let (demo, second) = room.two_mounts("us,eu");
     wait_for_each_other(&demo, &second, ["us/f", "eu/g"]);
     wait_for_each_other(&demo, &second, ["root", "eu/h"]);
     second.stop();
@@ -132,7 +67,7 @@ tell(errno(fcntl.lockf, files[1], fcntl.LOCK_EX))
 #[test]
 fn a_mount_that_was_stopped_for_too_long_writes_nothing_under_its_lost_locks() {
     let room = Room::new();
-    let (demo, second) = two_mounts(&room, "us");
+    let (demo, second) = room.two_mounts("us");
     fs::write(demo.mount().join("us/f"), "before").unwrap();
     let script = "
 f = files[0]

@@ -10,7 +10,7 @@ mod harness;
 mod intruder;
 
 use bytes::BytesMut;
-use cluster::{Port, Secured, well};
+use cluster::{Port, Secured, framed, well};
 use harness::{Running, eventually, finish};
 use meridian_core::hello::{Answer, Caller, Hello, Identity, Lane, ServiceId};
 use meridian_core::principal::{Principal, Role};
@@ -39,14 +39,7 @@ fn claim(cluster: &str, lane: Lane, (from, to): (u16, u16)) -> Vec<u8> {
         standing: Standing::default(),
         known: None,
     };
-    said(&Hello::new(cluster, Caller::Member(identity)).to_lane(lane))
-}
-
-fn said(hello: &Hello<NodeId>) -> Vec<u8> {
-    let mut bytes = BytesMut::new();
-    let body = postcard::to_stdvec(hello).unwrap();
-    frame::encode(&mut bytes, |into| into.extend_from_slice(&body)).unwrap();
-    bytes.to_vec()
+    framed(&Hello::new(cluster, Caller::Member(identity)).to_lane(lane))
 }
 
 /// The first that a node has answered.
@@ -127,7 +120,7 @@ fn strangers_are_refused(all: &Secured) {
         Some(other.issue(Role::Node, "us-2", DAY).unwrap()),
         Some(itself),
     ];
-    let hello = said(&Hello::new(&cluster, Caller::Client(ServiceId::MAIN)));
+    let hello = all.hello(ServiceId::MAIN);
     for port in [Port::Node, Port::Keys] {
         let before = all.refused("us-1");
         for issued in &shown {

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // Part of tests.
 
-use crate::fsx::{Random, Told, Worker};
+use crate::fsx::{Told, Worker};
 use crate::harness::{eventually, eventually_within};
 use crate::lab::REGIONS;
+use crate::random::Random;
 use crate::shared::{self, Appended, Appender, Carrier, Raced, Racer};
 use crate::trees;
 use crate::weather::{Fault, GLOBAL, View, Weather};

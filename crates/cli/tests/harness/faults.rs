@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used)] // Part of tests.
 
 use crate::crowd::Crowd;
-use crate::fsx::{Random, close};
+use crate::fsx::close;
 use crate::harness::{eventually, eventually_within};
 use crate::lab::{Lab, REGIONS};
+use crate::random::Random;
 use crate::weather::{Fault, Weather};
 use std::fs::{self, File};
 use std::io::Write;

@@ -106,6 +106,18 @@ impl Room {
         Running::start(self.meridian(&args), self.mount())
     }
 
+    /// A small demo with these regions, and another mount of it.
+    #[allow(dead_code)] // Not every test needs two.
+    pub fn two_mounts(&self, regions: &str) -> (Running, Running) {
+        let small = ["demo", "--mount", "mnt", "--data", "data", "--regions", regions];
+        let small = self.meridian(&[&small[..], &["--nodes-per-region", "1"]].concat());
+        let demo = Running::start(small, self.mount());
+        let cluster = self.path("data/cluster.json");
+        let args = ["mount", "--cluster", cluster.to_str().unwrap(), "--region", "us", "eu"];
+        let second = Running::start(self.meridian(&args), self.path("eu"));
+        (demo, second)
+    }
+
     /// The answer of `meridian status --json`, which works also while nodes are down.
     pub fn status(&self) -> Value {
         let ended = self.run(&["status", "--json"]);
@@ -143,7 +155,7 @@ impl Drop for Room {
         for (pid, _) in processes_naming(&self.dir.path().display().to_string()) {
             kill(pid, libc::SIGKILL);
         }
-        for name in ["mnt", "eu", "failing", "waiting"] {
+        for name in ["mnt", "eu", "lab", "failing", "waiting"] {
             let path = self.path(name);
             if fs::read_to_string("/proc/self/mountinfo")
                 .is_ok_and(|table| table.contains(&path.display().to_string()))

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, dead_code)] // Part of tests, which use different parts.
 
-use crate::harness::{Ended, Room, eventually, kill};
+use crate::harness::{Ended, Room, Running, eventually, kill};
+use bytes::BytesMut;
+use meridian_core::NodeId;
+use meridian_core::hello::{Caller, Hello, ServiceId};
 use meridian_transport::{Authority, Issued};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,7 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-const NODES: [&str; 3] = ["us-1", "us-2", "us-3"];
+pub const NODES: [&str; 3] = ["us-1", "us-2", "us-3"];
 
 /// Where something of a node listens.
 #[derive(Clone, Copy)]
@@ -112,6 +116,38 @@ impl Secured {
         Issued { certificate: read("pem"), key: read("key") }
     }
 
+    /// `meridian cluster` and so on, as the admin.
+    pub fn cluster(&self, args: &[&str]) -> Ended {
+        self.room.run(&[&["cluster"], args, &["--cluster", "cluster.json"]].concat())
+    }
+
+    /// Changes what a client may do, and waits until all nodes know.
+    pub fn changed(&self, args: &[&str]) {
+        let ended = self.cluster(&[args, &["--json"]].concat());
+        assert!(ended.status.success(), "{args:?}: {ended:?}");
+        let told: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let version = told["version"].as_u64().unwrap();
+        eventually("all nodes follow", || {
+            let shown: serde_json::Value =
+                serde_json::from_str(&self.cluster(&["show", "--json"]).stdout).unwrap();
+            let nodes = shown["nodes"].as_array().unwrap().clone();
+            nodes.iter().all(|node| node["follows"].as_u64() >= Some(version))
+        });
+    }
+
+    /// Mounts with the certificate of that name.
+    pub fn mount(&self, name: &str, at: &str) -> Running {
+        let certificate = format!("tls/{name}.pem");
+        let args = ["mount", "--cluster", "cluster.json", "--region", "us", at];
+        let args = [&args[..], &["--tls-certificate", &certificate]].concat();
+        Running::start(self.room.meridian(&args), self.room.path(at))
+    }
+
+    /// What the client of a service says first, in a frame.
+    pub fn hello(&self, service: ServiceId) -> Vec<u8> {
+        framed(&Hello::<NodeId>::new(&self.authority().0, Caller::Client(service)))
+    }
+
     /// Ends all servers, and all must go well.
     pub fn stop(mut self) {
         for (node, mut server) in std::mem::take(&mut self.servers) {
@@ -120,6 +156,23 @@ impl Secured {
         }
         self.room.assert_clean();
     }
+}
+
+impl Drop for Secured {
+    fn drop(&mut self) {
+        // After a failed test; else none are left.
+        for server in self.servers.values_mut() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// A message in a frame.
+pub fn framed(message: &impl Serialize) -> Vec<u8> {
+    let mut bytes = BytesMut::new();
+    meridian_client::connection::encode(&mut bytes, message).unwrap();
+    bytes.to_vec()
 }
 
 /// What a command printed that ended well.

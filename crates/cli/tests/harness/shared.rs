@@ -4,7 +4,8 @@
 #![allow(clippy::unwrap_used)] // Part of tests.
 
 use crate::crowd::Progress;
-use crate::fsx::{Random, close};
+use crate::fsx::close;
+use crate::random::Random;
 use crate::weather::View;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

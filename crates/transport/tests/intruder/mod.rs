@@ -7,7 +7,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -65,6 +65,9 @@ pub fn call(address: SocketAddr, shown: Option<&Issued>, says: &[u8]) -> io::Res
     Ok(heard)
 }
 
+/// A connection over which it says what it likes.
+pub type Line = StreamOwned<ClientConnection, TcpStream>;
+
 /// The same, and hands over each piece as it comes.
 ///
 /// # Errors
@@ -75,6 +78,22 @@ pub fn listen(
     says: &[u8],
     mut hears: impl FnMut(&[u8]),
 ) -> io::Result<()> {
+    let mut line = connect(address, shown)?;
+    line.write_all(says)?;
+    let mut piece = [0; 4096];
+    loop {
+        match line.read(&mut piece)? {
+            0 => return Ok(()),
+            len => hears(&piece[..len]),
+        }
+    }
+}
+
+/// Calls, and shows the certificate if it has one. The handshake comes with the first words.
+///
+/// # Errors
+/// If nobody listens.
+pub fn connect(address: SocketAddr, shown: Option<&Issued>) -> io::Result<Line> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().unwrap().dangerous();
     let builder = builder.with_custom_certificate_verifier(Arc::new(Anybody));
@@ -87,16 +106,9 @@ pub fn listen(
         }
     };
     let name = ServerName::try_from("localhost").unwrap();
-    let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut socket = TcpStream::connect(address)?;
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let socket = TcpStream::connect(address)?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    let mut tls = rustls::Stream::new(&mut connection, &mut socket);
-    tls.write_all(says)?;
-    let mut piece = [0; 4096];
-    loop {
-        match tls.read(&mut piece)? {
-            0 => return Ok(()),
-            len => hears(&piece[..len]),
-        }
-    }
+    socket.set_nodelay(true)?;
+    Ok(StreamOwned::new(connection, socket))
 }
