@@ -12,6 +12,8 @@ mod intruder;
 mod noise;
 #[path = "harness/random.rs"]
 mod random;
+#[path = "hostile/replay.rs"]
+mod replay;
 #[path = "harness/secured.rs"]
 mod secured;
 #[path = "hostile/tenancy.rs"]
