@@ -14,6 +14,8 @@ mod noise;
 mod random;
 #[path = "hostile/replay.rs"]
 mod replay;
+#[path = "hostile/room.rs"]
+mod room;
 #[path = "harness/secured.rs"]
 mod secured;
 #[path = "hostile/tenancy.rs"]
