@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests, too.
 
+#[path = "hostile/blocks.rs"]
+mod blocks;
 #[allow(dead_code)] // Other tests use the rest of it.
 mod harness;
 #[allow(dead_code)] // The same.

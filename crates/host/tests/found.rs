@@ -7,9 +7,11 @@ use meridian_cluster::Topology;
 use meridian_cluster::grants::{Below, Grant};
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{
-    ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Stamp, Time,
+    BlockId, ClientId, Effect, Event, GroupId, MessageId, NodeId, Outbox, Position, Process, Stamp,
+    Time,
 };
-use meridian_fs::operation::NewNode;
+use meridian_fs::operation::{NewNode, Piece, WriteAt};
+use meridian_fs::types::{Data, Extent};
 use meridian_fs::{
     Answer, FsError, Ino, Kind, Place, Query, Rights, Timestamp, Update, Vector, Vote,
 };
@@ -598,4 +600,33 @@ fn rights_follow_the_configuration_at_once() {
     assert!(!is_denied(ask(&mut one, unknown)));
     one.step(Event::Command(Command::Closed(known)));
     assert!(!is_denied(ask(&mut one, known)), "its number is another's");
+}
+
+/// Abuse 11: who has a grant cannot have a node take other bytes for a block that it lacks, is told
+/// no names, and stores nothing at all if it may only look.
+#[test]
+fn nothing_is_stored_under_a_name_that_a_file_has() {
+    let mut one = One::new(US_1);
+    let [named, free] = [1, 2].map(|random| BlockId::named(US, 0, random));
+    one.delivers(message(1, create(place(US, 0), "file", Kind::File)));
+    let data = Data::Block { block: named, start: 0 };
+    let pieces = vec![Piece { offset: 0, extent: Extent { len: 9, data } }];
+    one.delivers(message(2, Update::Write { inode: place(US, 1), at: WriteAt::End, pieces }));
+    one.starts();
+    let mut topology = (*topology()).clone();
+    let grant = |read_only| Grant { read_only, ..Grant::default() };
+    (topology.version, topology.grants) =
+        (9, [("lab".to_string(), grant(false)), ("guest".to_string(), grant(true))].into());
+    one.step(Event::Command(Command::Configured(topology.into())));
+    let put = |block| RequestBody::PutBlock { block, data: "bytes".into() };
+    let get = RequestBody::GetBlock { block: named, offset: 0, len: 9 };
+    let discard = RequestBody::Discard { blocks: vec![free] };
+    let admitted = |body: &RequestBody| {
+        [None, Some("lab"), Some("guest")].map(|client| one.node.admits(client, body).is_ok())
+    };
+    assert_eq!(admitted(&put(named)), [true, false, false]);
+    assert_eq!(admitted(&put(free)), [true, true, false]);
+    assert_eq!(admitted(&discard), [true, true, false]);
+    assert_eq!(admitted(&RequestBody::ListBlocks { after: None }), [true, false, false]);
+    assert_eq!(admitted(&get), [true, true, true]);
 }

@@ -299,11 +299,9 @@ impl<P: Service> Requests<P> {
             let body = ReplyBody::Refused(Refusal::Bad(why));
             return self.reply(at, client, &Reply { id, body });
         }
-        if matches!(request.body, RequestBody::ListBlocks { .. }) && self.is_restricted(at, client)
-        {
-            let why = "not authorized: a client that has a grant may not list blocks".into();
-            let body = ReplyBody::Refused(Refusal::Bad(why));
-            return self.reply(at, client, &Reply { id, body });
+        let name = at.speaker(client).as_ref().and_then(name_of_client);
+        if let Err(why) = at.process.admits(name.as_deref(), &request.body) {
+            return self.reply(at, client, &Reply { id, body: ReplyBody::Refused(why) });
         }
         let takes = at.process.drain().takes_blocks();
         match desk::on_client(self.blocks.blocks(), takes, by, request.body) {
@@ -327,12 +325,6 @@ impl<P: Service> Requests<P> {
             self.shared.security.count_refused();
         }
         may
-    }
-
-    /// Whether the client may not do all that clients may.
-    fn is_restricted(&self, at: &mut At<'_, P>, client: ConnectionId) -> bool {
-        let name = at.speaker(client).as_ref().and_then(name_of_client);
-        name.is_some_and(|name| self.shared.topology().grants.contains_key(&name))
     }
 
     /// The process wants something of the blocks that are here.

@@ -2,7 +2,7 @@
 
 use meridian_cluster::Topology;
 use meridian_core::{NodeId, Process, Time};
-use meridian_host::api::{KeeperStatus, ReplicaStatus, Request};
+use meridian_host::api::{KeeperStatus, Refusal, ReplicaStatus, Request, RequestBody};
 use meridian_host::drain::keep::Options;
 use meridian_host::drain::{self, Drain};
 use meridian_host::{Command, ConnectionId, Node, Output, space};
@@ -30,6 +30,13 @@ pub trait Service:
 
     /// The command that tells it what the client of a connection is called in its certificate.
     fn known(connection: ConnectionId, client: String) -> Self::Command;
+
+    /// Whether a client that is called so in its certificate may ask that, of the kinds that are
+    /// the shell's own to answer.
+    ///
+    /// # Errors
+    /// Why not.
+    fn admits(&self, client: Option<&str>, body: &RequestBody) -> Result<(), Refusal>;
 
     /// The command that tells it that the connection is gone.
     fn closed(connection: ConnectionId) -> Self::Command;
@@ -76,6 +83,10 @@ impl Service for Node {
 
     fn known(connection: ConnectionId, client: String) -> Command {
         Command::Known { connection, client }
+    }
+
+    fn admits(&self, client: Option<&str>, body: &RequestBody) -> Result<(), Refusal> {
+        Node::admits(self, client, body)
     }
 
     fn closed(connection: ConnectionId) -> Command {

@@ -193,6 +193,10 @@ impl Service for Toy {
         Command::Known
     }
 
+    fn admits(&self, _: Option<&str>, _: &RequestBody) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     fn closed(connection: ConnectionId) -> Command {
         Command::Closed(connection)
     }
