@@ -12,6 +12,8 @@ mod harness;
 mod intruder;
 #[path = "hostile/noise.rs"]
 mod noise;
+#[path = "harness/program.rs"]
+mod program;
 #[path = "harness/random.rs"]
 mod random;
 #[path = "hostile/replay.rs"]
@@ -20,5 +22,7 @@ mod replay;
 mod room;
 #[path = "harness/secured.rs"]
 mod secured;
+#[path = "hostile/stalled.rs"]
+mod stalled;
 #[path = "hostile/tenancy.rs"]
 mod tenancy;
