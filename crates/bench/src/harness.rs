@@ -5,11 +5,12 @@
 //! | `cost` | what processes use |
 //! | `demo` | a demo of its own to measure |
 //! | `draw` | which key is asked for |
-//! | `figures` | a run that draws figures: raw results, how far it is, SVG |
+//! | `figures` | a run that draws figures: raw results, how far it is |
 //! | `flatness` | whether memory and disk stay as they are |
 //! | `latency` | how long operations took, summed up |
 //! | `members` | members of a protocol inside this process |
 //! | `machine` | where and when something was measured |
+//! | `page`, `pdf` | a folder of figures: a PDF of each, and a page that shows them |
 //! | `phases` | a run: warm-up, what is measured, the end |
 //! | `plot` | figures as SVG |
 //! | `processes`, `replica` | replicas in processes of their own, and their end of it |
@@ -24,6 +25,8 @@ pub mod flatness;
 pub mod latency;
 mod machine;
 pub mod members;
+pub mod page;
+mod pdf;
 pub mod phases;
 pub mod plot;
 pub mod processes;

@@ -28,6 +28,8 @@ mod multicast;
 mod paxos;
 
 use clap::Subcommand;
+use meridian_terminal::output;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub use dissemination::DisseminationArg;
@@ -96,6 +98,17 @@ Examples:
   meridian bench eunomia regions --think-ms 20 --sessions 64  the delay without queues
   meridian bench eunomia figures --out figures")]
     Eunomia(eunomia::EunomiaArgs),
+    /// The page that shows all figures in a folder, and a PDF of each; a second
+    #[command(after_help = "\
+Figures are what these commands draw with --out; they write the page and the PDFs themselves. This
+one is for folders from before, or into which files were copied. It measures nothing.
+
+Example:
+  meridian bench figures docs/figures")]
+    Figures {
+        /// The folder that the figures lie in
+        dir: PathBuf,
+    },
     /// Messages to several groups, over TCP inside this process; 6 s
     #[command(after_help = "\
 All members run in this process and speak over TCP on 127.0.0.1; one client is with each. The
@@ -132,6 +145,11 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
         BenchCommand::Fs(args) => fs::run(args),
         BenchCommand::Kv(args) => kv::run(args),
         BenchCommand::Eunomia(args) => eunomia::run(args),
+        BenchCommand::Figures { dir } => {
+            let count = harness::page::write_all(dir)?;
+            output::print(&format!("{count} figures are in {}", dir.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
         BenchCommand::Multicast(args) => multicast::run(args),
         BenchCommand::Paxos(args) => paxos::run(args),
     }

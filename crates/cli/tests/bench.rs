@@ -25,7 +25,8 @@ fn one_diagram_is_drawn_with_its_raw_results() {
     let mut written: Vec<_> =
         std::fs::read_dir(out).unwrap().map(|file| file.unwrap().file_name()).collect();
     written.sort();
-    assert_eq!(written, ["figure-4.2.jsonl", "figure-4.2.svg"]);
+    let wanted = ["README.md", "figure-4.2.jsonl", "figure-4.2.pdf", "figure-4.2.svg"];
+    assert_eq!(written, wanted);
     let drawn = std::fs::read_to_string(dir.path().join("figure-4.2.svg")).unwrap();
     assert!(drawn.contains("Figure 4.2") && drawn.contains("PrimCast"), "{drawn}");
     let results = std::fs::read_to_string(dir.path().join("figure-4.2.jsonl")).unwrap();

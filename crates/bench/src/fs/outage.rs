@@ -8,7 +8,7 @@ use super::workload::{Op, Worker};
 use crate::harness::demo::{Demo, Status};
 use crate::harness::latency::{HEADS, Latency, histogram};
 use crate::harness::plot::{Curve, Labels, latency_over_time};
-use crate::harness::{Machine, Scratch, positive_seconds, stop_on_signal};
+use crate::harness::{Machine, Scratch, page, positive_seconds, stop_on_signal};
 use anyhow::{Context, ensure};
 use clap::Args;
 use meridian_terminal::note;
@@ -405,7 +405,8 @@ fn draw(
     let raw = dir.join(format!("{name}.json"));
     let text = serde_json::to_string(report)?;
     std::fs::write(&raw, text).with_context(|| format!("cannot write {}", raw.display()))?;
-    note!("figure and latencies are in {}: {name}.svg, {name}.json", dir.display());
+    page::write_page(dir)?;
+    note!("figure and latencies are in {}: {name}.svg, {name}.pdf, {name}.json", dir.display());
     Ok(())
 }
 

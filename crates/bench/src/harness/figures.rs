@@ -1,8 +1,9 @@
-//! A run that draws figures: how long each point is measured, the raw results as lines of JSON,
-//! how far the run is, the figures as SVG. A bench brings its setups, its points and its titles.
+//! A run that draws figures: how long each point is measured, the raw results as lines of JSON, how
+//! far the run is, the figures as SVG and PDF. A bench brings its setups, its points and its
+//! titles.
 
-use super::Machine;
 use super::plot::{Curve, Labels};
+use super::{Machine, page};
 use anyhow::Context;
 use clap::Args;
 use meridian_terminal::{note, output};
@@ -107,11 +108,12 @@ impl<'a> Drawing<'a> {
         plot(&self.folder.out.join(format!("figure-{name}.svg")), &labels, curves)
     }
 
-    /// Says where all is.
+    /// Makes the page of all figures, and says where all is.
     ///
     /// # Errors
-    /// If that cannot be printed.
+    /// If that cannot be written.
     pub fn end(self) -> anyhow::Result<ExitCode> {
+        page::write_page(&self.folder.out)?;
         let dir = self.folder.out.display();
         output::print(&format!("figures and raw results are in {dir}"))?;
         Ok(ExitCode::SUCCESS)
@@ -191,6 +193,7 @@ mod tests {
         let read = |name| std::fs::read_to_string(folder.out.join(name)).unwrap();
         assert_eq!(read("results.jsonl"), "[\"one\",1.0]\n[\"other\",2.0]\n");
         assert!(read("figure-7.svg").contains("\nFigure 7: T\n"));
+        assert!(read("README.md").contains("[PDF](figure-7.pdf)"));
     }
 
     #[test]

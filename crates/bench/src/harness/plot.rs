@@ -1,5 +1,6 @@
-//! Curves as SVG.
+//! Curves as SVG, with a PDF beside it.
 
+use super::page::write_pdf;
 use anyhow::anyhow;
 use plotters::backend::SVGBackend;
 use plotters::coord::Shift;
@@ -9,7 +10,7 @@ use plotters::prelude::*;
 use std::path::Path;
 
 /// Of a figure, in pixels.
-const SIZE: (u32, u32) = (1000, 580);
+pub const SIZE: (u32, u32) = (1000, 580);
 /// How wide a letter of the legend is at most, in pixels, and what stands before its text.
 const LETTER: u32 = 10;
 const LEGEND_MARK: u32 = 60;
@@ -134,7 +135,9 @@ where
     let area = SVGBackend::new(path, SIZE).into_drawing_area();
     let drawn = draw_on(&area, labels, curves, axes, (kind, moments));
     let drawn = drawn.and_then(|()| area.present());
-    drawn.map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))
+    drawn.map_err(|error| anyhow!("cannot draw {}: {error}", path.display()))?;
+    drop(area); // It is written by then.
+    write_pdf(path)
 }
 
 type Drawn = Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>>;

@@ -121,9 +121,12 @@ fn contents(site: &str) -> Vec<&str> {
 fn the_site_has_each_page_and_no_other() {
     let site = read(&root().join("mkdocs.yml"));
     let mut named: Vec<String> = contents(&site).into_iter().map(String::from).collect();
-    let names = fs::read_dir(root().join("docs")).unwrap();
-    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut pages: Vec<String> = names.filter(|name| name.ends_with(".md")).collect();
+    let pages_in = |dir: &'static str| {
+        let names = fs::read_dir(root().join("docs").join(dir)).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".md")).map(move |name| format!("{dir}{name}"))
+    };
+    let mut pages: Vec<String> = ["", "figures/"].into_iter().flat_map(pages_in).collect();
     named.sort();
     pages.sort();
     assert_eq!(named, pages, "what mkdocs.yml names, and what lies in docs/");
