@@ -13,15 +13,16 @@
 //! - F4: what it knew of how far the lost group is stable, it forgets (`linearizable`).
 //!
 //! So whatever timestamp of the lost group anybody relies on from now on was in somebody's memory
-//! when that one was sealed (F1, F3), hence is in a report. And what was delivered before is durable
-//! where it was, if that is asked for ([`Deliveries::Durable`](crate::Deliveries::Durable)): it is
-//! in a report, or has been dropped as all have it.
+//! when that one was sealed (F1, F3), hence is in a report. And what was delivered before is
+//! durable where it was, if that is asked for
+//! ([`Deliveries::Durable`](crate::Deliveries::Durable)): it is in a report, or has been dropped as
+//! all have it.
 //!
 //! An heir begins with what all reports say together: it is the same at all heirs, as no report
-//! changes. It makes itself a state of that, in an epoch that nobody led, takes it over as it
-//! would take over a snapshot, and may stand for primary then. All is as ever from there on. An heir
-//! that does not have all reports is a process that joins: it promises and hears, and gets a state
-//! of the others.
+//! changes. It makes itself a state of that, in an epoch that nobody led, takes it over as it would
+//! take over a snapshot, and may stand for primary then. All is as ever from there on. An heir that
+//! does not have all reports is a process that joins: it promises and hears, and gets a state of
+//! the others.
 //!
 //! The clock of that state is no less than any that a reporter has reached. Up to there messages
 //! were delivered by who relied on the lost group's being stable, or on a timestamp that was
@@ -162,8 +163,8 @@ impl PrimCast {
         postcard::to_allocvec(&report).expect("a report can be encoded").into()
     }
 
-    /// F1 and F4: what the lost members said counts no more, but for what is in `T`. And what others
-    /// said of timestamps of messages that `T` does not hold: they say it again.
+    /// F1 and F4: what the lost members said counts no more, but for what is in `T`. Nor does what
+    /// others said of timestamps of messages that `T` does not hold: they say it again.
     fn forget_lost(&mut self, group: GroupId) {
         if self.planted.is(Mutation::HearsTheLost) {
             return;

@@ -270,6 +270,11 @@ impl<P: Process, O: Owner<P>> World<P, O> {
         &self.refused
     }
 
+    /// All processes that there are, were or may be.
+    pub fn peers(&self) -> impl Iterator<Item = P::Peer> + '_ {
+        self.slots.iter().map(|slot| slot.peer)
+    }
+
     /// All processes that are up.
     pub fn processes(&self) -> impl Iterator<Item = (P::Peer, &P)> + '_ {
         self.slots.iter().filter_map(|slot| Some((slot.peer, slot.process.as_ref()?)))

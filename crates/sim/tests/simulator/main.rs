@@ -20,6 +20,7 @@ mod eunomia;
 mod exhaustive_multicast;
 mod exhaustive_paxos;
 mod explained;
+mod fences;
 mod files;
 mod full_disk;
 mod hermes;

@@ -7,18 +7,22 @@
 //! | [`replica`] | a process of the multicast with the simplest application |
 //! | [`workload`], [`profile`] | clients, and how they behave |
 //! | [`changes`] | trials in which members change, or keep nothing on disk |
+//! | [`fences`] | trials in which groups are lost, and go on as others |
 //! | [`plain`] | the plainest workload, for any protocol of the multicast |
 //! | [`explored`] | small cases in all orders of arrival |
 //! | [`short`] | many short runs of any multicast protocol, without faults |
 //! | [`words`], [`explain`] | the words of a trace; why a message was delivered here and now |
 //! | [`history`], [`checkers`] | what happened in a run, and whether it may |
+//! | [`loss`] | the same where a group was lost |
 //! | [`planted`] | planted bugs, and a trial for each that shows it soon |
 
 pub mod changes;
 pub mod checkers;
 pub mod explain;
 pub mod explored;
+pub mod fences;
 pub mod history;
+pub mod loss;
 pub mod plain;
 pub mod planted;
 mod profile;

@@ -52,6 +52,10 @@ pub enum Disks {
     Absent,
 }
 
+/// The shortest and the longest flush of slow disks.
+pub(super) const SLOW: (Duration, Duration) =
+    (Duration::from_millis(1), Duration::from_millis(200));
+
 /// What a trial is made of. What is `None` is drawn from the seed.
 #[derive(Clone, Debug)]
 pub struct Trial {
@@ -152,7 +156,7 @@ pub fn is_quiet(world: &Cluster) -> bool {
 /// # Errors
 /// The first violation.
 pub fn judge(world: &Cluster) -> Result<(), Violation> {
-    let history = &world.owner.history;
+    let history = &*world.owner.judged();
     check_safety(history)?;
     if world.owner.order == Order::Linearizable {
         check_real_time(history, End::Delivered)
@@ -270,7 +274,7 @@ impl Subject for Trial {
         setup.faults = drawn.faults;
         match drawn.disks {
             Disks::Quick => {}
-            Disks::Slow => setup.flush = (Duration::from_millis(1), Duration::from_millis(200)),
+            Disks::Slow => setup.flush = SLOW,
             Disks::Absent => setup = without_disks(setup),
         }
         match drawn.links {

@@ -3,16 +3,18 @@
 pub use super::profile::{Profile, Senders};
 use crate::of::multicast::checkers::{Ranks, SafeTimes};
 use crate::of::multicast::history::{Entry, History};
+use crate::of::multicast::loss::Loss;
 use crate::of::multicast::replica::Replica;
 use crate::world::Random;
 use crate::world::{Owner, Stimulus};
 use bytes::Bytes;
 use meridian_core::{ClientId, GroupId, MessageId, NodeId, Position, ProcessId, Time};
 use meridian_multicast::{
-    Command, Config, Delivery, Message, Order, Output, Rank, Role, Start, Timestamp, Touches,
+    Command, Config, Delivery, Dest, Message, Order, Output, Rank, Role, Start, Timestamp, Touches,
 };
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -44,6 +46,8 @@ pub struct Workload {
     /// The processes that have sent or received anything that groups say to each other.
     pub between: BTreeSet<ProcessId>,
     groups: BTreeMap<GroupId, Vec<NodeId>>,
+    /// The groups that were lost.
+    pub losses: Vec<Loss>,
     /// The numbers of the configurations of groups that were changed.
     numbers: BTreeMap<GroupId, u64>,
     profile: Profile,
@@ -84,6 +88,7 @@ impl Workload {
             order: Order::default(),
             between: BTreeSet::new(),
             groups,
+            losses: Vec::new(),
             numbers: BTreeMap::new(),
             profile,
             random,
@@ -124,6 +129,40 @@ impl Workload {
             self.numbers.insert(config.group, config.number);
             self.groups.insert(config.group, config.members.clone());
         }
+    }
+
+    /// A group is lost, and goes on with heirs.
+    pub fn lose(&mut self, loss: Loss) {
+        let Config { group, number, members } = loss.fence.config.clone();
+        self.groups.insert(group, members);
+        self.numbers.insert(group, number);
+        self.delivered.remove(&group);
+        self.losses.push(loss);
+        // What nobody else has delivered may get another timestamp.
+        let delivered = self.history.entries.iter().filter_map(|entry| match entry {
+            Entry::Deliver { process, id, .. } if !self.is_lost(*process) => Some(*id),
+            _ => None,
+        });
+        let kept: BTreeSet<_> = delivered.collect();
+        self.finals.retain(|id, _| kept.contains(id));
+    }
+
+    /// Whether a process was a member of its group when that was lost.
+    fn is_lost(&self, process: ProcessId) -> bool {
+        self.losses.iter().any(|loss| loss.old.contains(&process))
+    }
+
+    /// Whether a message goes to a group that was lost.
+    fn goes_to_lost(&self, id: MessageId) -> bool {
+        let dest = self.sent.get(&id).map(|start| &start.dest);
+        let lost = |dest: &Dest| self.losses.iter().any(|loss| dest.contains(&loss.group()));
+        dest.is_some_and(lost)
+    }
+
+    /// What happened, as it is to be judged.
+    pub fn judged(&self) -> Cow<'_, History> {
+        let history = Cow::Borrowed(&self.history);
+        self.losses.iter().fold(history, |history, loss| Cow::Owned(loss.judged(&history)))
     }
 
     /// The clients that live.
@@ -285,6 +324,9 @@ impl Workload {
             "{at} delivers another {}",
             start.id
         );
+        if self.is_lost(at) {
+            return self.note(at, rank, *position, now); // Nobody hears of it.
+        }
         let greater = self.ranks.entry(at).or_default().raise(&start.touches, rank);
         assert!(greater.is_none(), "{at} delivers {rank:?} after {greater:?}");
         let first = *self.finals.entry(start.id).or_insert(*ts);
@@ -303,8 +345,10 @@ impl Workload {
     }
 
     fn note(&mut self, process: ProcessId, (ts, id): Rank, position: Position, t: Time) {
-        self.delivered.entry(process.group).or_default().insert(id);
-        self.reach(process, position);
+        if !self.is_lost(process) {
+            self.delivered.entry(process.group).or_default().insert(id);
+            self.reach(process, position);
+        }
         self.history.push(Entry::Deliver { process, id, ts, position, t });
     }
 }
@@ -327,7 +371,7 @@ impl Owner<Replica> for Workload {
     fn output(&mut self, at: ProcessId, output: Output, now: Time) -> Vec<Stimulus<Replica>> {
         match output {
             Output::Deliver(delivery) => self.on_delivery(at, &delivery, now),
-            Output::Duplicate(id) => self.answered(at.group, id),
+            Output::Duplicate(id) if !self.is_lost(at) => self.answered(at.group, id),
             Output::Install { position, application } => {
                 self.reach(at, position);
                 self.ranks.remove(&at);
@@ -336,11 +380,19 @@ impl Owner<Replica> for Workload {
                 self.history.push(Entry::Installed { process: at, state });
             }
             Output::Ended { id, ts } => {
-                let known = *self.finals.entry(id).or_insert(ts);
+                let known = match self.finals.get(&id) {
+                    Some(known) => *known,
+                    // Perhaps those alone had delivered it.
+                    None if self.goes_to_lost(id) => return Vec::new(),
+                    None => *self.finals.entry(id).or_insert(ts),
+                };
                 assert_eq!(known, ts, "{at} is told another final timestamp of {id}");
             }
             // Who was refused asks again.
-            Output::Settled(_) | Output::Refused { .. } | Output::SnapshotWanted { .. } => {}
+            Output::Duplicate(_)
+            | Output::Settled(_)
+            | Output::Refused { .. }
+            | Output::SnapshotWanted { .. } => {}
         }
         Vec::new()
     }
@@ -401,6 +453,11 @@ impl Owner<Replica> for Workload {
     }
 
     fn check(&mut self, at: ProcessId, process: &Replica, durable: bool) -> Result<(), String> {
+        for loss in &mut self.losses {
+            let (group, sent) = (loss.group(), &self.sent);
+            let goes = |id: &MessageId| sent.get(id).is_some_and(|m| m.dest.contains(&group));
+            loss.watch(at, process, self.history.entries.len(), goes);
+        }
         // It walks the whole state: not after each event.
         self.checks += 1;
         if self.checks.is_multiple_of(16) {
