@@ -14,10 +14,12 @@ use offer::Offer;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 
 /// How often one mount changes something and the other looks.
 const ROUNDS: usize = 420;
@@ -25,6 +27,8 @@ const ROUNDS: usize = 420;
 const LISTED: usize = 6;
 /// How many files each of them has.
 const FILES: usize = 40;
+/// How often one mount writes a file and the other reads it.
+const READ_ROUNDS: usize = 31;
 /// How long holders that say nothing delay others: the lease, and what is slow on a busy machine.
 const DELAY_MAX: Duration = Duration::from_secs(20);
 
@@ -42,6 +46,16 @@ fn mount_here(room: &Room, name: &str, transport: Transport) -> Mount {
     let mount = meridian_mount::mount(client, &at, Access::default(), "meridian").unwrap();
     assert!(offer.is_none() || mount.transport() == transport);
     mount
+}
+
+/// Two of them, of which each way has one, and what runs them.
+fn two_mounts(room: &Room) -> (Runtime, [Mount; 2]) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let entered = runtime.enter();
+    let ways = [("one", Transport::Rings), ("two", Transport::Device)];
+    let mounts = ways.map(|(name, transport)| mount_here(room, name, transport));
+    drop(entered);
+    (runtime, mounts)
 }
 
 /// What a path shows: kind and mode, owner, length and names, or nothing.
@@ -83,11 +97,7 @@ fn change(dir: &Path, round: usize) -> Vec<PathBuf> {
 fn nothing_that_a_mount_shows_is_older_than_what_another_has_changed() {
     let room = Room::new();
     let demo = room.demo();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let entered = runtime.enter();
-    let ways = [("one", Transport::Rings), ("two", Transport::Device)];
-    let mounts = ways.map(|(name, transport)| mount_here(&room, name, transport));
-    drop(entered);
+    let (runtime, mounts) = two_mounts(&room);
     let dirs = mounts.each_ref().map(|mount| mount.path().join("us/turns"));
     fs::create_dir(&dirs[0]).unwrap();
     for round in 0..ROUNDS {
@@ -130,11 +140,7 @@ fn list(dir: &Path) -> BTreeMap<OsString, Shown> {
 fn no_listing_is_older_than_what_another_mount_has_changed() {
     let room = Room::new();
     let demo = room.demo();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let entered = runtime.enter();
-    let ways = [("one", Transport::Rings), ("two", Transport::Device)];
-    let mounts = ways.map(|(name, transport)| mount_here(&room, name, transport));
-    drop(entered);
+    let (runtime, mounts) = two_mounts(&room);
     for round in 0..LISTED {
         let (by, at) = (round % 2, 1 - round % 2);
         let [by, here] = [by, at].map(|of| mounts[of].path().join(format!("us/listed-{round}")));
@@ -160,6 +166,48 @@ fn no_listing_is_older_than_what_another_mount_has_changed() {
         assert_eq!(list(&here), list(&by), "round {round}: a name less");
         fs::rename(file(34), file(35)).unwrap();
         assert_eq!(list(&here), list(&by), "round {round}: replaced");
+    }
+    for mount in mounts {
+        runtime.block_on(mount.unmount()).unwrap();
+    }
+    demo.stop();
+    room.assert_clean();
+}
+
+/// What each file holds in a round: always as long, so that only its bytes tell.
+fn bytes(file: usize, round: usize) -> Vec<u8> {
+    let len = if file == 0 { 100 } else { 300_000 };
+    format!("{round:04} ").into_bytes().into_iter().cycle().take(len).collect()
+}
+
+/// A mount's kernel keeps what was read of files from one open to the next. What another mount
+/// has written is read by the next open all the same.
+#[test]
+fn no_file_reads_older_than_what_another_mount_has_written() {
+    let room = Room::new();
+    let demo = room.demo();
+    let (runtime, mounts) = two_mounts(&room);
+    let dirs = mounts.each_ref().map(|mount| mount.path().join("us/read"));
+    fs::create_dir(&dirs[0]).unwrap();
+    for file in 0..2 {
+        fs::write(dirs[0].join(file.to_string()), bytes(file, 0)).unwrap();
+    }
+    let kept = || mounts.each_ref().map(|mount| mount.files().pages_kept());
+    for round in 1..READ_ROUNDS {
+        // Now and then it has the time to ask to hold the file once more after it was recalled.
+        let (by, at, file) = (round / 5 % 2, 1 - round / 5 % 2, round % 2);
+        let [by, here] = [by, at].map(|of| dirs[of].join(file.to_string()));
+        let (before, begun) = (kept()[at], Instant::now());
+        while round % 5 < 2 && kept()[at] < before + 3 {
+            assert!(fs::read(&here).unwrap() == bytes(file, round.saturating_sub(2)));
+            assert!(begun.elapsed() < PATIENCE, "no pages are ever kept: {:?}", kept());
+        }
+        assert!(fs::read(&here).unwrap() == bytes(file, round.saturating_sub(2)));
+        let mut open = File::options().write(true).open(&by).unwrap();
+        open.write_all(&bytes(file, round)).unwrap();
+        drop(open);
+        assert!(fs::read(&here).unwrap() == bytes(file, round), "round {round}");
+        assert!(fs::read(&by).unwrap() == bytes(file, round), "round {round}: its own");
     }
     for mount in mounts {
         runtime.block_on(mount.unmount()).unwrap();

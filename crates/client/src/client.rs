@@ -326,6 +326,11 @@ impl Client {
         self.inner.driver.rest(moment, inodes)
     }
 
+    /// What drives its session.
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.inner.driver
+    }
+
     /// How many looks it has answered from what it keeps.
     pub fn hits(&self) -> u64 {
         self.inner.driver.hits()

@@ -7,10 +7,10 @@ use meridian_cluster::Topology;
 use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
 use meridian_core::principal::{Role, Speaker};
 use meridian_core::{Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, RegionId, Time};
-use meridian_fs::{Ino, Query, Vector};
+use meridian_fs::{Ino, Place, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::steps::Report;
-use meridian_session::{CallId, Command, Due, Message, Moment, Output, Session};
+use meridian_session::{CallId, Command, Due, Holding, Message, Moment, Output, Pages, Session};
 use meridian_transport::Security;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -209,6 +209,28 @@ impl Driver {
         let mut session = lock(&self.session);
         let now = self.time();
         session.rest(now, moment, inodes)
+    }
+
+    /// See [`Session::open`].
+    pub fn open(&self, file: Place) -> Pages {
+        let mut session = lock(&self.session);
+        let now = self.time();
+        session.open(now, file)
+    }
+
+    /// See [`Session::pages_kept`].
+    pub fn pages_kept(&self) -> u64 {
+        lock(&self.session).pages_kept()
+    }
+
+    /// See [`Session::dropped_pages`].
+    pub fn dropped_pages(&self, holding: Holding) {
+        lock(&self.session).dropped_pages(holding);
+    }
+
+    /// See [`Session::doubt_pages`].
+    pub fn doubt_pages(&self, ino: Ino) {
+        lock(&self.session).doubt_pages(ino);
     }
 
     /// See [`Session::holds`].

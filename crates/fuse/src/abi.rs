@@ -119,6 +119,8 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 pub const LOCK_IS_FLOCK: u32 = 1;
 /// Nothing of an open file is kept, and it cannot be mapped for sharing.
 pub const OPEN_DIRECT_IO: u32 = 1;
+/// What the kernel has of an opened file from before stays.
+pub const OPEN_KEEP_CACHE: u32 = 1 << 1;
 /// A write brings pages of the kernel's cache.
 pub const WRITE_IS_CACHE: u32 = 1;
 /// A message that nobody asked for: attributes, and maybe pages, of a node are not to be kept.

@@ -1,6 +1,6 @@
 //! What the kernel is answered, once for each request.
 
-use crate::abi::{OPEN_DIRECT_IO, PAGE, REPLY_HEADER};
+use crate::abi::{OPEN_DIRECT_IO, OPEN_KEEP_CACHE, PAGE, REPLY_HEADER};
 use crate::device::Device;
 use crate::interrupts::{Interrupted, Interrupts};
 use crate::rings::Ticket;
@@ -85,8 +85,11 @@ pub struct Lifetime {
 /// What the kernel does with the pages of an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
-    /// It keeps them until the file is opened again or is seen to be changed.
+    /// It drops those that it has from before, and keeps others until the file is opened again or
+    /// is seen to be changed.
     #[default]
+    Dropped,
+    /// It keeps those that it has from before, too.
     Kept,
     /// It keeps none: each read and write is asked for, and no program can map the file to share
     /// what is written into it.
@@ -96,7 +99,8 @@ pub enum Pages {
 impl Pages {
     fn flags(self) -> u32 {
         match self {
-            Pages::Kept => 0,
+            Pages::Dropped => 0,
+            Pages::Kept => OPEN_KEEP_CACHE,
             Pages::Refused => OPEN_DIRECT_IO,
         }
     }

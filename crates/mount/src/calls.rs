@@ -62,7 +62,7 @@ impl Opened {
         handle: Handle,
     ) -> Result<Opened, ClientError> {
         let shared = files.is_shared(ino);
-        let mut opened = Opened { files, handle: Some(handle), pages: Pages::Kept };
+        let mut opened = Opened { files, handle: Some(handle), pages: Pages::Dropped };
         if shared && !opened.files.claim_pages(handle).await? {
             opened.pages = Pages::Refused;
         }

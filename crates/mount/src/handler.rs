@@ -87,7 +87,7 @@ impl Service for Handler {
             Operation::ListXattrs { size } => self.list_xattrs(call, size),
             Operation::RemoveXattr { name } => self.remove_xattr(call, name),
             Operation::OpenDirectory => {
-                call.reply.opened(self.listings.open(call.node), Pages::Kept);
+                call.reply.opened(self.listings.open(call.node), Pages::Dropped);
             }
             Operation::ReadDirectory { handle, offset, size } => {
                 self.read_directory(call, handle, offset, size);
@@ -371,7 +371,11 @@ impl Handler {
         if !self.files.is_shared(node)
             && let Some(handle) = self.files.open_now(node, open_mode(flags))
         {
-            return call.reply.opened(handle.0, Pages::Kept);
+            let pages = match self.files.keeps_pages(handle) {
+                true => Pages::Kept,
+                false => Pages::Dropped,
+            };
+            return call.reply.opened(handle.0, pages);
         }
         self.answer(call, opened, |files| async move {
             let handle = files.open(node, open_mode(flags)).await?;

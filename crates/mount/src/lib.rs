@@ -25,7 +25,8 @@
 //!
 //! The kernel keeps names and attributes as long as the client holds capabilities on them; else
 //! names for no time at all, so each look asks a replica, and attributes for a few milliseconds,
-//! the time of one call. It keeps pages until an open, or until it sees another time of change.
+//! the time of one call. It keeps pages until an open of a file that is not held all that time, or
+//! until it sees another time of change.
 //! After a lock was taken it asks for attributes in any case.
 //!
 //! Deliberately absent: rules of the file system, which live in `meridian-fs` and

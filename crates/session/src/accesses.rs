@@ -39,8 +39,8 @@ pub struct Accesses {
     under_way: BTreeSet<GroupId>,
 }
 
-/// Whether a read at `now` is to be noted.
-fn is_due(of: &Attributes, now: Timestamp) -> bool {
+/// Whether a read at `now` of what shows these attributes is to be noted.
+pub fn is_due(of: &Attributes, now: Timestamp) -> bool {
     let old = now.seconds.saturating_sub(of.atime.seconds) >= OLD_SECONDS;
     of.atime <= of.mtime || of.atime <= of.ctime || old
 }

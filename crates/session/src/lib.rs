@@ -62,7 +62,7 @@ pub mod writeback;
 pub use blocks::placing::{Placing, Progress};
 pub use blocks::{Block, BlockNames, Part};
 pub use calls::{CallId, Command, Due, Failure, Message, Output};
-pub use caps::{HELD_MAX, Moment, SPAN};
+pub use caps::{HELD_MAX, Holding, Moment, Pages, SPAN};
 pub use deadlocks::Deadlocks;
 pub use mutation::Mutation;
 pub use names::{Name, Names};

@@ -53,6 +53,10 @@ pub enum Mutation {
     CountsFromReply,
     /// Keeps answers of reads that began before it held the inode.
     FillsFromEarlier,
+    /// Has pages kept that were read before it held the file.
+    KeepsOldPages,
+    /// Takes pages for dropped that were dropped before the file was recalled, and held again.
+    KeepsAnyHolding,
     /// Keeps what a listing showed before it held that.
     KeepsListed,
     /// Releases a capability before what it kept is dropped.

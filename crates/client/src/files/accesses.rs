@@ -2,6 +2,7 @@
 
 use super::{Files, lock};
 use meridian_fs::Attributes;
+use meridian_session::accesses::is_due;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
@@ -22,6 +23,12 @@ impl Files {
         if self.notes_reads() {
             lock(&self.accesses).read(of, crate::client::now(), self.client.time());
         }
+    }
+
+    /// Whether it would be noted if what has these attributes were read now.
+    pub(crate) fn is_read_due(&self, mut of: Attributes) -> bool {
+        self.overlay_reads(&mut of);
+        self.notes_reads() && is_due(&of, crate::client::now())
     }
 
     /// Shows when it was read, if that is not told yet.

@@ -6,7 +6,7 @@ use crate::error::ClientError;
 use crate::files::locks::Holders;
 use crate::files::tenure::Tenure;
 use crate::files::{Handle, OpenMode};
-use meridian_session::WriteBack;
+use meridian_session::{Holding, WriteBack};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -36,6 +36,8 @@ pub(crate) struct Buffer {
     pub(crate) lost: BTreeSet<Handle>,
     /// The number of the last change that ended here, of all changes of this mount.
     pub(crate) landed: u64,
+    /// The handle with which the kernel was told to drop the pages from before the file was held.
+    pub(crate) dropping: Option<(Handle, Holding)>,
 }
 
 impl Buffer {
@@ -50,8 +52,15 @@ impl Buffer {
         self.writes.close(handle);
         self.holders.close(handle);
         self.lost.remove(&handle);
+        self.used(handle);
         self.writers -= usize::from(mode.write);
         self.lacks_capability &= self.writers > 0;
+    }
+
+    /// The kernel uses a handle, so it has done what it was told with it: since when there are no
+    /// pages from before, if it was told to drop them.
+    pub(crate) fn used(&mut self, handle: Handle) -> Option<Holding> {
+        self.dropping.take_if(|(by, _)| *by == handle).map(|(_, holding)| holding)
     }
 
     /// Drops all bytes: nobody can ever see them.

@@ -5,13 +5,17 @@
 //! or indexes in such a file then lose what they wrote, and say nothing. So who opens one of those
 //! files, which are known by their names, first claims its pages for this mount; if another has
 //! them, it may open the file all the same, but not map it.
+//!
+//! Of other files the kernel keeps pages from one open to the next while nobody else can have
+//! changed them (`meridian_session::Pages`).
 
 use crate::client::lock as hold;
 use crate::error::ClientError;
 use crate::files::locks::{Owner, Wanted};
-use crate::files::{Files, Handle};
+use crate::files::{Files, Handle, OpenFile, OpenInode};
 use meridian_fs::FsError;
 use meridian_fs::types::{Attributes, Ino, Kind, LockFamily};
+use meridian_session::Pages;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -45,6 +49,32 @@ impl Files {
     /// Whether programs share its pages as memory: then they are to be claimed when it is opened.
     pub fn is_shared(&self, ino: Ino) -> bool {
         hold(&self.shared).0.contains(&ino)
+    }
+
+    /// Whether the kernel may keep the pages that it has of a file that was opened just now: else
+    /// it is to drop them. Not if a read is to be noted, which only who is asked to read can.
+    pub fn keeps_pages(&self, handle: Handle) -> bool {
+        let Ok(OpenFile { inode, mode }) = self.file(handle) else { return false };
+        match self.client.driver().open(inode.place) {
+            Pages::Kept(of) => mode.noatime || of.is_some_and(|of| !self.is_read_due(of)),
+            Pages::Dropped(holding) => {
+                let dropping = holding.map(|holding| (handle, holding));
+                let buffer = &mut hold(&inode.buffer);
+                buffer.dropping = buffer.dropping.take().or(dropping);
+                false
+            }
+        }
+    }
+
+    /// How often it may have kept them.
+    pub fn pages_kept(&self) -> u64 {
+        self.client.driver().pages_kept()
+    }
+
+    /// The kernel uses a handle.
+    pub(crate) fn note_use(&self, inode: &OpenInode, handle: Handle) {
+        let holding = hold(&inode.buffer).used(handle);
+        holding.into_iter().for_each(|holding| self.client.driver().dropped_pages(holding));
     }
 
     /// Claims the pages of an open file for this mount, until its last such file is closed here.

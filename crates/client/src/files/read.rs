@@ -42,6 +42,7 @@ impl Files {
     ) -> Result<Vec<u8>, ClientError> {
         let OpenFile { inode, mode } = self.file(handle)?;
         let end = offset.saturating_add(len as u64);
+        self.note_use(&inode, handle);
         for attempt in 0..LOOK_AGAIN {
             if lock(&inode.buffer).writes.appends() {
                 self.flush_inode(&inode, Some(handle)).await?;

@@ -181,6 +181,7 @@ impl Files {
     /// As [`Files::close`].
     pub fn close_now(&self, handle: Handle, owner: Owner) -> Result<Wrote, ClientError> {
         let inode = self.file(handle)?.inode;
+        self.note_use(&inode, handle);
         let mut buffer = lock(&inode.buffer);
         if (!buffer.writes.is_clean() && !buffer.nameless) || buffer.holders.contains(owner) {
             return Ok(Wrote::MustWait);
@@ -274,6 +275,7 @@ impl Files {
             };
             if let Err(error) = ended {
                 tracing::debug!("flush of inode {:#x}: {error}", inode.place.ino.0);
+                self.client.driver().doubt_pages(inode.place.ino);
                 return Err(error);
             }
         }

@@ -83,6 +83,8 @@ pub(crate) struct Known {
     pub granted: u64,
     pub attributes: Slot<Attributes>,
     pub used: Time,
+    /// Whether the owner's kernel has dropped all pages from before the grant.
+    pub pages_dropped: bool,
     /// The directory with which it was asked for, among many.
     pub swept: Option<Ino>,
     names: BTreeMap<Name, Slot<Option<Entry>>>,
@@ -101,6 +103,7 @@ impl Known {
             granted,
             attributes: Slot::default(),
             used,
+            pages_dropped: false,
             swept: None,
             names: BTreeMap::new(),
             floor: 0,

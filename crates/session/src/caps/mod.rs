@@ -12,10 +12,12 @@ mod errands;
 mod flights;
 pub(crate) mod known;
 mod lease;
+mod pages;
 mod sweeps;
 
 pub(crate) use errands::OWN;
 pub(crate) use lease::Errand;
+pub use pages::{Holding, Pages};
 pub(crate) use sweeps::WINDOW;
 
 use crate::calls::CallId;
@@ -86,6 +88,7 @@ pub(crate) struct Caps {
     seen_before: BTreeMap<Ino, Attributes>,
     pub hits: u64,
     pub swept: u64,
+    pub pages_kept: u64,
     pub mutation: Mutation,
 }
 
@@ -113,6 +116,7 @@ impl Caps {
             seen_before: BTreeMap::new(),
             hits: 0,
             swept: 0,
+            pages_kept: 0,
             mutation: Mutation::Correct,
         }
     }
@@ -273,7 +277,13 @@ impl Caps {
         (begun, whole): (u64, bool),
         result: &Result<Answer, FsError>,
     ) {
-        if !self.is_on || !whole {
+        if !self.is_on {
+            return;
+        }
+        if !whole {
+            if let Query::Contents { inode, .. } = query {
+                self.doubt_pages(inode.ino);
+            }
             return;
         }
         match (query, result) {

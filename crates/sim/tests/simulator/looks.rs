@@ -10,6 +10,7 @@ fn no_look_is_older_than_what_was_acknowledged() {
         "kept",
         "kept with attributes",
         "swept",
+        "pages kept",
         "updates",
         "reads",
         "recalled",

@@ -4,11 +4,13 @@
 //! Each client does one update at a time in shared directories of all partitions: it makes, removes
 //! and renames names, also between partitions, makes directories, and changes owners; and it looks
 //! at all of that, often, and now and then at all names of a directory one after the other, so that
-//! it asks to hold what they lead to in one step. Requests and replies are late and lost, now and
+//! it asks to hold what they lead to in one step; and it opens files of which its kernel keeps
+//! pages. Requests and replies are late and lost, now and
 //! then by seconds; a client stands still for longer than its lease at times, or is gone for good.
 //! Nodes have all kinds of faults. An owner needs a while until it has dropped what is recalled, as
 //! a kernel does.
 
+mod pages;
 mod register;
 pub mod trial;
 
@@ -22,6 +24,7 @@ use meridian_core::{Effect, Event, GroupId, Outbox, Process, Time};
 use meridian_fs::{Answer, FsError, Ino, Place, Query, Vector};
 use meridian_host::Node;
 use meridian_session::{CallId, Command as Ask, Due, Message, Mutation, Output as Told, Session};
+use pages::Kernel;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use register::{Change, Registers, Thing, Value};
@@ -89,6 +92,7 @@ struct Client {
     left: u64,
     /// How much it had asked to hold in one step with more, when that was looked at last.
     swept: u64,
+    kernel: Kernel,
 }
 
 /// The clients, and what they were told.
@@ -117,6 +121,7 @@ impl LooksWorkload {
             handed: BTreeMap::new(),
             left: things,
             swept: 0,
+            kernel: Kernel::default(),
         };
         let top = |partition| Place { ino: Ino::top(partition), partition };
         LooksWorkload {
@@ -259,7 +264,9 @@ fn thing_of(query: &Query) -> Thing {
 fn value_of(result: &Result<Answer, FsError>) -> Option<Value> {
     match result {
         Ok(Answer::Entry { entry, .. }) => Some(Value::Leads(entry.place)),
-        Ok(Answer::Attributes(attributes)) => Some(Value::Owner(attributes.uid)),
+        Ok(Answer::Attributes(attributes) | Answer::Contents { attributes, .. }) => {
+            Some(Value::Owner(attributes.uid))
+        }
         Err(FsError::NotFound) => Some(Value::Absent),
         _ => None,
     }
@@ -314,7 +321,11 @@ impl Crowd for LooksWorkload {
             }
             Told::Answered { call, result, .. } => {
                 self.net.counts.add("reads", 1);
-                let query = self.clients[at].looks.remove(&call);
+                let client = &mut self.clients[at];
+                let query = client.looks.remove(&call);
+                if client.kernel.on_read(call, &result) {
+                    return None;
+                }
                 if let Some(handed) = self.clients[at].handed.remove(&call) {
                     self.judge_handed(at, &handed, &result);
                 }
@@ -333,6 +344,7 @@ impl Crowd for LooksWorkload {
                 self.net.counts.add("updates", 1);
                 let (doing, change) = self.clients[at].doing.take().expect("it waits for it");
                 assert_eq!(doing, call, "it does one thing at a time");
+                change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));
                 if let (Ok(done), Change::MakeDirectory(..)) = (&result, &change)
                     && let meridian_fs::Done::Attributes(made) = done
                     && self.directories.len() < DIRECTORIES_MAX
@@ -372,7 +384,8 @@ impl Crowd for LooksWorkload {
     /// It changes something, or looks.
     fn act(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
         let looks = self.net.random.random_range(0..12);
-        let mut stimuli = Vec::new();
+        let mut stimuli = self.use_open(at, now);
+        self.open(at, now);
         for _ in 0..looks {
             stimuli.extend(self.look(at, now));
         }
@@ -389,6 +402,7 @@ impl Crowd for LooksWorkload {
         let change = self.registers.choose(&self.directories, &mut self.net.random);
         let Some(change) = change else { return stimuli };
         self.registers.begin((at, call), &change);
+        change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));
         let update = change.update();
         self.clients[at].doing = Some((call, change));
         let change = meridian_host::update::Change::new(Default::default(), update);

@@ -117,6 +117,14 @@ impl Change {
         }
     }
 
+    /// What it gives to another owner.
+    pub fn given(&self) -> Option<Ino> {
+        match self {
+            Change::Give(inode, _) => Some(inode.ino),
+            _ => None,
+        }
+    }
+
     fn things(&self) -> Vec<(Thing, Option<Value>)> {
         let thing = |place: &Place, name: &Bytes| Thing::Name(place.ino, name.clone());
         match self {
@@ -138,6 +146,16 @@ impl Registers {
         let value = thing.first();
         let fresh = || Register { acked: (Stamp(0), vec![value]), open: BTreeMap::new() };
         self.all.entry(thing.clone()).or_insert_with(fresh)
+    }
+
+    /// One of the files that are in these directories, if the name that is drawn leads to one.
+    pub fn a_file(&mut self, directories: &[Place], random: &mut Random) -> Option<Place> {
+        let parent = directories.choose(random)?;
+        let name = Bytes::from_static(super::NAMES.choose(random)?.as_bytes());
+        match self.of(&Thing::Name(parent.ino, name)).acked.1[..] {
+            [Value::Leads(place), ..] => Some(place),
+            _ => None,
+        }
     }
 
     /// What some client does next.

@@ -103,6 +103,8 @@ impl CrowdTrial for Trial {
             Mutation::CountsFromReply,
             Mutation::FillsFromEarlier,
             Mutation::KeepsListed,
+            Mutation::KeepsOldPages,
+            Mutation::KeepsAnyHolding,
             Mutation::ReleasesFirst,
         ];
         let in_host = [InHost::AnswersAtOnce, InHost::ExpiresAnyhow];
