@@ -333,8 +333,9 @@ impl PrimCast {
             clock: self.clock.now,
             ceiling: self.clock.ceiling,
             members: self.members.clone(),
-            fences: self.fences.seals.clone(),
             application: None,
+            fences: self.fences.seals.clone(),
+            lost: self.members.lost.clone(),
         }
     }
 

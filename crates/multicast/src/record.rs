@@ -4,10 +4,10 @@ use crate::message::{Entry, Epoch, Fence, Rank, Timestamp};
 use crate::state::done::Done;
 use crate::state::fences::Seals;
 use crate::state::log::Log;
-use crate::state::members::{Config, Members};
+use crate::state::members::{Config, Lost, Members};
 use bytes::Bytes;
 use meridian_core::{MessageId, Position};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
 /// What is made durable. When, and why then, is in the crate's documentation.
@@ -67,9 +67,22 @@ pub struct State {
     pub(crate) clock: Timestamp,
     pub(crate) ceiling: Timestamp,
     pub(crate) members: Members,
-    pub(crate) fences: Seals,
     /// The application's state, if it came from another process.
     pub(crate) application: Option<Bytes>,
+    /// Programs from before there were fences end here, so these stay the last.
+    #[serde(default, deserialize_with = "or_none")]
+    pub(crate) fences: Seals,
+    #[serde(default, deserialize_with = "or_none")]
+    pub(crate) lost: Lost,
+}
+
+/// What an earlier program has not written is empty.
+fn or_none<'a, T, D>(from: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'a>,
+    D: Deserializer<'a>,
+{
+    Ok(T::deserialize(from).unwrap_or_default())
 }
 
 impl State {

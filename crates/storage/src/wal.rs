@@ -37,7 +37,7 @@ use std::time::Duration;
 use writer::{Flusher, Writer};
 
 /// The version of the directory, in `FORMAT`.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 8;
 /// How long a segment is, in bytes: long enough that a new one is rare beside its syncs, short
 /// enough that nine nodes on one small disk have room for two each.
 pub const SEGMENT_BYTES: u64 = 32 << 20;

@@ -298,8 +298,9 @@ impl PrimCast {
             clock,
             ceiling: clock,
             members: self.members.clone(),
-            fences: self.fences.seals.clone(),
             application: None,
+            fences: self.fences.seals.clone(),
+            lost: self.members.lost.clone(),
         }
     }
 

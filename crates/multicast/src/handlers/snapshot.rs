@@ -17,7 +17,7 @@ use meridian_core::{MessageId, Outbox, Position, ProcessId, Time};
 
 impl PrimCast {
     /// Takes over `state`; returns its position and the application's part.
-    pub(crate) fn restore(&mut self, state: State) -> (Position, Option<Bytes>) {
+    pub(crate) fn restore(&mut self, mut state: State) -> (Position, Option<Bytes>) {
         self.epochs.prom = self.epochs.prom.max(state.e_prom).max(state.e_cur);
         self.epochs.cur = state.e_cur;
         self.log = state.log;
@@ -28,6 +28,7 @@ impl PrimCast {
             self.deliveries.last.map(|last| (self.deliveries.count, last)).into_iter().collect();
         self.stability.let_go();
         self.deliveries.done = state.done;
+        state.members.lost = state.lost;
         self.members.merge(&state.members);
         self.fences.seals = state.fences;
         self.fences.inheritance.take_if(|_| state.e_cur.number > 0);

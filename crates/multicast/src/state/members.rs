@@ -47,9 +47,13 @@ pub struct Config {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Members {
     groups: BTreeMap<GroupId, BTreeMap<u64, Vec<NodeId>>>,
-    /// Of groups that were lost: the first configuration that counts, and who was a member before.
-    lost: BTreeMap<GroupId, (u64, BTreeSet<NodeId>)>,
+    /// Written apart: earlier programs have no such thing.
+    #[serde(skip)]
+    pub(crate) lost: Lost,
 }
+
+/// Of groups that were lost: the first configuration that counts, and who was a member before.
+pub(crate) type Lost = BTreeMap<GroupId, (u64, BTreeSet<NodeId>)>;
 
 /// So many configurations of a group are remembered: those that messages under way may still name.
 const REMEMBERED: usize = 8;

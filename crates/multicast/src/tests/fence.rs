@@ -443,3 +443,15 @@ fn what_was_reported_is_known_after_a_restart() {
     let again = One { process: again, now: one.now };
     assert_eq!((again.final_ts(2), again.report()), (Some(60), one.report()));
 }
+
+/// Logs of programs from before there were fences end where these would begin.
+#[test]
+fn a_state_from_before_there_were_fences_is_read() {
+    let state = Net::one(&[1, 3], process(0, 0)).process.state();
+    let encoded = postcard::to_allocvec(&state).unwrap();
+    let earlier = &encoded[..encoded.len() - 2];
+    assert!(encoded.ends_with(&[0, 0]), "neither is there");
+    assert_eq!(postcard::from_bytes::<crate::record::State>(earlier).unwrap(), state);
+    let cut = postcard::from_bytes::<crate::record::State>(&earlier[..earlier.len() - 1]);
+    assert!(cut.is_err(), "what an earlier program has written is all there");
+}
