@@ -31,6 +31,7 @@ use crowd::{Crowd, Done};
 use faults::{Faults, KINDS, Kind};
 use harness::{Room, eventually};
 use lab::Lab;
+use random::Random;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
