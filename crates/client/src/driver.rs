@@ -218,11 +218,6 @@ impl Driver {
         session.open(now, file)
     }
 
-    /// See [`Session::pages_kept`].
-    pub fn pages_kept(&self) -> u64 {
-        lock(&self.session).pages_kept()
-    }
-
     /// See [`Session::dropped_pages`].
     pub fn dropped_pages(&self, holding: Holding) {
         lock(&self.session).dropped_pages(holding);

@@ -57,8 +57,8 @@ impl Buffer {
         self.lacks_capability &= self.writers > 0;
     }
 
-    /// The kernel uses a handle, so it has done what it was told with it: since when there are no
-    /// pages from before, if it was told to drop them.
+    /// The kernel uses a handle, so it has done what it was told with it. Returns the holding whose
+    /// earlier pages it has dropped now, if it was told to drop them.
     pub(crate) fn used(&mut self, handle: Handle) -> Option<Holding> {
         self.dropping.take_if(|(by, _)| *by == handle).map(|(_, holding)| holding)
     }

@@ -140,6 +140,8 @@ pub struct Files {
     taken: Mutex<Option<Token>>,
     /// Files whose pages programs share.
     shared: Mutex<pages::Shared>,
+    /// How often the kernel may have kept pages.
+    pages_kept: AtomicU64,
     next_handle: AtomicU64,
     next_ticket: AtomicU64,
     deadlocks: Mutex<Deadlocks>,
@@ -173,6 +175,7 @@ impl Files {
             notes_reads: AtomicBool::new(true),
             taken: Mutex::default(),
             shared: Mutex::default(),
+            pages_kept: AtomicU64::new(0),
             next_handle: AtomicU64::new(1),
             next_ticket: AtomicU64::new(1),
             deadlocks: Mutex::default(),

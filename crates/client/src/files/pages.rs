@@ -17,6 +17,7 @@ use meridian_fs::FsError;
 use meridian_fs::types::{Attributes, Ino, Kind, LockFamily};
 use meridian_session::Pages;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How the names of SQLite's shared memory end: of the index of a database's log.
@@ -56,7 +57,11 @@ impl Files {
     pub fn keeps_pages(&self, handle: Handle) -> bool {
         let Ok(OpenFile { inode, mode }) = self.file(handle) else { return false };
         match self.client.driver().open(inode.place) {
-            Pages::Kept(of) => mode.noatime || of.is_some_and(|of| !self.is_read_due(of)),
+            Pages::Kept(of) => {
+                let keeps = mode.noatime || of.is_some_and(|of| !self.is_read_due(of));
+                self.pages_kept.fetch_add(u64::from(keeps), Ordering::Relaxed);
+                keeps
+            }
             Pages::Dropped(holding) => {
                 let dropping = holding.map(|holding| (handle, holding));
                 let buffer = &mut hold(&inode.buffer);
@@ -68,7 +73,7 @@ impl Files {
 
     /// How often it may have kept them.
     pub fn pages_kept(&self) -> u64 {
-        self.client.driver().pages_kept()
+        self.pages_kept.load(Ordering::Relaxed)
     }
 
     /// The kernel uses a handle.

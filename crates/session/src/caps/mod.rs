@@ -88,7 +88,6 @@ pub(crate) struct Caps {
     seen_before: BTreeMap<Ino, Attributes>,
     pub hits: u64,
     pub swept: u64,
-    pub pages_kept: u64,
     pub mutation: Mutation,
 }
 
@@ -116,7 +115,6 @@ impl Caps {
             seen_before: BTreeMap::new(),
             hits: 0,
             swept: 0,
-            pages_kept: 0,
             mutation: Mutation::Correct,
         }
     }

@@ -40,11 +40,6 @@ impl Session {
         self.caps.open(now, file, &self.vector)
     }
 
-    /// How often pages were kept.
-    pub fn pages_kept(&self) -> u64 {
-        self.caps.pages_kept
-    }
-
     /// The kernel has dropped pages, as an answer to [`Session::open`] said.
     pub fn dropped_pages(&mut self, holding: Holding) {
         self.caps.dropped_pages(holding);
@@ -64,10 +59,7 @@ impl Caps {
         let Some(known) = self.usable(now, file, vector) else { return Pages::Dropped(None) };
         let (granted, dropped) = (known.granted, known.pages_dropped);
         match dropped || anyhow {
-            true => {
-                self.pages_kept += 1;
-                Pages::Kept(self.attributes(now, file, vector))
-            }
+            true => Pages::Kept(self.attributes(now, file, vector)),
             false => Pages::Dropped(Some(Holding { ino: file.ino, granted })),
         }
     }
