@@ -76,7 +76,8 @@ pub struct State {
     pub(crate) lost: Lost,
 }
 
-/// What an earlier program has not written is empty.
+/// What an earlier program has not written is empty. What cannot be read counts as that, too:
+/// whoever changes how it is written gives the log another version.
 fn or_none<'a, T, D>(from: D) -> Result<T, D::Error>
 where
     T: Default + Deserialize<'a>,

@@ -5,10 +5,9 @@
 //! and renames names, also between partitions, makes directories, and changes owners; and it looks
 //! at all of that, often, and now and then at all names of a directory one after the other, so that
 //! it asks to hold what they lead to in one step; and it opens files of which its kernel keeps
-//! pages. Requests and replies are late and lost, now and
-//! then by seconds; a client stands still for longer than its lease at times, or is gone for good.
-//! Nodes have all kinds of faults. An owner needs a while until it has dropped what is recalled, as
-//! a kernel does.
+//! pages. Requests and replies are late and lost, now and then by seconds; a client stands still
+//! for longer than its lease at times, or is gone for good. Nodes have all kinds of faults. An
+//! owner needs a while until it has dropped what is recalled, as a kernel does.
 
 mod pages;
 mod register;
