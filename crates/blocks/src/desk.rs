@@ -157,6 +157,8 @@ pub fn on_client(
         }
         body @ (RequestBody::Update { .. }
         | RequestBody::Read { .. }
+        | RequestBody::UpdateAlong { .. }
+        | RequestBody::ReadAlong { .. }
         | RequestBody::Recalls { .. }
         | RequestBody::Discard { .. }
         | RequestBody::Snapshot { .. }

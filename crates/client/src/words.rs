@@ -96,6 +96,8 @@ pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
     let kind = match reply {
         ReplyBody::Updated { .. } => "Updated",
         ReplyBody::Answer { .. } => "Answer",
+        ReplyBody::UpdatedAlong(_) => "UpdatedAlong",
+        ReplyBody::AnswerAlong { .. } => "AnswerAlong",
         ReplyBody::Recalled { .. } => "Recalled",
         ReplyBody::Stored => "Stored",
         ReplyBody::Block(_) => "Block",

@@ -19,6 +19,8 @@ impl Level {
     pub const SETTLE: Level = Level(2);
     /// Regions come and go (`meridian_fs::Update::AddRegion`).
     pub const REGIONS: Level = Level(3);
+    /// What a client asks for next comes along with an answer (decision 101).
+    pub const ALONG: Level = Level(4);
 }
 
 impl Default for Level {
@@ -45,7 +47,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::REGIONS };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::ALONG };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

@@ -102,16 +102,45 @@ pub enum RequestBody {
         /// The message.
         of: MessageId,
     },
+    /// As [`RequestBody::Read`]; if the answer has the attributes of a directory, its first entries
+    /// come along.
+    ///
+    /// Of [`Level::ALONG`](meridian_core::level::Level::ALONG).
+    ReadAlong {
+        /// What the client has seen.
+        vector: Vector,
+        /// Under which name it holds capabilities.
+        by: ClientId,
+        /// The question.
+        query: Query,
+    },
+    /// As [`RequestBody::Update`]; if it grants capabilities, answers to questions come along.
+    ///
+    /// Of [`Level::ALONG`](meridian_core::level::Level::ALONG).
+    UpdateAlong {
+        /// Whose replica here is asked.
+        group: GroupId,
+        /// The message.
+        start: Start,
+        /// The questions, [`ALONG_MAX`] at most, about inodes that it grants.
+        queries: Vec<Query>,
+    },
 }
+
+/// So many answers, and so many entries of a directory, come along with another.
+pub const ALONG_MAX: usize = meridian_fs::GRANT_MAX + 1;
 
 impl RequestBody {
     /// Whose replica is asked; none if the node is: then the shell answers, or the node itself.
     pub(crate) fn group(&self) -> Option<GroupId> {
         match self {
             RequestBody::Update { group, .. }
+            | RequestBody::UpdateAlong { group, .. }
             | RequestBody::Recalls { group, .. }
             | RequestBody::Snapshot { group, .. } => Some(*group),
-            RequestBody::Read { query, .. } => Some(query.partition()),
+            RequestBody::Read { query, .. } | RequestBody::ReadAlong { query, .. } => {
+                Some(query.partition())
+            }
             RequestBody::PutBlock { .. }
             | RequestBody::GetBlock { .. }
             | RequestBody::Discard { .. }
@@ -233,6 +262,57 @@ pub enum ReplyBody {
     Refused(Refusal),
     /// To [`RequestBody::Steps`].
     Steps(Report),
+    /// To [`RequestBody::ReadAlong`], if something comes along: as [`ReplyBody::Answer`].
+    AnswerAlong {
+        /// What the client has now seen.
+        vector: Vector,
+        /// What the client is to let go of this group.
+        recalled: Vec<Ino>,
+        /// As there.
+        whole: bool,
+        /// The answer.
+        result: Result<Answer, FsError>,
+        /// The entries of the directory.
+        along: Box<Answer>,
+    },
+    /// To [`RequestBody::UpdateAlong`], if something comes along: as [`ReplyBody::Updated`].
+    UpdatedAlong(Box<UpdatedAlong>),
+}
+
+/// See [`ReplyBody::UpdatedAlong`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdatedAlong {
+    /// The message.
+    pub id: MessageId,
+    /// Its timestamp.
+    pub ts: Stamp,
+    /// What the client has now seen.
+    pub vector: Vector,
+    /// What the client is to let go of this group.
+    pub recalled: Vec<Ino>,
+    /// As there.
+    pub and: Vec<GroupId>,
+    /// What came of it.
+    pub result: Result<Done, FsError>,
+    /// Answers to the first questions. What they tell of an inode that was granted is not older
+    /// than the grant; what they tell of others may be.
+    pub along: Vec<Result<Answer, FsError>>,
+}
+
+impl ReplyBody {
+    /// The same without what came along, and that.
+    pub fn apart(self) -> (ReplyBody, Vec<Result<Answer, FsError>>) {
+        match self {
+            ReplyBody::AnswerAlong { vector, recalled, whole, result, along } => {
+                (ReplyBody::Answer { vector, recalled, whole, result }, vec![Ok(*along)])
+            }
+            ReplyBody::UpdatedAlong(told) => {
+                let UpdatedAlong { id, ts, vector, recalled, and, result, along } = *told;
+                (ReplyBody::Updated { id, ts, vector, recalled, and, result }, along)
+            }
+            other => (other, Vec::new()),
+        }
+    }
 }
 
 /// Why a node cannot do what it was asked.

@@ -10,18 +10,18 @@ mod drained;
 mod member;
 mod messages;
 mod noting;
+mod requests;
 mod space;
 
 pub use messages::{Command, Message, Output, Record, Timer};
 
-use crate::api::{Refusal, ReplicaStatus, Reply, ReplyBody, Request, RequestBody};
+use crate::api::{ReplicaStatus, Reply};
 use crate::configuration::{self as configuring, ConfigurationReplica};
 use crate::drain::{self, Drain};
 use crate::mutation::Mutation;
-use crate::replica::{ConnectionId, Replica, Waiter, Wish, encode};
+use crate::replica::{ConnectionId, Replica, Wish, encode};
 use crate::space::Space;
 use crate::steps::{Step, Steps, What};
-use crate::update::Payload;
 use member::Member;
 use meridian_cluster::Topology;
 use meridian_core::{
@@ -186,70 +186,6 @@ impl Node {
                     out.send(from, Message::VoteSettled { from: of, to: by, id });
                 }
             }
-        }
-    }
-
-    fn on_request(
-        &mut self,
-        now: Time,
-        connection: ConnectionId,
-        request: Request,
-        out: &mut Outbox<Self>,
-    ) {
-        let waiter = Waiter { connection, request: request.id };
-        if let RequestBody::Discard { blocks } = request.body {
-            return self.on_discard(waiter, blocks, out);
-        }
-        if let RequestBody::Steps { of } = request.body {
-            return self.tell_steps(now, waiter, of, out);
-        }
-        self.note_request(now, &request);
-        let Some(group) = request.body.group() else { return };
-        let mut wishes = Vec::new();
-        let rights = self.rights_of(connection);
-        let Some(replica) = self.replicas.get_mut(&group) else {
-            let body = ReplyBody::Refused(Refusal::NoReplica(group));
-            let reply = Reply { id: request.id, body };
-            out.output(Output::Reply { connection, reply });
-            return;
-        };
-        let (mut start, is_full) = (None, self.space.is_full());
-        match request.body {
-            RequestBody::Update { start: wanted, .. } => {
-                let wanted = match rights.map(|rights| Payload::restrict(wanted.clone(), rights)) {
-                    Some(Err(why)) => {
-                        let body = ReplyBody::Refused(Refusal::Bad(why));
-                        let reply = Reply { id: request.id, body };
-                        return out.output(Output::Reply { connection, reply });
-                    }
-                    Some(Ok(restricted)) => restricted,
-                    None => wanted,
-                };
-                if replica.on_update(waiter, &wanted, is_full, &mut wishes) {
-                    start = Some(wanted);
-                }
-            }
-            RequestBody::Read { vector, by, query } => {
-                replica.on_read(waiter, (by, &vector), (query, rights), &mut wishes);
-            }
-            RequestBody::Recalls { by, .. } => replica.on_poll(waiter, by, &mut wishes),
-            RequestBody::Snapshot { name, step, .. } => {
-                let sees_all = rights.is_none_or(|rights| rights.sees_all());
-                let body = replica.on_snapshot(name, step, sees_all);
-                wishes.push(Wish::Reply(waiter, body));
-            }
-            RequestBody::PutBlock { .. }
-            | RequestBody::GetBlock { .. }
-            | RequestBody::Discard { .. }
-            | RequestBody::ListBlocks { .. }
-            | RequestBody::Scrub
-            | RequestBody::Steps { .. }
-            | RequestBody::Status => {}
-        }
-        self.grant(now, group, wishes, Some(out));
-        if let Some(start) = start {
-            let command = Event::Command(multicast::Command::Start(start));
-            self.step_multicast(now, group, command, out);
         }
     }
 

@@ -26,6 +26,8 @@ pub(crate) struct Read {
     /// Under which name its client holds capabilities.
     pub by: ClientId,
     pub query: Query,
+    /// Whether the entries of the directory that it is about are to come along.
+    pub along: bool,
     /// What its client may do; none if that is all.
     pub rights: Option<Rights>,
     pub seen: Stamp,
@@ -186,6 +188,7 @@ mod tests {
             waiter,
             by: ClientId(0),
             query: Query::Attributes { inode },
+            along: false,
             rights: None,
             seen: Stamp(seen),
             since,

@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+mod along;
 mod caps;
 mod counting;
 mod leases;
@@ -43,6 +44,7 @@ mod snapshots;
 mod space;
 mod status;
 
+pub use along::Looks;
 pub use caps::{CAP_LEASE, POLL_MAX};
 use counting::Counted;
 use leases::Vigil;
@@ -200,12 +202,12 @@ impl Replica {
     pub fn on_update(
         &mut self,
         waiter: Waiter,
-        start: &Start,
+        (start, looks): (&Start, Looks),
         is_full: bool,
         out: &mut Vec<Wish>,
     ) -> bool {
         if let Some(outcome) = self.sessions.outcome(start.id).cloned() {
-            let asked = Asked::known(waiter, start, self.group);
+            let asked = Asked::known(waiter, start, self.group).with(looks);
             self.tell(start.id, asked, outcome, None, out);
             return false;
         }
@@ -217,7 +219,7 @@ impl Replica {
         } else if self.multicast.log_bytes() >= LOG_BYTES_MAX || self.waiting() >= WAITING_MAX {
             Refusal::Overloaded
         } else {
-            let asked = || Asked::new(start, payload.as_ref(), self.group);
+            let asked = || Asked::new(start, payload.as_ref(), self.group).with(looks);
             self.updates.entry(start.id).or_insert_with(asked).waiters.push(waiter);
             return true;
         };
@@ -225,16 +227,18 @@ impl Replica {
         false
     }
 
-    /// A client asks a question.
+    /// A client asks a question; `along`: entries of the directory that it is about are to come
+    /// along.
     pub fn on_read(
         &mut self,
         waiter: Waiter,
         (by, vector): (ClientId, &Vector),
         (query, rights): (Query, Option<Rights>),
+        along: bool,
         out: &mut Vec<Wish>,
     ) {
         let (seen, since) = (vector.get(self.group), self.ticked);
-        let read = Read { waiter, by, query, rights, seen, since };
+        let read = Read { waiter, by, query, along, rights, seen, since };
         if self.may_answer() && self.is_ready(&read) {
             self.answer(&read, true, out);
         } else if self.reads.len() >= WAITING_MAX {
@@ -310,7 +314,11 @@ impl Replica {
         }
         let vector = self.partition.vector().clone();
         let recalled = self.partition.recalled(read.by).collect();
-        let answer = ReplyBody::Answer { vector, recalled, whole, result };
+        let along = result.as_ref().ok().and_then(|answer| self.entries_along(read, answer));
+        let answer = match along {
+            Some(along) => ReplyBody::AnswerAlong { vector, recalled, whole, result, along },
+            None => ReplyBody::Answer { vector, recalled, whole, result },
+        };
         out.push(Wish::Reply(read.waiter, answer));
     }
 

@@ -16,7 +16,7 @@ use meridian_fs::{
     Answer, FsError, Ino, Kind, Place, Query, Rights, Timestamp, Update, Vector, Vote,
 };
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
-use meridian_host::replica::{Replica, Waiter, Wish};
+use meridian_host::replica::{Looks, Replica, Waiter, Wish};
 use meridian_host::sessions;
 use meridian_host::update::{NOBODY, Payload};
 use meridian_host::{Command, ConnectionId, Message, Node, Output, Record, Timer};
@@ -462,7 +462,7 @@ fn who_waits_for_a_group_out_of_reach_is_told() {
     let waiter = Waiter { connection: ConnectionId(1), request: 3 };
     let start = message(1, link(place(US, 0)));
     let mut wishes = Vec::new();
-    assert!(replica.on_update(waiter, &start, false, &mut wishes));
+    assert!(replica.on_update(waiter, (&start, Looks::default()), false, &mut wishes));
     replica.on_refused(start.id, EU, &mut wishes);
     let refused = ReplyBody::Refused(Refusal::OutOfReach(EU));
     assert_eq!(wishes, [Wish::Reply(waiter, refused)]);

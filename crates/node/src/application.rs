@@ -280,6 +280,8 @@ impl<P: Service> Requests<P> {
             }
             RequestBody::Update { .. }
             | RequestBody::Read { .. }
+            | RequestBody::UpdateAlong { .. }
+            | RequestBody::ReadAlong { .. }
             | RequestBody::Recalls { .. }
             | RequestBody::Discard { .. }
             | RequestBody::ListBlocks { .. }

@@ -279,8 +279,17 @@ fn corpus(tenancy: &Tenancy, session: u64, file: Place) -> Vec<RequestBody> {
         RequestBody::Snapshot { group, name, step: SnapshotStep::Keep },
         RequestBody::Snapshot { group, name, step: SnapshotStep::Look { at, queries: Vec::new() } },
     ];
-    all.extend(updates.into_iter().map(|update| tenancy.update(session, 1, update)));
+    for update in updates {
+        let body = tenancy.update(session, 1, update);
+        if let RequestBody::Update { group, start } = body.clone() {
+            let queries = queries.to_vec();
+            all.push(RequestBody::UpdateAlong { group, start, queries });
+        }
+        all.push(body);
+    }
     let read = |query| RequestBody::Read { vector: vector.clone(), by: client, query };
+    let along = |query| RequestBody::ReadAlong { vector: vector.clone(), by: client, query };
+    all.extend(queries.iter().cloned().map(along));
     all.extend(queries.into_iter().map(read));
     all
 }

@@ -454,9 +454,11 @@ fn status(id: NodeId) -> NodeStatus {
 async fn answer(shared: &Shared, topology: &Topology, node: usize, body: RequestBody) -> ReplyBody {
     let id = NodeId(node as u16);
     match body {
-        RequestBody::Update { group, start } => update(shared, topology, id, group, start).await,
+        RequestBody::Update { group, start } | RequestBody::UpdateAlong { group, start, .. } => {
+            update(shared, topology, id, group, start).await
+        }
         RequestBody::Recalls { .. } => ReplyBody::Refused(Refusal::Overloaded),
-        RequestBody::Read { vector, query, .. } => {
+        RequestBody::Read { vector, query, .. } | RequestBody::ReadAlong { vector, query, .. } => {
             let group = query.partition();
             if !topology.group(group).members.contains(&id) {
                 return ReplyBody::Refused(Refusal::NoReplica(group));

@@ -47,6 +47,8 @@ impl Node {
             | RequestBody::GetBlock { .. }
             | RequestBody::Update { .. }
             | RequestBody::Read { .. }
+            | RequestBody::UpdateAlong { .. }
+            | RequestBody::ReadAlong { .. }
             | RequestBody::Recalls { .. }
             | RequestBody::Snapshot { .. }
             | RequestBody::Scrub

@@ -40,7 +40,9 @@ impl Node {
 
     /// A client asks for something.
     pub(super) fn note_request(&mut self, now: Time, request: &Request) {
-        if let RequestBody::Update { group, start } = &request.body {
+        if let RequestBody::Update { group, start }
+        | RequestBody::UpdateAlong { group, start, .. } = &request.body
+        {
             self.steps.note(start.id, Step::of(now, What::Requested, *group));
         }
     }
@@ -107,10 +109,14 @@ impl Node {
             Visible::Send { to, message: Message::Vote { from, to: group, id, .. } } => {
                 steps.note(*id, Step::of(now, What::VoteSent, *from).with(*group, *to));
             }
-            Visible::Output(Output::Reply {
-                reply: Reply { body: ReplyBody::Updated { id, .. }, .. },
-                ..
-            }) => steps.note(*id, Step::of(now, What::Replied, None)),
+            Visible::Output(Output::Reply { reply, .. }) => {
+                let id = match &reply.body {
+                    ReplyBody::Updated { id, .. } => *id,
+                    ReplyBody::UpdatedAlong(told) => told.id,
+                    _ => return,
+                };
+                steps.note(id, Step::of(now, What::Replied, None));
+            }
             Visible::Send { .. } | Visible::Output(_) => {}
         }
     }

@@ -4,9 +4,10 @@
 //! Invariant C1: an update is answered only if nobody else holds what it changed that was granted
 //! before it: whoever asks, and however often.
 
+use super::along::Looks;
 use super::leases::Vigil;
 use super::{ConnectionId, Replica, Waiter, Wish};
-use crate::api::{Refusal, ReplyBody};
+use crate::api::{Refusal, ReplyBody, UpdatedAlong};
 use crate::mutation::Mutation;
 use crate::sessions::Outcome;
 use crate::update::{Payload, lapse_session};
@@ -40,6 +41,8 @@ const ALL_MAX: u64 = 131_072;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Asked {
     pub waiters: Vec<Waiter>,
+    /// What is to come along with the reply.
+    looks: Looks,
     subject: Option<Subject>,
     /// The other groups that it concerns.
     others: Vec<GroupId>,
@@ -49,7 +52,12 @@ impl Asked {
     pub fn new(start: &Start, payload: Option<&Payload>, group: GroupId) -> Asked {
         let others = start.dest.iter().copied().filter(|of| *of != group).collect();
         let subject = payload.and_then(|payload| payload.subject(group));
-        Asked { waiters: Vec::new(), subject, others }
+        Asked { waiters: Vec::new(), looks: Looks::default(), subject, others }
+    }
+
+    /// With that along with the reply.
+    pub fn with(self, looks: Looks) -> Asked {
+        Asked { looks, ..self }
     }
 
     /// One who asks again for what is decided.
@@ -63,6 +71,7 @@ impl Asked {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Withheld {
     waiters: Vec<Waiter>,
+    looks: Looks,
     subject: Subject,
     outcome: Outcome,
     and: Vec<GroupId>,
@@ -142,9 +151,9 @@ impl Replica {
         held: Option<Vec<GroupId>>,
         out: &mut Vec<Wish>,
     ) {
-        let Asked { waiters, subject, others } = asked;
+        let Asked { waiters, looks, subject, others } = asked;
         let subject = subject.unwrap_or(Subject { by: crate::update::NOBODY, inodes: Vec::new() });
-        let withheld = Withheld { waiters, subject, outcome, and: held.unwrap_or(others) };
+        let withheld = Withheld { waiters, looks, subject, outcome, and: held.unwrap_or(others) };
         if !self.is_held_back(id, &withheld) {
             return self.let_through(id, withheld, out);
         }
@@ -164,11 +173,18 @@ impl Replica {
     }
 
     fn let_through(&self, id: MessageId, withheld: Withheld, out: &mut Vec<Wish>) {
-        let Withheld { waiters, subject, outcome: (ts, result), and } = withheld;
+        let Withheld { waiters, looks, subject, outcome: (ts, result), and } = withheld;
+        let along = self.looks_along(&result, &looks);
         for waiter in waiters {
             let (vector, recalled) = self.told_to(subject.by);
-            let (and, result) = (and.clone(), result.clone());
-            let reply = ReplyBody::Updated { id, ts, vector, recalled, and, result };
+            let (and, result, along) = (and.clone(), result.clone(), along.clone());
+            let reply = match along.is_empty() {
+                true => ReplyBody::Updated { id, ts, vector, recalled, and, result },
+                false => {
+                    let told = UpdatedAlong { id, ts, vector, recalled, and, result, along };
+                    ReplyBody::UpdatedAlong(Box::new(told))
+                }
+            };
             out.push(Wish::Reply(waiter, reply));
         }
     }

@@ -474,7 +474,9 @@ impl FilesWorkload {
                 assert!(same, "{id} had the outcome {first:?}, and now {result:?}");
             }
             ReplyBody::Answer { .. } | ReplyBody::Discarded | ReplyBody::Refused(_) => {}
-            ReplyBody::Recalled { .. }
+            ReplyBody::AnswerAlong { .. }
+            | ReplyBody::UpdatedAlong(_)
+            | ReplyBody::Recalled { .. }
             | ReplyBody::Stored
             | ReplyBody::Block(_)
             | ReplyBody::Blocks(_)
