@@ -59,6 +59,10 @@ pub enum Mutation {
     KeepsAnyHolding,
     /// Keeps what a listing showed before it held that.
     KeepsListed,
+    /// Keeps what came along with a grant though it has changed it meanwhile.
+    KeepsChanged,
+    /// Keeps the bytes of a file that it changes.
+    KeepsBytes,
     /// Releases a capability before what it kept is dropped.
     ReleasesFirst,
     /// Goes on after another at once, without what that has seen.

@@ -9,6 +9,7 @@ use crate::mutation::Mutation;
 use crate::routes::{Routes, Service};
 use crate::session::Session;
 use meridian_cluster::{Ring, Topology};
+use meridian_core::level::Level;
 use meridian_core::{BlockId, GroupId, NodeId, Outbox, RegionId, Time};
 use meridian_host::api::{Request, RequestBody};
 use meridian_host::steps::{Step, Steps, What};
@@ -63,13 +64,22 @@ impl Nodes {
         body: RequestBody,
         out: &mut Outbox<Session>,
     ) -> u64 {
-        if let RequestBody::Update { group, start } = &body {
+        if let RequestBody::Update { group, start }
+        | RequestBody::UpdateAlong { group, start, .. } = &body
+        {
             self.steps.note(start.id, Step::of(now, What::Asked, *group).with(*group, to));
         }
         self.last_request += 1;
         let id = self.last_request;
         out.send(to, Message::Request(Request { id, body }));
         id
+    }
+
+    /// Whether a group is in another region, and its nodes know of what comes along with an answer.
+    pub fn brings_along(&self, group: GroupId) -> bool {
+        let of = self.topology.groups.get(usize::from(group.0));
+        let elsewhere = of.and_then(|of| of.region).is_some_and(|region| region != self.region);
+        elsewhere && self.topology.levels.now >= Level::ALONG
     }
 
     /// The regions that hold the blocks of files in `partition`: a region's partition keeps them in

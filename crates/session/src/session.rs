@@ -8,7 +8,7 @@
 
 use crate::blocks::{self, Blocks};
 use crate::calls::{CallId, Command, Due, Failure, Message, Output};
-use crate::caps::{Caps, Errand, Moment};
+use crate::caps::{Caps, Errand};
 use crate::following::Following;
 use crate::inquiries::{Inquiries, InquiryId, Verdict};
 use crate::mutation::Mutation;
@@ -20,14 +20,13 @@ use meridian_cluster::Topology;
 use meridian_core::{
     ClientId, Event, GroupId, MessageId, NodeId, Outbox, Process, RegionId, Stamp, Time, mix,
 };
-use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
+use meridian_fs::{Answer, Done, FsError, Query, Vector};
 use meridian_host::api::{Reply, ReplyBody, RequestBody};
 use meridian_host::steps::{Report, Step, What};
 use meridian_host::update::NOBODY;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Makes of a session's seed the name under which it holds capabilities.
 const HOLDER: u64 = 0x686f_6c64_6572;
@@ -118,43 +117,6 @@ impl Session {
         &self.vector
     }
 
-    /// For how long what looks that began at that moment have shown of all of these may be kept.
-    pub fn rest(&mut self, now: Time, moment: Moment, inodes: &[Ino]) -> Duration {
-        let rests = inodes.iter().map(|ino| self.caps.rest(now, moment, *ino));
-        rests.min().unwrap_or_default()
-    }
-
-    /// Now, for [`Session::rest`].
-    pub fn moment(&self) -> Moment {
-        self.caps.moment()
-    }
-
-    /// Whether something is still to be released.
-    pub fn is_letting_go(&self) -> bool {
-        self.caps.is_letting_go()
-    }
-
-    /// How many looks were answered from what is kept.
-    pub fn hits(&self) -> u64 {
-        self.caps.hits
-    }
-
-    /// How many inodes it has been given with others, in one step.
-    pub fn swept(&self) -> u64 {
-        self.caps.swept
-    }
-
-    /// Whether it would answer that look by itself, with all that who looks wants to know.
-    pub fn holds(&mut self, now: Time, query: &Query) -> bool {
-        let hits = self.caps.hits;
-        let answer = self.caps.answer(now, query, &self.vector);
-        self.caps.hits = hits; // Nobody has looked.
-        match answer {
-            Some(Ok(Answer::Entry { attributes, .. })) => attributes.is_some(),
-            other => other.is_some(),
-        }
-    }
-
     /// What it has noted of an update.
     pub fn report(&self, now: Time, id: MessageId) -> Report {
         self.nodes.steps.report(now, id)
@@ -242,7 +204,11 @@ impl Session {
         let group = query.partition();
         let seen = self.vector.get(group);
         let (begun, by) = (self.caps.begin_read(), self.holder(false).0);
-        let body = RequestBody::Read { vector: self.vector.clone(), by, query: query.clone() };
+        let (vector, asked) = (self.vector.clone(), query.clone());
+        let body = match self.caps.wants_along(now, id, &query, &self.nodes) {
+            true => RequestBody::ReadAlong { vector, by, query: asked },
+            false => RequestBody::Read { vector, by, query: asked },
+        };
         let deadline = self.nodes.cuts.deadline(group, now, deadline);
         let inquiries = vec![self.inquiries.begin(now, id, group, body, &mut self.nodes, out)];
         self.deadlines.insert((deadline, id));
@@ -317,7 +283,7 @@ impl Session {
             call.deadline = self.nodes.cuts.deadline(*group, now, call.deadline);
         }
         for group in dest {
-            let body = RequestBody::Update { group, start: start.clone() };
+            let body = update.body(group, start.clone());
             call.inquiries.push(self.inquiries.begin(now, id, group, body, &mut self.nodes, out));
         }
         self.deadlines.insert((call.deadline, id));
@@ -329,6 +295,8 @@ impl Session {
         if self.blocks.knows(reply.id) {
             return self.blocks.on_reply(now, from, reply, nodes, out);
         }
+        let (body, along) = reply.body.apart();
+        let reply = Reply { body, ..reply };
         let verdict = self.inquiries.on_reply(now, from, reply, nodes, out);
         let Some((id, inquiry, verdict)) = verdict else { return };
         let group = self.inquiries.group(inquiry).expect("it has just been answered");
@@ -347,6 +315,7 @@ impl Session {
             ) => {
                 self.vector.merge(&vector);
                 self.caps.fill(now, query, (*begun, whole), &result);
+                self.caps.on_entries(now, &result, &along);
                 self.tell_answered(now, (id, *seen), result, out);
                 return self.stop_asking(id, &mut call);
             }
@@ -359,16 +328,14 @@ impl Session {
                 return;
             }
             (Verdict::Answered(ReplyBody::Recalled { vector, .. }), Work::Poll) => {
-                self.vector.merge(&vector);
-                self.stop_asking(id, &mut call);
-                self.end_errand(now, id, Some(Vec::new()), out);
-                return;
+                return self.on_polled(now, (id, call), &vector, out);
             }
             (
                 Verdict::Answered(ReplyBody::Updated { id: of, ts, vector, and, result, .. }),
                 Work::Update(update),
             ) if update.waits_for(of) => {
                 if update.stage == Stage::Sent {
+                    self.note_along(id, along);
                     if update.is_acknowledged(group, and, self.mutation) {
                         return self.on_updated(now, id, call, (ts, vector, result), out);
                     }
@@ -516,7 +483,7 @@ impl Session {
     }
 
     /// Nothing is asked for the call any more.
-    fn stop_asking(&mut self, id: CallId, call: &mut Call) {
+    pub(crate) fn stop_asking(&mut self, id: CallId, call: &mut Call) {
         let (inquiries, nodes) = (&mut self.inquiries, &mut self.nodes);
         call.inquiries.drain(..).for_each(|inquiry| inquiries.end(inquiry, nodes));
         self.deadlines.remove(&(call.deadline, id));

@@ -17,7 +17,7 @@ const EU: GroupId = GroupId(2);
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// Of two regions with two nodes: us has the nodes 0 and 1, eu 2 and 3.
-const TWO: [&str; 4] = ["us-1", "us-2", "eu-1", "eu-2"];
+pub(crate) const TWO: [&str; 4] = ["us-1", "us-2", "eu-1", "eu-2"];
 
 /// Nodes whose names begin with their region's.
 pub(crate) fn topology(names: &[&str]) -> Arc<Topology> {
@@ -99,7 +99,7 @@ impl Client {
         call
     }
 
-    fn read(&mut self, inode: Place) -> CallId {
+    pub fn read(&mut self, inode: Place) -> CallId {
         self.calls += 1;
         let (call, deadline) = (CallId(self.calls), self.now + LIMIT);
         let query = Query::Attributes { inode };

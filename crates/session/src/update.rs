@@ -3,7 +3,8 @@
 use crate::mutation::Mutation;
 use crate::names::{Name, Names, Shard};
 use meridian_core::{ClientId, GroupId, MessageId, Time};
-use meridian_fs::Vector;
+use meridian_fs::{Query, Vector};
+use meridian_host::api::RequestBody;
 use meridian_host::update::{Change, Payload};
 use meridian_multicast::Start;
 use std::collections::BTreeSet;
@@ -46,6 +47,8 @@ pub(crate) struct Update {
     pub(crate) answered: BTreeSet<GroupId>,
     /// Those without whose answers it is not acknowledged.
     pub(crate) needed: BTreeSet<GroupId>,
+    /// What is asked with it.
+    pub(crate) queries: Vec<Query>,
 }
 
 impl Update {
@@ -73,14 +76,28 @@ impl Update {
             renamed: 0,
             answered: BTreeSet::new(),
             needed: BTreeSet::new(),
+            queries: Vec::new(),
         }
+    }
+
+    /// With these questions.
+    pub fn with(self, queries: Vec<Query>) -> Update {
+        Update { queries, ..self }
     }
 
     /// Names it anew: no group will ever do it under the name that it has.
     pub fn rename(&mut self, vector: &Vector, names: &mut Names, drawn: (Time, u64)) {
-        let renamed = self.renamed + 1;
+        let (renamed, queries) = (self.renamed + 1, std::mem::take(&mut self.queries));
         let again = Update::named(self.change.clone(), self.holder, vector, names, drawn);
-        *self = Update { renamed, ..again };
+        *self = Update { renamed, queries, ..again };
+    }
+
+    /// What a group is asked for with that message.
+    pub fn body(&self, group: GroupId, start: Start) -> RequestBody {
+        match self.queries.is_empty() || start.id != self.name.id {
+            true => RequestBody::Update { group, start },
+            false => RequestBody::UpdateAlong { group, start, queries: self.queries.clone() },
+        }
     }
 
     /// What its groups are sent.

@@ -6,7 +6,7 @@ use crate::session::{Call, Session, Work};
 use crate::update::Update;
 use meridian_core::{GroupId, Outbox, Stamp, Time};
 use meridian_fs::types::Timestamp;
-use meridian_fs::{Answer, CapStep, Done, FsError, Ino, Query, Update as Change};
+use meridian_fs::{Answer, CapStep, Done, FsError, Ino, Query, Update as Change, Vector};
 use meridian_host::api::{ReplyBody, RequestBody};
 use meridian_host::update;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Session {
             self.last_errand += 1;
             let (id, deadline) = (CallId(OWN | self.last_errand), now + PATIENCE);
             let step = match &errand {
-                Errand::Grant(inodes) | Errand::Sweep(_, inodes) => {
+                Errand::Grant(inodes) | Errand::Sweep(_, inodes) | Errand::Ahead { inodes, .. } => {
                     Some(CapStep::Grant(inodes.clone()))
                 }
                 Errand::Release(inodes) => Some(CapStep::Release(inodes.clone())),
@@ -43,9 +43,13 @@ impl Session {
                 Errand::List(inode, after) => Some((*inode, after.clone())),
                 _ => None,
             };
+            let queries = match &errand {
+                Errand::Ahead { queries, .. } => queries.clone(),
+                _ => Vec::new(),
+            };
             self.errands.insert(id, (group, errand, now));
             if let Some(step) = step {
-                self.send_step(now, (id, deadline), group, step, out);
+                self.send_step(now, (id, deadline), group, (step, queries), out);
                 continue;
             }
             if let Some((inode, after)) = listed {
@@ -66,7 +70,7 @@ impl Session {
         now: Time,
         (id, deadline): (CallId, Time),
         partition: GroupId,
-        step: CapStep,
+        (step, queries): (CapStep, Vec<Query>),
         out: &mut Outbox<Session>,
     ) {
         let change = Change::Caps { client: self.caps.by, partition, step };
@@ -74,8 +78,22 @@ impl Session {
         let drawn = (now, self.random.next());
         let holder = (self.caps.by, false);
         let update = Update::named(change, holder, &self.vector, &mut self.names, drawn);
+        let update = update.with(queries);
         let work = Work::Update(Box::new(update));
         self.go_on(now, id, Call { deadline, inquiries: Vec::new(), work }, out);
+    }
+
+    /// A replica has told what is recalled.
+    pub(crate) fn on_polled(
+        &mut self,
+        now: Time,
+        (id, mut call): (CallId, Call),
+        vector: &Vector,
+        out: &mut Outbox<Session>,
+    ) {
+        self.vector.merge(vector);
+        self.stop_asking(id, &mut call);
+        self.end_errand(now, id, Some(Vec::new()), out);
     }
 
     /// A question was answered: the owner's, or one of the session's own.
@@ -144,8 +162,38 @@ impl Session {
         out: &mut Outbox<Session>,
     ) -> bool {
         let Some((group, errand, sent)) = self.errands.remove(&id) else { return false };
+        let ahead = matches!(errand, Errand::Ahead { .. });
         let gone = self.caps.on_ended(now, group, (errand, sent), granted);
         self.tell_dropped(gone, out);
+        if ahead {
+            self.answer_waiting(now, out);
+        }
         true
+    }
+
+    /// What has come along with the reply to an update, if that is one of the session's own.
+    pub(crate) fn note_along(&mut self, id: CallId, along: Vec<Result<Answer, FsError>>) {
+        if let Some((_, Errand::Ahead { told, .. }, _)) = self.errands.get_mut(&id) {
+            *told = along;
+        }
+    }
+
+    /// More is kept now: what waits for a replica may be answered from it.
+    fn answer_waiting(&mut self, now: Time, out: &mut Outbox<Session>) {
+        let reads = self.calls.iter().filter(|(id, _)| !id.is_own());
+        let reads = reads.filter_map(|(id, call)| match &call.work {
+            Work::Read { seen, query, .. } => Some((*id, *seen, query.clone())),
+            _ => None,
+        });
+        for (id, seen, query) in reads.collect::<Vec<_>>() {
+            if !self.holds(now, &query) {
+                continue;
+            }
+            let result = self.caps.answer(now, &query, &self.vector).expect("it holds it");
+            if let Some(mut call) = self.calls.remove(&id) {
+                self.stop_asking(id, &mut call);
+            }
+            out.output(Output::Answered { call: id, seen, result });
+        }
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Flight {
     begun: u64,
     sent: Time,
     keeps: bool,
+    /// Whether what it alters may have another directory above it after it.
+    moves: bool,
     pub(super) alters: Vec<(Ino, Option<Entries>)>,
     names: Vec<(Ino, Name, Then)>,
 }
@@ -47,10 +49,12 @@ impl Caps {
             return false;
         }
         self.count += 1;
+        let moves = matches!(update, Update::Rename { .. } | Update::PlaceDirectory { .. });
         let alters = update.alters().into_iter();
         let alters: Vec<_> = alters.map(|place| (place.ino, added(update, place, *time))).collect();
         for (ino, _) in &alters {
             *self.busy.entry(*ino).or_default() += 1;
+            self.touch(*ino, moves);
             if let Some(known) = self.known.get_mut(ino) {
                 known.attributes.mark(self.count);
             }
@@ -68,7 +72,7 @@ impl Caps {
         }
         let keeps = self.keeps_made(now, update);
         self.keeping += u32::from(keeps);
-        let flight = Flight { begun: self.count, sent: now, keeps, alters, names };
+        let flight = Flight { begun: self.count, sent: now, keeps, moves, alters, names };
         self.flights.insert(call, flight);
         keeps
     }
@@ -173,9 +177,8 @@ impl Caps {
     /// kept.
     pub fn lose_update(&mut self, call: CallId) -> Vec<(GroupId, Ino)> {
         let Some(flight) = self.land(call) else { return Vec::new() };
-        for lease in self.leases.values_mut() {
-            let altered = flight.alters.iter().map(|(ino, _)| *ino);
-            lease.granting.iter_mut().for_each(|spoiled| spoiled.extend(altered.clone()));
+        for (ino, _) in &flight.alters {
+            self.spoil(*ino);
         }
         let held = flight
             .alters
@@ -190,6 +193,7 @@ impl Caps {
         self.keeping -= u32::from(flight.keeps);
         for (ino, _) in &flight.alters {
             leave(&mut self.busy, ino);
+            self.touch(*ino, flight.moves);
         }
         for (parent, name, _) in &flight.names {
             leave(&mut self.busy_names, &(*parent, name.clone()));

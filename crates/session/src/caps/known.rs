@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp, Time, mix};
-use meridian_fs::types::{Attributes, Entry, Ino, Name};
+use meridian_fs::types::{Attributes, Entry, Extent, Ino, Name, Place};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// So many names of one directory are kept with what they lead to: some MiB.
 const NAMES_MAX: usize = 16_384;
@@ -75,6 +76,9 @@ enum Listed {
     All,
 }
 
+/// The extents of a file, each with its offset.
+pub(crate) type Extents = Vec<(u64, Extent)>;
+
 /// What is kept of one inode.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
@@ -83,10 +87,16 @@ pub(crate) struct Known {
     pub granted: u64,
     pub attributes: Slot<Attributes>,
     pub used: Time,
+    /// All extents of a file, if they are few.
+    pub extents: Slot<Extents>,
+    /// The directory above a directory.
+    pub parent: Slot<Place>,
     /// Whether the owner's kernel has dropped all pages from before the grant.
     pub pages_dropped: bool,
     /// The directory with which it was asked for, among many.
     pub swept: Option<Ino>,
+    /// In another region: the directory with which it was asked for, and with which it goes.
+    pub ahead: Option<Ino>,
     names: BTreeMap<Name, Slot<Option<Entry>>>,
     /// Reads that began before know nothing of names: some were forgotten.
     floor: u64,
@@ -102,9 +112,12 @@ impl Known {
             group,
             granted,
             attributes: Slot::default(),
+            extents: Slot::default(),
+            parent: Slot::default(),
             used,
             pages_dropped: false,
             swept: None,
+            ahead: None,
             names: BTreeMap::new(),
             floor: 0,
             listed: Listed::No,
@@ -124,6 +137,26 @@ impl Known {
             None if self.listed != Listed::All || self.names.contains_key(name) => None,
             None => (!self.perhaps.contains(&hash(name))).then_some(None),
         }
+    }
+
+    /// The first `limit` entries after that name, and whether the directory ends there; if all of
+    /// it is known.
+    pub fn entries(&self, after: &Name, limit: usize) -> Option<(Vec<(Name, Entry)>, bool)> {
+        // Some names were forgotten.
+        if self.listed != Listed::All || self.floor > 0 {
+            return None;
+        }
+        let after = (Bound::Excluded(after), Bound::Unbounded);
+        let mut all = Vec::new();
+        for (name, slot) in self.names.range::<Name, _>(after) {
+            if let Some(entry) = slot.value.as_ref()? {
+                if all.len() == limit {
+                    return Some((all, false));
+                }
+                all.push((name.clone(), entry.clone()));
+            }
+        }
+        Some((all, true))
     }
 
     /// The client begins to change a name, or has begun before it held the directory.

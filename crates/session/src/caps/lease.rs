@@ -1,10 +1,15 @@
 //! What a client has in one partition, and what is to be sent for it.
 
 use meridian_core::{Stamp, Time};
-use meridian_fs::Ino;
 use meridian_fs::types::{Name, Place};
+use meridian_fs::{Answer, FsError, Ino, Query};
 use meridian_host::replica::CAP_LEASE;
 use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// For how long after the last use a lease is renewed in another region: there a path costs a round
+/// trip for each of its names once it has lapsed.
+const LINGERS: Duration = Duration::from_secs(30);
 
 /// So many inodes are released by one message: some KiB.
 const RELEASED_MAX: usize = 512;
@@ -17,6 +22,14 @@ pub(crate) enum Errand {
     Sweep(Ino, Vec<Ino>),
     /// The question which entries come after that name in the directory.
     List(Place, Name),
+    /// The step that asks for a directory of another region and what is in it, with the questions
+    /// what all that is, and what was told.
+    Ahead {
+        directory: Place,
+        inodes: Vec<Ino>,
+        queries: Vec<Query>,
+        told: Vec<Result<Answer, FsError>>,
+    },
     Renew,
     Release(Vec<Ino>),
     /// The question what is recalled.
@@ -35,6 +48,8 @@ pub(super) struct Lease {
     /// When the last renewal was sent that was acknowledged.
     pub sent: Time,
     pub used: Time,
+    /// Whether the group is in another region.
+    pub is_far: bool,
     pub held: usize,
     pub wanted: BTreeSet<Ino>,
     /// What is being asked for, and what of that the client must not keep.
@@ -88,6 +103,7 @@ impl Lease {
         }
         let old = now.since(self.sent) >= CAP_LEASE / 3;
         let begins = self.until <= now && (self.begins || !self.wanted.is_empty());
-        begins || (old && self.held > 0 && self.used > self.sent)
+        let lingers = self.is_far && now.since(self.used) < LINGERS;
+        begins || (old && self.held > 0 && (self.used > self.sent || lingers))
     }
 }

@@ -8,8 +8,10 @@
 //! - K3: nothing is answered that is older than what a reply of the same partition has shown.
 //! - K4: a capability is released after all that was kept of it is dropped, by the owner, too.
 
+mod ahead;
 mod errands;
 mod flights;
+mod kept;
 pub(crate) mod known;
 mod lease;
 mod pages;
@@ -22,12 +24,13 @@ pub(crate) use sweeps::WINDOW;
 
 use crate::calls::CallId;
 use crate::mutation::Mutation;
+use ahead::Ahead;
 use flights::Flight;
 use known::Known;
 use lease::Lease;
 use meridian_core::{ClientId, GroupId, Stamp, Time};
-use meridian_fs::types::{Attributes, Entry, NAME_MAX, Name, Place};
-use meridian_fs::{Answer, FsError, Ino, Query, Vector};
+use meridian_fs::types::{Attributes, Name, Place};
+use meridian_fs::{Ino, Query};
 use meridian_host::replica::CAP_LEASE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -84,10 +87,16 @@ pub(crate) struct Caps {
     paused: BTreeMap<Ino, (Time, Duration)>,
     losses: u64,
     sweeps: BTreeMap<Ino, Sweep>,
+    /// By the directory.
+    aheads: BTreeMap<Place, Ahead>,
     /// What a window showed before it was held, for a planted bug.
     seen_before: BTreeMap<Ino, Attributes>,
+    /// The bytes of files that were kept, those among them that have gone since.
+    bytes: usize,
     pub hits: u64,
     pub swept: u64,
+    /// How much was held with what came along.
+    pub along: u64,
     pub mutation: Mutation,
 }
 
@@ -112,9 +121,12 @@ impl Caps {
             paused: BTreeMap::new(),
             losses: 0,
             sweeps: BTreeMap::new(),
+            aheads: BTreeMap::new(),
             seen_before: BTreeMap::new(),
+            bytes: 0,
             hits: 0,
             swept: 0,
+            along: 0,
             mutation: Mutation::Correct,
         }
     }
@@ -128,6 +140,7 @@ impl Caps {
     pub fn turn_off(&mut self) {
         self.looked.clear();
         self.sweeps.clear();
+        self.aheads.retain(|_, ahead| ahead.is_sent());
         self.leases.values_mut().for_each(|lease| lease.wanted.clear());
         let all = self.known.iter().map(|(ino, known)| (known.group, *ino)).collect();
         self.drop_held(all);
@@ -141,7 +154,8 @@ impl Caps {
 
     /// Whether something is still to be released.
     pub fn is_letting_go(&self) -> bool {
-        self.leases.values().any(|lease| !lease.going.is_empty() || lease.granting.is_some())
+        let goes = |lease: &Lease| !lease.going.is_empty() || lease.granting.is_some();
+        self.leases.values().any(goes) || self.aheads.values().any(Ahead::is_sent)
     }
 
     pub fn is_on(&self) -> bool {
@@ -171,66 +185,6 @@ impl Caps {
     /// The count of now: what a read that begins now must not be older than.
     pub fn begin_read(&self) -> u64 {
         self.count
-    }
-
-    /// Answers a look from what is kept (K1 to K3), to a client that has seen `vector`.
-    pub fn answer(
-        &mut self,
-        now: Time,
-        query: &Query,
-        vector: &Vector,
-    ) -> Option<Result<Answer, FsError>> {
-        if self.known.is_empty() {
-            return None;
-        }
-        self.lapse(now);
-        let answer = match query {
-            Query::Lookup { parent, name } => self.look_up(now, *parent, name, vector)?,
-            Query::Attributes { inode } => {
-                Ok(Answer::Attributes(self.attributes(now, *inode, vector)?))
-            }
-            _ => return None,
-        };
-        self.hits += 1;
-        Some(answer)
-    }
-
-    fn look_up(
-        &mut self,
-        now: Time,
-        parent: Place,
-        name: &Name,
-        vector: &Vector,
-    ) -> Option<Result<Answer, FsError>> {
-        let special = matches!(&name[..], b"." | b"..") || name.len() > NAME_MAX;
-        if special || self.busy_names.contains_key(&(parent.ino, name.clone())) {
-            return None;
-        }
-        match self.usable(now, parent, vector)?.name(name)? {
-            None => Some(Err(FsError::NotFound)),
-            Some(entry) => {
-                let attributes = self.attributes(now, entry.place, vector);
-                Some(Ok(Answer::Entry { entry, attributes, top: None }))
-            }
-        }
-    }
-
-    fn attributes(&mut self, now: Time, inode: Place, vector: &Vector) -> Option<Attributes> {
-        if self.busy.contains_key(&inode.ino) {
-            return None;
-        }
-        self.usable(now, inode, vector)?.attributes.value
-    }
-
-    /// What is kept of an inode, if that may be used now.
-    fn usable(&mut self, now: Time, place: Place, vector: &Vector) -> Option<&Known> {
-        let known = self.known.get_mut(&place.ino).filter(|of| of.group == place.partition)?;
-        let lease = self.leases.get_mut(&known.group)?;
-        if lease.until <= now || vector.get(known.group) > lease.checked {
-            return None;
-        }
-        (lease.used, known.used) = (now, now);
-        Some(known)
     }
 
     /// The client asks a replica this: with enough looks it asks to hold the inode.
@@ -266,79 +220,6 @@ impl Caps {
         }
     }
 
-    /// A replica has answered a read that began at that count; `whole` tells whether it lacks
-    /// nothing.
-    pub fn fill(
-        &mut self,
-        now: Time,
-        query: &Query,
-        (begun, whole): (u64, bool),
-        result: &Result<Answer, FsError>,
-    ) {
-        if !self.is_on {
-            return;
-        }
-        if !whole {
-            if let Query::Contents { inode, .. } = query {
-                self.doubt_pages(inode.ino);
-            }
-            return;
-        }
-        match (query, result) {
-            (Query::Lookup { parent, name }, Ok(Answer::Entry { entry, attributes, .. })) => {
-                self.fill_name(*parent, name, begun, Some(entry.clone()));
-                if let Some(attributes) = attributes {
-                    self.count_look(now, attributes.place);
-                    self.fill_attributes(begun, attributes);
-                }
-            }
-            (Query::Lookup { parent, name }, Err(FsError::NotFound)) => {
-                self.fill_name(*parent, name, begun, None);
-            }
-            (
-                Query::Attributes { .. } | Query::Contents { .. },
-                Ok(Answer::Attributes(attributes) | Answer::Contents { attributes, .. }),
-            ) => self.fill_attributes(begun, attributes),
-            (Query::Directory { inode, after, .. }, Ok(Answer::Directory { entries, end, .. })) => {
-                for (name, entry, attributes) in entries {
-                    self.fill_name(*inode, name, begun, Some(entry.clone()));
-                    attributes.iter().for_each(|of| self.fill_attributes(begun, of));
-                }
-                let last = entries.last().map(|(name, ..)| name);
-                if let Some(known) = self.fillable(*inode, begun) {
-                    known.listed(after, last, *end);
-                }
-            }
-            (_, _) => {}
-        }
-    }
-
-    fn fillable(&mut self, place: Place, begun: u64) -> Option<&mut Known> {
-        let early = self.mutation.is(Mutation::FillsFromEarlier);
-        let known = self.known.get_mut(&place.ino)?;
-        (known.group == place.partition && (known.granted <= begun || early)).then_some(known)
-    }
-
-    fn fill_name(&mut self, parent: Place, name: &Name, begun: u64, found: Option<Entry>) {
-        let special = matches!(&name[..], b"." | b"..");
-        if special || self.busy_names.contains_key(&(parent.ino, name.clone())) {
-            return;
-        }
-        let count = self.count;
-        if let Some(known) = self.fillable(parent, begun) {
-            known.fill_name(name, begun, count, found);
-        }
-    }
-
-    fn fill_attributes(&mut self, begun: u64, attributes: &Attributes) {
-        if self.busy.contains_key(&attributes.place.ino) {
-            return;
-        }
-        if let Some(known) = self.fillable(attributes.place, begun) {
-            known.attributes.fill(begun, *attributes);
-        }
-    }
-
     /// A reply of the group told that up to there no more than these is recalled; answers what the
     /// owner is to drop.
     pub fn heard(
@@ -354,6 +235,7 @@ impl Caps {
         let lease = self.leases.entry(group).or_default();
         lease.checked = lease.checked.max(upto);
         let new: Vec<_> = recalled.iter().filter(|ino| !lease.going.contains(ino)).collect();
+        let beside = self.held_beside(&new);
         for ino in new {
             self.pause_sweep(now, *ino);
             let before = self.paused.get(ino).filter(|(until, _)| now.since(*until) < PAUSE_KEPT);
@@ -363,7 +245,7 @@ impl Caps {
         if self.paused.len() > LOOKED_MAX {
             self.paused.retain(|_, (until, _)| *until > now);
         }
-        let gone: Vec<_> = recalled.iter().map(|ino| (group, *ino)).collect();
+        let gone = recalled.iter().copied().chain(beside).map(|ino| (group, ino)).collect();
         self.drop_held(gone)
     }
 
@@ -371,9 +253,9 @@ impl Caps {
     pub fn drop_held(&mut self, gone: Vec<(GroupId, Ino)>) -> Vec<(GroupId, Ino)> {
         let mut told = Vec::new();
         for (group, ino) in gone {
-            let lease = self.leases.entry(group).or_default();
             // A grant that is under way may come before the release, whichever is answered first.
-            lease.granting.iter_mut().for_each(|spoiled| spoiled.extend([ino]));
+            self.spoil(ino);
+            let lease = self.leases.entry(group).or_default();
             if self.keeping > 0 {
                 self.spoiled.insert(ino);
             }
@@ -389,6 +271,13 @@ impl Caps {
             }
         }
         told
+    }
+
+    /// What is being asked for must not keep the inode.
+    fn spoil(&mut self, ino: Ino) {
+        let granting = self.leases.values_mut().filter_map(|lease| lease.granting.as_mut());
+        let aheads = self.aheads.values_mut().map(|ahead| &mut ahead.spoiled);
+        granting.chain(aheads).for_each(|spoiled| spoiled.extend([ino]));
     }
 
     fn forget(&mut self, ino: Ino) {
@@ -424,6 +313,8 @@ impl Caps {
     pub fn follow(&mut self, group: GroupId) -> Vec<(GroupId, Ino)> {
         self.count += 1;
         self.followed = self.count;
+        let aheads = self.aheads.iter_mut().filter(|(of, _)| of.partition == group);
+        aheads.for_each(|(_, ahead)| ahead.spoil_all());
         let held = self.known.iter().filter(|(_, known)| known.group == group);
         let held = held.map(|(ino, _)| (group, *ino)).collect();
         self.drop_held(held)
@@ -438,7 +329,7 @@ impl Caps {
         let full = self.known.len() >= HELD_MAX;
         let mut all = self.leases.iter_mut();
         let next = all.find_map(|(group, lease)| Some((*group, lease.next_errand(now, full)?)));
-        next.or_else(|| self.next_of_sweeps(now, full))
+        next.or_else(|| self.next_ahead(now, full)).or_else(|| self.next_of_sweeps(now, full))
     }
 
     /// What must go so that there is room again: what was used least recently.
@@ -492,11 +383,16 @@ impl Caps {
                 for ino in asked.iter().filter(|ino| !granted.contains(ino)) {
                     self.paused.insert(*ino, (now + pause, pause));
                 }
-                return self.take_granted(now, (group, sent), granted, None);
+                let spoiled = lease.granting.take().unwrap_or_default();
+                return self.take_granted(now, (group, sent), (granted, spoiled), None);
+            }
+            Errand::Ahead { directory, queries, told, .. } => {
+                return self.on_ahead(now, directory, sent, (queries, told), result);
             }
             Errand::Sweep(directory, _) => {
+                let spoiled = lease.granting.take().unwrap_or_default();
                 self.on_swept(now, directory, result.is_some());
-                let granted = result.unwrap_or_default();
+                let granted = (result.unwrap_or_default(), spoiled);
                 return self.take_granted(now, (group, sent), granted, Some(directory));
             }
         }
@@ -508,18 +404,18 @@ impl Caps {
         &mut self,
         now: Time,
         (group, sent): (GroupId, Time),
-        granted: Vec<Ino>,
+        (granted, spoiled): (Vec<Ino>, BTreeSet<Ino>),
         swept: Option<Ino>,
     ) -> Vec<(GroupId, Ino)> {
-        let lease = self.leases.entry(group).or_default();
-        let spoiled = lease.granting.take().unwrap_or_default();
         let ends = self.ends || !self.has_lasted(now, group, sent);
         let (gone, kept): (Vec<_>, Vec<_>) =
             granted.into_iter().partition(|ino| ends || spoiled.contains(ino));
         for ino in kept {
             self.hold(now, Place { ino, partition: group });
+            let is_far = self.leases.get(&group).is_some_and(|lease| lease.is_far);
             if let Some(known) = self.known.get_mut(&ino) {
                 known.swept = swept;
+                known.ahead = swept.filter(|_| is_far);
                 self.swept += u64::from(swept.is_some());
                 let before = self.seen_before.remove(&ino);
                 known.attributes.value = known.attributes.value.or(before);

@@ -10,6 +10,8 @@ fn no_look_is_older_than_what_was_acknowledged() {
         "kept",
         "kept with attributes",
         "swept",
+        "came along",
+        "listings kept",
         "pages kept",
         "updates",
         "reads",

@@ -4,6 +4,7 @@ use crate::faults::Faults;
 use crate::world::{Logs, Owner, Random, Setup, World};
 use meridian_cluster::Topology;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, DeliveryOrder, NodeEntry};
+use meridian_core::level::Level;
 use meridian_core::{GroupId, NodeId, Process};
 use meridian_fs::Partition;
 use meridian_host::Node;
@@ -20,6 +21,13 @@ pub fn topology(nodes: usize) -> Arc<Topology> {
 /// The same with that order of messages.
 pub fn ordered(nodes: usize, order: DeliveryOrder) -> Arc<Topology> {
     Arc::new(Topology::new(&file(nodes, order)).expect("it is well formed"))
+}
+
+/// The same in a cluster of that level.
+pub fn at_level(nodes: usize, level: Level) -> Arc<Topology> {
+    let mut file = file(nodes, DeliveryOrder::Sequential);
+    file.configuration.levels.now = level;
+    Arc::new(Topology::new(&file).expect("it is well formed"))
 }
 
 /// The same as a file.

@@ -89,8 +89,9 @@ struct Client {
     /// Tokens that it takes over.
     handed: BTreeMap<CallId, Handed>,
     left: u64,
-    /// How much it had asked to hold in one step with more, when that was looked at last.
-    swept: u64,
+    /// How much it had asked to hold in one step with more, when that was looked at last, and how
+    /// much with what came along.
+    swept: (u64, u64),
     kernel: Kernel,
 }
 
@@ -119,7 +120,7 @@ impl LooksWorkload {
             looks: BTreeMap::new(),
             handed: BTreeMap::new(),
             left: things,
-            swept: 0,
+            swept: (0, 0),
             kernel: Kernel::default(),
         };
         let top = |partition| Place { ino: Ino::top(partition), partition };
@@ -144,6 +145,9 @@ impl LooksWorkload {
         let named = self.net.random.random_bool(0.6);
         let query = match named {
             true => Query::Lookup { parent, name },
+            false if self.net.random.random_ratio(1, 3) => {
+                Query::Directory { inode: parent, after: Bytes::new(), limit: 100 }
+            }
             false => Query::Attributes { inode: parent },
         };
         self.look_at(at, now, query)
@@ -155,9 +159,10 @@ impl LooksWorkload {
         let call = client.last;
         client.looks.insert(call, query.clone());
         let session = self.net.session(at);
-        let swept = std::mem::replace(&mut client.swept, session.swept());
-        let swept = client.swept - swept;
-        self.net.counts.add("swept", swept);
+        let now_swept = (session.swept(), session.along());
+        let (swept, along) = std::mem::replace(&mut client.swept, now_swept);
+        self.net.counts.add("swept", now_swept.0 - swept);
+        self.net.counts.add("came along", now_swept.1 - along);
         let session = self.net.session(at);
         let before = session.hits();
         let ask = Ask::Read { call, query: query.clone(), deadline: now + PATIENCE };
@@ -170,7 +175,7 @@ impl LooksWorkload {
                 Effect::Output(Told::Answered { result, .. }) if kept => {
                     self.clients[at].looks.remove(&call);
                     self.net.counts.add("kept", 1);
-                    self.judge(at, &thing_of(&query), &result);
+                    self.judge_kept(at, &query, &result);
                 }
                 Effect::Output(told) => {
                     let mut events = VecDeque::new();
@@ -191,6 +196,25 @@ impl LooksWorkload {
             }
         }
         stimuli
+    }
+
+    fn judge_kept(&mut self, at: usize, query: &Query, result: &Result<Answer, FsError>) {
+        let (Query::Directory { inode, .. }, Ok(Answer::Directory { entries, .. })) =
+            (query, result)
+        else {
+            return self.judge(at, &thing_of(query), result);
+        };
+        self.net.counts.add("listings kept", 1);
+        for name in NAMES {
+            let found = entries.iter().find(|(other, ..)| other == name.as_bytes());
+            let found = found.map(|(_, entry, attributes)| Answer::Entry {
+                entry: entry.clone(),
+                attributes: *attributes,
+                top: None,
+            });
+            let thing = Thing::Name(inode.ino, Bytes::from_static(name.as_bytes()));
+            self.judge(at, &thing, &found.ok_or(FsError::NotFound));
+        }
     }
 
     fn judge(&mut self, at: usize, thing: &Thing, result: &Result<Answer, FsError>) {

@@ -1,11 +1,12 @@
 //! A trial of clients that keep what they see.
 
 use super::LooksWorkload;
-use super::regions::{self, faults, nodes_on_disks, partitions, topology};
+use super::regions::{self, at_level, faults, nodes_on_disks, partitions};
 use crate::faults::Faults;
 use crate::of::files::crowd::CrowdTrial;
 use crate::trial::Made;
 use crate::world::{Random, World};
+use meridian_core::level::Level;
 use meridian_fs::Partition;
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
@@ -43,12 +44,14 @@ pub struct Drawn {
     pub of: regions::Drawn,
     /// Whether clients hand tokens to each other.
     pub tokens: bool,
+    /// By which level the cluster goes.
+    pub level: Level,
 }
 
 impl fmt::Display for Drawn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tokens = if self.tokens { ", tokens" } else { "" };
-        write!(f, "{}{tokens}", self.of)
+        write!(f, "{}{tokens}, level {}", self.of, self.level)
     }
 }
 
@@ -71,13 +74,14 @@ impl CrowdTrial for Trial {
         };
         let tokens = self.tokens.unwrap_or(seed.is_multiple_of(3));
         let of = regions::Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) };
-        Drawn { of, tokens }
+        let level = if seed % 4 == 1 { Level::REGIONS } else { Level::ALONG };
+        Drawn { of, tokens, level }
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let in_host = self.in_host;
         let with = move |node: Node| node.with_host_mutation(in_host);
-        let topology = topology(drawn.of.nodes);
+        let topology = at_level(drawn.of.nodes, drawn.level);
         let mut setup = nodes_on_disks(&topology, with);
         setup.faults = drawn.of.faults.clone();
         let work = (CLIENTS, THINGS);
@@ -103,6 +107,7 @@ impl CrowdTrial for Trial {
             Mutation::CountsFromReply,
             Mutation::FillsFromEarlier,
             Mutation::KeepsListed,
+            Mutation::KeepsChanged,
             Mutation::KeepsOldPages,
             Mutation::KeepsAnyHolding,
             Mutation::ReleasesFirst,

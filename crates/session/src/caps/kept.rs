@@ -1,0 +1,280 @@
+//! What a client keeps of what it holds: looks are answered from it, and answers of replicas fill
+//! it.
+
+use super::known::{Extents, Known};
+use super::{Caps, Moment};
+use crate::mutation::Mutation;
+use crate::session::Session;
+use meridian_core::Time;
+use meridian_fs::types::{Attributes, Data, Entry, Extent, INLINE_MAX, NAME_MAX, Name, Place};
+use meridian_fs::{Answer, FsError, Ino, Query, Vector};
+use std::ops::Range;
+use std::time::Duration;
+
+/// The extents of a file are kept if they are so few at most.
+const EXTENTS_MAX: usize = 16;
+/// So many bytes of files are kept in all.
+const BYTES_MAX: usize = 32 << 20;
+
+impl Session {
+    /// For how long what looks that began at that moment have shown of all of these may be kept.
+    pub fn rest(&mut self, now: Time, moment: Moment, inodes: &[Ino]) -> Duration {
+        let rests = inodes.iter().map(|ino| self.caps.rest(now, moment, *ino));
+        rests.min().unwrap_or_default()
+    }
+
+    /// Now, for [`Session::rest`].
+    pub fn moment(&self) -> Moment {
+        self.caps.moment()
+    }
+
+    /// Whether something is still to be released.
+    pub fn is_letting_go(&self) -> bool {
+        self.caps.is_letting_go()
+    }
+
+    /// How many looks were answered from what is kept.
+    pub fn hits(&self) -> u64 {
+        self.caps.hits
+    }
+
+    /// How many inodes it has been given with others, in one step.
+    pub fn swept(&self) -> u64 {
+        self.caps.swept
+    }
+
+    /// How many inodes it has been given with what came along.
+    pub fn along(&self) -> u64 {
+        self.caps.along
+    }
+
+    /// Whether it would answer that look by itself, with all that who looks wants to know.
+    pub fn holds(&mut self, now: Time, query: &Query) -> bool {
+        let hits = self.caps.hits;
+        let answer = self.caps.answer(now, query, &self.vector);
+        self.caps.hits = hits; // Nobody has looked.
+        match answer {
+            Some(Ok(Answer::Entry { attributes, .. })) => attributes.is_some(),
+            other => other.is_some(),
+        }
+    }
+}
+
+impl Caps {
+    /// Answers a look from what is kept (K1 to K3), to a client that has seen `vector`.
+    pub fn answer(
+        &mut self,
+        now: Time,
+        query: &Query,
+        vector: &Vector,
+    ) -> Option<Result<Answer, FsError>> {
+        if self.known.is_empty() {
+            return None;
+        }
+        self.lapse(now);
+        let answer = match query {
+            Query::Lookup { parent, name } => self.look_up(now, *parent, name, vector)?,
+            Query::Attributes { inode } => {
+                Ok(Answer::Attributes(self.attributes(now, *inode, vector)?))
+            }
+            Query::Contents { inode, offset, len } => {
+                Ok(self.contents(now, *inode, *offset..offset.saturating_add(*len), vector)?)
+            }
+            Query::Directory { inode, after, limit } => {
+                Ok(self.list(now, *inode, (after, *limit as usize), vector)?)
+            }
+            _ => return None,
+        };
+        self.hits += 1;
+        Some(answer)
+    }
+
+    fn look_up(
+        &mut self,
+        now: Time,
+        parent: Place,
+        name: &Name,
+        vector: &Vector,
+    ) -> Option<Result<Answer, FsError>> {
+        let special = matches!(&name[..], b"." | b"..") || name.len() > NAME_MAX;
+        if special || self.busy_names.contains_key(&(parent.ino, name.clone())) {
+            return None;
+        }
+        match self.usable(now, parent, vector)?.name(name)? {
+            None => Some(Err(FsError::NotFound)),
+            Some(entry) => {
+                let attributes = self.attributes(now, entry.place, vector);
+                Some(Ok(Answer::Entry { entry, attributes, top: None }))
+            }
+        }
+    }
+
+    /// Entries of a directory that is known whole. Of what lives elsewhere a replica knows more.
+    fn list(
+        &mut self,
+        now: Time,
+        directory: Place,
+        (after, limit): (&Name, usize),
+        vector: &Vector,
+    ) -> Option<Answer> {
+        let known = self.usable(now, directory, vector)?;
+        let (parent, (entries, end)) = (known.parent.value?, known.entries(after, limit)?);
+        if entries.iter().any(|(_, entry)| entry.place.partition != directory.partition) {
+            return None;
+        }
+        let entry = |(name, entry): (Name, Entry)| {
+            let attributes = self.attributes(now, entry.place, vector);
+            (name, entry, attributes)
+        };
+        let entries = entries.into_iter().map(entry).collect();
+        Some(Answer::Directory { entries, end, parent, tops: Vec::new() })
+    }
+
+    pub(super) fn attributes(
+        &mut self,
+        now: Time,
+        inode: Place,
+        vector: &Vector,
+    ) -> Option<Attributes> {
+        if self.busy.contains_key(&inode.ino) {
+            return None;
+        }
+        self.usable(now, inode, vector)?.attributes.value
+    }
+
+    /// What is kept of an inode, if that may be used now.
+    pub(super) fn usable(&mut self, now: Time, place: Place, vector: &Vector) -> Option<&Known> {
+        let known = self.known.get_mut(&place.ino).filter(|of| of.group == place.partition)?;
+        let lease = self.leases.get_mut(&known.group)?;
+        if lease.until <= now || vector.get(known.group) > lease.checked {
+            return None;
+        }
+        (lease.used, known.used) = (now, now);
+        Some(known)
+    }
+
+    /// A replica has answered a read that began at that count; `whole` tells whether it lacks
+    /// nothing.
+    pub fn fill(
+        &mut self,
+        now: Time,
+        query: &Query,
+        (begun, whole): (u64, bool),
+        result: &Result<Answer, FsError>,
+    ) {
+        if !self.is_on {
+            return;
+        }
+        if !whole {
+            if let Query::Contents { inode, .. } = query {
+                self.doubt_pages(inode.ino);
+            }
+            return;
+        }
+        match (query, result) {
+            (Query::Lookup { parent, name }, Ok(Answer::Entry { entry, attributes, .. })) => {
+                self.fill_name(*parent, name, begun, Some(entry.clone()));
+                if let Some(attributes) = attributes {
+                    self.count_look(now, attributes.place);
+                    self.fill_attributes(begun, attributes);
+                }
+            }
+            (Query::Lookup { parent, name }, Err(FsError::NotFound)) => {
+                self.fill_name(*parent, name, begun, None);
+            }
+            (Query::Attributes { .. }, Ok(Answer::Attributes(attributes))) => {
+                self.fill_attributes(begun, attributes);
+            }
+            (
+                Query::Contents { inode, offset, .. },
+                Ok(Answer::Contents { attributes, extents, end }),
+            ) => {
+                self.fill_attributes(begun, attributes);
+                if *offset == 0 && *end >= attributes.size {
+                    self.fill_extents(*inode, begun, extents);
+                }
+            }
+            (
+                Query::Directory { inode, after, .. },
+                Ok(Answer::Directory { entries, end, parent, .. }),
+            ) => {
+                for (name, entry, attributes) in entries {
+                    self.fill_name(*inode, name, begun, Some(entry.clone()));
+                    attributes.iter().for_each(|of| self.fill_attributes(begun, of));
+                }
+                let last = entries.last().map(|(name, ..)| name);
+                if let Some(known) = self.fillable(*inode, begun) {
+                    known.listed(after, last, *end);
+                    known.parent.fill(begun, *parent);
+                }
+            }
+            (_, _) => {}
+        }
+    }
+
+    fn fillable(&mut self, place: Place, begun: u64) -> Option<&mut Known> {
+        let early = self.mutation.is(Mutation::FillsFromEarlier);
+        let known = self.known.get_mut(&place.ino)?;
+        (known.group == place.partition && (known.granted <= begun || early)).then_some(known)
+    }
+
+    fn fill_name(&mut self, parent: Place, name: &Name, begun: u64, found: Option<Entry>) {
+        let special = matches!(&name[..], b"." | b"..");
+        if special || self.busy_names.contains_key(&(parent.ino, name.clone())) {
+            return;
+        }
+        let count = self.count;
+        if let Some(known) = self.fillable(parent, begun) {
+            known.fill_name(name, begun, count, found);
+        }
+    }
+
+    fn fill_attributes(&mut self, begun: u64, attributes: &Attributes) {
+        if self.busy.contains_key(&attributes.place.ino) {
+            return;
+        }
+        if let Some(known) = self.fillable(attributes.place, begun) {
+            known.attributes.fill(begun, *attributes);
+        }
+    }
+
+    /// A read has shown all extents of a file.
+    pub(super) fn fill_extents(&mut self, file: Place, begun: u64, extents: &Extents) {
+        let len = inline(extents);
+        let few = extents.len() <= EXTENTS_MAX && len <= INLINE_MAX;
+        if !few || self.busy.contains_key(&file.ino) {
+            return;
+        }
+        if self.bytes + len > BYTES_MAX {
+            self.known.values_mut().for_each(|known| known.extents.value = None);
+            self.bytes = 0;
+        }
+        if let Some(known) = self.fillable(file, begun) {
+            known.extents.fill(begun, extents.clone());
+            self.bytes += len;
+        }
+    }
+
+    /// What lies in a range of a file that is kept whole, if the range is all of it.
+    pub(super) fn contents(
+        &mut self,
+        now: Time,
+        file: Place,
+        range: Range<u64>,
+        vector: &Vector,
+    ) -> Option<Answer> {
+        let attributes: Attributes = self.attributes(now, file, vector)?;
+        let whole = range.start == 0 && range.end >= attributes.size;
+        let extents = self.known.get(&file.ino)?.extents.value.clone().filter(|_| whole)?;
+        Some(Answer::Contents { attributes, extents, end: range.end })
+    }
+}
+
+/// How many bytes lie in extents themselves.
+fn inline(extents: &[(u64, Extent)]) -> usize {
+    let of = |extent: &Extent| match &extent.data {
+        Data::Inline(bytes) => bytes.len(),
+        Data::Block { .. } => 0,
+    };
+    extents.iter().map(|(_, extent)| of(extent)).sum()
+}
