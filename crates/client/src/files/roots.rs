@@ -3,7 +3,7 @@
 use crate::client::lock;
 use crate::error::ClientError;
 use crate::files::Files;
-use crate::files::xattrs::{ACCESS_LIST, CAPABILITY, DEFAULT_LIST};
+use crate::files::xattrs::lacks;
 use bytes::Bytes;
 use meridian_core::{GroupId, Stamp};
 use meridian_fs::types::{Attributes, Ino, Kind, Name, Place};
@@ -40,13 +40,7 @@ impl Files {
     /// What an extended attribute is that the kernel asks for all the time. That a directory which
     /// lives elsewhere than its name has none such is told as in [`Files::attributes`].
     pub(crate) async fn marked_xattr(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
-        let lacks = |known: &Attributes| match &name[..] {
-            ACCESS_LIST => !known.marks.access_list,
-            DEFAULT_LIST => !known.marks.default_list,
-            CAPABILITY => !known.marks.capability,
-            _ => false,
-        };
-        if !lock(&self.tops).get(ino).is_some_and(|known| lacks(&known)) {
+        if !lock(&self.tops).get(ino).is_some_and(|known| lacks(&known, &name)) {
             return self.xattr_now(ino, name).await;
         }
         let of = name.clone();

@@ -6,7 +6,7 @@ use crate::files::attributes::strange;
 use crate::files::quota::{QUOTA, limits_of};
 use bytes::Bytes;
 use meridian_fs::operation::XattrMode;
-use meridian_fs::types::{Ino, Name};
+use meridian_fs::types::{Attributes, Ino, Name};
 use meridian_fs::{Answer, FsError, Query, Update};
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -21,6 +21,17 @@ pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 pub const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 /// The extended attribute that tells where the cluster file is.
 pub const CLUSTER: &[u8] = b"user.meridian.cluster";
+
+/// Whether the marks of an inode tell that it has no extended attribute of that name.
+pub(crate) fn lacks(of: &Attributes, name: &Name) -> bool {
+    match &name[..] {
+        ACCESS_LIST => !of.marks.access_list,
+        DEFAULT_LIST => !of.marks.default_list,
+        CAPABILITY => !of.marks.capability,
+        _ => false,
+    }
+}
+
 impl Files {
     /// `getxattr`.
     ///
@@ -45,6 +56,9 @@ impl Files {
     /// As [`Files::xattr`] of what is stored, however long it takes.
     pub(crate) async fn xattr_now(&self, ino: Ino, name: Name) -> Result<Bytes, ClientError> {
         self.send_settings(ino).await?;
+        if self.is_held_without(ino, &name).await {
+            return Err(FsError::NoAttribute.into());
+        }
         match self.ask(ino, |inode| Query::Xattr { inode, name: name.clone() }).await {
             Ok((Answer::Bytes(value), _)) => Ok(value),
             Ok(_) => Err(strange()),
@@ -55,6 +69,16 @@ impl Files {
                 Err(error)
             }
         }
+    }
+
+    /// Whether this client holds the inode, so that its marks tell that it has none of that name.
+    async fn is_held_without(&self, ino: Ino, name: &Name) -> bool {
+        let query = Query::Attributes { inode: self.place_of(ino) };
+        if !self.client.driver().holds(&query) {
+            return false;
+        }
+        let found = self.client.read(query).await;
+        matches!(found, Ok(Answer::Attributes(of)) if lacks(&of, name))
     }
 
     /// Whether the file is written here, and has no capability for programs or loses it by that: so
