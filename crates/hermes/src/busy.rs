@@ -90,6 +90,14 @@ impl<M: Modify> Parked<M> {
             Parked::Update(request, _) => request.bytes(),
         }
     }
+
+    /// Its name, if it may be asked again.
+    fn id(&self) -> Option<MessageId> {
+        match self {
+            Parked::Read { .. } => None,
+            Parked::Update(request, _) => request.id,
+        }
+    }
 }
 
 /// A key that is not Valid.
@@ -117,6 +125,16 @@ impl<M: Modify> Busy<M> {
     pub fn bytes(&self) -> usize {
         let parked: usize = self.parked.iter().map(Parked::bytes).sum();
         self.own.as_ref().map_or(0, |own| own.bytes) + parked
+    }
+
+    /// Where among those that wait one more belongs: at the end. A request that is asked again
+    /// waits directly behind itself: so nothing comes between the two, and both have one answer.
+    fn place_of(&self, parked: &Parked<M>) -> usize {
+        let end = self.parked.len();
+        let Some(id) = parked.id() else { return end };
+        let same = self.parked.iter().rposition(|other| other.id() == Some(id));
+        let own = self.own.as_ref().filter(|own| own.id == Some(id));
+        same.map(|last| last + 1).or(own.map(|_| 0)).unwrap_or(end)
     }
 
     pub fn state(&self, entry: &Entry) -> State {
@@ -206,6 +224,15 @@ impl<M: Modify> Unsettled<M> {
             })
         });
         self.places[place.index()].get_or_insert_with(|| Busy::new(slot, due))
+    }
+
+    /// One more waits for a key, in the place where it belongs.
+    pub fn park_one(&mut self, (slot, entry): (Slot, &mut Entry), due: Time, parked: Parked<M>) {
+        self.parked += 1;
+        self.bytes += parked.bytes();
+        let busy = self.at(slot, entry, due);
+        let place = busy.place_of(&parked);
+        busy.parked.insert(place, parked);
     }
 
     /// These wait for a key, behind who does already.

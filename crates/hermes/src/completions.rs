@@ -8,6 +8,9 @@
 //! where its base is Valid. A shadow replica may have applied that one before it is told of the
 //! RMW, and asks its donor until that knows (`join`, J1).
 //!
+//! Each question is answered, also if the same request is asked several times at once: it waits
+//! directly behind itself, and finds its answer.
+//!
 //! **What the owner must do.** A client has one update outstanding, and numbers them upward; who
 //! wants several at once takes several [`ClientId`]s. A request is asked again of the replica that
 //! had it first while that one is live. After it was removed, it is asked of another that has

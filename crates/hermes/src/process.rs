@@ -318,25 +318,12 @@ impl<M: Modify> Hermes<M> {
         }
         let found = self.store.find(&request.key);
         match found.filter(|slot| !self.store.get(*slot).is_valid()) {
-            Some(slot) if self.attach(slot, &request) => {}
             Some(slot) => self.park(now, slot, Parked::Update(request, 0), out),
             None => self.start(now, (request, Tried::default()), found, out),
         }
     }
 
-    /// A request that is asked again while it waits or is under way is the one that is answered.
-    fn attach(&mut self, slot: Slot, asked: &Request<M>) -> bool {
-        let busy = self.unsettled.get_mut(self.store.get(slot));
-        let Some(busy) = busy.filter(|_| asked.id.is_some()) else { return false };
-        let own = busy.own.iter_mut().map(|own| (own.id, &mut own.token));
-        let parked = busy.parked.iter_mut().filter_map(|parked| match parked {
-            Parked::Update(request, _) => Some((request.id, &mut request.token)),
-            Parked::Read { .. } => None,
-        });
-        let same = own.chain(parked).find(|(id, _)| *id == asked.id);
-        same.map(|(_, token)| *token = asked.token).is_some()
-    }
-
+    /// A request that is asked again while it is under way waits for it, and finds its answer.
     fn park(&mut self, now: Time, slot: Slot, parked: Parked<M>, out: &mut Outbox<Self>) {
         if self.unsettled.parked >= self.options.parked_max {
             let token = match &parked {
@@ -346,7 +333,7 @@ impl<M: Modify> Hermes<M> {
             return self.refuse(token, Refusal::Full, out);
         }
         let due = self.due(now);
-        self.unsettled.park((slot, self.store.get_mut(slot)), due, VecDeque::from([parked]));
+        self.unsettled.park_one((slot, self.store.get_mut(slot)), due, parked);
     }
 
     fn on_message(&mut self, now: Time, from: NodeId, message: Message, out: &mut Outbox<Self>) {

@@ -246,8 +246,8 @@ fn a_request_that_is_asked_again_happens_once() {
     net.update(0, 1, id(1), Action::Modify(Append("a")));
     net.update(0, 2, id(1), Action::Modify(Append("a")));
     net.run();
-    assert_eq!(net.answers.get(&1), None, "the later question is the one that is answered");
-    assert_eq!(net.answers[&2], Answer::Modified(Bytes::from("a")));
+    assert_eq!(net.answers.get(&1), Some(&Answer::Modified(Bytes::from("a"))));
+    assert_eq!(net.answers[&2], Answer::Modified(Bytes::from("a")), "both questions are answered");
     // Another update follows; the coordinator dies; the client asks another replica.
     net.append(1, 3, "b");
     net.run();
@@ -263,6 +263,58 @@ fn a_request_that_is_asked_again_happens_once() {
     net.update(2, 6, id(1), Action::Modify(Append("a")));
     assert_eq!(net.answers[&6], Answer::Refused(Refusal::Old));
     assert_eq!(net.agreed(), bytes("abc"));
+}
+
+/// Whoever asks while the same request is under way, or waits for the key, is answered with it, and
+/// before what waits behind it.
+#[test]
+fn a_request_that_is_asked_twice_at_once_has_two_answers() {
+    let id = Some(MessageId { client: ClientId(7), sequence: 1 });
+    let appended = |text: &'static str| Answer::Modified(Bytes::from(text));
+    let (append, write) = (Action::Modify(Append("a")), Action::Write(bytes("a")));
+    for (action, waits, answer, held) in [
+        (append.clone(), false, appended("a"), "ay"),
+        (append, true, appended("xa"), "xay"),
+        (write.clone(), false, Answer::Written, "ay"),
+        (write, true, Answer::Written, "ay"),
+    ] {
+        let mut net = Net::new(3);
+        if waits {
+            net.append(1, 9, "x");
+            net.carry(1, 0);
+        }
+        net.update(0, 1, id, action.clone());
+        net.append(0, 8, "y");
+        net.update(0, 2, id, action.clone());
+        net.update(0, 3, id, action.clone());
+        net.run();
+        let answers = [1, 2, 3].map(|token| net.answers.get(&token));
+        assert_eq!(answers, [Some(&answer); 3], "{action:?}");
+        assert_eq!(net.agreed(), bytes(held), "{action:?}");
+    }
+}
+
+/// An RMW that is defeated is tried again, and answers all who have asked for it; who is removed
+/// knows of none of them.
+#[test]
+fn a_request_that_is_asked_twice_is_made_once_if_it_is_defeated() {
+    let id = Some(MessageId { client: ClientId(7), sequence: 1 });
+    for removed in [false, true] {
+        let mut net = Net::new(3);
+        net.update(0, 1, id, Action::Modify(Append("a")));
+        net.update(0, 2, id, Action::Modify(Append("a")));
+        net.write(2, 3, "w");
+        net.carry(2, 0);
+        net.update(0, 4, id, Action::Modify(Append("a")));
+        if removed {
+            net.install(&[1, 2], &[], &[0, 1, 2]);
+        }
+        net.run();
+        let answer = if removed { Answer::Unknown } else { Answer::Modified(Bytes::from("wa")) };
+        assert_eq!([1, 2, 4].map(|token| net.answers.get(&token)), [Some(&answer); 3]);
+        assert_eq!(net.replicas[&1].entries().count(), 1);
+        assert_eq!(net.held(1), bytes(if removed { "w" } else { "wa" }));
+    }
 }
 
 /// A request whose RMW was defeated is executed when it is asked again elsewhere: what replicas

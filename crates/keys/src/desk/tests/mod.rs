@@ -145,12 +145,16 @@ impl Net {
     }
 
     fn feed(&mut self, node: usize, bytes: &[u8]) {
-        let place = node * self.shards;
-        self.desks[place].feed(7, bytes);
+        self.feed_of(node * self.shards, 7, bytes);
+    }
+
+    /// A client of the thread at a place sends bytes.
+    fn feed_of(&mut self, place: usize, client: ClientNumber, bytes: &[u8]) {
+        self.desks[place].feed(client, bytes);
         loop {
             let (now, replica, paper) =
                 (self.now(place), &self.replicas[place], &mut self.papers[place]);
-            if !self.desks[place].take(now, 7, replica, paper) {
+            if !self.desks[place].take(now, client, replica, paper) {
                 break;
             }
         }
@@ -158,7 +162,12 @@ impl Net {
 
     /// What its client was answered since.
     fn answered(&mut self, node: usize) -> String {
-        let written = self.papers[node * self.shards].written.remove(&7).unwrap_or_default();
+        self.answered_of(node * self.shards, 7)
+    }
+
+    /// What a client of the thread at a place was answered since.
+    fn answered_of(&mut self, place: usize, client: ClientNumber) -> String {
+        let written = self.papers[place].written.remove(&client).unwrap_or_default();
         String::from_utf8(written).expect("text")
     }
 

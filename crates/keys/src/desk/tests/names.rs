@@ -21,6 +21,41 @@ fn a_change_that_is_asked_again_is_made_once() {
     assert_eq!(net.ask(1, "get k\n"), "$1\r\n9\r\n");
 }
 
+/// Connections of one name, to the threads of one node: each is answered, with the one execution.
+#[test]
+fn a_change_that_several_connections_ask_for_at_once_is_made_once() {
+    let changes = [
+        ("incr k", ":1\r\n"),
+        ("set k 1", "+OK\r\n"),
+        ("set k 1 nx", "+OK\r\n"),
+        ("append k 1", ":1\r\n"),
+    ];
+    let seeds = (0..20).flat_map(|seed| [(seed, 1), (seed, 2)]);
+    for ((seed, shards), (change, answer)) in
+        seeds.flat_map(|seed| changes.map(|change| (seed, change)))
+    {
+        let mut net = Net::of(shards);
+        net.draws = Some(seed);
+        net.desks[0].connect(8);
+        let connections = [(0, 7), (0, 8), (shards - 1, 7)];
+        let connections = &connections[..shards + 1];
+        for (place, client) in connections {
+            net.feed_of(*place, *client, b"meridian.client 99\n");
+            net.answered_of(*place, *client);
+        }
+        for (place, client) in connections {
+            let once = format!("meridian.once 1 {change}\n");
+            net.feed_of(*place, *client, once.as_bytes());
+        }
+        net.run();
+        for (place, client) in connections {
+            assert_eq!(net.answered_of(*place, *client), answer, "{change}, seed {seed}");
+        }
+        assert!(net.desks.iter().all(|desk| desk.tasks.is_empty()), "nothing is left of it");
+        assert_eq!(net.ask(1, "get k\n"), "$1\r\n1\r\n", "{change}");
+    }
+}
+
 /// The connection breaks when the replica has the request; it is asked elsewhere once the first is
 /// known to be gone, and has counted once.
 #[test]
