@@ -82,7 +82,7 @@ impl Client {
     /// Reads `len` bytes of `block` from `start`, of a file in `partition`.
     ///
     /// # Errors
-    /// [`ClientError::Lost`] if all nodes say that they do not have it, or damaged;
+    /// [`ClientError::Lost`] if all nodes say that they do not have it, or damaged, or less of it;
     /// [`ClientError::Timeout`] if those that may have it do not answer.
     pub async fn read_block(
         &self,

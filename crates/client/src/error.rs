@@ -34,7 +34,7 @@ pub enum ClientError {
     /// A node answers that it cannot.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// A block is on no node that should have it, or damaged on all.
+    /// A block is on no node that should have it, or damaged on all, or shorter than the file says.
     #[error("lost data: {0}")]
     Lost(String),
     /// What a node answered makes no sense.

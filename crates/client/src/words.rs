@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::error::ClientError;
 use meridian_fs::{FsError, Update};
 use meridian_host::api::ReplyBody;
-use meridian_session::{Failure, Output};
+use meridian_session::{Failure, Output, Part};
 
 /// The system call that mostly makes such an update.
 pub fn name_of(update: &Update) -> &'static str {
@@ -86,10 +86,21 @@ impl Client {
                 ClientError::Unreachable { whom }
             }
             Failure::Lost { block } => ClientError::Lost(format!("block {block} is on no node")),
+            Failure::Beyond { part } => ClientError::Lost(beyond(part)),
             Failure::Refused(refusal) => ClientError::Refused(refusal),
             Failure::Strange(reply) => strange(&reply),
         }
     }
+}
+
+/// Why that part of a block is nowhere.
+fn beyond(Part { block, start, len }: Part) -> String {
+    let end = u64::from(start) + u64::from(len);
+    format!(
+        "what the file says is longer than the block: it names bytes {start} to {end} of block \
+         {block}, which ends before that on each node that has it; write this part of the file \
+         again, or remove the file"
+    )
 }
 
 pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
@@ -109,4 +120,18 @@ pub(crate) fn strange(reply: &ReplyBody) -> ClientError {
         ReplyBody::Refused(_) => "Refused",
     };
     ClientError::Protocol(format!("a reply that answers something else: {kind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meridian_core::BlockId;
+
+    #[test]
+    fn who_reads_beyond_a_block_is_told_which_block_and_how_far() {
+        let block = BlockId(77);
+        let words = beyond(Part { block, start: u32::MAX, len: 5000 });
+        assert!(words.contains("what the file says is longer than the block"), "{words}");
+        assert!(words.contains(&format!("bytes 4294967295 to 4294972295 of block {block}")));
+    }
 }

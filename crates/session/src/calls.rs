@@ -230,6 +230,11 @@ pub enum Failure {
         /// The block.
         block: BlockId,
     },
+    /// Each node that holds a block has answered that it ends before this part does.
+    Beyond {
+        /// What was asked for.
+        part: Part,
+    },
     /// A node answered something else than what was asked.
     Strange(Box<ReplyBody>),
 }

@@ -12,6 +12,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What is drawn from.
 const SEED: u64 = 11;
@@ -20,6 +21,8 @@ const GUESSES: usize = 40;
 /// What is in files of others; a block has a megabyte.
 const SECRET: u8 = 0x5a;
 const LEN: usize = 3 << 20;
+/// A file whose bytes are nowhere is known to be lost long before a client gives up, in 30 s.
+const SOON: Duration = Duration::from_secs(10);
 /// What the tenant has in its own.
 const OWN: u8 = 0x11;
 
@@ -155,7 +158,7 @@ fn who_may_only_look_stores_nothing(tenancy: &Tenancy) {
     of(&[]);
 }
 
-/// A block that is read beyond its end, and a file whose extent lies in none.
+/// A block that is read beyond its end, and files whose extents lie in it and in none.
 fn a_forged_file_shows_nothing(tenancy: &Tenancy, foreign: &[BlockId]) {
     let mut program = tenancy.call("us-1");
     let own = BlockId::named(US, foreign[0].born_ms() + 1, 5);
@@ -173,6 +176,7 @@ fn a_forged_file_shows_nothing(tenancy: &Tenancy, foreign: &[BlockId]) {
         assert_eq!(beyond(90), vec![OWN; 10]);
         assert!([100, 5000, u32::MAX].map(beyond).concat().is_empty());
     }
+    is_lost(tenancy, &mut program, (400, "beyond"), own);
     let nowhere = BlockId::named(US, foreign[0].born_ms(), foreign[0].0 as u64 ^ 1);
     is_lost(tenancy, &mut program, (300, "nowhere"), nowhere);
 }
@@ -189,8 +193,10 @@ fn is_lost(
     let (ended, _) = program.done(&tenancy.update(session, 2, write(file, 5000, data)));
     assert!(ended.2.is_ok(), "nobody knows yet: {ended:?}");
     let mount = tenancy.all.mount("lab", "lab");
+    let begun = Instant::now();
     let shown = fs::read(mount.mount().join(name));
-    assert_eq!(shown.map(drop).unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert_eq!(shown.map(drop).unwrap_err().raw_os_error(), Some(libc::EIO), "{name}");
+    assert!(begun.elapsed() < SOON, "{name}: {:?}", begun.elapsed());
     mount.stop();
 }
 

@@ -1,17 +1,30 @@
 //! A part of a block, which nodes are asked for one after the other.
 //!
-//! Invariant B6: a block is lost only when each node that may hold it has said in one round that it
-//! does not have it, or damaged.
+//! Invariant B6: a reading fails before its deadline only when each node that may hold the block
+//! has answered in one round: that it does not have the block, or damaged, or that the block ends
+//! before the part does. So the answer of one node makes no sound copy of another unread.
 
 use super::{NODE_LIMIT, Outcome, PAUSE, Part};
 use crate::calls::Failure;
 use crate::mutation::Mutation;
 use crate::nodes::Nodes;
 use crate::routes::Service;
-use bytes::Bytes;
 use meridian_core::{GroupId, NodeId, Time};
 use meridian_host::api::{Refusal, ReplyBody, RequestBody};
 use std::collections::VecDeque;
+
+/// What a node has of the part. Of what several nodes have the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    /// It does not have the block.
+    Nothing,
+    /// It has a sound block that ends before the part does: what the file says is wrong.
+    Short,
+    /// It has the block, damaged, so nobody knows how long that was.
+    Damaged,
+    /// It did not answer, and may have it.
+    Unknown,
+}
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -25,8 +38,8 @@ pub(super) struct Fetching {
     asked: Option<NodeId>,
     /// When it goes on without an answer.
     due: Time,
-    /// Whether a node of this round may have it, who did not answer.
-    anyone_may: bool,
+    /// What the nodes of this round have of it.
+    found: Found,
     end: Option<Outcome>,
     mutation: Mutation,
 }
@@ -47,7 +60,7 @@ impl Fetching {
             round: nodes.holders(partition, part.block, now).into(),
             asked: None,
             due: now,
-            anyone_may: false,
+            found: Found::Nothing,
             end: None,
             mutation: nodes.mutation,
         }
@@ -64,7 +77,7 @@ impl Fetching {
             return None;
         }
         if self.round.is_empty() {
-            self.anyone_may = false;
+            self.found = Found::Nothing;
             self.round = nodes.holders(self.partition, self.part.block, now).into();
         }
         self.asked = self.round.pop_front();
@@ -83,23 +96,23 @@ impl Fetching {
         reply: Option<ReplyBody>,
         nodes: &mut Nodes,
     ) {
-        let whole = |data: &Bytes| data.len() == self.part.len as usize;
-        match reply {
+        let wanted = self.part.len as usize;
+        let found = match reply {
             Some(ReplyBody::Block(data))
-                if whole(&data) || self.mutation.is(Mutation::TakesDamaged) =>
+                if data.len() == wanted || self.mutation.is(Mutation::TakesDamaged) =>
             {
                 self.end = Some(Outcome::Fetched(data));
                 return;
             }
-            // It does not have it, or damaged.
-            Some(ReplyBody::Refused(
-                Refusal::NoBlock(_) | Refusal::Damaged(_) | Refusal::Bad(_),
-            )) => {}
+            Some(ReplyBody::Block(data)) if data.len() < wanted => Found::Short,
+            Some(ReplyBody::Refused(Refusal::NoBlock(_) | Refusal::Bad(_))) => Found::Nothing,
+            Some(ReplyBody::Refused(Refusal::Damaged(_))) => Found::Damaged,
             _ => {
                 nodes.routes.failed(Service::Blocks, from, now);
-                self.anyone_may = true;
+                Found::Unknown
             }
-        }
+        };
+        self.found = self.found.max(found);
         if self.mutation.is(Mutation::AsksOneHolder) {
             let block = self.part.block;
             self.end = Some(Outcome::Failed(Failure::Lost { block }));
@@ -115,7 +128,7 @@ impl Fetching {
             && let Some(node) = self.asked
         {
             nodes.routes.failed(Service::Blocks, node, now);
-            self.anyone_may = true;
+            self.found = Found::Unknown;
             self.next(now);
         }
     }
@@ -131,10 +144,13 @@ impl Fetching {
 
     fn end_round(&mut self, now: Time) {
         self.due = now + PAUSE;
-        if !self.anyone_may {
-            let block = self.part.block;
-            self.end = Some(Outcome::Failed(Failure::Lost { block }));
-        }
+        let part = self.part;
+        let failure = match self.found {
+            Found::Nothing | Found::Damaged => Failure::Lost { block: part.block },
+            Found::Short => Failure::Beyond { part },
+            Found::Unknown => return,
+        };
+        self.end = Some(Outcome::Failed(failure));
     }
 
     /// When it goes on without an answer.

@@ -7,6 +7,10 @@ use meridian_host::api::{Refusal, Request};
 const BLOCK: BlockId = BlockId(77);
 const FULL: ReplyBody = ReplyBody::Refused(Refusal::Disk(String::new()));
 const NONE: ReplyBody = ReplyBody::Refused(Refusal::NoBlock(BLOCK));
+const DAMAGED: ReplyBody = ReplyBody::Refused(Refusal::Damaged(BLOCK));
+/// The block ends in the middle of what is wanted.
+const SHORT: ReplyBody = ReplyBody::Block(Bytes::from_static(b"yt"));
+const PART: Part = Part { block: BLOCK, start: 1, len: 3 };
 
 fn stored(missing: &[u16]) -> Option<Vec<RegionId>> {
     Some(missing.iter().copied().map(RegionId).collect())
@@ -24,8 +28,7 @@ impl Client {
     fn fetch(&mut self, partition: GroupId) -> CallId {
         self.calls += 1;
         let (call, deadline) = (CallId(self.calls), self.now + LIMIT);
-        let part = Part { block: BLOCK, start: 1, len: 3 };
-        self.step(Event::Command(Command::Fetch { call, partition, part, deadline }));
+        self.step(Event::Command(Command::Fetch { call, partition, part: PART, deadline }));
         call
     }
 
@@ -119,7 +122,7 @@ fn a_block_that_is_not_wanted_any_more_is_forgotten() {
 
 #[test]
 fn a_damaged_or_missing_block_is_read_from_the_next_holder() {
-    for bad in [NONE, ReplyBody::Refused(Refusal::Damaged(BLOCK)), ReplyBody::Block("b".into())] {
+    for bad in [NONE, DAMAGED, SHORT] {
         let mut client = Client::new();
         client.fetch(US);
         let first = client.sent_one();
@@ -147,6 +150,54 @@ fn a_block_is_lost_only_when_all_say_so() {
     let last = client.sent_one();
     client.reply(&last, NONE);
     assert_eq!(client.failure(), Some(Failure::Lost { block: BLOCK }));
+}
+
+/// A file may say that a block is longer than it is, as who writes a file is believed.
+#[test]
+fn who_reads_beyond_a_block_is_told_so_when_all_that_have_it_have_answered() {
+    let (beyond, lost) = (Failure::Beyond { part: PART }, Failure::Lost { block: BLOCK });
+    for (answers, failure) in [
+        ([SHORT, SHORT], &beyond),
+        ([NONE, SHORT], &beyond),
+        ([SHORT, NONE], &beyond),
+        ([ReplyBody::Block(Bytes::new()), SHORT], &beyond),
+        ([SHORT, DAMAGED], &lost), // What is damaged may have been long enough.
+        ([DAMAGED, SHORT], &lost),
+    ] {
+        let mut client = Client::new();
+        client.fetch(US);
+        for answer in answers.clone() {
+            assert_eq!(client.failure(), None, "B6: {answers:?}");
+            let asked = client.sent_one();
+            client.reply(&asked, answer);
+        }
+        assert_eq!(client.failure().as_ref(), Some(failure), "{answers:?}");
+    }
+}
+
+/// A short copy of one node makes no copy unread of a node that cannot be asked now, nor does an
+/// answer that is longer than what was wanted.
+#[test]
+fn a_short_copy_is_not_the_last_word_while_another_may_have_the_block() {
+    for other in [None, Some(FULL), Some(ReplyBody::Block("bytes".into()))] {
+        let mut client = Client::new();
+        client.fetch(US);
+        let first = client.sent_one();
+        client.reply(&first, SHORT);
+        let second = client.sent_one();
+        match other {
+            Some(body) => client.reply(&second, body),
+            None => client.step(Event::Restarted(second.0)),
+        }
+        assert_eq!(client.failure(), None, "B6");
+        client.pass(PAUSE);
+        let again = client.sent_one();
+        client.reply(&again, SHORT);
+        let last = client.sent_one();
+        assert_eq!((again.0, last.0), (first.0, second.0), "who failed comes last");
+        client.reply(&last, ReplyBody::Block("yte".into()));
+        assert!(matches!(client.output(), Output::Fetched { data, .. } if data == "yte"));
+    }
 }
 
 /// What a disk cannot read now it may read later, or the node that comes back.

@@ -17,7 +17,7 @@ fn all_hold(seeds: Range<u64>, trial: &Trial) {
         }
         Err(failure) => panic!("{failure}"),
     });
-    let all = ["given up", "again", "blocks", "discarded", "files", "taken", "facts"];
+    let all = ["given up", "again", "blocks", "discarded", "files", "beyond", "taken", "facts"];
     let all_happened = all.iter().all(|name| counts.of(name) > 0);
     assert!(all_happened || one_seed(), "something never happened: {counts:?}");
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use meridian_fs::Answer;
 use meridian_fs::types::Data;
-use meridian_session::Part;
+use meridian_session::{Failure, Part};
 use std::fmt;
 
 /// See the module.
@@ -12,6 +12,8 @@ pub(super) struct Reading {
     bytes: Vec<u8>,
     /// Where parts of blocks belong that are still to come.
     wanted: Vec<(usize, Part)>,
+    /// Whether more is asked for now than the block has, as if the file had been forged.
+    forged: bool,
 }
 
 impl Reading {
@@ -20,7 +22,8 @@ impl Reading {
         let Answer::Contents { attributes, extents, end } = answer else { panic!("{answer:?}") };
         assert!(end >= attributes.size, "it has few extents");
         let index = |at: u64| usize::try_from(at).expect("short");
-        let mut reading = Reading { bytes: vec![0; index(attributes.size)], wanted: Vec::new() };
+        let bytes = vec![0; index(attributes.size)];
+        let mut reading = Reading { bytes, wanted: Vec::new(), forged: false };
         for (at, extent) in extents {
             match extent.data {
                 Data::Inline(data) => reading.patch(index(at), &data),
@@ -38,8 +41,22 @@ impl Reading {
         self.wanted.last().map(|(_, part)| *part)
     }
 
+    /// What is asked for now: what is to come, or what a forged file says.
+    pub fn ask(&mut self, forged: bool) -> Part {
+        let part = self.next().expect("something is wanted");
+        self.forged = forged;
+        if forged { Part { len: u32::MAX - part.start, ..part } } else { part }
+    }
+
+    /// Whether a reading had to fail so: it was of more than the block has, and of two copies one
+    /// may be damaged.
+    pub fn had_to_fail(&self, failure: &Failure) -> bool {
+        self.forged && matches!(failure, Failure::Beyond { .. } | Failure::Lost { .. })
+    }
+
     /// It has come.
     pub fn on_part(&mut self, data: &Bytes) {
+        assert!(!self.forged, "{} bytes of more than there is", data.len());
         let (at, part) = self.wanted.pop().expect("it was asked for");
         assert_eq!(data.len(), part.len as usize, "a damaged answer was taken for {part:?}");
         self.patch(at, data);

@@ -326,6 +326,7 @@ pub(super) fn expect(failure: &Failure) {
         | Failure::NoSpace => true,
         Failure::Behind { .. }
         | Failure::Lost { .. }
+        | Failure::Beyond { .. }
         | Failure::Refused(_)
         | Failure::Strange(_) => false,
     };

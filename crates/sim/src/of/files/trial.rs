@@ -242,7 +242,7 @@ impl Subject for Trial {
 
     fn counts(world: &Cluster) -> Counts {
         let Tally { updates, reads, given_up, again, blocks, .. } = world.owner.tally;
-        let Tally { discarded, late, files, held, taken, facts, .. } = world.owner.tally;
+        let Tally { discarded, late, files, beyond, held, taken, facts, .. } = world.owner.tally;
         let counts = [
             ("updates", updates),
             ("reads", reads),
@@ -253,6 +253,7 @@ impl Subject for Trial {
             ("late", late),
             ("freed", world.owner.freed().len() as u64),
             ("files", files),
+            ("beyond", beyond),
             ("held", held),
             ("taken", taken),
             ("facts", facts),
