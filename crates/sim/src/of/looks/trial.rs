@@ -29,6 +29,8 @@ pub struct Trial {
     pub faults: Option<Faults>,
     /// Whether clients hand tokens to each other, by which they lose much of what they keep.
     pub tokens: Option<bool>,
+    /// By which level the cluster goes.
+    pub level: Option<Level>,
     /// A bug planted in sessions.
     #[doc(hidden)]
     pub in_session: Mutation,
@@ -74,7 +76,8 @@ impl CrowdTrial for Trial {
         };
         let tokens = self.tokens.unwrap_or(seed.is_multiple_of(3));
         let of = regions::Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) };
-        let level = if seed % 4 == 1 { Level::REGIONS } else { Level::ALONG };
+        let drawn = if seed % 4 == 1 { Level::REGIONS } else { Level::ALONG };
+        let level = self.level.unwrap_or(drawn);
         Drawn { of, tokens, level }
     }
 
@@ -109,19 +112,23 @@ impl CrowdTrial for Trial {
             Mutation::KeepsListed,
             Mutation::KeepsChanged,
             Mutation::KeepsOldPages,
-            Mutation::KeepsAnyHolding,
             Mutation::ReleasesFirst,
         ];
         let in_host = [InHost::AnswersAtOnce, InHost::ExpiresAnyhow];
         let ignores = Mutation::IgnoresToken;
         let ignoring = Trial { in_session: ignores, tokens: Some(true), ..Trial::default() };
+        // It takes a file that is held again soon after a recall, which is rarer with all that goes
+        // together.
+        let (holding, level) = (Mutation::KeepsAnyHolding, Some(Level::REGIONS));
+        let holding = Trial { in_session: holding, level, ..Trial::default() };
+        let holding = (format!("{:?}", holding.in_session), holding);
         let sessions = in_session.map(|in_session| {
             (format!("{in_session:?}"), Trial { in_session, ..Trial::default() })
         });
         let hosts =
             in_host.map(|in_host| (format!("{in_host:?}"), Trial { in_host, ..Trial::default() }));
         let ignoring = (format!("{ignores:?}"), ignoring);
-        sessions.into_iter().chain([ignoring]).chain(hosts).collect()
+        sessions.into_iter().chain([holding, ignoring]).chain(hosts).collect()
     }
 }
 
