@@ -202,6 +202,23 @@ fn what_came_along_goes_together() {
     assert!(!matches!(caps.next_errand(NOW), Some((_, Errand::Ahead { .. }))), "it is recalled");
 }
 
+/// What goes of two files that were swept together when one is recalled.
+fn swept_and_recalled(is_far: bool) -> usize {
+    let mut caps = Caps::new(ClientId(5));
+    caps.turn_on();
+    caps.extend(NOW, EU, NOW);
+    caps.leases.get_mut(&EU).unwrap().is_far = is_far;
+    let both = vec![place(1).ino, place(2).ino];
+    caps.take_granted(NOW, (EU, NOW), (both, BTreeSet::new()), Some(DIRECTORY.ino));
+    caps.heard(NOW, EU, Stamp(1), &[place(1).ino]).len()
+}
+
+#[test]
+fn what_was_swept_in_another_region_goes_together() {
+    assert_eq!(swept_and_recalled(true), 2);
+    assert_eq!(swept_and_recalled(false), 1, "near by it costs little");
+}
+
 #[test]
 fn what_was_under_way_as_a_token_came_is_released() {
     let (mut caps, errand) = asking(Mutation::Correct);
