@@ -106,8 +106,7 @@ impl Caps {
         // What has no attributes here lives elsewhere, or waits for something undecided: who asked
         // to hold it would wait, too.
         let shown = entries.iter().filter_map(|(_, _, attributes)| attributes.as_ref());
-        let children = shown
-            .filter(|of| of.place.partition == directory.partition && self.may_ask(now, of.place));
+        let children = shown.filter(|of| self.may_ask(now, of.place));
         let children = children.take(LIMIT as usize).map(|of| (of.place.ino, of.kind));
         let inodes = std::iter::once((directory.ino, Kind::Directory)).chain(children).collect();
         let (spoiled, changed) = (BTreeSet::new(), BTreeSet::new());
@@ -116,7 +115,7 @@ impl Caps {
     }
 
     /// Whether the inode is not held, and was not recalled lately.
-    fn may_ask(&self, now: Time, place: Place) -> bool {
+    pub(super) fn may_ask(&self, now: Time, place: Place) -> bool {
         let ino = &place.ino;
         let paused = self.paused.get(ino).is_some_and(|(until, _)| *until > now);
         let lease = self.leases.get(&place.partition);

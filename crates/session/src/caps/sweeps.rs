@@ -165,16 +165,11 @@ impl Caps {
         if held {
             return;
         }
-        let going = self.leases.get(&directory.partition).map(|lease| &lease.going);
         // What has no attributes here lives elsewhere, or waits for something undecided: who asked
         // to hold it would wait, too, and so would all that asks for the others after it.
         let shown = entries.iter().filter_map(|(_, _, attributes)| attributes.as_ref());
-        let inodes = shown.map(|of| of.place.ino).filter(|ino| {
-            let paused = self.paused.get(ino).is_some_and(|(until, _)| *until > now);
-            let goes = going.is_some_and(|going| going.contains(ino));
-            !paused && !goes && !self.known.contains_key(ino)
-        });
-        let inodes: Vec<_> = inodes.collect();
+        let wanted = shown.filter(|of| self.may_ask(now, of.place));
+        let inodes: Vec<_> = wanted.map(|of| of.place.ino).collect();
         if self.mutation.is(Mutation::KeepsListed) {
             let seen = entries.iter().filter_map(|(_, _, attributes)| *attributes);
             self.seen_before = seen.map(|of| (of.place.ino, of)).collect();
