@@ -11,6 +11,7 @@ fn no_look_is_older_than_what_was_acknowledged() {
         "kept with attributes",
         "swept",
         "came along",
+        "kept late",
         "listings kept",
         "pages kept",
         "updates",

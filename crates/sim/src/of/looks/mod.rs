@@ -92,6 +92,8 @@ struct Client {
     /// How much it had asked to hold in one step with more, when that was looked at last, and how
     /// much with what came along.
     swept: (u64, u64),
+    /// How many looks it had answered itself.
+    hits: u64,
     kernel: Kernel,
 }
 
@@ -121,6 +123,7 @@ impl LooksWorkload {
             handed: BTreeMap::new(),
             left: things,
             swept: (0, 0),
+            hits: 0,
             kernel: Kernel::default(),
         };
         let top = |partition| Place { ino: Ino::top(partition), partition };
@@ -168,7 +171,9 @@ impl LooksWorkload {
         let ask = Ask::Read { call, query: query.clone(), deadline: now + PATIENCE };
         let mut out = Outbox::new();
         session.step(now, Event::Command(ask), &mut out);
-        let kept = session.hits() > before;
+        let hits = session.hits();
+        let kept = hits > before;
+        self.clients[at].hits = hits;
         let mut stimuli = Vec::new();
         for effect in out.drain() {
             match effect {
@@ -196,6 +201,20 @@ impl LooksWorkload {
             }
         }
         stimuli
+    }
+
+    /// A look that waited for a replica may be answered from what has come along: that is judged.
+    fn judge_late(&mut self, at: usize, call: CallId, result: &Result<Answer, FsError>) {
+        let hits = self.net.session(at).hits();
+        let client = &mut self.clients[at];
+        if client.hits == hits {
+            return;
+        }
+        client.hits += 1;
+        if let Some(query) = client.looks.get(&call).cloned() {
+            self.net.counts.add("kept late", 1);
+            self.judge_kept(at, &query, result);
+        }
     }
 
     fn judge_kept(&mut self, at: usize, query: &Query, result: &Result<Answer, FsError>) {
@@ -344,6 +363,7 @@ impl Crowd for LooksWorkload {
             }
             Told::Answered { call, result, .. } => {
                 self.net.counts.add("reads", 1);
+                self.judge_late(at, call, &result);
                 let client = &mut self.clients[at];
                 let query = client.looks.remove(&call);
                 if client.kernel.on_read(call, &result) {
