@@ -13,9 +13,9 @@ use meridian_core::{
 use meridian_fs::operation::{NewNode, Piece, WriteAt};
 use meridian_fs::types::{Data, Extent};
 use meridian_fs::{
-    Answer, FsError, Ino, Kind, Place, Query, Rights, Timestamp, Update, Vector, Vote,
+    Answer, CapStep, FsError, Ino, Kind, Place, Query, Rights, Timestamp, Update, Vector, Vote,
 };
-use meridian_host::api::{Refusal, Reply, ReplyBody, Request, RequestBody};
+use meridian_host::api::{ALONG_MAX, Refusal, Reply, ReplyBody, Request, RequestBody};
 use meridian_host::replica::{Looks, Replica, Waiter, Wish};
 use meridian_host::sessions;
 use meridian_host::update::{NOBODY, Payload};
@@ -600,6 +600,44 @@ fn rights_follow_the_configuration_at_once() {
     assert!(!is_denied(ask(&mut one, unknown)));
     one.step(Event::Command(Command::Closed(known)));
     assert!(!is_denied(ask(&mut one, known)), "its number is another's");
+}
+
+/// Decision 101: what comes along with a grant of capabilities is what the client may see, and
+/// nobody asks for more than there may be.
+#[test]
+fn what_comes_along_is_what_its_client_may_see() {
+    let mut one = One::new(US_1);
+    one.delivers(message(1, create(place(US, 0), "file", Kind::File)));
+    let (inode, step) = (place(US, 1), CapStep::Grant(vec![place(US, 1).ino]));
+    let start = message(2, Update::Caps { client: ClientId(5), partition: US, step });
+    one.delivers(start.clone());
+    one.starts();
+    let below = Below { path: "/us/lab".into(), partition: US.0, ino: 77 };
+    let grant = Grant { below: Some(below), ..Grant::default() };
+    let mut topology = (*topology()).clone();
+    (topology.version, topology.grants) = (9, [("lab".to_string(), grant)].into());
+    one.step(Event::Command(Command::Configured(topology.into())));
+    let connection = ConnectionId(5);
+    one.step(Event::Command(Command::Known { connection, client: "lab".into() }));
+    let query = Query::Contents { inode, offset: 0, len: 9 };
+    let asks = |count| {
+        let (start, queries) = (start.clone(), vec![query.clone(); count]);
+        RequestBody::UpdateAlong { group: US, start, queries }
+    };
+    let along = |replies: Vec<ReplyBody>| match &replies[..] {
+        [ReplyBody::UpdatedAlong(told)] => told.along.clone(),
+        other => panic!("{other:?}"),
+    };
+    let shown = along(one.asked(asks(1)));
+    assert!(matches!(shown[..], [Ok(Answer::Contents { .. })]), "{shown:?}");
+    let request = Request { id: 1, body: asks(1) };
+    let told = one.step(Event::Command(Command::Request { connection, request }));
+    assert_eq!(along(replies(told)), [Err(FsError::Denied)]);
+    assert_eq!(along(one.asked(asks(ALONG_MAX))).len(), ALONG_MAX);
+    let told = one.asked(asks(ALONG_MAX + 1));
+    assert!(matches!(told[..], [ReplyBody::Refused(Refusal::Bad(_))]), "{told:?}");
+    let told = one.asked(RequestBody::UpdateAlong { group: US, start, queries: Vec::new() });
+    assert!(matches!(told[..], [ReplyBody::Updated { .. }]), "{told:?}");
 }
 
 /// Abuse 11: who has a grant cannot have a node take other bytes for a block that it lacks, is told
