@@ -21,6 +21,8 @@ impl Level {
     pub const REGIONS: Level = Level(3);
     /// What a client asks for next comes along with an answer (decision 101).
     pub const ALONG: Level = Level(4);
+    /// Directories are held exclusively, and new files come in one update (decision 102).
+    pub const EXCLUSIVE: Level = Level(5);
 }
 
 impl Default for Level {
@@ -47,7 +49,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::ALONG };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::EXCLUSIVE };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

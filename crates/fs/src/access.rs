@@ -26,7 +26,7 @@ use crate::operation::{CapStep, Changes, Done, NewNode, Update};
 use crate::query::{Answer, Query};
 use crate::settled::Setting;
 use crate::tree::Tree;
-use crate::types::{Attributes, Ino, Kind, Name, Place};
+use crate::types::{Ino, Kind, Name, Place};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -182,7 +182,8 @@ impl Rights {
             | Update::NoteReads { .. }
             | Update::Renew { .. }
             | Update::Caps { .. } => {}
-            Update::NoteTop { .. }
+            Update::Make(_) // It may be set what its client may not set: that keeps nothing back.
+            | Update::NoteTop { .. }
             | Update::AddRegion { .. }
             | Update::RemoveRegion { .. }
             | Update::Reap { .. }
@@ -212,7 +213,9 @@ impl Rights {
             | Update::NoteTop { .. }
             | Update::AddRegion { .. }
             | Update::RemoveRegion { .. }
-            | Update::Caps { step: CapStep::Expire { .. }, .. } => Err(FsError::NotPermitted),
+            | Update::Caps {
+                step: CapStep::Expire { .. } | CapStep::ExpireExclusive { .. }, ..
+            } => Err(FsError::NotPermitted),
             Update::Mark { .. } => permitted(self.sees_all()),
             Update::SetQuota { .. } | Update::PlaceDirectory { .. } => {
                 permitted(self.sees_all())?;
@@ -227,6 +230,7 @@ impl Rights {
             | Update::Renew { .. }
             | Update::Caps { .. } => Ok(()),
             Update::Create { .. }
+            | Update::Make(_)
             | Update::CreateUnnamed { .. }
             | Update::Link { .. }
             | Update::Unlink { .. }
@@ -287,19 +291,11 @@ impl Rights {
     pub(crate) fn leave_out(&self, tree: &Tree, answer: &mut Answer) {
         let reached =
             |place: Place| tree.get(place.ino).is_none_or(|inode| self.reaches(tree, inode));
-        let hide = |attributes: &mut Option<Attributes>| {
-            attributes.take_if(|of| !reached(of.place));
-        };
+        answer.hide(|of| !reached(of.place));
         let is_below = self.below.is_some();
         match answer {
-            Answer::Entry { attributes, top, .. } => {
-                hide(attributes);
-                top.take_if(|_| is_below);
-            }
-            Answer::Directory { entries, tops, .. } => {
-                entries.iter_mut().for_each(|(_, _, attributes)| hide(attributes));
-                tops.retain(|_| !is_below);
-            }
+            Answer::Entry { top, .. } => drop(top.take_if(|_| is_below)),
+            Answer::Directory { tops, .. } => tops.retain(|_| !is_below),
             Answer::Names(names) if !self.root => {
                 names.retain(|name| !name.starts_with(b"trusted."));
             }

@@ -113,6 +113,7 @@ fn blocks_in(update: &Update) -> Vec<BlockId> {
         Update::Write { pieces, .. } | Update::Settle { pieces, .. } => {
             pieces.iter().filter_map(of_piece).collect()
         }
+        Update::Make(made) => made.pieces.iter().filter_map(of_piece).collect(),
         Update::Merge { block, .. } => vec![*block],
         _ => Vec::new(),
     }

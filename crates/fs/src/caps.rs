@@ -15,11 +15,21 @@
 //! after both. So the state does not depend on their order, and nothing else of it may: no sum over
 //! several inodes or clients decides anything here.
 //!
+//! A directory may be held *exclusively*: its holder may keep back new files in it (decision 102).
+//! Updates of others that change the directory are refused then ([`FsError::Held`]), and so are
+//! their questions about it, until they have had it recalled. What begins or ends that is ordered
+//! with all that touches the directory: a plain release or expiry passes it over. Who else holds it
+//! decides nothing, as others release it in any order: they are to let it go, and who asked is
+//! answered then.
+//!
 //! Invariants:
 //! - H1: `by_inode` names exactly the clients that hold the inode.
 //! - H2: the rank of a lease only grows.
+//! - H3: one client at most holds an inode exclusively.
 
+use crate::FsError;
 use crate::keys::named_by;
+use crate::mutation::Mutation;
 use crate::operation::{CapStep, Done, Operation, Update};
 use crate::tree::Tree;
 use crate::types::{Ino, Kind, Name, Place, Rank};
@@ -34,8 +44,33 @@ pub const GRANT_MAX: usize = 256;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 struct Cap {
     granted: Rank,
+    standing: Standing,
+}
+
+/// How it stands with a capability. The first two were `false` and `true` before there were
+/// others, and are written as these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+enum Standing {
+    Shared,
     /// An update waits for it to go.
-    recalled: bool,
+    Recalled,
+    Exclusive,
+    /// Somebody waits for it to go.
+    ExclusiveRecalled,
+}
+
+impl Standing {
+    fn is_recalled(self) -> bool {
+        matches!(self, Standing::Recalled | Standing::ExclusiveRecalled)
+    }
+
+    fn is_exclusive(self) -> bool {
+        matches!(self, Standing::Exclusive | Standing::ExclusiveRecalled)
+    }
+
+    fn recalled(self) -> Standing {
+        if self.is_exclusive() { Standing::ExclusiveRecalled } else { Standing::Recalled }
+    }
 }
 
 /// What one client holds: something.
@@ -101,6 +136,19 @@ impl Caps {
         holder.into_iter().flat_map(|holder| holder.caps.keys().copied())
     }
 
+    /// What a client holds exclusively.
+    pub fn held_alone(&self, client: ClientId) -> impl Iterator<Item = Ino> {
+        let caps = self.by_client.get(&client).into_iter().flat_map(|holder| &holder.caps);
+        caps.filter(|(_, cap)| cap.standing.is_exclusive()).map(|(ino, _)| *ino)
+    }
+
+    /// Whether another than `by` holds the inode exclusively.
+    pub fn is_held_alone(&self, by: ClientId, ino: Ino) -> bool {
+        let holders = self.by_inode.get(&ino).into_iter().flatten().filter(|of| **of != by);
+        let mut standings = holders.map(|of| self.by_client[of].caps[&ino].standing);
+        standings.any(Standing::is_exclusive)
+    }
+
     /// What updates wait for of a client.
     pub fn recalled(&self, client: ClientId) -> impl Iterator<Item = Ino> {
         let holder = self.by_client.get(&client);
@@ -126,7 +174,7 @@ impl Caps {
     pub fn holds_back(&self, subject: &Subject, rank: Rank) -> bool {
         self.others(subject).any(|(client, ino)| {
             let cap = self.by_client[&client].caps[&ino];
-            cap.recalled && cap.granted < rank
+            cap.standing.is_recalled() && cap.granted < rank
         })
     }
 
@@ -137,7 +185,8 @@ impl Caps {
         for (client, ino) in others {
             let holder = self.by_client.get_mut(&client).expect("H1: it holds the inode");
             let cap = holder.caps.get_mut(&ino).expect("H1: it holds the inode");
-            if !std::mem::replace(&mut cap.recalled, true) {
+            if !cap.standing.is_recalled() {
+                cap.standing = cap.standing.recalled();
                 holder.recalled.insert(ino);
                 told.push(client);
             }
@@ -150,17 +199,36 @@ impl Caps {
     fn grant(&mut self, client: ClientId, inodes: &[Ino], rank: Rank) -> Vec<Ino> {
         let mut granted = Vec::new();
         for ino in inodes {
+            if self.is_held_alone(client, *ino) {
+                continue;
+            }
             let holder = self.by_client.entry(client).or_default();
             match holder.caps.get(ino) {
-                Some(cap) if cap.recalled => continue,
+                Some(cap) if cap.standing.is_recalled() => continue,
                 Some(_) => {}
                 None => {
-                    holder.caps.insert(*ino, Cap { granted: rank, recalled: false });
+                    let cap = Cap { granted: rank, standing: Standing::Shared };
+                    holder.caps.insert(*ino, cap);
                     self.by_inode.entry(*ino).or_default().insert(client);
                     self.count += 1;
                 }
             }
             granted.push(*ino);
+        }
+        granted
+    }
+
+    /// The client asks to hold these exclusively; answers those that it does.
+    fn grant_exclusive(&mut self, client: ClientId, inodes: &[Ino]) -> Vec<Ino> {
+        let mut granted = Vec::new();
+        for ino in inodes {
+            let taken = self.is_held_alone(client, *ino); // H3.
+            let holder = self.by_client.get_mut(&client);
+            let cap = holder.and_then(|holder| holder.caps.get_mut(ino));
+            if let Some(cap) = cap.filter(|cap| !taken && !cap.standing.is_recalled()) {
+                cap.standing = Standing::Exclusive;
+                granted.push(*ino);
+            }
         }
         granted
     }
@@ -171,13 +239,15 @@ impl Caps {
         assert!(before < Some(rank), "H2: renewed at {rank:?} after {before:?}");
     }
 
-    /// The client has let these go.
-    fn release(&mut self, client: ClientId, inodes: &[Ino]) {
+    /// The client has let these go; those that it holds exclusively only by what says so.
+    fn release(&mut self, client: ClientId, inodes: &[Ino], exclusive: bool) {
         let Some(holder) = self.by_client.get_mut(&client) else { return };
         for ino in inodes {
-            if holder.caps.remove(ino).is_none() {
+            let cap = holder.caps.get(ino);
+            if cap.is_none_or(|cap| cap.standing.is_exclusive() && !exclusive) {
                 continue;
             }
+            holder.caps.remove(ino);
             holder.recalled.remove(ino);
             self.count -= 1;
             if let Some(clients) = self.by_inode.get_mut(ino) {
@@ -197,7 +267,14 @@ impl Caps {
     fn expire(&mut self, client: ClientId, renewed: Option<Rank>, inodes: &[Ino]) {
         if self.leases.get(&client).copied() == renewed {
             self.leases.remove(&client);
-            self.release(client, inodes);
+            self.release(client, inodes, false);
+        }
+    }
+
+    /// The same of what is held exclusively, but for the lease.
+    fn expire_exclusive(&mut self, client: ClientId, renewed: Option<Rank>, inodes: &[Ino]) {
+        if self.leases.get(&client).copied() == renewed {
+            self.release(client, inodes, true);
         }
     }
 
@@ -213,10 +290,13 @@ impl Caps {
         assert_eq!(all, named.collect::<OrdSet<_>>(), "H1");
         assert_eq!(all.len() as u64, self.count, "H1: the count");
         for (client, holder) in &self.by_client {
-            let recalled = holder.caps.iter().filter(|(_, cap)| cap.recalled);
+            let recalled = holder.caps.iter().filter(|(_, cap)| cap.standing.is_recalled());
             let recalled: OrdSet<_> = recalled.map(|(ino, _)| *ino).collect();
             assert_eq!(recalled, holder.recalled, "H1: recalled of {client:?}");
             assert!(!holder.caps.is_empty(), "H1: {client:?} holds nothing");
+            for ino in self.held_alone(*client) {
+                assert!(!self.is_held_alone(*client, ino), "H3: {ino:?}");
+            }
         }
     }
 }
@@ -229,11 +309,38 @@ pub(crate) fn step(tree: &mut Tree, client: ClientId, step: CapStep, rank: Rank)
             inodes.retain(|ino| tree.get(*ino).is_some());
             return Done::Granted(tree.caps.grant(client, &inodes, rank));
         }
-        CapStep::Release(inodes) => tree.caps.release(client, &inodes),
+        CapStep::Release(inodes) => tree.caps.release(client, &inodes, false),
         CapStep::Renew => tree.caps.renew(client, rank),
         CapStep::Expire { renewed, inodes } => tree.caps.expire(client, renewed, &inodes),
+        CapStep::GrantExclusive(mut inodes) => {
+            inodes.truncate(GRANT_MAX);
+            let is_top = |ino: &Ino| *ino == Ino::top(tree.group);
+            let is_directory =
+                |ino: &Ino| tree.get(*ino).is_some_and(|inode| inode.as_directory().is_some());
+            inodes.retain(|ino| is_directory(ino) && !is_top(ino));
+            return Done::Granted(tree.caps.grant_exclusive(client, &inodes));
+        }
+        CapStep::ReleaseExclusive(inodes) => tree.caps.release(client, &inodes, true),
+        CapStep::ExpireExclusive { renewed, inodes } => {
+            tree.caps.expire_exclusive(client, renewed, &inodes);
+        }
+        CapStep::Recall(_) => {} // As each update that succeeds: it changes nothing else.
     }
     Done::Nothing
+}
+
+/// Whether others let `by` change what it does here.
+///
+/// # Errors
+/// [`FsError::Held`] if one holds a directory exclusively that the update changes.
+pub(crate) fn check_alone(tree: &Tree, update: &Update, by: ClientId) -> Result<(), FsError> {
+    let recalls = matches!(update, Update::Caps { .. });
+    if recalls || tree.mutation.is(Mutation::IgnoresExclusive) {
+        return Ok(());
+    }
+    let here = update.alters().into_iter().filter(|place| place.partition == tree.group);
+    let held = here.into_iter().any(|place| tree.caps.is_held_alone(by, place.ino));
+    if held { Err(FsError::Held) } else { Ok(()) }
 }
 
 /// A directory was made by the message of that rank, whose client wants to hold it: it knows all of
@@ -264,6 +371,15 @@ impl Update {
     pub fn alters(&self) -> Vec<Place> {
         match self {
             Update::Create { parent, .. } => vec![*parent],
+            Update::Make(made) => vec![made.parent],
+            Update::Caps {
+                partition,
+                step: CapStep::Recall(inodes) | CapStep::GrantExclusive(inodes),
+                ..
+            } => {
+                let place = |ino: &Ino| Place { ino: *ino, partition: *partition };
+                inodes.iter().map(place).collect()
+            }
             Update::Link { target, parent, .. } => vec![*parent, *target],
             Update::Unlink { parent, child, .. } | Update::Rmdir { parent, child, .. } => {
                 vec![*parent, *child]
@@ -344,7 +460,7 @@ mod tests {
         assert!(caps.holds_back(&subject(B, 5), rank(3)));
         assert!(!caps.holds_back(&subject(A, 5), rank(3)), "B's is not recalled");
         assert!(caps.grant(A, &[Ino(5)], rank(4)).is_empty(), "not before it was released");
-        caps.release(A, &[Ino(5), Ino(9)]);
+        caps.release(A, &[Ino(5), Ino(9)], false);
         assert!(!caps.holds_back(&subject(B, 5), rank(3)));
         assert_eq!(caps.grant(A, &[Ino(5)], rank(5)), [Ino(5)]);
         caps.recall(&subject(B, 5));
@@ -358,10 +474,10 @@ mod tests {
         let mut caps = Caps::default();
         caps.grant(A, &[Ino(5), Ino(6)], rank(1));
         let (mut first, mut last) = (caps.clone(), caps);
-        first.release(A, &[Ino(5)]);
+        first.release(A, &[Ino(5)], false);
         first.recall(&subject(B, 5));
         last.recall(&subject(B, 5));
-        last.release(A, &[Ino(5)]);
+        last.release(A, &[Ino(5)], false);
         assert_eq!(first, last);
     }
 
@@ -390,5 +506,31 @@ mod tests {
         last.expire(A, Some(rank(1)), &[Ino(5)]);
         last.grant(A, &[Ino(6)], rank(4));
         assert_eq!(first, last);
+    }
+
+    #[test]
+    fn what_is_held_exclusively_is_given_to_nobody_else_and_ends_in_its_order() {
+        let mut caps = Caps::default();
+        caps.renew(A, rank(1));
+        caps.grant(A, &[Ino(5), Ino(6)], rank(2));
+        caps.grant(B, &[Ino(6)], rank(3));
+        assert_eq!(caps.grant_exclusive(A, &[Ino(5), Ino(7)]), [Ino(5)], "it holds one of them");
+        assert_eq!(caps.grant_exclusive(B, &[Ino(6)]), [Ino(6)], "A is to let go its own");
+        assert!(caps.grant_exclusive(A, &[Ino(6)]).is_empty(), "H3");
+        caps.release(B, &[Ino(6)], true);
+        assert!(caps.is_held_alone(B, Ino(5)) && !caps.is_held_alone(A, Ino(5)));
+        assert!(caps.grant(B, &[Ino(5)], rank(4)).is_empty());
+        caps.release(A, &[Ino(5), Ino(6)], false);
+        caps.expire(A, Some(rank(1)), &[Ino(5)]);
+        assert!(caps.is_held_alone(B, Ino(5)), "what commutes with updates passes it over");
+        assert_eq!(caps.recall(&subject(B, 5)), [A]);
+        assert!(caps.is_held_alone(B, Ino(5)) && caps.holds_back(&subject(B, 5), rank(5)));
+        assert!(caps.grant_exclusive(A, &[Ino(5)]).is_empty(), "not before it was released");
+        caps.check_invariants();
+        caps.expire_exclusive(A, Some(rank(1)), &[Ino(5)]);
+        assert!(caps.is_held_alone(B, Ino(5)), "the lease is another");
+        caps.expire_exclusive(A, None, &[Ino(5)]);
+        assert!(!caps.holds_back(&subject(B, 5), rank(5)));
+        assert_eq!(caps, Caps::default());
     }
 }

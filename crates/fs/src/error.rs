@@ -107,6 +107,18 @@ pub enum FsError {
     /// shown to a program.
     #[error("too much inline data: use blocks")]
     InlineFull,
+    /// Another client holds the directory exclusively: the client has it taken back and repeats.
+    /// Never shown to a program. Of
+    /// [`Level::EXCLUSIVE`](meridian_core::level::Level::EXCLUSIVE).
+    #[error("held exclusively by another client")]
+    Held,
+    /// `EIO`: a new file that its client had kept back could not be made. Clients tell their
+    /// programs so, the tree never does.
+    #[error(
+        "its name was taken, or its directory removed, while its mount was cut off or stood still \
+         for longer than its lease"
+    )]
+    Unmade,
 }
 
 impl FsError {
@@ -122,11 +134,12 @@ impl FsError {
             FsError::NotFound => 2,
             FsError::Expired
             | FsError::LockLost
+            | FsError::Unmade
             | FsError::Late { .. }
             | FsError::UnnamedQuota { .. } => 5,
             FsError::WouldBlock => 11,
             FsError::Denied => 13,
-            FsError::Busy => 16,
+            FsError::Busy | FsError::Held => 16,
             FsError::Exists => 17,
             FsError::OtherQuota => 18,
             FsError::NotDirectory => 20,

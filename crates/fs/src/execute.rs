@@ -8,7 +8,7 @@ use crate::locking;
 use crate::mutation::Mutation;
 use crate::operation::{Access, Changes, Done, NewNode, Piece, Update, WriteAt, XattrMode};
 use crate::regions;
-use crate::settled;
+use crate::settled::{self, Made};
 use crate::tree::{Tree, check_name};
 use crate::types::{
     Entry, Ino, Kind, NAME_MAX, Name, Place, Rank, SYMLINK_MAX, Timestamp, XATTR_MAX,
@@ -32,6 +32,7 @@ const QUOTA_XATTR: &[u8] = b"user.meridian.quota";
 pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result<Done, FsError> {
     match update {
         Update::Create { parent, name, node } => create(tree, parent, name, node, moment),
+        Update::Make(made) => make(tree, *made, moment),
         Update::CreateUnnamed { parent, node } => create_unnamed(tree, parent, node, moment),
         Update::SetAttributes { inode, changes } => {
             set_attributes(tree, inode, &changes, moment.time)
@@ -151,13 +152,44 @@ fn create(
     if tree.directory(parent)?.entries.contains_key(&name) {
         return Err(FsError::Exists);
     }
-    let (place, inode) = new_inode(tree, parent, node, moment)?;
-    let entry = Entry { place, kind: inode.kind };
+    let place = tree.place(Ino::made(tree.group, moment.rank.1));
+    let inode = new_inode(tree, parent, node, (place, moment.time))?;
     let attributes = inode.attributes(place);
+    insert_named(tree, (parent, name), (place, inode), moment.time);
+    Ok(Done::Attributes(attributes))
+}
+
+fn insert_named(
+    tree: &mut Tree,
+    (parent, name): (Place, Name),
+    (place, inode): (Place, Inode),
+    time: Timestamp,
+) {
+    let entry = Entry { place, kind: inode.kind };
     tree.insert(place.ino, inode);
     tree.change_directory(parent.ino, |directory, nlink| directory.set(nlink, name, entry));
-    tree.change(parent.ino, |inode| inode.touch(moment.time));
-    Ok(Done::Attributes(attributes))
+    tree.change(parent.ino, |inode| inode.touch(time));
+}
+
+/// Makes a file with all that it has, or nothing.
+fn make(tree: &mut Tree, made: Made, moment: Moment) -> Result<Done, FsError> {
+    let place = made.place();
+    let Made { parent, name, node, ino, made, at, pieces, written, settings } = made;
+    check_name(&name)?;
+    if tree.directory(parent)?.entries.contains_key(&name) {
+        return Err(FsError::Exists);
+    }
+    if node.kind != Kind::File || ino.birthplace() != tree.group || ino.is_top() {
+        return Err(FsError::Invalid);
+    }
+    let mut inode = new_inode(tree, parent, node, (place, made))?;
+    let wrote = (at, &pieces[..], written);
+    let (offset, merge_from) =
+        settled::fill(&mut inode, wrote, settings, moment.time, tree.mutation)?;
+    inode.take_changes(); // All its blocks are new to the tree.
+    let attributes = inode.attributes(place);
+    insert_named(tree, (parent, name), (place, inode), moment.time);
+    Ok(Done::Written { offset, attributes, merge_from })
 }
 
 /// Makes a file in the partition of a directory, which does not change.
@@ -171,7 +203,8 @@ fn create_unnamed(
     if node.kind != Kind::File {
         return Err(FsError::Invalid);
     }
-    let (place, inode) = new_inode(tree, parent, node, moment)?;
+    let place = tree.place(Ino::made(tree.group, moment.rank.1));
+    let inode = new_inode(tree, parent, node, (place, moment.time))?;
     let before = inode.quota;
     tree.insert(place.ino, Inode { nlink: 0, unnamed: true, quota: None, before, ..inode });
     tree.lose_name(place.ino, moment.rank.0);
@@ -183,8 +216,8 @@ fn new_inode(
     tree: &Tree,
     parent: Place,
     mut node: NewNode,
-    moment: Moment,
-) -> Result<(Place, Inode), FsError> {
+    (place, time): (Place, Timestamp),
+) -> Result<Inode, FsError> {
     match (node.kind, node.target.len()) {
         (Kind::Symlink, 0) => return Err(FsError::NotFound), // As Linux has it.
         (Kind::Symlink, 1..=SYMLINK_MAX) | (_, 0) => {}
@@ -198,7 +231,6 @@ fn new_inode(
             node.mode |= SET_GID;
         }
     }
-    let place = tree.place(Ino::made(tree.group, moment.rank.1));
     if tree.is_taken(place.ino) {
         return Err(FsError::Stale); // Another message will have another number.
     }
@@ -207,7 +239,7 @@ fn new_inode(
         false => acl::inherit(above, &mut node),
     };
     let quota = above.quota;
-    Ok((place, Inode { quota, xattrs, ..Inode::new(node, parent, moment.time) }))
+    Ok(Inode { quota, xattrs, ..Inode::new(node, parent, time) })
 }
 
 fn set_attributes(

@@ -21,7 +21,9 @@
 //! - **Who waits for locks** is part of the inodes. Of updates only [`Update::Untangle`] looks at
 //!   several, and it has the keys of all of them.
 //! - **Capabilities** ([`crate::caps`]), each under the key of its client and inode; a grant has
-//!   the key of its inode, too. The *leases* of holders have a key for each client.
+//!   the key of its inode, too, and so has all that begins or ends one that is *exclusive*: whether
+//!   an update of another client is refused depends on that. The *leases* of holders have a key for
+//!   each client.
 //! - **Sums and maxima**: bytes stored, the count and the hash of what was decided, the vector.
 //! - What is told of a client's earlier messages (`low`, in `host`) is a maximum, too.
 //!
@@ -144,6 +146,10 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             nodes.push(made_in(parent));
             names.extend(created(update));
         }
+        Update::Make(made) => {
+            (places, nodes) = (vec![made.parent, made.place()], vec![made.place()]);
+            names.extend(created(update));
+        }
         Update::Link { target, parent, name } => {
             places.extend([*target, *parent]);
             names.push((*parent, name));
@@ -194,8 +200,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         | Update::Renew { .. }
         | Update::Caps { .. }
         | Update::Expire { .. } => (places, client) = touched_of_held(update),
-        Update::RaiseHorizon { .. } => {} // Ordered by the keys of sessions.
-        Update::Mark { .. } => {}
+        Update::RaiseHorizon { .. } | Update::Mark { .. } => {} // Sessions' keys order the first.
         Update::AddRegion { .. } | Update::RemoveRegion { .. } | Update::PlaceDirectory { .. } => {
             (places, names, nodes) = touched_of_placed(update);
         }
@@ -276,10 +281,14 @@ fn touched_of_held(update: &Update) -> (Vec<Place>, Option<(GroupId, ClientId)>)
             (reads.iter().map(place).collect(), None)
         }
         Update::Renew { client, partition } => (Vec::new(), Some((*partition, *client))),
-        Update::Caps { partition, step: CapStep::Grant(inodes), .. } => {
-            (all_of(inodes, *partition).collect(), None)
-        }
-        Update::Caps { .. } => (Vec::new(), None),
+        Update::Caps { partition, step, .. } => match step {
+            CapStep::Grant(inodes)
+            | CapStep::GrantExclusive(inodes)
+            | CapStep::ReleaseExclusive(inodes)
+            | CapStep::ExpireExclusive { inodes, .. }
+            | CapStep::Recall(inodes) => (all_of(inodes, *partition).collect(), None),
+            CapStep::Release(_) | CapStep::Renew | CapStep::Expire { .. } => (Vec::new(), None),
+        },
         other => panic!("{other:?} is not about what clients hold"),
     }
 }
@@ -292,6 +301,7 @@ fn all_of(inodes: &[Ino], partition: GroupId) -> impl Iterator<Item = Place> {
 fn created(update: &Update) -> Option<(Place, &Name)> {
     match update {
         Update::Create { parent, name, .. } => Some((*parent, name)),
+        Update::Make(made) => Some((made.parent, &made.name)),
         _ => None,
     }
 }
@@ -310,9 +320,15 @@ fn renamed(update: &Update) -> Vec<(Place, &Name)> {
 fn keys_of_caps(update: &Update) -> Vec<(GroupId, Key)> {
     let Update::Caps { client, partition, step } = update else { return Vec::new() };
     let (inodes, lease) = match step {
-        CapStep::Grant(inodes) | CapStep::Release(inodes) => (&inodes[..], false),
-        CapStep::Expire { inodes, .. } => (&inodes[..], true),
+        CapStep::Grant(inodes)
+        | CapStep::Release(inodes)
+        | CapStep::GrantExclusive(inodes)
+        | CapStep::ReleaseExclusive(inodes) => (&inodes[..], false),
+        CapStep::Expire { inodes, .. } | CapStep::ExpireExclusive { inodes, .. } => {
+            (&inodes[..], true)
+        }
         CapStep::Renew => (&[][..], true),
+        CapStep::Recall(_) => (&[][..], false),
     };
     let caps = inodes.iter().map(|ino| (*partition, Key::Cap(*client, *ino)));
     caps.chain(lease.then_some((*partition, Key::Holder(*client)))).collect()
@@ -340,6 +356,11 @@ impl Update {
     /// updates without a key in common does not matter.
     pub fn keys(&self, id: MessageId) -> BTreeSet<u64> {
         all_keys(self, id).into_iter().map(|(partition, key)| key.number(partition)).collect()
+    }
+
+    /// The inodes of `partition` that it names, by whatever word.
+    pub fn inodes_in(&self, partition: GroupId) -> BTreeSet<Ino> {
+        inodes_of(self, partition)
     }
 
     /// What it touches, too, if its client wants to hold the directory that it makes, by a message

@@ -135,6 +135,7 @@ impl Update {
             Update::Settle { inode, pieces, .. } => (!pieces.is_empty()).then_some(*inode),
             Update::SetAttributes { inode, changes } => changes.size.map(|_| *inode),
             Update::Create { .. }
+            | Update::Make(_)
             | Update::CreateUnnamed { .. }
             | Update::Link { .. }
             | Update::Unlink { .. }

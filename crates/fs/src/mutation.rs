@@ -41,6 +41,8 @@ pub enum Mutation {
     RemovesFullRegions,
     /// Who may only work below one directory reaches all.
     ReachesAll,
+    /// Others change and see a directory that a client holds exclusively.
+    IgnoresExclusive,
 }
 
 impl Mutation {

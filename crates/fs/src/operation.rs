@@ -3,8 +3,9 @@
 
 use crate::access::Rights;
 use crate::counting::Stretch;
+use crate::inode::{Inode, SET_GID};
 use crate::quota::Limits;
-use crate::settled::Setting;
+use crate::settled::{Made, Setting};
 use crate::types::{
     Attributes, Extent, Ino, Kind, Lock, LockFamily, LockOwner, Name, Place, Rank, Timestamp,
     Vector,
@@ -59,6 +60,23 @@ impl NewNode {
     /// One of root's, with these permission bits and no umask.
     pub fn new(kind: Kind, mode: u16) -> NewNode {
         NewNode { kind, mode, umask: 0, uid: 0, gid: 0, rdev: 0, target: Bytes::new() }
+    }
+
+    /// What a file is that is made so in that directory, at `time`; `None` if the directory hands
+    /// down access rights that its attributes do not tell.
+    pub fn attributes_in(
+        &self,
+        directory: &Attributes,
+        place: Place,
+        time: Timestamp,
+    ) -> Option<Attributes> {
+        if directory.marks.default_list || self.kind != Kind::File {
+            return None;
+        }
+        let gid = if directory.mode & SET_GID != 0 { directory.gid } else { self.gid };
+        let mode = self.mode & !(self.umask & 0o777);
+        let node = NewNode { gid, mode, ..self.clone() };
+        Some(Inode::new(node, directory.place, time).attributes(place))
     }
 }
 
@@ -157,6 +175,21 @@ pub enum CapStep {
         /// The inodes that were seen to be held: all, or some of very many.
         inodes: Vec<Ino>,
     },
+    /// The client asks to hold these directories exclusively; it is given those that it holds, and
+    /// is answered when all others have let them go. This and what follows is of
+    /// [`Level::EXCLUSIVE`](meridian_core::level::Level::EXCLUSIVE).
+    GrantExclusive(Vec<Ino>),
+    /// The client has let these go that it held exclusively. Nothing is left of what it kept back.
+    ReleaseExclusive(Vec<Ino>),
+    /// As [`CapStep::Expire`], of what is held exclusively. The lease goes on, or ends by that.
+    ExpireExclusive {
+        /// The rank of the client's lease, as it was seen.
+        renewed: Option<Rank>,
+        /// The directories that were seen to be held exclusively.
+        inodes: Vec<Ino>,
+    },
+    /// Whoever else holds these is to let them go: it is answered when they have.
+    Recall(Vec<Ino>),
 }
 
 /// A change of the tree. Each names the partitions of the inodes that it touches, as its client
@@ -498,6 +531,11 @@ pub enum Update {
         /// Its name.
         name: Name,
     },
+    /// A new file with all that its program has written to it and set of it, by a client that held
+    /// the directory exclusively when it made the file: as an [`Update::Create`] and an
+    /// [`Update::Settle`], all or nothing. Answers as a write does. Of
+    /// [`Level::EXCLUSIVE`](meridian_core::level::Level::EXCLUSIVE).
+    Make(Box<Made>),
 }
 
 /// What an update that succeeded says: the same in every partition that it concerns.

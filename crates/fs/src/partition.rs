@@ -21,7 +21,7 @@
 use crate::FsError;
 use crate::access::{Rights, drop_set_id};
 use crate::apply::{Moment, apply};
-use crate::caps::{Subject, hold_made};
+use crate::caps::{Subject, check_alone, hold_made};
 use crate::execute::execute;
 use crate::hash::hash_of;
 use crate::inode::Inode;
@@ -261,19 +261,34 @@ impl Partition {
     /// # Errors
     /// What a program would see; [`FsError::Stale`] if the inode lives in another partition.
     pub fn read(&self, query: &Query) -> Result<Answer, FsError> {
-        self.read_as(query, None)
+        read(&self.tree, query)
     }
 
-    /// Answers a query of a client that may do no more than these rights say.
+    /// Answers a query of the client that holds capabilities under that name, and may do no more
+    /// than these rights say. It tells nothing of directories that another holds exclusively.
     ///
     /// # Errors
-    /// As [`Partition::read`]; [`FsError::Denied`] if it may not know.
-    pub fn read_as(&self, query: &Query, rights: Option<&Rights>) -> Result<Answer, FsError> {
-        let Some(rights) = rights else { return read(&self.tree, query) };
-        rights.check_query(&self.tree, query)?;
+    /// As [`Partition::read`]; [`FsError::Denied`] if it may not know; [`FsError::Held`] if another
+    /// may have changed that and kept it back.
+    pub fn read_as(
+        &self,
+        query: &Query,
+        by: ClientId,
+        rights: Option<&Rights>,
+    ) -> Result<Answer, FsError> {
+        rights.map_or(Ok(()), |rights| rights.check_query(&self.tree, query))?;
+        let is_held = |ino| self.tree.caps.is_held_alone(by, ino) && !self.ignores_exclusive();
+        if query.shows_entries_of().is_some_and(is_held) {
+            return Err(FsError::Held);
+        }
         let mut answer = read(&self.tree, query)?;
-        rights.leave_out(&self.tree, &mut answer);
+        answer.hide(|of| is_held(of.place.ino));
+        rights.into_iter().for_each(|rights| rights.leave_out(&self.tree, &mut answer));
         Ok(answer)
+    }
+
+    fn ignores_exclusive(&self) -> bool {
+        self.tree.mutation.is(Mutation::IgnoresExclusive)
     }
 
     /// How many messages were delivered.
@@ -326,37 +341,6 @@ impl Partition {
     pub fn nameless(&self) -> impl Iterator<Item = ((Ino, Stamp), bool)> {
         let is_held = |ino| self.tree.get(ino).is_some_and(|inode| !inode.open_at.is_empty());
         self.tree.nameless().iter().map(move |(ino, ts)| ((*ino, *ts), is_held(*ino)))
-    }
-
-    /// Whether the reply to an update of that rank must wait: another is to let go what the update
-    /// changes here, and was granted it before.
-    pub fn holds_back(&self, subject: &Subject, rank: Rank) -> bool {
-        self.tree.caps.holds_back(subject, rank)
-    }
-
-    /// What updates wait for that the client holds.
-    pub fn recalled(&self, client: ClientId) -> impl Iterator<Item = Ino> {
-        self.tree.caps.recalled(client)
-    }
-
-    /// The holders of capabilities, and for each the lease that [`CapStep::Expire`] must name.
-    pub fn holders(&self) -> impl Iterator<Item = (ClientId, Option<Rank>)> {
-        self.tree.caps.holders()
-    }
-
-    /// The inodes of which a client has the capability.
-    pub fn kept_by(&self, client: ClientId) -> impl Iterator<Item = Ino> {
-        self.tree.caps.held_by(client)
-    }
-
-    /// How many those are.
-    pub fn kept(&self, client: ClientId) -> usize {
-        self.tree.caps.held(client)
-    }
-
-    /// How many capabilities and leases of holders there are.
-    pub fn caps(&self) -> u64 {
-        self.tree.caps.len()
     }
 
     /// With a planted bug.
@@ -426,6 +410,7 @@ impl Partition {
     fn look(&self, operation: &Operation, rank: Rank) -> Result<Evidence, FsError> {
         let Operation { update, time, quotas, rights, .. } = operation;
         let sticky = rights.as_ref().map(|rights| rights.check(&self.tree, update)).transpose()?;
+        check_alone(&self.tree, update, operation.by)?;
         self.tree.check_named(update, quotas)?;
         let below = rights.as_ref().and_then(|rights| rights.below);
         let mut evidence = prepare(&self.tree, update, below, Moment { rank, time: *time })?;
@@ -446,10 +431,17 @@ impl Partition {
         let moment = Moment { rank, time };
         let lets_go = matches!(
             update,
-            Update::Caps { step: CapStep::Release(_) | CapStep::Expire { .. }, .. }
+            Update::Caps {
+                step: CapStep::Release(_)
+                    | CapStep::Expire { .. }
+                    | CapStep::ReleaseExclusive(_)
+                    | CapStep::ExpireExclusive { .. },
+                ..
+            }
         );
         if look.is_none() {
             rights.as_ref().map_or(Ok(()), |of| of.check(&self.tree, &update).map(drop))?;
+            check_alone(&self.tree, &update, by)?;
             self.tree.check_named(&update, &quotas)?;
         }
         let drops = rights.as_ref().and_then(|rights| rights.drops_set_id(&update));
@@ -571,6 +563,7 @@ fn names_several(update: &Update) -> bool {
         | Update::RemoveRegion { .. }
         | Update::Untangle { .. } => true,
         Update::Create { .. }
+        | Update::Make(_)
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }

@@ -115,6 +115,26 @@ impl Query {
         }
     }
 
+    /// The directory of whose entries or times the answer tells: what its exclusive holder may have
+    /// changed and kept back.
+    pub fn shows_entries_of(&self) -> Option<Ino> {
+        match self {
+            Query::Lookup { .. } | Query::Attributes { .. } | Query::Directory { .. } => {
+                self.inode()
+            }
+            Query::Symlink { .. }
+            | Query::Contents { .. }
+            | Query::Xattr { .. }
+            | Query::Xattrs { .. }
+            | Query::LockInTheWay { .. }
+            | Query::Awaited { .. }
+            | Query::Quota { .. }
+            | Query::OwnQuota { .. }
+            | Query::Totals { .. }
+            | Query::Waits { .. } => None,
+        }
+    }
+
     /// The partition whose replica can answer.
     pub fn partition(&self) -> GroupId {
         match self {
@@ -185,4 +205,28 @@ pub enum Answer {
     },
     /// To [`Query::Waits`].
     Waits(Waits),
+}
+
+impl Answer {
+    /// Leaves out attributes of such inodes where it need not have them: of what a name leads to.
+    pub(crate) fn hide(&mut self, such: impl Fn(&Attributes) -> bool) {
+        let hide = |attributes: &mut Option<Attributes>| {
+            attributes.take_if(|of| such(of));
+        };
+        match self {
+            Answer::Entry { attributes, .. } => hide(attributes),
+            Answer::Directory { entries, .. } => {
+                entries.iter_mut().for_each(|(_, _, attributes)| hide(attributes));
+            }
+            Answer::Attributes(_)
+            | Answer::Bytes(_)
+            | Answer::Contents { .. }
+            | Answer::Names(_)
+            | Answer::Lock(_)
+            | Answer::Awaited(_)
+            | Answer::Quota(_)
+            | Answer::Totals { .. }
+            | Answer::Waits(_) => {}
+        }
+    }
 }

@@ -204,6 +204,7 @@ impl Update {
         match self {
             // A file that has had no name counts once it has one.
             Update::Create { parent, .. } | Update::Link { parent, .. } => one(parent),
+            Update::Make(made) => [Some(made.parent), Some(made.place())],
             Update::Unlink { child, .. }
             | Update::Rmdir { child, .. }
             | Update::PlaceDirectory { child, .. } => one(child),

@@ -51,6 +51,7 @@ impl Update {
         };
         match self {
             Update::Create { parent, .. } | Update::CreateUnnamed { parent, .. } => add(parent),
+            Update::Make(made) => add(&made.parent),
             Update::Link { target, parent, .. } => {
                 add(target);
                 add(parent);

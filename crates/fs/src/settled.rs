@@ -1,7 +1,7 @@
 //! What a program sets of a file while its mount keeps what was written to it: mode, owner, times,
 //! extended attributes. One [`Update::Settle`](crate::Update::Settle) brings the bytes, and after
 //! them what was set, in the order in which it was set. So a file that is copied with all that it
-//! has costs one update beside that which makes it.
+//! has costs one update beside that which makes it; or it comes with that ([`Made`]).
 //!
 //! Invariant T1: an `Update::Settle` leaves the file as its write and its settings leave it that
 //! come one by one, or, if one of them is refused, as it was.
@@ -11,14 +11,44 @@ use crate::acl::{self, Acl};
 use crate::execute::{change_attributes, check_xattr_name, set_any_xattr, write_into};
 use crate::inode::{CAPABILITY, GROUP_EXEC, Inode, MODE_BITS, SET_GID, SET_UID};
 use crate::mutation::Mutation;
-use crate::operation::{Changes, Done, Piece, WriteAt, XattrMode};
+use crate::operation::{Changes, Done, NewNode, Piece, WriteAt, XattrMode};
 use crate::tree::Tree;
-use crate::types::{Attributes, Kind, Name, Place, Timestamp, XATTR_VALUE_MAX};
+use crate::types::{Attributes, Ino, Kind, Name, Place, Timestamp, XATTR_VALUE_MAX};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// So many settings come with one update: what copies a file sets five or six things.
 pub const SETTINGS_MAX: usize = 16;
+
+/// A new file that its client has kept back: see [`crate::Update::Make`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Made {
+    /// The directory.
+    pub parent: Place,
+    /// Its name.
+    pub name: Name,
+    /// What it was when it was made: a file.
+    pub node: NewNode,
+    /// Its number, which its client has chosen ([`Ino::chosen`]).
+    pub ino: Ino,
+    /// When it was made.
+    pub made: Timestamp,
+    /// Where the program wrote.
+    pub at: WriteAt,
+    /// What, if anything.
+    pub pieces: Vec<Piece>,
+    /// When it wrote. It set something at the operation's time, or before.
+    pub written: Timestamp,
+    /// What it set: at most [`SETTINGS_MAX`].
+    pub settings: Vec<Setting>,
+}
+
+impl Made {
+    /// Where the file lives.
+    pub fn place(&self) -> Place {
+        Place { ino: self.ino, ..self.parent }
+    }
+}
 
 /// Something that is set of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -146,31 +176,41 @@ impl Setting {
 pub(crate) fn settle(
     tree: &mut Tree,
     place: Place,
-    (at, pieces, written): (WriteAt, &[Piece], Timestamp),
-    mut settings: Vec<Setting>,
+    wrote: (WriteAt, &[Piece], Timestamp),
+    settings: Vec<Setting>,
     time: Timestamp,
 ) -> Result<Done, FsError> {
     tree.inode(place)?;
-    if settings.len() > SETTINGS_MAX {
-        return Err(FsError::Invalid);
-    }
     let mutation = tree.mutation;
-    if mutation.is(Mutation::SettlesBackwards) {
-        settings.reverse();
-    }
     tree.change(place.ino, |inode| {
         let before = inode.clone();
-        let written = write_into(inode, at, pieces, written, mutation);
-        let result = written.and_then(|written| {
-            settings.into_iter().try_for_each(|setting| setting.set(inode, time))?;
-            Ok(written)
-        });
+        let result = fill(inode, wrote, settings, time, mutation);
         if result.is_err() {
             *inode = before;
         }
         let (offset, merge_from) = result?;
-        // Bytes alone may have come later than what was set before them.
-        inode.ctime = inode.ctime.max(time);
         Ok(Done::Written { offset, attributes: inode.attributes(place), merge_from })
     })
+}
+
+/// Writes to a file and sets what comes after that: what is refused may be done in part. Answers
+/// where the write went, and from where on there are short blocks to be merged.
+pub(crate) fn fill(
+    inode: &mut Inode,
+    (at, pieces, written): (WriteAt, &[Piece], Timestamp),
+    mut settings: Vec<Setting>,
+    time: Timestamp,
+    mutation: Mutation,
+) -> Result<(u64, Option<u64>), FsError> {
+    if settings.len() > SETTINGS_MAX {
+        return Err(FsError::Invalid);
+    }
+    if mutation.is(Mutation::SettlesBackwards) {
+        settings.reverse();
+    }
+    let wrote = write_into(inode, at, pieces, written, mutation)?;
+    settings.into_iter().try_for_each(|setting| setting.set(inode, time))?;
+    // Bytes alone may have come later than what was set before them.
+    inode.ctime = inode.ctime.max(time);
+    Ok(wrote)
 }

@@ -56,6 +56,12 @@ impl Ino {
         Ino(u64::from(partition.0) << NUMBER_BITS | number.max(2)) // 1 is the top's.
     }
 
+    /// The number of the file that a holder of capabilities makes in a partition as its `count`th
+    /// that it keeps back. Holders and senders of messages draw their names from the same numbers.
+    pub fn chosen(partition: GroupId, by: ClientId, count: u64) -> Ino {
+        Ino::made(partition, MessageId { client: by, sequence: count })
+    }
+
     /// The partition in which it was made, where it lives unless it was moved.
     pub fn birthplace(self) -> GroupId {
         GroupId((self.0 >> NUMBER_BITS) as u16)
@@ -67,7 +73,7 @@ impl Ino {
     }
 
     /// Whether it is the root or the top directory of a region: they stay for ever where they are.
-    pub(crate) fn is_top(self) -> bool {
+    pub fn is_top(self) -> bool {
         self == Ino::top(self.birthplace())
     }
 }

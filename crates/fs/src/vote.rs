@@ -73,6 +73,17 @@ pub(crate) enum Conclusion {
     Untangle(Option<usize>),
 }
 
+fn check_rmdir(tree: &Tree, (parent, name): (Place, &Name), child: Place) -> Result<(), FsError> {
+    let here = |place: Place| place.partition == tree.group;
+    if here(parent) && tree.entry(parent, name, child)?.kind != Kind::Directory {
+        return Err(FsError::NotDirectory);
+    }
+    if child.ino.is_top() {
+        return Err(FsError::Busy);
+    }
+    if here(child) { check_removable(tree, child) } else { Ok(()) }
+}
+
 /// This partition's part in an update: is it possible? Whoever may only work `below` a directory
 /// names what is above another no further than that.
 ///
@@ -104,23 +115,14 @@ pub(crate) fn prepare(
                 return Err(FsError::IsDirectory);
             }
         }
-        Update::Rmdir { parent, name, child } => {
-            if here(parent) && tree.entry(*parent, name, *child)?.kind != Kind::Directory {
-                return Err(FsError::NotDirectory);
-            }
-            if child.ino.is_top() {
-                return Err(FsError::Busy);
-            }
-            if here(child) {
-                check_removable(tree, *child)?;
-            }
-        }
+        Update::Rmdir { parent, name, child } => check_rmdir(tree, (*parent, name), *child)?,
         Update::Rename { .. } => return prepare_rename(tree, update, below, moment),
         Update::PlaceDirectory { .. } => return prepare_place(tree, update),
         Update::Untangle { cycle } => found.passes = waits::check(tree, cycle)?,
         Update::Mark { .. } => {}
         Update::RemoveRegion { partition, name } => regions::check(tree, *partition, name)?,
         Update::Create { .. }
+        | Update::Make(_)
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }

@@ -54,7 +54,11 @@ impl Tenant {
     }
 
     fn read(&self, query: &Query) -> Result<Answer> {
-        self.world.partitions[&query.partition()].read_as(query, Some(&self.rights))
+        self.world.partitions[&query.partition()].read_as(
+            query,
+            meridian_core::ClientId(0),
+            Some(&self.rights),
+        )
     }
 
     fn create(&mut self, parent: Place, text: &str, node: NewNode) -> Result<Place> {

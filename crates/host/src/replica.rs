@@ -308,7 +308,7 @@ impl Replica {
     }
 
     fn answer(&self, read: &Read, whole: bool, out: &mut Vec<Wish>) {
-        let mut result = self.partition.read_as(&read.query, read.rights.as_ref());
+        let mut result = self.partition.read_as(&read.query, read.by, read.rights.as_ref());
         if let Ok(answer) = &mut result {
             self.leave_out(answer, self.wanted(read.seen));
         }

@@ -4,6 +4,7 @@
 use super::Replica;
 use crate::api::ALONG_MAX;
 use crate::reads::Read;
+use meridian_core::ClientId;
 use meridian_fs::types::{Data, Kind, Name};
 use meridian_fs::{Answer, Done, FsError, Query, Rights};
 
@@ -36,7 +37,8 @@ impl Replica {
         if !self.is_ready(&read) {
             return None;
         }
-        let mut entries = self.partition.read_as(&read.query, read.rights.as_ref()).ok()?;
+        let mut entries =
+            self.partition.read_as(&read.query, read.by, read.rights.as_ref()).ok()?;
         self.leave_out(&mut entries, self.wanted(read.seen));
         Some(Box::new(entries))
     }
@@ -46,6 +48,7 @@ impl Replica {
     /// replica is with the rest.
     pub(super) fn looks_along(
         &self,
+        by: ClientId,
         result: &Result<Done, FsError>,
         looks: &Looks,
     ) -> Vec<Result<Answer, FsError>> {
@@ -54,7 +57,7 @@ impl Replica {
             return all;
         }
         for query in &looks.queries {
-            let answer = self.partition.read_as(query, looks.rights.as_ref());
+            let answer = self.partition.read_as(query, by, looks.rights.as_ref());
             len += answer.as_ref().map_or(0, bytes);
             all.push(answer);
             if len >= BYTES_MAX {

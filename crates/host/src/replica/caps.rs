@@ -37,6 +37,9 @@ const CAPS_MAX: usize = 16_384;
 /// beyond.
 const ALL_MAX: u64 = 131_072;
 
+/// So many directories end at once that a client holds exclusively.
+const ALONE_EXPIRED_MAX: usize = 64;
+
 /// Whom to answer when an update is decided, and what it changes here.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Asked {
@@ -174,7 +177,7 @@ impl Replica {
 
     fn let_through(&self, id: MessageId, withheld: Withheld, out: &mut Vec<Wish>) {
         let Withheld { waiters, looks, subject, outcome: (ts, result), and } = withheld;
-        let along = self.looks_along(&result, &looks);
+        let along = self.looks_along(subject.by, &result, &looks);
         for waiter in waiters {
             let (vector, recalled) = self.told_to(subject.by);
             let (and, result, along) = (and.clone(), result.clone(), along.clone());
@@ -253,18 +256,29 @@ impl Replica {
         let ended = ended.map(|(client, renewed)| (client, Some(renewed)));
         let without = self.partition.holders().filter(|(_, lease)| lease.is_none());
         for (client, renewed) in ended.chain(without) {
-            out.push(Wish::Multicast(self.lapse(client, renewed)));
+            // What is held exclusively is ordered with all that touches it, and goes first: one by
+            // one, as each may wait for something.
+            let alone: Vec<_> = self.partition.kept_alone_by(client).collect();
+            for ino in alone.iter().take(ALONE_EXPIRED_MAX) {
+                let step = CapStep::ExpireExclusive { renewed, inodes: vec![*ino] };
+                out.push(Wish::Multicast(self.lapse(client, ino.0, step)));
+            }
+            let others = self.partition.kept_by(client).filter(|ino| !alone.contains(ino));
+            let inodes: Vec<_> = others.take(EXPIRED_MAX).collect();
+            if renewed.is_some() || !inodes.is_empty() {
+                let step = CapStep::Expire { renewed, inodes };
+                out.push(Wish::Multicast(self.lapse(client, 0, step)));
+            }
         }
     }
 
-    /// Named after the client and what is decided: said again it is the same message, until
-    /// something has come of anything.
-    fn lapse(&self, client: ClientId, renewed: Option<Rank>) -> Start {
+    /// Named after the client, what ends and what is decided: said again it is the same message,
+    /// until something has come of anything.
+    fn lapse(&self, client: ClientId, of: u64, step: CapStep) -> Start {
         let sequence = self.partition.vector().get(self.group).0 + 1;
-        let inodes = self.partition.kept_by(client).take(EXPIRED_MAX).collect();
-        let (partition, step) = (self.group, CapStep::Expire { renewed, inodes });
-        let update = Update::Caps { client, partition, step };
-        let id = MessageId { client: lapse_session(client, sequence, self.group), sequence };
+        let update = Update::Caps { client, partition: self.group, step };
+        let named = ClientId(client.0 ^ of.rotate_left(32));
+        let id = MessageId { client: lapse_session(named, sequence, self.group), sequence };
         let mut vector = Vector::default();
         vector.raise(self.group, Stamp(sequence - 1));
         let payload = Payload::new(vector, Timestamp::default(), update);
