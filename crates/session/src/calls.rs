@@ -5,7 +5,7 @@ use crate::blocks::{Block, Part};
 use bytes::Bytes;
 use meridian_cluster::Topology;
 use meridian_core::{BlockId, GroupId, MessageId, RegionId, Stamp, Time};
-use meridian_fs::{Answer, Done, FsError, Ino, Query, Vector};
+use meridian_fs::{Answer, Done, FsError, Ino, Place, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::update::Change;
 use std::sync::Arc;
@@ -96,6 +96,9 @@ pub enum Command {
     Release(CallId),
     /// From now on answer looks from what may be kept: the owner obeys [`Output::Recalled`].
     Keep,
+    /// From now on new files may be kept back ([`crate::Session::begin_new`]): the owner obeys
+    /// [`Output::Land`]. Comes after [`Command::Keep`].
+    KeepBack,
     /// From now on keep nothing, and release all: the owner keeps nothing, either.
     KeepNothing,
     /// Nothing is kept any more of what was to be dropped.
@@ -107,7 +110,8 @@ pub enum Command {
 }
 
 /// What the owner is told: each call has one output, and one more each time that it is asked for
-/// again after [`Output::GaveUp`]. [`Output::Recalled`], `Cut` and `Reached` belong to no call.
+/// again after [`Output::GaveUp`]. [`Output::Recalled`], `Land`, `Cut` and `Reached` belong to no
+/// call.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// An update has been decided. The call is over.
@@ -126,6 +130,12 @@ pub enum Output {
     Recalled {
         /// The inodes, each with its partition.
         gone: Vec<(GroupId, Ino)>,
+    },
+    /// The owner is to send what it keeps back of these files (`Update::Make`), as soon as it can:
+    /// others wait for it.
+    Land {
+        /// The files.
+        files: Vec<Place>,
     },
     /// Nobody answers for a group: calls that need it may be given up early.
     Cut {
@@ -182,7 +192,10 @@ impl Output {
     /// The call, if it belongs to one.
     pub fn call(&self) -> Option<CallId> {
         match self {
-            Output::Recalled { .. } | Output::Cut { .. } | Output::Reached { .. } => None,
+            Output::Recalled { .. }
+            | Output::Land { .. }
+            | Output::Cut { .. }
+            | Output::Reached { .. } => None,
             Output::Updated { call, .. }
             | Output::Answered { call, .. }
             | Output::Stored { call, .. }

@@ -48,6 +48,7 @@ pub mod mutation;
 pub mod names;
 mod nodes;
 pub mod opens;
+mod parked;
 mod random;
 pub mod room;
 pub mod routes;

@@ -63,6 +63,10 @@ pub enum Mutation {
     KeepsChanged,
     /// Keeps the bytes of a file that it changes.
     KeepsBytes,
+    /// Shows what it kept back when its lease has run out.
+    ShowsLapsed,
+    /// Releases a directory in which it keeps something back.
+    ReleasesUnlanded,
     /// Releases a capability before what it kept is dropped.
     ReleasesFirst,
     /// Goes on after another at once, without what that has seen.

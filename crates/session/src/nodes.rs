@@ -75,11 +75,21 @@ impl Nodes {
         id
     }
 
+    /// Whether the cluster goes by that level.
+    fn speaks(&self, level: Level) -> bool {
+        self.topology.levels.now >= level
+    }
+
+    /// Whether they know of what is held exclusively.
+    pub fn let_keep_back(&self) -> bool {
+        self.speaks(Level::EXCLUSIVE)
+    }
+
     /// Whether a group is in another region, and its nodes know of what comes along with an answer.
     pub fn brings_along(&self, group: GroupId) -> bool {
         let of = self.topology.groups.get(usize::from(group.0));
         let elsewhere = of.and_then(|of| of.region).is_some_and(|region| region != self.region);
-        elsewhere && self.topology.levels.now >= Level::ALONG
+        elsewhere && self.speaks(Level::ALONG)
     }
 
     /// The regions that hold the blocks of files in `partition`: a region's partition keeps them in

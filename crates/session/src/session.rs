@@ -14,6 +14,7 @@ use crate::inquiries::{Inquiries, InquiryId, Verdict};
 use crate::mutation::Mutation;
 use crate::names::Names;
 use crate::nodes::Nodes;
+use crate::parked::ParkedCalls;
 use crate::random::Random;
 use crate::update::{Stage, Update};
 use meridian_cluster::Topology;
@@ -77,6 +78,9 @@ pub struct Session {
     /// What is sent for capabilities, for which group, and since when.
     pub(crate) errands: BTreeMap<CallId, (GroupId, Errand, Time)>,
     pub(crate) last_errand: u64,
+    pub(crate) parked: ParkedCalls,
+    /// Whether the owner has new files kept back.
+    keeps_back: bool,
     /// When the next timer comes, if one is set.
     armed: Option<Time>,
     pub(crate) mutation: Mutation,
@@ -95,6 +99,8 @@ impl Session {
             caps: Caps::new(ClientId(mix(mix(seed) ^ HOLDER))),
             errands: BTreeMap::new(),
             last_errand: 0,
+            parked: ParkedCalls::default(),
+            keeps_back: false,
             random: Random::new(seed),
             calls: BTreeMap::new(),
             deadlines: BTreeSet::new(),
@@ -137,9 +143,12 @@ impl Session {
         self.names.given_up()
     }
 
-    fn on_command(&mut self, now: Time, command: Command, out: &mut Outbox<Session>) {
+    pub(crate) fn on_command(&mut self, now: Time, command: Command, out: &mut Outbox<Session>) {
         match command {
             Command::Update { call, change, deadline } => {
+                if self.parks_update(call, &change, deadline) {
+                    return;
+                }
                 let keeps = self.caps.begin_update(now, call, &change);
                 let (holder, drawn) = (self.holder(keeps), (now, self.random.next()));
                 let update = Update::named(change, holder, &self.vector, &mut self.names, drawn);
@@ -166,14 +175,21 @@ impl Session {
             Command::Again { call, deadline } => self.on_again(now, call, deadline, out),
             Command::Release(call) => self.on_release(call, out),
             Command::Keep => self.caps.turn_on(),
+            Command::KeepBack => {
+                self.keeps_back = true;
+                self.caps.keep_back(self.nodes.let_keep_back());
+            }
             Command::KeepNothing => self.caps.turn_off(),
             Command::LetGo(gone) => self.on_let_go(&gone, out),
-            Command::Configured(topology) => self.nodes.configured(topology),
+            Command::Configured(topology) => {
+                self.nodes.configured(topology);
+                self.caps.keep_back(self.keeps_back && self.nodes.let_keep_back());
+            }
             Command::OnCut(patience) => self.nodes.cuts.patience = Some(patience),
         }
     }
 
-    fn on_read(
+    pub(crate) fn on_read(
         &mut self,
         now: Time,
         id: CallId,
@@ -186,6 +202,9 @@ impl Session {
             let whole = !matches!(result, Ok(Answer::Entry { attributes: None, .. }));
             self.caps.looked_up(now, &query, whole);
             return out.output(Output::Answered { call: id, seen, result });
+        }
+        if self.parks_read(id, &query, deadline) {
+            return;
         }
         self.caps.look(now, &query);
         self.caps.looked_up(now, &query, false);
@@ -224,6 +243,9 @@ impl Session {
     /// An update is sent again; one that is under way is waited for until later. One that was
     /// decided meanwhile is not known any more: its owner has been told.
     fn on_again(&mut self, now: Time, id: CallId, deadline: Time, out: &mut Outbox<Session>) {
+        if self.waits_on(id, deadline) {
+            return;
+        }
         let Some(mut call) = self.calls.remove(&id) else { return };
         self.deadlines.remove(&(call.deadline, id));
         call.deadline = deadline;
@@ -245,6 +267,7 @@ impl Session {
         let lost = self.caps.lose_update(id);
         let lost = self.caps.drop_held(lost);
         self.tell_dropped(lost, out);
+        self.parked.release(id);
         let Some(mut call) = self.calls.remove(&id) else { return };
         self.stop_asking(id, &mut call);
         let Work::Update(update) = call.work else { return };
@@ -311,13 +334,12 @@ impl Session {
         let failure = match (verdict, &mut call.work) {
             (
                 Verdict::Answered(ReplyBody::Answer { vector, whole, result, .. }),
-                Work::Read { seen, query, begun },
+                Work::Read { query, begun, .. },
             ) => {
                 self.vector.merge(&vector);
                 self.caps.fill(now, query, (*begun, whole), &result);
                 self.caps.on_entries(now, &result, &along);
-                self.tell_answered(now, (id, *seen), result, out);
-                return self.stop_asking(id, &mut call);
+                return self.on_answered(now, (id, call), result, out);
             }
             (Verdict::Answered(ReplyBody::Answer { vector, .. }), Work::Follow(_)) => {
                 return self.on_caught_up(id, call, (inquiry, group), &vector, out);
@@ -388,6 +410,9 @@ impl Session {
                 self.vector.merge(&vector);
             }
             self.names.end(&update.dest, &update.name);
+            if matches!(result, Err(FsError::Held)) && !id.is_own() {
+                return self.recall_for_update(now, id, call, out);
+            }
             return self.tell_updated(now, id, (message, ts, &mut result), out);
         }
         if !self.mutation.is(Mutation::ForgetsHorizon) {
@@ -443,6 +468,7 @@ impl Session {
             let failure = self.inquiries.out_of_time(&call.inquiries);
             self.give_up(now, id, call, failure.expect("something is being asked"), out);
         }
+        self.give_up_parked(now, out);
         self.inquiries.on_due(now, &mut self.nodes, out);
         self.blocks.on_due(now, &mut self.nodes, out);
         self.on_cuts(now, out);
@@ -496,7 +522,8 @@ impl Session {
     fn arm(&mut self, out: &mut Outbox<Session>) {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         let cuts = self.nodes.cuts.next_due();
-        let others = [self.inquiries.next_due(), self.blocks.next_due(), cuts];
+        let parked = self.parked.next_due();
+        let others = [self.inquiries.next_due(), self.blocks.next_due(), cuts, parked];
         let Some(at) = others.into_iter().flatten().chain(deadline).min() else { return };
         if self.armed.is_none_or(|armed| at < armed) {
             self.armed = Some(at);
@@ -543,7 +570,12 @@ impl Process for Session {
             // Nodes ask nothing of clients.
             Event::Message { message: Message::Request(_), .. } | Event::Started | Event::Idle => {}
         }
+        self.resume(now, out);
         self.run_errands(now, out);
+        let files = self.caps.take_to_land();
+        if !files.is_empty() {
+            out.output(Output::Land { files });
+        }
         self.nodes.cuts.take_news().into_iter().for_each(|news| out.output(news));
         self.arm(out);
     }

@@ -3,7 +3,7 @@ use crate::cuts;
 use meridian_cluster::topology::{CLUSTER_FORMAT, ClusterFile, NodeEntry};
 use meridian_core::{Effect, GroupId, MessageId};
 use meridian_fs::operation::Changes;
-use meridian_fs::{Ino, Place, Timestamp, Update};
+use meridian_fs::{CapStep, Ino, Place, Timestamp, Update};
 use meridian_host::api::{Refusal, Request};
 use meridian_host::sessions;
 use meridian_host::update::{Change, Payload};
@@ -480,4 +480,75 @@ fn a_released_call_has_no_output() {
     client.pass(LIMIT);
     assert!(client.outputs.is_empty() && client.sent().is_empty());
     assert_eq!(client.session.given_up(), 1);
+}
+
+/// The steps of capabilities that were sent, each with its request.
+fn steps(sent: &[(NodeId, Request)]) -> Vec<CapStep> {
+    let step = |(_, request): &(NodeId, Request)| match payload_of(request).update() {
+        Some(Update::Caps { step, .. }) => step.clone(),
+        other => panic!("{other:?}"),
+    };
+    sent.iter().map(step).collect()
+}
+
+#[test]
+fn a_look_waits_until_an_exclusive_holder_has_let_go() {
+    let mut client = Client::new();
+    client.read(top(US));
+    let asked = client.sent_one();
+    let vector = Vector::default();
+    let held = ReplyBody::Answer {
+        vector: vector.clone(),
+        recalled: Vec::new(),
+        whole: true,
+        result: Err(FsError::Held),
+    };
+    client.reply(&asked, held);
+    let recall = client.sent();
+    assert_eq!(steps(&recall), [CapStep::Recall(vec![top(US).ino])]);
+    assert!(client.outputs.is_empty());
+    client.decide(&recall[0], 6, DONE);
+    let again = client.sent_one();
+    assert!(matches!(again.1.body, RequestBody::Read { .. }), "{again:?}");
+    let result = Err(FsError::NotFound);
+    let answer = ReplyBody::Answer { vector, recalled: Vec::new(), whole: true, result };
+    client.reply(&again, answer);
+    assert!(matches!(client.output(), Output::Answered { result: Err(FsError::NotFound), .. }));
+}
+
+#[test]
+fn an_update_is_named_anew_when_exclusive_holders_have_let_go() {
+    let mut client = Client::new();
+    client.update(link(US, EU));
+    let first = client.sent();
+    client.decide(&first[0], 5, Err(FsError::Held));
+    let recalls = client.sent();
+    assert_eq!(recalls.len(), 2, "each of its groups may have one: {recalls:?}");
+    client.decide(&recalls[0], 6, DONE);
+    assert!(client.sent().is_empty());
+    client.decide(&recalls[1], 7, DONE);
+    let again = client.sent();
+    assert_eq!(again.len(), 2, "{again:?}");
+    assert_ne!(start_of(&again[0].1).id, start_of(&first[0].1).id);
+    client.decide(&again[0], 8, DONE);
+    assert!(matches!(client.output(), Output::Updated { result: Ok(_), .. }));
+}
+
+#[test]
+fn what_waits_for_a_holder_ends_in_time_or_is_released() {
+    let mut client = Client::new();
+    let update = client.update(touch(US));
+    let first = client.sent_one();
+    client.decide(&first, 5, Err(FsError::Held));
+    client.pass(LIMIT);
+    client.sent();
+    assert!(matches!(client.output(), Output::GaveUp { .. }));
+    let deadline = client.now + LIMIT;
+    client.step(Event::Command(Command::Again { call: update, deadline }));
+    client.pass(LIMIT);
+    client.sent();
+    assert!(matches!(client.output(), Output::GaveUp { .. }), "it was waited for again");
+    client.step(Event::Command(Command::Release(update)));
+    client.pass(LIMIT * 2);
+    assert!(client.outputs.is_empty());
 }

@@ -3,7 +3,7 @@
 use crate::mutation::Mutation;
 use crate::names::{Name, Names, Shard};
 use meridian_core::{ClientId, GroupId, MessageId, Time};
-use meridian_fs::{Query, Vector};
+use meridian_fs::{Place, Query, Vector};
 use meridian_host::api::RequestBody;
 use meridian_host::update::{Change, Payload};
 use meridian_multicast::Start;
@@ -78,6 +78,11 @@ impl Update {
             needed: BTreeSet::new(),
             queries: Vec::new(),
         }
+    }
+
+    /// What it changes of what clients may hold.
+    pub fn alters(&self) -> Vec<Place> {
+        self.change.update.alters()
     }
 
     /// With these questions.

@@ -4,7 +4,7 @@ use super::{Errand, WINDOW};
 use crate::calls::{CallId, Output};
 use crate::session::{Call, Session, Work};
 use crate::update::Update;
-use meridian_core::{GroupId, Outbox, Stamp, Time};
+use meridian_core::{GroupId, Outbox, Time};
 use meridian_fs::types::Timestamp;
 use meridian_fs::{Answer, CapStep, Done, FsError, Ino, Query, Update as Change, Vector};
 use meridian_host::api::{ReplyBody, RequestBody};
@@ -37,7 +37,9 @@ impl Session {
                 }
                 Errand::Release(inodes) => Some(CapStep::Release(inodes.clone())),
                 Errand::Renew => Some(CapStep::Renew),
-                Errand::Poll | Errand::List(..) => None,
+                Errand::GrantExclusive(ino) => Some(CapStep::GrantExclusive(vec![*ino])),
+                Errand::ReleaseExclusive(inodes) => Some(CapStep::ReleaseExclusive(inodes.clone())),
+                Errand::Poll | Errand::List(..) | Errand::Recall => None,
             };
             let listed = match &errand {
                 Errand::List(inode, after) => Some((*inode, after.clone())),
@@ -49,7 +51,7 @@ impl Session {
             };
             self.errands.insert(id, (group, errand, now));
             if let Some(step) = step {
-                self.send_step(now, (id, deadline), group, (step, queries), out);
+                self.send_step(now, id, group, (step, queries), out);
                 continue;
             }
             if let Some((inode, after)) = listed {
@@ -65,10 +67,11 @@ impl Session {
         }
     }
 
-    fn send_step(
+    /// Sends a step as the call `id`, which an errand is noted for.
+    pub(crate) fn send_step(
         &mut self,
         now: Time,
-        (id, deadline): (CallId, Time),
+        id: CallId,
         partition: GroupId,
         (step, queries): (CapStep, Vec<Query>),
         out: &mut Outbox<Session>,
@@ -79,7 +82,7 @@ impl Session {
         let holder = (self.caps.by, false);
         let update = Update::named(change, holder, &self.vector, &mut self.names, drawn);
         let update = update.with(queries);
-        let work = Work::Update(Box::new(update));
+        let (work, deadline) = (Work::Update(Box::new(update)), now + PATIENCE);
         self.go_on(now, id, Call { deadline, inquiries: Vec::new(), work }, out);
     }
 
@@ -97,18 +100,26 @@ impl Session {
     }
 
     /// A question was answered: the owner's, or one of the session's own.
-    pub(crate) fn tell_answered(
+    pub(crate) fn on_answered(
         &mut self,
         now: Time,
-        (call, seen): (CallId, Stamp),
+        (id, mut call): (CallId, Call),
         result: Result<Answer, FsError>,
         out: &mut Outbox<Session>,
     ) {
-        if !call.is_own() {
-            return out.output(Output::Answered { call, seen, result });
-        }
-        if let Some((_, Errand::List(directory, _), _)) = self.errands.remove(&call) {
-            self.caps.on_listed(now, directory, &result);
+        let deadline = call.deadline;
+        self.stop_asking(id, &mut call);
+        match call.work {
+            Work::Read { .. } if id.is_own() => {
+                if let Some((_, Errand::List(directory, _), _)) = self.errands.remove(&id) {
+                    self.caps.on_listed(now, directory, &result);
+                }
+            }
+            Work::Read { query, .. } if matches!(result, Err(FsError::Held)) => {
+                self.recall_for_read(now, (id, query, deadline), out);
+            }
+            Work::Read { seen, .. } => out.output(Output::Answered { call: id, seen, result }),
+            _ => {}
         }
     }
 
@@ -162,6 +173,9 @@ impl Session {
         out: &mut Outbox<Session>,
     ) -> bool {
         let Some((group, errand, sent)) = self.errands.remove(&id) else { return false };
+        if errand == Errand::Recall {
+            self.on_recall_ended(id);
+        }
         let ahead = matches!(errand, Errand::Ahead { .. });
         let gone = self.caps.on_ended(now, group, (errand, sent), granted);
         self.tell_dropped(gone, out);

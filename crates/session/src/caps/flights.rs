@@ -1,11 +1,12 @@
 //! The client's own updates while they are under way: what they change is not answered meanwhile,
 //! and what is kept is changed by their answers.
 
+use super::alone::Landing;
 use super::{Caps, HELD_MAX};
 use crate::calls::CallId;
 use meridian_core::{GroupId, Stamp, Time};
 use meridian_fs::operation::RenameMode;
-use meridian_fs::types::{Attributes, Entry, Name, Place, Timestamp};
+use meridian_fs::types::{Attributes, Entry, Kind, Name, Place, Timestamp};
 use meridian_fs::{Done, FsError, Ino, Update};
 use meridian_host::update::Change;
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ pub(super) struct Flight {
     keeps: bool,
     /// Whether what it alters may have another directory above it after it.
     moves: bool,
+    /// It lands a file that was kept back: what it changes is shown already.
+    pub(super) lands: Option<Landing>,
     pub(super) alters: Vec<(Ino, Option<Entries>)>,
     names: Vec<(Ino, Name, Then)>,
 }
@@ -50,7 +53,8 @@ impl Caps {
         }
         self.count += 1;
         let moves = matches!(update, Update::Rename { .. } | Update::PlaceDirectory { .. });
-        let alters = update.alters().into_iter();
+        let lands = Landing::of(self, update, *time);
+        let alters = update.alters().into_iter().filter(|_| lands.is_none());
         let alters: Vec<_> = alters.map(|place| (place.ino, added(update, place, *time))).collect();
         for (ino, _) in &alters {
             *self.busy.entry(*ino).or_default() += 1;
@@ -59,7 +63,7 @@ impl Caps {
                 known.attributes.mark(self.count);
             }
         }
-        let names = update.names().into_iter().enumerate();
+        let names = update.names().into_iter().filter(|_| lands.is_none()).enumerate();
         let names: Vec<_> = names
             .map(|(side, (parent, name))| (parent.ino, name.clone(), then(update, side)))
             .collect();
@@ -72,7 +76,7 @@ impl Caps {
         }
         let keeps = self.keeps_made(now, update);
         self.keeping += u32::from(keeps);
-        let flight = Flight { begun: self.count, sent: now, keeps, moves, alters, names };
+        let flight = Flight { begun: self.count, sent: now, keeps, moves, lands, alters, names };
         self.flights.insert(call, flight);
         keeps
     }
@@ -87,6 +91,9 @@ impl Caps {
         result: &mut Result<Done, FsError>,
     ) {
         let Some(flight) = self.land(call) else { return };
+        if let Some(landing) = flight.lands {
+            return self.landed(landing, ts, result.as_ref().map(drop).map_err(|error| *error));
+        }
         if let Ok(Done::Held(made)) = *result {
             *result = Ok(Done::Attributes(made));
             self.lapse(now);
@@ -131,15 +138,18 @@ impl Caps {
         for (parent, name, then) in flight.names {
             let alone = !self.busy_names.contains_key(&(parent, name.clone()));
             let Some(known) = self.known.get_mut(&parent) else { continue };
-            let value = match then {
+            let value = match &then {
                 _ if result.is_err() => None,
                 Then::Made => shown.map(|of| Some(Entry { place: of.place, kind: of.kind })),
-                Then::Linked(place) => shown.map(|of| Some(Entry { place, kind: of.kind })),
+                Then::Linked(place) => shown.map(|of| Some(Entry { place: *place, kind: of.kind })),
                 Then::Nothing => Some(None),
                 Then::Unknown => None,
             };
             let value = value.filter(|_| alone && flight.begun >= known.granted);
+            let made = value.clone().flatten().filter(|_| matches!(then, Then::Made));
+            let directory = Place { ino: parent, partition: known.group };
             known.end_name(&name, count, ts, value);
+            self.count_made(now, directory, made.is_some_and(|made| made.kind == Kind::File));
         }
     }
 
@@ -180,10 +190,9 @@ impl Caps {
         for (ino, _) in &flight.alters {
             self.spoil(*ino);
         }
-        let held = flight
-            .alters
-            .iter()
-            .filter_map(|(ino, _)| self.known.get(ino).map(|known| (known.group, *ino)));
+        let directory = flight.lands.and_then(|landing| self.lose_newborn(landing));
+        let altered = flight.alters.iter().map(|(ino, _)| *ino).chain(directory);
+        let held = altered.filter_map(|ino| self.known.get(&ino).map(|known| (known.group, ino)));
         held.collect()
     }
 
@@ -203,7 +212,27 @@ impl Caps {
 }
 
 impl Entries {
-    fn add_to(self, of: &mut Attributes, is_last: bool) {
+    /// One file that is made at that time.
+    pub fn one(time: Timestamp) -> Entries {
+        Entries { entries: 1, directories: 0, time }
+    }
+
+    /// Nothing but the time.
+    pub fn none(time: Timestamp) -> Entries {
+        Entries { entries: 0, ..Entries::one(time) }
+    }
+
+    /// What takes it away.
+    pub fn undone(self) -> Entries {
+        Entries { entries: -self.entries, directories: -self.directories, ..self }
+    }
+
+    /// Whether an update changes nothing else of that inode.
+    pub fn are_all(update: &Update, of: Place) -> bool {
+        added(update, of, Timestamp::default()).is_some()
+    }
+
+    pub fn add_to(self, of: &mut Attributes, is_last: bool) {
         of.size = of.size.saturating_add_signed(self.entries);
         of.nlink = of.nlink.saturating_add_signed(self.directories);
         if is_last {
@@ -216,6 +245,7 @@ impl Entries {
 fn added(update: &Update, of: Place, time: Timestamp) -> Option<Entries> {
     let (parent, entries, directories) = match update {
         Update::Create { parent, .. } => (parent, 1, i32::from(update.makes_directory())),
+        Update::Make(made) => (&made.parent, 1, 0),
         Update::Link { parent, .. } => (parent, 1, 0),
         Update::Unlink { parent, .. } => (parent, -1, 0),
         Update::Rmdir { parent, .. } => (parent, -1, -1),
@@ -241,7 +271,7 @@ fn then(update: &Update, side: usize) -> Then {
 }
 
 /// One less is under way.
-fn leave<K: Ord>(all: &mut BTreeMap<K, u32>, key: &K) {
+pub(super) fn leave<K: Ord>(all: &mut BTreeMap<K, u32>, key: &K) {
     if let Some(count) = all.get_mut(key) {
         *count -= 1;
         if *count == 0 {

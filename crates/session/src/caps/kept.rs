@@ -5,8 +5,11 @@ use super::known::{Extents, Known};
 use super::{Caps, Moment};
 use crate::mutation::Mutation;
 use crate::session::Session;
-use meridian_core::Time;
-use meridian_fs::types::{Attributes, Data, Entry, Extent, INLINE_MAX, NAME_MAX, Name, Place};
+use meridian_core::{GroupId, Time};
+use meridian_fs::operation::NewNode;
+use meridian_fs::types::{
+    Attributes, Data, Entry, Extent, INLINE_MAX, NAME_MAX, Name, Place, Timestamp,
+};
 use meridian_fs::{Answer, FsError, Ino, Query, Vector};
 use std::ops::Range;
 use std::time::Duration;
@@ -31,6 +34,34 @@ impl Session {
     /// Whether something is still to be released.
     pub fn is_letting_go(&self) -> bool {
         self.caps.is_letting_go()
+    }
+
+    /// A new file, that its owner sends later with all that it gets (`Update::Make`), under the
+    /// number that is answered; `None` if it must be made at once. It may not be there yet for
+    /// others when the owner is told to have it land ([`crate::Output::Land`]).
+    pub fn begin_new(
+        &mut self,
+        now: Time,
+        named: (Place, &Name),
+        what: (&NewNode, Timestamp),
+    ) -> Option<Attributes> {
+        self.caps.begin_new(now, named, what, &self.vector)
+    }
+
+    /// What is kept back in a directory.
+    pub fn unlanded_in(&self, directory: Ino) -> Vec<Ino> {
+        self.caps.unlanded_in(directory)
+    }
+
+    /// Whether the client's lease of a partition has lasted since then: so what it has kept back
+    /// since is what others must see, too.
+    pub fn has_kept(&self, now: Time, group: GroupId, since: Time) -> bool {
+        self.caps.has_kept(now, group, since)
+    }
+
+    /// How many new files were kept back.
+    pub fn kept_back(&self) -> u64 {
+        self.caps.kept_back
     }
 
     /// How many looks were answered from what is kept.
@@ -97,7 +128,10 @@ impl Caps {
         vector: &Vector,
     ) -> Option<Result<Answer, FsError>> {
         let special = matches!(&name[..], b"." | b"..") || name.len() > NAME_MAX;
-        if special || self.busy_names.contains_key(&(parent.ino, name.clone())) {
+        if special
+            || self.is_odd(parent.ino)
+            || self.busy_names.contains_key(&(parent.ino, name.clone()))
+        {
             return None;
         }
         match self.usable(now, parent, vector)?.name(name)? {
@@ -117,6 +151,9 @@ impl Caps {
         (after, limit): (&Name, usize),
         vector: &Vector,
     ) -> Option<Answer> {
+        if self.is_odd(directory.ino) {
+            return None;
+        }
         let known = self.usable(now, directory, vector)?;
         let (parent, (entries, end)) = (known.parent.value?, known.entries(after, limit)?);
         if entries.iter().any(|(_, entry)| entry.place.partition != directory.partition) {
@@ -136,7 +173,10 @@ impl Caps {
         inode: Place,
         vector: &Vector,
     ) -> Option<Attributes> {
-        if self.busy.contains_key(&inode.ino) {
+        if let Some(newborn) = self.newborn(now, inode.ino, vector) {
+            return newborn;
+        }
+        if self.busy.contains_key(&inode.ino) || self.is_odd(inode.ino) {
             return None;
         }
         self.usable(now, inode, vector)?.attributes.value

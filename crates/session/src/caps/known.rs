@@ -42,6 +42,14 @@ impl<T> Slot<T> {
         self.touched = count;
     }
 
+    /// A change of the client is kept back: it counts here from now on.
+    pub fn touched_by(&mut self, count: u64, change: impl FnOnce(&mut T)) {
+        self.touched = count;
+        if let Some(value) = &mut self.value {
+            change(value);
+        }
+    }
+
     /// A change of the client has ended at `ts`, which adds this to what was there before; whether
     /// it is the last so far is told, too.
     pub fn amend(&mut self, count: u64, ts: Stamp, add: impl FnOnce(&mut T, bool)) {
@@ -91,6 +99,8 @@ pub(crate) struct Known {
     pub extents: Slot<Extents>,
     /// The directory above a directory.
     pub parent: Slot<Place>,
+    /// Whether it is held exclusively.
+    pub alone: bool,
     /// Whether the owner's kernel has dropped all pages from before the grant.
     pub pages_dropped: bool,
     /// The directory with which it was asked for, among many.
@@ -115,6 +125,7 @@ impl Known {
             extents: Slot::default(),
             parent: Slot::default(),
             used,
+            alone: false,
             pages_dropped: false,
             swept: None,
             ahead: None,
@@ -169,6 +180,13 @@ impl Known {
     pub fn end_name(&mut self, name: &Name, count: u64, ts: Stamp, value: Option<Option<Entry>>) {
         self.perhaps.insert(hash(name));
         self.slot(name, count).end(count, ts, value);
+    }
+
+    /// The client has made this and kept it back.
+    pub fn born(&mut self, name: &Name, count: u64, entry: Entry) {
+        self.perhaps.insert(hash(name));
+        let slot = self.slot(name, count);
+        (slot.touched, slot.value) = (count, Some(Some(entry)));
     }
 
     /// A read that began at that count has shown it.

@@ -4,7 +4,7 @@ use meridian_core::{Stamp, Time};
 use meridian_fs::types::{Name, Place};
 use meridian_fs::{Answer, FsError, Ino, Query};
 use meridian_host::replica::CAP_LEASE;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// For how long after the last use a lease is renewed in another region: there a path costs a round
@@ -13,6 +13,8 @@ const LINGERS: Duration = Duration::from_secs(30);
 
 /// So many inodes are released by one message: some KiB.
 const RELEASED_MAX: usize = 512;
+/// The same of those that may be held exclusively: each may wait for an undecided update.
+const RELEASED_ALONE_MAX: usize = 16;
 
 /// Something that the session sends for its capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,11 @@ pub(crate) enum Errand {
     },
     Renew,
     Release(Vec<Ino>),
+    /// The step that asks to hold a directory exclusively.
+    GrantExclusive(Ino),
+    ReleaseExclusive(Vec<Ino>),
+    /// The step that has others let go what a call of the owner needs.
+    Recall,
     /// The question what is recalled.
     Poll,
 }
@@ -59,6 +66,13 @@ pub(super) struct Lease {
     pub going: BTreeSet<Ino>,
     pub to_release: BTreeSet<Ino>,
     pub releasing: bool,
+    pub wanted_alone: BTreeSet<Ino>,
+    /// What it asks to hold exclusively.
+    pub asking_alone: Option<Ino>,
+    /// What the partition may take for held exclusively.
+    pub alone: BTreeSet<Ino>,
+    /// How much is kept back in directories.
+    pub unlanded: BTreeMap<Ino, u32>,
     pub polling: bool,
     /// Up to where replies of the partition have told what is recalled.
     pub checked: Stamp,
@@ -66,12 +80,8 @@ pub(super) struct Lease {
 
 impl Lease {
     pub fn next_errand(&mut self, now: Time, full: bool) -> Option<Errand> {
-        if !self.to_release.is_empty() && !self.releasing {
-            self.releasing = true;
-            let more = self.to_release.iter().nth(RELEASED_MAX).copied();
-            let rest = more.map(|more| self.to_release.split_off(&more)).unwrap_or_default();
-            let first = std::mem::replace(&mut self.to_release, rest);
-            return Some(Errand::Release(first.into_iter().collect()));
+        if let Some(errand) = self.next_release() {
+            return Some(errand);
         }
         if self.is_to_renew(now) {
             (self.renewing, self.begins) = (true, false);
@@ -90,10 +100,47 @@ impl Lease {
             }
             self.granting = None;
         }
+        if self.asking_alone.is_none() && self.until > now {
+            let wanted = std::mem::take(&mut self.wanted_alone);
+            let mut wanted = wanted.into_iter().filter(|ino| !self.going.contains(ino));
+            self.asking_alone = wanted.next();
+            self.wanted_alone = wanted.collect();
+            if let Some(ino) = self.asking_alone {
+                self.alone.insert(ino);
+                return Some(Errand::GrantExclusive(ino));
+            }
+        }
         if self.held == 0 || !self.going.is_empty() {
             return None;
         }
         (!std::mem::replace(&mut self.polling, true)).then_some(Errand::Poll)
+    }
+
+    /// What is to be released now: first what is shared, many at a time; what may be exclusive once
+    /// nothing is kept back in it (K8), and it is known whether it is.
+    fn next_release(&mut self) -> Option<Errand> {
+        if self.releasing || self.to_release.is_empty() {
+            return None;
+        }
+        let shared = self.to_release.iter().filter(|ino| !self.alone.contains(ino));
+        let shared: Vec<_> = shared.take(RELEASED_MAX).copied().collect();
+        let free =
+            |ino: &&Ino| !self.unlanded.contains_key(ino) && self.asking_alone != Some(**ino);
+        let errand = match shared.is_empty() {
+            false => Errand::Release(shared),
+            true => {
+                let free = self.to_release.iter().filter(free);
+                Errand::ReleaseExclusive(free.take(RELEASED_ALONE_MAX).copied().collect())
+            }
+        };
+        match &errand {
+            Errand::Release(inodes) | Errand::ReleaseExclusive(inodes) if !inodes.is_empty() => {
+                self.to_release.retain(|ino| !inodes.contains(ino));
+            }
+            _ => return None,
+        }
+        self.releasing = true;
+        Some(errand)
     }
 
     /// Whether the lease is to be begun, for what is wanted, or renewed, for what is used.

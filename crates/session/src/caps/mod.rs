@@ -9,6 +9,7 @@
 //! - K4: a capability is released after all that was kept of it is dropped, by the owner, too.
 
 mod ahead;
+mod alone;
 mod errands;
 mod flights;
 mod kept;
@@ -25,6 +26,7 @@ pub(crate) use sweeps::WINDOW;
 use crate::calls::CallId;
 use crate::mutation::Mutation;
 use ahead::Ahead;
+use alone::Alone;
 use flights::Flight;
 use known::Known;
 use lease::Lease;
@@ -89,6 +91,8 @@ pub(crate) struct Caps {
     sweeps: BTreeMap<Ino, Sweep>,
     /// By the directory.
     aheads: BTreeMap<Place, Ahead>,
+    /// What is held exclusively, and kept back.
+    alone: Alone,
     /// What a window showed before it was held, for a planted bug.
     seen_before: BTreeMap<Ino, Attributes>,
     /// The bytes of files that were kept, those among them that have gone since.
@@ -97,6 +101,8 @@ pub(crate) struct Caps {
     pub swept: u64,
     /// How much was held with what came along.
     pub along: u64,
+    /// How many new files were kept back.
+    pub kept_back: u64,
     pub mutation: Mutation,
 }
 
@@ -122,11 +128,13 @@ impl Caps {
             losses: 0,
             sweeps: BTreeMap::new(),
             aheads: BTreeMap::new(),
+            alone: Alone::default(),
             seen_before: BTreeMap::new(),
             bytes: 0,
             hits: 0,
             swept: 0,
             along: 0,
+            kept_back: 0,
             mutation: Mutation::Correct,
         }
     }
@@ -141,7 +149,10 @@ impl Caps {
         self.looked.clear();
         self.sweeps.clear();
         self.aheads.retain(|_, ahead| ahead.is_sent());
-        self.leases.values_mut().for_each(|lease| lease.wanted.clear());
+        self.leases.values_mut().for_each(|lease| {
+            lease.wanted.clear();
+            lease.wanted_alone.clear();
+        });
         let all = self.known.iter().map(|(ino, known)| (known.group, *ino)).collect();
         self.drop_held(all);
         let going = self.leases.iter().flat_map(|(group, lease)| {
@@ -269,6 +280,7 @@ impl Caps {
             } else {
                 self.forget(ino);
             }
+            self.call_within(ino);
         }
         told
     }
@@ -375,6 +387,20 @@ impl Caps {
                     lease.to_release.extend(inodes);
                 }
             }
+            Errand::ReleaseExclusive(inodes) => {
+                lease.releasing = false;
+                if result.is_some() {
+                    lease.going.retain(|ino| !inodes.contains(ino));
+                    lease.alone.retain(|ino| !inodes.contains(ino));
+                } else {
+                    lease.to_release.extend(inodes);
+                }
+            }
+            Errand::GrantExclusive(ino) => {
+                let granted = result.is_some_and(|granted| granted.contains(&ino));
+                self.on_alone(now, Place { ino, partition: group }, sent, granted);
+            }
+            Errand::Recall => {}
             Errand::List(directory, _) => self.stop_sweep(now, directory.ino),
             Errand::Grant(asked) => {
                 // Nobody answers while a region is cut off that the inode waits for.
@@ -458,13 +484,16 @@ impl Caps {
 
     /// Leases have run out (K2).
     fn lapse(&mut self, now: Time) {
+        let mut lapsed = Vec::new();
         for (group, lease) in &mut self.leases {
             if lease.held > 0 && lease.until <= now {
                 self.known.retain(|_, known| known.group != *group);
                 self.sweeps.clear();
                 (lease.held, self.losses) = (0, self.losses + 1);
+                lapsed.push(*group);
             }
         }
+        lapsed.into_iter().for_each(|group| self.call_all_of(group));
     }
 
     /// Panics unless what is counted is there.
@@ -476,5 +505,6 @@ impl Caps {
         let busy: u32 = self.busy.values().sum();
         let alters: usize = self.flights.values().map(|flight| flight.alters.len()).sum();
         assert_eq!(busy as usize, alters, "what is being changed");
+        self.check_alone();
     }
 }

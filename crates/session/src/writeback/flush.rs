@@ -5,6 +5,7 @@
 //! else begins anew.
 
 use super::WriteBack;
+use super::birth::Birth;
 use super::dirty::Dirty;
 use super::setting::Settings;
 use crate::blocks::Block;
@@ -113,6 +114,7 @@ pub struct Packing {
     inline: bool,
     written: Timestamp,
     settings: Settings,
+    birth: Option<Birth>,
 }
 
 /// The blocks of a batch and the update that names them.
@@ -186,9 +188,11 @@ impl Packing {
             Piece { offset: part.offset - start, extent: Extent { len, data } }
         });
         let (pieces, settings) = (pieces.collect(), self.settings.to_vec());
-        let update = match settings.is_empty() {
-            true => Update::Write { inode, at, pieces },
-            false => Update::Settle { inode, at, pieces, written: self.written, settings },
+        let written = self.written;
+        let update = match self.birth {
+            Some(birth) => birth.update((at, pieces, written), settings),
+            None if settings.is_empty() => Update::Write { inode, at, pieces },
+            None => Update::Settle { inode, at, pieces, written, settings },
         };
         Packed { blocks, update }
     }
@@ -222,7 +226,8 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         match &mut flight.stage {
             Stage::Begun => {
                 let (batch, settings) = (flight.batch.clone(), flight.settings.clone());
-                Step::Pack(Packing { batch, inline, written: flight.time, settings })
+                let birth = self.birth.clone();
+                Step::Pack(Packing { batch, inline, written: flight.time, settings, birth })
             }
             Stage::Packed(packed) if !packed.blocks.is_empty() && !early => {
                 Step::Store(packed.blocks.clone())
@@ -243,7 +248,7 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
                 Batch::Positional(std::mem::take(&mut self.dirty))
             } else if !self.appended.is_empty() {
                 Batch::Append(std::mem::take(&mut self.appended))
-            } else if !self.settings.is_empty() {
+            } else if !self.settings.is_empty() || self.birth.is_some() {
                 Batch::Nothing
             } else {
                 return false;
@@ -299,7 +304,7 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         let flight = self.flight.take();
         self.left = self.left.saturating_sub(1);
         self.size = Some(size);
-        self.is_new = false;
+        (self.is_new, self.birth) = (false, None);
         self.since = self.since.filter(|_| !self.is_clean());
         Landed::Written { span: flight.map_or(0, |flight| flight.batch.span()) }
     }
@@ -324,6 +329,9 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
             Sent::Anew => {
                 self.unname();
                 Ok(Landed::Elsewhere)
+            }
+            Sent::Refused(error) if self.birth.is_some() && error.is_final() => {
+                self.on_unmade(error)
             }
             Sent::Refused(error @ FsError::LockLost) => {
                 self.unname();
@@ -393,6 +401,11 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         let Some(mut flight) = self.flight.take() else { return };
         let (first, rest) = std::mem::take(&mut flight.settings).split();
         self.settings.put_before(rest);
+        self.fly_alone(flight, first);
+    }
+
+    /// What is set goes without the bytes of a flight, which are put before all that came later.
+    pub(super) fn fly_alone(&mut self, flight: Flight, settings: Settings) {
         let newer = (std::mem::take(&mut self.dirty), std::mem::take(&mut self.appended));
         match Arc::try_unwrap(flight.batch) {
             Ok(Batch::Positional(dirty)) => self.dirty = dirty,
@@ -407,11 +420,11 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
         self.dirty.absorb(&newer.0);
         self.appended.extend(newer.1);
         let (batch, stage, blocks) = (Arc::new(Batch::Nothing), Stage::Begun, Vec::new());
-        self.flight = Some(Flight { batch, time: flight.time, settings: first, stage, blocks });
+        self.flight = Some(Flight { batch, time: flight.time, settings, stage, blocks });
     }
 
     /// The flush ends with a failure: all who have the file open are told, sooner or later.
-    fn fail(&mut self, error: E) -> E {
+    pub(super) fn fail(&mut self, error: E) -> E {
         self.left = 0;
         self.begin_anew();
         for (handle, untold) in &mut self.untold {
@@ -425,7 +438,7 @@ impl<H: Ord + Copy, E: Clone + From<FsError>> WriteBack<H, E> {
 
 impl<H, E> WriteBack<H, E> {
     /// The message of the batch in flight has ended without effect, or there is none.
-    fn unname(&mut self) {
+    pub(super) fn unname(&mut self) {
         if let Some(flight) = &mut self.flight {
             flight.stage = Stage::Begun;
             self.discarded.append(&mut flight.blocks);

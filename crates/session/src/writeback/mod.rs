@@ -8,6 +8,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`dirty`] | bytes by offset |
+//! | [`birth`] | a new file that is kept back until its first batch is sent |
 //! | [`setting`] | what was set of the file and goes with the bytes |
 //! | [`flush`] | one batch after the other on its way: packed, its blocks stored, sent, landed |
 //!
@@ -22,11 +23,13 @@
 //! - W6: what was set leaves with all bytes that are kept then, in one batch. So nobody sees bytes
 //!   without what was set before they were written, or what was set without those before it.
 
+pub mod birth;
 pub mod dirty;
 pub mod flush;
 pub mod setting;
 
 use crate::mutation::Mutation;
+use birth::{BIRTH_AGE, Birth};
 use dirty::Dirty;
 use flush::{Batch, Flight};
 use meridian_core::{BlockId, Time};
@@ -77,6 +80,8 @@ pub struct WriteBack<H, E> {
     settings: Settings,
     /// It was made here, and nothing of it was sent yet.
     is_new: bool,
+    /// What makes it: no replica has heard of it, or nobody knows whether one has.
+    birth: Option<Birth>,
     /// When the program wrote last.
     changed: Timestamp,
     /// Since when there is something to be sent.
@@ -104,6 +109,7 @@ impl<H, E> Default for WriteBack<H, E> {
             flight: None,
             settings: Settings::default(),
             is_new: false,
+            birth: None,
             changed: Timestamp::default(),
             since: None,
             left: 0,
@@ -218,6 +224,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
             && self.appended.is_empty()
             && self.settings.is_empty()
             && self.flight.is_none()
+            && self.birth.is_none()
     }
 
     /// How many bytes are held, those in flight too.
@@ -227,7 +234,8 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
 
     /// Whether something has waited for so long that it is to be sent.
     pub fn is_old(&self, now: Time) -> bool {
-        self.since.is_some_and(|since| now.since(since) >= FLUSH_AGE)
+        let age = if self.birth.is_some() { BIRTH_AGE } else { FLUSH_AGE };
+        self.since.is_some_and(|since| now.since(since) >= age)
     }
 
     /// What is old could not be sent: not again at once.
@@ -252,6 +260,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         self.appended = Vec::new();
         self.settings = Settings::default();
         self.flight = None;
+        self.birth = None;
         self.since = None;
     }
 
@@ -279,7 +288,7 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
     /// Takes all bytes out, unless some of them may have been sent. What was set stays, but for
     /// what a change of the bytes undoes.
     pub fn set_aside(&mut self) -> Option<Aside> {
-        if self.flight.as_ref().is_some_and(Flight::was_sent) {
+        if self.birth.is_some() || self.flight.as_ref().is_some_and(Flight::was_sent) {
             return None;
         }
         self.begin_anew();

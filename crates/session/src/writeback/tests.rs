@@ -1,9 +1,11 @@
+use super::birth::{BIRTH_AGE, Birth};
 use super::flush::{BATCHES, Landed, Sent, Step};
 use super::*;
 use crate::blocks::Block;
 use bytes::Bytes;
 use meridian_core::BlockId;
-use meridian_fs::operation::{Changes, Piece, WriteAt};
+use meridian_fs::operation::{Changes, NewNode, Piece, WriteAt};
+use meridian_fs::settled::Made;
 use meridian_fs::types::{Data, INLINE_MAX, Ino, Kind, Marks, Place};
 use meridian_fs::{FsError, Update};
 
@@ -473,4 +475,83 @@ fn a_cut_file_keeps_what_was_set() {
     assert_eq!(file.overlay(attributes()).unwrap().mtime, Timestamp::default(), "the cut's");
     file.put_back(aside, NOW);
     assert_eq!(file.held(), 4);
+}
+
+const DIRECTORY: Place = Place { ino: Ino(5), ..FILE };
+
+fn newborn() -> File {
+    let mut file = File::default();
+    file.open(1);
+    let node = NewNode::new(Kind::File, 0o644);
+    let (name, ino) = (Bytes::from_static(b"new"), Ino(9));
+    file.born(Birth { parent: DIRECTORY, name, node, ino, made: TIME }, NOW);
+    file
+}
+
+/// The next update, which makes a file.
+fn birth_of(file: &mut File) -> Made {
+    match step(file) {
+        Step::Send { update: Update::Make(made), .. } => *made,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_new_file_comes_with_all_that_it_has() {
+    let mut file = newborn();
+    assert!(!file.is_clean() && file.is_old(NOW + BIRTH_AGE));
+    put(&mut file, Some(0), b"bytes");
+    assert!(file.set(mode(0o600), TIME, NOW));
+    file.begin_flush(Some(1));
+    let sent = birth_of(&mut file);
+    assert_eq!((sent.parent, sent.ino, sent.pieces.len()), (DIRECTORY, Ino(9), 1));
+    assert_eq!(sent.settings, [mode(0o600)]);
+    assert!(matches!(step(&mut file), Step::Again), "W3");
+    land(&mut file, 5);
+    assert!(file.is_clean());
+    put(&mut file, Some(5), b"more");
+    file.begin_flush(None);
+    assert_eq!(doing(&mut file), "sends 4 at 5", "it is made once");
+}
+
+#[test]
+fn a_new_file_without_bytes_is_made_too() {
+    let mut file = newborn();
+    file.begin_flush(None);
+    assert!(birth_of(&mut file).pieces.is_empty());
+    land(&mut file, 0);
+    assert_eq!((doing(&mut file), file.is_clean()), ("done".into(), true));
+}
+
+#[test]
+fn a_new_file_is_made_alone_if_there_is_no_room_for_its_bytes() {
+    let mut file = newborn();
+    put(&mut file, Some(0), b"bytes");
+    file.set(mode(0o600), TIME, NOW);
+    file.begin_flush(Some(1));
+    assert_eq!(birth_of(&mut file).pieces.len(), 1);
+    let split = file.on_answer(Sent::Refused(FsError::OverQuota));
+    assert_eq!(split, Ok(Landed::Elsewhere));
+    let bare = birth_of(&mut file);
+    assert!(bare.pieces.is_empty() && bare.settings.is_empty());
+    land(&mut file, 0);
+    let Step::Send { update: Update::Settle { pieces, settings, .. }, .. } = step(&mut file) else {
+        panic!("its bytes come after it");
+    };
+    assert_eq!((pieces.len(), settings), (1, vec![mode(0o600)]));
+    let refused = file.on_answer(Sent::Refused(FsError::OverQuota));
+    assert_eq!(refused, Err(FsError::OverQuota), "as for any file");
+}
+
+#[test]
+fn a_new_file_whose_name_is_taken_is_lost_and_all_hear_of_it() {
+    let mut file = newborn();
+    file.open(2);
+    put(&mut file, Some(0), b"bytes");
+    file.begin_flush(Some(1));
+    birth_of(&mut file);
+    let refused = file.on_answer(Sent::Refused(FsError::Exists));
+    assert_eq!(refused, Err(FsError::Unmade));
+    assert_eq!(file.take_failure(2), Some(FsError::Unmade));
+    assert!(file.is_clean());
 }

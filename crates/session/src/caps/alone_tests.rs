@@ -1,0 +1,248 @@
+use super::*;
+use crate::calls::CallId;
+use crate::caps::Errand;
+use meridian_core::{ClientId, Stamp};
+use meridian_fs::operation::WriteAt;
+use meridian_fs::settled::Made;
+use meridian_fs::types::Marks;
+use meridian_fs::{Answer, Done};
+use meridian_host::update::Change;
+
+const EU: GroupId = GroupId(2);
+const NOW: Time = Time(1_000_000);
+const DIRECTORY: Place = Place { ino: Ino(7), partition: EU };
+const TIME: Timestamp = Timestamp { seconds: 9, nanos: 0 };
+
+fn name(text: &'static str) -> Name {
+    Name::from_static(text.as_bytes())
+}
+
+fn directory(size: u64) -> Attributes {
+    let time = Timestamp::default();
+    Attributes {
+        place: DIRECTORY,
+        kind: Kind::Directory,
+        mode: 0o2775,
+        nlink: 2,
+        uid: 1,
+        gid: 50,
+        rdev: 0,
+        size,
+        stored: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        marks: Marks::default(),
+    }
+}
+
+fn node() -> NewNode {
+    NewNode { uid: 3, gid: 3, umask: 0o022, ..NewNode::new(Kind::File, 0o666) }
+}
+
+/// Of a client that holds the directory, which is empty.
+fn holding() -> Caps {
+    let mut caps = Caps::new(ClientId(5));
+    caps.turn_on();
+    caps.keep_back(true);
+    caps.extend(NOW, EU, NOW);
+    caps.hold(NOW, DIRECTORY);
+    let known = caps.known.get_mut(&DIRECTORY.ino).unwrap();
+    known.is_empty();
+    known.attributes.value = Some(directory(0));
+    caps
+}
+
+/// What comes after the question what is recalled, which is of no interest here.
+fn errand(caps: &mut Caps) -> Option<Errand> {
+    let next = caps.next_errand(NOW).map(|(_, errand)| errand);
+    if next == Some(Errand::Poll) { errand(caps) } else { next }
+}
+
+/// The client makes files as others do, until it asks to hold their directory exclusively.
+fn asking() -> Caps {
+    let mut caps = holding();
+    for (number, text) in (0..).zip(["one", "two"]) {
+        assert_eq!(errand(&mut caps), None);
+        let (call, ts) = (CallId(number), Stamp(number + 1));
+        let update = Update::Create { parent: DIRECTORY, name: name(text), node: node() };
+        caps.begin_update(NOW, call, &Change::new(TIME, update));
+        let place = Place { ino: Ino(100 + number), ..DIRECTORY };
+        let made = node().attributes_in(&directory(0), place, TIME).unwrap();
+        caps.end_update(NOW, call, ts, &mut Ok(Done::Attributes(made)));
+    }
+    assert_eq!(errand(&mut caps), Some(Errand::GrantExclusive(DIRECTORY.ino)));
+    caps
+}
+
+fn end(caps: &mut Caps, errand: Errand, granted: &[Ino]) {
+    caps.on_ended(NOW, EU, (errand, NOW), Some(granted.to_vec()));
+    caps.check_invariants();
+}
+
+fn holding_alone() -> Caps {
+    let mut caps = asking();
+    end(&mut caps, Errand::GrantExclusive(DIRECTORY.ino), &[DIRECTORY.ino]);
+    caps
+}
+
+fn make(caps: &mut Caps, text: &'static str) -> Option<Attributes> {
+    let made = caps.begin_new(NOW, (DIRECTORY, &name(text)), (&node(), TIME), &Vector::default());
+    caps.check_invariants();
+    made
+}
+
+fn look(caps: &mut Caps, query: Query) -> Option<Result<Answer, FsError>> {
+    caps.answer(NOW, &query, &Vector::default())
+}
+
+fn look_up(text: &'static str) -> Query {
+    Query::Lookup { parent: DIRECTORY, name: name(text) }
+}
+
+fn entries() -> Query {
+    Query::Attributes { inode: DIRECTORY }
+}
+
+fn size(caps: &mut Caps) -> Option<u64> {
+    match look(caps, entries()) {
+        Some(Ok(Answer::Attributes(of))) => Some(of.size),
+        _ => None,
+    }
+}
+
+/// The owner sends what it keeps back.
+fn send(caps: &mut Caps, made: &Attributes, text: &'static str) {
+    let (pieces, settings) = (Vec::new(), Vec::new());
+    let update = Update::Make(Box::new(Made {
+        parent: DIRECTORY,
+        name: name(text),
+        node: node(),
+        ino: made.place.ino,
+        made: TIME,
+        at: WriteAt::End,
+        pieces,
+        written: TIME,
+        settings,
+    }));
+    caps.begin_update(NOW, CallId(77), &Change::new(TIME, update));
+}
+
+fn landed(caps: &mut Caps, made: Attributes, result: Result<(), FsError>) {
+    let done = Done::Written { offset: 0, attributes: made, merge_from: None };
+    caps.end_update(NOW, CallId(77), Stamp(9), &mut result.map(|()| done));
+    caps.check_invariants();
+}
+
+#[test]
+fn what_is_kept_back_is_seen_at_once_by_its_client() {
+    let mut caps = holding_alone();
+    assert_eq!(make(&mut caps, "one"), None, "K7: it is there");
+    let made = make(&mut caps, "new").unwrap();
+    assert_eq!((made.mode, made.uid, made.gid), (0o644, 3, 50), "the directory gives its group");
+    let Some(Ok(Answer::Entry { attributes, .. })) = look(&mut caps, look_up("new")) else {
+        panic!("it is not shown");
+    };
+    assert_eq!((attributes, size(&mut caps)), (Some(made), Some(3)));
+    assert_eq!(make(&mut caps, "new"), None, "it is there");
+    assert!(look(&mut caps, look_up("other")) == Some(Err(FsError::NotFound)));
+    let inode = made.place;
+    let contents = Query::Contents { inode, offset: 0, len: 9 };
+    assert_eq!(look(&mut caps, contents.clone()), None);
+    assert_eq!(caps.unlanded_of_query(&contents), [inode.ino].into());
+    send(&mut caps, &made, "new");
+    assert_eq!(size(&mut caps), Some(3), "it is under way");
+    landed(&mut caps, made, Ok(()));
+    assert_eq!((size(&mut caps), caps.unlanded_of_query(&contents)), (Some(3), BTreeSet::new()));
+    assert!(matches!(look(&mut caps, look_up("new")), Some(Ok(Answer::Entry { .. }))));
+}
+
+#[test]
+fn what_never_lands_is_not_there() {
+    let mut caps = holding_alone();
+    let made = make(&mut caps, "new").unwrap();
+    send(&mut caps, &made, "new");
+    landed(&mut caps, made, Err(FsError::InlineFull));
+    assert_eq!((size(&mut caps), caps.is_unlanded(made.place.ino)), (Some(3), true), "again");
+    send(&mut caps, &made, "new");
+    landed(&mut caps, made, Err(FsError::Exists));
+    assert_eq!((size(&mut caps), look(&mut caps, look_up("new"))), (Some(2), None));
+}
+
+#[test]
+fn what_changes_the_same_in_another_way_comes_after_it() {
+    let mut caps = holding_alone();
+    let made = make(&mut caps, "new").unwrap();
+    let concerned = |update: &Update| !caps.unlanded_of_update(update).is_empty();
+    let child = made.place;
+    let unlink = |text, child| {
+        let keep_for = None;
+        Update::Unlink { parent: DIRECTORY, name: name(text), child, keep_for }
+    };
+    assert!(concerned(&unlink("new", child)));
+    assert!(!concerned(&unlink("one", Place { ino: Ino(100), ..child })));
+    let changes = Default::default();
+    assert!(concerned(&Update::SetAttributes { inode: DIRECTORY, changes }));
+    let changes = Default::default();
+    assert!(concerned(&Update::SetAttributes { inode: child, changes }));
+    let create = |text| Update::Create { parent: DIRECTORY, name: name(text), node: node() };
+    assert!(concerned(&create("new")) && !concerned(&create("other")));
+}
+
+#[test]
+fn a_directory_is_released_when_all_in_it_has_landed() {
+    let mut caps = holding_alone();
+    let made = make(&mut caps, "new").unwrap();
+    let gone = caps.heard(NOW, EU, Stamp(3), &[DIRECTORY.ino]);
+    assert_eq!(caps.take_to_land(), [made.place]);
+    assert_eq!(make(&mut caps, "later"), None, "it goes");
+    caps.let_go(&gone);
+    assert_eq!(errand(&mut caps), None, "K8");
+    assert_eq!(look(&mut caps, look_up("new")), None, "K9");
+    assert_eq!(caps.unlanded_of_query(&look_up("new")), [made.place.ino].into());
+    send(&mut caps, &made, "new");
+    landed(&mut caps, made, Ok(()));
+    assert_eq!(errand(&mut caps), Some(Errand::ReleaseExclusive(vec![DIRECTORY.ino])));
+    end(&mut caps, Errand::ReleaseExclusive(vec![DIRECTORY.ino]), &[]);
+    assert!(!caps.is_letting_go());
+}
+
+/// The step may still come to the partition after a release that was sent after it.
+#[test]
+fn a_directory_is_not_released_while_it_is_asked_for() {
+    let mut caps = asking();
+    let gone = caps.heard(NOW, EU, Stamp(3), &[DIRECTORY.ino]);
+    caps.let_go(&gone);
+    assert_eq!(errand(&mut caps), None);
+    end(&mut caps, Errand::GrantExclusive(DIRECTORY.ino), &[DIRECTORY.ino]);
+    assert_eq!(make(&mut caps, "new"), None, "it was recalled meanwhile");
+    assert_eq!(errand(&mut caps), Some(Errand::ReleaseExclusive(vec![DIRECTORY.ino])));
+}
+
+#[test]
+fn nothing_is_shown_after_the_lease() {
+    let shows = |mutation| {
+        let mut caps = holding_alone();
+        caps.mutation = mutation;
+        let made = make(&mut caps, "new").unwrap();
+        let late = NOW + super::super::SPAN;
+        let query = Query::Attributes { inode: made.place };
+        let shown = caps.answer(late, &query, &Vector::default()).is_some();
+        let attributes = caps.attributes(late, made.place, &Vector::default());
+        (shown || attributes.is_some(), caps.take_to_land())
+    };
+    let (shown, to_land) = shows(Mutation::Correct);
+    assert!(!shown && to_land.len() == 1, "K9: and it is sent, if it can be");
+    assert!(shows(Mutation::ShowsLapsed).0);
+}
+
+#[test]
+fn a_landing_of_which_nothing_is_known_costs_the_directory() {
+    let mut caps = holding_alone();
+    let made = make(&mut caps, "new").unwrap();
+    send(&mut caps, &made, "new");
+    assert_eq!(caps.lose_update(CallId(77)), [(EU, DIRECTORY.ino)]);
+    caps.check_invariants();
+    assert!(!caps.is_unlanded(made.place.ino));
+}
