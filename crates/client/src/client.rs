@@ -393,6 +393,10 @@ impl Client {
         quota.into_iter().for_each(|quota| self.counts_against(made.place, quota));
     }
 
+    pub(crate) fn has_quota(&self, of: Place) -> bool {
+        lock(&self.inner.quotas).contains_key(&of)
+    }
+
     /// An inode counts against this quota, as was said.
     pub(crate) fn counts_against(&self, of: Place, quota: Place) {
         let mut quotas = lock(&self.inner.quotas);

@@ -7,6 +7,8 @@ use meridian_cluster::Topology;
 use meridian_core::hello::{Caller as HelloCaller, Hello, ServiceId};
 use meridian_core::principal::{Role, Speaker};
 use meridian_core::{Effect, Event, GroupId, MessageId, NodeId, Outbox, Process, RegionId, Time};
+use meridian_fs::operation::NewNode;
+use meridian_fs::types::{Attributes, Name, Timestamp};
 use meridian_fs::{Ino, Place, Query, Vector};
 use meridian_host::api::{Refusal, Reply, ReplyBody, Request};
 use meridian_host::steps::Report;
@@ -70,6 +72,8 @@ pub(crate) struct Driver {
     /// Who keeps something beside the session. It holds no more than what is recalled, which is
     /// bounded.
     elsewhere: Mutex<Option<UnboundedSender<Gone>>>,
+    /// Who keeps new files back, and is told which must be sent.
+    landing: Mutex<Option<UnboundedSender<Vec<Place>>>>,
     begun: Instant,
     me: Weak<Driver>,
 }
@@ -97,6 +101,7 @@ impl Driver {
                 callers: Mutex::default(),
                 last_call: AtomicU64::new(0),
                 elsewhere: Mutex::default(),
+                landing: Mutex::default(),
                 begun: Instant::now(),
                 me: me.clone(),
             }
@@ -156,6 +161,30 @@ impl Driver {
     pub fn keep(&self, elsewhere: Option<UnboundedSender<Gone>>) {
         *lock(&self.elsewhere) = elsewhere;
         self.command(Command::Keep);
+    }
+
+    /// From now on new files may be kept back; `landing` is told which are to be sent.
+    pub fn keep_back(&self, landing: UnboundedSender<Vec<Place>>) {
+        *lock(&self.landing) = Some(landing);
+        self.command(Command::KeepBack);
+    }
+
+    /// See [`Session::begin_new`].
+    pub fn begin_new(
+        &self,
+        parent: Place,
+        name: &Name,
+        node: &NewNode,
+        time: Timestamp,
+    ) -> Option<Attributes> {
+        let mut session = lock(&self.session);
+        let now = self.time();
+        session.begin_new(now, (parent, name), (node, time))
+    }
+
+    /// See [`Session::unlanded_in`].
+    pub fn unlanded_in(&self, directory: Ino) -> Vec<Ino> {
+        lock(&self.session).unlanded_in(directory)
     }
 
     /// The session drops what is to go; who keeps it elsewhere says so when that is done.
@@ -240,6 +269,11 @@ impl Driver {
         lock(&self.session).is_letting_go()
     }
 
+    /// See [`Session::kept_back`].
+    pub fn kept_back(&self) -> u64 {
+        lock(&self.session).kept_back()
+    }
+
     /// How many looks were answered from what is kept.
     pub fn hits(&self) -> u64 {
         lock(&self.session).hits()
@@ -286,6 +320,11 @@ impl Driver {
         match effect {
             Effect::Send { to, message: Message::Request(request) } => self.post(to, &request),
             Effect::Output(Output::Recalled { gone }) => self.recalled(gone),
+            Effect::Output(Output::Land { files }) => {
+                // Who is gone has sent all that it kept.
+                lock(&self.landing).iter().for_each(|to| _ = to.send(files.clone()));
+                None
+            }
             Effect::Output(output @ (Output::Cut { .. } | Output::Reached { .. })) => {
                 self.tell_cut(&output);
                 None
@@ -345,6 +384,7 @@ impl Slot {
             | Output::Fetched { .. } => true,
             Output::GaveUp { .. }
             | Output::Recalled { .. }
+            | Output::Land { .. }
             | Output::Cut { .. }
             | Output::Reached { .. } => false,
         };

@@ -10,6 +10,7 @@ use meridian_session::{Failure, Output, Part};
 pub fn name_of(update: &Update) -> &'static str {
     match update {
         Update::Create { .. } => "create",
+        Update::Make(_) => "create and write",
         Update::CreateUnnamed { .. } => "create without a name",
         Update::Link { .. } => "link",
         Update::Unlink { .. } => "unlink",

@@ -96,8 +96,11 @@ impl Service for Handler {
                 self.listings.close(handle);
                 call.reply.ok();
             }
-            // Each change was durable when its call returned.
-            Operation::SyncDirectory { .. } => call.reply.ok(),
+            Operation::SyncDirectory { .. } => {
+                let node = call.node;
+                let sync = |files: Arc<Files>| async move { files.sync_directory(node).await };
+                self.answer(call, empty, sync);
+            }
             operation => self.call_of_file(call, operation),
         }
     }
@@ -120,6 +123,8 @@ impl Handler {
         let owner = rustix::process::geteuid().as_raw();
         if files.client().is_to_keep_looks() {
             kept.watch(files.client().keep_looks_with(), runtime.clone());
+            let _guard = runtime.enter();
+            files.keep_back();
         }
         Handler {
             files,

@@ -7,6 +7,7 @@
 //! | [`attributes`] | stat, setattr |
 //! | [`xattrs`] | extended attributes |
 //! | [`settings`] | what is set of a file and goes with its bytes |
+//! | [`newborn`] | new files that are kept back |
 //! | [`directory`] | listings |
 //! | [`buffer`] | what is kept of one open file |
 //! | [`write`] | write, flush, fsync |
@@ -32,6 +33,7 @@ pub mod directory;
 pub mod locks;
 mod merge;
 pub mod names;
+pub mod newborn;
 pub mod pages;
 pub mod quota;
 pub mod read;

@@ -178,6 +178,11 @@ impl Files {
         exclusive: bool,
         mode: OpenMode,
     ) -> Result<(Attributes, Handle), ClientError> {
+        if let Some((attributes, handle)) = self.begin_new(parent, name, &node, mode) {
+            self.note_name(name, &attributes);
+            self.with_size(handle, attributes.size);
+            return Ok((attributes, handle));
+        }
         for _ in 0..LOOK_AGAIN {
             match self.create(parent, name, node.clone()).await {
                 Ok(attributes) => {

@@ -1,6 +1,7 @@
 //! What programs set of a file that they have open, and of which something is kept here or that
 //! they have just made: it is kept, too, and one update brings both. So `cp -a` and `tar` cost two
-//! ordered updates for each file, that which makes it and that of its close.
+//! ordered updates for each file, that which makes it and that of its close; or one, where new
+//! files are kept back ([`crate::files::newborn`]).
 //!
 //! Programs on this mount see it at once. Others see it, and it is durable, when the file is closed
 //! or synced, as written bytes. What would be refused is told by the call as far as that is known

@@ -4,7 +4,7 @@
 use crate::client::{Prepared, lock, now};
 use crate::error::ClientError;
 use crate::files::locks::Owner;
-use crate::files::{Files, Handle, OpenInode, OpenMode};
+use crate::files::{Files, Handle, OpenInode, OpenMode, newborn};
 use bytes::Bytes;
 use meridian_fs::types::FILE_MAX;
 use meridian_fs::{Done, FsError};
@@ -153,7 +153,9 @@ impl Files {
         let file = self.file(handle)?;
         let earlier = self.take_error(&file.inode, handle);
         let result = self.flush_inode(&file.inode, Some(handle)).await;
-        earlier.map_or(result, Err)?;
+        // A flush that was under way may have failed, and have left nothing to be sent.
+        let meanwhile = self.take_error(&file.inode, handle);
+        earlier.or(meanwhile).map_or(result, Err)?;
         self.intact(handle).map(drop)
     }
 
@@ -288,6 +290,7 @@ impl Files {
         message: &Prepared,
     ) -> Result<(), ClientError> {
         let mut written = None;
+        let birth = lock(&inode.buffer).writes.birth().cloned();
         let sent = match self.client.send(message).await {
             Ok((Done::Written { offset, attributes, merge_from }, ts)) => {
                 written = Some((offset, merge_from, attributes, ts));
@@ -307,7 +310,9 @@ impl Files {
                     self.client.block_refused(horizon_ms);
                 }
                 if let FsError::UnnamedQuota { quota } = error {
-                    self.client.counts_against(inode.place, quota);
+                    let parent = birth.as_ref().map(|birth| birth.parent);
+                    let counts = [Some(inode.place), parent].into_iter().flatten();
+                    counts.for_each(|of| self.client.counts_against(of, quota));
                 }
                 Sent::Refused(error)
             }
@@ -322,7 +327,11 @@ impl Files {
                 self.note(attributes, ts);
             }
             buffer.writes.on_answer(sent)
-        })?;
+        });
+        if let (Err(ClientError::Fs(FsError::Unmade)), Some(birth)) = (&landed, &birth) {
+            newborn::tell_lost(birth);
+        }
+        let landed = landed?;
         if let (Some((offset, Some(from), ..)), Landed::Written { span }) = (written, landed) {
             self.merge(inode.place, from..offset + span);
         }

@@ -1,0 +1,111 @@
+//! New files that are kept back until all is known that their programs give them: each comes to the
+//! nodes by one update (decision 102).
+
+use crate::client::now;
+use crate::error::ClientError;
+use crate::files::{Files, Handle, OpenMode};
+use meridian_fs::FsError;
+use meridian_fs::operation::NewNode;
+use meridian_fs::types::{Attributes, Ino, Name, Place};
+use meridian_session::writeback::birth::Birth;
+use std::sync::Arc;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+impl Files {
+    /// From now on new files may be kept back until they are closed or synced, somebody looks, or a
+    /// second has passed. Comes after
+    /// [`Client::keep_looks_with`](crate::Client::keep_looks_with). Must be called within a tokio
+    /// runtime.
+    pub fn keep_back(self: &Arc<Self>) {
+        let (landing, files) = unbounded_channel();
+        self.client.driver().keep_back(landing);
+        tokio::spawn(land_called(Arc::downgrade(self), files));
+    }
+
+    /// How many new files it has kept back.
+    pub fn kept_back(&self) -> u64 {
+        self.client.driver().kept_back()
+    }
+
+    /// Makes a file and opens it without asking anybody, if its directory is held so that nobody
+    /// else can see it before.
+    pub(crate) fn begin_new(
+        &self,
+        parent: Ino,
+        name: &Name,
+        node: &NewNode,
+        mode: OpenMode,
+    ) -> Option<(Attributes, Handle)> {
+        // What a client may do, and as whom, is decided at the nodes if the configuration says so.
+        if mode.sync || self.client.driver().has_grant() {
+            return None;
+        }
+        let (parent, made) = (self.place_of(parent), now());
+        // What is too much for a quota is told by the call that makes it.
+        if self.client.has_quota(parent) {
+            return None;
+        }
+        let attributes = self.client.driver().begin_new(parent, name, node, made)?;
+        let ino = attributes.place.ino;
+        let handle = self.register(ino, mode);
+        let inode = self.open_inode(ino).expect("it was registered, and is open");
+        let (name, node) = (name.clone(), node.clone());
+        self.change_buffer(&inode, |buffer| {
+            let birth = Birth { parent, name, node, ino, made };
+            buffer.writes.born(birth, self.client.time());
+        });
+        Some((attributes, handle))
+    }
+
+    /// `fsync` of a directory: all that was made in it is durable. What else changed it was when
+    /// its call returned.
+    ///
+    /// # Errors
+    /// If a new file cannot be sent; it stays and is sent again.
+    pub async fn sync_directory(&self, ino: Ino) -> Result<(), ClientError> {
+        let mut result = Ok(());
+        for file in self.client.driver().unlanded_in(ino) {
+            let landed = self.land(file).await;
+            result = result.and(landed);
+        }
+        result
+    }
+
+    async fn land(&self, ino: Ino) -> Result<(), ClientError> {
+        match self.open_inode(ino) {
+            Some(inode) => self.flush_inode(&inode, None).await,
+            None => Ok(()), // It is being made just now, and is sent when it is old or closed.
+        }
+    }
+}
+
+/// Sends what others wait for, each file in a task of its own.
+async fn land_called(files: std::sync::Weak<Files>, mut called: UnboundedReceiver<Vec<Place>>) {
+    while let Some(all) = called.recv().await {
+        let Some(files) = files.upgrade() else { return };
+        for file in all {
+            let files = files.clone();
+            tokio::spawn(async move {
+                match files.land(file.ino).await {
+                    Ok(()) | Err(ClientError::Fs(FsError::Unmade)) => {} // That was told.
+                    Err(error) => {
+                        files.client.warn(file.partition, "a new file waits to be sent", &error);
+                    }
+                }
+                if let Some(inode) = files.open_inode(file.ino) {
+                    files.forget_if_unused(&inode);
+                }
+            });
+        }
+    }
+}
+
+/// Says of a new file that it is lost.
+pub(crate) fn tell_lost(birth: &Birth) {
+    tracing::warn!(
+        "the new file '{}' in the directory with number {} is lost, and what was written to it: {}",
+        birth.name.escape_ascii(),
+        birth.parent.ino.0,
+        FsError::Unmade
+    );
+}
