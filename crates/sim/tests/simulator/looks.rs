@@ -1,5 +1,6 @@
 //! Clients that keep what they see: no look at that is older than what was acknowledged.
 
+use meridian_core::level::Level;
 use meridian_sim::of::looks::trial::Trial;
 use meridian_sim::of::{each_planted_is_found, equal_seeds_give_equal_runs, trials_show};
 use meridian_sim::{Subject, one_seed};
@@ -20,14 +21,35 @@ fn no_look_is_older_than_what_was_acknowledged() {
         "still",
         "gone",
         "taken",
+        "kept back",
+        "landed",
+        "called to land",
     ];
     let counts = trials_show(0..120, &Trial::default(), (&all, 1));
     assert!(counts.of("kept") * 10 > counts.of("reads") || one_seed(), "hardly kept: {counts:?}");
 }
 
+/// The planted bugs that are about what clients keep back, or the others.
+fn planted(kept_back: bool) -> Vec<(String, Trial)> {
+    let is_one = |trial: &Trial| trial.level == Some(Level::EXCLUSIVE);
+    Trial::planted().into_iter().filter(|(_, trial)| is_one(trial) == kept_back).collect()
+}
+
 #[test]
 fn each_rule_that_is_dropped_is_noticed() {
-    each_planted_is_found(&Trial::planted(), |_| 0..400);
+    each_planted_is_found(&planted(false), |_| 0..400);
+}
+
+#[test]
+fn each_rule_of_what_is_kept_back_that_is_dropped_is_noticed() {
+    each_planted_is_found(&planted(true), |_| 0..200);
+}
+
+#[test]
+fn nothing_that_is_seen_contradicts_what_is_kept_back() {
+    let all = ["kept", "kept back", "called to land", "landed", "updates", "recalled", "taken"];
+    let trial = Trial { level: Some(Level::EXCLUSIVE), ..Trial::default() };
+    trials_show(0..40, &trial, (&all, 1));
 }
 
 #[test]

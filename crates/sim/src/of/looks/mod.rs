@@ -9,6 +9,7 @@
 //! for longer than its lease at times, or is gone for good. Nodes have all kinds of faults. An
 //! owner needs a while until it has dropped what is recalled, as a kernel does.
 
+mod nests;
 mod pages;
 mod register;
 pub mod trial;
@@ -19,10 +20,11 @@ use super::{Named, draw_all, names_of_planted};
 use crate::world::Stimulus;
 use bytes::Bytes;
 use meridian_cluster::Topology;
-use meridian_core::{Effect, Event, GroupId, Outbox, Process, Time};
-use meridian_fs::{Answer, FsError, Ino, Place, Query, Vector};
+use meridian_core::{Effect, Event, GroupId, Outbox, Process, Stamp, Time};
+use meridian_fs::{Answer, Done, FsError, Ino, Place, Query, Vector};
 use meridian_host::Node;
 use meridian_session::{CallId, Command as Ask, Due, Message, Mutation, Output as Told, Session};
+use nests::Nests;
 use pages::Kernel;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
@@ -67,6 +69,8 @@ pub enum Plan {
     LetGo(Vec<(GroupId, Ino)>),
     /// A token comes, of who has seen that.
     Take(Vector, Handed),
+    /// What it keeps back is to be sent.
+    Land(Ino),
 }
 
 /// What somebody has seen, and has handed over.
@@ -95,6 +99,7 @@ struct Client {
     /// How many looks it had answered itself.
     hits: u64,
     kernel: Kernel,
+    nests: Nests,
 }
 
 /// The clients, and what they were told.
@@ -106,6 +111,9 @@ pub struct LooksWorkload {
     directories: Vec<Place>,
     /// Whether clients hand tokens to each other: that drops much of what they keep.
     hands: bool,
+    /// Whether they keep new files back.
+    keeps_back: bool,
+    now: Time,
 }
 
 impl LooksWorkload {
@@ -125,6 +133,7 @@ impl LooksWorkload {
             swept: (0, 0),
             hits: 0,
             kernel: Kernel::default(),
+            nests: Nests::default(),
         };
         let top = |partition| Place { ino: Ino::top(partition), partition };
         LooksWorkload {
@@ -133,12 +142,23 @@ impl LooksWorkload {
             net: Net::new((seed, 0x100c), topology, clients, |one| one.with_mutation(mutation)),
             registers: Registers::default(),
             hands: false,
+            keeps_back: false,
+            now: Time(0),
         }
+    }
+
+    /// Clients keep new files back, in directories that they make for that.
+    pub fn keeps_back(&mut self, keeps: bool) {
+        self.keeps_back = keeps;
     }
 
     /// Clients hand tokens to each other.
     pub fn hands_tokens(&mut self, hands: bool) {
         self.hands = hands;
+    }
+
+    fn directories_max(&self) -> usize {
+        if self.keeps_back { 2 * DIRECTORIES_MAX } else { DIRECTORIES_MAX }
     }
 
     /// A client looks: what it answers itself is judged.
@@ -185,7 +205,9 @@ impl LooksWorkload {
                 Effect::Output(told) => {
                     let mut events = VecDeque::new();
                     stimuli.extend(self.on_told(at, now, told, &mut events));
-                    assert!(events.is_empty());
+                    for event in events {
+                        stimuli.extend(self.step(at, now, event));
+                    }
                 }
                 Effect::Send { to, message: Message::Request(request) } => {
                     let sent = self.net.send(at, to, request);
@@ -248,7 +270,11 @@ impl LooksWorkload {
             _ => None,
         };
         for (thing, value) in [(thing.clone(), value)].into_iter().chain(owner) {
-            if let Err(what) = self.registers.judge(&thing, value) {
+            let judged = match self.is_strict(&thing) {
+                true => self.registers.judge_kept_back(&thing, value),
+                false => self.registers.judge(&thing, value),
+            };
+            if let Err(what) = judged {
                 self.net.violate(format!("fresh: client {at} looks at {thing:?}: {what}"));
             }
         }
@@ -280,6 +306,28 @@ impl LooksWorkload {
         Some(self.net.plan(to, Duration::ZERO, Planned::Own(Plan::Take(seen, handed))))
     }
 
+    /// An update was decided.
+    fn on_updated(
+        &mut self,
+        at: usize,
+        call: CallId,
+        (ts, result): (Stamp, &Result<Done, FsError>),
+    ) {
+        self.net.counts.add("updates", 1);
+        if !self.has_landed(at, call, nests::error_of(result)) {
+            let (doing, change) = self.clients[at].doing.take().expect("it waits for it");
+            assert_eq!(doing, call, "it does one thing at a time");
+            change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));
+            if let (Ok(Done::Attributes(made)), Change::MakeDirectory(..)) = (result, &change)
+                && self.directories.len() < self.directories_max()
+                && (!self.keeps_back || !self.clients[at].nests.settle(made.place))
+            {
+                self.directories.push(made.place);
+            }
+        }
+        self.registers.end((at, call), ts, result);
+    }
+
     /// A client has taken a token, and looks at what its giver saw.
     fn judge_handed(&mut self, at: usize, handed: &Handed, result: &Result<Answer, FsError>) {
         assert!(handed.taken, "a token is no question");
@@ -287,6 +335,10 @@ impl LooksWorkload {
         let Some(found) = value_of(result) else {
             return self.net.violate(format!("token: {handed:?} is {result:?}"));
         };
+        let kept = self.registers.keeper(&handed.thing).is_some();
+        if self.registers.is_lost(handed.value) || kept && !self.is_strict(&handed.thing) {
+            return; // Its keeper was cut off for too long, or is gone.
+        }
         if self.registers.is_older(&handed.thing, found, handed.value) {
             let what = format!("{:?} was seen to be {:?}", handed.thing, handed.value);
             self.net.violate(format!("token: client {at} took one: {what}, and then {found:?}"));
@@ -344,7 +396,11 @@ impl Crowd for LooksWorkload {
     }
 
     fn prepare(&mut self, at: usize) -> Vec<Stimulus<Node>> {
-        self.step(at, Time(0), Event::Command(Ask::Keep))
+        let mut stimuli = self.step(at, Time(0), Event::Command(Ask::Keep));
+        if self.keeps_back {
+            stimuli.extend(self.step(at, Time(0), Event::Command(Ask::KeepBack)));
+        }
+        stimuli
     }
 
     fn on_told(
@@ -354,7 +410,11 @@ impl Crowd for LooksWorkload {
         told: Told,
         events: &mut VecDeque<Event<Session>>,
     ) -> Option<Stimulus<Node>> {
+        self.now = now;
         match told {
+            Told::Land { files } => {
+                return self.called_to_land(at, files, events);
+            }
             Told::Recalled { gone } => {
                 self.net.counts.add("recalled", gone.len() as u64);
                 // The kernel has to be told first.
@@ -384,20 +444,14 @@ impl Crowd for LooksWorkload {
                 events.push_back(Event::Command(Ask::Read { call, query, deadline }));
             }
             Told::Updated { call, ts, result, .. } => {
-                self.net.counts.add("updates", 1);
-                let (doing, change) = self.clients[at].doing.take().expect("it waits for it");
-                assert_eq!(doing, call, "it does one thing at a time");
-                change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));
-                if let (Ok(done), Change::MakeDirectory(..)) = (&result, &change)
-                    && let meridian_fs::Done::Attributes(made) = done
-                    && self.directories.len() < DIRECTORIES_MAX
-                {
-                    self.directories.push(made.place);
-                }
-                self.registers.end((at, call), ts, &result);
+                self.on_updated(at, call, (ts, &result));
             }
             Told::GaveUp { call, failure } => {
                 self.net.counts.add("given up", 1);
+                if let Some(again) = self.land_again(at, call, now) {
+                    events.push_back(Event::Command(again));
+                    return None;
+                }
                 let client = &mut self.clients[at];
                 let looked = client.looks.remove(&call).is_some();
                 if client.handed.remove(&call).is_none() && !looked {
@@ -415,6 +469,10 @@ impl Crowd for LooksWorkload {
     fn on_own(&mut self, at: usize, own: Plan, now: Time) -> Ask {
         match own {
             Plan::LetGo(gone) => Ask::LetGo(gone),
+            Plan::Land(ino) => {
+                self.now = now;
+                self.land(at, ino).unwrap_or(Ask::LetGo(Vec::new()))
+            }
             Plan::Take(seen, handed) => {
                 let client = &mut self.clients[at];
                 client.last.0 += 1;
@@ -427,7 +485,9 @@ impl Crowd for LooksWorkload {
     /// It changes something, or looks.
     fn act(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
         let looks = self.net.random.random_range(0..12);
+        self.now = now;
         let mut stimuli = self.use_open(at, now);
+        stimuli.extend(self.use_nest(at, now));
         self.open(at, now);
         for _ in 0..looks {
             stimuli.extend(self.look(at, now));
@@ -442,7 +502,8 @@ impl Crowd for LooksWorkload {
         client.left -= 1;
         client.last.0 += 1;
         let call = client.last;
-        let change = self.registers.choose(&self.directories, &mut self.net.random);
+        let directories = (&self.directories[..], self.directories_max());
+        let change = self.registers.choose(directories, &mut self.net.random);
         let Some(change) = change else { return stimuli };
         self.registers.begin((at, call), &change);
         change.given().into_iter().for_each(|ino| self.clients[at].kernel.drop_pages(ino));
@@ -455,7 +516,8 @@ impl Crowd for LooksWorkload {
     }
 
     fn is_done(&self) -> bool {
-        let done = |client: &Client| client.left == 0 && client.doing.is_none();
+        let done =
+            |client: &Client| client.left == 0 && client.doing.is_none() && client.nests.is_done();
         let mut all = self.clients.iter().enumerate();
         all.all(|(at, client)| self.net.is_gone(at) || done(client))
     }

@@ -2,14 +2,14 @@
 
 use crate::world::Random;
 use bytes::Bytes;
-use meridian_core::Stamp;
+use meridian_core::{GroupId, Stamp, Time};
 use meridian_fs::operation::{Changes, NewNode, RenameMode};
 use meridian_fs::{Done, FsError, Ino, Kind, Place, Update};
 use meridian_session::CallId;
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that changes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,10 +67,22 @@ pub(super) struct Registers {
     open: BTreeMap<Who, Open>,
     owners: u32,
     names: u32,
+    /// What is kept back, of what, and since when.
+    kept: BTreeMap<Thing, Kept>,
+    /// What was kept back and never landed.
+    lost: BTreeSet<Value>,
     /// The changes that made a thing something, as far as that is known.
     made: BTreeMap<(Thing, Value), BTreeMap<Who, Made>>,
     /// Counts what begins and what ends.
     events: u64,
+}
+
+/// Something that a client keeps back.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    value: Value,
+    keeper: usize,
+    since: Time,
 }
 
 /// A change under way: when it began, and what it makes of which things.
@@ -159,7 +171,11 @@ impl Registers {
     }
 
     /// What some client does next.
-    pub fn choose(&mut self, directories: &[Place], random: &mut Random) -> Option<Change> {
+    pub fn choose(
+        &mut self,
+        (directories, max): (&[Place], usize),
+        random: &mut Random,
+    ) -> Option<Change> {
         let parent = *directories.choose(random)?;
         let name = Bytes::from_static(super::NAMES.choose(random)?.as_bytes());
         let thing = Thing::Name(parent.ino, name.clone());
@@ -168,7 +184,7 @@ impl Registers {
             _ => None,
         };
         Some(match (random.random_range(0..10), found) {
-            (0, _) if directories.len() < super::DIRECTORIES_MAX => {
+            (0, _) if directories.len() < max => {
                 self.names += 1;
                 Change::MakeDirectory(parent, format!("d{}", self.names).into())
             }
@@ -203,6 +219,60 @@ impl Registers {
             }
         }
         self.open.insert(who, Open { begun, things });
+    }
+
+    /// Whether a name leads to nothing, and nothing is being made of it.
+    pub fn is_free(&self, thing: &Thing) -> bool {
+        let of = self.all.get(thing);
+        let free = of.is_none_or(|of| of.acked.1 == [Value::Absent] && of.open.is_empty());
+        free && !self.kept.contains_key(thing)
+    }
+
+    /// A client has made this, and keeps it back.
+    pub fn keep(&mut self, thing: Thing, value: Value, (keeper, since): (usize, Time)) {
+        self.events += 1;
+        let made = Made { begun: self.events, acked: Some(self.events) };
+        let who = (keeper, CallId(u64::MAX));
+        self.made.entry((thing.clone(), value)).or_default().insert(who, made);
+        self.kept.insert(thing, Kept { value, keeper, since });
+    }
+
+    /// It sends that.
+    pub fn begin_landing(&mut self, who: Who, thing: Thing, value: Value) {
+        self.events += 1;
+        self.of(&thing).open.insert(who, Some(value));
+        self.open.insert(who, Open { begun: self.events, things: vec![(thing, Some(value))] });
+    }
+
+    /// It is kept back no more.
+    pub fn let_land(&mut self, thing: &Thing, lost: bool) {
+        let kept = self.kept.remove(thing).filter(|_| lost);
+        self.lost.extend(kept.map(|kept| kept.value));
+    }
+
+    /// Who keeps something back of it, since when, and in which partition.
+    pub fn keeper(&self, thing: &Thing) -> Option<(usize, Time, GroupId)> {
+        let Kept { value, keeper, since } = *self.kept.get(thing)?;
+        let Value::Leads(place) = value else { return None };
+        Some((keeper, since, place.partition))
+    }
+
+    /// Whether it was kept back and never landed.
+    pub fn is_lost(&self, value: Value) -> bool {
+        self.lost.contains(&value)
+    }
+
+    /// A look shows that of a thing of which something is kept back by one whose lease has lasted.
+    ///
+    /// # Errors
+    /// That it is not what is kept back.
+    pub fn judge_kept_back(&mut self, thing: &Thing, value: Value) -> Result<(), String> {
+        let Some(kept) = self.kept.get(thing).copied() else { return self.judge(thing, value) };
+        let others = self.of(thing).open.values().any(|of| *of == Some(value));
+        if value == kept.value || others {
+            return Ok(());
+        }
+        Err(format!("{value:?}, and {} keeps {:?} back", kept.keeper, kept.value))
     }
 
     /// A change was answered.

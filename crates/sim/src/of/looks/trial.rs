@@ -8,6 +8,7 @@ use crate::trial::Made;
 use crate::world::{Random, World};
 use meridian_core::level::Level;
 use meridian_fs::Partition;
+use meridian_fs::mutation::Mutation as InTree;
 use meridian_host::Node;
 use meridian_host::mutation::Mutation as InHost;
 use meridian_session::Mutation;
@@ -37,6 +38,9 @@ pub struct Trial {
     /// A bug planted in nodes.
     #[doc(hidden)]
     pub in_host: InHost,
+    /// A bug planted in the tree.
+    #[doc(hidden)]
+    pub in_tree: InTree,
 }
 
 /// What a trial was, once all is drawn.
@@ -76,20 +80,26 @@ impl CrowdTrial for Trial {
         };
         let tokens = self.tokens.unwrap_or(seed.is_multiple_of(3));
         let of = regions::Drawn { nodes, faults: self.faults.clone().unwrap_or(drawn) };
-        let drawn = if seed % 4 == 1 { Level::REGIONS } else { Level::ALONG };
+        let drawn = match seed % 8 {
+            1 | 5 => Level::REGIONS,
+            3 => Level::EXCLUSIVE,
+            _ => Level::ALONG,
+        };
         let level = self.level.unwrap_or(drawn);
         Drawn { of, tokens, level }
     }
 
     fn make(&self, seed: u64, drawn: &Drawn) -> Made<Self> {
         let in_host = self.in_host;
-        let with = move |node: Node| node.with_host_mutation(in_host);
+        let in_tree = self.in_tree;
+        let with = move |node: Node| node.with_host_mutation(in_host).with_tree_mutation(in_tree);
         let topology = at_level(drawn.of.nodes, drawn.level);
         let mut setup = nodes_on_disks(&topology, with);
         setup.faults = drawn.of.faults.clone();
         let work = (CLIENTS, THINGS);
         let mut owner = LooksWorkload::new(seed, topology, work, self.in_session);
         owner.hands_tokens(drawn.tokens);
+        owner.keeps_back(drawn.level >= Level::EXCLUSIVE);
         Made { setup, owner, operator: () }
     }
 
@@ -128,7 +138,14 @@ impl CrowdTrial for Trial {
         let hosts =
             in_host.map(|in_host| (format!("{in_host:?}"), Trial { in_host, ..Trial::default() }));
         let ignoring = (format!("{ignores:?}"), ignoring);
-        sessions.into_iter().chain([holding, ignoring]).chain(hosts).collect()
+        let level = Some(Level::EXCLUSIVE);
+        let in_session = Mutation::ReleasesUnlanded;
+        let unlanded = Trial { in_session, level, ..Trial::default() };
+        let unlanded = (format!("{in_session:?}"), unlanded);
+        let in_tree = InTree::IgnoresExclusive;
+        let in_tree = (format!("{in_tree:?}"), Trial { in_tree, level, ..Trial::default() });
+        let others = [holding, ignoring, unlanded, in_tree];
+        sessions.into_iter().chain(others).chain(hosts).collect()
     }
 }
 

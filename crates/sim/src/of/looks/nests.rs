@@ -1,0 +1,185 @@
+//! New directories in which their maker makes files at once, so that it holds them exclusively, and
+//! keeps files back there: these land after a while, or when somebody else comes.
+
+use super::register::{Change, Thing, Value};
+use super::{LooksWorkload, PATIENCE, Plan};
+use crate::of::files::net::{Crowd, Plan as Planned};
+use crate::world::Stimulus;
+use bytes::Bytes;
+use meridian_core::{Event, Time};
+use meridian_fs::operation::{NewNode, WriteAt};
+use meridian_fs::settled::Made;
+use meridian_fs::{Done, FsError, Ino, Kind, Place, Timestamp, Update};
+use meridian_host::Node;
+use meridian_session::{CallId, Command as Ask, Session};
+use rand::RngExt;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// The names that are used there, those among them that others look at first.
+const USED: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// A file lands within so many milliseconds if nobody asks for it.
+const LANDS_MS: u64 = 900;
+
+/// What a client has to do with such directories.
+#[derive(Debug, Default)]
+pub(super) struct Nests {
+    /// The one in which it makes files, and whether others know of it.
+    nest: Option<(Place, bool)>,
+    /// What it keeps back, and since when.
+    newborns: BTreeMap<Ino, Newborn>,
+    landings: BTreeMap<CallId, Ino>,
+}
+
+#[derive(Clone, Debug)]
+struct Newborn {
+    parent: Place,
+    name: Bytes,
+    node: NewNode,
+    sent: bool,
+}
+
+impl Nests {
+    /// The client has made a directory; whether it makes files there before others hear of it.
+    pub fn settle(&mut self, made: Place) -> bool {
+        let has_none = self.nest.is_none();
+        self.nest.get_or_insert((made, false));
+        has_none
+    }
+
+    /// The one that nobody else knows of.
+    fn reveal(&mut self) -> Option<Place> {
+        let (nest, known) = self.nest.as_mut()?;
+        (!std::mem::replace(known, true)).then_some(*nest)
+    }
+
+    /// Whether nothing is kept back.
+    pub fn is_done(&self) -> bool {
+        self.newborns.is_empty()
+    }
+}
+
+impl LooksWorkload {
+    /// A client with a new directory makes a file there, at times.
+    pub(super) fn use_nest(&mut self, at: usize, now: Time) -> Vec<Stimulus<Node>> {
+        let Some((parent, known)) = self.clients[at].nests.nest else { return Vec::new() };
+        if known && self.net.random.random_bool(0.3) {
+            return Vec::new();
+        }
+        let name = USED.iter().map(|name| Bytes::from_static(name.as_bytes()));
+        let free = |name: &Bytes| self.registers.is_free(&Thing::Name(parent.ino, name.clone()));
+        let Some(name) = name.into_iter().find(free) else {
+            let nest = self.clients[at].nests.reveal();
+            self.directories.extend(nest);
+            self.clients[at].nests.nest = None;
+            return Vec::new();
+        };
+        let node = NewNode::new(Kind::File, 0o755);
+        let session = self.net.session(at);
+        let made = session.begin_new(now, (parent, &name), (&node, Timestamp::default()));
+        if let Some(made) = made {
+            self.net.counts.add("kept back", 1);
+            let thing = Thing::Name(parent.ino, name.clone());
+            self.registers.keep(thing, Value::Leads(made.place), (at, now));
+            let newborn = Newborn { parent, name, node, sent: false };
+            self.clients[at].nests.newborns.insert(made.place.ino, newborn);
+            if self.net.random.random_bool(0.5) {
+                let nest = self.clients[at].nests.reveal();
+                self.directories.extend(nest);
+            }
+            let ms = self.net.random.random_range(1..LANDS_MS);
+            let plan = Planned::Own(Plan::Land(made.place.ino));
+            return vec![self.net.plan(at, Duration::from_millis(ms), plan)];
+        }
+        let client = &mut self.clients[at];
+        if client.doing.is_some() {
+            return Vec::new();
+        }
+        client.last.0 += 1;
+        let (call, change) = (client.last, Change::Make(parent, name));
+        self.registers.begin((at, call), &change);
+        let update = change.update();
+        self.clients[at].doing = Some((call, change));
+        let change = meridian_host::update::Change::new(Timestamp::default(), update);
+        let ask = Ask::Update { call, change, deadline: now + PATIENCE };
+        self.step(at, now, Event::Command(ask))
+    }
+
+    /// The session wants these to land: the owner needs a moment for the last.
+    pub(super) fn called_to_land(
+        &mut self,
+        at: usize,
+        mut files: Vec<Place>,
+        events: &mut VecDeque<Event<Session>>,
+    ) -> Option<Stimulus<Node>> {
+        self.net.counts.add("called to land", files.len() as u64);
+        let last = files.pop()?;
+        for file in files {
+            let ask = self.land(at, file.ino);
+            events.extend(ask.map(Event::Command));
+        }
+        let after = Duration::from_micros(self.net.random.random_range(10..20_000));
+        Some(self.net.plan(at, after, Planned::Own(Plan::Land(last.ino))))
+    }
+
+    /// A file lands, unless it has.
+    pub(super) fn land(&mut self, at: usize, ino: Ino) -> Option<Ask> {
+        let client = &mut self.clients[at];
+        let newborn = client.nests.newborns.get_mut(&ino)?;
+        if std::mem::replace(&mut newborn.sent, true) {
+            return None;
+        }
+        let Newborn { parent, name, node, .. } = newborn.clone();
+        client.last.0 += 1;
+        let call = client.last;
+        client.nests.landings.insert(call, ino);
+        let value = Value::Leads(Place { ino, ..parent });
+        self.registers.begin_landing((at, call), Thing::Name(parent.ino, name.clone()), value);
+        let time = Timestamp::default();
+        let (pieces, settings, at) = (Vec::new(), Vec::new(), WriteAt::End);
+        let made =
+            Made { parent, name, node, ino, made: time, at, pieces, written: time, settings };
+        let change = meridian_host::update::Change::new(time, Update::Make(Box::new(made)));
+        Some(Ask::Update { call, change, deadline: self.now + PATIENCE })
+    }
+
+    /// A file has landed, or never will; whether that call was about one.
+    pub(super) fn has_landed(&mut self, at: usize, call: CallId, error: Option<FsError>) -> bool {
+        let nests = &mut self.clients[at].nests;
+        let Some(ino) = nests.landings.remove(&call) else { return false };
+        let newborn = nests.newborns.remove(&ino).expect("it was kept back");
+        let thing = Thing::Name(newborn.parent.ino, newborn.name);
+        let strict = self.is_strict(&thing);
+        self.registers.let_land(&thing, error.is_some());
+        match error {
+            None => self.net.counts.add("landed", 1),
+            Some(error) => {
+                self.net.counts.add("lost", 1);
+                if strict && error != FsError::Expired {
+                    let what = format!("{thing:?} was kept back, and refused: {error:?}");
+                    self.net.violate(format!("kept: client {at}, whose lease has lasted: {what}"));
+                }
+            }
+        }
+        true
+    }
+
+    /// What is kept back of a thing is what all others must see: its keeper's lease has lasted.
+    pub(super) fn is_strict(&mut self, thing: &Thing) -> bool {
+        let Some((keeper, since, group)) = self.registers.keeper(thing) else { return false };
+        let now = self.now;
+        !self.net.is_gone(keeper) && self.net.session(keeper).has_kept(now, group, since)
+    }
+
+    /// An answer to a landing that nobody waits for any more is waited for again.
+    pub(super) fn land_again(&mut self, at: usize, call: CallId, now: Time) -> Option<Ask> {
+        let lands = self.clients[at].nests.landings.contains_key(&call);
+        lands.then_some(Ask::Again { call, deadline: now + PATIENCE })
+    }
+}
+
+/// Whether an update is done, and otherwise why not.
+pub(super) fn error_of(result: &Result<Done, FsError>) -> Option<FsError> {
+    result.as_ref().err().copied()
+}
