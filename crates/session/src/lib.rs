@@ -12,6 +12,7 @@
 //! | `waiting` | calls that wait for such a group |
 //! | `inquiries` | one question to one group: which node is asked, and when another one |
 //! | [`names`] | one session for each set of destinations; updates given up, what cancels them |
+//! | [`ahead`] | what is fetched of a file before somebody reads it |
 //! | [`blocks`] | blocks on their way: which nodes are asked, when one is stored or lost |
 //! | `caps` | what it may answer itself, and what it keeps for that |
 //! | [`deadlocks`] | whether programs wait for each other's locks in a cycle |
@@ -35,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accesses;
+pub mod ahead;
 pub mod blocks;
 pub mod calls;
 pub(crate) mod caps;
@@ -60,6 +62,7 @@ mod update;
 mod waiting;
 pub mod writeback;
 
+pub use ahead::ReadAhead;
 pub use blocks::placing::{Placing, Progress};
 pub use blocks::{Block, BlockNames, Part};
 pub use calls::{CallId, Command, Due, Failure, Message, Output};
