@@ -20,6 +20,11 @@ impl Cache {
         Cache { limit, bytes: 0, tick: 0, runs: BTreeMap::new(), by_use: BTreeMap::new() }
     }
 
+    /// How many bytes it keeps at most.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// The bytes of `block` from `start`, if all `len` of them are here in one run.
     pub fn get(&mut self, block: BlockId, start: u32, len: u32) -> Option<Bytes> {
         let (key, (run, used)) = self.runs.range_mut((block, 0)..=(block, start)).next_back()?;

@@ -5,6 +5,7 @@ use crate::cache::Cache;
 use crate::connection::CallError;
 use crate::driver::{Caller, Driver, Known};
 use crate::error::{ClientError, ConnectError};
+use crate::fetches::Fetches;
 use crate::plan::{Asked, Plan};
 use crate::random::Random;
 use crate::timeline::Slowest;
@@ -101,6 +102,8 @@ pub(crate) struct Inner {
     random: Random,
     block_names: Mutex<BlockNames>,
     pub(crate) cache: Mutex<Cache>,
+    /// What is about to be there.
+    pub(crate) fetches: Fetches,
     /// Against whose quotas inodes count, as far as was said.
     quotas: Mutex<HashMap<Place, Place>>,
     /// How long what it asked for took.
@@ -187,6 +190,7 @@ impl Client {
             random,
             block_names: Mutex::default(),
             cache: Mutex::new(Cache::new(options.cache_bytes)),
+            fetches: Fetches::default(),
             quotas: Mutex::default(),
             times: Record::default(),
             slowest: Slowest::default(),

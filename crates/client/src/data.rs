@@ -94,10 +94,20 @@ impl Client {
         if let Some(data) = self.cached(block, start, len) {
             return Ok(data);
         }
+        let part = Part { block, start, len };
+        let _fetch = match self.inner.fetches.begin(part) {
+            Ok(fetch) => Some(fetch),
+            Err(mut over) => {
+                let _ = over.changed().await; // It is over when the sender is gone.
+                if let Some(data) = self.cached(block, start, len) {
+                    return Ok(data);
+                }
+                None // It failed, and is tried again by each who wants it.
+            }
+        };
         self.inner.plan.note(Asked::Fetch(partition));
         let caller = self.inner.driver.caller();
         let (call, deadline) = (caller.call(), self.inner.driver.deadline(self.timeout()));
-        let part = Part { block, start, len };
         match caller.ask(Command::Fetch { call, partition, part, deadline }).await {
             Output::Fetched { data, .. } => {
                 self.keep(block, start, data.clone());
@@ -105,6 +115,13 @@ impl Client {
             }
             output => Err(self.unexpected("reading a block", output)),
         }
+    }
+
+    /// Whether so much may be fetched ahead: beside what is under way it is to find room here, and
+    /// not to drive out what nobody has read yet.
+    pub(crate) fn may_fetch(&self, bytes: u64) -> bool {
+        let room = lock(&self.inner.cache).limit() as u64 / 2;
+        self.inner.fetches.bytes() + bytes <= room
     }
 
     pub(crate) fn cached(&self, block: BlockId, start: u32, len: u32) -> Option<Bytes> {

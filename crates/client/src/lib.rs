@@ -8,6 +8,7 @@
 //! | [`connection`] | one connection to one node, opened when needed |
 //! | [`data`] | blocks: stored and read, as futures |
 //! | [`cache`] | blocks read or written a moment ago |
+//! | `fetches` | parts of blocks that are being fetched |
 //! | [`times`] | how long what was asked for took, by who ordered it |
 //! | [`snapshot`] | the whole tree at one timestamp, kept by nodes while it is read |
 //! | [`timeline`] | where the time of an update went; which took longest |
@@ -23,6 +24,7 @@ pub mod connection;
 pub mod data;
 mod driver;
 pub mod error;
+mod fetches;
 pub mod files;
 pub mod keys;
 pub mod plan;

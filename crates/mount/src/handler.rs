@@ -194,7 +194,7 @@ impl Handler {
             Operation::Open { flags } => self.open(call, flags),
             Operation::Read { handle, offset, size } => {
                 self.answer(call, data, |files| async move {
-                    files.read(Handle(handle), offset, size as usize).await
+                    files.read_bytes(Handle(handle), offset, size as usize).await
                 });
             }
             Operation::Write { .. } => self.write(call, operation),

@@ -3,6 +3,7 @@
 
 use crate::client::Prepared;
 use crate::error::ClientError;
+use crate::files::ahead::Ahead;
 use crate::files::locks::Holders;
 use crate::files::tenure::Tenure;
 use crate::files::{Handle, OpenMode};
@@ -32,6 +33,8 @@ pub(crate) struct Buffer {
     pub(crate) tenure: Tenure,
     /// The last one that was lost.
     pub(crate) lost_tenure: Tenure,
+    /// What is read ahead of who reads it.
+    pub(crate) ahead: Ahead,
     /// Open files through which locks were taken that were lost.
     pub(crate) lost: BTreeSet<Handle>,
     /// The number of the last change that ended here, of all changes of this mount.
@@ -52,6 +55,7 @@ impl Buffer {
         self.writes.close(handle);
         self.holders.close(handle);
         self.lost.remove(&handle);
+        self.ahead.remove(&handle);
         self.used(handle);
         self.writers -= usize::from(mode.write);
         self.lacks_capability &= self.writers > 0;

@@ -11,7 +11,7 @@
 //! | [`directory`] | listings |
 //! | [`buffer`] | what is kept of one open file |
 //! | [`write`] | write, flush, fsync |
-//! | [`read`] | read, seek |
+//! | [`read`] | read, seek; `ahead`: what will be read next |
 //! | [`locks`] | locks; `waiting`: for one; `deadlocks`: in a cycle; `tenure`: lost ones |
 //! | [`pages`] | files that are memory of one mount |
 //! | [`quota`] | quotas of directories |
@@ -26,6 +26,7 @@
 //!   flush of it, and over it all that is buffered.
 
 mod accesses;
+mod ahead;
 pub mod attributes;
 pub mod buffer;
 mod deadlocks;

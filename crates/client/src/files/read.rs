@@ -40,6 +40,19 @@ impl Files {
         offset: u64,
         len: usize,
     ) -> Result<Vec<u8>, ClientError> {
+        self.read_bytes(handle, offset, len).await.map(Vec::from)
+    }
+
+    /// As [`Files::read`], without a copy of what lies in one block.
+    ///
+    /// # Errors
+    /// As [`Files::read`].
+    pub async fn read_bytes(
+        &self,
+        handle: Handle,
+        offset: u64,
+        len: usize,
+    ) -> Result<Bytes, ClientError> {
         let OpenFile { inode, mode } = self.file(handle)?;
         let end = offset.saturating_add(len as u64);
         self.note_use(&inode, handle);
@@ -53,7 +66,7 @@ impl Files {
                 _ => Some(inode.flushing.lock().await),
             };
             if let Some(bytes) = lock(&inode.buffer).writes.whole(offset..end) {
-                return Ok(bytes);
+                return Ok(bytes.into());
             }
             let begun = self.last_change();
             let from = offset - offset % READ_ALIGN;
@@ -69,9 +82,9 @@ impl Files {
                 (attributes.size.max(writes.positional_end()), writes.within(offset..end))
             };
             let count = usize::try_from(end.min(size).saturating_sub(offset)).unwrap_or(0);
-            let mut bytes = zeros(count);
-            let partition = inode.place.partition;
-            match fill(&self.client, partition, offset, &mut bytes, extents).await {
+            self.read_ahead(&inode, handle, offset..end, attributes.size);
+            let bytes = gather(&self.client, inode.place.partition, (offset, count), extents);
+            let bytes = match bytes.await {
                 Err(ClientError::Lost(what)) if attempt < 3 => {
                     tracing::debug!("{what}; perhaps overwritten meanwhile, and freed: again");
                     // Whoever has seen this, which changes nothing, is told of nothing older.
@@ -80,14 +93,11 @@ impl Files {
                     continue;
                 }
                 other => other?,
-            }
+            };
             if !mode.noatime {
                 self.note_read(&attributes);
             }
-            for (at, part) in over {
-                patch(&mut bytes, offset, at, &Bytes::from(part));
-            }
-            return Ok(bytes);
+            return Ok(patched(bytes, offset, over));
         }
         Err(ClientError::Timeout { what: "reading a file that is written all the time".into() })
     }
@@ -160,6 +170,38 @@ pub(crate) async fn contents(
         }
         at = end;
     }
+}
+
+/// The bytes that `extents` say of a file, `count` from `offset` on.
+async fn gather(
+    client: &Client,
+    partition: GroupId,
+    (offset, count): (u64, usize),
+    extents: Vec<(u64, Extent)>,
+) -> Result<Bytes, ClientError> {
+    let end = offset + count as u64;
+    for (at, extent) in &extents {
+        let in_it = count > 0 && end <= at + u64::from(extent.len);
+        let behind = offset.checked_sub(*at).filter(|_| in_it);
+        if let (Data::Block { block, start }, Some(behind)) = (&extent.data, behind) {
+            let bytes = client.read_block(partition, *block, *start, extent.len).await?;
+            let from = usize::try_from(behind).expect("within a block");
+            return Ok(bytes.slice(from..from + count));
+        }
+    }
+    let mut bytes = zeros(count);
+    fill(client, partition, offset, &mut bytes, extents).await?;
+    Ok(bytes.into())
+}
+
+/// With `over`, which lies where it says, over the bytes from `offset`.
+fn patched(bytes: Bytes, offset: u64, over: Vec<(u64, Vec<u8>)>) -> Bytes {
+    if over.is_empty() {
+        return bytes;
+    }
+    let mut bytes = Vec::from(bytes);
+    over.into_iter().for_each(|(at, part)| patch(&mut bytes, offset, at, &part.into()));
+    bytes.into()
 }
 
 /// Copies what `extents` say over `into`, which is the file from `offset`.
