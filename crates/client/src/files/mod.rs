@@ -99,6 +99,8 @@ pub(crate) struct OpenInode {
     pub(crate) buffer: Mutex<Buffer>,
     /// F2: who holds it flushes, or changes what flushed bytes must not overtake.
     pub(crate) flushing: tokio::sync::Mutex<()>,
+    /// A flush has put in flight what waited in the buffer.
+    pub(crate) room: Notify,
     /// K1: who holds it asks for a lock of the file, or gives one back.
     pub(crate) locking: tokio::sync::Mutex<()>,
 }
@@ -244,7 +246,7 @@ impl Files {
         let mut inodes = lock(&self.inodes);
         let inode = inodes.entry(ino).or_insert_with(|| {
             let (buffer, flushing, locking) = Default::default();
-            Arc::new(OpenInode { place, buffer, flushing, locking })
+            Arc::new(OpenInode { place, buffer, flushing, room: Notify::new(), locking })
         });
         lock(&inode.buffer).open(handle, mode);
         lock(&self.open).insert(handle, OpenFile { inode: inode.clone(), mode });

@@ -10,6 +10,7 @@ use meridian_fs::types::FILE_MAX;
 use meridian_fs::{Done, FsError};
 use meridian_session::writeback::flush::{Landed, Sent, Step};
 use meridian_session::writeback::{ALL_MAX, Accepted};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -91,8 +92,21 @@ impl Files {
         if self.buffered.load(Ordering::Relaxed) > ALL_MAX {
             self.flush_inode(&inode, Some(handle)).await?;
         }
-        while self.accept(&inode, at, data) == Accepted::FlushFirst {
-            self.flush_inode(&inode, Some(handle)).await?;
+        loop {
+            let mut room = pin!(inode.room.notified());
+            room.as_mut().enable();
+            if self.accept(&inode, at, data) != Accepted::FlushFirst {
+                break;
+            }
+            if let Ok(_flushing) = inode.flushing.try_lock() {
+                self.flush_locked(&inode, Some(handle)).await?;
+                continue;
+            }
+            // The flush that is under way makes room, or ends.
+            tokio::select! {
+                () = room => {}
+                _flushing = inode.flushing.lock() => {}
+            }
         }
         if mode.sync {
             self.flush_inode(&inode, Some(handle)).await?;
@@ -254,6 +268,7 @@ impl Files {
             let ended = match step {
                 Step::Done => return Ok(()),
                 Step::Pack(packing) => {
+                    inode.room.notify_waiters(); // What waited is in flight.
                     let packed =
                         packing.pack(inode.place, || self.client.new_block(inode.place.partition));
                     lock(&inode.buffer).writes.on_packed(packed);

@@ -42,8 +42,9 @@ use std::time::Duration;
 
 /// Buffered bytes of one file from which on they are sent while the program goes on writing.
 pub const FLUSH_AT: usize = 4 << 20;
-/// Buffered bytes of one file at which the program waits.
-pub const FILE_MAX: usize = 3 * FLUSH_AT;
+/// Bytes of one file that wait for their flight at which the program waits, too: as many again may
+/// be in flight. So while some blocks are stored on each node, as many are written.
+pub const WAITING_MAX: usize = 4 * FLUSH_AT;
 /// Runs of one file at which the program waits: one message names them all.
 pub const RUNS_MAX: usize = 4096;
 /// Buffered bytes of all files of a client at which writers wait.
@@ -164,11 +165,12 @@ impl<H: Ord + Copy, E: Clone> WriteBack<H, E> {
         time: Timestamp,
         now: Time,
     ) -> Accepted {
-        let full = self.held() + data.len() > FILE_MAX || self.dirty.runs() >= RUNS_MAX;
+        let waiting = self.dirty.bytes() + self.appended.len();
+        let full = waiting + data.len() > WAITING_MAX || self.dirty.runs() >= RUNS_MAX;
         let overtakes = offset.is_some() && !self.appended.is_empty();
         // W6: bytes of both kinds are two batches.
         let apart = offset.is_none() && !self.dirty.is_empty() && !self.settings.is_empty();
-        if (full && self.held() > 0)
+        if (full && waiting > 0)
             || apart
             || (overtakes && !self.mutation.is(Mutation::OvertakesAppended))
         {

@@ -264,8 +264,20 @@ fn a_flush_sends_no_more_than_was_there() {
 #[test]
 fn a_full_buffer_waits_and_an_empty_one_takes_anything() {
     let mut file = File::default();
-    assert_eq!(put(&mut file, Some(0), &vec![0; FILE_MAX + 1]), Accepted::Much);
+    assert_eq!(put(&mut file, Some(0), &vec![0; WAITING_MAX + 1]), Accepted::Much);
     assert_eq!(put(&mut file, Some(0), b"a"), Accepted::FlushFirst);
+}
+
+#[test]
+fn as_much_again_is_written_while_a_batch_is_in_flight() {
+    let mut file = File::default();
+    put(&mut file, Some(0), &vec![0; WAITING_MAX]);
+    assert_eq!(put(&mut file, Some(0), b"a"), Accepted::FlushFirst);
+    file.begin_flush(None);
+    let _sent = step(&mut file);
+    assert_eq!(put(&mut file, Some(0), &vec![0; WAITING_MAX]), Accepted::Much);
+    assert_eq!(put(&mut file, Some(0), b"a"), Accepted::FlushFirst);
+    assert_eq!(file.held(), 2 * WAITING_MAX, "it is bounded");
 }
 
 #[test]
