@@ -2,6 +2,7 @@
 
 use crate::device::Device;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -28,8 +29,11 @@ pub struct Options {
     pub source: OsString,
     /// Who may do what through it.
     pub access: Access,
-    /// The most that is written, or read ahead, at a time, in bytes: at most 1 MiB.
+    /// The most that is written or read at a time, in bytes: at most 1 MiB.
     pub max_transfer: u32,
+    /// How far the kernel reads ahead of who reads in order, in bytes. More than it offers, which
+    /// is 128 KiB, only root gets, and only where `/sys` can be written.
+    pub read_ahead: u32,
     /// Threads that read requests from the device, each with a descriptor of its own.
     pub threads: usize,
     /// Requests may come over rings of `io_uring` instead, if the kernel offers that.
@@ -189,6 +193,24 @@ pub fn unmount(at: &Path) -> io::Result<()> {
         }
         result => Ok(result?),
     }
+}
+
+/// Has the kernel read ahead so far in what is mounted at `at`.
+///
+/// # Errors
+/// As those of writing to `/sys`: for root only.
+pub(crate) fn read_ahead(at: &Path, bytes: u32) -> io::Result<()> {
+    // Nobody answers there yet: it is not asked for attributes.
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let of = rustix::fs::statx(CWD, at, flags, StatxFlags::empty())?;
+    if of.stx_dev_major != 0 {
+        return Err(io::ErrorKind::NotFound.into()); // A disk: it is unmounted already.
+    }
+    let (major, minor) = (of.stx_dev_major, of.stx_dev_minor);
+    std::fs::write(
+        format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
+        format!("{}", bytes >> 10),
+    )
 }
 
 /// Words for the helper's `-o`.

@@ -125,6 +125,8 @@ pub fn mount<S: Service>(service: S, at: &Path, options: &Options) -> io::Result
     let begun = begin(service, device, options, options.max_transfer as usize);
     if begun.is_err() {
         let _ = mounting::unmount(at); // Nobody would answer there.
+    } else if let Err(error) = mounting::read_ahead(at, options.read_ahead) {
+        tracing::debug!("the kernel reads ahead as far as it does by itself: {error}");
     }
     begun
 }
@@ -221,7 +223,7 @@ fn greet(device: &Device, kernel: &Kernel, options: &Options, rings: bool) -> io
     let mut put = |bytes: &[u8]| body.extend_from_slice(bytes);
     put(&abi::MAJOR.to_ne_bytes());
     put(&minor.min(abi::MINOR_MAX).to_ne_bytes());
-    put(&kernel.read_ahead.min(options.max_transfer).to_ne_bytes());
+    put(&kernel.read_ahead.min(options.read_ahead).to_ne_bytes());
     put(&((wanted(options) | more) & kernel.flags).to_ne_bytes());
     put(&BACKGROUND.0.to_ne_bytes());
     put(&BACKGROUND.1.to_ne_bytes());

@@ -37,6 +37,7 @@ fn mounted_with(room: usize) -> Option<Transport> {
         source: "empty".into(),
         access: Access::default(),
         max_transfer: 1 << 20,
+        read_ahead: 1 << 20,
         threads: 2,
         rings: true,
         features: Features::default(),

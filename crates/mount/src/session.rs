@@ -19,8 +19,10 @@ const DEVICE: &str = "/dev/fuse";
 /// Threads that read requests from the device: two with descriptors of their own are best, more are
 /// worse.
 const THREADS: usize = 2;
-/// The most that the kernel writes, or reads ahead, at a time.
+/// The most that the kernel writes or reads at a time.
 const MAX_TRANSFER: u32 = 1 << 20;
+/// How far the kernel reads ahead, where we may say so: some blocks on each node of a region.
+const READ_AHEAD: u32 = 8 << 20;
 /// How long to wait for the kernel to let go of a mount: beyond this somebody is still in it.
 const LET_GO: Duration = Duration::from_secs(5);
 /// How many mounts that died may lie on each other.
@@ -141,6 +143,7 @@ fn kernel_options(access: Access, source: &OsStr) -> Options {
         source: source.into(),
         access,
         max_transfer: MAX_TRANSFER,
+        read_ahead: READ_AHEAD,
         threads: THREADS,
         rings: true,
         features: Features {
