@@ -208,15 +208,12 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Leaves out attributes of such inodes where it need not have them: of what a name leads to.
-    pub(crate) fn hide(&mut self, such: impl Fn(&Attributes) -> bool) {
-        let hide = |attributes: &mut Option<Attributes>| {
-            attributes.take_if(|of| such(of));
-        };
+    /// Attributes that it may leave out, as who asks can ask for them: of what names lead to.
+    pub fn attributes_beside(&mut self) -> Vec<&mut Option<Attributes>> {
         match self {
-            Answer::Entry { attributes, .. } => hide(attributes),
+            Answer::Entry { attributes, .. } => vec![attributes],
             Answer::Directory { entries, .. } => {
-                entries.iter_mut().for_each(|(_, _, attributes)| hide(attributes));
+                entries.iter_mut().map(|(_, _, attributes)| attributes).collect()
             }
             Answer::Attributes(_)
             | Answer::Bytes(_)
@@ -226,7 +223,14 @@ impl Answer {
             | Answer::Awaited(_)
             | Answer::Quota(_)
             | Answer::Totals { .. }
-            | Answer::Waits(_) => {}
+            | Answer::Waits(_) => Vec::new(),
+        }
+    }
+
+    /// Leaves out those of such inodes.
+    pub(crate) fn hide(&mut self, such: impl Fn(&Attributes) -> bool) {
+        for attributes in self.attributes_beside() {
+            attributes.take_if(|of| such(of));
         }
     }
 }

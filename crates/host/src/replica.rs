@@ -325,21 +325,7 @@ impl Replica {
     /// Leaves out attributes of entries that may be older than `wanted`: the client asks for them
     /// then.
     fn leave_out(&self, answer: &mut Answer, wanted: Stamp) {
-        let mut shown: Vec<_> = match answer {
-            Answer::Entry { attributes, .. } => vec![attributes],
-            Answer::Directory { entries, .. } => {
-                entries.iter_mut().map(|(_, _, attributes)| attributes).collect()
-            }
-            Answer::Attributes(_)
-            | Answer::Bytes(_)
-            | Answer::Contents { .. }
-            | Answer::Names(_)
-            | Answer::Lock(_)
-            | Answer::Awaited(_)
-            | Answer::Quota(_)
-            | Answer::Totals { .. }
-            | Answer::Waits(_) => return,
-        };
+        let mut shown = answer.attributes_beside();
         shown.retain(|attributes| attributes.is_some());
         let ino = |attributes: &Option<meridian_fs::Attributes>| attributes.map(|of| of.place.ino);
         let inos: Vec<Ino> = shown.iter().filter_map(|attributes| ino(attributes)).collect();
