@@ -314,10 +314,9 @@ pub(crate) fn step(tree: &mut Tree, client: ClientId, step: CapStep, rank: Rank)
         CapStep::Expire { renewed, inodes } => tree.caps.expire(client, renewed, &inodes),
         CapStep::GrantExclusive(mut inodes) => {
             inodes.truncate(GRANT_MAX);
-            let is_top = |ino: &Ino| *ino == Ino::top(tree.group);
             let is_directory =
                 |ino: &Ino| tree.get(*ino).is_some_and(|inode| inode.as_directory().is_some());
-            inodes.retain(|ino| is_directory(ino) && !is_top(ino));
+            inodes.retain(|ino| is_directory(ino) && !ino.is_top());
             return Done::Granted(tree.caps.grant_exclusive(client, &inodes));
         }
         CapStep::ReleaseExclusive(inodes) => tree.caps.release(client, &inodes, true),
@@ -334,12 +333,12 @@ pub(crate) fn step(tree: &mut Tree, client: ClientId, step: CapStep, rank: Rank)
 /// # Errors
 /// [`FsError::Held`] if one holds a directory exclusively that the update changes.
 pub(crate) fn check_alone(tree: &Tree, update: &Update, by: ClientId) -> Result<(), FsError> {
-    let recalls = matches!(update, Update::Caps { .. });
-    if recalls || tree.mutation.is(Mutation::IgnoresExclusive) {
+    let is_step = matches!(update, Update::Caps { .. });
+    if is_step || tree.mutation.is(Mutation::IgnoresExclusive) {
         return Ok(());
     }
-    let here = update.alters().into_iter().filter(|place| place.partition == tree.group);
-    let held = here.into_iter().any(|place| tree.caps.is_held_alone(by, place.ino));
+    let subject = Subject::of(update, by, tree.group);
+    let held = subject.inodes.iter().any(|ino| tree.caps.is_held_alone(by, *ino));
     if held { Err(FsError::Held) } else { Ok(()) }
 }
 
