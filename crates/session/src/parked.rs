@@ -43,8 +43,6 @@ struct Parked {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ParkedCalls {
     all: BTreeMap<CallId, Parked>,
-    /// How many updates and looks have waited for others to let go.
-    pub recalls: u64,
 }
 
 impl ParkedCalls {
@@ -53,9 +51,9 @@ impl ParkedCalls {
         self.all.values().filter_map(|parked| parked.deadline).min()
     }
 
-    /// Nobody waits for the call any more; whether anybody did here.
-    pub fn release(&mut self, call: CallId) -> bool {
-        self.all.remove(&call).is_some()
+    /// Nobody waits for the call any more.
+    pub fn release(&mut self, call: CallId) {
+        self.all.remove(&call);
     }
 }
 
@@ -134,7 +132,6 @@ impl Session {
         inodes: Vec<Ino>,
         out: &mut Outbox<Session>,
     ) -> CallId {
-        self.parked.recalls += 1;
         self.last_errand += 1;
         let id = CallId(OWN | self.last_errand);
         self.errands.insert(id, (group, Errand::Recall, now));
@@ -200,11 +197,5 @@ impl Session {
     pub(crate) fn waits_on(&mut self, call: CallId, deadline: Time) -> bool {
         let parked = self.parked.all.get_mut(&call);
         parked.map(|parked| parked.deadline = Some(deadline)).is_some()
-    }
-
-    /// How many looks and updates were made to wait until others had let go what they held
-    /// exclusively.
-    pub fn recalls(&self) -> u64 {
-        self.parked.recalls
     }
 }
