@@ -11,6 +11,7 @@ pub fn name_of(update: &Update) -> &'static str {
     match update {
         Update::Create { .. } => "create",
         Update::Make(_) => "create and write",
+        Update::Batch(_) => "create and remove",
         Update::CreateUnnamed { .. } => "create without a name",
         Update::Link { .. } => "link",
         Update::Unlink { .. } => "unlink",

@@ -23,6 +23,8 @@ impl Level {
     pub const ALONG: Level = Level(4);
     /// Directories are held exclusively, and new files come in one update (decision 102).
     pub const EXCLUSIVE: Level = Level(5);
+    /// What clients keep back comes in batches (`meridian_fs::Update::Batch`).
+    pub const BATCHES: Level = Level(6);
 }
 
 impl Default for Level {
@@ -49,7 +51,7 @@ pub struct Speaks {
 impl Speaks {
     /// Those of this program. Whoever adds a level raises `newest`; whoever drops what a level had
     /// and a later one has not raises `oldest`.
-    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::EXCLUSIVE };
+    pub const HERE: Speaks = Speaks { oldest: Level::FIRST, newest: Level::BATCHES };
 
     /// Whether a cluster of that level is understood.
     pub fn has(self, level: Level) -> bool {

@@ -162,10 +162,7 @@ impl Rights {
             Update::Settle { inode, pieces, settings, .. } => {
                 let Some(inode) = here(inode) else { return Ok(Sticky::default()) };
                 allowed(pieces.is_empty() || self.may_use(inode, WRITE))?;
-                settings.iter().try_for_each(|setting| match setting {
-                    Setting::Attributes(changes) => self.check_changes(inode, changes),
-                    Setting::Xattr { name, .. } => self.check_xattr(inode, name),
-                })?;
+                settings.iter().try_for_each(|setting| self.check_setting(inode, setting))?;
             }
             Update::SetXattr { inode, name, .. } | Update::RemoveXattr { inode, name } => {
                 here(inode).map_or(Ok(()), |inode| self.check_xattr(inode, name))?;
@@ -182,7 +179,9 @@ impl Rights {
             | Update::NoteReads { .. }
             | Update::Renew { .. }
             | Update::Caps { .. } => {}
-            Update::Make(_) // It may be set what its client may not set: that keeps nothing back.
+            // They may set what their client may not set: that keeps nothing back.
+            Update::Make(_)
+            | Update::Batch(_)
             | Update::NoteTop { .. }
             | Update::AddRegion { .. }
             | Update::RemoveRegion { .. }
@@ -195,6 +194,13 @@ impl Rights {
             | Update::PlaceDirectory { .. } => return Err(FsError::NotPermitted),
         }
         Ok(Sticky::default())
+    }
+
+    fn check_setting(&self, inode: &Inode, setting: &Setting) -> Result<(), FsError> {
+        match setting {
+            Setting::Attributes(changes) => self.check_changes(inode, changes),
+            Setting::Xattr { name, .. } => self.check_xattr(inode, name),
+        }
     }
 
     /// Whether the client may look at all of the tree.
@@ -231,6 +237,7 @@ impl Rights {
             | Update::Caps { .. } => Ok(()),
             Update::Create { .. }
             | Update::Make(_)
+            | Update::Batch(_)
             | Update::CreateUnnamed { .. }
             | Update::Link { .. }
             | Update::Unlink { .. }

@@ -14,8 +14,10 @@
 //!   blocks and those that raise its horizon are delivered in one order at all replicas.
 
 use crate::FsError;
+use crate::batch::Kept;
 use crate::operation::{Done, Operation, Piece, Update};
 use crate::partition::Partition;
+use crate::settled::Made;
 use crate::types::Data;
 use imbl::OrdMap;
 use meridian_core::{BlockId, ClientId, GroupId};
@@ -109,11 +111,19 @@ fn blocks_in(update: &Update) -> Vec<BlockId> {
         Data::Block { block, .. } => Some(block),
         Data::Inline(_) => None,
     };
+    let of_made = |made: &Made| made.pieces.iter().filter_map(of_piece).collect::<Vec<_>>();
     match update {
         Update::Write { pieces, .. } | Update::Settle { pieces, .. } => {
             pieces.iter().filter_map(of_piece).collect()
         }
-        Update::Make(made) => made.pieces.iter().filter_map(of_piece).collect(),
+        Update::Make(made) => of_made(made),
+        Update::Batch(parts) => parts
+            .iter()
+            .flat_map(|part| match &part.kept {
+                Kept::Make(made) => of_made(made),
+                Kept::Unlink { .. } => Vec::new(),
+            })
+            .collect(),
         Update::Merge { block, .. } => vec![*block],
         _ => Vec::new(),
     }

@@ -28,6 +28,7 @@
 //! - H3: one client at most holds an inode exclusively.
 
 use crate::FsError;
+use crate::batch::Kept;
 use crate::keys::named_by;
 use crate::mutation::Mutation;
 use crate::operation::{CapStep, Done, Operation, Update};
@@ -36,6 +37,7 @@ use crate::types::{Ino, Kind, Name, Place, Rank};
 use imbl::{OrdMap, OrdSet};
 use meridian_core::{ClientId, GroupId, Stamp};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// How many inodes one message may ask for: a few KiB.
 pub const GRANT_MAX: usize = 256;
@@ -371,6 +373,12 @@ impl Update {
         match self {
             Update::Create { parent, .. } => vec![*parent],
             Update::Make(made) => vec![made.parent],
+            Update::Batch(parts) => {
+                let parents = parts.iter().map(|part| part.kept.parent());
+                let left = parts.iter().filter(|part| matches!(part.kept, Kept::Unlink { .. }));
+                let left = left.map(|part| part.kept.child());
+                parents.chain(left).collect::<BTreeSet<_>>().into_iter().collect()
+            }
             Update::Caps {
                 partition,
                 step: CapStep::Recall(inodes) | CapStep::GrantExclusive(inodes),

@@ -3,6 +3,7 @@
 use crate::FsError;
 use crate::acl;
 use crate::apply::Moment;
+use crate::batch;
 use crate::inode::{Content, Inode, SET_GID};
 use crate::locking;
 use crate::mutation::Mutation;
@@ -33,10 +34,9 @@ pub(crate) fn execute(tree: &mut Tree, update: Update, moment: Moment) -> Result
     match update {
         Update::Create { parent, name, node } => create(tree, parent, name, node, moment),
         Update::Make(made) => make(tree, *made, moment),
+        Update::Batch(parts) => batch::run(tree, parts, moment.rank),
         Update::CreateUnnamed { parent, node } => create_unnamed(tree, parent, node, moment),
-        Update::SetAttributes { inode, changes } => {
-            set_attributes(tree, inode, &changes, moment.time)
-        }
+        Update::SetAttributes { inode, changes } => set_attributes(tree, inode, &changes, moment),
         Update::Write { inode, at, pieces } => write(tree, inode, at, &pieces, moment.time),
         Update::Settle { inode, at, pieces, written, settings } => {
             settled::settle(tree, inode, (at, &pieces, written), settings, moment.time)
@@ -246,7 +246,7 @@ fn set_attributes(
     tree: &mut Tree,
     place: Place,
     changes: &Changes,
-    time: Timestamp,
+    Moment { time, .. }: Moment,
 ) -> Result<Done, FsError> {
     change_inode(tree, place, |inode| {
         if let Some(size) = changes.size {

@@ -41,6 +41,7 @@
 //!
 //! The limit of locks is one per inode, so that no client's locks need to be counted together.
 
+use crate::batch::{Kept, Part};
 use crate::counting::Stretch;
 use crate::operation::{Access, CapStep, Operation, Update};
 use crate::query::Query;
@@ -146,6 +147,7 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
             nodes.push(made_in(parent));
             names.extend(created(update));
         }
+        Update::Batch(parts) => (places, names, nodes) = touched_of_batch(parts),
         Update::Make(made) => {
             (places, nodes) = (vec![made.parent, made.place()], vec![made.place()]);
             names.extend(created(update));
@@ -166,10 +168,9 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         }
         Update::Rename { from, to, moved, replaced, ancestors, keep_for, whiteout, .. } => {
             let left = whiteout.map(|_| made_in(from));
-            places.extend(left);
             nodes.extend(left.into_iter().chain(*replaced));
             places.extend([from, to, moved].into_iter().chain(ancestors).chain(replaced));
-            places.extend(tops_of_renamed(update));
+            places.extend(left.into_iter().chain(tops_of_renamed(update)));
             names.extend(renamed(update));
             client = replaced.zip(*keep_for).map(|(place, client)| (place.partition, client));
         }
@@ -206,6 +207,17 @@ fn touched(update: &Update, id: MessageId) -> Touched<'_> {
         }
     }
     Touched { places, names, nodes, quotas, client }
+}
+
+/// The inodes, the names and the nodes of a batch.
+fn touched_of_batch(parts: &[Part]) -> (Vec<Place>, Vec<(Place, &Name)>, Vec<Place>) {
+    let all = || parts.iter().map(|part| &part.kept);
+    let made = all().filter(|of| matches!(of, Kept::Make(_)));
+    (
+        all().flat_map(|kept| [kept.parent(), kept.child()]).collect(),
+        all().map(|kept| (kept.parent(), kept.name())).collect(),
+        made.map(Kept::child).collect(),
+    )
 }
 
 /// The inodes, the name and the nodes of an update that gives a directory another partition than

@@ -35,6 +35,7 @@
 pub mod access;
 mod acl;
 mod apply;
+pub mod batch;
 pub mod blocks;
 mod caps;
 pub mod counting;

@@ -136,6 +136,7 @@ impl Update {
             Update::SetAttributes { inode, changes } => changes.size.map(|_| *inode),
             Update::Create { .. }
             | Update::Make(_)
+            | Update::Batch(_)
             | Update::CreateUnnamed { .. }
             | Update::Link { .. }
             | Update::Unlink { .. }

@@ -43,6 +43,8 @@ pub enum Mutation {
     ReachesAll,
     /// Others change and see a directory that a client holds exclusively.
     IgnoresExclusive,
+    /// After a part of a batch that is refused the others are done.
+    PassesRefused,
 }
 
 impl Mutation {

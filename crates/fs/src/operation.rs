@@ -1,7 +1,9 @@
 //! What clients ask of the tree to be changed, by multicast; what they ask one replica is in
 //! [`crate::query`].
 
+use crate::FsError;
 use crate::access::Rights;
+use crate::batch::Part;
 use crate::counting::Stretch;
 use crate::inode::{Inode, SET_GID};
 use crate::quota::Limits;
@@ -536,6 +538,9 @@ pub enum Update {
     /// [`Update::Settle`], all or nothing. Answers as a write does. Of
     /// [`Level::EXCLUSIVE`](meridian_core::level::Level::EXCLUSIVE).
     Make(Box<Made>),
+    /// What a client kept back, in its order: see [`crate::batch`]. Of
+    /// [`Level::BATCHES`](meridian_core::level::Level::BATCHES).
+    Batch(Vec<Part>),
 }
 
 /// What an update that succeeded says: the same in every partition that it concerns.
@@ -560,6 +565,13 @@ pub enum Done {
         /// So many short blocks end where the write ends that one block should take their place,
         /// from this byte on: see [`Update::Merge`].
         merge_from: Option<u64>,
+    },
+    /// What became of the parts of a batch.
+    Batch {
+        /// What each of the first has done.
+        done: Vec<Done>,
+        /// Why the next was refused. Those after it are not done.
+        refused: Option<FsError>,
     },
 }
 

@@ -564,6 +564,7 @@ fn names_several(update: &Update) -> bool {
         | Update::Untangle { .. } => true,
         Update::Create { .. }
         | Update::Make(_)
+        | Update::Batch(_)
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }

@@ -216,7 +216,9 @@ impl Update {
             | Update::Extend { inode, .. }
             | Update::PunchHole { inode, .. } => one(inode),
             Update::SetQuota { inode, parent, .. } => [Some(*inode), Some(*parent)],
-            Update::CreateUnnamed { .. }
+            // Its parts are looked at one by one, and none may count against a quota.
+            Update::Batch(_)
+            | Update::CreateUnnamed { .. }
             | Update::Count { .. }
             | Update::SetXattr { .. }
             | Update::RemoveXattr { .. }

@@ -1,5 +1,6 @@
 //! Which partitions an update concerns, and whether it takes room there.
 
+use crate::batch::{self, Kept};
 use crate::operation::Update;
 use crate::settled::Setting;
 use crate::types::Place;
@@ -10,6 +11,9 @@ impl Update {
     /// Whether the tree keeps more after it than before: what is refused on a full disk. What gives
     /// room back or moves something goes on there, with what that takes.
     pub fn needs_room(&self) -> bool {
+        if let Update::Batch(parts) = self {
+            return parts.iter().any(|part| matches!(part.kept, Kept::Make(_)));
+        }
         if let Update::Settle { pieces, settings, .. } = self {
             let is_xattr = |setting: &Setting| matches!(setting, Setting::Xattr { .. });
             return !pieces.is_empty() || settings.iter().any(is_xattr);
@@ -52,6 +56,7 @@ impl Update {
         match self {
             Update::Create { parent, .. } | Update::CreateUnnamed { parent, .. } => add(parent),
             Update::Make(made) => add(&made.parent),
+            Update::Batch(parts) => all.extend(batch::partition_of(parts)),
             Update::Link { target, parent, .. } => {
                 add(target);
                 add(parent);

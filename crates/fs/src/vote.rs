@@ -123,6 +123,7 @@ pub(crate) fn prepare(
         Update::RemoveRegion { partition, name } => regions::check(tree, *partition, name)?,
         Update::Create { .. }
         | Update::Make(_)
+        | Update::Batch(_)
         | Update::CreateUnnamed { .. }
         | Update::SetAttributes { .. }
         | Update::Write { .. }

@@ -441,7 +441,11 @@ impl Model {
                 assert_eq!(*offset, self.files[file].size, "an append went elsewhere");
                 None
             }
-            Done::Nothing | Done::Held(_) | Done::Granted(_) | Done::Lock(_) => None,
+            Done::Nothing
+            | Done::Batch { .. }
+            | Done::Held(_)
+            | Done::Granted(_)
+            | Done::Lock(_) => None,
         };
         self.apply(action, place);
     }
